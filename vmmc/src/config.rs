@@ -1,0 +1,233 @@
+//! Every tunable: name, default, unit, why. The environment is read here and nowhere else.
+//!
+//! `shrimp doctor` prints [`TABLE`] with the values in force.
+
+use std::time::Duration;
+
+/// One row of the table of tunables.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunable {
+    /// Environment variable.
+    pub name: &'static str,
+    /// Value when it is not set, as it would be written.
+    pub default: &'static str,
+    /// Unit of the value.
+    pub unit: &'static str,
+    /// What it does and why the default is what it is.
+    pub help: &'static str,
+}
+
+/// All tunables, in the order they are documented.
+pub const TABLE: &[Tunable] = &[
+    Tunable {
+        name: "VMMC_SOCKET",
+        default: "",
+        unit: "path",
+        help: "daemon's socket; empty: the system-wide one if it exists, else the user's own",
+    },
+    Tunable {
+        name: "VMMC_DAEMON",
+        default: "",
+        unit: "path",
+        help: "vmmcd program to start when none runs; empty: beside the program or library, then PATH; \"none\": never start one",
+    },
+    Tunable {
+        name: "VMMC_WAIT",
+        default: "hybrid",
+        unit: "spin | block | hybrid",
+        help: "how waits wait; hybrid spins for VMMC_SPIN_US and then sleeps",
+    },
+    Tunable {
+        name: "VMMC_SPIN_US",
+        default: "auto",
+        unit: "microseconds",
+        help: "how long hybrid spins; auto: the wake-up cost the daemon measured, at most 50; 0 on one processor",
+    },
+    Tunable {
+        name: "VMMC_DRAIN_MS",
+        default: "1000",
+        unit: "milliseconds",
+        help: "how long unexport waits for an importer's transfer in progress before it revokes anyway",
+    },
+    Tunable {
+        name: "VMMC_NOTIFY_BACKLOG",
+        default: "1048576",
+        unit: "notifications",
+        help: "queued notifications a process keeps per import while they are blocked; then the sender waits",
+    },
+];
+
+/// How to wait for something that another process will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitPolicy {
+    /// Poll only. Lowest latency; a whole processor per waiter.
+    Spin,
+    /// Sleep at once. No idle processor time; a wake-up per message.
+    Block,
+    /// Poll for the budget, then sleep (the default; D5). With a budget equal to the cost of a
+    /// wake-up, it costs at most twice what the best choice would have.
+    Hybrid {
+        /// How long to poll.
+        budget: Duration,
+    },
+}
+
+/// Cap of the automatic budget: a guest whose idle processors are slow to wake measures far
+/// more, and spinning that long steals the processor from others.
+pub const SPIN_CAP: Duration = Duration::from_micros(50);
+
+/// Settings of one process.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `VMMC_SOCKET`.
+    pub socket: Option<std::path::PathBuf>,
+    /// `VMMC_DAEMON`.
+    pub daemon: DaemonStart,
+    /// `VMMC_WAIT` and `VMMC_SPIN_US`; `None` for the automatic budget.
+    pub wait: WaitChoice,
+    /// `VMMC_DRAIN_MS`.
+    pub drain: Duration,
+    /// `VMMC_NOTIFY_BACKLOG`.
+    pub notify_backlog: usize,
+}
+
+/// Whether and what to start when no daemon runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DaemonStart {
+    /// Look beside the running program or library, then in `PATH`.
+    Search,
+    /// Start this program.
+    Program(std::path::PathBuf),
+    /// Fail instead.
+    Never,
+}
+
+/// The wait policy as configured; the automatic budget is only known once the daemon told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitChoice {
+    /// Fixed by the user.
+    Fixed(WaitPolicy),
+    /// Hybrid with the measured wake-up cost.
+    Auto,
+}
+
+/// A tunable that cannot be understood.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{name}={value:?} is not understood: expected {expected}; unset it for the default")]
+pub struct ConfigError {
+    /// Environment variable.
+    pub name: &'static str,
+    /// What it is set to.
+    pub value: String,
+    /// What it may be.
+    pub expected: &'static str,
+}
+
+fn number(
+    name: &'static str,
+    get: &dyn Fn(&str) -> Option<String>,
+    default: u64,
+) -> Result<u64, ConfigError> {
+    match get(name).filter(|value| !value.is_empty()) {
+        None => Ok(default),
+        Some(value) => value.parse().map_err(|_| ConfigError {
+            name,
+            value,
+            expected: "a whole number, 0 or more",
+        }),
+    }
+}
+
+impl Config {
+    /// The settings from the process's environment.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first variable that is not understood.
+    pub fn from_env() -> Result<Config, ConfigError> {
+        Config::from_lookup(&|name| std::env::var(name).ok())
+    }
+
+    /// The settings from any source of variables.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first variable that is not understood.
+    pub fn from_lookup(get: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
+        let set = |name: &str| get(name).filter(|value| !value.is_empty());
+        let daemon = match set("VMMC_DAEMON") {
+            None => DaemonStart::Search,
+            Some(value) if value == "none" => DaemonStart::Never,
+            Some(value) => DaemonStart::Program(value.into()),
+        };
+        let spin_us = match set("VMMC_SPIN_US").as_deref() {
+            None | Some("auto") => None,
+            Some(_) => Some(number("VMMC_SPIN_US", get, 0).map_err(|error| ConfigError {
+                expected: "\"auto\" or a whole number of microseconds",
+                ..error
+            })?),
+        };
+        let wait = match set("VMMC_WAIT").as_deref() {
+            Some("spin") => WaitChoice::Fixed(WaitPolicy::Spin),
+            Some("block") => WaitChoice::Fixed(WaitPolicy::Block),
+            None | Some("hybrid") => match spin_us {
+                None => WaitChoice::Auto,
+                Some(us) => {
+                    WaitChoice::Fixed(WaitPolicy::Hybrid { budget: Duration::from_micros(us) })
+                }
+            },
+            Some(value) => {
+                return Err(ConfigError {
+                    name: "VMMC_WAIT",
+                    value: value.to_owned(),
+                    expected: "\"spin\", \"block\" or \"hybrid\"",
+                });
+            }
+        };
+        Ok(Config {
+            socket: set("VMMC_SOCKET").map(Into::into),
+            daemon,
+            wait,
+            drain: Duration::from_millis(number("VMMC_DRAIN_MS", get, 1000)?),
+            notify_backlog: number("VMMC_NOTIFY_BACKLOG", get, 1 << 20)? as usize,
+        })
+    }
+
+    /// The policy in force, given the wake-up cost that the daemon measured.
+    #[must_use]
+    pub fn wait_policy(&self, wake_cost: Duration) -> WaitPolicy {
+        match self.wait {
+            WaitChoice::Fixed(policy) => policy,
+            WaitChoice::Auto => {
+                let one_cpu = rustix::thread::sched_getaffinity(None)
+                    .is_ok_and(|processors| processors.count() <= 1);
+                let budget = if one_cpu { Duration::ZERO } else { wake_cost.min(SPIN_CAP) };
+                WaitPolicy::Hybrid { budget }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(name: &'static str, value: &'static str) -> Result<Config, ConfigError> {
+        Config::from_lookup(&move |asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn every_tunable_in_the_table_can_be_set_and_a_bad_value_names_it() {
+        for tunable in TABLE {
+            assert!(config(tunable.name, "").is_ok());
+            if tunable.unit != "path" {
+                let error = config(tunable.name, "nonsense").unwrap_err();
+                assert_eq!((error.name, error.value.as_str()), (tunable.name, "nonsense"));
+            }
+        }
+    }
+
+    #[test]
+    fn the_automatic_budget_is_capped() {
+        let policy = config("none", "").unwrap().wait_policy(Duration::from_secs(1));
+        assert!(matches!(policy, WaitPolicy::Hybrid { budget } if budget <= SPIN_CAP));
+    }
+}

@@ -1,0 +1,413 @@
+//! Finding the daemon, starting one, shaking hands.
+
+use super::codec::{self, CodecError};
+use super::message::{Event, Hello, MAX_PACKET_LEN, Request, Welcome};
+use crate::config::{Config, DaemonStart};
+use crate::sys::packet::{self, Fds};
+use crate::sys::{Fd, process};
+use rustix::net::{RecvFlags, SendFlags};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Socket of the system-wide daemon.
+pub const SYSTEM_SOCKET: &str = "/run/vmmc/vmmcd.sock";
+
+/// How long to wait for a daemon that is starting or handing over, and for its answers during
+/// set-up.
+pub const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why there is no connection to a daemon.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody listens, and starting a daemon was not allowed.
+    #[error("no vmmcd listens at {path:?} ({errno}); start one with `shrimp daemon start`")]
+    NoDaemon {
+        /// Where we looked.
+        path: PathBuf,
+        /// Why connecting failed.
+        errno: rustix::io::Errno,
+    },
+    /// The socket is there but we may not use it.
+    #[error("permission denied at {path:?}; ask its owner, or set VMMC_SOCKET to your own daemon")]
+    Denied {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The daemon program was not found.
+    #[error(
+        "no vmmcd program found (looked at {looked:?}); build it with `cargo build --release -p vmmc-daemon`, or set VMMC_DAEMON"
+    )]
+    NoProgram {
+        /// Where we looked.
+        looked: Vec<PathBuf>,
+    },
+    /// The daemon program did not come up.
+    #[error("{program:?} was started but does not listen at {path:?}; run it by hand to see why")]
+    NotStarted {
+        /// The program.
+        program: PathBuf,
+        /// The socket it should have made.
+        path: PathBuf,
+    },
+    /// The directory of the user's socket belongs to somebody else.
+    #[error("{path:?} is not a directory of user {uid} alone; remove it or set VMMC_SOCKET")]
+    UnsafeDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Who should own it.
+        uid: u32,
+    },
+    /// The daemon is of another user than it should be.
+    #[error("the daemon at {path:?} runs as user {uid}, expected {expected} or root")]
+    WrongOwner {
+        /// The socket.
+        path: PathBuf,
+        /// Who runs it.
+        uid: u32,
+        /// Who should.
+        expected: u32,
+    },
+    /// It speaks something else.
+    #[error("daemon at {path:?}: {source}")]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong.
+        source: CodecError,
+    },
+    /// It refused us.
+    #[error("daemon refused: {0}")]
+    Refused(#[from] super::message::Refusal),
+    /// It hung up or did not answer.
+    #[error("daemon at {path:?} did not answer ({why}); `shrimp doctor` tells more")]
+    NoAnswer {
+        /// The socket.
+        path: PathBuf,
+        /// What happened.
+        why: String,
+    },
+    /// A system call failed.
+    #[error("{call} failed: {errno}")]
+    System {
+        /// Which.
+        call: &'static str,
+        /// How.
+        errno: rustix::io::Errno,
+    },
+}
+
+/// A connected socket to the daemon, past the handshake.
+#[derive(Debug)]
+pub struct Connection {
+    socket: Fd,
+}
+
+/// A message from the daemon with its descriptors.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The message.
+    pub event: Event,
+    /// Its descriptors.
+    pub fds: Fds,
+}
+
+/// Why a message did not get through.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The daemon is gone.
+    #[error("the daemon has gone away")]
+    Gone,
+    /// Nothing to receive, or no room to send, and we do not wait.
+    #[error("would block")]
+    WouldBlock,
+    /// It does not follow the protocol.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A system call failed.
+    #[error("daemon socket: {0}")]
+    System(rustix::io::Errno),
+}
+
+impl From<rustix::io::Errno> for LinkError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        use rustix::io::Errno;
+        match errno {
+            Errno::AGAIN => LinkError::WouldBlock,
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => LinkError::Gone,
+            errno => LinkError::System(errno),
+        }
+    }
+}
+
+/// Where the daemon's socket is by the settings: `VMMC_SOCKET`, else the system-wide one if it
+/// exists, else the user's own.
+#[must_use]
+pub fn socket_path(config: &Config) -> PathBuf {
+    if let Some(path) = &config.socket {
+        return path.clone();
+    }
+    if rustix::fs::access(SYSTEM_SOCKET, rustix::fs::Access::EXISTS).is_ok() {
+        return SYSTEM_SOCKET.into();
+    }
+    user_socket_path()
+}
+
+/// The socket of the user's own daemon: `$XDG_RUNTIME_DIR/vmmc/vmmcd.sock`, or
+/// `/tmp/vmmc-UID/vmmcd.sock` where there is no runtime directory.
+#[must_use]
+pub fn user_socket_path() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute()) {
+        Some(dir) => PathBuf::from(dir).join("vmmc/vmmcd.sock"),
+        None => format!("/tmp/vmmc-{}/vmmcd.sock", rustix::process::geteuid().as_raw()).into(),
+    }
+}
+
+impl Connection {
+    /// Connects to the daemon that the settings name, starting the user's own if none listens.
+    /// Blocks for at most [`SETUP_TIMEOUT`].
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn open(config: &Config) -> Result<Connection, ConnectError> {
+        let path = socket_path(config);
+        match Connection::open_existing(&path) {
+            Err(ConnectError::NoDaemon { .. })
+                if config.daemon != DaemonStart::Never && path != Path::new(SYSTEM_SOCKET) =>
+            {
+                start_daemon(config, &path)
+            }
+            result => result,
+        }
+    }
+
+    /// Connects to the daemon that listens at `path`.
+    ///
+    /// # Errors
+    /// [`ConnectError::NoDaemon`] also for a stale socket file that nobody listens at.
+    pub fn open_existing(path: &Path) -> Result<Connection, ConnectError> {
+        use rustix::io::Errno;
+        let system = |call| move |errno| ConnectError::System { call, errno };
+        let address = rustix::net::SocketAddrUnix::new(path).map_err(system("socket path"))?;
+        let socket = packet::socket().map_err(system("socket"))?;
+        rustix::net::connect(&socket, &address).map_err(|errno| match errno {
+            Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => {
+                ConnectError::NoDaemon { path: path.into(), errno }
+            }
+            Errno::ACCESS | Errno::PERM => ConnectError::Denied { path: path.into() },
+            errno => ConnectError::System { call: "connect", errno },
+        })?;
+        // The daemon must be ours or root's: anybody can make a socket in /tmp.
+        let us = rustix::process::geteuid().as_raw();
+        let owner = process::peer_credentials(&socket).map_err(system("SO_PEERCRED"))?.uid;
+        if owner != us && owner != 0 && us != 0 {
+            return Err(ConnectError::WrongOwner { path: path.into(), uid: owner, expected: us });
+        }
+        let connection = Connection { socket };
+        connection.shake_hands(path)?;
+        Ok(connection)
+    }
+
+    fn shake_hands(&self, path: &Path) -> Result<(), ConnectError> {
+        let no_answer = |why: &dyn std::fmt::Display| ConnectError::NoAnswer {
+            path: path.into(),
+            why: why.to_string(),
+        };
+        packet::send(&self.socket, &codec::handshake(), &[], SendFlags::empty())
+            .map_err(|errno| no_answer(&errno))?;
+        self.wait_readable(Instant::now() + SETUP_TIMEOUT).map_err(|error| no_answer(&error))?;
+        let mut buffer = [0; MAX_PACKET_LEN];
+        match packet::receive(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok(Some((len, _))) => codec::check_handshake(buffer.get(..len).unwrap_or_default())
+                .map_err(|source| ConnectError::Protocol { path: path.into(), source }),
+            Ok(None) => Err(no_answer(&"it hung up")),
+            Err(errno) => Err(no_answer(&errno)),
+        }
+    }
+
+    /// Introduces this process. Blocks until the daemon answers, for at most [`SETUP_TIMEOUT`].
+    ///
+    /// # Errors
+    /// [`ConnectError::Refused`] by quota, [`ConnectError::NoAnswer`].
+    pub fn hello(&self, hello: Hello, fds: &[BorrowedFd<'_>]) -> Result<Welcome, ConnectError> {
+        let no_answer = |error: &dyn std::fmt::Display| ConnectError::NoAnswer {
+            path: PathBuf::new(),
+            why: error.to_string(),
+        };
+        self.send(&Request::Hello(hello), fds).map_err(|error| no_answer(&error))?;
+        let deadline = Instant::now() + SETUP_TIMEOUT;
+        match self.receive_until(deadline).map_err(|error| no_answer(&error))?.event {
+            Event::Welcome(welcome) => Ok(welcome),
+            Event::Refused { refusal, .. } => Err(refusal.into()),
+            other => Err(no_answer(&format!("it answered {other:?} to hello"))),
+        }
+    }
+
+    /// Sends one message; waits while the daemon's queue is full.
+    ///
+    /// # Errors
+    /// [`LinkError::Gone`] when the daemon is.
+    pub fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
+        self.send_flags(request, fds, SendFlags::empty())
+    }
+
+    /// Sends one message, or says [`LinkError::WouldBlock`].
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn try_send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
+        self.send_flags(request, fds, SendFlags::DONTWAIT)
+    }
+
+    fn send_flags(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), LinkError> {
+        let mut buffer = [0; MAX_PACKET_LEN];
+        let packet = codec::encode(request, &mut buffer)?;
+        Ok(packet::send(&self.socket, packet, fds, flags)?)
+    }
+
+    /// The next message, waiting for it.
+    ///
+    /// # Errors
+    /// [`LinkError::Gone`] at end of file.
+    pub fn receive(&self) -> Result<Incoming, LinkError> {
+        self.receive_flags(RecvFlags::empty())
+    }
+
+    /// The next message if one is there, else [`LinkError::WouldBlock`].
+    ///
+    /// # Errors
+    /// As [`Connection::receive`].
+    pub fn try_receive(&self) -> Result<Incoming, LinkError> {
+        self.receive_flags(RecvFlags::DONTWAIT)
+    }
+
+    /// The next message, waiting until `deadline` at most; then [`LinkError::WouldBlock`].
+    ///
+    /// # Errors
+    /// As [`Connection::receive`].
+    pub fn receive_until(&self, deadline: Instant) -> Result<Incoming, LinkError> {
+        self.wait_readable(deadline)?;
+        self.try_receive()
+    }
+
+    fn receive_flags(&self, flags: RecvFlags) -> Result<Incoming, LinkError> {
+        let mut buffer = [0; MAX_PACKET_LEN];
+        match packet::receive(&self.socket, &mut buffer, flags)? {
+            None => Err(LinkError::Gone),
+            Some((len, fds)) => {
+                let event = codec::decode(buffer.get(..len).unwrap_or_default())?;
+                Ok(Incoming { event, fds })
+            }
+        }
+    }
+
+    fn wait_readable(&self, deadline: Instant) -> Result<(), LinkError> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => return Err(LinkError::WouldBlock),
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(LinkError::System(errno)),
+            }
+        }
+    }
+
+    /// Takes the socket out, for an owner that does its own input and output.
+    #[must_use]
+    pub fn into_fd(self) -> Fd {
+        self.socket
+    }
+
+    /// Wraps a socket that is past the handshake.
+    #[must_use]
+    pub fn from_fd(socket: Fd) -> Connection {
+        Connection { socket }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Candidates for the daemon program: beside the running program (and one directory up, for
+/// examples and tests in `target/*/deps`), beside the library this code is in, then `PATH`.
+fn daemon_candidates() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut beside = |file: &Path| {
+        for dir in file.ancestors().skip(1).take(2) {
+            found.push(dir.join("vmmcd"));
+        }
+    };
+    if let Ok(program) = std::env::current_exe() {
+        beside(&program);
+    }
+    if let Some(library) = crate::sys::process::library_path() {
+        beside(&library);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    found.extend(std::env::split_paths(&path).map(|dir| dir.join("vmmcd")));
+    found.dedup();
+    found
+}
+
+fn start_daemon(config: &Config, path: &Path) -> Result<Connection, ConnectError> {
+    let program = match &config.daemon {
+        DaemonStart::Program(program) => program.clone(),
+        _ => {
+            let looked = daemon_candidates();
+            let runs = |program: &&PathBuf| {
+                rustix::fs::access(program.as_path(), rustix::fs::Access::EXEC_OK).is_ok()
+            };
+            match looked.iter().find(runs) {
+                Some(program) => program.clone(),
+                None => return Err(ConnectError::NoProgram { looked }),
+            }
+        }
+    };
+    // `--auto`: detach, leave when idle. It exits at once with success when it has detached and
+    // listens (or when another one does already), so waiting for it is waiting for the socket.
+    let mut command = std::process::Command::new(&program);
+    command
+        .arg("--auto")
+        .arg("--socket")
+        .arg(path)
+        .env_remove("LD_PRELOAD")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
+    let not_started = || ConnectError::NotStarted { program: program.clone(), path: path.into() };
+    let mut child = command.spawn().map_err(|_| not_started())?;
+    let deadline = Instant::now() + SETUP_TIMEOUT;
+    let mut exited = false;
+    loop {
+        match Connection::open_existing(path) {
+            Err(ConnectError::NoDaemon { .. }) if Instant::now() < deadline => {}
+            Err(ConnectError::NoDaemon { .. }) => return Err(not_started()),
+            result => {
+                let _ = child.wait();
+                return result;
+            }
+        }
+        if exited {
+            return Err(not_started());
+        }
+        exited = matches!(child.try_wait(), Ok(Some(_)));
+        if !exited {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

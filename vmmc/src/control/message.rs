@@ -1,0 +1,600 @@
+//! The messages. Every request that has a [`RequestId`] is answered exactly once, with the
+//! success named at it or with [`Event::Refused`].
+//!
+//! Descriptors are listed in the order in which they must be attached.
+
+use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, RequestId, Rights, Token};
+use serde::{Deserialize, Serialize};
+
+/// Version of the messages in this module and of the handshake. Raised at every change; the two
+/// sides must agree exactly.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Longest packet, in bytes.
+pub const MAX_PACKET_LEN: usize = 4096;
+
+/// Most entries in one access list.
+pub const MAX_GRANTS: usize = 32;
+
+/// What kind of client connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// A process that exports and imports.
+    Process,
+    /// The sockets library inside an unmodified program.
+    Sockets,
+    /// A tool that only looks and administers (`shrimp`).
+    Tool,
+}
+
+/// First packet of a connection after the version handshake.
+///
+/// Descriptors: process page (read-only use), write end of the doorbell pipe; none for
+/// [`Role::Tool`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// What the client is.
+    pub role: Role,
+    /// Name of the program, for people; at most 63 bytes.
+    pub program: String,
+    /// Set by a client that lost its daemon and comes back: who it was.
+    pub resume: Option<Resume>,
+}
+
+/// How a client proves who it was before the daemon was restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// Its old number, kept if still free.
+    pub client: ClientId,
+    /// The secret it was given with it.
+    pub session: Token,
+}
+
+/// Answer to [`Hello`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The client's number.
+    pub client: ClientId,
+    /// Secret for [`Resume`].
+    pub session: Token,
+    /// Changes when the daemon starts without its predecessor's state.
+    pub incarnation: u64,
+    /// Whether the daemon still knew the client (it was handed over): nothing to re-announce.
+    pub resumed: bool,
+    /// Cost of waking a sleeping process, measured by the daemon at its start, in nanoseconds.
+    pub wake_cost_ns: u64,
+    /// Ring capacity the daemon gives to upgraded connections, bytes per direction.
+    pub ring_len: u32,
+}
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// First message. Answer: [`Event::Welcome`].
+    Hello(Hello),
+    /// Makes a buffer known. Descriptor: its sealed memory file, read-write. Answer:
+    /// [`Event::Exported`].
+    Export {
+        /// Matches the answer.
+        request: RequestId,
+        /// Name under which others import it.
+        name: Name,
+        /// Length in bytes; must be that of the file.
+        len: u64,
+        /// Who may do what.
+        grants: Vec<Grant>,
+        /// Secret an importer must present.
+        token: Option<Token>,
+        /// The export's old number, after a restart of the daemon.
+        restore: Option<ExportId>,
+    },
+    /// Withdraws an export: no import is granted after the answer, [`Event::Unexported`], and
+    /// no [`Event::LinkOpened`] for it follows. Existing links stay until [`Request::Revoked`].
+    Unexport {
+        /// Matches the answer.
+        request: RequestId,
+        /// Which.
+        export: ExportId,
+    },
+    /// The exporter has drained and swapped the pages: the daemon tells the importers
+    /// ([`Event::LinkClosed`]) and forgets the export. No answer.
+    Revoked {
+        /// Which.
+        export: ExportId,
+    },
+    /// Asks for a mapping. Descriptor: the link segment, made and sealed by the importer. The
+    /// answer, [`Event::Imported`], waits until the export exists (V1), for at most
+    /// `timeout_ms`.
+    Import {
+        /// Matches the answer.
+        request: RequestId,
+        /// Exporting process, needed with a number; `None` for any process.
+        process: Option<u32>,
+        /// Name of the export.
+        name: Name,
+        /// Rights wanted; all of them are granted or none.
+        rights: Rights,
+        /// Secret, where the export asks for one.
+        token: Option<Token>,
+        /// 0: do not wait. `u32::MAX`: wait for ever.
+        timeout_ms: u32,
+        /// The link's old number, after a restart of the daemon.
+        restore: Option<LinkId>,
+    },
+    /// Gives up a waiting import. Its answer is [`Refusal::Cancelled`], unless it was granted
+    /// already.
+    CancelImport {
+        /// The import's number.
+        request: RequestId,
+    },
+    /// The exporter has mapped the link segment and will ring the importer's doorbell. The
+    /// daemon tells the importer ([`Event::LinkReady`]). No answer.
+    LinkReady {
+        /// Which.
+        link: LinkId,
+    },
+    /// The importer has dropped its mapping, or the exporter gives up a link whose peer
+    /// misbehaves. The other side hears [`Event::LinkClosed`]. No answer.
+    CloseLink {
+        /// Which.
+        link: LinkId,
+    },
+    /// Asks for the live exports this client may see. Answer: [`Event::Listing`], whose
+    /// descriptor holds a `Vec<`[`ExportInfo`]`>`.
+    List {
+        /// Matches the answer.
+        request: RequestId,
+    },
+    /// Asks for everything the daemon knows (its own user and root only; others see their own
+    /// user's part). Answer: [`Event::Listing`], whose descriptor holds a [`Snapshot`].
+    Snapshot {
+        /// Matches the answer.
+        request: RequestId,
+    },
+    /// Asks for a client's process page (same rule as [`Request::Snapshot`]). Answer:
+    /// [`Event::Page`] with the page's descriptor, read-only.
+    Page {
+        /// Matches the answer.
+        request: RequestId,
+        /// Whose.
+        client: ClientId,
+    },
+    /// Offers one end of an established TCP connection for pairing (sockets library).
+    /// Descriptor: the TCP socket, which the daemon examines and closes at once. The answer,
+    /// [`Event::Paired`] or [`Event::NotPaired`], comes when the other end has registered or
+    /// the wait is over.
+    RegisterSocket {
+        /// The socket's cookie as the client sees it; the daemon reads its own.
+        cookie: u64,
+    },
+    /// The connection with this cookie is closed or was never used: the daemon forgets it.
+    /// No answer.
+    ForgetSocket {
+        /// The socket's cookie.
+        cookie: u64,
+    },
+    /// Asks for the segment of a connection that was upgraded by another process and reached
+    /// this one (exec, descriptor passing). Descriptor: the TCP socket. Answer as
+    /// [`Request::RegisterSocket`].
+    AttachSocket {
+        /// The socket's cookie.
+        cookie: u64,
+    },
+    /// Orders the daemon to hand over to a successor (its own user or root). Answer:
+    /// [`Event::HandOver`]; then the daemon sends its state and exits.
+    TakeOver {
+        /// Matches the answer.
+        request: RequestId,
+    },
+    /// Orders the daemon to end (its own user or root). Answer: [`Event::Done`].
+    Shutdown {
+        /// Matches the answer.
+        request: RequestId,
+    },
+}
+
+/// What the daemon says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// Answer to [`Request::Hello`].
+    Welcome(Welcome),
+    /// Answer to [`Request::Export`].
+    Exported {
+        /// The request.
+        request: RequestId,
+        /// The export's number.
+        export: ExportId,
+    },
+    /// Answer to [`Request::Unexport`].
+    Unexported {
+        /// The request.
+        request: RequestId,
+    },
+    /// Answer to [`Request::Import`]. Descriptors: the export's memory (read-only when only
+    /// [`Rights::READ`] was asked for), and, when `introduces`, the exporter's process page and
+    /// doorbell.
+    Imported {
+        /// The request.
+        request: RequestId,
+        /// The link's number.
+        link: LinkId,
+        /// The export's number.
+        export: ExportId,
+        /// Length of the export in bytes.
+        len: u64,
+        /// Rights granted.
+        rights: Rights,
+        /// The exporter.
+        exporter: PeerInfo,
+        /// Whether the exporter's page and doorbell are attached: the first link of the pair.
+        introduces: bool,
+    },
+    /// To the exporter: somebody imported. Descriptors: the link segment, and, when
+    /// `introduces`, the importer's process page and doorbell.
+    LinkOpened {
+        /// The link's number.
+        link: LinkId,
+        /// The export's number.
+        export: ExportId,
+        /// Rights granted.
+        rights: Rights,
+        /// The importer.
+        importer: PeerInfo,
+        /// Whether the importer's page and doorbell are attached.
+        introduces: bool,
+    },
+    /// To the importer: the exporter knows the link and will ring for it.
+    LinkReady {
+        /// Which.
+        link: LinkId,
+    },
+    /// The other side of a link is gone.
+    LinkClosed {
+        /// Which.
+        link: LinkId,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// A request was not granted.
+    Refused {
+        /// The request.
+        request: RequestId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Answer to [`Request::List`] and [`Request::Snapshot`]. Descriptor: a memory file of `len`
+    /// bytes with the encoded value.
+    Listing {
+        /// The request.
+        request: RequestId,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Answer to [`Request::Page`]. Descriptor: the page.
+    Page {
+        /// The request.
+        request: RequestId,
+    },
+    /// The two ends of a TCP connection are both ours. Descriptor: the connection's segment,
+    /// made and sealed by the daemon.
+    Paired {
+        /// The socket's cookie.
+        cookie: u64,
+        /// 0 or 1: which side of the segment is this end's.
+        side: u8,
+        /// Ring capacity, bytes per direction.
+        ring_len: u32,
+    },
+    /// The connection stays plain TCP.
+    NotPaired {
+        /// The socket's cookie.
+        cookie: u64,
+        /// Why.
+        reason: NotPairedReason,
+    },
+    /// Answer to [`Request::TakeOver`]; [`crate::control`] says nothing more about what
+    /// follows on the socket, which is between two daemons.
+    HandOver {
+        /// The request.
+        request: RequestId,
+    },
+    /// Answer to [`Request::Shutdown`].
+    Done {
+        /// The request.
+        request: RequestId,
+    },
+}
+
+/// Why a link ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CloseReason {
+    /// The exporter withdrew the export.
+    Unexported,
+    /// The importer dropped the import.
+    Unimported,
+    /// The peer process died.
+    PeerDied,
+    /// The peer broke the protocol.
+    PeerFault,
+}
+
+/// Why a request was not granted. Each has its own remedy in its text (G10).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The name is taken.
+    #[error(
+        "name {name} is already exported by process {pid}; choose another or unexport it first"
+    )]
+    NameTaken {
+        /// The name.
+        name: Name,
+        /// Who has it.
+        pid: u32,
+    },
+    /// The name is not allowed.
+    #[error("name {name} is not allowed: a text has 1 to 255 bytes and no control characters")]
+    BadName {
+        /// The name.
+        name: Name,
+    },
+    /// A number needs a process.
+    #[error(
+        "import of number {number} needs the exporting process: numbers are unique per process only"
+    )]
+    ProcessNeeded {
+        /// The number.
+        number: u32,
+    },
+    /// Nothing of that name (within the time given).
+    #[error(
+        "nothing is exported as {name} (waited {waited_ms} ms); start the exporter, or give a longer timeout"
+    )]
+    NoSuchExport {
+        /// The name.
+        name: Name,
+        /// How long the request waited, in milliseconds.
+        waited_ms: u32,
+    },
+    /// The access list does not give the rights.
+    #[error(
+        "{name} grants user {uid} only {granted:?}, asked for {wanted:?}; the exporter must add a grant"
+    )]
+    NotPermitted {
+        /// The name.
+        name: Name,
+        /// Who asked.
+        uid: u32,
+        /// What the list gives.
+        granted: Rights,
+        /// What was asked.
+        wanted: Rights,
+    },
+    /// The token is missing or wrong.
+    #[error("{name} asks for a token, and the one presented is missing or wrong")]
+    BadToken {
+        /// The name.
+        name: Name,
+    },
+    /// No rights were asked for.
+    #[error("an import must ask for at least one right")]
+    NoRights,
+    /// A quota of the user is used up.
+    #[error(
+        "user {uid} has used up its quota of {limit} {quota}; close some or raise vmmcd's --{quota}-per-user"
+    )]
+    Quota {
+        /// Who.
+        uid: u32,
+        /// Which quota, as in the daemon's options.
+        quota: QuotaKind,
+        /// Its limit.
+        limit: u64,
+    },
+    /// The length is zero or too large.
+    #[error(
+        "length {len} is not between 1 and {max} bytes; raise vmmcd's --max-export-bytes for larger ones"
+    )]
+    BadLength {
+        /// The length asked for.
+        len: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The descriptor is missing or not a sealed memory file of that length.
+    #[error("the segment is not acceptable: {why}")]
+    BadSegment {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Too many grants.
+    #[error("{count} grants in one access list, at most {MAX_GRANTS} are allowed; use groups")]
+    TooManyGrants {
+        /// How many.
+        count: u32,
+    },
+    /// The number is not one of the caller's.
+    #[error("{what} {number} is not this process's")]
+    NotYours {
+        /// "export" or "link".
+        what: String,
+        /// The number.
+        number: u64,
+    },
+    /// Only the daemon's own user and root may do that.
+    #[error("user {uid} may not {what}: only user {owner} and root may")]
+    NotAdministrator {
+        /// Who asked.
+        uid: u32,
+        /// The daemon's user.
+        owner: u32,
+        /// What.
+        what: String,
+    },
+    /// The importer cancelled.
+    #[error("cancelled")]
+    Cancelled,
+    /// The daemon is out of something.
+    #[error("the daemon could not: {why}; look at its log, or `shrimp doctor`")]
+    Internal {
+        /// What failed.
+        why: String,
+    },
+}
+
+/// What a quota counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QuotaKind {
+    /// Connected processes.
+    Clients,
+    /// Live exports.
+    Exports,
+    /// Live imports, waiting ones included.
+    Imports,
+    /// Bytes exported.
+    Bytes,
+    /// Upgraded and waiting TCP connections.
+    Connections,
+}
+
+impl std::fmt::Display for QuotaKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            QuotaKind::Clients => "clients",
+            QuotaKind::Exports => "exports",
+            QuotaKind::Imports => "imports",
+            QuotaKind::Bytes => "bytes",
+            QuotaKind::Connections => "connections",
+        })
+    }
+}
+
+/// Why a connection stays plain TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NotPairedReason {
+    /// The other end did not register in time: it takes no part, or is on another machine.
+    #[error("the other end takes no part")]
+    NoPartner,
+    /// Not an established TCP connection over IPv4 or IPv6.
+    #[error("not an established TCP connection")]
+    NotEstablished,
+    /// The ends are in different network namespaces, so equal addresses prove nothing.
+    #[error("the ends are in different network namespaces")]
+    OtherNamespace,
+    /// The two users may not share memory by the daemon's policy.
+    #[error("policy does not allow these two users to share memory")]
+    Policy,
+    /// The user's quota of connections is used up.
+    #[error("quota of connections used up")]
+    Quota,
+    /// The connection is upgraded already, or its cookie is unknown (attach).
+    #[error("already registered, or unknown")]
+    Conflict,
+    /// The daemon is out of memory or descriptors.
+    #[error("daemon out of resources")]
+    Resources,
+}
+
+/// One live export, as [`Request::List`] shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportInfo {
+    /// Its number.
+    pub export: ExportId,
+    /// Its name.
+    pub name: Name,
+    /// Length in bytes.
+    pub len: u64,
+    /// Who exports.
+    pub exporter: PeerInfo,
+    /// Rights the asking process would be granted (a token aside).
+    pub rights: Rights,
+    /// Whether a token is needed.
+    pub needs_token: bool,
+    /// Importers now.
+    pub importers: u32,
+}
+
+/// One connected process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientInfo {
+    /// Who.
+    pub peer: PeerInfo,
+    /// What kind.
+    pub role: Role,
+    /// Name of its program, by its own word.
+    pub program: String,
+    /// Live exports.
+    pub exports: u32,
+    /// Live imports.
+    pub imports: u32,
+    /// Registered connections.
+    pub connections: u32,
+}
+
+/// One link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkInfo {
+    /// Its number.
+    pub link: LinkId,
+    /// The export.
+    pub export: ExportId,
+    /// The importer.
+    pub importer: ClientId,
+    /// Rights granted.
+    pub rights: Rights,
+    /// Transfers by the importer's count.
+    pub sends: u64,
+    /// Bytes by the importer's count.
+    pub bytes: u64,
+}
+
+/// One TCP connection that was registered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionInfo {
+    /// Socket cookie of the end.
+    pub cookie: u64,
+    /// Whose.
+    pub client: ClientId,
+    /// Local address, `ip:port`.
+    pub local: String,
+    /// Remote address, `ip:port`.
+    pub remote: String,
+    /// Bytes this end put into its ring, when upgraded.
+    pub ring_bytes: u64,
+    /// How it stands.
+    pub state: ConnectionState,
+}
+
+/// How a registered connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConnectionState {
+    /// Waiting for the other end.
+    Waiting,
+    /// Upgraded.
+    Paired,
+    /// Plain TCP.
+    Plain(NotPairedReason),
+}
+
+/// Everything the daemon knows, as [`Request::Snapshot`] shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Daemon's process id.
+    pub pid: u32,
+    /// Daemon's user.
+    pub uid: u32,
+    /// Daemon's version, as `vmmcd --version` prints it.
+    pub version: String,
+    /// Seconds since it started (or took over).
+    pub uptime_s: u64,
+    /// Processes.
+    pub clients: Vec<ClientInfo>,
+    /// Exports.
+    pub exports: Vec<ExportInfo>,
+    /// Links.
+    pub links: Vec<LinkInfo>,
+    /// TCP connections, the latest plain ones included.
+    pub connections: Vec<ConnectionInfo>,
+    /// The daemon's own counters, by name.
+    pub counters: Vec<(String, u64)>,
+}

@@ -1,0 +1,168 @@
+//! Counters in the process page: written by one process, read from outside by `shrimp stat`.
+//!
+//! A thread counts in its own stripe with a plain load and store; only threads beyond the first
+//! fifteen share the last stripe and pay a locked addition. Reading sums the stripes: exact once
+//! the counting threads are quiet, never torn.
+
+use crate::layout::page;
+use crate::mem::View;
+use crate::sync::Ordering;
+use crate::word::Word;
+
+/// The counters of `vmmc` itself, by index. A library above that has its own daemon client
+/// names its own set with [`Counters::name_all`].
+pub mod index {
+    macro_rules! counters {
+        ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
+            counters!(@ 0usize; $($(#[$doc])* $name = $text),*);
+            /// Names of the counters above, in order.
+            pub const NAMES: &[&str] = &[$($text),*];
+        };
+        (@ $at:expr; $(#[$doc:meta])* $name:ident = $text:literal $(, $($rest:tt)*)?) => {
+            $(#[$doc])*
+            pub const $name: usize = $at;
+            $(counters!(@ $at + 1usize; $($rest)*);)?
+        };
+        (@ $at:expr;) => {};
+    }
+    counters! {
+        /// Deliberate updates sent.
+        SENDS = "sends",
+        /// Bytes sent by deliberate update.
+        SEND_BYTES = "send_bytes",
+        /// Remote reads.
+        READS = "reads",
+        /// Bytes read remotely.
+        READ_BYTES = "read_bytes",
+        /// Bytes this process copied on the data path (M1).
+        COPIED_BYTES = "copied_bytes",
+        /// Notifications queued to peers.
+        NOTIFIES_SENT = "notifies_sent",
+        /// Times a sender waited for room in a notification queue.
+        NOTIFY_STALLS = "notify_stalls",
+        /// Notifications delivered to a handler or a waiter.
+        NOTIFIES_DELIVERED = "notifies_delivered",
+        /// Notifications discarded.
+        NOTIFIES_DISCARDED = "notifies_discarded",
+        /// Doorbells rung: one system call each.
+        DOORBELLS = "doorbells",
+        /// Times a waiter went to sleep.
+        SLEEPS = "sleeps",
+        /// Waits that ended while still polling.
+        SPIN_HITS = "spin_hits",
+        /// Exports made.
+        EXPORTS = "exports",
+        /// Imports made.
+        IMPORTS = "imports",
+        /// Links ended by the death of the peer.
+        PEER_DEATHS = "peer_deaths",
+        /// Links ended because the peer wrote nonsense.
+        PEER_FAULTS = "peer_faults",
+        /// Reconnections to a restarted daemon.
+        RECONNECTS = "reconnects",
+    }
+}
+
+std::thread_local! {
+    // `const` and without a destructor, so that an interposer may use it anywhere.
+    static STRIPE: std::cell::Cell<u32> = const { std::cell::Cell::new(u32::MAX) };
+}
+
+/// Number of this thread among the threads that ever counted, capped at the last stripe, which
+/// is shared. Also picks a link's busy slot.
+#[inline]
+#[must_use]
+pub fn thread_stripe() -> usize {
+    let mine = STRIPE.get();
+    if mine == u32::MAX { assign_stripe() } else { mine as usize }
+}
+
+#[cold]
+fn assign_stripe() -> usize {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let last = page::STRIPES as u32 - 1;
+    let taken = NEXT
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| Some((next + 1).min(last)))
+        .unwrap_or(last);
+    let mine = taken.min(last);
+    STRIPE.set(mine);
+    mine as usize
+}
+
+/// Whether stripe `stripe` may be written by several threads at once.
+#[inline]
+#[must_use]
+pub fn stripe_is_shared(stripe: usize) -> bool {
+    stripe == page::STRIPES - 1
+}
+
+/// The counters in a process page.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters<'m> {
+    page: View<'m>,
+}
+
+impl<'m> Counters<'m> {
+    /// The counters of a page.
+    ///
+    /// # Panics
+    /// When `page` is shorter than [`page::LEN`]: our own fault, lengths are checked at mapping.
+    #[must_use]
+    pub fn new(page: View<'m>) -> Counters<'m> {
+        assert!(page.len() >= page::LEN, "process page too short");
+        Counters { page }
+    }
+
+    /// Gives counter `i` the name `names[i]`. Names longer than a field are cut.
+    pub fn name_all(self, names: &[&str]) {
+        for (i, name) in names.iter().take(page::COUNTERS).enumerate() {
+            let mut field = [0u8; page::NAME_LEN];
+            for (to, from) in field.iter_mut().zip(name.as_bytes()) {
+                *to = *from;
+            }
+            let _ = self.page.write(page::NAMES + i * page::NAME_LEN, &field);
+        }
+    }
+
+    /// Adds to a counter. No locked instruction for the first fifteen threads of a process.
+    #[inline]
+    pub fn add(self, counter: usize, amount: u64) {
+        debug_assert!(counter < page::COUNTERS);
+        let stripe = thread_stripe();
+        let at = page::STRIPES_AT + stripe * page::STRIPE_LEN + counter * 8;
+        let Ok(word) = self.page.word64(at) else { return };
+        if stripe_is_shared(stripe) {
+            word.fetch_add(amount, Ordering::Relaxed);
+        } else {
+            word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        }
+    }
+
+    /// The value of a counter: the sum over all threads.
+    #[must_use]
+    pub fn get(self, counter: usize) -> u64 {
+        (0..page::STRIPES)
+            .filter_map(|stripe| {
+                self.page.word64(page::STRIPES_AT + stripe * page::STRIPE_LEN + counter * 8).ok()
+            })
+            .fold(0, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))
+    }
+
+    /// All counters that have a name, with their values. The page may be another process's:
+    /// names are cut at the first byte that is not printable ASCII.
+    #[must_use]
+    pub fn snapshot(self) -> Vec<(String, u64)> {
+        (0..page::COUNTERS)
+            .filter_map(|i| {
+                let mut field = [0u8; page::NAME_LEN];
+                self.page.read(page::NAMES + i * page::NAME_LEN, &mut field).ok()?;
+                let name: String = field
+                    .iter()
+                    .take_while(|byte| byte.is_ascii_graphic())
+                    .map(|&byte| char::from(byte))
+                    .collect();
+                (!name.is_empty()).then(|| (name, self.get(i)))
+            })
+            .collect()
+    }
+}

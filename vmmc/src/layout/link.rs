@@ -1,0 +1,60 @@
+//! The link segment: control words and the notification queue of one import.
+//!
+//! ```text
+//!     0  head: magic, version, length
+//!   128  busy           16 x u32, by importer: slot s is odd while the thread that owns it is in
+//!                       a transfer (the last slot counts instead: it is shared)
+//!   256  tail u32       by importer: notifications ever queued, wrapping
+//!   384  head u32       by exporter: notifications ever taken, wrapping (credit)
+//!   388  state u32      by exporter: see State
+//!   392  accept u32     by exporter: 1 when notifications are wanted (a handler is set and not
+//!                       discarding), 0 when the importer need not queue any
+//!   512  sends u64 · bytes u64 · notifies u64 · stalls u64     by importer, statistics only
+//!  1024  queue          NOTIFY_SLOTS x 32 bytes, by importer:
+//!                       offset u64 · len u64 · last word u64 · reserved u64
+//! ```
+//!
+//! Exactly two processes map it, each can write all of it: whatever one of them finds here is
+//! checked before use, and nonsense ends this link and no other.
+
+/// "VMMCLINK" in ASCII.
+pub const MAGIC: u64 = u64::from_be_bytes(*b"VMMCLINK");
+/// Offset of the busy slots, `u32` each.
+pub const BUSY: usize = 128;
+/// Number of busy slots.
+pub const BUSY_SLOTS: usize = 16;
+/// Offset of the queue's tail, `u32`: next to write.
+pub const TAIL: usize = 256;
+/// Offset of the queue's head, `u32`: next to read.
+pub const HEAD: usize = 384;
+/// Offset of the link's state, `u32`.
+pub const STATE: usize = 388;
+/// Offset of the accept word, `u32`.
+pub const ACCEPT: usize = 392;
+/// Offset of the importer's count of transfers, `u64`.
+pub const SENDS: usize = 512;
+/// Offset of the importer's count of bytes, `u64`.
+pub const BYTES: usize = 520;
+/// Offset of the importer's count of notifications, `u64`.
+pub const NOTIFIES: usize = 528;
+/// Offset of the importer's count of waits for queue space, `u64`.
+pub const STALLS: usize = 536;
+/// Offset of the notification queue.
+pub const QUEUE: usize = 1024;
+/// Length of one queue entry in bytes.
+pub const ENTRY_LEN: usize = 32;
+/// Entries in the queue; a power of two.
+pub const NOTIFY_SLOTS: u32 = 128;
+/// Length of the segment in bytes.
+pub const LEN: usize = 8 * 1024;
+
+/// The link is open: transfers go through. Value of the state word.
+pub const OPEN: u32 = 0;
+/// The exporter is unexporting: transfers in progress finish, new ones fail.
+pub const CLOSING: u32 = 1;
+/// The exporter's pages are gone from behind the importer's mapping.
+pub const REVOKED: u32 = 2;
+
+const _: () = assert!(NOTIFY_SLOTS.is_power_of_two(), "slots are picked by masking");
+const _: () = assert!(QUEUE + NOTIFY_SLOTS as usize * ENTRY_LEN <= LEN, "queue over the end");
+const _: () = assert!(BUSY + BUSY_SLOTS * 4 <= TAIL, "busy slots run into the tail");

@@ -1,0 +1,98 @@
+//! The one place where bulk bytes cross between private and shared memory.
+//!
+//! Small lengths go as volatile words; larger ones through C `memcpy` called by a pointer the
+//! optimiser cannot see through, so that it may assume nothing about either side. Both leave
+//! ordinary (or fenced non-temporal) stores behind, which a later release store orders.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+type Memcpy =
+    unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
+
+/// Holds `memcpy`; never written after start. Loading it at run time is what hides the callee.
+static MEMCPY: AtomicPtr<()> = AtomicPtr::new(libc::memcpy as *mut ());
+
+/// Lengths up to here are copied by words, in bytes.
+const BY_WORDS: usize = 64;
+
+/// Copies `len` bytes.
+///
+/// # Safety
+/// Both ranges must be mapped for the access and must not overlap. Either may be written by
+/// another process meanwhile; the copy then holds some mixture of old and new bytes.
+#[inline]
+pub unsafe fn bytes(source: *const u8, target: *mut u8, len: usize) {
+    if len <= BY_WORDS {
+        // SAFETY: passed on.
+        unsafe { by_words(source, target, len) }
+    } else {
+        let memcpy = MEMCPY.load(Ordering::Relaxed);
+        // SAFETY: the pointer was made from a function of exactly this type.
+        let memcpy = unsafe { std::mem::transmute::<*mut (), Memcpy>(memcpy) };
+        // SAFETY: passed on; C `memcpy` has the same obligations.
+        unsafe { memcpy(target.cast(), source.cast(), len) };
+    }
+}
+
+/// Copies one `T`, unaligned, `at` bytes from the starts.
+///
+/// # Safety
+/// `at + size_of::<T>()` bytes must be valid on both sides.
+#[inline]
+unsafe fn one<T: Copy>(source: *const u8, target: *mut u8, at: usize) {
+    // SAFETY: inside both ranges by the caller's word.
+    let from = unsafe { source.add(at) }.cast::<Unaligned<T>>();
+    // SAFETY: as above.
+    let to = unsafe { target.add(at) }.cast::<Unaligned<T>>();
+    // SAFETY: valid and, being packed, of alignment one.
+    let value = unsafe { from.read_volatile() };
+    // SAFETY: as above.
+    unsafe { to.write_volatile(value) }
+}
+
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Unaligned<T>(T);
+
+/// # Safety
+/// As [`bytes`].
+#[inline]
+unsafe fn by_words(source: *const u8, target: *mut u8, len: usize) {
+    let mut at = 0;
+    while len - at >= 8 {
+        // SAFETY: at + 8 <= len.
+        unsafe { one::<u64>(source, target, at) };
+        at += 8;
+    }
+    if len - at >= 4 {
+        // SAFETY: at + 4 <= len.
+        unsafe { one::<u32>(source, target, at) };
+        at += 4;
+    }
+    while at < len {
+        // SAFETY: at + 1 <= len.
+        unsafe { one::<u8>(source, target, at) };
+        at += 1;
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    #[test]
+    fn every_short_length_and_offset_copies_exactly_its_bytes() {
+        for len in 0..200 {
+            for from in 0..9 {
+                for to in 0..9 {
+                    let source: Vec<u8> = (0..len + from).map(|i| i as u8 | 0x80).collect();
+                    let mut target = vec![0u8; len + to + 9];
+                    // SAFETY: both vectors are long enough.
+                    unsafe {
+                        super::bytes(source[from..].as_ptr(), target[to..].as_mut_ptr(), len);
+                    }
+                    assert_eq!(&target[to..to + len], &source[from..from + len]);
+                    assert!(target[..to].iter().chain(&target[to + len..]).all(|&b| b == 0));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! An owned descriptor that is closed by a raw system call.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+/// Like `std::os::fd::OwnedFd`, but dropping it issues `close(2)` directly. The standard
+/// library's drop calls the C symbol `close`, which an interposer above us exports: our own
+/// descriptors would run through its hooks.
+#[derive(Debug)]
+pub struct Fd {
+    /// Open and owned by this value until drop.
+    raw: RawFd,
+}
+
+impl Fd {
+    /// A second descriptor for the same open file description, close-on-exec.
+    ///
+    /// # Errors
+    /// `EMFILE` when the process has no descriptor left.
+    pub fn try_clone(&self) -> rustix::io::Result<Fd> {
+        rustix::io::fcntl_dupfd_cloexec(self.as_fd(), 0).map(Fd::from)
+    }
+
+    /// A copy, close-on-exec, whose number is at least `floor`: out of the way of programs that
+    /// expect the low numbers to be theirs.
+    ///
+    /// # Errors
+    /// `EMFILE`/`EINVAL` when `floor` is at or over the descriptor limit.
+    pub fn dup_above(&self, floor: RawFd) -> rustix::io::Result<Fd> {
+        rustix::io::fcntl_dupfd_cloexec(self.as_fd(), floor).map(Fd::from)
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: `raw` is owned by this value, which is going away: nobody uses it again.
+        unsafe { rustix::io::close(self.raw) }
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: `raw` stays open for as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.raw) }
+    }
+}
+
+impl AsRawFd for Fd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.raw
+    }
+}
+
+impl From<OwnedFd> for Fd {
+    fn from(owned: OwnedFd) -> Self {
+        Fd { raw: owned.into_raw_fd() }
+    }
+}
+
+impl From<Fd> for OwnedFd {
+    fn from(fd: Fd) -> Self {
+        let raw = fd.raw;
+        std::mem::forget(fd);
+        // SAFETY: `raw` was owned by `fd`, whose destructor does not run.
+        unsafe { OwnedFd::from_raw_fd(raw) }
+    }
+}

@@ -1,0 +1,62 @@
+//! Telling a forked child from its parent with one load, however the fork was made.
+//!
+//! A page marked `MADV_WIPEONFORK` holds a one that the kernel turns into zero in every child:
+//! `fork`, `_Fork`, `clone` without `CLONE_VM`. `pthread_atfork` handlers miss the last two.
+
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A page that reads one in the process that made it and zero in its forked children.
+#[derive(Clone, Copy, Debug)]
+pub struct ForkGuard {
+    /// First word of the page, mapped until the process ends.
+    word: NonNull<u32>,
+}
+
+// SAFETY: the word is only ever accessed atomically and its page is never unmapped.
+unsafe impl Send for ForkGuard {}
+// SAFETY: as above.
+unsafe impl Sync for ForkGuard {}
+
+impl ForkGuard {
+    /// The guard of this process, made at the first call.
+    ///
+    /// Returns `None` when the kernel has no `MADV_WIPEONFORK` (before 4.14) or no memory.
+    #[must_use]
+    pub fn get() -> Option<ForkGuard> {
+        static GUARD: OnceLock<Option<ForkGuard>> = OnceLock::new();
+        *GUARD.get_or_init(ForkGuard::map)
+    }
+
+    fn map() -> Option<ForkGuard> {
+        let len = super::mmap::page_size();
+        let page = super::mmap::map_private_anonymous(len).ok()?;
+        // SAFETY: `page` is a private anonymous mapping of `len` bytes made above; the advice
+        // only changes what a child of this process sees.
+        unsafe {
+            rustix::mm::madvise(page.as_ptr().cast(), len, rustix::mm::Advice::LinuxWipeOnFork)
+        }
+        .ok()?;
+        let guard = ForkGuard { word: page.cast() };
+        guard.word().store(1, Ordering::Relaxed);
+        Some(guard)
+    }
+
+    /// Whether this is still the process that made the guard.
+    #[inline]
+    #[must_use]
+    pub fn is_original_process(self) -> bool {
+        self.word().load(Ordering::Relaxed) == 1
+    }
+
+    /// Makes this process the original one: for a child that has rebuilt its state.
+    pub fn adopt(self) {
+        self.word().store(1, Ordering::Relaxed);
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: page aligned, never unmapped, private to this process, only atomic accesses.
+        unsafe { AtomicU32::from_ptr(self.word.as_ptr()) }
+    }
+}

@@ -1,0 +1,46 @@
+//! A store-load fence paid by one side only: `membarrier(2)`.
+//!
+//! A sender marks a transfer as in progress with plain stores; the exporter that wants to revoke
+//! sets its state word and then makes every registered process execute a full barrier. Either
+//! the sender sees the new state or the exporter sees the mark (the store-buffering case of
+//! Dekker's handshake), and sends cost no fence.
+
+use std::sync::OnceLock;
+
+const CMD_GLOBAL: libc::c_int = 1;
+const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier(2) with these commands reads no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Makes this process take part in other processes' [`heavy`] barriers. Idempotent; a process
+/// must call it before its first transfer.
+///
+/// Returns false where the kernel lacks it: then [`heavy`] uses the slow form, which needs no
+/// registration.
+pub fn register() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| membarrier(CMD_REGISTER_GLOBAL_EXPEDITED))
+}
+
+/// A full memory barrier on every running thread of every registered process, this one included.
+/// Some microseconds; a system call.
+pub fn heavy() {
+    register();
+    if !membarrier(CMD_GLOBAL_EXPEDITED) {
+        // Milliseconds, but correct for all processes. Where even that is missing there is
+        // nothing left but our own fence; the swap of pages then decides (see `transport::shm`).
+        membarrier(CMD_GLOBAL);
+    }
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// The sender's half: orders its mark before its load of the state word as far as the compiler
+/// is concerned. Costs no instruction.
+#[inline]
+pub fn light() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}

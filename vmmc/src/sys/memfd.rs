@@ -1,0 +1,106 @@
+//! Sealed memory files: what an export, a link and a process page are made of.
+//!
+//! Never a named object: when the last descriptor and mapping are gone so is the memory, so
+//! `kill -9` leaves nothing behind.
+
+use super::Fd;
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Seals every segment carries before anyone else sees it: its length is fixed for ever, so a
+/// peer cannot make us fault with `SIGBUS` by shrinking it (G3).
+pub const REQUIRED_SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Why a descriptor from somebody else is not a segment we map.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// Not a memory file, or one that cannot be sealed.
+    #[error("descriptor is not a sealable memory file ({0})")]
+    NotMemfd(rustix::io::Errno),
+    /// Seals missing: whoever made it could still change its length.
+    #[error("memory file lacks seals: has {has:?}, needs {needs:?}")]
+    Unsealed {
+        /// Seals it has.
+        has: SealFlags,
+        /// Seals it must have.
+        needs: SealFlags,
+    },
+    /// Another length than agreed.
+    #[error("memory file is {actual} bytes long, expected {expected}")]
+    WrongLength {
+        /// What was announced, in bytes.
+        expected: u64,
+        /// What the kernel says, in bytes.
+        actual: u64,
+    },
+}
+
+/// Makes a memory file of `len` bytes, all of it allocated now, of mode 0600, not yet sealed.
+///
+/// Allocating now turns a shortage into `ENOSPC`/`ENOMEM` here rather than `SIGBUS` at a later
+/// store. The mode matters: a memory file is born 0777, and another user who was given a
+/// read-only descriptor could open it again for writing through `/proc/self/fd`.
+///
+/// # Errors
+/// As memfd_create(2), ftruncate(2), fallocate(2): out of memory, descriptors, or over a limit.
+pub fn create(name: &str, len: u64) -> rustix::io::Result<Fd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // NOEXEC_SEAL came with Linux 6.3; before that it is EINVAL.
+    let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create(name, flags))?;
+    let fd = Fd::from(fd);
+    rustix::fs::ftruncate(fd.as_fd(), len)?;
+    if len > 0 {
+        rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), 0, len)?;
+    }
+    rustix::fs::fchmod(fd.as_fd(), Mode::RUSR | Mode::WUSR)?;
+    Ok(fd)
+}
+
+/// Fixes the length for ever.
+///
+/// # Errors
+/// As fcntl(2) `F_ADD_SEALS`.
+pub fn seal(fd: impl AsFd) -> rustix::io::Result<()> {
+    rustix::fs::fcntl_add_seals(fd, REQUIRED_SEALS)
+}
+
+/// Fixes the length, and forbids every later writable mapping: only mappings that exist already
+/// can write. For memory with one writer, who maps it first.
+///
+/// # Errors
+/// As fcntl(2) `F_ADD_SEALS`.
+pub fn seal_single_writer(fd: impl AsFd) -> rustix::io::Result<()> {
+    rustix::fs::fcntl_add_seals(fd, REQUIRED_SEALS | SealFlags::FUTURE_WRITE)
+}
+
+/// Checks a segment that somebody else made: sealed, and exactly `expected_len` bytes long. After
+/// this nobody can change its length.
+///
+/// # Errors
+/// Each way in which it is not such a segment.
+pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), SegmentError> {
+    let has = rustix::fs::fcntl_get_seals(&fd).map_err(SegmentError::NotMemfd)?;
+    if !has.contains(REQUIRED_SEALS) {
+        return Err(SegmentError::Unsealed { has, needs: REQUIRED_SEALS });
+    }
+    let actual = rustix::fs::fstat(&fd).map_err(SegmentError::NotMemfd)?.st_size as u64;
+    if actual != expected_len {
+        return Err(SegmentError::WrongLength { expected: expected_len, actual });
+    }
+    Ok(())
+}
+
+/// A new open file description of the same memory, read-only.
+///
+/// With the mode of [`create`], a receiver of another user cannot turn it into a writable one;
+/// one of the same user can, unless the segment was sealed by [`seal_single_writer`].
+///
+/// # Errors
+/// As open(2); `ENOENT` when `/proc` is not mounted.
+pub fn reopen_read_only(fd: impl AsFd) -> rustix::io::Result<Fd> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Fd::from)
+}

@@ -1,0 +1,221 @@
+//! Mappings: shared with guard pages around them, swapped in place, private.
+
+use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+/// The system's page size in bytes.
+#[must_use]
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// `len` rounded up to whole pages, or `None` when that overflows.
+#[must_use]
+pub fn round_to_pages(len: usize) -> Option<usize> {
+    len.checked_next_multiple_of(page_size())
+}
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; the descriptor may be read-only.
+    Read,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+impl Access {
+    fn prot(self) -> ProtFlags {
+        match self {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        }
+    }
+}
+
+fn non_null(address: *mut std::ffi::c_void) -> rustix::io::Result<NonNull<u8>> {
+    NonNull::new(address.cast()).ok_or(rustix::io::Errno::NOMEM)
+}
+
+/// Private anonymous pages, zero, readable and writable. The caller unmaps them, or never does.
+///
+/// # Errors
+/// As mmap(2).
+pub fn map_private_anonymous(len: usize) -> rustix::io::Result<NonNull<u8>> {
+    // SAFETY: a null hint without MAP_FIXED never replaces an existing mapping.
+    let address = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    }?;
+    non_null(address)
+}
+
+/// Replaces the pages at `address` by fresh private zero pages, in one step.
+///
+/// # Safety
+/// `address` and `len` (whole pages) must lie in a mapping that the caller owns, and nobody may
+/// hold a Rust reference into it.
+///
+/// # Errors
+/// As mmap(2); the old mapping may be gone then.
+pub unsafe fn replace_with_private(address: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
+    // SAFETY: the caller owns the range, so MAP_FIXED replaces only what is its own.
+    unsafe {
+        rustix::mm::mmap_anonymous(
+            address.as_ptr().cast(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::FIXED,
+        )
+    }
+    .map(drop)
+}
+
+/// Replaces the pages at `address` by a shared mapping of `fd` from `offset`, in one step.
+///
+/// # Safety
+/// As [`replace_with_private`].
+///
+/// # Errors
+/// As mmap(2); the old mapping may be gone then.
+pub unsafe fn replace_with_shared(
+    address: NonNull<u8>,
+    len: usize,
+    fd: impl AsFd,
+    offset: u64,
+    access: Access,
+) -> rustix::io::Result<()> {
+    // SAFETY: the caller owns the range, so MAP_FIXED replaces only what is its own.
+    unsafe {
+        rustix::mm::mmap(
+            address.as_ptr().cast(),
+            len,
+            access.prot(),
+            MapFlags::SHARED | MapFlags::FIXED,
+            fd,
+            offset,
+        )
+    }
+    .map(drop)
+}
+
+/// A shared mapping of a whole segment, between two guard pages (V6): a store that runs over
+/// either end faults instead of reaching another buffer. Unmapped when dropped.
+#[derive(Debug)]
+pub struct GuardedMapping {
+    /// First byte of the guard page in front; the data starts one page later.
+    reservation: NonNull<u8>,
+    /// Length of the data, whole pages.
+    len: usize,
+}
+
+// SAFETY: the value owns address space, which belongs to the process and not to a thread; what
+// may be done with the bytes is decided by the types that use it.
+unsafe impl Send for GuardedMapping {}
+// SAFETY: as above; it has no interior state.
+unsafe impl Sync for GuardedMapping {}
+
+impl GuardedMapping {
+    /// Maps the first `len` bytes (rounded up to whole pages) of `fd`.
+    ///
+    /// # Errors
+    /// As mmap(2): `ENOMEM` at the address-space or mapping-count limit (`vm.max_map_count`),
+    /// `EACCES` when the descriptor does not allow `access`, `EINVAL` for a length of zero.
+    pub fn new(fd: impl AsFd, len: usize, access: Access) -> rustix::io::Result<GuardedMapping> {
+        let page = page_size();
+        let len = round_to_pages(len).filter(|&len| len > 0).ok_or(rustix::io::Errno::INVAL)?;
+        let total = len.checked_add(2 * page).ok_or(rustix::io::Errno::NOMEM)?;
+        // SAFETY: a null hint without MAP_FIXED never replaces an existing mapping.
+        let address = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                total,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let mapping = GuardedMapping { reservation: non_null(address)?, len };
+        // SAFETY: the range lies inside the reservation made above, which nobody else knows of.
+        unsafe { replace_with_shared(mapping.as_ptr(), len, fd, 0, access) }?;
+        Ok(mapping)
+    }
+
+    /// First byte of the data; page aligned.
+    #[must_use]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        // SAFETY: the reservation is longer than one page.
+        unsafe { self.reservation.add(page_size()) }
+    }
+
+    /// Length of the data in bytes, whole pages.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Keeps the pages out of forked children (they would otherwise inherit the mapping).
+    ///
+    /// # Errors
+    /// As madvise(2) `MADV_DONTFORK`.
+    pub fn keep_from_children(&self) -> rustix::io::Result<()> {
+        // SAFETY: the range is the mapping owned by this value; parents see no change.
+        unsafe {
+            rustix::mm::madvise(
+                self.as_ptr().as_ptr().cast(),
+                self.len,
+                rustix::mm::Advice::LinuxDontFork,
+            )
+        }
+    }
+}
+
+impl Drop for GuardedMapping {
+    fn drop(&mut self) {
+        let total = self.len + 2 * page_size();
+        // SAFETY: the range was reserved by `new` and belongs to this value alone. Where the
+        // data was kept from this forked child, unmapping a hole is no error.
+        let _ = unsafe { rustix::mm::munmap(self.reservation.as_ptr().cast(), total) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_of_nothing_is_refused() {
+        let fd = super::super::memfd::create("empty", 0).unwrap();
+        assert_eq!(
+            GuardedMapping::new(&fd, 0, Access::Read).unwrap_err(),
+            rustix::io::Errno::INVAL
+        );
+    }
+
+    #[test]
+    fn the_pages_around_a_mapping_are_not_accessible() {
+        let page = page_size();
+        let fd = super::super::memfd::create("guarded", page as u64).unwrap();
+        let mapping = GuardedMapping::new(&fd, page, Access::ReadWrite).unwrap();
+        let start = mapping.as_ptr().as_ptr() as usize;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let covering = |address: usize| {
+            maps.lines()
+                .find(|line| {
+                    let (range, _) = line.split_once(' ').unwrap();
+                    let (from, to) = range.split_once('-').unwrap();
+                    let parse = |text| usize::from_str_radix(text, 16).unwrap();
+                    (parse(from)..parse(to)).contains(&address)
+                })
+                .map(|line| line.split_whitespace().nth(1).unwrap().to_owned())
+        };
+        assert_eq!(covering(start).as_deref(), Some("rw-s"));
+        assert_eq!(covering(start - 1).as_deref(), Some("---p"));
+        assert_eq!(covering(start + page).as_deref(), Some("---p"));
+    }
+}

@@ -1,0 +1,15 @@
+//! Thin wrappers over system calls: no policy, no protocol.
+//!
+//! What the data path and the sockets library use goes through rustix's raw backend (or a raw
+//! `syscall`), never through a libc symbol that an interposer built on this crate may itself
+//! export. ([`process`] uses `getsockopt` of libc: it is for the daemon and for set-up.)
+
+pub mod fd;
+pub mod fork;
+pub mod membarrier;
+pub mod memfd;
+pub mod mmap;
+pub mod packet;
+pub mod process;
+
+pub use fd::Fd;

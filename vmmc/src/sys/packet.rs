@@ -1,0 +1,141 @@
+//! Packets with descriptors over a `SOCK_SEQPACKET` Unix socket.
+
+use super::Fd;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Most descriptors in one packet (the kernel's own limit, `SCM_MAX_FD`).
+pub const MAX_FDS: usize = 253;
+
+/// Descriptors one ordinary packet may carry; more are an error of the peer and are closed.
+pub const MAX_FDS_PER_MESSAGE: usize = 4;
+
+/// A `SOCK_SEQPACKET` Unix socket, close-on-exec, not connected.
+///
+/// # Errors
+/// As socket(2).
+pub fn socket() -> rustix::io::Result<Fd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map(Fd::from)
+}
+
+/// A connected pair of such sockets.
+///
+/// # Errors
+/// As socketpair(2).
+pub fn pair() -> rustix::io::Result<(Fd, Fd)> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map(|(a, b)| (a.into(), b.into()))
+}
+
+/// Sends one packet with up to [`MAX_FDS_PER_MESSAGE`] descriptors, never raising `SIGPIPE`.
+///
+/// # Errors
+/// As sendmsg(2); `EAGAIN` with `DONTWAIT` when the peer's queue is full, `EPIPE` or
+/// `ECONNRESET` when the peer is gone, `EINVAL` for too many descriptors.
+pub fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> rustix::io::Result<()> {
+    if fds.len() > MAX_FDS_PER_MESSAGE {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS_PER_MESSAGE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    loop {
+        match rustix::net::sendmsg(
+            &socket,
+            &[IoSlice::new(bytes)],
+            &mut control,
+            flags | SendFlags::NOSIGNAL,
+        ) {
+            Ok(sent) if sent == bytes.len() => return Ok(()),
+            Ok(_) => return Err(rustix::io::Errno::MSGSIZE),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Descriptors that came with a packet, in order.
+#[derive(Debug, Default)]
+pub struct Fds {
+    slots: [Option<Fd>; MAX_FDS_PER_MESSAGE],
+    len: usize,
+    taken: usize,
+}
+
+impl Fds {
+    /// The next descriptor, or `None` when the packet brought no more.
+    pub fn take(&mut self) -> Option<Fd> {
+        let fd = self.slots.get_mut(self.taken)?.take()?;
+        self.taken += 1;
+        Some(fd)
+    }
+
+    /// How many have not been taken.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        self.len - self.taken
+    }
+}
+
+/// Receives one packet into `buffer`; `None` at end of file. Received descriptors are
+/// close-on-exec; those over the limit are closed.
+///
+/// # Errors
+/// As recvmsg(2); `EMSGSIZE` for a packet longer than `buffer` or with more descriptors than an
+/// ordinary message may carry: the peer does not follow the protocol.
+pub fn receive(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> rustix::io::Result<Option<(usize, Fds)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS_PER_MESSAGE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        match rustix::net::recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(buffer)],
+            &mut control,
+            flags | RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Ok(message) => break message,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    };
+    let mut fds = Fds::default();
+    let mut too_many = false;
+    for item in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = item {
+            for owned in received {
+                let fd = Fd::from(owned);
+                match fds.slots.get_mut(fds.len) {
+                    Some(slot) => {
+                        *slot = Some(fd);
+                        fds.len += 1;
+                    }
+                    None => too_many = true,
+                }
+            }
+        }
+    }
+    if too_many || message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(rustix::io::Errno::MSGSIZE);
+    }
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    Ok(Some((message.bytes, fds)))
+}
