@@ -67,6 +67,20 @@ pub struct Welcome {
     pub ring_len: u32,
 }
 
+/// What the sockets library needs to know of a connection's segment to be laid out; the daemon
+/// only allocates it (zeroed, sealed, `control_len` plus two rings long) and reads two counts
+/// for its statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamShape {
+    /// Version of the library's layout.
+    pub version: u32,
+    /// Bytes before the two rings, at most 64 KiB.
+    pub control_len: u32,
+    /// Offsets of the two `u64` words in which side 0 and side 1 count bytes they put into
+    /// their rings.
+    pub produced_at: [u32; 2],
+}
+
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -166,6 +180,8 @@ pub enum Request {
     RegisterSocket {
         /// The socket's cookie as the client sees it; the daemon reads its own.
         cookie: u64,
+        /// What the segment must look like; both ends must say the same.
+        shape: StreamShape,
     },
     /// The connection with this cookie is closed or was never used: the daemon forgets it.
     /// No answer.
@@ -490,6 +506,9 @@ pub enum NotPairedReason {
     /// The connection is upgraded already, or its cookie is unknown (attach).
     #[error("already registered, or unknown")]
     Conflict,
+    /// The two ends run different versions of the sockets library.
+    #[error("the ends run different versions of the library; restart the older program")]
+    OtherVersion,
     /// The daemon is out of memory or descriptors.
     #[error("daemon out of resources")]
     Resources,
