@@ -1,1 +1,95 @@
-fn main() {}
+//! `shrimp`: the one command a person types.
+//!
+//! One file (or folder) per subcommand; [`exit`] holds what the exit codes mean.
+
+mod artefacts;
+mod children;
+mod client;
+mod cpu;
+mod elf;
+mod exec;
+mod exit;
+mod machine;
+mod perf;
+mod plot;
+mod shm;
+mod stats;
+mod text;
+
+use clap::{Parser, Subcommand};
+use exit::{Exit, Failure};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Shared-memory speed for unmodified programs and for your own
+///
+/// VMMC maps memory between processes under the control of a daemon (vmmcd) and moves bytes with
+/// plain stores. `shrimp` shows it, runs programs over it, measures it and explains the machine.
+#[derive(Debug, Parser)]
+#[command(name = "shrimp", version, after_help = exit::HELP, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Exec(exec::Args),
+    Perf(perf::Args),
+    /// Internal: become a child process of shrimp
+    #[command(name = "__child", hide = true)]
+    Child(ChildArgs),
+    /// Internal: the other side of `perf`
+    #[command(name = "__perf-peer", hide = true)]
+    PerfPeer(perf::PeerArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ChildArgs {
+    #[arg(long)]
+    parent: u32,
+    #[arg(long)]
+    cpu: Option<usize>,
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+impl Command {
+    /// For the beginning of an error message.
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Exec(_) => "exec",
+            Command::Perf(_) => "perf",
+            Command::Child(_) => "child",
+            Command::PerfPeer(_) => "perf peer",
+        }
+    }
+
+    fn run(&self) -> Result<Exit, Failure> {
+        match self {
+            Command::Exec(args) => exec::run(args).map(|()| Exit::Ok),
+            Command::Perf(args) => perf::run(args).map(|()| Exit::Ok),
+            Command::Child(args) => {
+                let Some((program, arguments)) = args.program.split_first() else {
+                    return Ok(Exit::Ok);
+                };
+                Err(children::become_child(args.parent, args.cpu, program, arguments).into())
+            }
+            Command::PerfPeer(args) => perf::serve(args).map(|()| Exit::Ok),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = cli.command.run();
+    // After Ctrl-C children end and calls fail; the signal thread cleans up and sets the code.
+    children::wait_if_interrupted();
+    match result {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("shrimp {}: {failure}", cli.command.name());
+            failure.exit().into()
+        }
+    }
+}
