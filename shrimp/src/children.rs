@@ -130,10 +130,6 @@ impl Child {
         Ok(child)
     }
 
-    /// Its process id.
-    pub(crate) fn pid(&self) -> u32 {
-        self.inner.id()
-    }
 
     /// How it is called in errors.
     pub(crate) fn name(&self) -> &str {

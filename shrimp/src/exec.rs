@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     // --sockets is the only library so far; leaving it out means all there are.
     let _ = args.sockets;
-    let library = find_library()?;
+    let library = find_library(args.verbose)?;
     let verdict = judge(&program, 0);
     let mut command = std::process::Command::new(&program);
     command.arg0(name).args(arguments);
@@ -119,16 +119,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Err(ExecError::Exec { source: command.exec(), program }.into())
 }
 
-/// The library, absolute. In a source tree it is built if it is missing.
-fn find_library() -> Result<PathBuf, ArtefactError> {
-    let mut found = artefacts::find_or_build(&[Artefact::Sockets, Artefact::Daemon], false)?;
-    Ok(found.swap_remove(0))
+/// The library, absolute. In a source tree it is built if it is missing, and the daemon that it
+/// will want to start with it.
+fn find_library(verbose: bool) -> Result<PathBuf, ArtefactError> {
+    let both = artefacts::find_or_build(&[Artefact::Sockets, Artefact::Daemon], false);
+    if let (Err(error), true) = (&both, verbose) {
+        eprintln!("shrimp exec: {error}");
+    }
+    // Without a daemon program there may still be a daemon.
+    artefacts::find(Artefact::Sockets)
 }
 
 /// `LD_PRELOAD` with our library in front of what is there already, once.
 fn preload_value(library: &Path, existing: Option<&OsStr>) -> Result<OsString, ExecError> {
     let separator = |byte: &u8| matches!(byte, b' ' | b':' | b'\t' | b'\n');
-    if library.as_os_str().as_bytes().iter().any(|byte| separator(byte)) {
+    if library.as_os_str().as_bytes().iter().any(separator) {
         return Err(ExecError::LibraryPath(library.to_owned()));
     }
     let existing = existing.unwrap_or_default();

@@ -6,6 +6,9 @@ mod artefacts;
 mod children;
 mod client;
 mod cpu;
+mod daemon;
+mod demo;
+mod doctor;
 mod elf;
 mod exec;
 mod exit;
@@ -13,11 +16,12 @@ mod machine;
 mod perf;
 mod plot;
 mod shm;
+mod stat;
 mod stats;
 mod text;
 
 use clap::{Parser, Subcommand};
-use exit::{Exit, Failure};
+use exit::{Context, Exit, Failure};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -34,11 +38,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Exec(exec::Args),
+    Stat(stat::Args),
     Perf(perf::Args),
+    Doctor(doctor::Args),
+    Daemon(daemon::Args),
     /// Internal: become a child process of shrimp
     #[command(name = "__child", hide = true)]
     Child(ChildArgs),
+    /// Internal: the demo's ordinary server
+    #[command(name = "__echo-server", hide = true)]
+    EchoServer,
+    /// Internal: the demo's ordinary client
+    #[command(name = "__echo-client", hide = true)]
+    EchoClient {
+        echo: u16,
+        collect: u16,
+    },
     /// Internal: the other side of `perf`
     #[command(name = "__perf-peer", hide = true)]
     PerfPeer(perf::PeerArgs),
@@ -58,22 +75,39 @@ impl Command {
     /// For the beginning of an error message.
     fn name(&self) -> &'static str {
         match self {
+            Command::Demo(_) => "demo",
             Command::Exec(_) => "exec",
+            Command::Stat(_) => "stat",
             Command::Perf(_) => "perf",
+            Command::Doctor(_) => "doctor",
+            Command::Daemon(_) => "daemon",
             Command::Child(_) => "child",
+            Command::EchoServer => "echo server",
+            Command::EchoClient { .. } => "echo client",
             Command::PerfPeer(_) => "perf peer",
         }
     }
 
     fn run(&self) -> Result<Exit, Failure> {
         match self {
+            Command::Demo(args) => demo::run(args).map(|()| Exit::Ok),
             Command::Exec(args) => exec::run(args).map(|()| Exit::Ok),
+            Command::Stat(args) => stat::run(args).map(|()| Exit::Ok),
             Command::Perf(args) => perf::run(args).map(|()| Exit::Ok),
+            Command::Doctor(args) => doctor::run(args),
+            Command::Daemon(args) => daemon::run(args),
             Command::Child(args) => {
                 let Some((program, arguments)) = args.program.split_first() else {
                     return Ok(Exit::Ok);
                 };
                 Err(children::become_child(args.parent, args.cpu, program, arguments).into())
+            }
+            Command::EchoServer => {
+                Ok(demo::echo::serve().context(|| "serving".into()).map(|()| Exit::Ok)?)
+            }
+            Command::EchoClient { echo, collect } => {
+                let result = demo::echo::connect(*echo, *collect);
+                Ok(result.context(|| "talking to the server".into()).map(|()| Exit::Ok)?)
             }
             Command::PerfPeer(args) => perf::serve(args).map(|()| Exit::Ok),
         }

@@ -28,6 +28,8 @@ pub(crate) struct Graph {
     pub(crate) y_label: String,
     /// Whether the vertical axis is logarithmic.
     pub(crate) y_log: bool,
+    /// Whether the legend stands on the right, for lines that begin high.
+    pub(crate) legend_right: bool,
     /// The lines.
     pub(crate) series: Vec<Series>,
 }
@@ -114,7 +116,11 @@ impl Graph {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(if self.legend_right {
+                SeriesLabelPosition::UpperRight
+            } else {
+                SeriesLabelPosition::UpperLeft
+            })
             .margin(12)
             .background_style(WHITE.mix(0.85))
             .border_style(LIMIT_COLOUR)
@@ -140,9 +146,13 @@ impl Graph {
                 crate::text::size(bytes).replace("iB", "").replace(" B", "")
             })
             .y_label_formatter(&|value| {
-                if *value == 0.0 { "0".to_owned() } else { crate::text::three(*value) }
+                if *value >= 10.0 || *value == 0.0 {
+                    format!("{value:.0}")
+                } else {
+                    format!("{value:.2}").trim_end_matches('0').trim_end_matches('.').to_owned()
+                }
             })
-            .x_desc("message size (bytes)")
+            .x_desc("size (bytes)")
             .y_desc(&self.y_label)
             .axis_desc_style(("sans-serif", 16))
             .label_style(("sans-serif", 13))
@@ -169,6 +179,7 @@ mod tests {
             caption: "a machine".into(),
             y_label: "microseconds".into(),
             y_log: false,
+            legend_right: false,
             series: vec![series("first", 1.0), series("second", f64::NAN)],
         };
         for y_log in [false, true] {
@@ -190,6 +201,7 @@ mod tests {
             caption: String::new(),
             y_label: String::new(),
             y_log: false,
+            legend_right: false,
             series: vec![],
         };
         let error = graph.write(Path::new("/nowhere/graph.svg")).unwrap_err();

@@ -57,11 +57,6 @@ impl Rounds {
         self.batch = batch;
     }
 
-    /// The rounds' medians, in order: for ratios against another subject's of the same round.
-    pub(crate) fn medians(&self) -> &[f64] {
-        &self.medians
-    }
-
     /// The result.
     pub(crate) fn latency(&self) -> Latency {
         Latency {

@@ -19,6 +19,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use peer::{PeerArgs, serve};
+pub(crate) use raw::cache_line_round;
+
+/// Bytes per second of one memcpy of `bytes` from private memory into a shared memory file.
+pub(crate) fn memcpy_shared(bytes: u64, window: Duration) -> Result<f64, Io> {
+    let copies = memcpy::sweep(std::iter::once(bytes), window, |_| {})?;
+    Ok(copies.first().map_or(f64::NAN, |copy| copy.shared_bytes_per_s))
+}
 
 /// Measure this machine and what we make of it
 #[derive(Debug, clap::Args)]

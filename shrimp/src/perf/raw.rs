@@ -75,7 +75,7 @@ struct Report {
 }
 
 /// One round of the bare cache line: one-way samples in nanoseconds.
-pub(super) fn cache_line_round(pair: Pair, plan: &Plan) -> Result<(Vec<f64>, u32), Io> {
+pub(crate) fn cache_line_round(pair: Pair, plan: &Plan) -> Result<(Vec<f64>, u32), Io> {
     one_way_round(Kind::Line, pair.b, plan)
 }
 
@@ -204,6 +204,7 @@ fn bandwidth_graph(report: &Report) -> Graph {
         caption: report.head.machine.describe(),
         y_label: "GB/s".into(),
         y_log: false,
+        legend_right: true,
         series: vec![
             series("to private memory", |copy| copy.private_bytes_per_s),
             series("to a shared memory file", |copy| copy.shared_bytes_per_s),
