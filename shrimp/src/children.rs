@@ -130,7 +130,6 @@ impl Child {
         Ok(child)
     }
 
-
     /// How it is called in errors.
     pub(crate) fn name(&self) -> &str {
         &self.name
