@@ -21,6 +21,9 @@ pub const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
+    /// A tunable in the environment is not understood.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
     /// Nobody listens, and starting a daemon was not allowed.
     #[error("no vmmcd listens at {path:?} ({errno}); start one with `shrimp daemon start`")]
     NoDaemon {
