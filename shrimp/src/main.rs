@@ -15,6 +15,7 @@ mod exit;
 mod machine;
 mod perf;
 mod plot;
+mod private;
 mod shm;
 mod stat;
 mod stats;
@@ -59,6 +60,9 @@ enum Command {
     /// Internal: the other side of `perf`
     #[command(name = "__perf-peer", hide = true)]
     PerfPeer(perf::PeerArgs),
+    /// Internal: the other side of `perf vmmc`
+    #[command(name = "__perf-vmmc-peer", hide = true)]
+    PerfVmmcPeer(perf::VmmcPeerArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -84,7 +88,7 @@ impl Command {
             Command::Child(_) => "child",
             Command::EchoServer => "echo server",
             Command::EchoClient { .. } => "echo client",
-            Command::PerfPeer(_) => "perf peer",
+            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) => "perf peer",
         }
     }
 
@@ -110,6 +114,7 @@ impl Command {
                 Ok(result.context(|| "talking to the server".into()).map(|()| Exit::Ok)?)
             }
             Command::PerfPeer(args) => perf::serve(args).map(|()| Exit::Ok),
+            Command::PerfVmmcPeer(args) => perf::serve_vmmc(args).map(|()| Exit::Ok),
         }
     }
 }

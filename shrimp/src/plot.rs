@@ -17,6 +17,14 @@ pub(crate) struct Series {
     pub(crate) limit: bool,
 }
 
+/// A corner of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Corner {
+    UpperLeft,
+    UpperRight,
+    LowerRight,
+}
+
 /// A graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
@@ -28,8 +36,8 @@ pub(crate) struct Graph {
     pub(crate) y_label: String,
     /// Whether the vertical axis is logarithmic.
     pub(crate) y_log: bool,
-    /// Whether the legend stands on the right, for lines that begin high.
-    pub(crate) legend_right: bool,
+    /// Where there is room for the legend.
+    pub(crate) legend: Corner,
     /// The lines.
     pub(crate) series: Vec<Series>,
 }
@@ -116,10 +124,10 @@ impl Graph {
         }
         chart
             .configure_series_labels()
-            .position(if self.legend_right {
-                SeriesLabelPosition::UpperRight
-            } else {
-                SeriesLabelPosition::UpperLeft
+            .position(match self.legend {
+                Corner::UpperLeft => SeriesLabelPosition::UpperLeft,
+                Corner::UpperRight => SeriesLabelPosition::UpperRight,
+                Corner::LowerRight => SeriesLabelPosition::LowerRight,
             })
             .margin(12)
             .background_style(WHITE.mix(0.85))
@@ -179,7 +187,7 @@ mod tests {
             caption: "a machine".into(),
             y_label: "microseconds".into(),
             y_log: false,
-            legend_right: false,
+            legend: Corner::UpperLeft,
             series: vec![series("first", 1.0), series("second", f64::NAN)],
         };
         for y_log in [false, true] {
@@ -201,7 +209,7 @@ mod tests {
             caption: String::new(),
             y_label: String::new(),
             y_log: false,
-            legend_right: false,
+            legend: Corner::UpperLeft,
             series: vec![],
         };
         let error = graph.write(Path::new("/nowhere/graph.svg")).unwrap_err();

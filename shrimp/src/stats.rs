@@ -32,10 +32,15 @@ pub(crate) fn percentile(sorted: &[f64], per_cent: f64) -> f64 {
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// The median of values in any order; NaN of none.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+/// The values in rising order.
+pub(crate) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
-    percentile(&values, 50.0)
+    values
+}
+
+/// The median of values in any order; NaN of none.
+pub(crate) fn median(values: Vec<f64>) -> f64 {
+    percentile(&sorted(values), 50.0)
 }
 
 /// Collects rounds of one subject.
@@ -49,8 +54,8 @@ pub(crate) struct Rounds {
 
 impl Rounds {
     /// Adds a round of samples (nanoseconds per operation), each over `batch` operations.
-    pub(crate) fn add(&mut self, mut samples: Vec<f64>, batch: u32) {
-        samples.sort_by(f64::total_cmp);
+    pub(crate) fn add(&mut self, samples: Vec<f64>, batch: u32) {
+        let samples = sorted(samples);
         self.medians.push(percentile(&samples, 50.0));
         self.p99s.push(percentile(&samples, 99.0));
         self.samples += samples.len();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn dir() -> tempfile::TempDir {
+    common::prepare();
     tempfile::tempdir().unwrap()
 }
 
@@ -60,7 +61,7 @@ fn the_process_is_replaced_and_not_wrapped() {
 #[test]
 fn the_library_is_preloaded_in_front_of_what_was_there() {
     let dir = dir();
-    let theirs = libm();
+    let theirs = libc();
     let mut command = shrimp(dir.path());
     command.args([
         "exec",
@@ -81,11 +82,10 @@ fn the_library_is_preloaded_in_front_of_what_was_there() {
 }
 
 /// Some library that the loader finds anyway.
-fn libm() -> PathBuf {
+fn libc() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let libc = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
-    let libc = libc.filter(|path| path.contains("/libc.so")).next().expect("no libc").to_owned();
-    PathBuf::from(libc)
+    let mut files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    files.find(|path| path.contains("/libc.so")).expect("no libc").into()
 }
 
 #[test]

@@ -22,11 +22,12 @@ use crate::cpu::Pair;
 use crate::exit::{Coded, Context, Exit, Failure};
 use crate::machine::Machine;
 use crate::perf;
+use crate::private::PrivateDaemon;
 use crate::stats::{Latency, Plan, Rounds, median};
 use crate::text::{self, Progress, Table};
 use programs::{Figure, Known};
 use serde::Serialize;
-use session::{PrivateDaemon, RingBytes, Session, Way};
+use session::{RingBytes, Session, Way};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -76,8 +77,6 @@ pub(crate) enum DemoError {
     Leaked { what: &'static str, sent: u64, ring: u64 },
     #[error("{name} did not do its part, it said: {said:?}")]
     Program { name: String, said: String },
-    #[error("the daemon did not start ({why}); its log: {log:?}")]
-    Daemon { why: String, log: String },
     #[error(
         "{program} is not installed; install it (Debian: apt-get install {package}) or choose another --program"
     )]
@@ -91,7 +90,7 @@ impl Coded for DemoError {
             | DemoError::NotUpgraded { .. }
             | DemoError::Leaked { .. } => Exit::NotVerified,
             DemoError::NotInstalled { .. } => Exit::Missing,
-            DemoError::Program { .. } | DemoError::Daemon { .. } => Exit::Failed,
+            DemoError::Program { .. } => Exit::Failed,
         }
     }
 }
@@ -161,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut progress = Progress::new(false);
     let scratch = Scratch::new()?;
     progress.step("starting a private daemon");
-    let daemon = PrivateDaemon::start(&daemon_program, scratch.path())?;
+    let daemon = PrivateDaemon::start(&daemon_program, scratch.path(), "vmmcd", None)?;
     let mut report = compare(&times, pair, &daemon, machine, &mut progress)?;
     progress.clear();
     print(&report);

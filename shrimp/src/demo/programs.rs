@@ -1,10 +1,11 @@
 //! Real programs, if they are installed: one of them is run as well, both ways.
 
 use super::DemoError;
-use super::session::{PrivateDaemon, Way, free_port, installed, pins, wait_listening};
+use super::session::{Way, free_port, installed, pins, wait_listening};
 use crate::children::{Child, Scratch};
 use crate::cpu::Pair;
 use crate::exit::{Context, Failure};
+use crate::private::PrivateDaemon;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

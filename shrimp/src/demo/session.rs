@@ -2,9 +2,9 @@
 
 use super::DemoError;
 use crate::children::{self, Child};
-use crate::client::Daemon;
 use crate::cpu::Pair;
 use crate::exit::{Context, Failure, Io};
+use crate::private::PrivateDaemon;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -44,51 +44,6 @@ impl Way {
 /// Processors for server and client; none where there is only one.
 pub(super) fn pins(pair: Pair) -> (Option<usize>, Option<usize>) {
     if pair.is_single() { (None, None) } else { (Some(pair.b), Some(pair.a)) }
-}
-
-/// The demo's private daemon.
-pub(super) struct PrivateDaemon {
-    process: Child,
-    pub(super) socket: PathBuf,
-    log: PathBuf,
-}
-
-impl PrivateDaemon {
-    /// Starts `program` with its socket and log in `dir`.
-    pub(super) fn start(program: &Path, dir: &Path) -> Result<PrivateDaemon, Failure> {
-        let socket = dir.join("vmmcd.sock");
-        let log = dir.join("vmmcd.log");
-        let file = std::fs::File::create(&log).context(|| format!("making {log:?}"))?;
-        let mut command = children::command(program, None);
-        command
-            .arg("--socket")
-            .arg(&socket)
-            .env_remove("LD_PRELOAD")
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().context(|| "the log".into())?)
-            .stderr(file);
-        let mut daemon = PrivateDaemon { process: Child::spawn(command, "vmmcd")?, socket, log };
-        let process = &mut daemon.process;
-        match crate::client::wait_for(&daemon.socket, || process.ended().is_none()) {
-            Ok(_) => Ok(daemon),
-            Err(failure) => {
-                let log = std::fs::read_to_string(&daemon.log).unwrap_or_default();
-                Err(DemoError::Daemon { why: failure.to_string(), log: log.trim().into() }.into())
-            }
-        }
-    }
-
-    /// A connection for looking.
-    pub(super) fn look(&self) -> Result<Daemon, Failure> {
-        Daemon::connect(&self.socket)
-    }
-
-    /// The end of its log, for a report of something that went wrong.
-    pub(super) fn last_words(&self) -> String {
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines.get(lines.len().saturating_sub(5)..).unwrap_or_default().join("\n")
-    }
 }
 
 /// Server and client, connected.

@@ -5,7 +5,7 @@ use super::peer::{Kind, PingPong, alone};
 use super::{Head, Options};
 use crate::cpu::{self, Pair};
 use crate::exit::{Failure, Io};
-use crate::plot::{Graph, Series};
+use crate::plot::{Corner, Graph, Series};
 use crate::stats::{self, Latency, Plan, Rounds};
 use crate::text::{self, Progress, Table};
 use rustix::process::getppid;
@@ -204,7 +204,7 @@ fn bandwidth_graph(report: &Report) -> Graph {
         caption: report.head.machine.describe(),
         y_label: "GB/s".into(),
         y_log: false,
-        legend_right: true,
+        legend: Corner::UpperRight,
         series: vec![
             series("to private memory", |copy| copy.private_bytes_per_s),
             series("to a shared memory file", |copy| copy.shared_bytes_per_s),

@@ -65,7 +65,7 @@ pub(super) fn render(report: &Report) -> String {
         metrics.add(name, "gauge", "Live now.", &[], count as u64);
     }
     for (name, value) in &daemon.counters {
-        let metric = format!("vmmc_daemon_{}_total", metric_name(name));
+        let metric = format!("vmmc_daemon_{}", metric_name(name));
         metrics.add(&metric, "counter", "Counted by the daemon.", &[], *value);
     }
     for client in &report.clients {
@@ -75,7 +75,7 @@ pub(super) fn render(report: &Report) -> String {
             ("program", client.program.clone()),
         ];
         for (name, value) in &client.counters {
-            let metric = format!("vmmc_client_{}_total", metric_name(name));
+            let metric = format!("vmmc_client_{}", metric_name(name));
             metrics.add(&metric, "counter", "Counted by the process.", &labels, *value);
         }
     }
@@ -107,11 +107,15 @@ pub(super) fn render(report: &Report) -> String {
     out
 }
 
-/// A counter's name, which its process chose, as part of a metric's.
+/// A counter's name, which its process chose, as part of a metric's; ends in `_total` once.
 fn metric_name(name: &str) -> String {
-    name.chars()
+    let plain = name.trim_end_matches("_total");
+    let mut name: String = plain
+        .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
-        .collect()
+        .collect();
+    name.push_str("_total");
+    name
 }
 
 fn escape(text: &str) -> String {

@@ -20,6 +20,23 @@ pub(crate) fn shrimp(dir: &Path) -> Command {
     command
 }
 
+/// Builds vmmcd and the sockets library of this tree beside the `shrimp` under test, once, so that
+/// no test meets a missing or stale one.
+pub(crate) fn prepare() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let profile = Path::new(env!("CARGO_BIN_EXE_shrimp")).parent().expect("a directory");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "-p", "vmmc-daemon", "-p", "compat-sockets"]);
+        cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
+        cargo.arg("--target-dir").arg(profile.parent().expect("a directory"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().expect("cannot run cargo").success(), "the build failed");
+    });
+}
+
 /// What a finished program left.
 #[derive(Debug)]
 pub(crate) struct Finished {
@@ -107,6 +124,7 @@ impl RunningDaemon {
     /// Starts it with its socket in `dir`.
     #[track_caller]
     pub(crate) fn start(dir: &Path) -> RunningDaemon {
+        prepare();
         run(shrimp(dir).args(["daemon", "start"])).expect(0);
         RunningDaemon { dir: dir.to_owned() }
     }
