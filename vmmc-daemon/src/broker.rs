@@ -13,17 +13,18 @@ use crate::links::Links;
 use crate::listener::Listener;
 use crate::pairing::Pairing;
 use crate::policy::{Limits, Quotas};
+use crate::receive::{self, Fds, Received, receive};
 use crate::registry::Registry;
 use crate::timers::{Timer, Timers};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags};
+use rustix::net::SocketFlags;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use vmmc::control::codec;
 use vmmc::control::message::{CloseReason, Event, MAX_PACKET_LEN, QuotaKind, Request, Role};
 use vmmc::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId};
-use vmmc::sys::{Fd, packet, process};
+use vmmc::sys::{Fd, process};
 
 /// Ready sources handled per wake-up.
 const EVENTS: usize = 64;
@@ -70,7 +71,10 @@ pub enum Ending {
     /// Nobody was connected for the time given.
     Idle,
     /// A successor has everything.
-    HandedOver,
+    HandedOver {
+        /// Its process id.
+        successor: u32,
+    },
 }
 
 /// Why a broker cannot go on.
@@ -150,7 +154,8 @@ impl Source {
 pub struct Broker {
     epoll: Fd,
     pub(crate) listener: Listener,
-    stop: Option<Fd>,
+    /// Readable when it is time to end. Only epoll looks at it.
+    _stop: Option<Fd>,
     pub(crate) options: Options,
     pub(crate) clients: HashMap<ClientId, Client>,
     pub(crate) registry: Registry,
@@ -165,6 +170,8 @@ pub struct Broker {
     /// Effective user of this process.
     pub(crate) uid: u32,
     doomed: Vec<(ClientId, Doom)>,
+    /// A client that has asked to take over.
+    pub(crate) successor: Option<ClientId>,
     /// Set by a request that ends the loop.
     pub(crate) ending: Option<Ending>,
     accepting: bool,
@@ -194,7 +201,7 @@ impl Broker {
         let mut broker = Broker {
             epoll,
             listener,
-            stop,
+            _stop: stop,
             quotas: Quotas::new(options.limits.clone()),
             options,
             clients: HashMap::new(),
@@ -210,12 +217,32 @@ impl Broker {
             started: Instant::now(),
             uid: rustix::process::geteuid().as_raw(),
             doomed: Vec::new(),
+            successor: None,
             ending: None,
             accepting: true,
             idle_timer: None,
         };
         broker.watch_idleness();
         Ok(broker)
+    }
+
+    /// Makes this process the one that clients see as the socket's owner; after a fork.
+    ///
+    /// # Errors
+    /// As listen(2).
+    pub fn adopt(&self) -> Result<(), BrokerError> {
+        self.listener.adopt().map_err(system("listen"))
+    }
+
+    /// Where clients find the socket, if it has a name of ours.
+    #[must_use]
+    pub fn path(&self) -> Option<&std::path::Path> {
+        self.listener.path()
+    }
+
+    /// What is told to clients as the cost of a wake-up.
+    pub fn set_wake_cost(&mut self, wake_cost: Duration) {
+        self.options.wake_cost = wake_cost;
     }
 
     /// A number never given before.
@@ -238,6 +265,13 @@ impl Broker {
         loop {
             self.handle_timers();
             self.bury();
+            if let Some(id) = self.successor.take()
+                && let Some(successor) = self.clients.get(&id).map(|client| client.peer.pid)
+                && self.hand_over(id)
+            {
+                tracing::info!(successor, "handed over");
+                return Ok(Ending::HandedOver { successor });
+            }
             if let Some(ending) = self.ending {
                 if ending != Ending::Idle || self.hide_if_still_idle() {
                     return Ok(self.end(ending));
@@ -286,9 +320,7 @@ impl Broker {
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             self.flush(id);
         }
-        if ending != Ending::HandedOver {
-            self.listener.remove();
-        }
+        self.listener.remove();
         ending
     }
 
@@ -344,13 +376,20 @@ impl Broker {
             return Ok(());
         }
         let mut client = Client::new(socket, pidfd, peer, groups);
-        let due = Instant::now() + HELLO_TIMEOUT;
-        client.nascent_timer = Some(self.timers.add(due, Timer::Nascent(id)));
+        self.await_hello(id, &mut client);
         self.watch_client(id, &mut client)?;
         self.clients.insert(id, client);
         self.watch_idleness();
         self.send_packet(id, codec::handshake().to_vec());
         Ok(())
+    }
+
+    /// Starts the clock for a hello that has not come.
+    pub(crate) fn await_hello(&mut self, id: ClientId, client: &mut Client) {
+        if client.introduced().is_none() {
+            let due = Instant::now() + HELLO_TIMEOUT;
+            client.nascent_timer = Some(self.timers.add(due, Timer::Nascent(id)));
+        }
     }
 
     pub(crate) fn watch_client(
@@ -391,19 +430,22 @@ impl Broker {
             if client.doomed || !client.wants_reading() {
                 return;
             }
-            let (len, mut fds) =
-                match packet::receive(&client.socket, &mut buffer, RecvFlags::DONTWAIT) {
-                    Ok(Some(received)) => received,
-                    Ok(None) | Err(Errno::CONNRESET | Errno::PIPE) => {
-                        return self.doom(id, Doom::Gone);
-                    }
-                    Err(Errno::AGAIN) => return,
-                    Err(Errno::MSGSIZE) => {
-                        let fault = Fault::new("packet too long, or too many descriptors");
-                        return self.doom(id, Doom::Fault(fault));
-                    }
-                    Err(errno) => return self.doom(id, Doom::Unsendable(errno)),
-                };
+            let Received { len, mut fds, shortage } = match receive(&client.socket, &mut buffer) {
+                Ok(Some(received)) => received,
+                Ok(None) | Err(Errno::CONNRESET | Errno::PIPE) => {
+                    return self.doom(id, Doom::Gone);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MSGSIZE) => {
+                    let fault = Fault::new("packet too long, or too many descriptors");
+                    return self.doom(id, Doom::Fault(fault));
+                }
+                Err(errno) => return self.doom(id, Doom::Unsendable(errno)),
+            };
+            if shortage {
+                self.counters.add(Counter::DescriptorShortages);
+                tracing::warn!("out of descriptors; raise LimitNOFILE (ulimit -n) of vmmcd");
+            }
             let packet = buffer.get(..len).unwrap_or_default();
             match self.handle_packet(id, packet, &mut fds) {
                 Ok(now) => id = now,
@@ -421,7 +463,7 @@ impl Broker {
         &mut self,
         id: ClientId,
         packet: &[u8],
-        fds: &mut packet::Fds,
+        fds: &mut Fds,
     ) -> Result<ClientId, Fault> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(id) };
         match client.stage {
@@ -495,7 +537,7 @@ impl Broker {
     }
 
     /// Lets epoll watch for what the client is waited for: room to send, requests to read.
-    fn watch_output(&mut self, id: ClientId) {
+    pub(crate) fn watch_output(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let wanted = (client.wants_reading(), !client.queue.is_empty() && !client.retry_due);
         if wanted == client.watched {
@@ -523,7 +565,7 @@ impl Broker {
     }
 
     /// Removes the doomed.
-    fn bury(&mut self) {
+    pub(crate) fn bury(&mut self) {
         while let Some((id, why)) = self.doomed.pop() {
             self.remove_client(id, &why);
         }
@@ -574,6 +616,7 @@ impl Broker {
         self.forget_sockets(id, &client);
         self.quotas.give_socket(uid);
         self.watch_idleness();
+        receive::close(client.socket);
     }
 
     /// Ends an export: its name, and its links, whose importers are told why.

@@ -46,7 +46,6 @@ counters! {
     Resumed = "clients_resumed",
     Restored = "links_restored",
     DescriptorShortages = "descriptor_shortages",
-    SlowCloses = "slow_closes",
 }
 
 use vmmc::control::message::{NotPairedReason, Refusal};
@@ -107,7 +106,6 @@ impl Counters {
     }
 
     /// Takes over the values of a predecessor; names it does not know are dropped.
-    #[allow(dead_code)]
     pub(crate) fn restore(&mut self, values: &[(String, u64)]) {
         for (name, value) in values {
             if let Some(i) = NAMES.iter().position(|known| known == name)

@@ -15,11 +15,13 @@
 //! | [`listener`] | the socket: activation, locking, stale files |
 //! | `client` | one connection: identity, queues, what it owns |
 //! | `requests` | what each request does |
+//! | `receive` | taking packets, and suspicious descriptors |
 //! | `registry` | exports, names, waiting imports |
 //! | `links` | granted imports |
 //! | [`policy`] | who may do what, and how much of it |
 //! | `pairing`, `tcp` | the two ends of one TCP connection |
 //! | `snapshot` | what tools see |
+//! | [`handover`] | hot restart: everything passes to a successor |
 //! | [`resume`] | what happens after a crash of the broker |
 //! | [`failpoint`] | named points at which tests kill it |
 
@@ -27,11 +29,13 @@ pub mod broker;
 mod client;
 mod counters;
 pub mod failpoint;
+pub mod handover;
 mod links;
 pub mod listener;
 pub mod notify;
 mod pairing;
 pub mod policy;
+mod receive;
 mod registry;
 mod requests;
 pub mod resume;

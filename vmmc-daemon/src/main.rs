@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
+use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{ListenError, Listener};
 use vmmc_daemon::policy::{Limits, PairUsers};
-use vmmc_daemon::{Broker, Options, failpoint, notify, signals, wakecost};
+use vmmc_daemon::{Broker, Ending, Options, failpoint, notify, signals, wakecost};
 
 /// Broker of protected memory mappings: makes them between the processes of this machine, and
 /// destroys them. One per user, started by the first program that needs it, or one per machine, by
@@ -144,50 +145,92 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     })?;
     let stop = signals::termination().map_err(|error| format!("signalfd: {error}"))?;
     raise_descriptor_limit();
-    let listener = match notify::activated_socket()? {
-        Some(socket) => Listener::from_activation(socket),
-        None => match listen(&arguments.socket(), arguments.auto)? {
-            Some(listener) => listener,
-            None => return Ok(()), // another one listens
-        },
+    let Some(source) = find_source(arguments)? else {
+        return Ok(()); // another one listens
     };
-    if arguments.auto {
-        let path = listener.path().map(Path::to_path_buf);
-        if !detach(path.as_deref())? {
-            return Ok(());
-        }
+    if arguments.auto && !detach(source.path().as_deref())? {
+        return Ok(());
     }
     arguments.start_log();
     let mut options = arguments.options();
     options.wake_cost = wakecost::measure();
+    let wake_cost_us = options.wake_cost.as_micros() as u64;
+    let (broker, took_over) = match source {
+        Source::Listener(listener) => (Broker::new(listener, options, Some(stop)), false),
+        Source::Predecessor(inherited) => {
+            if let Some(path) = inherited.notify_socket() {
+                notify::inherit(path);
+            }
+            let broker = Broker::inherit(*inherited, options, Some(stop));
+            (Ok(broker.map_err(|error| error.to_string())?), true)
+        }
+    };
+    let broker = broker.map_err(|error| error.to_string())?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         pid = std::process::id(),
-        socket = ?listener.path(),
-        wake_cost_us = options.wake_cost.as_micros() as u64,
+        socket = ?broker.path(),
+        wake_cost_us,
+        took_over,
         "serving"
     );
-    let broker = Broker::new(listener, options, Some(stop)).map_err(|error| error.to_string())?;
     notify::send("READY=1");
     let ending = broker.run().map_err(|error| error.to_string())?;
-    tracing::info!(?ending, "ended");
-    notify::send("STOPPING=1");
+    match ending {
+        // The service goes on, in another process.
+        Ending::HandedOver { successor } => notify::send(&format!("MAINPID={successor}")),
+        _ => notify::send("STOPPING=1"),
+    }
     Ok(())
 }
 
-/// Listens; `None` when `auto` and another daemon does.
-fn listen(path: &Path, auto: bool) -> Result<Option<Listener>, String> {
+/// Where the daemon starts from.
+enum Source {
+    /// With nothing but a socket.
+    Listener(Listener),
+    /// With everything that another daemon had.
+    Predecessor(Box<Inherited>),
+}
+
+impl Source {
+    fn path(&self) -> Option<PathBuf> {
+        match self {
+            Source::Listener(listener) => listener.path().map(Path::to_path_buf),
+            Source::Predecessor(inherited) => inherited.socket_path(),
+        }
+    }
+}
+
+/// Where to start from; `None` when there is nothing to do.
+fn find_source(arguments: &Arguments) -> Result<Option<Source>, String> {
+    if let Some(socket) = notify::activated_socket()? {
+        return Ok(Some(Source::Listener(Listener::from_activation(socket))));
+    }
+    let path = arguments.socket();
+    if arguments.replace {
+        match handover::take_over(&path) {
+            Ok(inherited) => return Ok(Some(Source::Predecessor(Box::new(inherited)))),
+            Err(TakeOverError::NoDaemon) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    // A daemon that died while it handed over may keep its lock for a moment.
+    let patient = arguments.auto || arguments.replace;
+    Ok(listen(&path, patient, arguments.auto)?.map(Source::Listener))
+}
+
+/// Listens. Waits, if `patient`, for another daemon that is about to listen or to leave; `None` when
+/// one listens and that will do.
+fn listen(path: &Path, patient: bool, other_will_do: bool) -> Result<Option<Listener>, String> {
     let deadline = Instant::now() + AUTO_PATIENCE;
     loop {
         match Listener::bind(path) {
             Ok(listener) => return Ok(Some(listener)),
-            Err(ListenError::AlreadyRunning { .. }) if auto => {
-                // It listens, or is about to, or is leaving.
-                match vmmc::control::Connection::open_existing(path) {
-                    Ok(_) => return Ok(None),
-                    Err(error) if Instant::now() >= deadline => return Err(error.to_string()),
-                    Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            Err(ListenError::AlreadyRunning { .. }) if patient && Instant::now() < deadline => {
+                if other_will_do && vmmc::control::Connection::open_existing(path).is_ok() {
+                    return Ok(None);
                 }
+                std::thread::sleep(Duration::from_millis(2));
             }
             Err(error) => return Err(error.to_string()),
         }

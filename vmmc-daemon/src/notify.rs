@@ -2,15 +2,33 @@
 //! environment variables and one datagram.
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 use vmmc::sys::Fd;
 
 const LISTEN_FDS_START: i32 = 3;
 
+/// Of a predecessor, for one that took over.
+static INHERITED: OnceLock<OsString> = OnceLock::new();
+
+/// The service manager's socket: from the environment, or inherited.
+#[must_use]
+pub fn socket() -> Option<OsString> {
+    std::env::var_os("NOTIFY_SOCKET")
+        .filter(|path| !path.is_empty())
+        .or_else(|| INHERITED.get().cloned())
+}
+
+/// Uses the service manager's socket of a predecessor.
+pub fn inherit(path: OsString) {
+    let _ = INHERITED.set(path);
+}
+
 /// Tells the service manager something, such as `READY=1`. Nothing happens without one.
 pub fn send(state: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let Some(path) = socket() else { return };
     if let Err(errno) = send_to(path.as_bytes(), state) {
         tracing::warn!(%errno, ?path, "cannot notify the service manager");
     }

@@ -17,11 +17,11 @@ use crate::client::{Client, OutFd};
 use crate::counters::Counter;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::read_u64;
+use crate::receive::Suspect;
 use crate::tcp::{self, Endpoint};
 use crate::timers::{Timer, TimerKey};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{
@@ -186,11 +186,11 @@ impl Broker {
         id: ClientId,
         said: u64,
         shape: StreamShape,
-        socket: Option<Fd>,
+        socket: Option<Suspect>,
     ) -> Result<(), Fault> {
         let socket = socket.ok_or_else(|| Fault::new("no socket came with its registration"))?;
         check_shape(&shape)?;
-        let examined = tcp::examine(socket.as_fd());
+        let examined = socket.look().and_then(tcp::examine);
         drop(socket);
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let uid = client.peer.uid;
@@ -322,8 +322,8 @@ impl Broker {
     }
 
     /// Possession of the socket is the right to its segment, as it is the right to its bytes.
-    pub(crate) fn attach_socket(&mut self, id: ClientId, said: u64, socket: Option<Fd>) {
-        let examined = socket.as_ref().and_then(|socket| tcp::cookie(socket.as_fd()));
+    pub(crate) fn attach_socket(&mut self, id: ClientId, said: u64, socket: Option<Suspect>) {
+        let examined = socket.as_ref().and_then(Suspect::look).and_then(tcp::cookie);
         drop(socket);
         let found = examined
             .filter(|&cookie| cookie == said)

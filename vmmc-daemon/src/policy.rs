@@ -126,7 +126,6 @@ impl Quotas {
     }
 
     /// Takes without asking: for what a predecessor had granted.
-    #[allow(dead_code)]
     pub(crate) fn take_over(&mut self, uid: u32, kind: QuotaKind, amount: u64) {
         let used = self.users.entry(uid).or_default().field(kind);
         *used = used.saturating_add(amount);
@@ -140,6 +139,11 @@ impl Quotas {
         let room = usage.sockets < limit;
         usage.sockets += u64::from(room);
         room
+    }
+
+    /// Counts a connection of a predecessor.
+    pub(crate) fn take_over_socket(&mut self, uid: u32) {
+        self.users.entry(uid).or_default().sockets += 1;
     }
 
     /// One connection fewer.

@@ -7,11 +7,13 @@ use crate::counters::Counter;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::Link;
 use crate::policy::{Caller, Entry, granted};
+use crate::receive::{Fds, Suspect};
 use crate::registry::Export;
 use crate::resume;
 use crate::timers::Timer;
 use rustix::fs::{OFlags, SealFlags};
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{
@@ -19,7 +21,6 @@ use vmmc::control::message::{
 };
 use vmmc::id::{ClientId, ExportId, Grant, LinkId, Name, RequestId, Rights, Token};
 use vmmc::layout;
-use vmmc::sys::packet::Fds;
 use vmmc::sys::{Fd, memfd};
 
 /// Longest program name kept, in bytes.
@@ -133,11 +134,10 @@ impl Broker {
             }
             Request::TakeOver { request } => {
                 match self.administrator(id, "take over from the daemon") {
-                    Ok(()) => self.refuse(
-                        id,
-                        request,
-                        Refusal::Internal { why: "hand over yet".to_owned() },
-                    ),
+                    Ok(()) => {
+                        self.send(id, &Event::HandOver { request }, Vec::new());
+                        self.successor = Some(id);
+                    }
                     Err(refusal) => self.refuse(id, request, refusal),
                 }
                 Ok(())
@@ -261,7 +261,7 @@ impl Broker {
         &mut self,
         id: ClientId,
         wanted: ExportRequest,
-        memory: Option<Fd>,
+        memory: Option<Suspect>,
     ) -> Result<ExportId, Refusal> {
         let gone = || Refusal::Internal { why: "find the client".to_owned() };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
@@ -276,11 +276,7 @@ impl Broker {
         if len == 0 || len > max {
             return Err(Refusal::BadLength { len, max });
         }
-        let memory = memory.ok_or_else(|| bad_segment("no descriptor came with the export"))?;
-        memfd::verify(&memory, len).map_err(bad_segment)?;
-        if !is_read_write(&memory) {
-            return Err(bad_segment("the descriptor is not open for reading and writing"));
-        }
+        let memory = segment_of(memory, len)?;
         if let Some(other) = self.registry.find(&name, Some(peer.pid)) {
             let owner = self.registry.exports.get(&other).map(|export| export.owner);
             let pid = owner.and_then(|owner| self.caller(owner)).map_or(0, |it| it.peer.pid);
@@ -358,7 +354,7 @@ impl Broker {
         id: ClientId,
         request: RequestId,
         wanted: ImportRequest,
-        segment: Option<Fd>,
+        segment: Option<Suspect>,
     ) -> Result<(), Fault> {
         let Some(client) = self.caller(id) else { return Ok(()) };
         if client.pending.contains_key(&request) {
@@ -408,7 +404,7 @@ impl Broker {
         Ok(())
     }
 
-    fn check_import(&self, wanted: &ImportRequest, segment: Option<Fd>) -> Result<Fd, Refusal> {
+    fn check_import(&self, wanted: &ImportRequest, segment: Option<Suspect>) -> Result<Fd, Refusal> {
         if !wanted.name.is_valid() {
             return Err(Refusal::BadName { name: wanted.name.clone() });
         }
@@ -420,12 +416,7 @@ impl Broker {
         {
             return Err(Refusal::NoRights);
         }
-        let segment = segment.ok_or_else(|| bad_segment("no descriptor came with the import"))?;
-        memfd::verify(&segment, layout::link::LEN as u64).map_err(bad_segment)?;
-        if !is_read_write(&segment) {
-            return Err(bad_segment("the descriptor is not open for reading and writing"));
-        }
-        Ok(segment)
+        segment_of(segment, layout::link::LEN as u64)
     }
 
     /// Takes a waiting import out of all tables but the quota.
@@ -575,8 +566,20 @@ impl Broker {
     }
 }
 
-fn is_read_write(fd: &Fd) -> bool {
-    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR)
+fn access_mode(fd: impl AsFd) -> OFlags {
+    rustix::fs::fcntl_getfl(fd).map_or(OFlags::empty(), |flags| flags & OFlags::RWMODE)
+}
+
+/// A sealed, writable memory file of that length.
+fn segment_of(passed: Option<Suspect>, len: u64) -> Result<Fd, Refusal> {
+    let missing = || bad_segment("no descriptor came with the request");
+    let passed = passed.ok_or_else(missing)?;
+    let fd = passed.look().ok_or_else(missing)?;
+    memfd::verify(fd, len).map_err(bad_segment)?;
+    if access_mode(fd) != OFlags::RDWR {
+        return Err(bad_segment("the descriptor is not open for reading and writing"));
+    }
+    passed.keep().ok_or_else(missing)
 }
 
 fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
@@ -591,26 +594,29 @@ fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
 /// Checks the two descriptors of a hello. The kinds are asked for before anything else: calls like
 /// fstat(2) on a descriptor of a file system that a client runs could block.
 fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
-    let page = fds.take().ok_or_else(|| bad_segment("no process page came with hello"))?;
-    memfd::verify(&page, layout::page::LEN as u64)
+    let no_page = || bad_segment("no process page came with hello");
+    let no_doorbell = || bad_segment("no doorbell came with hello");
+    let passed = fds.take().ok_or_else(no_page)?;
+    let page = passed.look().ok_or_else(no_page)?;
+    memfd::verify(page, layout::page::LEN as u64)
         .map_err(|error| bad_segment(format!("process page: {error}")))?;
-    let seals = rustix::fs::fcntl_get_seals(&page).unwrap_or(SealFlags::empty());
+    let seals = rustix::fs::fcntl_get_seals(page).unwrap_or(SealFlags::empty());
     if !seals.contains(SealFlags::FUTURE_WRITE) {
         return Err(bad_segment(
             "process page: others could write it (F_SEAL_FUTURE_WRITE missing)",
         ));
     }
-    let page = memfd::reopen_read_only(&page)
+    let page = memfd::reopen_read_only(page)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the process page", errno) })?;
-    let doorbell = fds.take().ok_or_else(|| bad_segment("no doorbell came with hello"))?;
-    if rustix::pipe::fcntl_getpipe_size(&doorbell).is_err() {
+    let passed = fds.take().ok_or_else(no_doorbell)?;
+    let doorbell = passed.look().ok_or_else(no_doorbell)?;
+    if rustix::pipe::fcntl_getpipe_size(doorbell).is_err() {
         return Err(bad_segment("doorbell: not a pipe"));
     }
-    let writes = rustix::fs::fcntl_getfl(&doorbell)
-        .is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::WRONLY);
-    if !writes {
+    if access_mode(doorbell) != OFlags::WRONLY {
         return Err(bad_segment("doorbell: not the write end of a pipe"));
     }
+    let doorbell = passed.keep().ok_or_else(no_doorbell)?;
     reopen_doorbell(&doorbell)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the doorbell", errno) })?;
     Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell) })

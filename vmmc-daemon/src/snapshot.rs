@@ -9,7 +9,7 @@ use vmmc::id::{ClientId, ExportId, PeerInfo, RequestId, Rights};
 use vmmc::sys::{Fd, memfd};
 
 /// `vmmcd --version`.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Puts bytes into a memory file that cannot change any more.
 pub(crate) fn memory_file(name: &str, bytes: &[u8]) -> rustix::io::Result<Fd> {
