@@ -100,11 +100,20 @@ pub(crate) struct IncomingLink {
     rights: Rights,
     /// Its notifications in the inbox or the export's queue.
     pub(crate) queued: AtomicUsize,
+    /// False while a daemon that forgot the link has not heard of it from the importer.
+    pub(crate) confirmed: AtomicBool,
 }
 
 impl IncomingLink {
     pub(crate) fn new(id: LinkId, shm: ShmIncoming, peer: Arc<Peer>, rights: Rights) -> Self {
-        IncomingLink { id: AtomicU64::new(id.0), shm, peer, rights, queued: AtomicUsize::new(0) }
+        IncomingLink {
+            id: AtomicU64::new(id.0),
+            shm,
+            peer,
+            rights,
+            queued: AtomicUsize::new(0),
+            confirmed: AtomicBool::new(true),
+        }
     }
 
     pub(crate) fn id(&self) -> LinkId {

@@ -63,6 +63,8 @@ pub(crate) struct Call {
     pub(crate) request: Request,
     pub(crate) fds: Vec<Arc<Fd>>,
     pub(crate) draft: Draft,
+    /// When it was first sent.
+    since: Instant,
 }
 
 /// What is made of the answer.
@@ -97,6 +99,19 @@ pub(crate) enum Failure {
     System(#[from] SystemError),
     #[error(transparent)]
     Segment(#[from] SegmentError),
+}
+
+impl Call {
+    /// Leaves an import only what remains of its timeout.
+    fn age(&mut self) {
+        if let Request::Import { timeout_ms, .. } = &mut self.request {
+            if *timeout_ms != u32::MAX {
+                let passed = u32::try_from(self.since.elapsed().as_millis()).unwrap_or(u32::MAX);
+                *timeout_ms = timeout_ms.saturating_sub(passed);
+            }
+        }
+        self.since = Instant::now();
+    }
 }
 
 impl Control {
@@ -185,7 +200,7 @@ impl Control {
         let mut state = self.state.lock();
         let id = RequestId(state.next_request);
         state.next_request += 1;
-        let call = Call { request: make(id), fds, draft };
+        let call = Call { request: make(id), fds, draft, since: Instant::now() };
         // Sent under the lock, so that a resend after a reconnection cannot overtake it.
         if let Some(connection) = &state.connection {
             send_call(connection, &call);
@@ -222,7 +237,7 @@ impl Control {
             let connection = state.connection.clone();
             if let (Some(connection), Some(reader)) = (connection, self.reader.try_lock()) {
                 drop(state);
-                readable(&connection, deadline);
+                wait_readable(&connection, deadline);
                 self.receive_all(node, &connection, &reader);
                 continue;
             }
@@ -315,10 +330,11 @@ impl Control {
     /// Goes on with another connection: pending requests are sent again, in order.
     pub(super) fn found(&self, connection: Arc<Connection>, welcome: Welcome) {
         let mut state = self.state.lock();
-        let mut again: Vec<_> = state.pending.iter().collect();
+        let mut again: Vec<_> = state.pending.iter_mut().collect();
         again.sort_by_key(|(id, _)| **id);
         for (_, pending) in again {
             if let Pending::Waiting(call) = pending {
+                call.age();
                 send_call(&connection, call);
             }
         }
@@ -360,15 +376,10 @@ fn introduce(
 }
 
 /// Sleeps until there is something to receive (or the end), or the deadline, or a signal.
-fn readable(connection: &Connection, deadline: Option<Instant>) {
+pub(super) fn wait_readable(connection: &Connection, deadline: Option<Instant>) {
     let timeout = deadline.map(|deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
     });
     let _ = poll(&mut [PollFd::new(connection, PollFlags::IN)], timeout.as_ref());
-}
-
-/// Sleeps until the daemon says something.
-pub(super) fn wait_readable(connection: &Connection) {
-    readable(connection, None);
 }

@@ -16,7 +16,7 @@ use crate::sys::memfd;
 use crate::sys::packet::Fds;
 use crate::transport::shm::outgoing::Granted;
 use crate::transport::shm::{ShmIncoming, ShmOutgoing};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The fields of [`Event::Imported`] and [`Event::LinkOpened`] that both have.
 struct Opened {
@@ -125,15 +125,17 @@ impl NodeInner {
                 self.control.complete(request, answer);
             }
             Some(Call { draft: Draft::RestoreImport(import), .. }) => {
-                let _memory = fds.take();
-                self.peer(opened, &mut fds);
-                self.import_restored(&import, opened.link);
+                // Another exporter's memory of the same name is not the memory mapped here.
+                if opened.export == import.export && opened.peer.pid == import.peer.info.pid {
+                    self.import_restored(&import, opened.link);
+                } else {
+                    let _ = connection.send(&close, &[]);
+                    self.end_import(&import, CloseReason::PeerDied);
+                }
             }
             Some(_) => self.control.complete(request, nonsense("Imported to another request")),
             // Cancelled while it was granted.
             None => {
-                let _memory = fds.take();
-                self.peer(opened, &mut fds);
                 let _ = connection.send(&close, &[]);
             }
         }
@@ -161,23 +163,39 @@ impl NodeInner {
         Ok(inner)
     }
 
-    /// The other process of a link: newly introduced, or known.
+    /// The other process of a link. The daemon introduces it with every link; one that we know
+    /// already is used on, so that a process is rung through one descriptor. Forgotten with its last
+    /// link.
     fn peer(&self, opened: &Opened, fds: &mut Fds) -> Option<Arc<Peer>> {
-        if opened.introduces {
-            let (page, bell) = (fds.take()?, fds.take()?);
-            let peer =
-                Peer::new(opened.peer, &page, bell, self.local.clone()).ok().map(Arc::new)?;
-            self.tables.lock().peers.insert(opened.peer.client, peer);
+        let introduced = if opened.introduces { Some((fds.take()?, fds.take()?)) } else { None };
+        let client = opened.peer.client;
+        let known = self.tables.lock().peers.get(&client).and_then(Weak::upgrade);
+        // After a crash of the daemon the number may have gone to another process.
+        if let Some(peer) = known.filter(|peer| peer.info == opened.peer) {
+            return Some(peer);
         }
-        self.tables.lock().peers.get(&opened.peer.client).cloned()
+        let (page, bell) = introduced?;
+        let peer = Peer::new(opened.peer, &page, bell, self.local.clone()).ok().map(Arc::new)?;
+        let mut tables = self.tables.lock();
+        if tables.peers.len() >= 64 && tables.peers.len().is_power_of_two() {
+            tables.peers.retain(|_, peer| peer.strong_count() > 0);
+        }
+        tables.peers.insert(client, Arc::downgrade(&peer));
+        Some(peer)
     }
 
     /// `None`: the link is not acceptable, or its export is gone.
     fn link_opened(&self, opened: &Opened, mut fds: Fds) -> Option<()> {
         let segment = fds.take()?;
         let peer = self.peer(opened, &mut fds)?;
-        if self.tables.lock().incoming.contains_key(&opened.link) {
-            return Some(()); // known from before the daemon was restarted
+        let known = self.tables.lock().incoming.get(&opened.link).cloned();
+        if let Some((export, link)) = known {
+            if link.peer.info.pid == opened.peer.pid {
+                // Claimed again after a crash of the daemon: it lives on as it is.
+                link.confirmed.store(true, Ordering::Relaxed);
+                return Some(());
+            }
+            self.close_incoming(&export, &link, CloseReason::PeerDied);
         }
         let export = self.tables.lock().exports.get(&opened.export).cloned()?;
         let Ok(shm) = ShmIncoming::open(&segment) else {

@@ -28,7 +28,7 @@ use crate::wait::{self, Spun};
 use control::Control;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// A connected process. Cheap to clone; the connection ends with the last clone and the last
@@ -50,6 +50,8 @@ pub(crate) struct NodeInner {
     pub(crate) tables: Mutex<Tables>,
     pub(crate) inbox: Inbox,
     pub(crate) engine: OnceLock<Engine>,
+    /// After a crash of the daemon: when importers must have claimed their links again.
+    claims_end: Mutex<Option<Instant>>,
 }
 
 /// What the daemon and we both know. Never locked while user code runs or while waiting.
@@ -58,7 +60,7 @@ pub(crate) struct Tables {
     pub(crate) exports: HashMap<ExportId, Arc<ExportInner>>,
     pub(crate) imports: HashMap<LinkId, Arc<ImportInner>>,
     pub(crate) incoming: HashMap<LinkId, (Arc<ExportInner>, Arc<IncomingLink>)>,
-    pub(crate) peers: HashMap<ClientId, Arc<Peer>>,
+    pub(crate) peers: HashMap<ClientId, Weak<Peer>>,
     /// Incoming links of exports that want notifications: what collecting looks at.
     pub(crate) listening: Arc<Vec<(Arc<ExportInner>, Arc<IncomingLink>)>>,
 }
@@ -108,6 +110,7 @@ impl NodeBuilder {
             tables: Mutex::default(),
             inbox: Inbox::default(),
             engine: OnceLock::new(),
+            claims_end: Mutex::default(),
         });
         threads::start_control(&inner)
             .map_err(|errno| ConnectError::System { call: "control thread", errno })?;

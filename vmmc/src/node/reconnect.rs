@@ -2,22 +2,29 @@
 //!
 //! Links go on working meanwhile. A daemon that was replaced keeps our socket and we notice nothing; one
 //! that crashed has forgotten everything, so exports are announced and links claimed again under their old
-//! numbers, each side for itself. The daemon closes links whose other end does not come back.
+//! numbers, each side for itself (the protocol is told in `vmmc-daemon/src/resume.rs`). An importer whose
+//! exporter does not come back is refused; an exporter ends links that no importer has claimed in time.
 
 use super::NodeInner;
 use super::control::Draft;
 use crate::config::{Config, DaemonStart};
 use crate::control::connect::SETUP_TIMEOUT;
 
+use crate::control::message::CloseReason;
 use crate::counters::index as count;
 use crate::export::ExportInner;
 use crate::id::{ExportId, LinkId};
 use crate::import::ImportInner;
+use crate::sync::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// First and last pause between two attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+
+/// How long importers may take to claim their links again. Longer than a restored import waits at
+/// the daemon: they may find it later than we did.
+const CLAIM_TIME: Duration = Duration::from_secs(5);
 
 impl NodeInner {
     /// One attempt, and a pause if it failed. Called by the control thread until it succeeds.
@@ -36,6 +43,7 @@ impl NodeInner {
                     let known = welcome.resumed;
                     self.control.found(Arc::new(connection), welcome);
                     if !known {
+                        self.doubt_links();
                         self.announce();
                     }
                     self.local.hub.wake_all();
@@ -77,6 +85,39 @@ impl NodeInner {
                 Draft::RestoreImport(import),
             );
         }
+    }
+
+    /// From here on importers must claim their links.
+    fn doubt_links(&self) {
+        let tables = self.tables.lock();
+        for (_, link) in tables.incoming.values() {
+            link.confirmed.store(false, Ordering::Relaxed);
+        }
+        let until = Instant::now() + CLAIM_TIME;
+        *self.claims_end.lock() = (!tables.incoming.is_empty()).then_some(until);
+    }
+
+    /// When [`NodeInner::end_unclaimed`] has something to do.
+    pub(super) fn claims_end(&self) -> Option<Instant> {
+        *self.claims_end.lock()
+    }
+
+    /// Ends the links that nobody has claimed by now.
+    pub(super) fn end_unclaimed(&self) {
+        {
+            let mut end = self.claims_end.lock();
+            if end.is_none_or(|end| Instant::now() < end) {
+                return;
+            }
+            *end = None;
+        }
+        let links: Vec<_> = self.tables.lock().incoming.values().cloned().collect();
+        for (export, link) in links {
+            if !link.confirmed.load(Ordering::Relaxed) {
+                self.close_incoming(&export, &link, CloseReason::PeerDied);
+            }
+        }
+        self.local.hub.wake_all();
     }
 
     pub(super) fn export_restored(&self, export: &Arc<ExportInner>, id: ExportId) {

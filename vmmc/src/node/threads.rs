@@ -34,15 +34,18 @@ pub(super) fn start_control(node: &Arc<NodeInner>) -> Result<(), rustix::io::Err
 
 /// False when the node is gone.
 fn control_turn(node: &Weak<NodeInner>) -> bool {
-    let Some(connection) = node.upgrade().map(|node| node.control.connection()) else {
+    let Some((connection, deadline)) =
+        node.upgrade().map(|node| (node.control.connection(), node.claims_end()))
+    else {
         return false;
     };
     match connection {
         Some(connection) => {
             // Without a strong reference, or the node could not end while the daemon is silent.
-            control::wait_readable(&connection);
+            control::wait_readable(&connection, deadline);
             let Some(node) = node.upgrade() else { return false };
             node.control.receive(&node, &connection);
+            node.end_unclaimed();
         }
         None => {
             let Some(node) = node.upgrade() else { return false };
