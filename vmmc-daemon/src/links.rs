@@ -15,6 +15,9 @@ pub(crate) struct Link {
     pub(crate) importer_uid: u32,
     pub(crate) exporter: ClientId,
     pub(crate) rights: Rights,
+    /// The importer has been told that the exporter is ready: it is told once, however often the
+    /// exporter says so.
+    pub(crate) ready: bool,
     /// Kept to read the importer's statistics, which the daemon trusts for nothing.
     pub(crate) segment: Arc<Fd>,
 }

@@ -2,11 +2,13 @@
 //! what and why, or a [`Fault`], which ends its connection.
 
 use crate::broker::{Broker, Ending, Fault};
-use crate::client::{Attached, Client, Introduced, OutFd, Pending, Stage, reopen_doorbell};
+use crate::client::{
+    Attached, Client, Introduced, MAX_QUEUED_FOR_LINKS, OutFd, Pending, Stage, reopen_doorbell,
+};
 use crate::counters::Counter;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::Link;
-use crate::policy::{Caller, Entry, granted};
+use crate::policy::{Entry, granted};
 use crate::receive::{Fds, Suspect};
 use crate::registry::Export;
 use crate::resume;
@@ -89,7 +91,9 @@ impl Broker {
                 Ok(())
             }
             Request::LinkReady { link } => {
-                if let Some(known) = self.links.get(&link).filter(|link| link.exporter == id) {
+                if let Some(known) = self.links.get_mut(&link).filter(|link| link.exporter == id)
+                    && !std::mem::replace(&mut known.ready, true)
+                {
                     let importer = known.importer;
                     self.send(importer, &Event::LinkReady { link }, Vec::new());
                 }
@@ -480,7 +484,11 @@ impl Broker {
         let known = self.registry.exports.get(&export).ok_or_else(gone)?;
         let importer = self.caller(id).ok_or_else(gone)?;
         let exporter = self.caller(known.owner).ok_or_else(gone)?;
-        let caller = Caller { peer: importer.peer, groups: &importer.groups };
+        let caller = importer.caller();
+        if exporter.queue.len() >= MAX_QUEUED_FOR_LINKS {
+            let why = format!("tell the exporter: process {} does not listen", exporter.peer.pid);
+            return Err(Refusal::Internal { why });
+        }
         let rights = granted(&known.entries, exporter.peer.uid, caller);
         if !rights.contains(pending.rights) {
             return Err(Refusal::NotPermitted {
@@ -538,6 +546,7 @@ impl Broker {
                 exporter: exporter_peer.client,
                 rights,
                 segment: pending.segment,
+                ready: false,
             },
         );
         if let Some(export) = self.registry.exports.get_mut(&export) {

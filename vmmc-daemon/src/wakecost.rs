@@ -3,9 +3,12 @@
 //! A helper thread sleeps in `poll` on a pipe, as a waiter sleeps on its doorbell. Each round waits
 //! until it surely sleeps, rings, and takes the time until it runs. The median of the rounds
 //! is reported: it spans the sender's system call, the inter-processor interrupt and the scheduler.
+//! The two are on different processors, as the processes that will spin are: left alone, the
+//! scheduler puts the sleeper beside the one that wakes it, where a wake-up costs a twentieth.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -18,13 +21,33 @@ const FALLBACK: Duration = Duration::from_micros(30);
 /// Measures the wake-up cost. Takes a few milliseconds.
 #[must_use]
 pub fn measure() -> Duration {
-    try_measure().unwrap_or(FALLBACK)
+    let before = sched_getaffinity(None);
+    let cost = try_measure().unwrap_or(FALLBACK);
+    if let Ok(before) = before {
+        // As it was for this thread before the measurement; that cannot fail.
+        let _ = sched_setaffinity(None, &before);
+    }
+    cost
+}
+
+/// Moves the calling thread to the first or the last processor it may use.
+fn move_to(first: bool) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let mut processors = (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor));
+    let chosen = if first { processors.next() } else { processors.next_back() };
+    if let Some(chosen) = chosen {
+        let mut one = CpuSet::new();
+        one.set(chosen);
+        // Without it the figure is only less good.
+        let _ = sched_setaffinity(None, &one);
+    }
 }
 
 fn try_measure() -> Option<Duration> {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).ok()?;
     let (woken, wakes) = mpsc::sync_channel(1);
     let sleeper = std::thread::Builder::new().name("wakecost".into()).spawn(move || {
+        move_to(false);
         let mut byte = [0u8; 1];
         loop {
             let mut fds = [PollFd::new(&read_end, PollFlags::IN)];
@@ -39,6 +62,7 @@ fn try_measure() -> Option<Duration> {
         }
     });
     let sleeper = sleeper.ok()?;
+    move_to(true);
     let mut costs = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
         let start = Instant::now();

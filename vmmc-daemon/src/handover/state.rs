@@ -436,6 +436,7 @@ impl Broker {
             importer_uid: importer.peer.uid,
             exporter: state.exporter,
             rights: state.rights,
+            ready: false,
             segment,
         };
         self.links.insert(state.link, link);

@@ -18,3 +18,6 @@ pub fn spin_hint() {
     #[cfg(vmmc_loom)]
     loom::thread::yield_now();
 }
+
+mod lock;
+pub use lock::{Condvar, Mutex, MutexGuard};

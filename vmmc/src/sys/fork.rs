@@ -1,13 +1,27 @@
 //! Telling a forked child from its parent with one load, however the fork was made.
 //!
-//! A page marked `MADV_WIPEONFORK` holds a one that the kernel turns into zero in every child:
-//! `fork`, `_Fork`, `clone` without `CLONE_VM`. `pthread_atfork` handlers miss the last two.
+//! A page marked `MADV_WIPEONFORK` holds a generation that the kernel turns into zero in every
+//! child: `fork`, `_Fork`, `clone` without `CLONE_VM`. `pthread_atfork` handlers miss the last
+//! two. A child that builds its own state takes the next generation, so what it inherited stays
+//! recognisable: it belongs to an earlier one.
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A page that reads one in the process that made it and zero in its forked children.
+/// Generations handed out, in this process and its ancestors: a child continues the count.
+static GENERATIONS: AtomicU32 = AtomicU32::new(0);
+
+fn next_generation() -> u32 {
+    loop {
+        let next = GENERATIONS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if next != 0 {
+            return next;
+        }
+    }
+}
+
+/// A page that holds this process's generation, and zero in its forked children.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkGuard {
     /// First word of the page, mapped until the process ends.
@@ -39,7 +53,7 @@ impl ForkGuard {
         }
         .ok()?;
         let guard = ForkGuard { word: page.cast() };
-        guard.word().store(1, Ordering::Relaxed);
+        guard.word().store(next_generation(), Ordering::Relaxed);
         Some(guard)
     }
 
@@ -47,12 +61,34 @@ impl ForkGuard {
     #[inline]
     #[must_use]
     pub fn is_original_process(self) -> bool {
-        self.word().load(Ordering::Relaxed) == 1
+        self.word().load(Ordering::Relaxed) != 0
+    }
+
+    /// This process's generation; 0 in a forked child that has not called
+    /// [`ForkGuard::adopt`].
+    #[inline]
+    #[must_use]
+    pub fn generation(self) -> u32 {
+        self.word().load(Ordering::Relaxed)
+    }
+
+    /// The generation, taking a new one first in a forked child that has none yet.
+    #[must_use]
+    pub fn ensure_generation(self) -> u32 {
+        let found = self.generation();
+        if found != 0 {
+            return found;
+        }
+        let fresh = next_generation();
+        match self.word().compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => fresh,
+            Err(other_thread) => other_thread,
+        }
     }
 
     /// Makes this process the original one: for a child that has rebuilt its state.
     pub fn adopt(self) {
-        self.word().store(1, Ordering::Relaxed);
+        let _ = self.ensure_generation();
     }
 
     fn word(&self) -> &AtomicU32 {

@@ -52,11 +52,26 @@ pub fn create(name: &str, len: u64) -> rustix::io::Result<Fd> {
         .or_else(|_| rustix::fs::memfd_create(name, flags))?;
     let fd = Fd::from(fd);
     rustix::fs::ftruncate(fd.as_fd(), len)?;
-    if len > 0 {
-        rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), 0, len)?;
-    }
+    allocate(&fd, len)?;
     rustix::fs::fchmod(fd.as_fd(), Mode::RUSR | Mode::WUSR)?;
     Ok(fd)
+}
+
+/// Bytes allocated by one system call. On older kernels any signal ends fallocate(2) with
+/// `EINTR`, and what the call had allocated is given back: under a profiling timer one large
+/// call would be repeated for ever, while pieces of this length take well under a millisecond.
+const ALLOCATE_STEP: u64 = 1 << 20;
+
+fn allocate(fd: impl AsFd, len: u64) -> rustix::io::Result<()> {
+    let mut at = 0;
+    while at < len {
+        let step = ALLOCATE_STEP.min(len - at);
+        rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), at, step)
+        })?;
+        at += step;
+    }
+    Ok(())
 }
 
 /// Fixes the length for ever.

@@ -1,8 +1,10 @@
 //! Mappings: shared with guard pages around them, swapped in place, private.
 
+use super::fork::ForkGuard;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The system's page size in bytes.
 #[must_use]
@@ -112,6 +114,8 @@ pub struct GuardedMapping {
     reservation: NonNull<u8>,
     /// Length of the data, whole pages.
     len: usize,
+    /// Set by [`GuardedMapping::keep_from_children`]: the process generation that has the pages.
+    kept_by: AtomicU32,
 }
 
 // SAFETY: the value owns address space, which belongs to the process and not to a thread; what
@@ -127,6 +131,20 @@ impl GuardedMapping {
     /// As mmap(2): `ENOMEM` at the address-space or mapping-count limit (`vm.max_map_count`),
     /// `EACCES` when the descriptor does not allow `access`, `EINVAL` for a length of zero.
     pub fn new(fd: impl AsFd, len: usize, access: Access) -> rustix::io::Result<GuardedMapping> {
+        GuardedMapping::at(fd, 0, len, access)
+    }
+
+    /// Maps `len` bytes (rounded up to whole pages) of `fd` from `offset`, a multiple of the
+    /// page size.
+    ///
+    /// # Errors
+    /// As [`GuardedMapping::new`].
+    pub fn at(
+        fd: impl AsFd,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> rustix::io::Result<GuardedMapping> {
         let page = page_size();
         let len = round_to_pages(len).filter(|&len| len > 0).ok_or(rustix::io::Errno::INVAL)?;
         let total = len.checked_add(2 * page).ok_or(rustix::io::Errno::NOMEM)?;
@@ -139,9 +157,10 @@ impl GuardedMapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        let mapping = GuardedMapping { reservation: non_null(address)?, len };
+        let mapping =
+            GuardedMapping { reservation: non_null(address)?, len, kept_by: AtomicU32::new(0) };
         // SAFETY: the range lies inside the reservation made above, which nobody else knows of.
-        unsafe { replace_with_shared(mapping.as_ptr(), len, fd, 0, access) }?;
+        unsafe { replace_with_shared(mapping.as_ptr(), len, fd, offset, access) }?;
         Ok(mapping)
     }
 
@@ -171,15 +190,24 @@ impl GuardedMapping {
                 self.len,
                 rustix::mm::Advice::LinuxDontFork,
             )
-        }
+        }?;
+        let generation = ForkGuard::get().map_or(0, ForkGuard::ensure_generation);
+        self.kept_by.store(generation, Ordering::Relaxed);
+        Ok(())
     }
 }
 
 impl Drop for GuardedMapping {
     fn drop(&mut self) {
+        let kept_by = self.kept_by.load(Ordering::Relaxed);
+        if kept_by != 0 && ForkGuard::get().is_none_or(|guard| guard.generation() != kept_by) {
+            // A forked child: the pages were kept from it, and their place may since have been
+            // given to another mapping, which is not ours to unmap.
+            return;
+        }
         let total = self.len + 2 * page_size();
-        // SAFETY: the range was reserved by `new` and belongs to this value alone. Where the
-        // data was kept from this forked child, unmapping a hole is no error.
+        // SAFETY: the range was reserved by `new` and belongs to this value alone; it is whole,
+        // because this is not a child that the pages were kept from.
         let _ = unsafe { rustix::mm::munmap(self.reservation.as_ptr().cast(), total) };
     }
 }

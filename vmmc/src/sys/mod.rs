@@ -4,6 +4,7 @@
 //! `syscall`), never through a libc symbol that an interposer built on this crate may itself
 //! export. ([`process`] uses `getsockopt` of libc: it is for the daemon and for set-up.)
 
+pub mod doorbell;
 pub mod fd;
 pub mod fork;
 pub mod membarrier;

@@ -1,0 +1,285 @@
+//! `shrimp daemon`: start, stop, look at and replace vmmcd.
+//!
+//! A daemon started here stays until it is stopped, and writes its log to a file beside its
+//! socket. (One that a library started leaves when idle, and keeps no log.)
+
+use crate::artefacts::{self, Artefact};
+use crate::client::{self, Daemon};
+use crate::exit::{Coded, Context, Exit, Failure, Io};
+use crate::text;
+use clap::Subcommand;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use vmmc::config::{Config, DaemonStart};
+use vmmc::control::connect::{self, SYSTEM_SOCKET};
+
+/// Start, stop, look at or replace the daemon
+///
+/// Nobody needs this for ordinary use: the first program that needs a daemon starts one, and it
+/// leaves when idle. A daemon started here stays, and keeps a log.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Start one; does nothing if one runs
+    Start(StartArgs),
+    /// End the one that runs; upgraded connections and links that exist keep working
+    Stop,
+    /// Tell whether one runs, whose, which version
+    Status,
+    /// Start a new one that takes over clients and state from the running one (--replace)
+    Restart(StartArgs),
+    /// Show the end of its log
+    Log {
+        /// Lines
+        #[arg(short = 'n', long, default_value_t = 50)]
+        lines: usize,
+        /// Go on showing what is added, until interrupted
+        #[arg(short, long)]
+        follow: bool,
+    },
+}
+
+#[derive(Debug, Default, clap::Args)]
+struct StartArgs {
+    /// Options for vmmcd itself (see vmmcd --help)
+    #[arg(last = true, value_name = "VMMCD OPTIONS")]
+    options: Vec<std::ffi::OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  shrimp daemon start
+  shrimp daemon start -- --exports-per-user 100000 --ring-kib 256
+  shrimp daemon status
+  shrimp daemon restart          hands clients and state to a new vmmcd, nothing is lost
+  VMMC_LOG=debug shrimp daemon restart; shrimp daemon log -f
+
+The socket is VMMC_SOCKET, else the system-wide daemon's if there is one, else your own.
+Exit code: 0, 1 it did not start or stop, 3 none is running (status, stop, log),
+4 it refused or did not answer, 5 the program vmmcd is missing.";
+
+/// Why the daemon is not as it was asked to be.
+#[derive(Debug, thiserror::Error)]
+enum DaemonError {
+    #[error("{program:?} ended ({how}) before it listened at {socket:?}; its last words: {log}")]
+    NotStarted { program: PathBuf, how: String, socket: PathBuf, log: String },
+    #[error("VMMC_DAEMON=none forbids starting a daemon; unset it, or set it to a vmmcd program")]
+    Forbidden,
+    #[error(
+        "the directory {dir:?} belongs to user {owner}, not to you ({us}); remove it, or set VMMC_SOCKET to a path in a directory of your own"
+    )]
+    UnsafeDirectory { dir: PathBuf, owner: u32, us: u32 },
+    #[error(
+        "no log at {0:?}: this daemon was started by a library or by hand; `shrimp daemon restart` starts one that keeps a log"
+    )]
+    NoLog(PathBuf),
+    #[error("the system-wide daemon is systemd's: use `systemctl restart vmmcd`")]
+    Systemd,
+}
+
+impl Coded for DaemonError {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+}
+
+/// Does what was asked.
+pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
+    let config = Config::from_env()?;
+    let socket = connect::socket_path(&config);
+    match &args.action {
+        Action::Start(start) => {
+            if let Ok(mut daemon) = Daemon::connect(&socket) {
+                text::emit(&format!("already running: {}", describe(&mut daemon, &socket)?));
+                return Ok(Exit::Ok);
+            }
+            launch(&config, &socket, start, false)?;
+        }
+        Action::Restart(start) => {
+            let running = Daemon::connect(&socket).is_ok();
+            if socket == Path::new(SYSTEM_SOCKET) {
+                return Err(DaemonError::Systemd.into());
+            }
+            launch(&config, &socket, start, running)?;
+        }
+        Action::Stop => {
+            Daemon::connect(&socket)?.shut_down()?;
+            text::emit(&format!("stopped the daemon at {}\n", socket.display()));
+        }
+        Action::Status => {
+            let mut daemon = Daemon::connect(&socket)?;
+            text::emit(&format!("running: {}", describe(&mut daemon, &socket)?));
+        }
+        Action::Log { lines, follow } => {
+            // An old log is worth reading also when nothing runs: often it tells why.
+            show_log(&log_path(&socket), &socket, *lines, *follow)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn describe(daemon: &mut Daemon, socket: &Path) -> Result<String, Failure> {
+    let owner = daemon.owner()?;
+    let snapshot = daemon.snapshot()?;
+    Ok(format!(
+        "vmmcd {}, process {}, user {}, up {} s, {} clients, {}\n",
+        snapshot.version,
+        snapshot.pid,
+        owner.uid,
+        snapshot.uptime_s,
+        snapshot.clients.len(),
+        socket.display()
+    ))
+}
+
+fn log_path(socket: &Path) -> PathBuf {
+    socket.with_extension("log")
+}
+
+/// Starts a daemon and waits until it listens.
+fn launch(config: &Config, socket: &Path, start: &StartArgs, replace: bool) -> Result<(), Failure> {
+    let program = match &config.daemon {
+        DaemonStart::Program(program) => program.clone(),
+        DaemonStart::Never => return Err(DaemonError::Forbidden.into()),
+        DaemonStart::Search => artefacts::find_or_build(&[Artefact::Daemon], false)?.swap_remove(0),
+    };
+    if config.socket.is_none() {
+        own_directory(socket)?;
+    }
+    let log = log_path(socket);
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&log)
+        .context(|| format!("opening the log {log:?}"))?;
+    let begin = file.metadata().map_or(0, |meta| meta.len());
+    let mut command = Command::new(&program);
+    command.arg("--socket").arg(socket);
+    if replace {
+        command.arg("--replace");
+    }
+    command
+        .args(&start.options)
+        .env_remove("LD_PRELOAD")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().context(|| "the log".into())?)
+        .stderr(file)
+        // Of its own group: Ctrl-C in this terminal is not meant for it.
+        .process_group(0);
+    let old =
+        Daemon::connect(socket).ok().and_then(|mut daemon| daemon.snapshot().ok()?.pid.into());
+    let mut child = command.spawn().context(|| format!("starting {program:?}"))?;
+    let mut ended = None;
+    let mut daemon = loop {
+        let daemon = client::wait_for(socket, || {
+            ended = child.try_wait().ok().flatten();
+            ended.is_none()
+        });
+        match daemon {
+            Ok(mut daemon) => {
+                // During a take-over the old one may answer first.
+                let pid = daemon.snapshot().map(|snapshot| snapshot.pid);
+                if old.is_none() || pid.ok() != old {
+                    break daemon;
+                }
+                ended = child.try_wait().ok().flatten();
+                if ended.is_none() {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+            }
+            Err(failure) if ended.is_none() => return Err(failure),
+            Err(_) => {}
+        }
+        let how = ended.map_or_else(|| "unknown".into(), |status| status.to_string());
+        let log = tail(&log, 5, begin).unwrap_or_default();
+        let log = if log.is_empty() { "none".to_owned() } else { log.trim().to_owned() };
+        return Err(DaemonError::NotStarted { program, how, socket: socket.into(), log }.into());
+    };
+    text::emit(&format!(
+        "{}: {}log: {}\n",
+        if replace { "replaced" } else { "started" },
+        describe(&mut daemon, socket)?,
+        log.display()
+    ));
+    Ok(())
+}
+
+/// Makes the directory of the user's own socket, 0700, and refuses somebody else's.
+fn own_directory(socket: &Path) -> Result<(), Failure> {
+    let Some(dir) = socket.parent() else { return Ok(()) };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .context(|| format!("making the directory {dir:?}"))?;
+    let meta = std::fs::symlink_metadata(dir).context(|| format!("looking at {dir:?}"))?;
+    let us = rustix::process::geteuid().as_raw();
+    if meta.uid() != us || !meta.is_dir() {
+        return Err(DaemonError::UnsafeDirectory { dir: dir.into(), owner: meta.uid(), us }.into());
+    }
+    Ok(())
+}
+
+fn show_log(log: &Path, socket: &Path, lines: usize, follow: bool) -> Result<(), Failure> {
+    if socket == Path::new(SYSTEM_SOCKET) {
+        let mut command = Command::new("journalctl");
+        command.args(["--unit", "vmmcd", "--lines"]).arg(lines.to_string());
+        if follow {
+            command.arg("--follow");
+        }
+        return Err(command.exec()).context(|| "running journalctl".into()).map_err(Failure::from);
+    }
+    if !log.exists() {
+        // Tell apart "no daemon" and "a daemon without a log".
+        Daemon::connect(socket)?;
+        return Err(DaemonError::NoLog(log.into()).into());
+    }
+    text::emit(&tail(log, lines, 0)?);
+    let mut at = std::fs::metadata(log).map_or(0, |meta| meta.len());
+    if !follow {
+        return Ok(());
+    }
+    loop {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = std::fs::metadata(log).map_or(0, |meta| meta.len());
+        if now > at {
+            text::emit(&read_from(log, at)?);
+            at = now;
+        }
+    }
+}
+
+/// Most of a log that is looked at for its last lines.
+const TAIL_BYTES: u64 = 1 << 20;
+
+/// The last `lines` lines after the first `from` bytes.
+fn tail(log: &Path, lines: usize, from: u64) -> Result<String, Io> {
+    let len = std::fs::metadata(log).map_or(0, |meta| meta.len());
+    let text = read_from(log, from.max(len.saturating_sub(TAIL_BYTES)))?;
+    let all: Vec<&str> = text.lines().collect();
+    let kept = all.get(all.len().saturating_sub(lines)..).unwrap_or_default();
+    Ok(kept.iter().map(|line| format!("{line}\n")).collect())
+}
+
+fn read_from(log: &Path, at: u64) -> Result<String, Io> {
+    let mut file = File::open(log).context(|| format!("opening the log {log:?}"))?;
+    file.seek(SeekFrom::Start(at)).context(|| format!("reading the log {log:?}"))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).context(|| format!("reading the log {log:?}"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,236 @@
+//! `shrimp exec`: run a program with our libraries preloaded.
+//!
+//! The program *replaces* this process (`execve`), so its signals, exit code, process id,
+//! terminal and descriptors are its own. Where nothing can be preloaded (a static program, another
+//! word size, another C library, a set-user-id program) it is run all the same, plain, after a
+//! warning: programs that it starts may still take part.
+
+use crate::artefacts::{self, Artefact, ArtefactError};
+use crate::elf::{self, Elf, Kind, SearchError};
+use crate::exit::{Coded, Exit, Failure};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+/// Run a program over shared memory, unchanged
+///
+/// Preloads libvmmc_sockets.so into PROG: TCP connections between two programs run this way on
+/// one machine carry their bytes through shared memory. Every other connection, and every
+/// program that nothing can be preloaded into, works as ever over the kernel's TCP.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Preload the sockets library (the default while it is the only one)
+    #[arg(long)]
+    sockets: bool,
+    /// Tell on standard error what is preloaded into what, or why nothing is
+    #[arg(short = 'v', long, visible_alias = "explain")]
+    verbose: bool,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROG ARGS"
+    )]
+    program: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  shrimp exec --sockets -- redis-server --port 7000
+  shrimp exec --sockets -- redis-benchmark -p 7000 -c 1 -t get,set
+  shrimp exec -v -- python3 -m http.server 8000
+
+Both ends must be run this way. `shrimp stat` shows which connections were upgraded, and why the
+others were not. VMMC_SOCKETS=off in the environment turns the library off.
+
+Exit code: the program's own; 126 it cannot be run, 127 not found, 5 the library is missing.";
+
+/// Why the program was not run.
+#[derive(Debug, thiserror::Error)]
+enum ExecError {
+    #[error("{0:?} not found; give a path, or a name that is in PATH")]
+    NotFound(PathBuf),
+    #[error(
+        "{0:?} is not an executable file; check its mode (chmod +x) and that it is no directory"
+    )]
+    NotExecutable(PathBuf),
+    #[error("running {program:?}: {source}")]
+    Exec { program: PathBuf, source: std::io::Error },
+    #[error(
+        "the library's path {0:?} contains a space or colon, at which the dynamic loader splits LD_PRELOAD; move it to another directory"
+    )]
+    LibraryPath(PathBuf),
+}
+
+impl Coded for ExecError {
+    fn exit(&self) -> Exit {
+        match self {
+            ExecError::NotFound(_) => Exit::NotFound,
+            ExecError::NotExecutable(_) => Exit::CannotRun,
+            ExecError::LibraryPath(_) => Exit::Failed,
+            ExecError::Exec { source, .. } => match source.kind() {
+                std::io::ErrorKind::NotFound => Exit::NotFound,
+                _ => Exit::CannotRun,
+            },
+        }
+    }
+}
+
+/// What preloading into a program comes to.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It works.
+    Preload,
+    /// The program itself runs plain, and ignores `LD_PRELOAD` silently; its children may not.
+    Ignored(String),
+    /// The program runs plain, and its loader would complain about the library.
+    Incompatible(String),
+}
+
+/// Runs the program; returns only when that fails.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let Some((name, arguments)) = args.program.split_first() else { return Ok(()) };
+    let program = elf::search(name).map_err(|error| match error {
+        SearchError::NotFound => ExecError::NotFound(name.into()),
+        SearchError::NotExecutable => ExecError::NotExecutable(name.into()),
+    })?;
+    // --sockets is the only library so far; leaving it out means all there are.
+    let _ = args.sockets;
+    let library = find_library(args.verbose)?;
+    let verdict = judge(&program, 0);
+    let mut command = std::process::Command::new(&program);
+    command.arg0(name).args(arguments);
+    match &verdict {
+        Verdict::Preload | Verdict::Ignored(_) => {
+            let value = preload_value(&library, std::env::var_os("LD_PRELOAD").as_deref())?;
+            if args.verbose {
+                eprintln!("shrimp exec: {}: LD_PRELOAD={}", program.display(), value.display());
+            }
+            command.env("LD_PRELOAD", value);
+        }
+        Verdict::Incompatible(_) => {}
+    }
+    if let Verdict::Ignored(why) | Verdict::Incompatible(why) = &verdict {
+        eprintln!("shrimp exec: warning: {}: {why}; it runs as plain", program.display());
+    }
+    Err(ExecError::Exec { source: command.exec(), program }.into())
+}
+
+/// The library, absolute. In a source tree it is built if it is missing, and the daemon that it
+/// will want to start with it.
+fn find_library(verbose: bool) -> Result<PathBuf, ArtefactError> {
+    let both = artefacts::find_or_build(&[Artefact::Sockets, Artefact::Daemon], false);
+    if let (Err(error), true) = (&both, verbose) {
+        eprintln!("shrimp exec: {error}");
+    }
+    // Without a daemon program there may still be a daemon.
+    artefacts::find(Artefact::Sockets)
+}
+
+/// `LD_PRELOAD` with our library in front of what is there already, once.
+fn preload_value(library: &Path, existing: Option<&OsStr>) -> Result<OsString, ExecError> {
+    let separator = |byte: &u8| matches!(byte, b' ' | b':' | b'\t' | b'\n');
+    if library.as_os_str().as_bytes().iter().any(separator) {
+        return Err(ExecError::LibraryPath(library.to_owned()));
+    }
+    let existing = existing.unwrap_or_default();
+    let mut value = library.as_os_str().to_owned();
+    for item in existing.as_bytes().split(separator).filter(|item| !item.is_empty()) {
+        if item != library.as_os_str().as_bytes() {
+            value.push(":");
+            value.push(OsStr::from_bytes(item));
+        }
+    }
+    Ok(value)
+}
+
+/// Interpreters of interpreters, as deep as the kernel follows them.
+const MAX_SCRIPT_DEPTH: u32 = 4;
+
+fn judge(program: &Path, depth: u32) -> Verdict {
+    if elf::is_privileged(program) {
+        return Verdict::Ignored(
+            "it gains privileges when run (set-user-id or capabilities), so the loader ignores LD_PRELOAD".into(),
+        );
+    }
+    match elf::inspect(program) {
+        // Executable but not readable: the loader decides.
+        Err(_) => Verdict::Preload,
+        Ok(Kind::Dynamic(elf)) => judge_dynamic(&elf),
+        Ok(Kind::Static(_)) => {
+            Verdict::Ignored("statically linked, so nothing can be preloaded".into())
+        }
+        Ok(Kind::Script(interpreter)) if depth < MAX_SCRIPT_DEPTH => {
+            match judge(&interpreter, depth + 1) {
+                Verdict::Preload => Verdict::Preload,
+                Verdict::Ignored(why) => {
+                    Verdict::Ignored(format!("its interpreter {}: {why}", interpreter.display()))
+                }
+                Verdict::Incompatible(why) => Verdict::Incompatible(format!(
+                    "its interpreter {}: {why}",
+                    interpreter.display()
+                )),
+            }
+        }
+        Ok(Kind::Script(_) | Kind::Unknown) => Verdict::Preload,
+    }
+}
+
+/// Compares with this very program, which was built for the same machine as the library.
+fn judge_dynamic(elf: &Elf) -> Verdict {
+    let Ok(Kind::Dynamic(us)) = elf::inspect(Path::new("/proc/self/exe")) else {
+        return Verdict::Preload;
+    };
+    if elf.bits != us.bits || elf.machine != us.machine {
+        return Verdict::Incompatible(format!(
+            "a {}-bit program for machine type {}, the library is {}-bit for {}",
+            elf.bits, elf.machine, us.bits, us.machine
+        ));
+    }
+    let name =
+        |elf: &Elf| elf.interpreter.as_deref().and_then(Path::file_name).map(OsStr::to_owned);
+    if name(elf) != name(&us) {
+        return Verdict::Incompatible(format!(
+            "it uses another C library (loader {}, ours {})",
+            elf.interpreter.as_deref().unwrap_or(Path::new("none")).display(),
+            us.interpreter.as_deref().unwrap_or(Path::new("none")).display()
+        ));
+    }
+    Verdict::Preload
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_preloaded_already_stays_behind_ours_and_ours_comes_once() {
+        let value = |existing: &str| {
+            preload_value(Path::new("/lib/ours.so"), Some(OsStr::new(existing))).unwrap()
+        };
+        assert_eq!(value(""), "/lib/ours.so");
+        assert_eq!(value("/a.so /b.so"), "/lib/ours.so:/a.so:/b.so");
+        assert_eq!(value("/a.so:/lib/ours.so"), "/lib/ours.so:/a.so");
+        assert!(preload_value(Path::new("/my lib/ours.so"), None).is_err());
+    }
+
+    #[test]
+    fn another_word_size_and_another_c_library_are_incompatible() {
+        let Ok(Kind::Dynamic(us)) = elf::inspect(Path::new("/proc/self/exe")) else {
+            panic!("the test program is not dynamic")
+        };
+        assert_eq!(judge_dynamic(&us), Verdict::Preload);
+        assert!(matches!(
+            judge_dynamic(&Elf { bits: 32, ..us.clone() }),
+            Verdict::Incompatible(why) if why.contains("32-bit")
+        ));
+        let musl = Elf { interpreter: Some("/lib/ld-musl-x86_64.so.1".into()), ..us };
+        assert!(matches!(
+            judge_dynamic(&musl),
+            Verdict::Incompatible(why) if why.contains("another C library")
+        ));
+    }
+}

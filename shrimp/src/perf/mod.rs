@@ -1,0 +1,185 @@
+//! `shrimp perf`: measurements between two pinned processes.
+//!
+//! Method (paper, section 3.4): ping-pong; one-way latency is half a round trip, bandwidth is
+//! user bytes over time. Everything is measured in rounds that are interleaved, each with fresh
+//! peer processes, so that what disturbs the machine disturbs all subjects alike; figures are
+//! medians over the rounds. Budgets are printed as figures and never end in a failing exit code.
+
+mod memcpy;
+mod peer;
+mod raw;
+mod vmmc;
+
+use crate::cpu::Pair;
+use crate::exit::{Context, Failure, Io};
+use crate::machine::Machine;
+use crate::stats::Plan;
+use clap::Subcommand;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub(crate) use self::vmmc::game::{PeerArgs as VmmcPeerArgs, serve as serve_vmmc};
+pub(crate) use peer::{PeerArgs, serve};
+pub(crate) use raw::cache_line_round;
+
+/// Bytes per second of one memcpy of `bytes` from private memory into a shared memory file.
+pub(crate) fn memcpy_shared(bytes: u64, window: Duration) -> Result<f64, Io> {
+    let copies = memcpy::sweep(std::iter::once(bytes), window, |_| {})?;
+    Ok(copies.first().map_or(f64::NAN, |copy| copy.shared_bytes_per_s))
+}
+
+/// Measure this machine and what we make of it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    subject: Subject,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subject {
+    /// The machine alone: cache line, memcpy, system calls, wake-ups, kernel sockets
+    ///
+    /// R is the one-way latency of a bare cache line between two processors: no message between
+    /// processes can be faster. The kernel's own ways stand beside it.
+    #[command(after_help = RAW_EXAMPLES)]
+    Raw(Options),
+    /// Our own layer: figure 3 of the SHRIMP paper on this machine, and the budgets
+    ///
+    /// Ping-pong of 4 B to 1 MiB by automatic update (AU: stores into a bound range) and deliberate
+    /// update (DU: an explicit send), with the copies that each strategy needs, beside memcpy and
+    /// R measured in the same rounds; and what an import and an export cost through the daemon.
+    #[command(after_help = VMMC_EXAMPLES)]
+    Vmmc(Options),
+}
+
+const VMMC_EXAMPLES: &str = "\
+Examples:
+  shrimp perf vmmc
+  shrimp perf vmmc --json vmmc.json --svg figures/   (figure3-latency.svg, figure3-bandwidth.svg)
+
+Uses a private daemon. Takes about 30 seconds; with --quick about 5. A budget that is not met is
+printed as such and is no failure: the exit code stays 0.";
+
+const RAW_EXAMPLES: &str = "\
+Examples:
+  shrimp perf raw
+  shrimp perf raw --cpus 2,3 --rounds 9 --json raw.json --svg figures/
+
+Takes about 15 seconds; with --quick about 3, for a rough idea.";
+
+/// How to measure, and where results go.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Write the results to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write graphs into DIR as SVG (made if missing)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Processors to pin the two processes to [default: two cores, chosen]
+    #[arg(long, value_name = "A,B", value_parser = parse_pair)]
+    pub(crate) cpus: Option<Pair>,
+    /// Rounds; the figures are medians over them
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Shorter rounds and fewer of them: a rough idea
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+impl Options {
+    /// The processors to use.
+    fn pair(&self) -> Pair {
+        self.cpus.unwrap_or_else(Pair::choose)
+    }
+
+    fn rounds(&self) -> u32 {
+        if self.quick { self.rounds.min(3) } else { self.rounds }
+    }
+
+    /// A plan for latencies.
+    fn plan(&self) -> Plan {
+        let scale = if self.quick { 4 } else { 1 };
+        Plan {
+            round: Duration::from_millis(120) / scale,
+            sample: Duration::from_micros(3),
+            max_samples: 50_000,
+        }
+    }
+
+    /// Writes a report where the options say.
+    fn save<R: Serialize>(&self, report: &R) -> Result<(), Io> {
+        let Some(path) = &self.json else { return Ok(()) };
+        let text = serde_json::to_string_pretty(report).context(|| "encoding JSON".into())?;
+        std::fs::write(path, text + "\n").context(|| format!("writing {path:?}"))
+    }
+
+    /// The directory for graphs, made if it is missing.
+    fn graphs(&self) -> Result<Option<&PathBuf>, Io> {
+        if let Some(dir) = &self.svg {
+            std::fs::create_dir_all(dir).context(|| format!("making the directory {dir:?}"))?;
+        }
+        Ok(self.svg.as_ref())
+    }
+}
+
+fn parse_pair(text: &str) -> Result<Pair, String> {
+    let expected = || {
+        format!(
+            "expected two processor numbers such as 0,1; available here: {:?}",
+            crate::cpu::allowed()
+        )
+    };
+    let (a, b) = text.split_once(',').ok_or_else(expected)?;
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| expected());
+    let pair = Pair { a: number(a)?, b: number(b)? };
+    let allowed = crate::cpu::allowed();
+    if allowed.contains(&pair.a) && allowed.contains(&pair.b) { Ok(pair) } else { Err(expected()) }
+}
+
+/// What every report begins with.
+#[derive(Debug, Serialize)]
+struct Head {
+    /// `perf raw`, `perf vmmc`.
+    subject: &'static str,
+    machine: Machine,
+    /// The two processors.
+    cpus: [usize; 2],
+    /// The same for people.
+    pinning: String,
+    rounds: u32,
+    /// What the numbers are.
+    method: &'static str,
+}
+
+impl Head {
+    fn new(subject: &'static str, options: &Options, pair: Pair) -> Head {
+        Head {
+            subject,
+            machine: Machine::here(),
+            cpus: [pair.a, pair.b],
+            pinning: pair.describe(),
+            rounds: options.rounds(),
+            method: "one-way latency = half a ping-pong round trip; median over interleaved rounds \
+                     of each round's median; ratios are medians of per-round ratios",
+        }
+    }
+
+    fn print(&self) {
+        crate::text::emit(&format!(
+            "{}\npinned: {}; {} rounds\n\n",
+            self.machine.describe(),
+            self.pinning,
+            self.rounds
+        ));
+    }
+}
+
+/// Runs the measurement that was asked for.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.subject {
+        Subject::Raw(options) => raw::run(options),
+        Subject::Vmmc(options) => self::vmmc::run(options),
+    }
+}

@@ -1,0 +1,369 @@
+//! `shrimp stat`: what the daemon and its clients are doing, without disturbing them.
+//!
+//! The daemon is asked once for its snapshot; the counters of each client are then read from
+//! the page it shares, so no client does anything for it.
+
+mod human;
+mod prometheus;
+
+use crate::client::Daemon;
+use crate::exit::Failure;
+use crate::text;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+use vmmc::config::Config;
+use vmmc::control::connect;
+use vmmc::control::message::{
+    ClientInfo, ConnectionInfo, ConnectionState, NotPairedReason, Role, Snapshot,
+};
+
+/// Show processes, exports, links, TCP connections and counters
+///
+/// Every registered TCP connection is listed, upgraded or not, with the reason if not. Users see
+/// what is theirs; the daemon's own user and root see everything.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Print JSON; the field "schema" changes when the shape does
+    #[arg(long, conflicts_with = "prometheus")]
+    json: bool,
+    /// Print in the Prometheus text format
+    #[arg(long)]
+    prometheus: bool,
+    /// Print again every SECONDS until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    watch: Option<u64>,
+    /// Show every counter, also those that are zero
+    #[arg(short, long)]
+    all: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  shrimp stat
+  shrimp stat --watch 1
+  shrimp stat --json | jq '.connections[] | select(.upgraded | not) | .reason'
+  shrimp stat --prometheus > /var/lib/node_exporter/vmmc.prom
+
+Never starts a daemon. Exit code: 0, 3 no daemon is running, 4 it refused or did not answer.";
+
+/// Version of the JSON.
+const SCHEMA: u32 = 1;
+
+/// Everything, in the shape of the JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: u32,
+    daemon: DaemonPart,
+    clients: Vec<ClientPart>,
+    exports: Vec<ExportPart>,
+    links: Vec<LinkPart>,
+    connections: Vec<ConnectionPart>,
+}
+
+#[derive(Debug, Serialize)]
+struct DaemonPart {
+    pid: u32,
+    uid: u32,
+    version: String,
+    uptime_s: u64,
+    socket: String,
+    wake_cost_ns: u64,
+    ring_len_bytes: u32,
+    counters: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct ClientPart {
+    client: u64,
+    pid: u32,
+    uid: u32,
+    /// `process`, `sockets` or `tool`.
+    role: &'static str,
+    program: String,
+    exports: u32,
+    imports: u32,
+    connections: u32,
+    /// Empty for tools.
+    counters: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExportPart {
+    export: u64,
+    /// The text, or `#number`.
+    name: String,
+    bytes: u64,
+    client: u64,
+    pid: u32,
+    importers: u32,
+    needs_token: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct LinkPart {
+    link: u64,
+    export: u64,
+    importer: u64,
+    rights: Vec<&'static str>,
+    sends: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ConnectionPart {
+    cookie: u64,
+    client: u64,
+    /// 0 when the client has gone meanwhile.
+    pid: u32,
+    program: String,
+    local: String,
+    remote: String,
+    upgraded: bool,
+    /// `upgraded`, `waiting`, `plain`.
+    state: &'static str,
+    /// Why it is plain; a word for programs.
+    reason: Option<&'static str>,
+    /// The same for people.
+    why: Option<String>,
+    ring_bytes: u64,
+}
+
+/// Prints once, or again and again.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let config = Config::from_env()?;
+    let path = connect::socket_path(&config);
+    loop {
+        let report = collect(&path)?;
+        let output = if args.json {
+            serde_json::to_string_pretty(&report)
+                .map_or_else(|error| error.to_string(), |text| text + "\n")
+        } else if args.prometheus {
+            prometheus::render(&report)
+        } else {
+            human::render(&report, args.all)
+        };
+        let Some(seconds) = args.watch else {
+            text::emit(&output);
+            return Ok(());
+        };
+        use std::io::IsTerminal;
+        let wipe = !args.json && !args.prometheus && std::io::stdout().is_terminal();
+        text::emit(&format!("{}{output}", if wipe { "\x1b[H\x1b[2J" } else { "" }));
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
+}
+
+/// Asks the daemon at `path` and reads its clients' pages.
+fn collect(path: &Path) -> Result<Report, Failure> {
+    let mut daemon = Daemon::connect(path)?;
+    let snapshot = daemon.snapshot()?;
+    let mut clients = Vec::new();
+    for client in &snapshot.clients {
+        let counters = daemon.counters(client)?.unwrap_or_default();
+        clients.push(client_part(client, counters));
+    }
+    let welcome = daemon.welcome;
+    Ok(Report {
+        schema: SCHEMA,
+        connections: snapshot
+            .connections
+            .iter()
+            .map(|one| connection_part(one, &snapshot))
+            .collect(),
+        exports: snapshot
+            .exports
+            .iter()
+            .map(|export| ExportPart {
+                export: export.export.0,
+                name: match &export.name {
+                    vmmc::id::Name::Number(number) => format!("#{number}"),
+                    vmmc::id::Name::Text(text) => text.clone(),
+                },
+                bytes: export.len,
+                client: export.exporter.client.0,
+                pid: export.exporter.pid,
+                importers: export.importers,
+                needs_token: export.needs_token,
+            })
+            .collect(),
+        links: snapshot
+            .links
+            .iter()
+            .map(|link| LinkPart {
+                link: link.link.0,
+                export: link.export.0,
+                importer: link.importer.0,
+                rights: rights(link.rights),
+                sends: link.sends,
+                bytes: link.bytes,
+            })
+            .collect(),
+        daemon: DaemonPart {
+            pid: snapshot.pid,
+            uid: snapshot.uid,
+            version: snapshot.version,
+            uptime_s: snapshot.uptime_s,
+            socket: path.display().to_string(),
+            wake_cost_ns: welcome.wake_cost_ns,
+            ring_len_bytes: welcome.ring_len,
+            counters: snapshot.counters.into_iter().collect(),
+        },
+        clients,
+    })
+}
+
+fn rights(rights: vmmc::id::Rights) -> Vec<&'static str> {
+    use vmmc::id::Rights;
+    [(Rights::WRITE, "write"), (Rights::READ, "read"), (Rights::BIND, "bind")]
+        .into_iter()
+        .filter(|(right, _)| rights.contains(*right))
+        .map(|(_, name)| name)
+        .collect()
+}
+
+fn client_part(client: &ClientInfo, counters: Vec<(String, u64)>) -> ClientPart {
+    ClientPart {
+        client: client.peer.client.0,
+        pid: client.peer.pid,
+        uid: client.peer.uid,
+        role: match client.role {
+            Role::Process => "process",
+            Role::Sockets => "sockets",
+            Role::Tool => "tool",
+        },
+        program: printable(&client.program),
+        exports: client.exports,
+        imports: client.imports,
+        connections: client.connections,
+        counters: counters.into_iter().collect(),
+    }
+}
+
+fn connection_part(connection: &ConnectionInfo, snapshot: &Snapshot) -> ConnectionPart {
+    let owner = snapshot.clients.iter().find(|client| client.peer.client == connection.client);
+    let (state, reason, why) = match connection.state {
+        ConnectionState::Waiting => ("waiting", None, None),
+        ConnectionState::Paired => ("upgraded", None, None),
+        ConnectionState::Plain(reason) => ("plain", Some(word(reason)), Some(reason.to_string())),
+    };
+    ConnectionPart {
+        cookie: connection.cookie,
+        client: connection.client.0,
+        pid: owner.map_or(0, |client| client.peer.pid),
+        program: owner.map_or_else(String::new, |client| printable(&client.program)),
+        local: printable(&connection.local),
+        remote: printable(&connection.remote),
+        upgraded: connection.state == ConnectionState::Paired,
+        state,
+        reason,
+        why,
+        ring_bytes: connection.ring_bytes,
+    }
+}
+
+/// A word for programs, which stays when the text for people is improved.
+fn word(reason: NotPairedReason) -> &'static str {
+    match reason {
+        NotPairedReason::NoPartner => "no_partner",
+        NotPairedReason::NotEstablished => "not_established",
+        NotPairedReason::OtherNamespace => "other_namespace",
+        NotPairedReason::Policy => "policy",
+        NotPairedReason::Quota => "quota",
+        NotPairedReason::Conflict => "conflict",
+        NotPairedReason::OtherVersion => "other_version",
+        NotPairedReason::Resources => "resources",
+    }
+}
+
+/// A text that a client chose, safe for a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmmc::id::{ClientId, PeerInfo};
+
+    pub(super) fn report() -> Report {
+        let peer = PeerInfo { client: ClientId(3), pid: 42, uid: 0, gid: 0 };
+        let client = ClientInfo {
+            peer,
+            role: Role::Sockets,
+            program: "evil\x1b[2J".into(),
+            exports: 0,
+            imports: 0,
+            connections: 2,
+        };
+        let connection = |state| ConnectionInfo {
+            cookie: 9,
+            client: ClientId(3),
+            local: "127.0.0.1:1".into(),
+            remote: "127.0.0.1:2".into(),
+            ring_bytes: 4096,
+            state,
+        };
+        let snapshot = Snapshot { clients: vec![client.clone()], ..Snapshot::default() };
+        Report {
+            schema: SCHEMA,
+            daemon: DaemonPart {
+                pid: 1,
+                uid: 0,
+                version: "0.1.0".into(),
+                uptime_s: 3661,
+                socket: "/tmp/x".into(),
+                wake_cost_ns: 20_000,
+                ring_len_bytes: 65536,
+                counters: BTreeMap::from([("paired".to_owned(), 1)]),
+            },
+            clients: vec![client_part(&client, vec![("sends".into(), 5), ("reads".into(), 0)])],
+            exports: vec![],
+            links: vec![],
+            connections: vec![
+                connection_part(&connection(ConnectionState::Paired), &snapshot),
+                connection_part(
+                    &connection(ConnectionState::Plain(NotPairedReason::NoPartner)),
+                    &snapshot,
+                ),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_connection_that_is_not_upgraded_says_why() {
+        let text = human::render(&report(), false);
+        assert!(text.contains("upgraded"), "{text}");
+        assert!(text.contains("the other end takes no part"), "{text}");
+    }
+
+    #[test]
+    fn a_clients_own_words_cannot_reach_the_terminal_raw() {
+        assert!(!human::render(&report(), false).contains('\x1b'));
+        assert!(!prometheus::render(&report()).contains('\x1b'));
+    }
+
+    #[test]
+    fn counters_that_are_zero_are_shown_only_when_asked_for() {
+        assert!(!human::render(&report(), false).contains("reads"));
+        assert!(human::render(&report(), true).contains("reads"));
+    }
+
+    #[test]
+    fn prometheus_lines_have_one_type_line_per_metric() {
+        let text = prometheus::render(&report());
+        let types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let mut unique = types.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(types.len(), unique.len(), "{text}");
+        assert!(text.contains("vmmc_client_sends_total{client=\"3\""), "{text}");
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (_, value) = line.rsplit_once(' ').expect("name and value");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Flag words: how the other side learns that data is there (V17).
+//!
+//! A flag is stored with release after the data and loaded with acquire, so whoever sees the flag
+//! sees the data. [`Flag::signal`] also wakes the other side if it sleeps, which is the only thing
+//! here that can cost a system call.
+
+use crate::binding::Binding;
+use crate::error::{Closed, NotGranted, SendError, WaitError};
+use crate::export::Export;
+use crate::id::Rights;
+use crate::import::Import;
+use crate::sync::Ordering;
+use crate::transport::Outgoing;
+use crate::word::Word;
+use std::time::Duration;
+
+/// Whose flag it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side<'a> {
+    Export(&'a Export),
+    Import(&'a Import),
+    Binding(&'a Binding),
+}
+
+/// A word of an export, an import or a binding. Any number of threads may use it.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag<'a, W> {
+    word: W,
+    side: Side<'a>,
+}
+
+impl<'a, W: Word + Copy> Flag<'a, W> {
+    pub(crate) fn new(word: W, side: Side<'a>) -> Self {
+        Flag { word, side }
+    }
+
+    /// The present value, with acquire: what was written before the flag is visible after this.
+    ///
+    /// # Errors
+    /// [`NotGranted`] on an import without [`Rights::READ`] (V3).
+    #[inline]
+    pub fn load(&self) -> Result<W::Value, NotGranted> {
+        if let Side::Import(import) = self.side {
+            import.inner().need(Rights::READ)?;
+        }
+        Ok(self.word.load(Ordering::Acquire))
+    }
+
+    /// Stores with release: whoever sees the value sees what this thread wrote and sent before. Wakes
+    /// nobody; for receivers that are known to poll, and for all but the last of several flags.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    #[inline]
+    pub fn store(&self, value: W::Value) -> Result<(), SendError> {
+        match self.side {
+            Side::Export(export) => {
+                export.node().local.check()?;
+                self.word.store(value, Ordering::Release);
+                Ok(())
+            }
+            Side::Import(import) => {
+                let inner = import.inner();
+                inner.may_send()?;
+                Ok(inner.link.store(self.word, value)?)
+            }
+            Side::Binding(binding) => {
+                binding.inner().local.check()?;
+                binding.inner().link.check_open()?;
+                self.word.store(value, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+
+    /// [`Flag::store`], then wakes the other side if it sleeps: importers if this is an export's
+    /// flag, the exporter if it is an import's or a binding's. A fence when it is awake; one system call per sleep of
+    /// the receiver.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    #[inline]
+    pub fn signal(&self, value: W::Value) -> Result<(), SendError> {
+        self.store(value)?;
+        match self.side {
+            Side::Export(export) => export.inner().wake_importers(),
+            Side::Import(import) => drop(import.inner().peer.wake()),
+            Side::Binding(binding) => drop(binding.inner().peer.wake()),
+        }
+        Ok(())
+    }
+
+    /// Waits until `done` accepts the value, and returns it. Spins and then sleeps by the node's policy;
+    /// handlers of notifications may run in this thread before it sleeps.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`]; [`WaitError::Closed`] when the other side is gone: for an
+    /// import or binding, when its link closes; for an export, when an importer died or
+    /// misbehaved and no wait has reported that yet (an orderly unimport ends no wait).
+    /// [`WaitError::NotGranted`] on an import without [`Rights::READ`].
+    pub fn wait_until(
+        &self,
+        mut done: impl FnMut(W::Value) -> bool,
+        timeout: Option<Duration>,
+    ) -> Result<W::Value, WaitError> {
+        // Look for the end first and at the word second: a peer that stores and then dies has
+        // stored.
+        let mut look = |end: Option<Closed>| {
+            let value = self.word.load(Ordering::Acquire);
+            match end {
+                _ if done(value) => Some(Ok(value)),
+                Some(end) => Some(Err(WaitError::Closed(end))),
+                None => None,
+            }
+        };
+        match self.side {
+            Side::Export(export) => {
+                let inner = export.inner();
+                let reported = inner.ends_reported();
+                export.node().wait_for(
+                    timeout,
+                    |cpu| inner.shares_cpu(cpu),
+                    || {
+                        if inner.has_end_since(reported) {
+                            let found = look(inner.last_end())?;
+                            if found.is_err() {
+                                inner.report_ends();
+                            }
+                            return Some(found);
+                        }
+                        look(None)
+                    },
+                )
+            }
+            Side::Import(import) => {
+                import.inner().need(Rights::READ)?;
+                let inner = import.inner();
+                let shares = |cpu| inner.peer.was_on(cpu);
+                import.node().wait_for(timeout, shares, || look(inner.link.check_open().err()))
+            }
+            Side::Binding(binding) => {
+                let inner = binding.inner();
+                let shares = |cpu| inner.peer.was_on(cpu);
+                binding.node().wait_for(timeout, shares, || look(inner.link.check_open().err()))
+            }
+        }
+    }
+}

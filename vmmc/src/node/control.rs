@@ -1,0 +1,402 @@
+//! Requests to the daemon and their answers.
+//!
+//! The thread that asks also reads: it takes the *reader* lock and receives messages, its own answer and
+//! everybody else's, until its answer is among them. That saves a hand-over between threads per
+//! request, which costs more than the daemon does. The control thread reads when nobody else
+//! does. Messages are handled in the order in which they came, by whoever holds the reader lock.
+//!
+//! A request stays in the table of pending ones until it is answered, so after a loss of the daemon it
+//! is simply sent again to the next one.
+
+use super::NodeInner;
+use super::post::Post;
+use crate::config::Config;
+use crate::control::connect::{ConnectError, Connection, LinkError, SETUP_TIMEOUT};
+use crate::control::message::{Hello, Refusal, Request, Resume, Role, Welcome};
+use crate::error::{DaemonError, SystemError};
+use crate::export::{ExportDraft, ExportInner};
+use crate::id::RequestId;
+use crate::import::{ImportDraft, ImportInner};
+use crate::local::Local;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sys::Fd;
+use crate::sys::memfd::SegmentError;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// This process's end of the conversation.
+#[derive(Debug)]
+pub(crate) struct Control {
+    state: Mutex<State>,
+    /// Something in `state` changed.
+    pub(super) changed: Condvar,
+    /// Held by the thread that receives.
+    reader: Mutex<()>,
+    role: Role,
+    program: String,
+}
+
+#[derive(Debug)]
+struct State {
+    connection: Option<Arc<Post>>,
+    welcome: Welcome,
+    pending: HashMap<RequestId, Pending>,
+    next_request: u64,
+    /// Set once, by the drop of the node.
+    shut: bool,
+    /// When the daemon was lost, while it is.
+    lost: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Waiting(Call),
+    /// Boxed: there are many kinds of answer, and few at a time.
+    Done(Box<Answer>),
+}
+
+/// A request that was not answered yet, with all it takes to send it again.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) request: Request,
+    pub(crate) fds: Vec<Arc<Fd>>,
+    pub(crate) draft: Draft,
+    /// When it was first sent.
+    since: Instant,
+}
+
+/// What is made of the answer.
+#[derive(Debug)]
+pub(crate) enum Draft {
+    Export(Box<ExportDraft>),
+    Import(Box<ImportDraft>),
+    /// Announced again to a daemon that forgot it.
+    RestoreExport(Arc<ExportInner>),
+    /// Claimed again from a daemon that forgot it.
+    RestoreImport(Arc<ImportInner>),
+    Plain,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Exported(Arc<ExportInner>),
+    Imported(Arc<ImportInner>),
+    Done,
+    Listing { file: Fd, len: u64 },
+    Refused(Refusal),
+    Failed(Failure),
+}
+
+/// Why there is no answer, or none that can be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    #[error(transparent)]
+    System(#[from] SystemError),
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+}
+
+impl Call {
+    /// Leaves an import only what remains of its timeout.
+    fn age(&mut self) {
+        if let Request::Import { timeout_ms, .. } = &mut self.request {
+            if *timeout_ms != u32::MAX {
+                let passed = u32::try_from(self.since.elapsed().as_millis()).unwrap_or(u32::MAX);
+                *timeout_ms = timeout_ms.saturating_sub(passed);
+            }
+        }
+        self.since = Instant::now();
+    }
+}
+
+impl Control {
+    /// Connects and introduces this process.
+    pub(crate) fn connect(
+        config: &Config,
+        local: &Local,
+        role: Role,
+        program: String,
+    ) -> Result<(Control, Welcome), ConnectError> {
+        let (connection, welcome) = introduce(config, local, role, &program, None)?;
+        let state = State {
+            connection: Some(Arc::new(Post::new(connection))),
+            welcome,
+            pending: HashMap::new(),
+            next_request: 1,
+            shut: false,
+            lost: None,
+        };
+        let control = Control {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            reader: Mutex::new(()),
+            role,
+            program,
+        };
+        Ok((control, welcome))
+    }
+
+    /// Connects again to whatever daemon there is now.
+    pub(super) fn connect_again(
+        &self,
+        config: &Config,
+        local: &Local,
+    ) -> Result<(Connection, Welcome), ConnectError> {
+        let before = self.welcome();
+        let resume = Resume { client: before.client, session: before.session };
+        introduce(config, local, self.role, &self.program, Some(resume))
+    }
+
+    pub(crate) fn welcome(&self) -> Welcome {
+        self.state.lock().welcome
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.state.lock().connection.is_some()
+    }
+
+    /// The connection, `None` while the daemon is lost.
+    pub(super) fn connection(&self) -> Option<Arc<Post>> {
+        self.state.lock().connection.clone()
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.state.lock().shut
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        !self.state.lock().pending.is_empty()
+    }
+
+    /// Ends the conversation: the daemon sees it at once, and so does the control thread.
+    pub(crate) fn shut(&self) {
+        let mut state = self.state.lock();
+        state.shut = true;
+        if let Some(connection) = state.connection.take() {
+            let _ = rustix::net::shutdown(connection.connection(), rustix::net::Shutdown::Both);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Says something that has no answer. Lost with the daemon, which then forgets its subject too.
+    /// Not for the reader; see [`Post`].
+    pub(crate) fn tell(&self, request: Request) {
+        if let Some(post) = self.connection() {
+            post.send(request, Vec::new());
+            post.see_off();
+        }
+    }
+
+    /// Asks: enters the request into the table and sends it. Not for the reader; see [`Post`].
+    pub(crate) fn ask(
+        &self,
+        make: impl FnOnce(RequestId) -> Request,
+        fds: Vec<Arc<Fd>>,
+        draft: Draft,
+    ) -> RequestId {
+        let id = self.ask_at_once(make, fds, draft);
+        self.see_off();
+        id
+    }
+
+    /// Waits until what is queued for the daemon has gone.
+    fn see_off(&self) {
+        if let Some(post) = self.connection() {
+            post.see_off();
+        }
+    }
+
+    /// [`Control::ask`] for the reader.
+    pub(super) fn ask_at_once(
+        &self,
+        make: impl FnOnce(RequestId) -> Request,
+        fds: Vec<Arc<Fd>>,
+        draft: Draft,
+    ) -> RequestId {
+        let mut state = self.state.lock();
+        let id = RequestId(state.next_request);
+        state.next_request += 1;
+        let call = Call { request: make(id), fds, draft, since: Instant::now() };
+        // Sent under the lock, so that a resend after a reconnection cannot overtake it.
+        if let Some(post) = &state.connection {
+            send_call(post, &call);
+        }
+        state.pending.insert(id, Pending::Waiting(call));
+        self.changed.notify_all(); // a control thread without a daemon tries again at once
+        id
+    }
+
+    /// The answer to a request, waiting until `deadline`; `None` when it is not there by then. While
+    /// the daemon is lost, waits for its return, [`SETUP_TIMEOUT`] at most.
+    pub(crate) fn answer(
+        &self,
+        node: &NodeInner,
+        id: RequestId,
+        deadline: Option<Instant>,
+    ) -> Option<Answer> {
+        let answer = self.receive_answer(node, id, deadline);
+        // Messages that this thread has handled as the reader may have called for others.
+        self.see_off();
+        answer
+    }
+
+    fn receive_answer(
+        &self,
+        node: &NodeInner,
+        id: RequestId,
+        deadline: Option<Instant>,
+    ) -> Option<Answer> {
+        loop {
+            let mut state = self.state.lock();
+            if let Some(Pending::Done(_)) = state.pending.get(&id) {
+                return match state.pending.remove(&id) {
+                    Some(Pending::Done(answer)) => Some(*answer),
+                    _ => None,
+                };
+            }
+            if state.shut {
+                state.pending.remove(&id);
+                let gone = DaemonError::Gone { waited: SETUP_TIMEOUT };
+                return Some(Answer::Failed(gone.into()));
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return None;
+            }
+            let connection = state.connection.clone();
+            if let (Some(connection), Some(reader)) = (connection, self.reader.try_lock()) {
+                drop(state);
+                connection.wait(deadline);
+                self.receive_all(node, &connection, &reader);
+                continue;
+            }
+            let give_up = state.lost.map(|since| since + SETUP_TIMEOUT);
+            if give_up.is_some_and(|at| Instant::now() >= at) {
+                state.pending.remove(&id);
+                let gone = DaemonError::Gone { waited: SETUP_TIMEOUT };
+                return Some(Answer::Failed(gone.into()));
+            }
+            let until = match (deadline, give_up) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            drop(self.changed.wait(state, until));
+        }
+    }
+
+    /// Asks and waits for the answer.
+    pub(crate) fn call(&self, node: &NodeInner, make: impl FnOnce(RequestId) -> Request) -> Answer {
+        let id = self.ask(make, Vec::new(), Draft::Plain);
+        match self.answer(node, id, None) {
+            Some(answer) => answer,
+            None => unreachable!("no deadline was given"),
+        }
+    }
+
+    /// Forgets a request whose answer nobody waits for. Returns the answer if it is there.
+    pub(crate) fn abandon(&self, id: RequestId) -> Option<Answer> {
+        match self.state.lock().pending.remove(&id) {
+            Some(Pending::Done(answer)) => Some(*answer),
+            _ => None,
+        }
+    }
+
+    /// The call that an answer belongs to. `None`: nobody waits for it any more.
+    pub(super) fn take_call(&self, id: RequestId) -> Option<Call> {
+        let mut state = self.state.lock();
+        match state.pending.remove(&id)? {
+            Pending::Waiting(call) => Some(call),
+            done => {
+                state.pending.insert(id, done);
+                None
+            }
+        }
+    }
+
+    pub(super) fn complete(&self, id: RequestId, answer: Answer) {
+        self.state.lock().pending.insert(id, Pending::Done(Box::new(answer)));
+        self.changed.notify_all();
+    }
+
+    /// The control thread's turn: handles what has arrived, unless another thread is at it.
+    pub(super) fn receive(&self, node: &NodeInner, connection: &Arc<Post>) {
+        let reader = self.reader.lock();
+        self.receive_all(node, connection, &reader);
+    }
+
+    fn receive_all(&self, node: &NodeInner, connection: &Arc<Post>, _reader: &MutexGuard<'_, ()>) {
+        loop {
+            match connection.connection().try_receive() {
+                Ok(incoming) => node.handle(connection, incoming),
+                Err(LinkError::WouldBlock) => return,
+                Err(_) => return self.lose(connection),
+            }
+        }
+    }
+
+    /// The connection is at its end, or makes no sense: the daemon is lost.
+    fn lose(&self, connection: &Arc<Post>) {
+        let mut state = self.state.lock();
+        if !state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            return; // noticed already
+        }
+        state.connection = None;
+        state.lost = Some(Instant::now());
+        // Withdrawing from a daemon that is gone is done: its successor never hears of the export.
+        for pending in state.pending.values_mut() {
+            if let Pending::Waiting(Call { request: Request::Unexport { .. }, .. }) = pending {
+                *pending = Pending::Done(Box::new(Answer::Done));
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Goes on with another connection: pending requests are sent again, in order.
+    pub(super) fn found(&self, connection: Arc<Post>, welcome: Welcome) {
+        let mut state = self.state.lock();
+        let mut again: Vec<_> = state.pending.iter_mut().collect();
+        again.sort_by_key(|(id, _)| **id);
+        for (_, pending) in again {
+            if let Pending::Waiting(call) = pending {
+                call.age();
+                send_call(&connection, call);
+            }
+        }
+        if !state.shut {
+            state.connection = Some(connection);
+        }
+        state.welcome = welcome;
+        state.lost = None;
+        self.changed.notify_all();
+    }
+
+    /// Sleeps until something changes or `deadline`, while the daemon is lost.
+    pub(super) fn idle_until(&self, deadline: Instant) {
+        let state = self.state.lock();
+        if !state.shut && state.connection.is_none() {
+            drop(self.changed.wait(state, Some(deadline)));
+        }
+    }
+}
+
+fn send_call(post: &Post, call: &Call) {
+    post.send(call.request.clone(), call.fds.clone());
+}
+
+fn introduce(
+    config: &Config,
+    local: &Local,
+    role: Role,
+    program: &str,
+    resume: Option<Resume>,
+) -> Result<(Connection, Welcome), ConnectError> {
+    let connection = Connection::open(config)?;
+    let hello = Hello { role, program: program.to_owned(), resume };
+    let fds = [local.page.file().as_fd(), local.hub.bell().write_end().as_fd()];
+    let welcome = connection.hello(hello, &fds)?;
+    Ok((connection, welcome))
+}

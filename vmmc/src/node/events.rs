@@ -1,0 +1,290 @@
+//! What the daemon says, acted upon. Runs in whichever thread holds the reader lock, in order.
+
+use super::NodeInner;
+use super::control::{Answer, Call, Draft, Failure};
+use super::post::Post;
+use crate::control::connect::Incoming;
+use crate::control::message::{CloseReason, Event, Request};
+use crate::counters::index as count;
+use crate::error::DaemonError;
+use crate::export::{ExportInner, IncomingLink};
+use crate::id::{ExportId, LinkId, PeerInfo, RequestId, Rights};
+use crate::import::{ImportDraft, ImportInner};
+use crate::notify::Faulty;
+use crate::peer::Peer;
+use crate::sync::Ordering;
+use crate::sys::memfd;
+use crate::sys::packet::Fds;
+use crate::transport::shm::outgoing::Granted;
+use crate::transport::shm::{ShmIncoming, ShmOutgoing};
+use std::sync::{Arc, Weak};
+
+/// The fields of [`Event::Imported`] and [`Event::LinkOpened`] that both have.
+struct Opened {
+    link: LinkId,
+    export: ExportId,
+    rights: Rights,
+    peer: PeerInfo,
+    introduces: bool,
+}
+
+fn nonsense(what: &'static str) -> Answer {
+    Answer::Failed(DaemonError::Nonsense { what }.into())
+}
+
+impl NodeInner {
+    pub(super) fn handle(&self, post: &Post, incoming: Incoming) {
+        let Incoming { event, mut fds } = incoming;
+        match event {
+            Event::Exported { request, export } => self.exported(request, export),
+            Event::Imported { request, link, export, len, rights, exporter, introduces } => {
+                let opened = Opened { link, export, rights, peer: exporter, introduces };
+                self.imported(post, request, &opened, len, fds);
+            }
+            Event::LinkOpened { link, export, rights, importer, introduces } => {
+                let opened = Opened { link, export, rights, peer: importer, introduces };
+                let answer = match self.link_opened(&opened, fds) {
+                    Some(()) => Request::LinkReady { link },
+                    None => Request::CloseLink { link },
+                };
+                post.send(answer, Vec::new());
+            }
+            Event::LinkReady { link } => {
+                if let Some(import) = self.tables.lock().imports.get(&link) {
+                    import.ready.store(true, Ordering::Release);
+                }
+                // Whoever sleeps looks once more: the exporter may have stored before it knew us.
+                self.local.hub.wake_all();
+            }
+            Event::LinkClosed { link, reason } => self.link_closed(link, reason),
+            Event::Unexported { request } | Event::Done { request } => {
+                if self.control.take_call(request).is_some() {
+                    self.control.complete(request, Answer::Done);
+                }
+            }
+            Event::Refused { request, refusal } => self.refused(request, refusal),
+            Event::Listing { request, len } => {
+                if self.control.take_call(request).is_some() {
+                    let answer = match fds.take() {
+                        Some(file) => Answer::Listing { file, len },
+                        None => nonsense("a listing without its file"),
+                    };
+                    self.control.complete(request, answer);
+                }
+            }
+            // Not for this kind of client.
+            Event::Welcome(_)
+            | Event::Page { .. }
+            | Event::Paired { .. }
+            | Event::NotPaired { .. }
+            | Event::HandOver { .. } => {}
+        }
+    }
+
+    fn exported(&self, request: RequestId, export: ExportId) {
+        match self.control.take_call(request).map(|call| call.draft) {
+            Some(Draft::Export(draft)) => {
+                let inner = Arc::new(ExportInner::new(export, *draft));
+                self.tables.lock().exports.insert(export, inner.clone());
+                self.local.meter.add(count::EXPORTS, 1);
+                self.control.complete(request, Answer::Exported(inner));
+            }
+            Some(Draft::RestoreExport(inner)) => self.export_restored(&inner, export),
+            Some(_) => self.control.complete(request, nonsense("Exported to another request")),
+            None => {}
+        }
+    }
+
+    fn refused(&self, request: RequestId, refusal: crate::control::message::Refusal) {
+        match self.control.take_call(request).map(|call| call.draft) {
+            Some(Draft::RestoreExport(_)) => {} // its links go on; its name belongs to another now
+            Some(Draft::RestoreImport(import)) => self.end_import(&import, CloseReason::PeerDied),
+            Some(_) => self.control.complete(request, Answer::Refused(refusal)),
+            None => {}
+        }
+    }
+
+    fn imported(&self, post: &Post, request: RequestId, opened: &Opened, len: u64, mut fds: Fds) {
+        let close = Request::CloseLink { link: opened.link };
+        let call = self.control.take_call(request);
+        match call {
+            Some(Call { draft: Draft::Import(draft), .. }) => {
+                let answer = match self.make_import(*draft, opened, len, &mut fds) {
+                    Ok(inner) => Answer::Imported(inner),
+                    Err(failure) => {
+                        post.send(close, Vec::new());
+                        Answer::Failed(failure)
+                    }
+                };
+                self.control.complete(request, answer);
+            }
+            Some(Call { draft: Draft::RestoreImport(import), .. }) => {
+                // Another exporter's memory of the same name is not the memory mapped here.
+                if opened.export == import.export && opened.peer.pid == import.peer.info.pid {
+                    self.import_restored(&import, opened.link);
+                } else {
+                    post.send(close, Vec::new());
+                    self.end_import(&import, CloseReason::PeerDied);
+                }
+            }
+            Some(_) => self.control.complete(request, nonsense("Imported to another request")),
+            // Cancelled while it was granted.
+            None => {
+                post.send(close, Vec::new());
+            }
+        }
+    }
+
+    fn make_import(
+        &self,
+        draft: ImportDraft,
+        opened: &Opened,
+        len: u64,
+        fds: &mut Fds,
+    ) -> Result<Arc<ImportInner>, Failure> {
+        let missing = |what| Failure::Daemon(DaemonError::Nonsense { what });
+        let file = fds.take().ok_or(missing("an import without its memory"))?;
+        let peer = self.peer(opened, fds).ok_or(missing("an import without its exporter"))?;
+        // The exporter made the file: its seals and length are checked here again.
+        memfd::verify(&file, len)?;
+        let len = usize::try_from(len).map_err(|_| missing("an import of impossible length"))?;
+        let granted = Granted { len, rights: opened.rights, peer: opened.peer };
+        let link = ShmOutgoing::new(draft.segment, file, granted, self.local.meter)?;
+        let parts = (draft.local, draft.spec, draft.segment_file, draft.handler);
+        let inner = Arc::new(ImportInner::new(opened.link, opened.export, link, peer, parts));
+        self.tables.lock().imports.insert(opened.link, inner.clone());
+        self.local.meter.add(count::IMPORTS, 1);
+        Ok(inner)
+    }
+
+    /// The other process of a link. The daemon introduces it with every link; one that we know
+    /// already is used on, so that a process is rung through one descriptor. Forgotten with its last
+    /// link.
+    fn peer(&self, opened: &Opened, fds: &mut Fds) -> Option<Arc<Peer>> {
+        let introduced = if opened.introduces { Some((fds.take()?, fds.take()?)) } else { None };
+        let client = opened.peer.client;
+        let known = self.tables.lock().peers.get(&client).and_then(Weak::upgrade);
+        // After a crash of the daemon the number may have gone to another process.
+        if let Some(peer) = known.filter(|peer| peer.info == opened.peer) {
+            return Some(peer);
+        }
+        let (page, bell) = introduced?;
+        let peer = Peer::new(opened.peer, &page, bell, self.local.clone()).ok().map(Arc::new)?;
+        let mut tables = self.tables.lock();
+        if tables.peers.len() >= 64 && tables.peers.len().is_power_of_two() {
+            tables.peers.retain(|_, peer| peer.strong_count() > 0);
+        }
+        tables.peers.insert(client, Arc::downgrade(&peer));
+        Some(peer)
+    }
+
+    /// `None`: the link is not acceptable, or its export is gone.
+    fn link_opened(&self, opened: &Opened, mut fds: Fds) -> Option<()> {
+        let segment = fds.take()?;
+        let peer = self.peer(opened, &mut fds)?;
+        let known = self.tables.lock().incoming.get(&opened.link).cloned();
+        if let Some((export, link)) = known {
+            if link.peer.info.pid == opened.peer.pid {
+                // Claimed again after a crash of the daemon: it lives on as it is.
+                link.confirmed.store(true, Ordering::Relaxed);
+                return Some(());
+            }
+            self.close_incoming(&export, &link, CloseReason::PeerDied);
+        }
+        let export = self.tables.lock().exports.get(&opened.export).cloned()?;
+        let Ok(shm) = ShmIncoming::open(&segment) else {
+            self.local.meter.add(count::PEER_FAULTS, 1);
+            return None;
+        };
+        let link = Arc::new(IncomingLink::new(opened.link, shm, peer, opened.rights));
+        export.add_link(&link);
+        let mut tables = self.tables.lock();
+        tables.incoming.insert(opened.link, (export.clone(), link.clone()));
+        if export.listens() {
+            let mut listening = (*tables.listening).clone();
+            listening.push((export, link));
+            tables.listening = Arc::new(listening);
+        }
+        drop(tables);
+        // Notifications may have been queued before we knew the link; waiters may count links.
+        self.local.hub.wake_all();
+        Some(())
+    }
+
+    fn link_closed(&self, link: LinkId, reason: CloseReason) {
+        // A process may import its own export: then both sides of a link are here, and the reason
+        // says which of them is addressed.
+        if reason != CloseReason::Unimported {
+            let import = self.tables.lock().imports.get(&link).cloned();
+            if let Some(import) = import {
+                self.end_import(&import, reason);
+            }
+        }
+        if reason != CloseReason::Unexported {
+            let incoming = self.tables.lock().incoming.get(&link).cloned();
+            if let Some((export, incoming)) = incoming {
+                self.close_incoming(&export, &incoming, reason);
+            }
+        }
+        self.local.hub.wake_all();
+    }
+
+    pub(super) fn end_import(&self, import: &Arc<ImportInner>, reason: CloseReason) {
+        if reason == CloseReason::PeerDied {
+            self.local.meter.add(count::PEER_DEATHS, 1);
+        }
+        import.link.end(reason);
+        self.tables.lock().imports.remove(&import.id());
+        self.inbox.import_closed(import, reason);
+        self.local.hub.wake_all();
+    }
+
+    /// Takes the last notifications of a link, queues its end, forgets it.
+    pub(crate) fn close_incoming(
+        &self,
+        export: &Arc<ExportInner>,
+        link: &Arc<IncomingLink>,
+        reason: CloseReason,
+    ) {
+        {
+            let mut tables = self.tables.lock();
+            if tables.incoming.remove(&link.id()).is_none() {
+                return; // done already
+            }
+            if export.listens() {
+                let mut listening = (*tables.listening).clone();
+                listening.retain(|(_, other)| !Arc::ptr_eq(other, link));
+                tables.listening = Arc::new(listening);
+            }
+        }
+        // What was sent before the end is delivered before it (V8). A full segment is all there
+        // can be, so the backlog may be passed by that much.
+        let mut reason = reason;
+        if export.listens() && self.inbox.collect(export, link, usize::MAX).is_err() {
+            self.local.meter.add(count::PEER_FAULTS, 1);
+            reason = CloseReason::PeerFault;
+        }
+        if reason == CloseReason::PeerDied {
+            self.local.meter.add(count::PEER_DEATHS, 1);
+        }
+        export.remove_link(link, reason);
+        self.inbox.incoming_closed(export, link, reason);
+    }
+
+    /// An importer wrote nonsense: its link ends, nobody else notices.
+    pub(crate) fn drop_faulty(&self, faulty: Faulty) {
+        let Faulty(export, link) = faulty;
+        self.local.meter.add(count::PEER_FAULTS, 1);
+        link.shm.set_state(crate::layout::link::REVOKED);
+        self.control.tell(Request::CloseLink { link: link.id() });
+        self.close_incoming(&export, &link, CloseReason::PeerFault);
+        self.local.hub.wake_all();
+    }
+
+    /// The exporter wrote nonsense into our link segment.
+    pub(crate) fn drop_faulty_import(&self, import: &Arc<ImportInner>) {
+        self.local.meter.add(count::PEER_FAULTS, 1);
+        self.control.tell(Request::CloseLink { link: import.id() });
+        self.end_import(import, CloseReason::PeerFault);
+    }
+}

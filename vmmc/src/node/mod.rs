@@ -1,0 +1,401 @@
+//! A process's access to the system: its connection to the daemon, its exports and imports.
+
+pub(crate) mod control;
+mod events;
+mod list;
+mod post;
+mod reconnect;
+mod threads;
+
+pub use threads::HandlerThread;
+pub(crate) use threads::spawn_quiet;
+
+use crate::config::{Config, WaitPolicy};
+use crate::control::connect::ConnectError;
+use crate::control::message::{Role, Welcome};
+use crate::counters::{Counters, index as count};
+use crate::error::{Forked, NotifyError, SystemError, WaitError, system};
+use crate::export::{ExportBuilder, ExportInner, IncomingLink};
+use crate::id::{ClientId, ExportId, LinkId, Name};
+use crate::import::{ImportBuilder, ImportInner};
+use crate::local::{Local, SPIN_SLICE};
+use crate::notify::Inbox;
+use crate::peer::Peer;
+use crate::region::Region;
+use crate::send::Engine;
+use crate::sync::Mutex;
+use crate::sys::membarrier;
+use crate::wait::{self, Spun};
+use control::Control;
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// A connected process. Cheap to clone; the connection ends with the last clone and the last
+/// export and import made from it.
+///
+/// All operations may be called from any thread. In a forked child they answer [`Forked`]; the child may
+/// connect anew.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub(crate) inner: Arc<NodeInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct NodeInner {
+    pub(crate) local: Arc<Local>,
+    pub(crate) config: Config,
+    pub(crate) policy: WaitPolicy,
+    pub(crate) control: Control,
+    pub(crate) tables: Mutex<Tables>,
+    pub(crate) inbox: Inbox,
+    pub(crate) engine: OnceLock<Engine>,
+    /// After a crash of the daemon: when importers must have claimed their links again.
+    claims_end: Mutex<Option<Instant>>,
+}
+
+/// What the daemon and we both know. Never locked while user code runs or while waiting.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) exports: HashMap<ExportId, Arc<ExportInner>>,
+    pub(crate) imports: HashMap<LinkId, Arc<ImportInner>>,
+    pub(crate) incoming: HashMap<LinkId, (Arc<ExportInner>, Arc<IncomingLink>)>,
+    pub(crate) peers: HashMap<ClientId, Weak<Peer>>,
+    /// Incoming links of exports that want notifications: what collecting looks at.
+    pub(crate) listening: Arc<Vec<(Arc<ExportInner>, Arc<IncomingLink>)>>,
+}
+
+/// Settings for a [`Node`] that are not the environment's.
+#[derive(Debug)]
+pub struct NodeBuilder {
+    config: Option<Config>,
+    program: Option<String>,
+}
+
+impl NodeBuilder {
+    /// Uses these settings and not the environment.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// Name of the program as `shrimp stat` shows it; by default the file name.
+    #[must_use]
+    pub fn program(mut self, name: impl Into<String>) -> Self {
+        self.program = Some(name.into());
+        self
+    }
+
+    /// Connects; see [`Node::connect`].
+    ///
+    /// # Errors
+    /// As [`Node::connect`].
+    pub fn connect(self) -> Result<Node, ConnectError> {
+        let config = match self.config {
+            Some(config) => config,
+            None => Config::from_env()?,
+        };
+        let os = |error: SystemError| ConnectError::System { call: error.call, errno: error.errno };
+        membarrier::register();
+        let local = Arc::new(Local::new().map_err(os)?);
+        let program = self.program.unwrap_or_else(program_name);
+        let (control, welcome) = Control::connect(&config, &local, Role::Process, program)?;
+        let policy = config.wait_policy(Duration::from_nanos(welcome.wake_cost_ns));
+        let inner = Arc::new(NodeInner {
+            local,
+            config,
+            policy,
+            control,
+            tables: Mutex::default(),
+            inbox: Inbox::default(),
+            engine: OnceLock::new(),
+            claims_end: Mutex::default(),
+        });
+        threads::start_control(&inner)
+            .map_err(|errno| ConnectError::System { call: "control thread", errno })?;
+        Ok(Node { inner })
+    }
+}
+
+fn program_name() -> String {
+    let name = std::env::current_exe()
+        .ok()
+        .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()))
+        .unwrap_or_default();
+    name.chars().take(15).collect()
+}
+
+impl Node {
+    /// Connects to the daemon that the environment names (see [`crate::config::TABLE`]), starting the
+    /// user's own if there is none. Blocks for milliseconds; makes a thread that listens to the
+    /// daemon.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect() -> Result<Node, ConnectError> {
+        Node::builder().connect()
+    }
+
+    /// Connects with settings of one's own.
+    #[must_use]
+    pub fn builder() -> NodeBuilder {
+        NodeBuilder { config: None, program: None }
+    }
+
+    /// Starts exporting a region: name it, say who may use it, and open it.
+    #[must_use]
+    pub fn export(&self, region: Region) -> ExportBuilder {
+        ExportBuilder::new(self.inner.clone(), region)
+    }
+
+    /// Starts importing what another process exports under `name`.
+    #[must_use]
+    pub fn import(&self, name: impl Into<Name>) -> ImportBuilder {
+        ImportBuilder::new(self.inner.clone(), name.into())
+    }
+
+    /// This process's number at the daemon.
+    #[must_use]
+    pub fn client(&self) -> ClientId {
+        self.inner.control.welcome().client
+    }
+
+    /// This process's counters; others see them through `shrimp stat`.
+    #[must_use]
+    pub fn counters(&self) -> Counters<'_> {
+        self.inner.local.meter.0
+    }
+
+    /// How this process waits.
+    #[must_use]
+    pub fn wait_policy(&self) -> WaitPolicy {
+        self.inner.policy
+    }
+
+    /// Runs the handlers of the notifications that have arrived, in this thread, without waiting.
+    /// Returns how many ran: 0 also while notifications are blocked, or a handler runs elsewhere.
+    pub fn dispatch(&self) -> usize {
+        if self.inner.local.check().is_err() {
+            return 0;
+        }
+        self.inner.local.hub.disarm_outside();
+        self.inner.dispatch()
+    }
+
+    /// Waits until `done` says so, running handlers in this thread meanwhile. `done` is asked at
+    /// every turn and should only look.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`], [`WaitError::Forked`].
+    pub fn run_until(
+        &self,
+        mut done: impl FnMut() -> bool,
+        timeout: Option<Duration>,
+    ) -> Result<(), WaitError> {
+        self.inner.wait_for(
+            timeout,
+            |_| false,
+            || {
+                if self.inner.inbox_has_work() {
+                    self.inner.dispatch();
+                }
+                done().then_some(Ok(()))
+            },
+        )
+    }
+
+    /// A descriptor for an event loop (epoll, poll, an async runtime): readable when there may be
+    /// notifications. The protocol is
+    ///
+    /// ```text
+    /// loop {
+    ///     node.dispatch();
+    ///     if node.arm()? { wait for the descriptor to be readable }
+    /// }
+    /// ```
+    ///
+    /// [`Node::arm`] says false when something has arrived meanwhile. Senders ring only while
+    /// armed, so an event loop that does not arm is not woken.
+    ///
+    /// # Errors
+    /// [`SystemError`] when there is no descriptor left; made at the first call.
+    pub fn as_fd(&self) -> Result<BorrowedFd<'_>, SystemError> {
+        self.inner.local.hub.bell().outside_fd()
+    }
+
+    /// Asks to be woken through [`Node::as_fd`]. True: sleep now. False: call [`Node::dispatch`]
+    /// first.
+    ///
+    /// # Errors
+    /// [`Forked`].
+    pub fn arm(&self) -> Result<bool, Forked> {
+        self.inner.local.check()?;
+        self.inner.local.hub.arm_outside();
+        self.inner.local.page.note_cpu();
+        self.inner.collect();
+        if self.inner.inbox.is_runnable() {
+            self.inner.local.hub.disarm_outside();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Runs handlers in a thread of its own, until the returned value is dropped.
+    ///
+    /// # Errors
+    /// [`SystemError`] when no thread can be made.
+    pub fn start_handler_thread(&self) -> Result<HandlerThread, SystemError> {
+        HandlerThread::start(&self.inner).map_err(system("handler thread"))
+    }
+
+    /// Blocks notifications of all buffers of this process; nests. They are queued meanwhile. A
+    /// handler that runs already in another thread goes on.
+    pub fn block_notifications(&self) {
+        self.inner.inbox.block();
+    }
+
+    /// Undoes one [`Node::block_notifications`]. Returns 0 when that only lowered the counter, and
+    /// a positive number when notifications are delivered from here on (also when none were
+    /// blocked). Handlers of queued ones run where handlers run: in a dispatch, a wait, or the
+    /// handler thread.
+    ///
+    /// # Errors
+    /// [`NotifyError::InHandler`]: a handler cannot undo its own automatic block.
+    pub fn unblock_notifications(&self) -> Result<u32, NotifyError> {
+        self.inner.local.check()?;
+        let unblocked = self.inner.inbox.unblock()?;
+        if unblocked > 0 {
+            self.inner.local.hub.wake_all();
+        }
+        Ok(unblocked)
+    }
+
+    /// Exports of this process: number, name, length, importers.
+    #[must_use]
+    pub fn exports(&self) -> Vec<crate::export::ExportSummary> {
+        let exports: Vec<_> = self.inner.tables.lock().exports.values().cloned().collect();
+        exports.iter().map(|export| export.summary()).collect()
+    }
+
+    /// Imports of this process: number, exporter, length, rights.
+    #[must_use]
+    pub fn imports(&self) -> Vec<crate::import::ImportSummary> {
+        let imports: Vec<_> = self.inner.tables.lock().imports.values().cloned().collect();
+        imports.iter().map(|import| import.summary()).collect()
+    }
+
+    /// Whether the daemon is there now. Existing links work without it.
+    #[must_use]
+    pub fn daemon_is_connected(&self) -> bool {
+        self.inner.control.is_connected()
+    }
+
+    /// What the daemon said when we connected last.
+    #[must_use]
+    pub fn welcome(&self) -> Welcome {
+        self.inner.control.welcome()
+    }
+}
+
+impl NodeInner {
+    /// Whether a dispatch could do something: a cheap look for spin loops.
+    pub(crate) fn inbox_has_work(&self) -> bool {
+        let listening = self.tables.lock().listening.clone();
+        listening.iter().any(|(_, link)| link.shm.has_news()) || self.inbox.is_runnable()
+    }
+
+    /// Moves arrived notifications from the segments to private memory.
+    pub(crate) fn collect(&self) -> bool {
+        let listening = self.tables.lock().listening.clone();
+        let mut any = false;
+        for (export, link) in listening.iter() {
+            match self.inbox.collect(export, link, self.config.notify_backlog) {
+                Ok(moved) => any |= moved,
+                Err(faulty) => self.drop_faulty(faulty),
+            }
+        }
+        any
+    }
+
+    pub(crate) fn dispatch(&self) -> usize {
+        if self.inbox.in_handler() {
+            return 0; // nothing is delivered before it returns
+        }
+        let mut delivered = 0;
+        loop {
+            let collected = self.collect();
+            let mut any = false;
+            while self.inbox.deliver_one() {
+                any = true;
+                delivered += 1;
+            }
+            if any || collected {
+                // Somebody may wait for just that, or for the end of the handler.
+                self.local.hub.wake_all();
+            }
+            if !any {
+                return delivered;
+            }
+        }
+    }
+
+    /// Waits until `look` finds something; `look` must not wait. Handlers run here before each
+    /// sleep. `shares_cpu` says whether a peer was last seen on a processor.
+    pub(crate) fn wait_for<T>(
+        &self,
+        timeout: Option<Duration>,
+        shares_cpu: impl Fn(u32) -> bool,
+        mut look: impl FnMut() -> Option<Result<T, WaitError>>,
+    ) -> Result<T, WaitError> {
+        self.local.check()?;
+        let deadline = wait::deadline_after(timeout);
+        let late = || WaitError::TimedOut { after: timeout.unwrap_or_default() };
+        loop {
+            let (policy, for_ever) = match self.policy {
+                WaitPolicy::Spin => (SPIN_SLICE, true),
+                policy => (policy, false),
+            };
+            let shares = || !for_ever && shares_cpu(self.local.page.note_cpu());
+            match wait::spin(policy, deadline, shares, &mut look) {
+                Spun::Found(found) => {
+                    self.local.meter.add(count::SPIN_HITS, 1);
+                    return found;
+                }
+                Spun::Late => return Err(late()),
+                Spun::Spent if for_ever => {
+                    self.dispatch();
+                    continue;
+                }
+                Spun::Spent => {}
+            }
+            let ticket = self.local.hub.prepare();
+            self.local.page.note_cpu();
+            if let Some(found) = look() {
+                return found;
+            }
+            let moved = self.collect();
+            if moved || (self.inbox.is_runnable() && !self.inbox.in_handler()) {
+                drop(ticket);
+                self.dispatch();
+                continue;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(late());
+            }
+            self.local.meter.add(count::SLEEPS, 1);
+            ticket.sleep(deadline).map_err(system("poll of the doorbell"))?;
+        }
+    }
+}
+
+impl Drop for NodeInner {
+    fn drop(&mut self) {
+        // In a forked child the connection is the parent's, and is not ours to shut.
+        if self.local.check().is_ok() {
+            self.control.shut();
+            self.local.hub.wake_all();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! After a loss of the daemon: find the next one, and tell it what we have.
+//!
+//! Links go on working meanwhile. A daemon that was replaced keeps our socket and we notice nothing; one
+//! that crashed has forgotten everything, so exports are announced and links claimed again under their old
+//! numbers, each side for itself (the protocol is told in `vmmc-daemon/src/resume.rs`). An importer whose
+//! exporter does not come back is refused; an exporter ends links that no importer has claimed in time.
+
+use super::NodeInner;
+use super::control::Draft;
+use super::post::Post;
+use crate::config::{Config, DaemonStart};
+use crate::control::connect::SETUP_TIMEOUT;
+
+use crate::control::message::CloseReason;
+use crate::counters::index as count;
+use crate::export::ExportInner;
+use crate::id::{ExportId, LinkId};
+use crate::import::ImportInner;
+use crate::sync::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// First and last pause between two attempts.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+
+/// How long importers may take to claim their links again. Longer than a restored import waits at
+/// the daemon: they may find it later than we did.
+const CLAIM_TIME: Duration = Duration::from_secs(5);
+
+impl NodeInner {
+    /// One attempt, and a pause if it failed. Called by the control thread until it succeeds.
+    pub(super) fn reconnect(&self) {
+        let mut pause = PAUSES.0;
+        while !self.control.is_shut() && !self.control.is_connected() {
+            // Starting a daemon is for those who need one: idle clients wait for somebody else's.
+            let needs_one = self.control.has_pending() || self.has_something_to_keep();
+            let config = match needs_one {
+                true => self.config.clone(),
+                false => Config { daemon: DaemonStart::Never, ..self.config.clone() },
+            };
+            match self.control.connect_again(&config, &self.local) {
+                Ok((connection, welcome)) => {
+                    self.local.meter.add(count::RECONNECTS, 1);
+                    let known = welcome.resumed;
+                    self.control.found(Arc::new(Post::new(connection)), welcome);
+                    if !known {
+                        self.doubt_links();
+                        self.announce();
+                    }
+                    self.local.hub.wake_all();
+                }
+                Err(_) => {
+                    self.control.idle_until(Instant::now() + pause);
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+            }
+        }
+    }
+
+    fn has_something_to_keep(&self) -> bool {
+        let tables = self.tables.lock();
+        !tables.exports.is_empty() || !tables.imports.is_empty()
+    }
+
+    /// Tells a daemon that knows nothing of us. The answers come as events.
+    fn announce(&self) {
+        let (exports, imports) = {
+            let tables = self.tables.lock();
+            let exports: Vec<_> = tables.exports.values().cloned().collect();
+            let imports: Vec<_> = tables.imports.values().cloned().collect();
+            (exports, imports)
+        };
+        for export in exports {
+            let (spec, len, old) = (export.spec.clone(), export.len as u64, export.id());
+            self.control.ask_at_once(
+                |request| spec.request(request, len, Some(old)),
+                vec![export.file.clone()],
+                Draft::RestoreExport(export),
+            );
+        }
+        for import in imports {
+            let (spec, old) = (import.spec.clone(), import.id());
+            self.control.ask_at_once(
+                |request| spec.request(request, SETUP_TIMEOUT.as_millis() as u32, Some(old)),
+                vec![import.segment_file.clone()],
+                Draft::RestoreImport(import),
+            );
+        }
+    }
+
+    /// From here on importers must claim their links.
+    fn doubt_links(&self) {
+        let tables = self.tables.lock();
+        for (_, link) in tables.incoming.values() {
+            link.confirmed.store(false, Ordering::Relaxed);
+        }
+        let until = Instant::now() + CLAIM_TIME;
+        *self.claims_end.lock() = (!tables.incoming.is_empty()).then_some(until);
+    }
+
+    /// When [`NodeInner::end_unclaimed`] has something to do.
+    pub(super) fn claims_end(&self) -> Option<Instant> {
+        *self.claims_end.lock()
+    }
+
+    /// Ends the links that nobody has claimed by now.
+    pub(super) fn end_unclaimed(&self) {
+        {
+            let mut end = self.claims_end.lock();
+            if end.is_none_or(|end| Instant::now() < end) {
+                return;
+            }
+            *end = None;
+        }
+        let links: Vec<_> = self.tables.lock().incoming.values().cloned().collect();
+        for (export, link) in links {
+            if !link.confirmed.load(Ordering::Relaxed) {
+                self.close_incoming(&export, &link, CloseReason::PeerDied);
+            }
+        }
+        self.local.hub.wake_all();
+    }
+
+    pub(super) fn export_restored(&self, export: &Arc<ExportInner>, id: ExportId) {
+        let mut tables = self.tables.lock();
+        if tables.exports.remove(&export.id()).is_some() {
+            export.set_id(id);
+            tables.exports.insert(id, export.clone());
+        }
+    }
+
+    pub(super) fn import_restored(&self, import: &Arc<ImportInner>, id: LinkId) {
+        let mut tables = self.tables.lock();
+        if tables.imports.remove(&import.id()).is_some() {
+            import.set_id(id);
+            tables.imports.insert(id, import.clone());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The threads that a node makes: one that listens to the daemon, one for handlers if wanted.
+
+use super::{Node, NodeInner};
+use crate::sync::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+/// Starts a thread with every signal blocked, so that it takes none from the program.
+pub(crate) fn spawn_quiet(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, rustix::io::Errno> {
+    // SAFETY: an all-zero signal set is a valid place for sigfillset to write.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `all` is writable.
+    unsafe { libc::sigfillset(&raw mut all) };
+    let mut before = all;
+    // SAFETY: both are valid sets. A thread inherits the mask of its maker at that moment.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let result = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    // SAFETY: `before` is the mask that was in force.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    result.map_err(|error| {
+        rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN)
+    })
+}
+
+/// The control thread: handles what the daemon says when no caller is listening, and finds the
+/// daemon again when it is lost. It keeps no node alive.
+pub(super) fn start_control(node: &Arc<NodeInner>) -> Result<(), rustix::io::Errno> {
+    let node = Arc::downgrade(node);
+    spawn_quiet("vmmc-control", move || while control_turn(&node) {}).map(drop)
+}
+
+/// False when the node is gone.
+fn control_turn(node: &Weak<NodeInner>) -> bool {
+    let Some((connection, deadline)) =
+        node.upgrade().map(|node| (node.control.connection(), node.claims_end()))
+    else {
+        return false;
+    };
+    match connection {
+        Some(connection) => {
+            // Without a strong reference, or the node could not end while the daemon is silent.
+            connection.wait(deadline);
+            let Some(node) = node.upgrade() else { return false };
+            node.control.receive(&node, &connection);
+            node.end_unclaimed();
+        }
+        None => {
+            let Some(node) = node.upgrade() else { return false };
+            if node.control.is_shut() {
+                return false;
+            }
+            node.reconnect();
+        }
+    }
+    true
+}
+
+/// Runs handlers until it is dropped; made by [`Node::start_handler_thread`].
+#[derive(Debug)]
+pub struct HandlerThread {
+    stop: Arc<AtomicBool>,
+    node: Weak<NodeInner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HandlerThread {
+    pub(super) fn start(node: &Arc<NodeInner>) -> Result<HandlerThread, rustix::io::Errno> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, node) = (stop.clone(), Arc::downgrade(node));
+        let local = node.upgrade().map(|node| node.local.clone());
+        let weak = node.clone();
+        let thread = spawn_quiet("vmmc-handlers", move || {
+            let Some(local) = local else { return };
+            loop {
+                // Asleep it holds the hub only: the node may end meanwhile, and wakes it then.
+                let ticket = local.hub.prepare();
+                let Some(node) = weak.upgrade() else { return };
+                if stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                if node.dispatch() > 0 {
+                    continue;
+                }
+                drop(node);
+                if weak.strong_count() == 0 || ticket.sleep(None).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(HandlerThread { stop, node, thread: Some(thread) })
+    }
+}
+
+impl Drop for HandlerThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let Some(node) = self.node.upgrade() else { return };
+        if node.local.check().is_err() {
+            return; // a forked child has no such thread
+        }
+        node.local.hub.wake_all();
+        let thread = self.thread.take();
+        // A handler may drop its own thread's handle: that thread cannot wait for itself.
+        if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+const _: fn() = || {
+    fn is_send_and_sync<T: Send + Sync>() {}
+    is_send_and_sync::<Node>();
+};

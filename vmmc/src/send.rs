@@ -1,0 +1,180 @@
+//! Non-blocking deliberate update: a helper thread that copies (V14).
+
+use crate::error::{SendError, SystemError, system};
+use crate::import::LinkOwner;
+use crate::node::{NodeInner, spawn_quiet};
+use crate::sync::{Condvar, Mutex, Ordering};
+use crate::transport::{Outgoing, TransportError};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// The helper thread of a process, made at the first non-blocking send.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    stop: bool,
+}
+
+/// A source of bytes whose type was forgotten; given back through `Any`.
+trait Source: Send {
+    fn bytes(&self) -> &[u8];
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+impl<B: AsRef<[u8]> + Send + 'static> Source for B {
+    fn bytes(&self) -> &[u8] {
+        self.as_ref()
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+struct Job {
+    owner: Arc<LinkOwner>,
+    offset: usize,
+    source: Box<dyn Source>,
+    ticket: Arc<Ticket>,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("offset", &self.offset).finish_non_exhaustive()
+    }
+}
+
+/// Where a finished transfer leaves its result and its source.
+#[derive(Default)]
+struct Ticket {
+    done: Mutex<Option<(Result<(), SendError>, Box<dyn Any + Send>)>>,
+    finished: Condvar,
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ticket")
+    }
+}
+
+/// A started send; see [`crate::Import::start_send`]. Dropping it does not stop the send.
+#[derive(Debug)]
+#[must_use]
+pub struct Completion<B> {
+    ticket: Arc<Ticket>,
+    source: PhantomData<B>,
+}
+
+impl<B: 'static> Completion<B> {
+    /// Whether the transfer is over; [`Completion::wait`] does not block then.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.ticket.done.lock().is_some()
+    }
+
+    /// Waits until the bytes are in the exporter's memory, and gives the source back. What this thread
+    /// sends after it comes after them.
+    ///
+    /// # Errors
+    /// See [`SendError`], with the source.
+    pub fn wait(self) -> Result<B, (SendError, B)> {
+        let mut done = self.ticket.done.lock();
+        let (result, source) = loop {
+            match done.take() {
+                Some(found) => break found,
+                None => done = self.ticket.finished.wait(done, None),
+            }
+        };
+        let source = match source.downcast::<B>() {
+            Ok(source) => *source,
+            Err(_) => unreachable!("the engine gives back what it was given"),
+        };
+        match result {
+            Ok(()) => Ok(source),
+            Err(error) => Err((error, source)),
+        }
+    }
+}
+
+impl Engine {
+    fn new() -> Result<Engine, SystemError> {
+        let shared = Arc::new(Shared::default());
+        let worker = shared.clone();
+        spawn_quiet("vmmc-engine", move || work(&worker)).map_err(system("engine thread"))?;
+        Ok(Engine { shared })
+    }
+
+    pub(crate) fn start<B: AsRef<[u8]> + Send + 'static>(
+        &self,
+        owner: Arc<LinkOwner>,
+        offset: usize,
+        source: B,
+    ) -> Result<Completion<B>, SendError> {
+        let ticket = Arc::new(Ticket::default());
+        owner.inner.started.fetch_add(1, Ordering::AcqRel);
+        let job = Job { owner, offset, source: Box::new(source), ticket: ticket.clone() };
+        self.shared.queue.lock().jobs.push_back(job);
+        self.shared.arrived.notify_all();
+        Ok(Completion { ticket, source: PhantomData })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.queue.lock().stop = true;
+        self.shared.arrived.notify_all();
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let job = {
+            let mut queue = shared.queue.lock();
+            loop {
+                if let Some(job) = queue.jobs.pop_front() {
+                    break job;
+                }
+                if queue.stop {
+                    return;
+                }
+                queue = shared.arrived.wait(queue, None);
+            }
+        };
+        let Job { owner, offset, source, ticket } = job;
+        let result = match owner.inner.link.write(offset, source.bytes()) {
+            Ok(()) => Ok(()),
+            Err(TransportError::OutOfBounds(error)) => Err(error.into()),
+            Err(TransportError::Closed(error)) => Err(error.into()),
+            Err(_) => Err(SendError::WouldBlock),
+        };
+        *ticket.done.lock() = Some((result, source.into_any()));
+        ticket.finished.notify_all();
+        owner.inner.started.fetch_sub(1, Ordering::AcqRel);
+        owner.node.local.hub.wake_all();
+    }
+}
+
+impl NodeInner {
+    /// The engine, started at the first call.
+    pub(crate) fn engine(&self) -> Result<&Engine, SystemError> {
+        if self.engine.get().is_none() {
+            let _ = self.engine.set(Engine::new()?); // another thread's is as good
+        }
+        match self.engine.get() {
+            Some(engine) => Ok(engine),
+            None => unreachable!("set above"),
+        }
+    }
+}

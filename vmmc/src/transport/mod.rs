@@ -1,0 +1,108 @@
+//! How bytes get from an importer to an exporter: the contract, and the engines behind it.
+//!
+//! [`shm`] is the engine between processes of one machine. The importer's half of an engine is an
+//! [`Outgoing`]; what the exporter's half does (take notifications, refuse, revoke) has no common
+//! contract yet, because only one engine exists. Engines are chosen by type, not by a table of
+//! functions: a small send must cost no more than its stores.
+//!
+//! # Contract
+//! * **In order** (V13): what one thread writes becomes visible to the exporter in that order, a
+//!   notification after all writes before it, and a store by [`crate::Flag`] too.
+//! * **The source is free again** when `write` returns (V15).
+//! * **All or nothing at the door**: an operation that returns an error has written nothing. A peer
+//!   that closes meanwhile waits for a write that has begun, or cuts it off where nobody sees it.
+//! * **No system call, no lock, no locked instruction** in `write` and `read` (V4). `notify` takes
+//!   a lock of this process and may ring the doorbell.
+
+pub mod shm;
+
+use crate::error::Closed;
+use crate::id::Rights;
+use crate::mem::{OutOfBounds, View};
+use crate::word::credit::BadCredit;
+
+/// A notification on its way: where the message lies, and the last word of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// First byte of the message in the buffer.
+    pub offset: u64,
+    /// Length of the message in bytes.
+    pub len: u64,
+    /// Last eight bytes of the message as a native-endian number (a shorter message: extended
+    /// with zeros).
+    pub last_word: u64,
+}
+
+/// Why an engine did not do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// Does not fit the buffer.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// The link is closed.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// The peer's notification queue is full.
+    #[error("the notification queue is full")]
+    QueueFull,
+    /// The peer wrote nonsense into the link segment.
+    #[error(transparent)]
+    PeerFault(#[from] BadCredit),
+}
+
+/// The importer's half of a link.
+pub trait Outgoing {
+    /// Length of the buffer in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether the buffer is empty; it never is.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the link may be used for. The caller checks it before each operation.
+    fn rights(&self) -> Rights;
+
+    /// Writes to `offset` from ordinary memory.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfBounds`], [`TransportError::Closed`].
+    fn write(&self, offset: usize, source: &[u8]) -> Result<(), TransportError>;
+
+    /// Writes several pieces to consecutive places from `offset`; all are checked first.
+    ///
+    /// # Errors
+    /// As [`Outgoing::write`].
+    fn write_vectored(
+        &self,
+        offset: usize,
+        sources: &[std::io::IoSlice<'_>],
+    ) -> Result<(), TransportError>;
+
+    /// Writes to `offset` from memory that others may write meanwhile.
+    ///
+    /// # Errors
+    /// As [`Outgoing::write`].
+    fn write_from(&self, offset: usize, source: View<'_>) -> Result<(), TransportError>;
+
+    /// Reads from `offset` into ordinary memory.
+    ///
+    /// # Errors
+    /// As [`Outgoing::write`].
+    fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), TransportError>;
+
+    /// Queues a notification behind the writes so far, if the exporter wants any; returns whether
+    /// it was queued. The caller then wakes the exporter.
+    ///
+    /// # Errors
+    /// [`TransportError::QueueFull`]; [`TransportError::PeerFault`] when the queue's words are
+    /// impossible; [`TransportError::Closed`].
+    fn notify(&self, entry: Entry) -> Result<bool, TransportError>;
+
+    /// Whether the link still reaches the exporter.
+    ///
+    /// # Errors
+    /// [`Closed`] with the reason when it does not.
+    fn check_open(&self) -> Result<(), Closed>;
+}

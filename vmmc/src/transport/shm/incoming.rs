@@ -1,0 +1,111 @@
+//! The exporter's half of a link: taking notifications, draining, refusing.
+//!
+//! Every word here may hold anything: the importer maps the same segment.
+
+use super::busy;
+use super::queue::Consumer;
+use super::segment::{LinkSegment, LinkSegmentError};
+use crate::layout::link;
+use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sys::Fd;
+use crate::transport::Entry;
+use crate::word::Word;
+use crate::word::credit::BadCredit;
+
+/// A link as its exporter has it.
+#[derive(Debug)]
+pub struct ShmIncoming {
+    segment: LinkSegment,
+    consumer: Mutex<Consumer>,
+    /// Copy of the consumer's position in private memory, for a look without the lock.
+    taken: AtomicU32,
+}
+
+/// What an importer wrote that no honest one writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerFault {
+    /// Its queue position is impossible.
+    #[error(transparent)]
+    Position(#[from] BadCredit),
+    /// A notification for bytes outside the export.
+    #[error("notification for {} bytes at {}, the export has {export_len}", entry.len, entry.offset)]
+    Entry {
+        /// The notification.
+        entry: Entry,
+        /// Length of the export in bytes.
+        export_len: u64,
+    },
+}
+
+impl ShmIncoming {
+    /// Opens the segment that the importer made.
+    ///
+    /// # Errors
+    /// See [`LinkSegmentError`].
+    pub fn open(file: &Fd) -> Result<ShmIncoming, LinkSegmentError> {
+        let segment = LinkSegment::open(file)?;
+        let consumer = Mutex::new(Consumer::new(link::NOTIFY_SLOTS));
+        Ok(ShmIncoming { segment, consumer, taken: AtomicU32::new(0) })
+    }
+
+    /// Whether notifications are waiting in the segment.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        // PAIRS(entry): with the release in Producer::push; `take` loads it again.
+        self.segment.word(link::TAIL).load(Ordering::Acquire) != self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes up to `limit` notifications in order; each is checked against `export_len` and given to
+    /// `each`. Returns how many.
+    ///
+    /// # Errors
+    /// [`PeerFault`]: the importer is faulty or hostile. Entries before the bad one were given.
+    pub fn take(
+        &self,
+        limit: u32,
+        export_len: u64,
+        mut each: impl FnMut(Entry),
+    ) -> Result<u32, PeerFault> {
+        let mut fault = None;
+        let mut consumer = self.consumer.lock();
+        let count = consumer.take(
+            self.segment.word(link::HEAD),
+            self.segment.word(link::TAIL),
+            limit,
+            |slot| {
+                let at = link::QUEUE + slot as usize * link::ENTRY_LEN;
+                let word = |i: usize| self.segment.word64(at + 8 * i).load(Ordering::Relaxed);
+                let entry = Entry { offset: word(0), len: word(1), last_word: word(2) };
+                let fits = entry.offset.checked_add(entry.len).is_some_and(|end| end <= export_len);
+                match (fits, fault) {
+                    (true, None) => each(entry),
+                    (false, None) => fault = Some(PeerFault::Entry { entry, export_len }),
+                    _ => {}
+                }
+            },
+        )?;
+        self.taken.store(consumer.head(), Ordering::Relaxed);
+        match fault {
+            Some(fault) => Err(fault),
+            None => Ok(count),
+        }
+    }
+
+    /// Tells the importer whether notifications are wanted.
+    pub fn set_accept(&self, accept: bool) {
+        self.segment.word(link::ACCEPT).store(u32::from(accept), Ordering::Relaxed);
+    }
+
+    /// Tells the importer how the link stands: [`link::OPEN`], [`link::CLOSING`], [`link::REVOKED`].
+    pub fn set_state(&self, state: u32) {
+        self.segment.word(link::STATE).store(state, Ordering::Release);
+    }
+
+    /// Whether no transfer is in progress, by the importer's word.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        (0..link::BUSY_SLOTS)
+            .all(|i| busy::is_idle(self.segment.word(link::BUSY + 4 * i), busy::is_shared(i)))
+    }
+}

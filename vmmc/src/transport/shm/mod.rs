@@ -1,0 +1,15 @@
+//! The engine between processes of one machine: the exporter's pages, mapped by the importer.
+//!
+//! * [`segment`]: the link segment's words.
+//! * [`busy`]: transfers in progress against revocation, without a fence per send.
+//! * [`queue`]: the notification queue.
+//! * [`outgoing`], [`incoming`]: the importer's and the exporter's half.
+
+pub mod busy;
+pub mod incoming;
+pub mod outgoing;
+pub mod queue;
+pub mod segment;
+
+pub use incoming::ShmIncoming;
+pub use outgoing::ShmOutgoing;

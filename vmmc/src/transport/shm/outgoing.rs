@@ -1,0 +1,303 @@
+//! The importer's half: the exporter's pages mapped here, and the link segment it made.
+
+use super::busy;
+use super::queue::Producer;
+use super::segment::LinkSegment;
+use crate::control::message::CloseReason;
+use crate::counters::index as count;
+use crate::error::{Closed, SystemError, system};
+use crate::id::{PeerInfo, Rights};
+use crate::layout::link;
+use crate::mem::{OutOfBounds, View};
+use crate::process::{Meter, owned_view};
+use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sys::mmap::{Access, GuardedMapping};
+use crate::sys::{Fd, membarrier};
+use crate::transport::{Entry, Outgoing, TransportError};
+use crate::word::{MappedU32, Word};
+use std::io::IoSlice;
+
+/// A link as its importer has it.
+#[derive(Debug)]
+pub struct ShmOutgoing {
+    /// The exporter's pages; an empty view when only binding was granted.
+    proxy: View<'static>,
+    /// Length of the buffer in bytes.
+    len: usize,
+    rights: Rights,
+    /// The exporter's state word.
+    state: MappedU32<'static>,
+    /// First of the busy slots.
+    slots: [MappedU32<'static>; link::BUSY_SLOTS],
+    segment: LinkSegment,
+    producer: Mutex<Producer>,
+    /// [`link::OPEN`], or why this side closed the link: `1 + CloseReason as u32`.
+    ended: AtomicU32,
+    peer: PeerInfo,
+    meter: Meter,
+    /// The memory file, kept where bindings may be made of it.
+    file: Option<Fd>,
+    _mapping: Option<GuardedMapping>,
+}
+
+fn encode(reason: CloseReason) -> u32 {
+    match reason {
+        CloseReason::Unexported => 1,
+        CloseReason::Unimported => 2,
+        CloseReason::PeerDied => 3,
+        CloseReason::PeerFault => 4,
+    }
+}
+
+fn decode(word: u32) -> Option<CloseReason> {
+    match word {
+        1 => Some(CloseReason::Unexported),
+        2 => Some(CloseReason::Unimported),
+        3 => Some(CloseReason::PeerDied),
+        4 => Some(CloseReason::PeerFault),
+        _ => None,
+    }
+}
+
+/// What an import was granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted {
+    /// Length of the buffer in bytes.
+    pub len: usize,
+    /// Rights.
+    pub rights: Rights,
+    /// The exporter.
+    pub peer: PeerInfo,
+}
+
+impl ShmOutgoing {
+    /// Maps what was granted. `file` was verified: sealed, and `granted.len` bytes long.
+    pub(crate) fn new(
+        segment: LinkSegment,
+        file: Fd,
+        granted: Granted,
+        meter: Meter,
+    ) -> Result<ShmOutgoing, SystemError> {
+        let Granted { len, rights, peer } = granted;
+        let access = match rights {
+            rights if rights.contains(Rights::WRITE) => Some(Access::ReadWrite),
+            rights if rights.contains(Rights::READ) => Some(Access::Read),
+            _ => None,
+        };
+        let mapping = match access {
+            None => None,
+            Some(access) => {
+                let mapping =
+                    GuardedMapping::new(&file, len, access).map_err(system("mapping an import"))?;
+                mapping.keep_from_children().map_err(system("madvise of an import"))?;
+                Some(mapping)
+            }
+        };
+        let proxy = match &mapping {
+            Some(mapping) => owned_view(mapping, len),
+            // SAFETY: a view of no bytes is never accessed.
+            None => unsafe { View::from_raw(std::ptr::NonNull::dangling(), 0) },
+        };
+        Ok(ShmOutgoing {
+            proxy,
+            len,
+            rights,
+            state: segment.word(link::STATE),
+            slots: std::array::from_fn(|i| segment.word(link::BUSY + 4 * i)),
+            segment,
+            producer: Mutex::new(Producer::new(link::NOTIFY_SLOTS)),
+            ended: AtomicU32::new(0),
+            peer,
+            meter,
+            file: rights.contains(Rights::BIND).then_some(file),
+            _mapping: mapping,
+        })
+    }
+
+    /// The buffer as mapped here. Empty when only binding was granted.
+    pub(crate) fn view(&self) -> View<'_> {
+        self.proxy
+    }
+
+    pub(crate) fn file(&self) -> Option<&Fd> {
+        self.file.as_ref()
+    }
+
+    /// Ends the link on this side; the first reason stays.
+    pub(crate) fn end(&self, reason: CloseReason) {
+        let _ = self.ended.compare_exchange(0, encode(reason), Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Whether there is room for a notification (or none would be queued, or the link ended).
+    pub(crate) fn may_notify(&self) -> bool {
+        let head = self.segment.word(link::HEAD);
+        self.producer.lock().in_flight(head).map_or(true, |count| count < link::NOTIFY_SLOTS)
+            || self.check_open().is_err()
+            || !self.accepts()
+    }
+
+    fn accepts(&self) -> bool {
+        self.segment.word(link::ACCEPT).load(Ordering::Relaxed) != 0
+    }
+
+    #[cold]
+    fn closed(&self, state: u32) -> Closed {
+        let reason = match decode(self.ended.load(Ordering::Acquire)) {
+            Some(reason) => reason,
+            // The exporter's state word, before the daemon has told us.
+            None if state == link::CLOSING || state == link::REVOKED => CloseReason::Unexported,
+            None => CloseReason::PeerFault,
+        };
+        Closed { peer: self.peer, reason }
+    }
+
+    /// Runs `copy` as a transfer: marked, and only while the link is open.
+    #[inline]
+    fn transfer<T>(
+        &self,
+        copy: impl FnOnce() -> Result<T, OutOfBounds>,
+    ) -> Result<T, TransportError> {
+        if self.ended.load(Ordering::Relaxed) != 0 {
+            return Err(self.closed(link::OPEN).into());
+        }
+        let index = busy::my_slot();
+        let Some(slot) = self.slots.get(index) else { unreachable!("my_slot is bounded") };
+        match busy::begin(slot, busy::is_shared(index), self.state, membarrier::light) {
+            Ok(_transfer) => Ok(copy()?),
+            Err(state) => Err(self.closed(state).into()),
+        }
+    }
+
+    /// Stores one word of the buffer with release, as a transfer.
+    #[inline]
+    pub(crate) fn store<W: Word>(&self, word: W, value: W::Value) -> Result<(), Closed> {
+        let stored = self.transfer(|| {
+            word.store(value, Ordering::Release);
+            Ok(())
+        });
+        match stored {
+            Err(TransportError::Closed(closed)) => Err(closed),
+            _ => Ok(()), // a word is inside; nothing else can go wrong
+        }
+    }
+
+    /// Counts a send in the process page and, for the daemon's statistics, in the link segment.
+    #[inline]
+    fn count_send(&self, len: usize) {
+        self.meter.add(count::SENDS, 1);
+        self.meter.add(count::SEND_BYTES, len as u64);
+    }
+
+    /// This process's own number of transfers and bytes, for the daemon's statistics.
+    #[inline]
+    fn note(&self, len: usize) {
+        // Threads may lose each other's counts here; the process page has exact ones.
+        for (offset, amount) in [(link::SENDS, 1), (link::BYTES, len as u64)] {
+            let word = self.segment.word64(offset);
+            word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Outgoing for ShmOutgoing {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
+        self.transfer(|| self.proxy.write(offset, source))?;
+        self.count_send(source.len());
+        self.note(source.len());
+        Ok(())
+    }
+
+    fn write_vectored(&self, offset: usize, sources: &[IoSlice<'_>]) -> Result<(), TransportError> {
+        let total = sources
+            .iter()
+            .try_fold(0usize, |sum, source| sum.checked_add(source.len()))
+            .unwrap_or(usize::MAX);
+        let target = self.proxy.slice(offset, total)?;
+        self.transfer(|| {
+            let mut at = 0;
+            for source in sources {
+                target.write(at, source)?;
+                at += source.len();
+            }
+            Ok(())
+        })?;
+        self.count_send(total);
+        self.note(total);
+        Ok(())
+    }
+
+    fn write_from(&self, offset: usize, source: View<'_>) -> Result<(), TransportError> {
+        let len = source.len();
+        let target = self.proxy.slice(offset, len)?;
+        let distance = target.as_ptr().as_ptr().addr().abs_diff(source.as_ptr().as_ptr().addr());
+        if distance < len {
+            // The two ranges overlap in our address space: go through a private copy.
+            let mut copy = vec![0; len];
+            source.read(0, &mut copy)?;
+            return self.write(offset, &copy);
+        }
+        self.transfer(|| {
+            let (from, to) = (source.as_ptr().as_ptr(), target.as_ptr().as_ptr());
+            // SAFETY: both views are `len` bytes, mapped as long as they are borrowed, and do not
+            // overlap.
+            unsafe { crate::mem::copy::bytes(from, to, len) };
+            Ok(())
+        })?;
+        self.count_send(len);
+        self.note(len);
+        Ok(())
+    }
+
+    fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), TransportError> {
+        self.transfer(|| self.proxy.read(offset, target))?;
+        self.meter.add(count::READS, 1);
+        self.meter.add(count::READ_BYTES, target.len() as u64);
+        Ok(())
+    }
+
+    fn notify(&self, entry: Entry) -> Result<bool, TransportError> {
+        self.check_open()?;
+        if !self.accepts() {
+            return Ok(false);
+        }
+        let mut producer = self.producer.lock();
+        let queued = producer.push(
+            self.segment.word(link::HEAD),
+            self.segment.word(link::TAIL),
+            |slot| {
+                let at = link::QUEUE + slot as usize * link::ENTRY_LEN;
+                for (i, word) in [entry.offset, entry.len, entry.last_word].into_iter().enumerate()
+                {
+                    self.segment.word64(at + 8 * i).store(word, Ordering::Relaxed);
+                }
+            },
+        )?;
+        drop(producer);
+        if !queued {
+            return Err(TransportError::QueueFull);
+        }
+        let total = self.segment.word64(link::NOTIFIES);
+        total.store(total.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.meter.add(count::NOTIFIES_SENT, 1);
+        Ok(true)
+    }
+
+    #[inline]
+    fn check_open(&self) -> Result<(), Closed> {
+        let state = self.state.load(Ordering::Acquire);
+        if state == link::OPEN && self.ended.load(Ordering::Relaxed) == 0 {
+            Ok(())
+        } else {
+            Err(self.closed(state))
+        }
+    }
+}

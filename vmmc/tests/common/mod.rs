@@ -1,0 +1,261 @@
+//! A real daemon per test, and second processes: the test program itself, started again.
+
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use vmmc::config::{Config, DaemonStart};
+use vmmc::{Node, Region, Rights, Who};
+
+/// Longest time anything may take. Only ends hangs; no test is about time.
+pub const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+/// Environment variable that tells a second process its part.
+const PART: &str = "VMMC_TEST_PART";
+
+/// The daemon program, built if it is not there.
+pub fn vmmcd() -> &'static PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let test = std::env::current_exe().expect("own path");
+        let dir = test.parent().and_then(|deps| deps.parent()).expect("target directory");
+        let path = dir.join("vmmcd");
+        if !path.exists() {
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "-p", "vmmc-daemon"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+            if !cfg!(debug_assertions) {
+                build.arg("--release");
+            }
+            let status = build.status().expect("cargo runs");
+            assert!(status.success() && path.exists(), "no {path:?}: cargo build -p vmmc-daemon");
+        }
+        path
+    })
+}
+
+/// A daemon with a socket of its own, killed when dropped.
+pub struct Daemon {
+    dir: tempfile::TempDir,
+    child: Child,
+}
+
+impl Daemon {
+    pub fn start() -> Daemon {
+        Daemon::start_with(&[], &[])
+    }
+
+    pub fn start_with(args: &[&str], env: &[(&str, &str)]) -> Daemon {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let child = launch(&dir.path().join("d.sock"), args, env);
+        let daemon = Daemon { dir, child };
+        daemon.wait_listening();
+        daemon
+    }
+
+    /// A daemon that dies at a named point (`vmmc-daemon/src/failpoint.rs`). Not asked whether it
+    /// listens: that might be the point.
+    pub fn start_armed(point: &str) -> Daemon {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let socket = dir.path().join("d.sock");
+        let child = launch(&socket, &[], &[("VMMCD_FAILPOINT", point)]);
+        until("the socket is there", || socket.exists());
+        Daemon { dir, child }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("d.sock")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn config(&self) -> Config {
+        let mut config = Config::from_env().expect("environment");
+        config.socket = Some(self.socket());
+        config.daemon = DaemonStart::Never;
+        config
+    }
+
+    pub fn node(&self) -> Node {
+        Node::builder().config(self.config()).connect().expect("connects")
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts another at the same place, after [`Daemon::kill`].
+    pub fn restart(&mut self) {
+        self.child = launch(&self.socket(), &[], &[]);
+        self.wait_listening();
+    }
+
+    /// Starts a successor that takes over, and waits until the old one has ended.
+    pub fn replace(&mut self) {
+        let new = launch(&self.socket(), &["--replace"], &[]);
+        let mut old = std::mem::replace(&mut self.child, new);
+        let _ = old.wait();
+        self.wait_listening();
+    }
+
+    /// Waits until the daemon has ended by itself (a failpoint).
+    pub fn wait_dead(&mut self) {
+        let _ = self.child.wait();
+    }
+
+    fn wait_listening(&self) {
+        until("the daemon listens", || {
+            vmmc::control::Connection::open_existing(&self.socket()).is_ok()
+        });
+    }
+
+    /// A second process that plays `part`; see [`second_process`].
+    pub fn second(&self, part: &str, args: &[&str]) -> Second {
+        let mut child = Command::new(std::env::current_exe().expect("own path"))
+            .args(["--exact", "second_process", "--nocapture", "--quiet"])
+            .env(PART, part)
+            .env("VMMC_TEST_ARGS", args.join("\n"))
+            .env("VMMC_SOCKET", self.socket())
+            .env("VMMC_DAEMON", "none")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts again");
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        Second { child, input, output: BufReader::new(output.expect("piped")) }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn launch(socket: &std::path::Path, args: &[&str], env: &[(&str, &str)]) -> Child {
+    Command::new(vmmcd())
+        .arg("--socket")
+        .arg(socket)
+        .args(args)
+        .envs(env.iter().copied())
+        .env("VMMC_LOG", std::env::var("VMMC_LOG").unwrap_or_else(|_| "error".into()))
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("vmmcd starts")
+}
+
+/// A second process, killed when dropped.
+pub struct Second {
+    pub child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Second {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to go on: ends its [`pause`].
+    pub fn go_on(&mut self) {
+        let input = self.input.as_mut().expect("open");
+        input.write_all(b"\n").expect("it listens");
+        input.flush().expect("it listens");
+    }
+
+    /// Waits until it has said `word` by [`say`].
+    pub fn expect(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let len = self.output.read_line(&mut line).expect("reads");
+            assert!(len > 0, "the second process ended before it said {word:?}");
+            if let Some((_, said)) = line.split_once("SAYS ") {
+                let said = said.trim();
+                if let Some(rest) = said.strip_prefix(word) {
+                    return rest.trim().to_owned();
+                }
+                panic!("the second process said {said:?}, expected {word:?}");
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a pid");
+        rustix::process::kill_process(pid, signal).expect("it lives");
+    }
+
+    /// `kill -9`, and waits for the end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for an orderly end.
+    pub fn finish(&mut self) {
+        self.input = None;
+        let status = self.child.wait().expect("ends");
+        assert!(status.success(), "the second process failed: {status}");
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// To be called by `#[test] fn second_process()` of each file: plays the part asked for by
+/// [`Daemon::second`], or does nothing in an ordinary run.
+pub fn second_process(parts: &[(&str, fn(&[String]))]) {
+    let Ok(part) = std::env::var(PART) else { return };
+    let args: Vec<String> =
+        std::env::var("VMMC_TEST_ARGS").unwrap_or_default().lines().map(str::to_owned).collect();
+    let (_, play) = parts.iter().find(|(name, _)| *name == part).expect("a known part");
+    play(&args);
+}
+
+/// From a second process to the first.
+pub fn say(word: &str) {
+    println!("SAYS {word}");
+    std::io::stdout().flush().expect("the first process listens");
+}
+
+/// In a second process: waits for [`Second::go_on`].
+pub fn pause() {
+    let mut line = String::new();
+    let _ = std::io::stdin().read_line(&mut line);
+}
+
+/// Asks until it is so.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE.unwrap_or_default(), "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// An export that its own user may do everything with.
+pub fn export(node: &Node, name: &str, len: usize) -> vmmc::Export {
+    open(node.export(Region::new(len).expect("memory")).name(name))
+}
+
+/// Opens it for the same user, with all rights.
+pub fn open(builder: vmmc::ExportBuilder) -> vmmc::Export {
+    builder.grant(Who::SameUser, Rights::all()).open().expect("exports")
+}
+
+/// An import of it, with all rights.
+pub fn import(node: &Node, name: &str) -> vmmc::Import {
+    node.import(name)
+        .rights(Rights::all())
+        .timeout(PATIENCE.unwrap_or_default())
+        .open()
+        .expect("imports")
+}
