@@ -18,6 +18,14 @@ fn second_process() {
     ]);
 }
 
+/// Says which check failed, where an assertion could only end the child.
+fn check(line: u32, good: bool) -> bool {
+    if !good {
+        eprintln!("in the forked child, line {line}: not as it should be");
+    }
+    good
+}
+
 /// Runs `child` in a forked child and returns whether it ended well.
 fn in_child(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child only runs `child` and ends; other threads of this process hold no lock
@@ -65,41 +73,40 @@ fn forks(_: &[String]) {
     let name = |name: &str| node.export(Region::new(64).unwrap()).name(name).open();
     let good = in_child(|| {
         let mut refused = true;
-        refused &= matches!(out.send(0, b"child!"), Err(SendError::Forked(_)));
-        refused &= matches!(out.send_with_notify(0, b"child!"), Err(SendError::Forked(_)));
-        refused &= matches!(binding.write(0, b"child!"), Err(SendError::Forked(_)));
-        refused &= out.flag32(0).is_err() && binding.flag32(0).is_err();
-        refused &= mine.flag32(0).unwrap().signal(1).is_err();
-        refused &= matches!(name("child's"), Err(ExportError::Forked(_)));
-        refused &= matches!(node.import("forked").open(), Err(ImportError::Forked(_)));
-        refused &= node.list().is_err() && node.dispatch() == 0;
+        refused &= check(line!(), matches!(out.send(0, b"child!"), Err(SendError::Forked(_))));
+        refused &= check(line!(), matches!(out.send_with_notify(0, b"child!"), Err(SendError::Forked(_))));
+        refused &= check(line!(), matches!(binding.write(0, b"child!"), Err(SendError::Forked(_))));
+        refused &= check(line!(), out.flag32(0).is_err() && binding.flag32(0).is_err());
+        refused &= check(line!(), mine.flag32(0).unwrap().signal(1).is_err());
+        refused &= check(line!(), matches!(name("child's"), Err(ExportError::Forked(_))));
+        refused &= check(line!(), matches!(node.import("forked").open(), Err(ImportError::Forked(_))));
+        refused &= check(line!(), node.list().is_err() && node.dispatch() == 0);
         // Shared bytes of the export are there; proxies and link segments are not.
         let mut seen = [0; 9];
-        refused &= mine.read(100, &mut seen).is_ok() && &seen == b"inherited";
+        refused &= check(line!(), mine.read(100, &mut seen).is_ok() && &seen == b"inherited");
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        refused &= !maps.contains("memfd:vmmc-link") && !maps.contains("memfd:vmmc-process");
+        refused &= check(line!(), !maps.contains("memfd:vmmc-link") && out.check_open().is_err());
         let at_proxy = |line: &&str| {
             usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap() == proxy
         };
-        refused &= !maps.lines().find(at_proxy).is_some_and(|line| line.contains("memfd:vmmc"));
-        // Dropping the inherited handles must not disturb the parent.
+        refused &= check(line!(), !maps.lines().find(at_proxy).is_some_and(|line| line.contains("memfd:vmmc")));
         refused
     });
     assert!(good);
-    let node_again = node.clone();
-    assert!(in_child(move || {
-        // The whole set, dropped in the child.
-        drop((mine, out, binding, node_again));
-        true
-    }));
-    // `in_child` moved the handles into the child's closure only as copies of memory: here they
-    // were dropped by the parent's copy of the closure, so make new ones.
-    let mine = export(&node, "forked", 4096);
-    let out = import(&node, "outside");
+    // Dropping what was inherited ends nothing of the parent's.
     assert!(in_child(|| {
-        std::mem::drop(node.list());
+        // SAFETY: the child drops its copies and ends without running the parent's destructors.
+        drop(unsafe { std::ptr::read(&binding) });
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&out) });
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&mine) });
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&node) });
         true
     }));
+    assert_eq!((node.exports().len(), node.imports().len()), (1, 1));
+    binding.write(8, b"bound").unwrap();
     out.send(0, b"parent").unwrap();
     say("good");
     pause();
