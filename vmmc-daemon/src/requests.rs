@@ -404,7 +404,11 @@ impl Broker {
         Ok(())
     }
 
-    fn check_import(&self, wanted: &ImportRequest, segment: Option<Suspect>) -> Result<Fd, Refusal> {
+    fn check_import(
+        &self,
+        wanted: &ImportRequest,
+        segment: Option<Suspect>,
+    ) -> Result<Fd, Refusal> {
         if !wanted.name.is_valid() {
             return Err(Refusal::BadName { name: wanted.name.clone() });
         }
