@@ -1,1 +1,44 @@
-//! Broker.
+//! The broker: the one trusted process of a machine that makes and destroys protected mappings.
+//!
+//! It knows names, permissions and who is alive. It is never on the data path: once an import is
+//! granted, bytes go between the two processes' own mappings, and they keep going while the
+//! broker is stopped, restarted or dead.
+//!
+//! One thread, one epoll loop, no locks. Nothing a client does blocks the loop: sends are
+//! non-blocking with a bounded queue per client, work per wake-up is bounded, descriptors whose
+//! last close could block are closed by a helper thread. A client that does not follow the protocol is
+//! disconnected, with the reason logged and counted; nobody else notices.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`broker`] | the loop, and the table of clients |
+//! | [`listener`] | the socket: activation, locking, stale files |
+//! | `client` | one connection: identity, queues, what it owns |
+//! | `requests` | what each request does |
+//! | `registry` | exports, names, waiting imports |
+//! | `links` | granted imports |
+//! | [`policy`] | who may do what, and how much of it |
+//! | `pairing`, `tcp` | the two ends of one TCP connection |
+//! | `snapshot` | what tools see |
+//! | [`resume`] | what happens after a crash of the broker |
+//! | [`failpoint`] | named points at which tests kill it |
+
+pub mod broker;
+mod client;
+mod counters;
+pub mod failpoint;
+mod links;
+pub mod listener;
+pub mod notify;
+mod pairing;
+pub mod policy;
+mod registry;
+mod requests;
+pub mod resume;
+pub mod signals;
+mod snapshot;
+mod tcp;
+mod timers;
+pub mod wakecost;
+
+pub use broker::{Broker, BrokerError, Ending, Options};

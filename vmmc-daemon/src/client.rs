@@ -1,0 +1,252 @@
+//! One connection: who is at the other end, what it owns, what waits to be sent to it.
+
+use crate::timers::TimerKey;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use vmmc::control::codec;
+use vmmc::control::message::{Event, MAX_PACKET_LEN, Role};
+use vmmc::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
+use vmmc::sys::{Fd, memfd, packet};
+
+/// Messages that may wait for a client that does not read; one more and it is cut off. Enough for an
+/// exporter that is stopped for a while with thousands of importers coming.
+pub(crate) const MAX_QUEUED: usize = 16_384;
+
+/// With this many messages waiting for it, a client's own requests wait too.
+const PAUSE_READING_AT: usize = 1024;
+
+/// The same for messages that hold memory of the daemon's.
+const PAUSE_READING_AT_OWNED: usize = 4;
+
+/// A descriptor to be sent. Those that need a new open file description get it at the moment
+/// of sending, so that a queue holds none.
+#[derive(Clone, Debug)]
+pub(crate) enum OutFd {
+    /// The same open file description.
+    Same(Arc<Fd>),
+    /// Made for this message.
+    Owned(Arc<Fd>),
+    /// A new, read-only one.
+    ReadOnly(Arc<Fd>),
+    /// A new, write-only, non-blocking one of a doorbell: the receiver cannot change the flags of
+    /// anybody else's.
+    Doorbell(Arc<Fd>),
+}
+
+/// Opens a doorbell anew.
+pub(crate) fn reopen_doorbell(doorbell: &Fd) -> rustix::io::Result<Fd> {
+    let path = format!("/proc/self/fd/{}", doorbell.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map(Fd::from)
+}
+
+/// A message on its way to a client.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) packet: Vec<u8>,
+    pub(crate) fds: Vec<OutFd>,
+}
+
+impl Outgoing {
+    fn owns(&self) -> bool {
+        self.fds.iter().any(|fd| matches!(fd, OutFd::Owned(_)))
+    }
+}
+
+/// How sending ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// Everything is gone.
+    All,
+    /// The client must read first.
+    ClientFull,
+    /// The daemon lacks descriptors for the moment.
+    Shortage,
+}
+
+/// What a client that has said hello has attached.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    /// Process page, read-only.
+    pub(crate) page: Arc<Fd>,
+    /// Write end of the doorbell.
+    pub(crate) doorbell: Arc<Fd>,
+}
+
+/// How far a connection has come.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Nothing received.
+    Handshake,
+    /// Versions agree.
+    Hello,
+    /// Introduced.
+    Welcome(Introduced),
+    /// To be closed once the queue is empty.
+    Leaving,
+}
+
+/// What a client said of itself.
+#[derive(Debug)]
+pub(crate) struct Introduced {
+    pub(crate) role: Role,
+    pub(crate) program: String,
+    pub(crate) session: Token,
+    /// None for a tool.
+    pub(crate) attached: Option<Attached>,
+}
+
+/// An import that waits.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) name: Name,
+    pub(crate) process: Option<u32>,
+    pub(crate) rights: Rights,
+    pub(crate) token: Option<Token>,
+    pub(crate) restore: Option<LinkId>,
+    pub(crate) segment: Arc<Fd>,
+    pub(crate) since: std::time::Instant,
+    /// Its place in the name's queue.
+    pub(crate) place: u64,
+    pub(crate) timer: Option<TimerKey>,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) socket: Fd,
+    pub(crate) pidfd: Fd,
+    /// By the kernel's word.
+    pub(crate) peer: PeerInfo,
+    pub(crate) groups: Vec<u32>,
+    pub(crate) stage: Stage,
+    pub(crate) exports: HashSet<ExportId>,
+    /// Links in which it is the importer.
+    pub(crate) imports: HashSet<LinkId>,
+    pub(crate) pending: HashMap<RequestId, Pending>,
+    /// Cookies of TCP sockets registered or attached.
+    pub(crate) sockets: HashSet<u64>,
+    pub(crate) queue: VecDeque<Outgoing>,
+    owned_in_queue: usize,
+    /// What epoll watches now.
+    pub(crate) watched: (bool, bool),
+    /// The hello that has not come.
+    pub(crate) nascent_timer: Option<TimerKey>,
+    /// Whether a retry is due after a shortage of descriptors.
+    pub(crate) retry_due: bool,
+    /// To be removed at the end of this round: nothing more is read or sent.
+    pub(crate) doomed: bool,
+}
+
+impl Client {
+    pub(crate) fn new(socket: Fd, pidfd: Fd, peer: PeerInfo, groups: Vec<u32>) -> Client {
+        Client {
+            socket,
+            pidfd,
+            peer,
+            groups,
+            stage: Stage::Handshake,
+            exports: HashSet::new(),
+            imports: HashSet::new(),
+            pending: HashMap::new(),
+            sockets: HashSet::new(),
+            queue: VecDeque::new(),
+            owned_in_queue: 0,
+            watched: (false, false),
+            nascent_timer: None,
+            retry_due: false,
+            doomed: false,
+        }
+    }
+
+    /// What it said of itself, once it has.
+    pub(crate) fn introduced(&self) -> Option<&Introduced> {
+        match &self.stage {
+            Stage::Welcome(introduced) => Some(introduced),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn attached(&self) -> Option<&Attached> {
+        self.introduced().and_then(|introduced| introduced.attached.as_ref())
+    }
+
+    /// Whether its requests are to be read now: not while it leaves its answers unread.
+    pub(crate) fn wants_reading(&self) -> bool {
+        self.queue.len() < PAUSE_READING_AT
+            && self.owned_in_queue < PAUSE_READING_AT_OWNED
+            && !matches!(self.stage, Stage::Leaving)
+    }
+
+    /// Queues a packet. `false` when the bound is exceeded.
+    pub(crate) fn push(&mut self, packet: Vec<u8>, fds: Vec<OutFd>) -> bool {
+        let outgoing = Outgoing { packet, fds };
+        self.owned_in_queue += usize::from(outgoing.owns());
+        self.queue.push_back(outgoing);
+        self.queue.len() <= MAX_QUEUED
+    }
+
+    /// Queues a message. `false` when the bound is exceeded.
+    pub(crate) fn push_event(&mut self, event: &Event, fds: Vec<OutFd>) -> bool {
+        let mut buffer = [0; MAX_PACKET_LEN];
+        match codec::encode(event, &mut buffer) {
+            Ok(packet) => {
+                let packet = packet.to_vec();
+                self.push(packet, fds)
+            }
+            Err(error) => {
+                // Every message is far shorter than a packet by its type.
+                tracing::error!(%error, ?event, "cannot encode");
+                true
+            }
+        }
+    }
+
+    /// Sends what the client has room for.
+    ///
+    /// # Errors
+    /// When the connection, or a descriptor to be sent, is no longer usable.
+    pub(crate) fn flush(&mut self) -> Result<Flushed, Errno> {
+        while let Some(next) = self.queue.front() {
+            match send(&self.socket, next) {
+                Ok(()) => {
+                    self.owned_in_queue -= usize::from(next.owns());
+                    self.queue.pop_front();
+                }
+                Err(Errno::AGAIN) => return Ok(Flushed::ClientFull),
+                Err(
+                    Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::TOOMANYREFS,
+                ) => return Ok(Flushed::Shortage),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(Flushed::All)
+    }
+}
+
+fn send(socket: &Fd, message: &Outgoing) -> rustix::io::Result<()> {
+    enum Ready<'a> {
+        Kept(&'a Fd),
+        New(Fd),
+    }
+    let mut ready = Vec::with_capacity(message.fds.len());
+    for fd in &message.fds {
+        ready.push(match fd {
+            OutFd::Same(fd) | OutFd::Owned(fd) => Ready::Kept(fd),
+            OutFd::ReadOnly(fd) => Ready::New(memfd::reopen_read_only(fd.as_ref())?),
+            OutFd::Doorbell(fd) => Ready::New(reopen_doorbell(fd)?),
+        });
+    }
+    let borrowed: Vec<BorrowedFd<'_>> = ready
+        .iter()
+        .map(|fd| match fd {
+            Ready::Kept(fd) => fd.as_fd(),
+            Ready::New(fd) => fd.as_fd(),
+        })
+        .collect();
+    packet::send(socket, &message.packet, &borrowed, SendFlags::DONTWAIT)
+}

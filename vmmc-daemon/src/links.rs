@@ -1,0 +1,39 @@
+//! Granted imports.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use vmmc::id::{ClientId, ExportId, LinkId, Rights};
+use vmmc::layout::link;
+use vmmc::sys::Fd;
+
+/// One granted import: a mapping of an export in another process (or the same one).
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) export: ExportId,
+    pub(crate) importer: ClientId,
+    /// Whose quota it counts in.
+    pub(crate) importer_uid: u32,
+    pub(crate) exporter: ClientId,
+    pub(crate) rights: Rights,
+    /// Kept to read the importer's statistics, which the daemon trusts for nothing.
+    pub(crate) segment: Arc<Fd>,
+}
+
+impl Link {
+    /// Transfers and bytes by the importer's own count.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (read_u64(&self.segment, link::SENDS as u64), read_u64(&self.segment, link::BYTES as u64))
+    }
+}
+
+/// A word of a segment that others write, by `pread`: the daemon maps nobody's memory.
+pub(crate) fn read_u64(segment: &Fd, at: u64) -> u64 {
+    let mut bytes = [0u8; 8];
+    match rustix::io::pread(segment, &mut bytes, at) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        _ => 0,
+    }
+}
+
+/// All links.
+pub(crate) type Links = HashMap<LinkId, Link>;

@@ -1,0 +1,324 @@
+//! The daemon's socket.
+//!
+//! Several daemons may be started at the same moment, by clients that all found none. A lock file beside the
+//! socket decides: who holds its `flock` owns the socket's name. The owner checks
+//! what is there (a socket that answers: somebody listens without a lock; one that refuses: left over
+//! by a crash, removed; not a socket: not ours, an error), binds and listens under another
+//! name, and renames it into place. So a client never meets a socket that is bound but
+//! does not listen yet, and never one with the wrong mode.
+//!
+//! The lock file also holds a number: how often a daemon has started here without its
+//! predecessor's state (the *incarnation*). It is removed with the socket at an orderly end.
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use vmmc::sys::{Fd, packet};
+
+/// Most connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another daemon is there.
+    #[error("another vmmcd serves {path:?}; use --replace to take over from it")]
+    AlreadyRunning {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The directory may be written by others.
+    #[error(
+        "directory {path:?} is not safe for a socket ({why}); use one that only you can write, or set VMMC_SOCKET"
+    )]
+    UnsafeDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Something that is no socket is in the way.
+    #[error("{path:?} exists and is not a socket; remove it, or use another --socket")]
+    NotASocket {
+        /// What is in the way.
+        path: PathBuf,
+    },
+    /// The path does not fit in a socket address.
+    #[error("socket path {path:?} is too long (at most 100 bytes); use a shorter --socket")]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A system call failed.
+    #[error("{call} {path:?}: {errno}")]
+    System {
+        /// Which.
+        call: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// How.
+        errno: Errno,
+    },
+}
+
+fn system<'a>(call: &'static str, path: &'a Path) -> impl FnOnce(Errno) -> ListenError + 'a {
+    move |errno| ListenError::System { call, path: path.into(), errno }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    pub(crate) socket: Fd,
+    /// What to remove at the end; nothing for a socket of the service manager.
+    pub(crate) name: Option<OwnedName>,
+    pub(crate) incarnation: u64,
+}
+
+/// The socket's name in the file system, which this process owns.
+#[derive(Debug)]
+pub(crate) struct OwnedName {
+    pub(crate) path: PathBuf,
+    /// Locked for as long as it is open.
+    pub(crate) lock: Fd,
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+impl Listener {
+    /// Takes the name `path` and listens there.
+    ///
+    /// # Errors
+    /// See [`ListenError`]; [`ListenError::AlreadyRunning`] when another daemon has the name.
+    pub fn bind(path: &Path) -> Result<Listener, ListenError> {
+        if path.as_os_str().len() > 100 {
+            return Err(ListenError::TooLong { path: path.into() });
+        }
+        check_directory(
+            path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new(".")),
+        )?;
+        let lock = lock(path)?;
+        remove_stale(path)?;
+        let incarnation = count_start(&lock).map_err(system("write the lock file of", path))?;
+        let temporary = beside(path, ".new");
+        let _ = rustix::fs::unlink(&temporary);
+        let socket = packet::socket().map_err(system("make a socket for", path))?;
+        rustix::io::ioctl_fionbio(&socket, true).map_err(system("make a socket for", path))?;
+        let address = SocketAddrUnix::new(&temporary).map_err(system("address", &temporary))?;
+        rustix::net::bind(&socket, &address).map_err(system("bind", &temporary))?;
+        rustix::fs::chmod(&temporary, Mode::RUSR | Mode::WUSR)
+            .map_err(system("chmod", &temporary))?;
+        rustix::net::listen(&socket, BACKLOG).map_err(system("listen at", path))?;
+        rustix::fs::rename(&temporary, path).map_err(system("rename", &temporary))?;
+        Ok(Listener { socket, name: Some(OwnedName { path: path.into(), lock }), incarnation })
+    }
+
+    /// Uses a socket that listens already, of the service manager.
+    #[must_use]
+    pub fn from_activation(socket: Fd) -> Listener {
+        // Where starts cannot be counted, a number that the predecessor hardly had.
+        let incarnation = 2 + u64::from(random_u32() >> 12);
+        Listener { socket, name: None, incarnation }
+    }
+
+    /// Listens again, so that clients see this process as the socket's owner (`SO_PEERCRED` is
+    /// that of the last listen(2)): after a fork or a takeover.
+    ///
+    /// # Errors
+    /// As listen(2).
+    pub fn adopt(&self) -> rustix::io::Result<()> {
+        rustix::net::listen(&self.socket, BACKLOG)
+    }
+
+    /// Where clients find the socket, if it has a name of ours.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.name.as_ref().map(|name| name.path.as_path())
+    }
+
+    /// Takes the name away, so that new clients find no daemon. `false` when it is not ours.
+    pub(crate) fn hide(&self) -> bool {
+        self.name
+            .as_ref()
+            .is_some_and(|name| rustix::fs::rename(&name.path, beside(&name.path, ".new")).is_ok())
+    }
+
+    /// Puts the name back.
+    pub(crate) fn show(&self) {
+        if let Some(name) = &self.name
+            && let Err(errno) = rustix::fs::rename(beside(&name.path, ".new"), &name.path)
+        {
+            tracing::error!(%errno, path = ?name.path, "cannot put the socket back");
+        }
+    }
+
+    /// Removes the names.
+    pub(crate) fn remove(self) {
+        if let Some(name) = self.name {
+            let _ = rustix::fs::unlink(beside(&name.path, ".new"));
+            let _ = rustix::fs::unlink(&name.path);
+            // Last, and still locked: whoever waits for the lock finds that the file is gone.
+            let _ = rustix::fs::unlink(beside(&name.path, ".lock"));
+        }
+    }
+}
+
+pub(crate) fn random_u32() -> u32 {
+    let mut bytes = [0u8; 4];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u32::from_ne_bytes(bytes)
+}
+
+/// The socket's directory must not let others replace the socket. A missing one is made, for
+/// its owner alone.
+fn check_directory(dir: &Path) -> Result<(), ListenError> {
+    let stat = match rustix::fs::stat(dir) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => {
+            if let Some(parent) = dir.parent()
+                && let Err(error) = std::fs::create_dir_all(parent)
+            {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                return Err(system("make directory", parent)(errno));
+            }
+            match rustix::fs::mkdir(dir, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(system("make directory", dir)(errno)),
+            }
+            rustix::fs::stat(dir).map_err(system("look at", dir))?
+        }
+        Err(errno) => return Err(system("look at", dir)(errno)),
+    };
+    let unsafe_because = |why| Err(ListenError::UnsafeDirectory { path: dir.into(), why });
+    let us = rustix::process::geteuid().as_raw();
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return unsafe_because("not a directory");
+    }
+    if stat.st_uid != us && stat.st_uid != 0 {
+        return unsafe_because("it belongs to another user");
+    }
+    if stat.st_mode & 0o022 != 0 && stat.st_mode & 0o1000 == 0 {
+        return unsafe_because("other users can write in it");
+    }
+    Ok(())
+}
+
+fn lock(path: &Path) -> Result<Fd, ListenError> {
+    let file = beside(path, ".lock");
+    loop {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = rustix::fs::open(&file, flags, Mode::RUSR | Mode::WUSR)
+            .map(Fd::from)
+            .map_err(system("open", &file))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(ListenError::AlreadyRunning { path: path.into() });
+            }
+            Err(errno) => return Err(system("lock", &file)(errno)),
+        }
+        // The last owner may have removed the file between our open and our lock.
+        let ours = rustix::fs::fstat(&lock).map_err(system("look at", &file))?;
+        match rustix::fs::lstat(&file) {
+            Ok(there) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) => {
+                return Ok(lock);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    match rustix::fs::lstat(path) {
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(system("look at", path)(errno)),
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
+            return Err(ListenError::NotASocket { path: path.into() });
+        }
+        Ok(_) => {}
+    }
+    let probe = packet::socket().map_err(system("make a socket for", path))?;
+    let address =
+        SocketAddrUnix::new(path.as_os_str().as_bytes()).map_err(system("address", path))?;
+    match rustix::net::connect(&probe, &address) {
+        Err(Errno::CONNREFUSED) => {
+            tracing::info!(?path, "removing the socket that a crashed daemon left");
+            rustix::fs::unlink(path).map_err(system("remove", path))
+        }
+        Err(Errno::NOENT) => Ok(()),
+        _ => Err(ListenError::AlreadyRunning { path: path.into() }),
+    }
+}
+
+/// Reads the number of starts, adds one, writes it back.
+fn count_start(lock: &Fd) -> rustix::io::Result<u64> {
+    let mut text = [0u8; 20];
+    let len = rustix::io::pread(lock, &mut text, 0)?;
+    let before: u64 = std::str::from_utf8(text.get(..len).unwrap_or_default())
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0);
+    // Kept small enough for the numbers that are made from it.
+    let now = before.min(1 << 20) + 1;
+    rustix::fs::ftruncate(lock, 0)?;
+    rustix::io::pwrite(lock, format!("{now}\n").as_bytes(), 0)?;
+    Ok(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_daemon_is_told_and_a_stale_socket_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d.sock");
+        let first = Listener::bind(&path).unwrap();
+        assert_eq!(first.incarnation, 1);
+        assert!(matches!(Listener::bind(&path), Err(ListenError::AlreadyRunning { .. })));
+        drop(first); // as a crash: the socket's file and the lock's stay
+        let second = Listener::bind(&path).unwrap();
+        assert_eq!(second.incarnation, 2, "starts are counted across crashes");
+        second.remove();
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "an orderly end leaves nothing"
+        );
+    }
+
+    #[test]
+    fn what_is_not_a_socket_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("precious");
+        std::fs::write(&path, "data").unwrap();
+        assert!(matches!(Listener::bind(&path), Err(ListenError::NotASocket { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"data");
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = dir.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        rustix::fs::chmod(&open, Mode::from_raw_mode(0o777)).unwrap();
+        let refused = Listener::bind(&open.join("d.sock"));
+        assert!(matches!(refused, Err(ListenError::UnsafeDirectory { .. })));
+    }
+
+    #[test]
+    fn the_directory_is_made_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/d.sock");
+        let _listener = Listener::bind(&path).unwrap();
+        let mode = |path: &Path| rustix::fs::stat(path).unwrap().st_mode & 0o777;
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+        assert_eq!(mode(&path), 0o600);
+    }
+}

@@ -1,0 +1,409 @@
+//! Finding the two ends of one TCP connection among the sockets that clients pass.
+//!
+//! A client passes a descriptor of its socket; the daemon asks the kernel for its addresses, cookie and network
+//! namespace, and closes the copy at once (a copy held keeps the peer from seeing
+//! the close). Two sockets of one namespace whose addresses mirror each other are the two ends of one
+//! connection: a live pair of addresses is unique there, and only established ones count.
+//!
+//! The first end to come is side 0 and waits [`PARTNER_TIMEOUT`]; then it is told to stay with TCP. Both
+//! get the same segment, made here. A pair is kept for [`Request::AttachSocket`] and for
+//! statistics until both ends are forgotten or their processes gone, and then [`LINGER`] longer, for a
+//! program that has just replaced itself (exec).
+//!
+//! [`Request::AttachSocket`]: vmmc::control::message::Request::AttachSocket
+
+use crate::broker::{Broker, Fault};
+use crate::client::{Client, OutFd};
+use crate::counters::Counter;
+use crate::failpoint::{Failpoint, hit};
+use crate::links::read_u64;
+use crate::tcp::{self, Endpoint};
+use crate::timers::{Timer, TimerKey};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vmmc::control::message::{
+    ConnectionInfo, ConnectionState, Event, NotPairedReason, QuotaKind, StreamShape,
+};
+use vmmc::id::ClientId;
+use vmmc::sys::{Fd, memfd};
+
+/// How long the first end waits for the other.
+pub(crate) const PARTNER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a pair without processes is kept.
+const LINGER: Duration = Duration::from_secs(5);
+/// How many connections that stayed plain are remembered, so that people see why.
+const PLAIN_KEPT: usize = 256;
+/// Longest control block of a segment, in bytes.
+const MAX_CONTROL_LEN: u32 = 64 * 1024;
+
+/// An end whose partner has not come.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) client: ClientId,
+    pub(crate) uid: u32,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) shape: StreamShape,
+    pub(crate) timer: TimerKey,
+    /// Mirrored addresses were seen in another network namespace.
+    pub(crate) elsewhere: bool,
+}
+
+/// One end of a pair.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) cookie: u64,
+    pub(crate) endpoint: Endpoint,
+    /// Who registered it; its quota is charged.
+    pub(crate) uid: u32,
+    pub(crate) first: ClientId,
+    /// Processes that have it.
+    pub(crate) holders: HashSet<ClientId>,
+}
+
+/// An upgraded connection.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) segment: Arc<Fd>,
+    pub(crate) shape: StreamShape,
+    pub(crate) ring_len: u32,
+    pub(crate) ends: [End; 2],
+    pub(crate) linger: Option<TimerKey>,
+}
+
+/// All registered sockets.
+#[derive(Debug, Default)]
+pub(crate) struct Pairing {
+    /// By cookie.
+    pub(crate) waiting: HashMap<u64, Waiting>,
+    /// Cookies of waiting ends by endpoint.
+    by_endpoint: HashMap<Endpoint, u64>,
+    /// Cookies of waiting ends by addresses alone, of all namespaces.
+    by_address: HashMap<(SocketAddr, SocketAddr), HashSet<u64>>,
+    pub(crate) pairs: HashMap<u64, Pair>,
+    /// Pair and side of each paired cookie.
+    pub(crate) paired: HashMap<u64, (u64, usize)>,
+    /// The latest that stayed plain.
+    pub(crate) plain: VecDeque<ConnectionInfo>,
+}
+
+impl Pairing {
+    pub(crate) fn insert_waiting(&mut self, cookie: u64, waiting: Waiting) {
+        let endpoint = waiting.endpoint;
+        self.by_endpoint.insert(endpoint, cookie);
+        self.by_address.entry((endpoint.local, endpoint.remote)).or_default().insert(cookie);
+        self.waiting.insert(cookie, waiting);
+    }
+
+    fn remove_waiting(&mut self, cookie: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&cookie)?;
+        let endpoint = waiting.endpoint;
+        if self.by_endpoint.get(&endpoint) == Some(&cookie) {
+            self.by_endpoint.remove(&endpoint);
+        }
+        let address = (endpoint.local, endpoint.remote);
+        if let Some(cookies) = self.by_address.get_mut(&address) {
+            cookies.remove(&cookie);
+            if cookies.is_empty() {
+                self.by_address.remove(&address);
+            }
+        }
+        Some(waiting)
+    }
+
+    pub(crate) fn insert_pair(&mut self, number: u64, pair: Pair) {
+        for (side, end) in pair.ends.iter().enumerate() {
+            self.paired.insert(end.cookie, (number, side));
+        }
+        self.pairs.insert(number, pair);
+    }
+
+    fn note_plain(&mut self, info: ConnectionInfo) {
+        if self.plain.len() >= PLAIN_KEPT {
+            self.plain.pop_front();
+        }
+        self.plain.push_back(info);
+    }
+
+    /// Every end, as tools see it, with the user it belongs to.
+    pub(crate) fn infos(&self) -> Vec<(Option<u32>, ConnectionInfo)> {
+        let mut all = Vec::new();
+        for (&cookie, waiting) in &self.waiting {
+            let info =
+                describe(cookie, waiting.client, Some(waiting.endpoint), ConnectionState::Waiting);
+            all.push((Some(waiting.uid), info));
+        }
+        for pair in self.pairs.values() {
+            for (end, at) in pair.ends.iter().zip(pair.shape.produced_at) {
+                let client = end.holders.iter().min().copied().unwrap_or(end.first);
+                let mut info =
+                    describe(end.cookie, client, Some(end.endpoint), ConnectionState::Paired);
+                info.ring_bytes = read_u64(&pair.segment, u64::from(at));
+                all.push((Some(end.uid), info));
+            }
+        }
+        all.extend(self.plain.iter().map(|info| (None, info.clone())));
+        all
+    }
+}
+
+fn describe(
+    cookie: u64,
+    client: ClientId,
+    endpoint: Option<Endpoint>,
+    state: ConnectionState,
+) -> ConnectionInfo {
+    let text = |address: Option<SocketAddr>| address.map_or_else(String::new, |it| it.to_string());
+    ConnectionInfo {
+        cookie,
+        client,
+        local: text(endpoint.map(|it| it.local)),
+        remote: text(endpoint.map(|it| it.remote)),
+        ring_bytes: 0,
+        state,
+    }
+}
+
+/// Whether a segment of this shape can be made: the daemon reads two words of it and no more.
+fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
+    let len = shape.control_len;
+    if len == 0 || len > MAX_CONTROL_LEN || !len.is_multiple_of(4096) {
+        return Err(Fault::new(format!("control_len {len} is not 1 to 16 pages")));
+    }
+    for at in shape.produced_at {
+        if !at.is_multiple_of(8) || at.checked_add(8).is_none_or(|end| end > len) {
+            return Err(Fault::new(format!("produced_at {at} is not an aligned word inside")));
+        }
+    }
+    Ok(())
+}
+
+impl Broker {
+    pub(crate) fn register_socket(
+        &mut self,
+        id: ClientId,
+        said: u64,
+        shape: StreamShape,
+        socket: Option<Fd>,
+    ) -> Result<(), Fault> {
+        let socket = socket.ok_or_else(|| Fault::new("no socket came with its registration"))?;
+        check_shape(&shape)?;
+        let examined = tcp::examine(socket.as_fd());
+        drop(socket);
+        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        let uid = client.peer.uid;
+        // The answer carries the number that the client knows the socket by.
+        let Some(examined) = examined.filter(|it| it.cookie == said) else {
+            self.not_paired(id, said, None, NotPairedReason::NotEstablished);
+            return Ok(());
+        };
+        let (cookie, endpoint) = (examined.cookie, examined.endpoint);
+        if self.pairing.waiting.contains_key(&cookie) || self.pairing.paired.contains_key(&cookie) {
+            self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Conflict);
+            return Ok(());
+        }
+        if self.quotas.take(uid, QuotaKind::Connections, 1).is_err() {
+            self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Quota);
+            return Ok(());
+        }
+        // The same addresses again: the earlier socket is closed, or it could not be.
+        if let Some(&stale) = self.pairing.by_endpoint.get(&endpoint) {
+            self.stop_waiting_socket(stale, NotPairedReason::NoPartner);
+        }
+        let partner = self.pairing.by_endpoint.get(&endpoint.mirrored()).copied();
+        if let Some(other) = partner {
+            self.pair(other, (id, uid, cookie, endpoint, shape));
+            return Ok(());
+        }
+        let mirrored = (endpoint.remote, endpoint.local);
+        let mut elsewhere = false;
+        for other in self.pairing.by_address.get(&mirrored).cloned().unwrap_or_default() {
+            if let Some(other) = self.pairing.waiting.get_mut(&other) {
+                elsewhere = true;
+                other.elsewhere = true;
+            }
+        }
+        let timer = self.timers.add(Instant::now() + PARTNER_TIMEOUT, Timer::Pairing(cookie));
+        let waiting = Waiting { client: id, uid, endpoint, shape, timer, elsewhere };
+        self.pairing.insert_waiting(cookie, waiting);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.sockets.insert(cookie);
+        }
+        Ok(())
+    }
+
+    /// Joins a waiting end with one that has just come.
+    fn pair(&mut self, first: u64, second: (ClientId, u32, u64, Endpoint, StreamShape)) {
+        let (client, uid, cookie, endpoint, shape) = second;
+        let Some(waiting) = self.pairing.waiting.get(&first) else { return };
+        let refused = if !self.options.limits.pair_users.allows(waiting.uid, uid) {
+            Some(NotPairedReason::Policy)
+        } else if waiting.shape != shape {
+            Some(NotPairedReason::OtherVersion)
+        } else {
+            None
+        };
+        let ring_len = self.options.ring_len;
+        let segment = match refused {
+            Some(reason) => Err(reason),
+            None => make_segment(&shape, ring_len).map_err(|errno| {
+                tracing::warn!(%errno, "cannot make a connection's segment");
+                NotPairedReason::Resources
+            }),
+        };
+        let segment = match segment {
+            Ok(segment) => Arc::new(segment),
+            Err(reason) => {
+                self.quotas.give(uid, QuotaKind::Connections, 1);
+                self.not_paired(client, cookie, Some(endpoint), reason);
+                self.stop_waiting_socket(first, reason);
+                return;
+            }
+        };
+        let Some(waiting) = self.pairing.remove_waiting(first) else { return };
+        self.timers.cancel(waiting.timer);
+        let end = |cookie, endpoint, uid, holder| End {
+            cookie,
+            endpoint,
+            uid,
+            first: holder,
+            holders: HashSet::from([holder]),
+        };
+        let ends = [
+            end(first, waiting.endpoint, waiting.uid, waiting.client),
+            end(cookie, endpoint, uid, client),
+        ];
+        let number = self.next_id();
+        tracing::debug!(local = %endpoint.local, remote = %endpoint.remote, "paired");
+        let pair = Pair { segment: segment.clone(), shape, ring_len, ends, linger: None };
+        self.pairing.insert_pair(number, pair);
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.sockets.insert(cookie);
+        }
+        self.counters.add(Counter::Pairs);
+        hit(Failpoint::PairMade);
+        let paired = |cookie, side| Event::Paired { cookie, side, ring_len };
+        self.send(waiting.client, &paired(first, 0), vec![OutFd::Same(segment.clone())]);
+        hit(Failpoint::PairHalfSent);
+        self.send(client, &paired(cookie, 1), vec![OutFd::Same(segment)]);
+    }
+
+    fn not_paired(
+        &mut self,
+        id: ClientId,
+        cookie: u64,
+        endpoint: Option<Endpoint>,
+        reason: NotPairedReason,
+    ) {
+        self.counters.not_paired(reason);
+        let info = describe(cookie, id, endpoint, ConnectionState::Plain(reason));
+        tracing::debug!(client = id.0, local = info.local, remote = info.remote, %reason, "not paired");
+        self.pairing.note_plain(info);
+        self.send(id, &Event::NotPaired { cookie, reason }, Vec::new());
+    }
+
+    fn stop_waiting_socket(&mut self, cookie: u64, reason: NotPairedReason) {
+        let Some(waiting) = self.pairing.remove_waiting(cookie) else { return };
+        self.timers.cancel(waiting.timer);
+        self.quotas.give(waiting.uid, QuotaKind::Connections, 1);
+        if let Some(client) = self.clients.get_mut(&waiting.client) {
+            client.sockets.remove(&cookie);
+        }
+        self.not_paired(waiting.client, cookie, Some(waiting.endpoint), reason);
+    }
+
+    pub(crate) fn pairing_timed_out(&mut self, cookie: u64) {
+        let elsewhere = self.pairing.waiting.get(&cookie).is_some_and(|it| it.elsewhere);
+        let reason =
+            if elsewhere { NotPairedReason::OtherNamespace } else { NotPairedReason::NoPartner };
+        self.stop_waiting_socket(cookie, reason);
+    }
+
+    /// Possession of the socket is the right to its segment, as it is the right to its bytes.
+    pub(crate) fn attach_socket(&mut self, id: ClientId, said: u64, socket: Option<Fd>) {
+        let examined = socket.as_ref().and_then(|socket| tcp::cookie(socket.as_fd()));
+        drop(socket);
+        let found = examined
+            .filter(|&cookie| cookie == said)
+            .and_then(|cookie| self.pairing.paired.get(&cookie).copied());
+        let Some((number, side)) = found else {
+            return self.not_paired(id, said, None, NotPairedReason::Conflict);
+        };
+        let Some(uid) = self.clients.get(&id).map(|client| client.peer.uid) else { return };
+        let Some(pair) = self.pairing.pairs.get_mut(&number) else { return };
+        let other = pair.ends.get(1 - side).map_or(u32::MAX, |end| end.uid);
+        if !self.options.limits.pair_users.allows(uid, other) {
+            return self.not_paired(id, said, None, NotPairedReason::Policy);
+        }
+        if let Some(end) = pair.ends.get_mut(side) {
+            end.holders.insert(id);
+        }
+        if let Some(key) = pair.linger.take() {
+            self.timers.cancel(key);
+        }
+        let paired = Event::Paired { cookie: said, side: side as u8, ring_len: pair.ring_len };
+        let segment = OutFd::Same(pair.segment.clone());
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.sockets.insert(said);
+        }
+        self.counters.add(Counter::Attached);
+        self.send(id, &paired, vec![segment]);
+    }
+
+    /// A client is done with a socket.
+    pub(crate) fn forget_socket(&mut self, id: ClientId, cookie: u64) {
+        let known = self.clients.get_mut(&id).is_some_and(|client| client.sockets.remove(&cookie));
+        if known {
+            self.release_socket(id, cookie, false);
+        }
+    }
+
+    /// A client is gone, with all its sockets.
+    pub(crate) fn forget_sockets(&mut self, id: ClientId, client: &Client) {
+        for &cookie in &client.sockets {
+            self.release_socket(id, cookie, true);
+        }
+    }
+
+    fn release_socket(&mut self, id: ClientId, cookie: u64, died: bool) {
+        if self.pairing.waiting.get(&cookie).is_some_and(|waiting| waiting.client == id) {
+            if let Some(waiting) = self.pairing.remove_waiting(cookie) {
+                self.timers.cancel(waiting.timer);
+                self.quotas.give(waiting.uid, QuotaKind::Connections, 1);
+            }
+            return;
+        }
+        let Some(&(number, side)) = self.pairing.paired.get(&cookie) else { return };
+        let Some(pair) = self.pairing.pairs.get_mut(&number) else { return };
+        if let Some(end) = pair.ends.get_mut(side) {
+            end.holders.remove(&id);
+        }
+        if pair.ends.iter().any(|end| !end.holders.is_empty()) || pair.linger.is_some() {
+            return;
+        }
+        if died {
+            let due = Instant::now() + LINGER;
+            pair.linger = Some(self.timers.add(due, Timer::PairLinger(number)));
+        } else {
+            self.pair_lingered(number);
+        }
+    }
+
+    /// Forgets a pair that nobody has.
+    pub(crate) fn pair_lingered(&mut self, number: u64) {
+        let Some(pair) = self.pairing.pairs.remove(&number) else { return };
+        for end in &pair.ends {
+            self.pairing.paired.remove(&end.cookie);
+            self.quotas.give(end.uid, QuotaKind::Connections, 1);
+        }
+    }
+}
+
+fn make_segment(shape: &StreamShape, ring_len: u32) -> rustix::io::Result<Fd> {
+    let len = u64::from(shape.control_len) + 2 * u64::from(ring_len);
+    let segment = memfd::create("vmmc-stream", len)?;
+    memfd::seal(&segment)?;
+    Ok(segment)
+}

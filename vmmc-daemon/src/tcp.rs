@@ -1,0 +1,142 @@
+//! What the kernel says about a TCP socket that a client passed. Nothing is taken from the message.
+
+use rustix::net::{AddressFamily, SocketType};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// One end of an established TCP connection. Within one network namespace the pair of addresses of a live
+/// connection is unique, so equal but mirrored endpoints are the two ends of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Endpoint {
+    /// `SO_NETNS_COOKIE`.
+    pub(crate) namespace: u64,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+}
+
+impl Endpoint {
+    /// What the other end looks like.
+    pub(crate) fn mirrored(self) -> Endpoint {
+        Endpoint { namespace: self.namespace, local: self.remote, remote: self.local }
+    }
+}
+
+/// A socket as examined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Examined {
+    /// `SO_COOKIE`.
+    pub(crate) cookie: u64,
+    pub(crate) endpoint: Endpoint,
+}
+
+const TCP_ESTABLISHED: u8 = 1;
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
+fn option<T: Copy>(socket: impl AsFd, level: libc::c_int, name: libc::c_int, zero: T) -> Option<T> {
+    let mut value = zero;
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is a plain integer or byte array of `len` bytes that the kernel fills.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_mut(&mut value).cast(),
+            &raw mut len,
+        )
+    };
+    (rc == 0 && len as usize == size_of::<T>()).then_some(value)
+}
+
+/// IPv4-mapped addresses as IPv4, and no flow label or scope: both ends must look the same.
+fn normal(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// Examines a descriptor; `None` when it is not an established TCP connection over IPv4 or IPv6.
+pub(crate) fn examine(socket: impl AsFd + Copy) -> Option<Examined> {
+    let domain = rustix::net::sockopt::socket_domain(socket).ok()?;
+    if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
+        return None;
+    }
+    if rustix::net::sockopt::socket_type(socket).ok()? != SocketType::STREAM {
+        return None;
+    }
+    if rustix::net::sockopt::socket_protocol(socket).ok()? != Some(rustix::net::ipproto::TCP) {
+        return None;
+    }
+    // The state is the first byte of struct tcp_info; the kernel cuts the struct to what we ask.
+    if option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, 0u8)? != TCP_ESTABLISHED {
+        return None;
+    }
+    let cookie = rustix::net::sockopt::socket_cookie(socket).ok()?;
+    let namespace = option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE, 0u64)?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+    let remote = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
+    let endpoint = Endpoint { namespace, local: normal(local), remote: normal(remote) };
+    Some(Examined { cookie, endpoint })
+}
+
+/// The cookie of any TCP socket, whatever its state.
+pub(crate) fn cookie(socket: impl AsFd + Copy) -> Option<u64> {
+    let protocol = rustix::net::sockopt::socket_protocol(socket).ok()?;
+    if protocol != Some(rustix::net::ipproto::TCP) {
+        return None;
+    }
+    rustix::net::sockopt::socket_cookie(socket).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    fn pair(at: &str) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(at).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        (client, server)
+    }
+
+    #[test]
+    fn the_two_ends_of_a_connection_mirror_each_other() {
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let (client, server) = pair(at);
+            let ours = examine(client.as_fd()).unwrap();
+            let theirs = examine(server.as_fd()).unwrap();
+            assert_eq!(ours.endpoint.mirrored(), theirs.endpoint);
+            assert_ne!(ours.cookie, theirs.cookie);
+        }
+    }
+
+    #[test]
+    fn a_v4_connection_to_a_v6_socket_mirrors_too() {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let server = listener.accept().unwrap().0;
+        let ours = examine(client.as_fd()).unwrap();
+        let theirs = examine(server.as_fd()).unwrap();
+        assert!(server.local_addr().unwrap().is_ipv6());
+        assert_eq!(ours.endpoint.mirrored(), theirs.endpoint);
+    }
+
+    #[test]
+    fn anything_but_an_established_tcp_connection_is_nothing() {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp.connect(udp.local_addr().unwrap()).unwrap();
+        assert!(examine(udp.as_fd()).is_none());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(examine(listener.as_fd()).is_none());
+        assert!(examine(std::fs::File::open("/dev/null").unwrap().as_fd()).is_none());
+        let (client, server) = pair("127.0.0.1:0");
+        drop(server);
+        // The reader learns of the FIN, so the state has changed.
+        std::io::Read::read(&mut &client, &mut [0]).unwrap();
+        assert!(examine(client.as_fd()).is_none(), "CLOSE_WAIT is not established");
+    }
+}

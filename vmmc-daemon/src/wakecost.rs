@@ -1,0 +1,66 @@
+//! What it costs to wake a sleeping process on this machine, for the waiters' spin budget.
+//!
+//! A helper thread sleeps in `poll` on a pipe, as a waiter sleeps on its doorbell. Each round waits
+//! until it surely sleeps, rings, and takes the time until it runs. The median of the rounds
+//! is reported: it spans the sender's system call, the inter-processor interrupt and the scheduler.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 31;
+/// Long enough for the sleeper to be asleep, short enough for deep idle states not to dominate.
+const PAUSE: Duration = Duration::from_micros(50);
+/// Reported when nothing can be measured; the cap of the spin budget applies anyway.
+const FALLBACK: Duration = Duration::from_micros(30);
+
+/// Measures the wake-up cost. Takes a few milliseconds.
+#[must_use]
+pub fn measure() -> Duration {
+    try_measure().unwrap_or(FALLBACK)
+}
+
+fn try_measure() -> Option<Duration> {
+    let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).ok()?;
+    let (woken, wakes) = mpsc::sync_channel(1);
+    let sleeper = std::thread::Builder::new().name("wakecost".into()).spawn(move || {
+        let mut byte = [0u8; 1];
+        loop {
+            let mut fds = [PollFd::new(&read_end, PollFlags::IN)];
+            if poll(&mut fds, None).is_err() {
+                continue;
+            }
+            let now = Instant::now();
+            match rustix::io::read(&read_end, &mut byte) {
+                Ok(1) if woken.send(now).is_ok() => {}
+                _ => return,
+            }
+        }
+    });
+    let sleeper = sleeper.ok()?;
+    let mut costs = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        while start.elapsed() < PAUSE {
+            std::thread::yield_now();
+        }
+        let rung = Instant::now();
+        rustix::io::write(&write_end, &[1]).ok()?;
+        let ran = wakes.recv_timeout(Duration::from_secs(1)).ok()?;
+        costs.push(ran.saturating_duration_since(rung));
+    }
+    drop(write_end);
+    let _ = sleeper.join();
+    costs.sort_unstable();
+    costs.get(ROUNDS / 2).copied().filter(|cost| !cost.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_wake_up_costs_something() {
+        let cost = super::try_measure().unwrap();
+        assert!(!cost.is_zero());
+    }
+}

@@ -1,0 +1,207 @@
+//! Export, import, and what each side hears of the other.
+
+mod common;
+use common::*;
+use std::os::fd::AsFd;
+use vmmc::control::message::*;
+use vmmc::id::*;
+
+/// V1, V5: both sides get what they need of each other, from the daemon alone.
+#[test]
+fn an_import_gives_each_side_the_others_memory_page_and_doorbell() {
+    let daemon = Daemon::start();
+    let mut exporter = Client::connect(&daemon.path);
+    let mut importer = Client::connect(&daemon.path);
+    let (export, memory) = exporter.export("buffer");
+    let segment = link_segment();
+    let sent = importer.send_import(Import::of("buffer"), Some(&segment));
+    let imported = importer.receive_imported(sent).unwrap();
+    assert_eq!((imported.export, imported.len), (export, 4096));
+    assert_eq!(imported.exporter.client, exporter.welcome.client);
+    assert_eq!(imported.exporter.pid, std::process::id());
+    assert!(same_file(&imported.memory, &memory));
+    let opened = exporter.receive_opened();
+    assert_eq!((opened.link, opened.export), (imported.link, export));
+    assert_eq!(opened.importer.client, importer.welcome.client);
+    assert!(same_file(&opened.segment, &segment));
+
+    for (introduced, of) in [(imported.introduced, &exporter), (opened.introduced, &importer)] {
+        let (page, doorbell) = introduced.unwrap();
+        let belongings = of.belongings.as_ref().unwrap();
+        assert!(same_file(&page, &belongings.page));
+        assert!(!is_writable(&page), "a page is the owner's alone to write");
+        assert!(!readable(&belongings.doorbell_read));
+        rustix::io::write(&doorbell, &[1]).unwrap();
+        assert!(readable(&belongings.doorbell_read));
+        // Flags of the peer's descriptor are the peer's own.
+        let flags = rustix::fs::fcntl_getfl(&belongings.doorbell_write).unwrap();
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+        assert!(rustix::fs::fcntl_getfl(&doorbell).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
+    }
+
+    exporter.send(&Request::LinkReady { link: opened.link }, &[]);
+    assert_eq!(importer.receive().event, Event::LinkReady { link: imported.link });
+    importer.send(&Request::CloseLink { link: imported.link }, &[]);
+    assert_eq!(exporter.receive_closed(), (imported.link, CloseReason::Unimported));
+    assert!(daemon.snapshot().links.is_empty());
+}
+
+/// V1: import first, export later.
+#[test]
+fn an_import_waits_for_its_export() {
+    let daemon = Daemon::start();
+    let mut exporter = Client::connect(&daemon.path);
+    let mut importer = Client::connect(&daemon.path);
+    let sent = importer.send_import(Import::waiting("later"), Some(&link_segment()));
+    let mut also = Client::connect(&daemon.path);
+    let other = Import { process: Some(1), ..Import::waiting("later") };
+    also.send_import(other, Some(&link_segment()));
+    also.assert_silent();
+    let (export, _memory) = exporter.export("later");
+    assert_eq!(importer.receive_imported(sent).unwrap().export, export);
+    assert_eq!(exporter.receive_opened().export, export);
+    also.assert_silent(); // it asked for an export of another process
+}
+
+#[test]
+fn an_import_that_waited_in_vain_says_how_long() {
+    let daemon = Daemon::start();
+    let mut importer = Client::connect(&daemon.path);
+    let refusal = importer.try_import(Import { timeout_ms: 20, ..Import::of("never") });
+    match refusal.unwrap_err() {
+        Refusal::NoSuchExport { name, waited_ms } => {
+            assert_eq!(name, Name::from("never"));
+            assert!(waited_ms >= 20);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_waiting_import_can_be_cancelled() {
+    let daemon = Daemon::start();
+    let mut importer = Client::connect(&daemon.path);
+    let sent = importer.send_import(Import::waiting("x"), Some(&link_segment()));
+    importer.send(&Request::CancelImport { request: sent }, &[]);
+    assert_eq!(importer.receive_imported(sent).unwrap_err(), Refusal::Cancelled);
+    // Too late is no error: it was answered already.
+    importer.send(&Request::CancelImport { request: sent }, &[]);
+    importer.assert_silent();
+    let mut exporter = Client::connect(&daemon.path);
+    exporter.export("x");
+    importer.assert_silent();
+}
+
+#[test]
+fn after_unexport_no_import_is_granted_and_links_live_until_revoked() {
+    let daemon = Daemon::start();
+    let mut exporter = Client::connect(&daemon.path);
+    let mut importer = Client::connect(&daemon.path);
+    let (export, _memory) = exporter.export("buffer");
+    let link = importer.import("buffer").link;
+    exporter.receive_opened();
+    let request = exporter.request_id();
+    exporter.send(&Request::Unexport { request, export }, &[]);
+    assert_eq!(exporter.receive().event, Event::Unexported { request });
+    assert!(matches!(importer.try_import(Import::of("buffer")), Err(Refusal::NoSuchExport { .. })));
+    importer.assert_silent();
+    // The name is free again at once.
+    let (next, _other) = exporter.export("buffer");
+    assert_ne!(next, export);
+    exporter.send(&Request::Revoked { export }, &[]);
+    assert_eq!(importer.receive_closed(), (link, CloseReason::Unexported));
+    assert_eq!(importer.import("buffer").export, next);
+}
+
+/// G1.
+#[test]
+fn the_death_of_either_side_closes_the_link_for_the_other() {
+    let daemon = Daemon::start();
+    let mut exporter = Client::connect(&daemon.path);
+    let mut importer = Client::connect(&daemon.path);
+    exporter.export("buffer");
+    let first = importer.import("buffer").link;
+    exporter.receive_opened();
+    drop(importer);
+    assert_eq!(exporter.receive_closed(), (first, CloseReason::PeerDied));
+    let mut importer = Client::connect(&daemon.path);
+    let second = importer.import("buffer").link;
+    drop(exporter);
+    assert_eq!(importer.receive_closed(), (second, CloseReason::PeerDied));
+    let snapshot = daemon.snapshot();
+    assert!(snapshot.exports.is_empty() && snapshot.links.is_empty());
+}
+
+#[test]
+fn an_exporter_can_give_up_a_link_of_a_misbehaving_importer() {
+    let daemon = Daemon::start();
+    let mut exporter = Client::connect(&daemon.path);
+    let mut importer = Client::connect(&daemon.path);
+    exporter.export("buffer");
+    let link = importer.import("buffer").link;
+    let opened = exporter.receive_opened();
+    exporter.send(&Request::CloseLink { link: opened.link }, &[]);
+    assert_eq!(importer.receive_closed(), (link, CloseReason::PeerFault));
+}
+
+#[test]
+fn a_process_may_import_from_itself() {
+    let daemon = Daemon::start();
+    let mut both = Client::connect(&daemon.path);
+    let (export, _memory) = both.export(7);
+    let sent = both.send_import(
+        Import { process: Some(std::process::id()), ..Import::of(7) },
+        Some(&link_segment()),
+    );
+    let imported = both.receive_imported(sent).unwrap();
+    assert_eq!(imported.export, export);
+    assert_eq!(both.receive_opened().link, imported.link);
+}
+
+/// V7.
+#[test]
+fn a_text_is_unique_on_the_node_and_a_number_in_its_process() {
+    let daemon = Daemon::start();
+    let mut one = Client::connect(&daemon.path);
+    let mut other = Client::connect(&daemon.path);
+    one.export("text");
+    one.export(5);
+    for client in [&mut one, &mut other] {
+        for name in [Name::from("text"), Name::from(5)] {
+            let memory = memory(4096);
+            let refusal = client.try_export(Export::of(name.clone(), &memory)).unwrap_err();
+            assert_eq!(refusal, Refusal::NameTaken { name, pid: std::process::id() });
+        }
+    }
+    drop(one);
+    eventually("the names are free", || daemon.snapshot().exports.is_empty().then_some(()));
+    other.export("text");
+    other.export(5);
+}
+
+#[test]
+fn a_listing_shows_what_may_be_imported() {
+    let daemon = Daemon::start();
+    let mut exporter = Client::connect(&daemon.path);
+    let memory = memory(8192);
+    let export = exporter
+        .try_export(Export {
+            grants: vec![Grant { who: Who::SameUser, rights: Rights::READ }],
+            token: Some(Token([1; 16])),
+            ..Export::of("shown", &memory)
+        })
+        .unwrap();
+    let mut tool = Client::connect_as(&daemon.path, Role::Tool);
+    let list = tool.list();
+    assert_eq!(list.len(), 1);
+    assert_eq!(list[0].export, export);
+    assert_eq!((list[0].len, list[0].rights), (8192, Rights::READ));
+    assert!(list[0].needs_token);
+    let request = tool.request_id();
+    tool.send(&Request::Page { request, client: exporter.welcome.client }, &[]);
+    let mut incoming = tool.receive();
+    assert_eq!(incoming.event, Event::Page { request });
+    let page = incoming.fds.take().unwrap();
+    assert!(same_file(page.as_fd(), &exporter.belongings.as_ref().unwrap().page));
+    assert!(!is_writable(&page));
+}

@@ -1,0 +1,50 @@
+//! Arm, look again, sleep: the handshake by which a side sleeps and loses no wake-up.
+//!
+//! ```text
+//!   sleeper                               waker
+//!   (1) armed := 1                        (1) publish (tail or head), release
+//!   (2) fence                             (2) fence
+//!   (3) look again: if there is           (3) if armed: swap it to 0; if that was 1, ring
+//!       something, disarm, do not sleep
+//!   (4) sleep until rung
+//! ```
+//!
+//! The fences make at least one side see the other's store. Because the waker takes the word
+//! with a swap, at most one bell is rung per arming, however many threads publish. (In
+//! [`vmmc::word::arm`] the sleeper is the only writer, for a word that several untrusting
+//! senders share; here both ends may write the whole segment anyway.)
+
+use vmmc::sync::{Ordering, fence};
+use vmmc::word::Word;
+
+/// Steps 1 and 2. The caller **must** look again before it sleeps.
+#[inline]
+pub fn arm(armed: &impl Word<Value = u32>) {
+    armed.store(1, Ordering::Relaxed);
+    // PAIRS(bell): with the fence in `published`.
+    fence(Ordering::SeqCst);
+}
+
+/// Awake again, or nothing to wait for. True when it was still armed: no bell was rung and none
+/// will be. False when a bell was rung (or is being rung just now).
+#[inline]
+pub fn disarm(armed: &impl Word<Value = u32>) -> bool {
+    // Acquire also where it is found taken: what the taker stored before must be seen.
+    armed.load(Ordering::Acquire) != 0 && armed.swap(0, Ordering::AcqRel) != 0
+}
+
+/// The waker's step 2, once after publishing, before any [`take`].
+#[inline]
+pub fn published() {
+    // PAIRS(bell): with the fence in `arm`.
+    fence(Ordering::SeqCst);
+}
+
+/// The waker's step 3: true when the caller must ring now.
+#[inline]
+#[must_use]
+pub fn take(armed: &impl Word<Value = u32>) -> bool {
+    // The swap is also a release: what was stored before it (the switch of a direction to the
+    // ring) is seen by a sleeper whose own swap finds the word taken.
+    armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::AcqRel) != 0
+}
