@@ -122,7 +122,7 @@ fn more_descriptors_than_any_message_has_end_the_client_and_are_all_closed() {
     let daemon = Daemon::start();
     let mut witness = Client::connect(&daemon.path);
     daemon.snapshot();
-    let before = settled(&daemon);
+    let before = daemon.settled_descriptors();
     let socket = raw(&daemon.path);
     let segment = link_segment();
     let many = vec![segment.as_fd(); 200];
@@ -135,14 +135,6 @@ fn more_descriptors_than_any_message_has_end_the_client_and_are_all_closed() {
     wait_for_end(&socket);
     eventually("all are closed", || (daemon.descriptors() == before).then_some(()));
     witness.assert_silent();
-}
-
-fn settled(daemon: &Daemon) -> usize {
-    eventually("descriptors settle", || {
-        let before = daemon.descriptors();
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        (daemon.descriptors() == before).then_some(before)
-    })
 }
 
 #[test]
@@ -165,34 +157,54 @@ fn a_request_number_in_use_by_a_waiting_import_is_a_fault() {
     assert!(client.is_cut_off());
 }
 
-/// A client that leaves its events unread is cut off at the bound, and its peers are told.
+/// Importers cannot get an exporter cut off that is stopped for a while: they are refused.
 #[test]
-fn a_client_that_does_not_read_is_cut_off() {
+fn an_exporter_that_does_not_read_gets_no_more_links_and_is_not_cut_off() {
     let daemon = Daemon::start();
     let mut deaf = Client::connect(&daemon.path);
-    deaf.export("x");
+    let (export, _memory) = deaf.export("x");
     let mut busy = Client::connect(&daemon.path);
     let segment = link_segment();
-    let mut count = 0u32;
+    let mut opened = Vec::new();
     let reason = loop {
         // Each link is an event for the exporter, and so is its end.
         let sent = busy.send_import(Import::of("x"), Some(&segment));
-        let mut incoming = busy.receive();
-        match incoming.event {
-            Event::Imported { request, link, .. } if request == sent => {
-                while incoming.fds.take().is_some() {}
-                busy.send(&Request::CloseLink { link }, &[]);
+        match busy.receive_imported(sent) {
+            Ok(imported) => {
+                busy.send(&Request::CloseLink { link: imported.link }, &[]);
+                opened.push(imported.link);
             }
-            Event::Refused { refusal, .. } => break refusal,
-            Event::LinkClosed { .. } => {}
-            other => panic!("{other:?}"),
+            Err(refusal) => break refusal,
         }
-        count += 1;
-        assert!(count < 100_000, "never cut off");
+        assert!(opened.len() < 100_000, "never refused");
     };
-    assert!(matches!(reason, Refusal::NoSuchExport { .. }), "{reason:?}");
-    assert!(count > 4000, "cut off after {count} links only");
-    assert_eq!(daemon.counter("cut_off_not_reading"), 1);
+    assert!(matches!(reason, Refusal::Internal { .. }), "{reason:?}");
+    assert!(opened.len() > 4000, "refused after {} links only", opened.len());
+    assert_eq!(daemon.counter("cut_off_not_reading"), 0);
+    // It hears of every one once it listens again.
+    for link in opened {
+        let told = deaf.receive_opened();
+        assert_eq!((told.link, told.export), (link, export));
+        assert_eq!(deaf.receive_closed(), (link, CloseReason::Unimported));
+    }
+    busy.import("x");
+}
+
+/// A client that leaves the answers to its own requests unread is cut off at the bound.
+#[test]
+fn a_client_that_does_not_read_its_answers_is_cut_off() {
+    let daemon = Daemon::start();
+    let mut deaf = Client::connect(&daemon.path);
+    let segment = link_segment();
+    for _ in 0..20_000 {
+        deaf.send_import(Import::waiting("x"), Some(&segment));
+    }
+    let mut exporter = Client::connect(&daemon.path);
+    let memory = memory(4096);
+    let export = Export { grants: Vec::new(), ..Export::of("x", &memory) };
+    exporter.try_export(export).unwrap(); // and all of them are refused at once
+    eventually("it is cut off", || (daemon.counter("cut_off_not_reading") == 1).then_some(()));
+    exporter.assert_silent();
 }
 
 /// Nor does one that asks and asks and does not read stall anybody or grow the daemon.
@@ -215,7 +227,7 @@ fn a_client_that_asks_without_reading_only_stops_itself() {
         }
     }
     Client::connect(&daemon.path).assert_silent();
-    assert!(settled(&daemon) < 100, "descriptors pile up");
+    assert!(daemon.settled_descriptors() < 100, "descriptors pile up");
 }
 
 /// The last close of a descriptor may block for as long as its sender likes.
