@@ -16,6 +16,7 @@
 //! | `client` | one connection: identity, queues, what it owns |
 //! | `requests` | what each request does |
 //! | `receive` | taking packets, and suspicious descriptors |
+//! | [`descriptors`] | living within the limit of open files |
 //! | `registry` | exports, names, waiting imports |
 //! | `links` | granted imports |
 //! | [`policy`] | who may do what, and how much of it |
@@ -28,6 +29,7 @@
 pub mod broker;
 mod client;
 mod counters;
+pub mod descriptors;
 pub mod failpoint;
 pub mod handover;
 mod links;

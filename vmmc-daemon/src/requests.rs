@@ -6,6 +6,7 @@ use crate::client::{
     Attached, Client, Introduced, MAX_QUEUED_FOR_LINKS, OutFd, Pending, Stage, reopen_doorbell,
 };
 use crate::counters::Counter;
+use crate::descriptors::{self, plenty};
 use crate::failpoint::{Failpoint, hit};
 use crate::links::Link;
 use crate::policy::{Entry, granted};
@@ -545,7 +546,7 @@ impl Broker {
                 importer_uid: importer_peer.uid,
                 exporter: exporter_peer.client,
                 rights,
-                segment: pending.segment,
+                segment: Some(pending.segment).filter(|segment| plenty(segment)),
                 ready: false,
             },
         );
@@ -592,7 +593,9 @@ fn segment_of(passed: Option<Suspect>, len: u64) -> Result<Fd, Refusal> {
     if access_mode(fd) != OFlags::RDWR {
         return Err(bad_segment("the descriptor is not open for reading and writing"));
     }
-    passed.keep().ok_or_else(missing)
+    let fd = passed.keep().ok_or_else(missing)?;
+    descriptors::enough(&fd)?;
+    Ok(fd)
 }
 
 fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
@@ -630,6 +633,7 @@ fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
         return Err(bad_segment("doorbell: not the write end of a pipe"));
     }
     let doorbell = passed.keep().ok_or_else(no_doorbell)?;
+    descriptors::enough(&doorbell)?;
     reopen_doorbell(&doorbell)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the doorbell", errno) })?;
     Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell) })
