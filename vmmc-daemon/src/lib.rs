@@ -26,6 +26,25 @@
 //! | [`resume`] | what happens after a crash of the broker |
 //! | [`failpoint`] | named points at which tests kill it |
 
+//!
+//! # Embedding
+//! The program `vmmcd` adds arguments, detaching and the service manager's protocol; a test or a launcher can
+//! run the broker in a thread of its own:
+//!
+//! ```
+//! use vmmc_daemon::{Broker, Ending, Options, listener::Listener};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let listener = Listener::bind(&dir.path().join("vmmcd.sock"))?;
+//! let (stop, stopper) = rustix::pipe::pipe()?;
+//! let broker = Broker::new(listener, Options::default(), Some(stop.into()))?;
+//! let thread = std::thread::spawn(move || broker.run());
+//! // ... clients connect ...
+//! rustix::io::write(&stopper, b"!")?;
+//! assert_eq!(thread.join().unwrap()?, Ending::Stopped);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
 pub mod broker;
 mod client;
 mod counters;

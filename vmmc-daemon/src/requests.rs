@@ -222,11 +222,11 @@ impl Broker {
             Role::Process | Role::Sockets => Some(attach(fds)?),
         };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
+        let session = Token(random_bytes()?);
         if hello.role != Role::Tool {
             self.quotas.take(peer.uid, QuotaKind::Clients, 1)?;
             self.counters.add(Counter::Clients);
         }
-        let session = Token(random_bytes());
         let mut program = hello.program.clone();
         program.truncate((0..=PROGRAM_MAX).rfind(|&at| program.is_char_boundary(at)).unwrap_or(0));
         let introduced = Introduced { role: hello.role, program, session, attached };
@@ -639,9 +639,10 @@ fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
     Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell) })
 }
 
-fn random_bytes<const N: usize>() -> [u8; N] {
+fn random_bytes<const N: usize>() -> Result<[u8; N], Refusal> {
     let mut bytes = [0u8; N];
-    // Up to 256 bytes come whole or not at all.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    bytes
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(len) if len == N => Ok(bytes),
+        _ => Err(Refusal::Internal { why: "get random bytes".to_owned() }),
+    }
 }
