@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -436,7 +436,53 @@ pub fn readable(fd: impl AsFd) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
-/// Keeps `as_raw_fd` in use where tests print numbers.
-pub fn number(fd: &Fd) -> i32 {
-    fd.as_raw_fd()
+impl Daemon {
+    /// A daemon whose socket everybody may use, passed by activation as systemd does.
+    pub fn start_activated(arguments: &[&str], env: &[(&str, &str)]) -> Daemon {
+        use rustix::fs::Mode;
+        let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+        rustix::fs::chmod(dir.path(), Mode::from_raw_mode(0o755)).unwrap();
+        let path = dir.path().join("vmmcd.sock");
+        let socket = vmmc::sys::packet::socket().unwrap();
+        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::fs::chmod(&path, Mode::from_raw_mode(0o666)).unwrap();
+        rustix::net::listen(&socket, 128).unwrap();
+        let at = std::os::fd::AsRawFd::as_raw_fd(&socket);
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).unwrap();
+        let script = format!("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&{at}");
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_vmmcd")).args(arguments);
+        command.envs(env.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null());
+        if std::env::var_os("VMMC_LOG").is_none() {
+            command.env("VMMC_LOG", "off");
+        }
+        let child = command.spawn().unwrap();
+        Daemon { child, path, dir }
+    }
+}
+
+/// Whether tests can act as several users.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Runs `work` in a thread that is another user, by the kernel's word. Needs root.
+pub fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // The raw calls change this thread alone; those of the C library change all threads.
+            // SAFETY: `groups` has the length given.
+            let rc = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+            assert_eq!(rc, 0);
+            // SAFETY: plain numbers.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) }, 0);
+            // SAFETY: plain numbers.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
+            work()
+        });
+        match thread.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }

@@ -1,0 +1,293 @@
+//! Clients that do not follow the protocol: cut off, counted, and nobody else notices.
+
+mod common;
+use common::*;
+use proptest::prelude::*;
+use rustix::net::SendFlags;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use vmmc::control::codec;
+use vmmc::control::message::*;
+use vmmc::id::*;
+use vmmc::sys::{Fd, packet};
+
+/// A socket to the daemon; nothing has been said.
+fn raw(path: &Path) -> Fd {
+    let socket = packet::socket().unwrap();
+    rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+fn say(socket: &Fd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    // The daemon may have hung up already.
+    let _ = packet::send(socket, bytes, fds, SendFlags::empty());
+}
+
+/// Reads until the daemon hangs up.
+fn wait_for_end(socket: &Fd) {
+    let mut buffer = [0u8; MAX_PACKET_LEN];
+    loop {
+        let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
+        let timeout = rustix::event::Timespec { tv_sec: WATCHDOG.as_secs() as i64, tv_nsec: 0 };
+        let ready = rustix::event::poll(&mut fds, Some(&timeout)).unwrap();
+        assert!(ready > 0, "the daemon does not hang up");
+        match packet::receive(socket, &mut buffer, rustix::net::RecvFlags::DONTWAIT) {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(rustix::io::Errno::CONNRESET) => return,
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+}
+
+fn encoded(request: &Request) -> Vec<u8> {
+    let mut buffer = [0; MAX_PACKET_LEN];
+    codec::encode(request, &mut buffer).unwrap().to_vec()
+}
+
+fn hello_as_tool() -> Vec<u8> {
+    encoded(&Request::Hello(Hello { role: Role::Tool, program: String::new(), resume: None }))
+}
+
+#[test]
+fn another_protocol_version_is_told_apart_and_hung_up_on() {
+    let daemon = Daemon::start();
+    let socket = raw(&daemon.path);
+    let mut handshake = codec::handshake();
+    handshake[4] = 77;
+    say(&socket, &handshake, &[]);
+    // It has said its own version first, so the other side knows both.
+    let mut buffer = [0u8; 64];
+    let (len, _) =
+        packet::receive(&socket, &mut buffer, rustix::net::RecvFlags::empty()).unwrap().unwrap();
+    assert_eq!(codec::check_handshake(&buffer[..len]), Ok(()));
+    wait_for_end(&socket);
+    let snapshot = daemon.snapshot();
+    assert_eq!((counter(&snapshot, "other_version"), counter(&snapshot, "malformed")), (1, 1));
+}
+
+#[test]
+fn what_is_no_message_ends_the_client_that_said_it() {
+    let daemon = Daemon::start();
+    let mut witness = Client::connect(&daemon.path);
+    let handshake = codec::handshake().to_vec();
+    let hello = hello_as_tool();
+    let list = encoded(&Request::List { request: RequestId(1) });
+    let mut trailing = list.clone();
+    trailing.push(0);
+    let segment = link_segment();
+    let (import, export) = (
+        encoded(&Request::Import {
+            request: RequestId(1),
+            process: None,
+            name: "x".into(),
+            rights: Rights::READ,
+            token: None,
+            timeout_ms: u32::MAX,
+            restore: None,
+        }),
+        encoded(&Request::Export {
+            request: RequestId(1),
+            name: "x".into(),
+            len: 4096,
+            grants: Vec::new(),
+            token: None,
+            restore: None,
+        }),
+    );
+    let scripts: Vec<Vec<(Vec<u8>, usize)>> = vec![
+        vec![(b"GET / HTTP/1.1".to_vec(), 0)],
+        vec![(handshake.clone(), 0), (list.clone(), 0)], // before hello
+        vec![(handshake.clone(), 0), (hello.clone(), 0), (hello.clone(), 0)],
+        vec![(handshake.clone(), 0), (hello.clone(), 0), (trailing, 0)],
+        vec![(handshake.clone(), 0), (hello.clone(), 0), (vec![0xff; MAX_PACKET_LEN], 0)],
+        vec![(handshake.clone(), 0), (hello.clone(), 0), (vec![0; MAX_PACKET_LEN + 1], 0)],
+        vec![(handshake.clone(), 0), (hello.clone(), 0), (list, 1)], // descriptor not called for
+        vec![(handshake.clone(), 0), (hello.clone(), 0), (import, 1)], // a tool imports
+        vec![(handshake, 0), (hello, 0), (export, 1)],
+    ];
+    let count = scripts.len() as u64;
+    for script in scripts {
+        let socket = raw(&daemon.path);
+        for (bytes, fds) in script {
+            say(&socket, &bytes, &vec![segment.as_fd(); fds]);
+        }
+        wait_for_end(&socket);
+    }
+    assert_eq!(daemon.counter("malformed"), count);
+    witness.assert_silent();
+}
+
+#[test]
+fn more_descriptors_than_any_message_has_end_the_client_and_are_all_closed() {
+    let daemon = Daemon::start();
+    let mut witness = Client::connect(&daemon.path);
+    daemon.snapshot();
+    let before = settled(&daemon);
+    let socket = raw(&daemon.path);
+    let segment = link_segment();
+    let many = vec![segment.as_fd(); 200];
+    let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&many)));
+    let handshake = codec::handshake();
+    let bytes = [std::io::IoSlice::new(&handshake)];
+    rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::empty()).unwrap();
+    wait_for_end(&socket);
+    eventually("all are closed", || (daemon.descriptors() == before).then_some(()));
+    witness.assert_silent();
+}
+
+fn settled(daemon: &Daemon) -> usize {
+    eventually("descriptors settle", || {
+        let before = daemon.descriptors();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        (daemon.descriptors() == before).then_some(before)
+    })
+}
+
+#[test]
+fn a_request_number_in_use_by_a_waiting_import_is_a_fault() {
+    let daemon = Daemon::start();
+    let client = Client::connect(&daemon.path);
+    for _ in 0..2 {
+        let segment = link_segment();
+        let import = Request::Import {
+            request: RequestId(1),
+            process: None,
+            name: "never".into(),
+            rights: Rights::READ,
+            token: None,
+            timeout_ms: u32::MAX,
+            restore: None,
+        };
+        client.send(&import, &[segment.as_fd()]);
+    }
+    assert!(client.is_cut_off());
+}
+
+/// A client that leaves its events unread is cut off at the bound, and its peers are told.
+#[test]
+fn a_client_that_does_not_read_is_cut_off() {
+    let daemon = Daemon::start();
+    let mut deaf = Client::connect(&daemon.path);
+    deaf.export("x");
+    let mut busy = Client::connect(&daemon.path);
+    let segment = link_segment();
+    let mut count = 0u32;
+    let reason = loop {
+        // Each link is an event for the exporter, and so is its end.
+        let sent = busy.send_import(Import::of("x"), Some(&segment));
+        let mut incoming = busy.receive();
+        match incoming.event {
+            Event::Imported { request, link, .. } if request == sent => {
+                while incoming.fds.take().is_some() {}
+                busy.send(&Request::CloseLink { link }, &[]);
+            }
+            Event::Refused { refusal, .. } => break refusal,
+            Event::LinkClosed { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        count += 1;
+        assert!(count < 100_000, "never cut off");
+    };
+    assert!(matches!(reason, Refusal::NoSuchExport { .. }), "{reason:?}");
+    assert!(count > 4000, "cut off after {count} links only");
+    assert_eq!(daemon.counter("cut_off_not_reading"), 1);
+}
+
+/// Nor does one that asks and asks and does not read stall anybody or grow the daemon.
+#[test]
+fn a_client_that_asks_without_reading_only_stops_itself() {
+    let daemon = Daemon::start();
+    let deaf = Client::connect_as(&daemon.path, Role::Tool);
+    let mut full = 0;
+    let mut asked = 0;
+    // Until its requests stay where they are, in its own way.
+    while full < 10 {
+        asked += 1;
+        assert!(asked < 100_000, "its requests are read for ever");
+        let ask = Request::Snapshot { request: RequestId(asked) };
+        if deaf.connection.try_send(&ask, &[]).is_err() {
+            full += 1;
+            daemon.snapshot(); // the loop has had its turn
+        } else {
+            full = 0;
+        }
+    }
+    Client::connect(&daemon.path).assert_silent();
+    assert!(settled(&daemon) < 100, "descriptors pile up");
+}
+
+/// The last close of a descriptor may block for as long as its sender likes.
+#[test]
+fn a_socket_that_lingers_for_ever_stalls_nobody() {
+    let daemon = Daemon::start();
+    let mut witness = Client::connect(&daemon.path);
+    let signal = |signal| {
+        let pid = rustix::process::Pid::from_raw(daemon.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    };
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let never_reads = listener.accept().unwrap().0;
+        client.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &client, &[0; 65536]).is_ok() {}
+        let hour = Some(std::time::Duration::from_secs(3600));
+        rustix::net::sockopt::set_socket_linger(&client, hour).unwrap();
+        let socket = raw(&daemon.path);
+        // So that the last copy is the one the daemon gets.
+        signal(rustix::process::Signal::STOP);
+        say(&socket, &codec::handshake(), &[]);
+        let hello = Hello { role: Role::Process, program: String::new(), resume: None };
+        say(&socket, &encoded(&Request::Hello(hello)), &[client.as_fd()]);
+        drop(client);
+        signal(rustix::process::Signal::CONT);
+        wait_for_end(&socket);
+        witness.assert_silent();
+        open.push(never_reads);
+    }
+    witness.assert_silent();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    /// H20: random packets, as they are and as mutations of real ones, at every stage.
+    #[test]
+    fn random_packets_leave_the_daemon_alive_for_others(
+        conversations in proptest::collection::vec(
+            (0usize..3, proptest::collection::vec(
+                (proptest::collection::vec(any::<u8>(), 1..200), 0usize..4, 0u8..24), 1..12)),
+            1..24)
+    ) {
+        let daemon = Daemon::start();
+        let mut witness = Client::connect(&daemon.path);
+        witness.export("witness");
+        let segment = link_segment();
+        let belongings = Belongings::new();
+        for (stage, packets) in conversations {
+            let socket = raw(&daemon.path);
+            if stage > 0 {
+                say(&socket, &codec::handshake(), &[]);
+            }
+            if stage > 1 {
+                let hello = Hello { role: Role::Process, program: "x".to_owned(), resume: None };
+                let fds = [belongings.page.as_fd(), belongings.doorbell_write.as_fd()];
+                say(&socket, &encoded(&Request::Hello(hello)), &fds);
+            }
+            for (mut bytes, fds, kind) in packets {
+                // Half of them start like a real request.
+                if kind < 14 {
+                    bytes[0] = kind;
+                }
+                let flags = SendFlags::DONTWAIT;
+                let _ = packet::send(&socket, &bytes, &vec![segment.as_fd(); fds], flags);
+            }
+        }
+        let mut importer = Client::connect(&daemon.path);
+        importer.import("witness");
+        importer.assert_silent();
+    }
+}

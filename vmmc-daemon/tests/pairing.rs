@@ -1,0 +1,394 @@
+//! The two ends of real TCP connections.
+
+mod common;
+use common::*;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use vmmc::control::message::*;
+use vmmc::sys::Fd;
+
+const SHAPE: StreamShape = StreamShape { version: 1, control_len: 4096, produced_at: [256, 512] };
+
+fn connection(at: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(at).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let server = listener.accept().unwrap().0;
+    (client, server)
+}
+
+fn cookie(socket: &TcpStream) -> u64 {
+    rustix::net::sockopt::socket_cookie(socket).unwrap()
+}
+
+fn register(client: &Client, socket: &TcpStream, shape: StreamShape) {
+    let request = Request::RegisterSocket { cookie: cookie(socket), shape };
+    client.send(&request, &[socket.as_fd()]);
+}
+
+fn attach(client: &Client, socket: &TcpStream) {
+    client.send(&Request::AttachSocket { cookie: cookie(socket) }, &[socket.as_fd()]);
+}
+
+fn paired(client: &Client, socket: &TcpStream) -> (u8, u32, Fd) {
+    let mut incoming = client.receive();
+    match incoming.event {
+        Event::Paired { cookie: of, side, ring_len } if of == cookie(socket) => {
+            (side, ring_len, incoming.fds.take().unwrap())
+        }
+        other => panic!("{other:?}, expected Paired"),
+    }
+}
+
+fn not_paired(client: &Client, socket: impl AsFd) -> NotPairedReason {
+    match client.receive().event {
+        Event::NotPaired { cookie: of, reason } => {
+            assert_eq!(of, rustix::net::sockopt::socket_cookie(socket).unwrap());
+            reason
+        }
+        other => panic!("{other:?}, expected NotPaired"),
+    }
+}
+
+fn sockets_client(daemon: &Daemon) -> Client {
+    Client::connect_as(&daemon.path, Role::Sockets)
+}
+
+#[test]
+fn the_ends_of_a_connection_get_the_same_sealed_segment() {
+    let daemon = Daemon::start_with(&["--ring-kib", "64"], &[]);
+    for at in ["127.0.0.1:0", "[::1]:0"] {
+        let (one, other) = (sockets_client(&daemon), sockets_client(&daemon));
+        assert_eq!(one.welcome.ring_len, 64 * 1024);
+        let (a, b) = connection(at);
+        register(&one, &a, SHAPE);
+        register(&other, &b, SHAPE);
+        let (side_a, ring_a, segment_a) = paired(&one, &a);
+        let (side_b, ring_b, segment_b) = paired(&other, &b);
+        // Whoever came first is side 0; two clients are not served in a fixed order.
+        assert_eq!(side_a + side_b, 1);
+        assert_eq!((ring_a, ring_b), (64 * 1024, 64 * 1024));
+        assert!(same_file(&segment_a, &segment_b));
+        vmmc::sys::memfd::verify(&segment_a, 4096 + 2 * 64 * 1024).unwrap();
+
+        let counts = SHAPE.produced_at.map(u64::from);
+        let at = |side: u8| counts[usize::from(side)];
+        rustix::io::pwrite(&segment_a, &7u64.to_ne_bytes(), at(side_a)).unwrap();
+        rustix::io::pwrite(&segment_b, &9u64.to_ne_bytes(), at(side_b)).unwrap();
+        let snapshot = daemon.snapshot();
+        let shown = |socket: &TcpStream| {
+            let found = snapshot.connections.iter().find(|it| it.cookie == cookie(socket)).unwrap();
+            assert_eq!(found.state, ConnectionState::Paired);
+            assert_eq!(found.local, socket.local_addr().unwrap().to_string());
+            found.ring_bytes
+        };
+        assert_eq!((shown(&a), shown(&b)), (7, 9));
+    }
+    assert_eq!(daemon.counter("pairs"), 2);
+}
+
+#[test]
+fn both_ends_may_be_in_one_process() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let (a, b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    assert_eq!(paired(&client, &a).0, 0);
+    assert_eq!(paired(&client, &b).0, 1);
+}
+
+#[test]
+fn a_v4_client_of_a_v6_listener_is_paired() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let listener = TcpListener::bind("[::]:0").unwrap();
+    let a = TcpStream::connect(("127.0.0.1", listener.local_addr().unwrap().port())).unwrap();
+    let b = listener.accept().unwrap().0;
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    paired(&client, &a);
+    paired(&client, &b);
+}
+
+/// A copy held by the daemon would keep the peer from seeing the close.
+#[test]
+fn the_daemon_keeps_no_copy_of_the_socket() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let (a, mut b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    paired(&client, &a);
+    paired(&client, &b);
+    drop(a);
+    b.set_read_timeout(Some(WATCHDOG)).unwrap();
+    assert_eq!(b.read(&mut [0]).unwrap(), 0, "end of file");
+}
+
+#[test]
+fn an_end_without_partner_stays_plain_and_the_snapshot_says_why() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let (a, b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    assert_eq!(not_paired(&client, &a), NotPairedReason::NoPartner);
+    let snapshot = daemon.snapshot();
+    let shown = snapshot.connections.iter().find(|it| it.cookie == cookie(&a)).unwrap();
+    assert_eq!(shown.state, ConnectionState::Plain(NotPairedReason::NoPartner));
+    assert_eq!(shown.remote, a.peer_addr().unwrap().to_string());
+    // The partner is late: it waits for one that will not come again by itself.
+    register(&client, &b, SHAPE);
+    assert_eq!(not_paired(&client, &b), NotPairedReason::NoPartner);
+    assert_eq!(daemon.counter("not_paired_no_partner"), 2);
+}
+
+#[test]
+fn what_is_not_an_established_connection_is_not_paired() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let of_listener = rustix::net::sockopt::socket_cookie(&listener).unwrap();
+    let request = Request::RegisterSocket { cookie: of_listener, shape: SHAPE };
+    client.send(&request, &[listener.as_fd()]);
+    assert_eq!(not_paired(&client, &listener), NotPairedReason::NotEstablished);
+    let (mut half, closed) = connection("127.0.0.1:0");
+    drop(closed);
+    half.read(&mut [0]).unwrap();
+    register(&client, &half, SHAPE);
+    assert_eq!(not_paired(&client, &half), NotPairedReason::NotEstablished);
+    // A cookie that is not the socket's.
+    let (a, b) = connection("127.0.0.1:0");
+    let request = Request::RegisterSocket { cookie: cookie(&b), shape: SHAPE };
+    client.send(&request, &[a.as_fd()]);
+    assert_eq!(not_paired(&client, &b), NotPairedReason::NotEstablished);
+}
+
+#[test]
+fn different_shapes_are_different_versions() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let (a, b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    register(&client, &b, StreamShape { version: 2, ..SHAPE });
+    assert_eq!(not_paired(&client, &b), NotPairedReason::OtherVersion);
+    assert_eq!(not_paired(&client, &a), NotPairedReason::OtherVersion);
+}
+
+#[test]
+fn a_shape_that_makes_no_sense_ends_the_client() {
+    let daemon = Daemon::start();
+    let (a, _b) = connection("127.0.0.1:0");
+    for shape in [
+        StreamShape { control_len: 0, ..SHAPE },
+        StreamShape { control_len: 4097, ..SHAPE },
+        StreamShape { control_len: 128 * 1024, ..SHAPE },
+        StreamShape { produced_at: [4096, 0], ..SHAPE },
+        StreamShape { produced_at: [4, 0], ..SHAPE },
+        StreamShape { produced_at: [0, u32::MAX - 7], ..SHAPE },
+    ] {
+        let client = sockets_client(&daemon);
+        register(&client, &a, shape);
+        assert!(client.is_cut_off(), "{shape:?}");
+    }
+    assert_eq!(daemon.counter("malformed"), 6);
+}
+
+#[test]
+fn a_socket_is_registered_once() {
+    let daemon = Daemon::start();
+    let (one, other) = (sockets_client(&daemon), sockets_client(&daemon));
+    let (a, b) = connection("127.0.0.1:0");
+    register(&one, &a, SHAPE);
+    register(&one, &a, SHAPE);
+    assert_eq!(not_paired(&one, &a), NotPairedReason::Conflict);
+    register(&one, &b, SHAPE);
+    paired(&one, &a);
+    paired(&one, &b);
+    register(&other, &a, SHAPE);
+    assert_eq!(not_paired(&other, &a), NotPairedReason::Conflict);
+}
+
+#[test]
+fn an_upgraded_connection_that_reached_another_process_can_be_attached() {
+    let daemon = Daemon::start();
+    let (one, other) = (sockets_client(&daemon), sockets_client(&daemon));
+    let (a, b) = connection("127.0.0.1:0");
+    let third = sockets_client(&daemon);
+    attach(&third, &a);
+    assert_eq!(not_paired(&third, &a), NotPairedReason::Conflict, "not upgraded yet");
+    register(&one, &a, SHAPE);
+    register(&other, &b, SHAPE);
+    let (side, _, segment) = paired(&one, &a);
+    paired(&other, &b);
+    // The first holder is gone, as by exec; the connection is not.
+    drop(one);
+    eventually("it is gone", || (daemon.snapshot().clients.len() == 3).then_some(()));
+    attach(&third, &a);
+    let attached = paired(&third, &a);
+    assert_eq!(attached.0, side);
+    assert!(same_file(attached.2, segment));
+    // Possession of the socket is what counts.
+    let stranger = sockets_client(&daemon);
+    let (unrelated, _) = connection("127.0.0.1:0");
+    stranger.send(&Request::AttachSocket { cookie: cookie(&a) }, &[unrelated.as_fd()]);
+    assert_eq!(not_paired(&stranger, &a), NotPairedReason::Conflict);
+    stranger.send(&Request::AttachSocket { cookie: cookie(&a) }, &[]);
+    assert_eq!(not_paired(&stranger, &a), NotPairedReason::Conflict);
+}
+
+#[test]
+fn a_connection_is_forgotten_when_both_ends_are() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let (a, b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    paired(&client, &a);
+    paired(&client, &b);
+    client.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
+    attach(&client, &a);
+    paired(&client, &a);
+    client.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
+    client.send(&Request::ForgetSocket { cookie: cookie(&b) }, &[]);
+    client.send(&Request::ForgetSocket { cookie: 12345 }, &[]);
+    attach(&client, &a);
+    assert_eq!(not_paired(&client, &a), NotPairedReason::Conflict);
+    // One that waits can be forgotten too, and then no answer comes.
+    let (c, d) = connection("127.0.0.1:0");
+    register(&client, &c, SHAPE);
+    client.send(&Request::ForgetSocket { cookie: cookie(&c) }, &[]);
+    register(&client, &d, SHAPE);
+    assert_eq!(not_paired(&client, &d), NotPairedReason::NoPartner);
+}
+
+/// G6.
+#[test]
+fn one_connection_past_the_quota_stays_plain() {
+    let daemon = Daemon::start_with(&["--connections-per-user", "2"], &[]);
+    let client = sockets_client(&daemon);
+    let (a, b) = connection("127.0.0.1:0");
+    let (c, _d) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    paired(&client, &a);
+    paired(&client, &b);
+    register(&client, &c, SHAPE);
+    assert_eq!(not_paired(&client, &c), NotPairedReason::Quota);
+}
+
+#[test]
+fn pairs_survive_a_takeover() {
+    let mut old = Daemon::start();
+    let client = sockets_client(&old);
+    let (a, b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    let (_, _, segment) = paired(&client, &a);
+    paired(&client, &b);
+    let (c, d) = connection("127.0.0.1:0");
+    register(&client, &c, SHAPE);
+    let new = Daemon::start_in(old.dir.clone(), &["--replace"], &[]);
+    old.wait();
+    attach(&client, &a);
+    let mut events = Vec::new();
+    register(&client, &d, SHAPE);
+    // The waiting end is paired by the successor, or its time ran out meanwhile.
+    for _ in 0..3 {
+        let mut incoming = client.receive();
+        if let Event::Paired { cookie: of, .. } = &incoming.event
+            && *of == cookie(&a)
+        {
+            assert!(same_file(incoming.fds.take().unwrap(), &segment));
+        }
+        events.push(incoming.event);
+    }
+    let of = |socket: &TcpStream| {
+        events.iter().any(|event| match event {
+            Event::Paired { cookie: of, .. } | Event::NotPaired { cookie: of, .. } => {
+                *of == cookie(socket)
+            }
+            _ => false,
+        })
+    };
+    assert!(of(&a) && of(&c) && of(&d), "{events:?}");
+    assert!(counter(&new.snapshot(), "pairs") >= 1);
+}
+
+/// Runs `work` in a network namespace of its own, with loopback up. Needs root.
+fn in_new_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: only this short-lived thread changes its namespace.
+            let rc = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            assert_eq!(rc, 0, "unshare: {}", std::io::Error::last_os_error());
+            loopback_up();
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+fn loopback_up() {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: SIOCSIFFLAGS reads the ifreq, which lives until the call returns.
+    let rc = unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw mut request) };
+    assert_eq!(rc, 0, "loopback: {}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn equal_addresses_in_different_namespaces_are_not_paired() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not run: a network namespace needs root");
+        return;
+    }
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    // The same two ports on both sides, by choosing them explicitly.
+    let fixed = |server: u16, client: u16| {
+        let listener = TcpListener::bind(("127.0.0.1", server)).unwrap();
+        let a = bound_connect(client, server);
+        let b = listener.accept().unwrap().0;
+        (a, b)
+    };
+    let (a1, b1) = in_new_namespace(|| fixed(4001, 4002));
+    let (a2, b2) = in_new_namespace(|| fixed(4001, 4002));
+    assert_eq!(a1.local_addr().unwrap(), a2.local_addr().unwrap());
+    register(&client, &a1, SHAPE);
+    register(&client, &b2, SHAPE);
+    let mut reasons = [not_paired_any(&client), not_paired_any(&client)];
+    reasons.sort_unstable_by_key(|it| it.0);
+    let mut cookies = [cookie(&a1), cookie(&b2)];
+    cookies.sort_unstable();
+    assert_eq!(reasons.map(|it| it.0), cookies);
+    assert!(reasons.iter().all(|it| it.1 == NotPairedReason::OtherNamespace), "{reasons:?}");
+    // Within one namespace they are.
+    register(&client, &a2, SHAPE);
+    register(&client, &a1, SHAPE);
+    register(&client, &b1, SHAPE);
+    paired(&client, &a1);
+    paired(&client, &b1);
+}
+
+fn not_paired_any(client: &Client) -> (u64, NotPairedReason) {
+    match client.receive().event {
+        Event::NotPaired { cookie, reason } => (cookie, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn bound_connect(from: u16, to: u16) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType};
+    use std::net::SocketAddr;
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], from))).unwrap();
+    rustix::net::connect(&socket, &SocketAddr::from(([127, 0, 0, 1], to))).unwrap();
+    socket.into()
+}
