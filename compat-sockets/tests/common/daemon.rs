@@ -54,7 +54,7 @@ impl Daemon {
             panic!("the daemon answered {:?} to a request for a snapshot", incoming.event);
         };
         assert_eq!(answered, request);
-        let fd = incoming.fds.pop().unwrap();
+        let fd = incoming.fds.take().unwrap();
         let mut bytes = vec![0; len as usize];
         let mut done = 0;
         while done < bytes.len() {
