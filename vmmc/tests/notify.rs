@@ -47,7 +47,7 @@ fn linked(daemon: &Daemon, name: &str) -> (Node, Export, Log, Import) {
 fn a_handler_runs_exactly_when_there_is_one_and_it_was_asked_for() {
     let daemon = Daemon::start();
     let (node, _export, log, with) = linked(&daemon, "with");
-    let plain = export(&node, "without");
+    let plain = export(&node, "without", 64);
     let without = import(&node, "without");
     plain.wait_importers(1, PATIENCE).unwrap();
     with.send(0, b"a").unwrap();
@@ -95,8 +95,9 @@ fn the_handler_sees_all_of_its_message() {
     let rounds = 20_000u32;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Each message in a place of its own: none is overwritten before 200 others were sent.
+            // Each message in a place of its own, used again only when its handler has run.
             for round in 0..rounds {
+                until("there is room", || round < count.load(Ordering::Relaxed) + 200);
                 let place = (round % 200) as usize * 320;
                 let bytes = vec![round as u8; 8 + (round % 300) as usize];
                 import.send_with_notify(place, &bytes).unwrap();

@@ -55,6 +55,16 @@ impl Daemon {
         daemon
     }
 
+    /// A daemon that dies at a named point (`vmmc-daemon/src/failpoint.rs`). Not asked whether it
+    /// listens: that might be the point.
+    pub fn start_armed(point: &str) -> Daemon {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let socket = dir.path().join("d.sock");
+        let child = launch(&socket, &[], &[("VMMCD_FAILPOINT", point)]);
+        until("the socket is there", || socket.exists());
+        Daemon { dir, child }
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("d.sock")
     }
