@@ -6,6 +6,7 @@ use crate::client::{
     Attached, Client, Introduced, MAX_QUEUED_FOR_LINKS, OutFd, Pending, Stage, reopen_doorbell,
 };
 use crate::counters::Counter;
+use crate::descriptors::{self, plenty};
 use crate::failpoint::{Failpoint, hit};
 use crate::links::Link;
 use crate::policy::{Entry, granted};
@@ -221,11 +222,11 @@ impl Broker {
             Role::Process | Role::Sockets => Some(attach(fds)?),
         };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
+        let session = Token(random_bytes()?);
         if hello.role != Role::Tool {
             self.quotas.take(peer.uid, QuotaKind::Clients, 1)?;
             self.counters.add(Counter::Clients);
         }
-        let session = Token(random_bytes());
         let mut program = hello.program.clone();
         program.truncate((0..=PROGRAM_MAX).rfind(|&at| program.is_char_boundary(at)).unwrap_or(0));
         let introduced = Introduced { role: hello.role, program, session, attached };
@@ -545,7 +546,7 @@ impl Broker {
                 importer_uid: importer_peer.uid,
                 exporter: exporter_peer.client,
                 rights,
-                segment: pending.segment,
+                segment: Some(pending.segment).filter(|segment| plenty(segment)),
                 ready: false,
             },
         );
@@ -592,7 +593,9 @@ fn segment_of(passed: Option<Suspect>, len: u64) -> Result<Fd, Refusal> {
     if access_mode(fd) != OFlags::RDWR {
         return Err(bad_segment("the descriptor is not open for reading and writing"));
     }
-    passed.keep().ok_or_else(missing)
+    let fd = passed.keep().ok_or_else(missing)?;
+    descriptors::enough(&fd)?;
+    Ok(fd)
 }
 
 fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
@@ -630,14 +633,16 @@ fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
         return Err(bad_segment("doorbell: not the write end of a pipe"));
     }
     let doorbell = passed.keep().ok_or_else(no_doorbell)?;
+    descriptors::enough(&doorbell)?;
     reopen_doorbell(&doorbell)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the doorbell", errno) })?;
     Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell) })
 }
 
-fn random_bytes<const N: usize>() -> [u8; N] {
+fn random_bytes<const N: usize>() -> Result<[u8; N], Refusal> {
     let mut bytes = [0u8; N];
-    // Up to 256 bytes come whole or not at all.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    bytes
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(len) if len == N => Ok(bytes),
+        _ => Err(Refusal::Internal { why: "get random bytes".to_owned() }),
+    }
 }

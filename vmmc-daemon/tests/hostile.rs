@@ -196,7 +196,7 @@ fn a_client_that_does_not_read_its_answers_is_cut_off() {
     let daemon = Daemon::start();
     let mut deaf = Client::connect(&daemon.path);
     let segment = link_segment();
-    for _ in 0..20_000 {
+    for _ in 0..17_000 {
         deaf.send_import(Import::waiting("x"), Some(&segment));
     }
     let mut exporter = Client::connect(&daemon.path);
@@ -228,6 +228,36 @@ fn a_client_that_asks_without_reading_only_stops_itself() {
     }
     Client::connect(&daemon.path).assert_silent();
     assert!(daemon.settled_descriptors() < 100, "descriptors pile up");
+}
+
+/// A user who takes all descriptors that the daemon may have is refused; the others go on.
+#[test]
+fn a_daemon_short_of_descriptors_refuses_and_serves_those_it_has() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let daemon = Daemon::start();
+    let few = Rlimit { current: Some(100), maximum: Some(100) };
+    prlimit(Pid::from_raw(daemon.pid() as i32), Resource::Nofile, few).unwrap();
+    let mut witness = Client::connect(&daemon.path);
+    witness.export("witness");
+    let mut importer = Client::connect(&daemon.path);
+    let mut greedy = Client::connect(&daemon.path);
+    let mut memories = Vec::new();
+    let refusal = loop {
+        let memory = memory(4096);
+        match greedy.try_export(Export::of(memories.len() as u32, &memory)) {
+            Ok(_) => memories.push(memory),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(refusal.to_string().contains("LimitNOFILE"), "{refusal}");
+    assert!(memories.len() > 50, "after {}", memories.len());
+    let newcomer = Client::try_connect(&daemon.path, Role::Process, Some(Belongings::new()), None);
+    assert!(newcomer.is_err());
+    assert_eq!(daemon.snapshot().exports.len(), memories.len() + 1);
+    assert!(matches!(importer.try_import(Import::of("witness")), Err(Refusal::Internal { .. })));
+    drop(greedy);
+    eventually("they are free again", || (daemon.snapshot().exports.len() == 1).then_some(()));
+    importer.import("witness");
 }
 
 /// The last close of a descriptor may block for as long as its sender likes.

@@ -154,7 +154,7 @@ fn what_is_not_an_established_connection_is_not_paired() {
     assert_eq!(not_paired(&client, &listener), NotPairedReason::NotEstablished);
     let (mut half, closed) = connection("127.0.0.1:0");
     drop(closed);
-    half.read(&mut [0]).unwrap();
+    assert_eq!(half.read(&mut [0]).unwrap(), 0);
     register(&client, &half, SHAPE);
     assert_eq!(not_paired(&client, &half), NotPairedReason::NotEstablished);
     // A cookie that is not the socket's.

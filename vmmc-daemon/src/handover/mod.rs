@@ -19,7 +19,7 @@
 //! (then clients come back as after a crash, see [`crate::resume`]).
 //!
 //! Header: `"VMHO"`, version u32, number of descriptors u32, reserved u32, little-endian. The state is a
-//! [`state::State`] in postcard; a change to it raises [`VERSION`].
+//! `State` (state.rs) in postcard; a change to it raises [`VERSION`].
 
 pub(crate) mod state;
 

@@ -123,7 +123,7 @@ struct LinkState {
     importer: ClientId,
     exporter: ClientId,
     rights: Rights,
-    segment: Slot,
+    segment: Option<Slot>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -242,7 +242,7 @@ impl Broker {
                 importer: known.importer,
                 exporter: known.exporter,
                 rights: known.rights,
-                segment: slots.put(&known.segment),
+                segment: known.segment.as_ref().map(|segment| slots.put(segment)),
             })
             .collect();
         let waiting = self
@@ -424,7 +424,7 @@ impl Broker {
 
     fn inherit_link(&mut self, state: &LinkState, fds: &mut Fds) -> Result<(), TakeOverError> {
         let lost = |what: &str| TakeOverError::BadState(format!("link without its {what}"));
-        let segment = fds.get(state.segment)?;
+        let segment = state.segment.map(|slot| fds.get(slot)).transpose()?;
         let export = self.registry.exports.get_mut(&state.export).ok_or_else(|| lost("export"))?;
         let importer = self.clients.get_mut(&state.importer).ok_or_else(|| lost("importer"))?;
         export.links.insert(state.link);

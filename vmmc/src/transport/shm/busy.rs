@@ -106,6 +106,7 @@ mod tests {
         }
         let slot = AtomicU32::new(0);
         state.store(link::CLOSING, Ordering::Relaxed);
+        let slot = AtomicU32::new(0);
         assert_eq!(begin(&slot, true, &state, || {}).map(drop), Err(link::CLOSING));
         assert!(is_idle(&slot, true));
     }
