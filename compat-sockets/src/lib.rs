@@ -1,1 +1,80 @@
-//! Stream sockets.
+//! Stream sockets at memory speed, for programs that know nothing of it.
+//!
+//! `LD_PRELOAD=libvmmc_sockets.so` puts this library under an unmodified program. A TCP
+//! connection between two such programs of one machine keeps its kernel socket for everything
+//! but the bytes: names, options, errors, FIN and RST, readiness, life and death. The bytes go
+//! through two rings in a shared segment.
+//!
+//! ```text
+//!   program ── send ─▶ entry ─▶ fd_table ─▶ ring in the segment ─▶ ... ─▶ recv ── program
+//!                                   │             (stream)
+//!                                   └────▶ kernel TCP: prefix, doorbells, FIN, RST
+//! ```
+//!
+//! # The life of a connection
+//! 1. After `connect` and `accept`, data flows by TCP. Nobody waits, nothing is sent in-band.
+//! 2. After eight data calls or 16 KiB each end offers its socket to the daemon, which reads the
+//!    addresses from the kernel itself and pairs the two ends ([`upgrade`]).
+//! 3. Each end maps the segment when the answer comes, and says `ready` once no thread of it can
+//!    take a doorbell for data ([`segment`]).
+//! 4. Each sender moves its direction to the ring by itself: it stores how many bytes it gave to
+//!    TCP, and every later byte on TCP is a doorbell ([`vmmc_ring::switch`]).
+//! 5. A receiver that is about to sleep arms a word; a sender that finds it armed sends one byte
+//!    by TCP, so `poll`, `epoll` and a blocked `recv` wake by the kernel's own means
+//!    ([`stream`]).
+//! 6. A sender can go back to TCP at any byte ([`stream::demote`]).
+//!
+//! Whatever is missing or goes wrong on the way, the connection stays plain TCP, with the reason
+//! counted ([`counters`]). What each call does is in `SUPPORT.md`.
+//!
+//! # Rules of this library
+//! * System calls of its own go through [`raw`] or rustix, never through libc symbols, which
+//!   are hooks here.
+//! * No panic, no allocation and no lock across a blocking call on data paths.
+//! * What the peer can write is never trusted ([`segment`], [`side`]).
+
+mod close;
+mod control;
+pub mod counters;
+pub mod entry;
+mod epoll;
+mod fd_table;
+mod file;
+mod fork;
+mod lock;
+mod poll;
+mod raw;
+mod real;
+mod segment;
+mod select;
+mod settings;
+mod side;
+mod stream;
+mod upgrade;
+
+/// Runs when the library is loaded.
+extern "C" fn load() {
+    real::resolve_all();
+    settings::init();
+    counters::init();
+    fork::init();
+    control::init();
+}
+
+/// Runs when the process exits in the ordinary way.
+extern "C" fn unload() {
+    close::at_exit();
+    if let Some(path) = settings::get().and_then(|settings| settings.report.as_deref()) {
+        counters::report(path);
+    }
+}
+
+#[cfg(all(not(test), feature = "preload"))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
+#[cfg(all(not(test), feature = "preload"))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOAD: extern "C" fn() = unload;

@@ -395,9 +395,12 @@ impl Broker {
     /// Forgets a pair that nobody has.
     pub(crate) fn pair_lingered(&mut self, number: u64) {
         let Some(pair) = self.pairing.pairs.remove(&number) else { return };
-        for end in &pair.ends {
+        for (end, at) in pair.ends.iter().zip(pair.shape.produced_at) {
             self.pairing.paired.remove(&end.cookie);
             self.quotas.give(end.uid, QuotaKind::Connections, 1);
+            // Kept for `shrimp stat`, which shows live connections one by one.
+            let produced = read_u64(&pair.segment, u64::from(at));
+            self.counters.add_claimed(Counter::EndedRingBytes, produced);
         }
     }
 }

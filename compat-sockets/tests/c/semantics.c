@@ -447,6 +447,13 @@ void read_pattern(int fd, size_t length, uint64_t at, uint32_t seed) {
     }
 }
 
+void exchange(int a, int b, uint32_t seed) {
+    write_pattern(a, 3000, 0, seed);
+    read_pattern(b, 3000, 0, seed);
+    write_pattern(b, 3000, 0, seed + 1);
+    read_pattern(a, 3000, 0, seed + 1);
+}
+
 size_t fill(int fd, uint64_t at, uint32_t seed) {
     static __thread char buffer[CHUNK];
     size_t sent = 0;

@@ -30,6 +30,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -165,6 +166,8 @@ void write_all(int fd, const void *buffer, size_t length);
 void read_all(int fd, void *buffer, size_t length);
 void write_pattern(int fd, size_t length, uint64_t at, uint32_t seed);
 void read_pattern(int fd, size_t length, uint64_t at, uint32_t seed);
+/* A few kilobytes from a to b, then from b to a, checked. */
+void exchange(int a, int b, uint32_t seed);
 /* Writes without blocking until EAGAIN; returns how many bytes went. */
 size_t fill(int fd, uint64_t at, uint32_t seed);
 /* Reads until end of file; returns how many bytes came, all checked. -1: an error ended it. */

@@ -273,7 +273,8 @@ PASSED_ON = ("VMMC_LOG", "VMMC_WAIT", "VMMC_SPIN_US")
 
 def ring_bytes(stat):
     """Bytes through rings in what `shrimp stat --json` printed."""
-    return int(stat["ring_bytes"])
+    live = sum(connection["ring_bytes"] for connection in stat["connections"])
+    return live + stat["daemon"]["counters"]["ended_ring_bytes"]
 
 
 def _kill_group(process):

@@ -52,11 +52,16 @@ pub(crate) fn serve() -> std::io::Result<()> {
     Ok(())
 }
 
-/// One connection after the other; a broken one does not end the server.
+/// One connection after the other; a broken one does not end the server, and a client that has
+/// left is nothing to report.
 fn each(listener: &TcpListener, service: fn(TcpStream) -> std::io::Result<()>) {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
     for stream in listener.incoming().flatten() {
-        if let Err(error) = service(stream) {
-            eprintln!("echo server: {error}");
+        match service(stream) {
+            Err(error) if !matches!(error.kind(), BrokenPipe | ConnectionReset) => {
+                eprintln!("echo server: {error}");
+            }
+            _ => {}
         }
     }
 }

@@ -27,6 +27,10 @@ pub enum SegmentError {
         /// Seals it must have.
         needs: SealFlags,
     },
+    /// Of huge pages: where a hole was punched, a store faults with `SIGBUS` once the pool of
+    /// huge pages is empty.
+    #[error("memory file is of huge pages; make it of ordinary ones")]
+    HugePages,
     /// Another length than agreed.
     #[error("memory file is {actual} bytes long, expected {expected}")]
     WrongLength {
@@ -105,6 +109,11 @@ pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), SegmentError> {
     if actual != expected_len {
         return Err(SegmentError::WrongLength { expected: expected_len, actual });
     }
+    const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+    let kind = rustix::fs::fstatfs(&fd).map_err(SegmentError::NotMemfd)?.f_type;
+    if kind as u64 & 0xffff_ffff == HUGETLBFS_MAGIC {
+        return Err(SegmentError::HugePages);
+    }
     Ok(())
 }
 
@@ -118,4 +127,25 @@ pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), SegmentError> {
 pub fn reopen_read_only(fd: impl AsFd) -> rustix::io::Result<Fd> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Fd::from)
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_huge_pages_is_refused() {
+        const LEN: u64 = 2 << 20;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let huge =
+            rustix::fs::memfd_create("huge", flags | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
+        // Where the kernel has none, nobody can offer one.
+        let Ok(huge) = huge else { return };
+        rustix::fs::ftruncate(&huge, LEN).unwrap();
+        seal(&huge).unwrap();
+        assert_eq!(verify(&huge, LEN), Err(SegmentError::HugePages));
+        let plain = create("plain", LEN).unwrap();
+        seal(&plain).unwrap();
+        assert_eq!(verify(&plain, LEN), Ok(()));
+    }
 }

@@ -26,7 +26,8 @@ use vmmc::counters::index;
 use vmmc::error::{
     BindError, ExportError, FlagError, ImportError, RegionError, SendError, WaitError,
 };
-use vmmc::{Binding, Config, Export, Import, Node, Region, Rights, Who};
+use vmmc::word::MappedU32;
+use vmmc::{Binding, Config, Export, Flag, Import, Node, Region, Rights, Who};
 
 /// Longest message.
 pub(super) const LARGEST: usize = 1 << 20;
@@ -154,10 +155,30 @@ pub(super) struct Side {
     /// What is sent, and where received messages are copied to.
     source: Vec<u8>,
     target: Vec<u8>,
-    /// Number of the last message of this side.
-    number: u32,
     /// Whether the other side may be asleep.
     wake: bool,
+}
+
+/// A word of a mapping, as `vmmc` hands it out.
+type Word<'a> = Flag<'a, MappedU32<'a>>;
+
+/// One game: a strategy, a size, and what is looked up once for both.
+pub(super) struct Game<'a> {
+    strategy: Strategy,
+    /// Where messages begin.
+    at: usize,
+    binding: &'a Binding,
+    import: &'a Import,
+    export: &'a Export,
+    message: &'a [u8],
+    /// Where received messages are copied to; as long as the message.
+    target: &'a mut [u8],
+    /// The flag of the other side, and ours.
+    theirs: Word<'a>,
+    ours: Word<'a>,
+    wake: bool,
+    /// Number of the last message of this side.
+    number: u32,
 }
 
 impl Side {
@@ -174,7 +195,7 @@ impl Side {
         // Neither zero nor a small number: never taken for a flag.
         let source = vec![0xa5; LARGEST];
         let target = vec![0; LARGEST];
-        Ok(Side { node, binding, import, export, source, target, number: 0, wake })
+        Ok(Side { node, binding, import, export, source, target, wake })
     }
 
     /// Bytes this process copied so far, and bytes it sent by deliberate update.
@@ -188,77 +209,80 @@ impl Side {
         self.binding.view()
     }
 
-    #[inline]
-    fn send(&self, strategy: Strategy, size: usize, number: u32) -> Result<(), GameError> {
+    /// Sets the board. Both sides must have done so before the first message: it wipes what
+    /// earlier games left where the flag will be.
+    pub(super) fn game(&mut self, strategy: Strategy, size: usize) -> Result<Game<'_>, GameError> {
         let (at, flag_at) = place(size);
-        let message = self.source.get(..size).unwrap_or_default();
-        if strategy.is_automatic() {
-            if strategy != Strategy::AuWord {
-                self.binding.write(at, message)?;
-            }
-            let flag = self.binding.flag32(flag_at)?;
-            if self.wake { flag.signal(number)? } else { flag.store(number)? }
+        self.export.write(flag_at, &[0; 4])?;
+        Ok(Game {
+            strategy,
+            at,
+            binding: &self.binding,
+            import: &self.import,
+            export: &self.export,
+            message: self.source.get(..size).unwrap_or_default(),
+            target: self.target.get_mut(..size).unwrap_or_default(),
+            theirs: if strategy.is_automatic() {
+                self.binding.flag32(flag_at)?
+            } else {
+                self.import.flag32(flag_at)?
+            },
+            ours: self.export.flag32(flag_at)?,
+            wake: self.wake,
+            number: 0,
+        })
+    }
+}
+
+impl Game<'_> {
+    #[inline]
+    fn send(&self, number: u32) -> Result<(), GameError> {
+        match self.strategy {
+            Strategy::AuWord => {}
+            Strategy::Au1 | Strategy::Au2 => self.binding.write(self.at, self.message)?,
+            Strategy::Du0 | Strategy::Du1 => self.import.send(self.at, self.message)?,
+        }
+        if self.wake {
+            self.theirs.signal(number)?
         } else {
-            self.import.send(at, message)?;
-            let flag = self.import.flag32(flag_at)?;
-            if self.wake { flag.signal(number)? } else { flag.store(number)? }
+            self.theirs.store(number)?
         }
         Ok(())
     }
 
     /// Waits for message `number`, or for the end of the game (false).
     #[inline]
-    fn receive(&mut self, strategy: Strategy, size: usize, number: u32) -> Result<bool, GameError> {
-        let (at, flag_at) = place(size);
-        let flag = self.export.flag32(flag_at)?;
-        let found = flag.wait_until(|value| value == number || value == STOP, None)?;
+    fn receive(&mut self, number: u32) -> Result<bool, GameError> {
+        let found = self.ours.wait_until(|value| value == number || value == STOP, None)?;
         if found == STOP {
             return Ok(false);
         }
-        if strategy.receiver_copies() {
-            self.export.read(at, self.target.get_mut(..size).unwrap_or_default())?;
+        if self.strategy.receiver_copies() {
+            self.export.read(self.at, self.target)?;
         }
         Ok(true)
     }
 
     /// One round trip, begun here.
     #[inline]
-    pub(super) fn round_trip(&mut self, strategy: Strategy, size: usize) -> Result<(), GameError> {
+    pub(super) fn round_trip(&mut self) -> Result<(), GameError> {
         self.number += 1;
-        self.send(strategy, size, self.number)?;
-        self.receive(strategy, size, self.number).map(drop)
-    }
-
-    /// Forgets the numbers of earlier games, which might stand where flags will be.
-    fn reset(&mut self, size: usize) -> Result<(), GameError> {
-        self.number = 0;
-        let (_, flag_at) = place(size);
-        Ok(self.export.write(flag_at, &[0; 4])?)
-    }
-
-    /// Begins a game, after the other side has said that it is ready.
-    pub(super) fn begin(&mut self, size: usize) -> Result<(), GameError> {
-        self.reset(size)
+        self.send(self.number)?;
+        self.receive(self.number).map(drop)
     }
 
     /// Ends the game for the other side.
-    pub(super) fn stop(&self, strategy: Strategy, size: usize) -> Result<(), GameError> {
-        let (_, flag_at) = place(size);
-        if strategy.is_automatic() {
-            self.binding.flag32(flag_at)?.signal(STOP)?;
-        } else {
-            self.import.flag32(flag_at)?.signal(STOP)?;
-        }
-        Ok(())
+    pub(super) fn stop(&self) -> Result<(), GameError> {
+        Ok(self.theirs.signal(STOP)?)
     }
 
     /// Answers round trips until the other side stops.
-    fn answer(&mut self, strategy: Strategy, size: usize) -> Result<(), GameError> {
+    fn answer(&mut self) -> Result<(), GameError> {
         for number in 1.. {
-            if !self.receive(strategy, size, number)? {
+            if !self.receive(number)? {
                 break;
             }
-            self.send(strategy, size, number)?;
+            self.send(number)?;
         }
         Ok(())
     }
@@ -290,9 +314,9 @@ pub(crate) fn serve(args: &PeerArgs) -> Result<(), Failure> {
         let (Some(strategy), Some(size @ 1..=LARGEST)) = (strategy, size) else {
             return Err(GameError::Peer(line).into());
         };
-        side.reset(size)?;
+        let mut game = side.game(strategy, size)?;
         say("ready")?;
-        side.answer(strategy, size)?;
+        game.answer()?;
         let (copied, sent) = side.copied_and_sent();
         say(&format!("done {copied} {sent}"))?;
     }

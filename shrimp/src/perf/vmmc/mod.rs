@@ -96,17 +96,16 @@ impl Table {
     }
 
     fn play(&mut self, strategy: Strategy, size: usize, plan: &Plan) -> Result<Played, Failure> {
-        self.side.begin(size)?;
+        let before = self.side.copied_and_sent();
+        let mut game = self.side.game(strategy, size)?;
         self.opponent.tell(&format!("{} {size}", strategy.name()))?;
         self.opponent.hear("ready")?;
-        let before = self.side.copied_and_sent();
         let mut trips = 0u64;
-        let side = &mut self.side;
         let (mut samples, batch) = plan.round(|| {
             trips += 1;
-            side.round_trip(strategy, size)
+            game.round_trip()
         })?;
-        self.side.stop(strategy, size)?;
+        game.stop()?;
         self.opponent.hear("done")?;
         for sample in &mut samples {
             *sample /= 2.0;

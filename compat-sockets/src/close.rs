@@ -1,0 +1,140 @@
+//! The end of an upgraded connection, told to the kernel so that the peer sees what plain TCP
+//! would show it.
+
+use crate::counters::{self, Counter};
+use crate::fd_table::{self, Link, Sock};
+use crate::side::{rx, tx};
+use crate::stream::{SHUT_READ, demote, drain};
+use crate::{raw, stream};
+use vmmc::sync::Ordering;
+use vmmc::word::Word;
+use vmmc_ring::bell;
+
+/// Before the program's descriptor `fd` is closed.
+pub(crate) fn before(fd: i32) {
+    let Some(sock) = fd_table::sock(fd) else { return };
+    if !fd_table::is_last(sock) {
+        return;
+    }
+    if let Some(link) = sock.enter(fd) {
+        finish(&link, fd);
+        link.leave();
+    }
+}
+
+/// The last descriptor of this process goes.
+fn finish(link: &Link, fd: i32) {
+    let side = link.side;
+    let last = side.sharers.load(Ordering::Acquire) == 1;
+    if side.rx_lock.lock().is_err() {
+        return;
+    }
+    if last {
+        // No doorbell from now on: an unread one would turn our FIN into an RST.
+        bell::disarm(&link.mine().armed_data());
+        bell::disarm(&link.mine().armed_space());
+    }
+    if side.rx_state.load(Ordering::Relaxed) == rx::TCP {
+        // The peer may have switched since we last looked.
+        match stream::recv::source(link, fd) {
+            stream::recv::Source::Tcp { .. } => {}
+            _ => {
+                bell::disarm(&link.mine().armed_space());
+            }
+        }
+    }
+    if side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && side.rx_left.load(Ordering::Relaxed) == 0
+    {
+        let unread = link.consumer().available().unwrap_or(0) > 0;
+        if unread && last && side.shut.load(Ordering::Relaxed) & SHUT_READ == 0 {
+            // TCP answers a close with unread data by an RST.
+            let now = libc::linger { l_onoff: 1, l_linger: 0 };
+            let _ = raw::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+        } else if !unread {
+            drain(link, fd);
+        }
+    }
+    side.rx_lock.unlock();
+    if last {
+        link.mine().closed().store(1, Ordering::SeqCst);
+        let wait = link.rx().space_wait();
+        bell::published();
+        if bell::take(&wait) {
+            raw::futex_wake(wait.as_ptr().as_ptr());
+        }
+    }
+}
+
+/// At the end of the process: doorbells unread now would turn FINs into RSTs.
+pub(crate) fn at_exit() {
+    for (fd, sock) in fd_table::socks() {
+        if let Some(link) = sock.enter(fd) {
+            if link.side.sharers.load(Ordering::Acquire) == 1 {
+                finish(&link, fd);
+            }
+            link.leave();
+        }
+    }
+}
+
+/// How long to wait for a peer that is asked to send by TCP, in milliseconds.
+const ASK_MS: u32 = 100;
+
+/// Gives both directions back to the kernel, as far as that can be done from here: ours at once,
+/// the peer's when it next sends. True when nothing is left in the rings.
+pub(crate) fn demote_both(fd: i32, sock: &'static Sock) -> bool {
+    let Some(link) = sock.enter(fd) else { return true };
+    demote::our_way(&link, fd);
+    demote::their_way(&link, fd);
+    let mut done = false;
+    for _ in 0..ASK_MS {
+        if link.side.rx_lock.lock().is_err() {
+            break;
+        }
+        let source = stream::recv::source(&link, fd);
+        link.side.rx_lock.unlock();
+        if source == stream::recv::Source::Ended {
+            done = true;
+            break;
+        }
+        raw::wait_for(-1, 0, 1);
+    }
+    link.leave();
+    done
+}
+
+/// Before exec: upgraded descriptors that the new program inherits go back to TCP.
+pub(crate) fn before_exec() {
+    for (fd, sock) in fd_table::socks() {
+        sock.make_plain(Counter::plain_forked);
+        if !sock.is_active() {
+            continue;
+        }
+        let inherited =
+            raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+        if inherited && !demote_both(fd, sock) {
+            counters::one(Counter::exec_unsafe);
+        } else if let Some(link) = sock.enter(fd) {
+            // Closed by exec, which calls no hook.
+            if !inherited && link.side.tx_state.load(Ordering::Relaxed) != tx::ENDED {
+                finish_for_exec(&link, fd);
+            }
+            link.leave();
+        }
+    }
+}
+
+/// exec may fail, so this only does what is harmless then: doorbells are drained.
+fn finish_for_exec(link: &Link, fd: i32) {
+    if link.side.rx_lock.lock().is_err() {
+        return;
+    }
+    if link.side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && link.side.rx_left.load(Ordering::Relaxed) == 0
+        && !link.consumer().looks_readable()
+    {
+        drain(link, fd);
+    }
+    link.side.rx_lock.unlock();
+}

@@ -1,0 +1,346 @@
+//! The conversation with the daemon: one connection per process, opened when the first socket
+//! is offered, never waited for.
+//!
+//! No thread listens. While offers are unanswered, calls on their sockets look for mail now and
+//! then ([`poll_mail`]); the answers are acted on there. Everything is under one lock that is
+//! only ever tried: who does not get it goes on with plain TCP.
+//!
+//! The descriptor is close-on-exec and has a number over [`FLOOR`], out of the way of `select`
+//! and of programs that assume the low numbers. A program that closes it all the same (a daemon
+//! closing everything) is caught in `close`, `close_range` and `dup2`: the connection is given
+//! up, and a later offer opens a new one.
+
+use crate::counters::{self, Counter};
+use crate::fd_table::{self, Sock, state};
+use crate::lock::Lock;
+use crate::segment::{MAX_RING, SHAPE, Segment};
+use crate::{raw, settings, side, upgrade};
+use rustix::net::{RecvFlags, SendFlags};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+use vmmc::control::codec;
+use vmmc::control::message::{Event, Hello, MAX_PACKET_LEN, NotPairedReason, Request, Role};
+use vmmc::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use vmmc::sys::{Fd, memfd, mmap, packet};
+
+/// Our descriptors have numbers from here on, where the limit allows it.
+const FLOOR: i32 = 512;
+/// How long to leave a missing daemon alone, in nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+
+static LOCK: Lock = Lock::new();
+/// The connection's descriptor, -1 (as `u32::MAX`) for none.
+static SOCKET: AtomicU32 = AtomicU32::new(u32::MAX);
+/// The doorbell pipe's read end, kept open only because the daemon wants the other end to work.
+static PIPE: AtomicU32 = AtomicU32::new(u32::MAX);
+/// Whether the daemon's handshake packet has come.
+static SHAKEN: AtomicU32 = AtomicU32::new(0);
+/// No connection is tried before this time.
+static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
+/// Offers unanswered.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+/// The encoded greeting, made at load so that offering allocates nothing.
+static HELLO: OnceLock<Vec<u8>> = OnceLock::new();
+
+/// Offers that can be unanswered at once; more stay candidates for now.
+const OFFERS: usize = 1024;
+
+struct Offer {
+    /// Descriptor plus one; 0: free.
+    fd: AtomicU32,
+    cookie: AtomicU64,
+    /// Address of the Sock it was made for.
+    sock: AtomicUsize,
+}
+static TABLE: [Offer; OFFERS] = [const {
+    Offer { fd: AtomicU32::new(0), cookie: AtomicU64::new(0), sock: AtomicUsize::new(0) }
+}; OFFERS];
+
+/// At load: prepares the greeting.
+pub(crate) fn init() {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let program = std::path::Path::new(&program)
+        .file_name()
+        .map(|name| name.to_string_lossy().chars().take(15).collect())
+        .unwrap_or_default();
+    let hello = Request::Hello(Hello { role: Role::Sockets, program, resume: None });
+    let mut buffer = [0; MAX_PACKET_LEN];
+    if let Ok(packet) = codec::encode(&hello, &mut buffer) {
+        let _ = HELLO.set(packet.to_vec());
+    }
+}
+
+fn borrowed(raw: i32) -> Option<BorrowedFd<'static>> {
+    // SAFETY: used for the length of one call; a number that is closed meanwhile answers EBADF.
+    (raw >= 0).then(|| unsafe { BorrowedFd::borrow_raw(raw) })
+}
+
+/// Whether a descriptor is ours, so that the program's blanket closing can be told.
+pub(crate) fn owns(fd: i32) -> bool {
+    fd >= 0
+        && (fd as u32 == SOCKET.load(Ordering::Relaxed)
+            || fd as u32 == PIPE.load(Ordering::Relaxed))
+}
+
+/// The program closed `fd`, which was one of ours.
+pub(crate) fn lost(fd: i32) {
+    for slot in [&SOCKET, &PIPE] {
+        let _ = slot.compare_exchange(fd as u32, u32::MAX, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// The program closed all of these descriptors.
+pub(crate) fn lost_range(first: u32, last: u32) {
+    for slot in [&SOCKET, &PIPE] {
+        let fd = slot.load(Ordering::Relaxed);
+        if fd != u32::MAX && (first..=last).contains(&fd) {
+            lost(fd as i32);
+        }
+    }
+}
+
+/// In a forked child: the connection is the parent's.
+pub(crate) fn after_fork() {
+    LOCK.reset();
+    for slot in [&SOCKET, &PIPE] {
+        let fd = slot.swap(u32::MAX, Ordering::Relaxed) as i32;
+        if fd >= 0 {
+            raw::close(fd);
+        }
+    }
+    for offer in &TABLE {
+        offer.fd.store(0, Ordering::Relaxed);
+    }
+    SHAKEN.store(0, Ordering::Relaxed);
+    WAITING.store(0, Ordering::Relaxed);
+    NOT_BEFORE.store(0, Ordering::Relaxed);
+}
+
+fn hang_up() {
+    for slot in [&SOCKET, &PIPE] {
+        let fd = slot.swap(u32::MAX, Ordering::Relaxed) as i32;
+        if fd >= 0 {
+            raw::close(fd);
+        }
+    }
+    SHAKEN.store(0, Ordering::Relaxed);
+    NOT_BEFORE.store(raw::now_ns() + RETRY_NS, Ordering::Relaxed);
+    // Every offer goes unanswered: back to candidates.
+    for offer in &TABLE {
+        if let Some(sock) = take_offer(offer) {
+            upgrade::not_now(sock, Counter::plain_no_daemon);
+        }
+    }
+}
+
+/// Empties a slot and returns its socket, if that still waits for the answer.
+fn take_offer(offer: &Offer) -> Option<&'static Sock> {
+    let fd = offer.fd.swap(0, Ordering::AcqRel);
+    if fd == 0 {
+        return None;
+    }
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+    let sock = fd_table::sock(fd as i32 - 1)?;
+    let same = std::ptr::from_ref(sock).addr() == offer.sock.load(Ordering::Relaxed)
+        && sock.cookie.load(Ordering::Relaxed) == offer.cookie.load(Ordering::Relaxed)
+        && sock.state.load(Ordering::SeqCst) == state::PENDING;
+    same.then_some(sock)
+}
+
+/// Out of the way of the program's numbers, if the limit allows.
+fn moved(fd: Fd) -> Fd {
+    fd.dup_above(FLOOR).unwrap_or(fd)
+}
+
+fn keep(slot: &AtomicU32, fd: Fd) {
+    let raw = fd.as_raw_fd();
+    std::mem::forget(fd);
+    slot.store(raw as u32, Ordering::Release);
+}
+
+/// Connects and sends handshake and greeting; waits for nothing.
+fn open() -> Option<i32> {
+    let now = raw::now_ns();
+    if now < NOT_BEFORE.load(Ordering::Relaxed) {
+        return None;
+    }
+    NOT_BEFORE.store(now + RETRY_NS, Ordering::Relaxed);
+    let path = settings::get()?.socket.as_ref()?;
+    let address = rustix::net::SocketAddrUnix::new(path).ok()?;
+    let socket = packet::socket().ok()?;
+    raw::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize).ok()?;
+    rustix::net::connect(&socket, &address).ok()?;
+    // Anybody can make a socket in /tmp: the daemon must be ours or root's.
+    let us = rustix::process::geteuid();
+    let owner = rustix::net::sockopt::socket_peercred(&socket).ok()?.uid;
+    if owner != us && !owner.is_root() && !us.is_root() {
+        return None;
+    }
+    let socket = moved(socket);
+    let (read, write) = rustix::pipe::pipe_with(
+        rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
+    )
+    .ok()?;
+    let (read, write) = (moved(read.into()), Fd::from(write));
+    let page = counters::share()?;
+    packet::send(&socket, &codec::handshake(), &[], SendFlags::DONTWAIT).ok()?;
+    let fds = [page.as_fd(), write.as_fd()];
+    packet::send(&socket, HELLO.get()?, &fds, SendFlags::DONTWAIT).ok()?;
+    let raw = socket.as_raw_fd();
+    SHAKEN.store(0, Ordering::Relaxed);
+    keep(&PIPE, read);
+    keep(&SOCKET, socket);
+    Some(raw)
+}
+
+/// Offers a socket to the daemon.
+#[cold]
+pub(crate) fn register(sock: &'static Sock, fd: i32) {
+    if settings::get().is_none_or(|settings| settings.off) {
+        sock.make_plain(Counter::plain_no_daemon);
+        return;
+    }
+    if !LOCK.try_lock() {
+        return;
+    }
+    offer(sock, fd);
+    LOCK.unlock();
+}
+
+fn offer(sock: &'static Sock, fd: i32) {
+    let candidate = state::CANDIDATE;
+    if sock.state.load(Ordering::SeqCst) != candidate || !upgrade::is_eligible(sock, fd) {
+        return;
+    }
+    let Some(slot) = TABLE.iter().find(|slot| slot.fd.load(Ordering::Relaxed) == 0) else {
+        upgrade::not_now(sock, Counter::plain_resources);
+        return;
+    };
+    let socket = match SOCKET.load(Ordering::Relaxed) as i32 {
+        open if open >= 0 => Some(open),
+        _ => open(),
+    };
+    let Some(socket) = socket.and_then(borrowed) else {
+        upgrade::not_now(sock, Counter::plain_no_daemon);
+        return;
+    };
+    let Ok(cookie) = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64) else {
+        sock.make_plain(Counter::plain_not_tcp);
+        return;
+    };
+    sock.cookie.store(cookie, Ordering::Relaxed);
+    slot.cookie.store(cookie, Ordering::Relaxed);
+    slot.sock.store(std::ptr::from_ref(sock).addr(), Ordering::Relaxed);
+    let mut buffer = [0; 128];
+    let Ok(packet) = codec::encode(&Request::RegisterSocket { cookie, shape: SHAPE }, &mut buffer)
+    else {
+        return;
+    };
+    let Some(tcp) = borrowed(fd) else { return };
+    // Pending before the offer is sent: the answer may come before this returns, to another thread.
+    if sock
+        .state
+        .compare_exchange(candidate, state::PENDING, Ordering::SeqCst, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
+    slot.fd.store(fd as u32 + 1, Ordering::Release);
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    match packet::send(socket, packet, &[tcp], SendFlags::DONTWAIT) {
+        Ok(()) => counters::one(Counter::registered),
+        Err(rustix::io::Errno::AGAIN) => {
+            if let Some(sock) = take_offer(slot) {
+                upgrade::not_now(sock, Counter::plain_resources);
+            }
+        }
+        Err(_) => hang_up(),
+    }
+}
+
+/// Reads whatever the daemon has sent, without waiting.
+#[cold]
+pub(crate) fn poll_mail() {
+    if WAITING.load(Ordering::Relaxed) == 0 || !LOCK.try_lock() {
+        return;
+    }
+    while let Some(socket) = borrowed(SOCKET.load(Ordering::Relaxed) as i32) {
+        let mut buffer = [0; MAX_PACKET_LEN];
+        match packet::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok(Some((len, mut fds))) => {
+                let packet = buffer.get(..len).unwrap_or_default();
+                if !understood(packet, &mut fds) {
+                    hang_up();
+                }
+            }
+            Err(rustix::io::Errno::AGAIN) => break,
+            Ok(None) | Err(_) => hang_up(),
+        }
+    }
+    LOCK.unlock();
+}
+
+/// Acts on one packet; false when it makes no sense.
+fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
+    if SHAKEN.load(Ordering::Relaxed) == 0 {
+        SHAKEN.store(1, Ordering::Relaxed);
+        return codec::check_handshake(packet).is_ok();
+    }
+    match codec::decode::<Event>(packet) {
+        Ok(Event::Welcome(welcome)) => settings::set_wake_cost(welcome.wake_cost_ns),
+        Ok(Event::Paired { cookie, side, ring_len }) => {
+            let memory = fds.take();
+            if let Some((sock, fd)) = answered(cookie)
+                && !memory.is_some_and(|memory| attach(sock, fd, &memory, side, ring_len))
+            {
+                sock.make_plain(Counter::plain_resources);
+            }
+        }
+        Ok(Event::NotPaired { cookie, reason }) => {
+            if let Some((sock, _)) = answered(cookie) {
+                match reason {
+                    NotPairedReason::NoPartner => upgrade::not_now(sock, Counter::plain_no_partner),
+                    _ => sock.make_plain(Counter::plain_refused),
+                }
+            }
+        }
+        Ok(Event::Refused { .. }) | Err(_) => return false,
+        Ok(_) => {}
+    }
+    true
+}
+
+/// The socket with this cookie, its offer being answered.
+fn answered(cookie: u64) -> Option<(&'static Sock, i32)> {
+    let slot = TABLE.iter().find(|slot| {
+        slot.fd.load(Ordering::Relaxed) != 0 && slot.cookie.load(Ordering::Relaxed) == cookie
+    })?;
+    let fd = slot.fd.load(Ordering::Relaxed) as i32 - 1;
+    take_offer(slot).map(|sock| (sock, fd))
+}
+
+/// Maps the segment and makes the socket active.
+fn attach(sock: &'static Sock, fd: i32, memory: &Fd, side_number: u8, ring_len: u32) -> bool {
+    if !ring_len.is_power_of_two()
+        || !(4096..=MAX_RING).contains(&ring_len)
+        || side_number > 1
+        || raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64)
+            != Ok(sock.cookie.load(Ordering::Relaxed))
+    {
+        return false;
+    }
+    let len = Segment::mapping_len(ring_len as usize);
+    if memfd::verify(memory, len as u64).is_err() {
+        return false;
+    }
+    let Some(side) = side::allocate() else { return false };
+    let Ok(mapping) = mmap::GuardedMapping::new(memory, len, mmap::Access::ReadWrite) else {
+        side::release(side);
+        return false;
+    };
+    let start = mapping.as_ptr();
+    // Unmapped by `Sock` when the last user has left.
+    std::mem::forget(mapping);
+    upgrade::attached(sock, fd, start, ring_len, side_number, side);
+    true
+}

@@ -1,0 +1,370 @@
+//! read, write and their kin.
+
+use super::export;
+use crate::fd_table::Link;
+use crate::side::tx;
+use crate::stream::{Outcome, copy_vectors, recv, send};
+use crate::upgrade::{Route, Way, counted_done, route};
+use crate::{file, raw, real};
+use libc::{
+    MSG_NOSIGNAL, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec,
+};
+use vmmc::sync::Ordering;
+
+/// Runs a data call: by the ring if it is upgraded, else by `call`.
+#[inline]
+fn dispatch(
+    fd: c_int,
+    way: Way,
+    ring: impl Fn(&Link) -> Outcome,
+    call: impl Fn() -> ssize_t,
+) -> ssize_t {
+    match route(fd, way) {
+        Route::Plain => call(),
+        Route::Counted(sock) => {
+            let result = call();
+            counted_done(sock, fd, way, result);
+            result
+        }
+        Route::Ring(link) => {
+            let outcome = ring(&link);
+            match outcome {
+                Outcome::Done(len) => {
+                    link.leave();
+                    len as ssize_t
+                }
+                Outcome::Failed(errno) => {
+                    link.leave();
+                    real::set_errno(errno);
+                    -1
+                }
+                Outcome::Kernel => {
+                    let result = call();
+                    link.leave();
+                    result
+                }
+                Outcome::Unswitched => unswitched(link, call),
+            }
+        }
+    }
+}
+
+/// The real send on an upgraded socket whose direction has not switched. It is counted, so that
+/// the switch waits for it; if the switch came first, [`SWITCHED`]: the ring must have the bytes.
+#[cold]
+fn unswitched(link: Link, call: impl Fn() -> ssize_t) -> ssize_t {
+    let count = &link.sock.plain_tx;
+    // PAIRS(plain_tx): with the store of RING in `upgrade::try_switch`.
+    count.fetch_add(1, Ordering::SeqCst);
+    let result = match link.side.tx_state.load(Ordering::SeqCst) {
+        tx::RING => SWITCHED,
+        _ => call(),
+    };
+    count.fetch_sub(1, Ordering::SeqCst);
+    link.leave();
+    result
+}
+
+/// Marks a send that has to be tried again because the direction switched under it.
+const SWITCHED: ssize_t = ssize_t::MIN;
+
+/// [`dispatch`] for sends.
+#[inline]
+fn dispatch_send(
+    fd: c_int,
+    ring: impl Fn(&Link) -> Outcome,
+    call: impl Fn() -> ssize_t,
+) -> ssize_t {
+    loop {
+        let result = dispatch(fd, Way::Send, &ring, &call);
+        if result != SWITCHED {
+            return result;
+        }
+    }
+}
+
+fn one(buffer: *const c_void, len: size_t) -> [iovec; 1] {
+    [iovec { iov_base: buffer.cast_mut(), iov_len: len }]
+}
+
+/// SIGPIPE comes with EPIPE unless it was declined; the kernel raises it for real calls itself.
+fn with_signal(outcome: Outcome, flags: c_int) -> Outcome {
+    if outcome == Outcome::Failed(libc::EPIPE) && flags & MSG_NOSIGNAL == 0 {
+        raw::raise_sigpipe();
+    }
+    outcome
+}
+
+fn receive(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    call: impl Fn() -> ssize_t,
+) -> ssize_t {
+    dispatch(fd, Way::Receive, |link| recv::recv(link, fd, &one(buffer, len), flags), call)
+}
+
+fn transmit(
+    fd: c_int,
+    buffer: *const c_void,
+    len: size_t,
+    flags: c_int,
+    call: impl Fn() -> ssize_t,
+) -> ssize_t {
+    dispatch_send(
+        fd,
+        |link| with_signal(send::send(link, fd, &one(buffer, len), flags), flags),
+        call,
+    )
+}
+
+// SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
+// came to the C function of the same name.
+export! {
+    /// read(2).
+    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+        // SAFETY: as above.
+        receive(fd, buffer, len, 0, || unsafe { real::read(fd, buffer, len) })
+    }
+
+    /// Fortified read(2).
+    fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        if len > room {
+            fortify_failed();
+        }
+        // SAFETY: as above.
+        receive(fd, buffer, len, 0, || unsafe { real::read(fd, buffer, len) })
+    }
+
+    /// recv(2).
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: as above.
+        receive(fd, buffer, len, flags, || unsafe { real::recv(fd, buffer, len, flags) })
+    }
+
+    /// Fortified recv(2).
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+        if len > room {
+            fortify_failed();
+        }
+        // SAFETY: as above.
+        receive(fd, buffer, len, flags, || unsafe { real::recv(fd, buffer, len, flags) })
+    }
+
+    /// recvfrom(2).
+    fn recvfrom(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, alen: *mut socklen_t) -> ssize_t {
+        let result = receive(fd, buffer, len, flags, || {
+            // SAFETY: as above.
+            unsafe { real::recvfrom(fd, buffer, len, flags, address, alen) }
+        });
+        if result >= 0 && !alen.is_null() && matches!(crate::fd_table::sock(fd), Some(sock) if sock.is_active()) {
+            // A connected TCP socket gives no address.
+            // SAFETY: the program's own length, not null.
+            unsafe { *alen = 0 };
+        }
+        result
+    }
+
+    /// Fortified recvfrom(2).
+    fn __recvfrom_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int, address: *mut sockaddr, alen: *mut socklen_t) -> ssize_t {
+        if len > room {
+            fortify_failed();
+        }
+        // SAFETY: as above.
+        unsafe { recvfrom(fd, buffer, len, flags, address, alen) }
+    }
+
+    /// readv(2).
+    fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+        dispatch(
+            fd,
+            Way::Receive,
+            // SAFETY: as above.
+            |link| match unsafe { copy_vectors(vectors, count.max(0) as usize) } {
+                Some(list) if count >= 0 => recv::recv(link, fd, list, 0),
+                _ => Outcome::Failed(libc::EINVAL),
+            },
+            // SAFETY: as above.
+            || unsafe { real::readv(fd, vectors, count) },
+        )
+    }
+
+    /// recvmsg(2).
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        dispatch(
+            fd,
+            Way::Receive,
+            // SAFETY: as above.
+            |link| unsafe { receive_message(link, fd, message, flags) },
+            // SAFETY: as above.
+            || unsafe { real::recvmsg(fd, message, flags) },
+        )
+    }
+
+    /// recvmmsg(2). On an upgraded socket: one message.
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+        let tracked = crate::fd_table::sock(fd).is_some_and(|sock| sock.may_upgrade());
+        if !tracked || count == 0 || messages.is_null() {
+            // SAFETY: as above.
+            return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        }
+        const MSG_WAITFORONE: c_int = 0x10000;
+        // SAFETY: the first of the program's messages.
+        let header = unsafe { &raw mut (*messages).msg_hdr };
+        // SAFETY: as above.
+        let result = unsafe { recvmsg(fd, header, flags & !MSG_WAITFORONE) };
+        if result < 0 {
+            return -1;
+        }
+        // SAFETY: as above.
+        unsafe { (*messages).msg_len = result as c_uint };
+        1
+    }
+
+    /// write(2).
+    fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+        // SAFETY: as above.
+        transmit(fd, buffer, len, 0, || unsafe { real::write(fd, buffer, len) })
+    }
+
+    /// send(2).
+    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: as above.
+        transmit(fd, buffer, len, flags, || unsafe { real::send(fd, buffer, len, flags) })
+    }
+
+    /// sendto(2). The address of a connected socket is ignored, as TCP does.
+    fn sendto(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int, address: *const sockaddr, alen: socklen_t) -> ssize_t {
+        transmit(fd, buffer, len, flags, || {
+            // SAFETY: as above.
+            unsafe { real::sendto(fd, buffer, len, flags, address, alen) }
+        })
+    }
+
+    /// writev(2).
+    fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+        dispatch_send(
+            fd,
+            // SAFETY: as above.
+            |link| match unsafe { copy_vectors(vectors, count.max(0) as usize) } {
+                Some(list) if count >= 0 => with_signal(send::send(link, fd, list, 0), 0),
+                _ => Outcome::Failed(libc::EINVAL),
+            },
+            // SAFETY: as above.
+            || unsafe { real::writev(fd, vectors, count) },
+        )
+    }
+
+    /// sendmsg(2).
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        dispatch_send(
+            fd,
+            // SAFETY: as above.
+            |link| with_signal(unsafe { send_message(link, fd, message, flags) }, flags),
+            // SAFETY: as above.
+            || unsafe { real::sendmsg(fd, message, flags) },
+        )
+    }
+
+    /// sendmmsg(2): message by message.
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        let tracked = crate::fd_table::sock(fd).is_some_and(|sock| sock.may_upgrade());
+        if !tracked || messages.is_null() {
+            // SAFETY: as above.
+            return unsafe { real::sendmmsg(fd, messages, count, flags) };
+        }
+        let mut done = 0;
+        while done < count.min(1024) {
+            // SAFETY: one of the program's `count` messages.
+            let message = unsafe { messages.add(done as usize) };
+            // SAFETY: as above.
+            let result = unsafe { sendmsg(fd, &raw const (*message).msg_hdr, flags) };
+            if result < 0 {
+                return if done > 0 { done as c_int } else { -1 };
+            }
+            // SAFETY: as above.
+            unsafe { (*message).msg_len = result as c_uint };
+            done += 1;
+        }
+        done as c_int
+    }
+
+    /// sendfile(2).
+    fn sendfile(out: c_int, input: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
+        dispatch_send(
+            out,
+            // SAFETY: as above.
+            |link| with_signal(unsafe { file::sendfile(link, out, input, offset, count) }, 0),
+            // SAFETY: as above.
+            || unsafe { real::sendfile(out, input, offset, count) },
+        )
+    }
+
+    /// sendfile(2), large files.
+    fn sendfile64(out: c_int, input: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
+        // SAFETY: as above; on 64-bit Linux they are the same.
+        unsafe { sendfile(out, input, offset, count) }
+    }
+
+    /// splice(2): copied on an upgraded socket.
+    fn splice(input: c_int, in_offset: *mut off64_t, out: c_int, out_offset: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t {
+        // SAFETY: as above.
+        let call = || unsafe { real::splice(input, in_offset, out, out_offset, len, flags) };
+        let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
+        if crate::fd_table::sock(out).is_some_and(|sock| sock.may_upgrade()) {
+            return dispatch_send(out, |link| with_signal(file::splice_to(link, out, input, len), 0), call);
+        }
+        if crate::fd_table::sock(input).is_some_and(|sock| sock.may_upgrade()) {
+            return dispatch(input, Way::Receive, |link| file::splice_from(link, input, out, len, nonblocking), call);
+        }
+        call()
+    }
+}
+
+fn fortify_failed() -> ! {
+    // As the C library does for an overflow found by _FORTIFY_SOURCE.
+    std::process::abort()
+}
+
+/// # Safety
+/// `message` as recvmsg(2) wants it.
+unsafe fn receive_message(link: &Link, fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
+    if message.is_null() {
+        return Outcome::Failed(libc::EFAULT);
+    }
+    // SAFETY: the program's own header.
+    let header = unsafe { message.read() };
+    // SAFETY: as above.
+    let Some(list) = (unsafe { copy_vectors(header.msg_iov, header.msg_iovlen as usize) }) else {
+        return Outcome::Failed(libc::EMSGSIZE);
+    };
+    let outcome = recv::recv(link, fd, list, flags);
+    if let Outcome::Done(_) = outcome {
+        let answer = msghdr { msg_namelen: 0, msg_controllen: 0, msg_flags: 0, ..header };
+        // SAFETY: as above.
+        unsafe { message.write(answer) };
+    }
+    outcome
+}
+
+/// # Safety
+/// `message` as sendmsg(2) wants it.
+unsafe fn send_message(link: &Link, fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
+    if message.is_null() {
+        return Outcome::Failed(libc::EFAULT);
+    }
+    // SAFETY: the program's own header.
+    let header = unsafe { message.read() };
+    // SAFETY: as above.
+    let Some(list) = (unsafe { copy_vectors(header.msg_iov, header.msg_iovlen as usize) }) else {
+        return Outcome::Failed(libc::EMSGSIZE);
+    };
+    if header.msg_controllen > 0 {
+        // Control data on TCP concerns the kernel (timestamps, ...).
+        crate::stream::demote::our_way(link, fd);
+        return Outcome::Kernel;
+    }
+    send::send(link, fd, list, flags)
+}

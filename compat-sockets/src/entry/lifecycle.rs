@@ -1,0 +1,246 @@
+//! Descriptors coming and going: connect, accept, dup, close.
+
+use super::export;
+use crate::fd_table::{self, Known};
+use crate::stream::{SHUT_READ, SHUT_WRITE};
+use crate::{close, control, epoll, fork, raw, real};
+use libc::{SOCK_NONBLOCK, c_char, c_int, c_uint, c_void, sockaddr, socklen_t};
+use vmmc::sync::Ordering;
+
+/// Whether the address is of a family that TCP runs over.
+///
+/// # Safety
+/// `address` must be null or point to `len` bytes.
+unsafe fn is_inet(address: *const sockaddr, len: socklen_t) -> bool {
+    if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+        return false;
+    }
+    // SAFETY: at least the family is there.
+    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+    matches!(i32::from(family), libc::AF_INET | libc::AF_INET6)
+}
+
+fn accepted(fd: c_int, nonblocking: bool) {
+    if fd < 0 {
+        return;
+    }
+    fd_table::forget(fd);
+    let domain = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, 0i32);
+    if matches!(domain, Ok(libc::AF_INET | libc::AF_INET6)) {
+        fd_table::track(fd, nonblocking);
+    }
+}
+
+/// `old` was just duplicated to `new`.
+fn duplicated(old: c_int, new: c_int) {
+    if new >= 0 && old != new && !fork::in_vfork_child() {
+        fd_table::forget(new);
+        fd_table::duplicate(old, new);
+    }
+}
+
+/// Before `new` is overwritten by a duplicate: what closing it would do.
+fn about_to_replace(old: c_int, new: c_int) {
+    if old != new
+        && (!matches!(fd_table::get(new), Known::Nothing) || control::owns(new))
+        && raw::fcntl(old, libc::F_GETFD, 0).is_ok()
+        && !fork::in_vfork_child()
+    {
+        close::before(new);
+        fd_table::forget(new);
+        if control::owns(new) {
+            control::lost(new);
+        }
+    }
+}
+
+// SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
+// came to the C function of the same name.
+export! {
+    /// connect(2).
+    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        // SAFETY: as above.
+        let result = unsafe { real::connect(fd, address, len) };
+        // SAFETY: as above.
+        if (result == 0 || real::errno() == libc::EINPROGRESS) && unsafe { is_inet(address, len) } {
+            let errno = real::errno();
+            // connect is also how a program asks how a pending connect went.
+            if !matches!(fd_table::get(fd), Known::Sock(_)) && !fork::in_vfork_child() {
+                fd_table::track(fd, result != 0);
+            }
+            real::set_errno(errno);
+        }
+        result
+    }
+
+    /// accept(2).
+    fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        // SAFETY: as above.
+        let new = unsafe { real::accept(fd, address, len) };
+        accepted(new, false);
+        new
+    }
+
+    /// accept4(2).
+    fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        // SAFETY: as above.
+        let new = unsafe { real::accept4(fd, address, len, flags) };
+        accepted(new, flags & SOCK_NONBLOCK != 0);
+        new
+    }
+
+    /// shutdown(2).
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        let link = fd_table::sock(fd).and_then(|sock| sock.enter(fd));
+        let Some(link) = link else {
+            // SAFETY: as above.
+            return unsafe { real::shutdown(fd, how) };
+        };
+        // Bytes put into the ring precede the FIN: no send may be between the two.
+        let bits = match how {
+            libc::SHUT_RD => SHUT_READ,
+            libc::SHUT_WR => SHUT_WRITE,
+            _ => SHUT_READ | SHUT_WRITE,
+        };
+        let locked = link.side.tx_lock.lock().is_ok();
+        // SAFETY: as above.
+        let result = unsafe { real::shutdown(fd, how) };
+        if result == 0 {
+            link.side.shut.fetch_or(bits, Ordering::SeqCst);
+        }
+        if locked {
+            link.side.tx_lock.unlock();
+        }
+        link.leave();
+        result
+    }
+
+    /// close(2).
+    fn close(fd: c_int) -> c_int {
+        if !matches!(fd_table::get(fd), Known::Nothing) || control::owns(fd) {
+            if fork::in_vfork_child() {
+                // SAFETY: as above.
+                return unsafe { real::close(fd) };
+            }
+            close::before(fd);
+            fd_table::forget(fd);
+            if control::owns(fd) {
+                control::lost(fd);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { real::close(fd) }
+    }
+
+    /// close_range(2).
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        const CLOEXEC: c_int = 4;
+        if flags & CLOEXEC == 0 && !fork::in_vfork_child() {
+            close_all(first, last);
+        }
+        // SAFETY: as above.
+        unsafe { real::close_range(first, last, flags) }
+    }
+
+    /// closefrom(3).
+    fn closefrom(first: c_int) {
+        if !fork::in_vfork_child() {
+            close_all(first.max(0) as c_uint, c_uint::MAX);
+        }
+        // SAFETY: as above.
+        unsafe { real::closefrom(first) }
+    }
+
+    /// dup(2).
+    fn dup(fd: c_int) -> c_int {
+        // SAFETY: as above.
+        let new = unsafe { real::dup(fd) };
+        duplicated(fd, new);
+        new
+    }
+
+    /// dup2(2).
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        about_to_replace(old, new);
+        // SAFETY: as above.
+        let result = unsafe { real::dup2(old, new) };
+        duplicated(old, result);
+        result
+    }
+
+    /// dup3(2).
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        about_to_replace(old, new);
+        // SAFETY: as above.
+        let result = unsafe { real::dup3(old, new, flags) };
+        duplicated(old, result);
+        result
+    }
+
+    /// epoll_create(2).
+    fn epoll_create(size: c_int) -> c_int {
+        // SAFETY: as above.
+        let fd = unsafe { real::epoll_create(size) };
+        if fd >= 0 {
+            epoll::created(fd);
+        }
+        fd
+    }
+
+    /// epoll_create1(2).
+    fn epoll_create1(flags: c_int) -> c_int {
+        // SAFETY: as above.
+        let fd = unsafe { real::epoll_create1(flags) };
+        if fd >= 0 {
+            epoll::created(fd);
+        }
+        fd
+    }
+
+    /// fcntl(2).
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: as above.
+        let result = unsafe { real::fcntl(fd, command, argument) };
+        after_fcntl(fd, command, argument, result);
+        result
+    }
+
+    /// fcntl(2), large files.
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: as above.
+        let result = unsafe { real::fcntl64(fd, command, argument) };
+        after_fcntl(fd, command, argument, result);
+        result
+    }
+
+    /// fdopen(3): stdio's own calls do not pass through us, so the socket stays with TCP.
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+        if let Some(sock) = fd_table::sock(fd) {
+            sock.make_plain(crate::counters::Counter::plain_option);
+            close::demote_both(fd, sock);
+        }
+        // SAFETY: as above.
+        unsafe { real::fdopen(fd, mode) }
+    }
+}
+
+fn close_all(first: c_uint, last: c_uint) {
+    for fd in fd_table::tracked(first, last) {
+        close::before(fd);
+        fd_table::forget(fd);
+    }
+    control::lost_range(first, last);
+}
+
+fn after_fcntl(fd: c_int, command: c_int, argument: usize, result: c_int) {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        libc::F_SETFL if result == 0 => {
+            if let Some(sock) = fd_table::sock(fd) {
+                let nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
+                sock.nonblocking.store(nonblocking.into(), Ordering::Relaxed);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,116 @@
+//! Socket options and ioctls whose answer we know better than the kernel.
+
+use super::export;
+use crate::counters::Counter;
+use crate::fd_table::{self, Link};
+use crate::stream::{demote, recv};
+use crate::{raw, real};
+use libc::{c_int, c_ulong, c_void, socklen_t};
+use vmmc::sync::Ordering;
+use vmmc::word::Word;
+
+/// Options that give the kernel a say in the bytes: the socket stays, or goes back to, TCP.
+fn needs_kernel(level: c_int, name: c_int) -> bool {
+    const TCP_ULP: c_int = 31;
+    const TCP_REPAIR: c_int = 19;
+    const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+    const SO_ZEROCOPY: c_int = 60;
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_OOBINLINE | SO_ZEROCOPY
+        ),
+        libc::IPPROTO_TCP => matches!(name, TCP_ULP | TCP_REPAIR | TCP_ZEROCOPY_RECEIVE),
+        _ => false,
+    }
+}
+
+fn entered(fd: c_int) -> Option<Link> {
+    fd_table::sock(fd).and_then(|sock| sock.enter(fd))
+}
+
+// SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
+// came to the C function of the same name.
+export! {
+    /// setsockopt(2).
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+        if let Some(sock) = fd_table::sock(fd) {
+            if needs_kernel(level, name) {
+                sock.make_plain(Counter::plain_option);
+                if let Some(link) = sock.enter(fd) {
+                    demote::our_way(&link, fd);
+                    demote::their_way(&link, fd);
+                    link.leave();
+                }
+            } else if level == libc::IPPROTO_TCP
+                && name == libc::TCP_NODELAY
+                && sock.is_active()
+                && len as usize >= size_of::<c_int>()
+                && !value.is_null()
+            {
+                // The kernel's stays on, for the doorbells.
+                // SAFETY: at least an int, by `len`.
+                let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
+                sock.nodelay.store((wanted != 0).into(), Ordering::Relaxed);
+                return 0;
+            } else if level == libc::IPPROTO_TCP && name == libc::TCP_CORK && sock.is_active() {
+                // Nothing to hold back in a ring; a corked doorbell would be late.
+                return 0;
+            }
+        }
+        // SAFETY: as above.
+        unsafe { real::setsockopt(fd, level, name, value, len) }
+    }
+
+    /// getsockopt(2).
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        // SAFETY: as above.
+        let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+        if result == 0
+            && level == libc::IPPROTO_TCP
+            && name == libc::TCP_NODELAY
+            && let Some(sock) = fd_table::sock(fd)
+            && sock.is_active()
+        {
+            // SAFETY: the kernel has just written an int there, or less.
+            if unsafe { *len } as usize >= size_of::<c_int>() {
+                let shadow = sock.nodelay.load(Ordering::Relaxed) as c_int;
+                // SAFETY: as above.
+                unsafe { value.cast::<c_int>().write_unaligned(shadow) };
+            }
+        }
+        result
+    }
+
+    /// ioctl(2).
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+        const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
+        const FIONREAD: c_ulong = libc::FIONREAD as c_ulong;
+        const FIONBIO: c_ulong = libc::FIONBIO as c_ulong;
+        // SAFETY: as above.
+        let result = unsafe { real::ioctl(fd, request, argument) };
+        if result != 0 || !matches!(request, FIONREAD | SIOCOUTQ | FIONBIO) {
+            return result;
+        }
+        let Some(sock) = fd_table::sock(fd) else { return result };
+        if request == FIONBIO {
+            sock.nonblocking.store(raw::is_nonblocking(fd).into(), Ordering::Relaxed);
+            return result;
+        }
+        let Some(link) = entered(fd) else { return result };
+        let count = if request == FIONREAD {
+            recv::unread(&link, fd)
+        } else {
+            let ring = link.side.tail.load(Ordering::Relaxed)
+                .wrapping_sub(link.tx().head().load(Ordering::Relaxed))
+                .min(link.tx().bytes().0.len() as u64);
+            (ring > 0).then_some(ring as usize)
+        };
+        link.leave();
+        if let Some(count) = count {
+            // SAFETY: the kernel has just written an int there.
+            unsafe { std::ptr::with_exposed_provenance_mut::<c_int>(argument).write(count as c_int) };
+        }
+        result
+    }
+}

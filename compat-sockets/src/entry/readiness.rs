@@ -1,0 +1,190 @@
+//! poll, select, epoll.
+
+use super::export;
+use crate::select::Sets;
+use crate::{epoll, poll, raw, real};
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+
+fn milliseconds(timeout: c_int) -> Option<u64> {
+    u64::try_from(timeout).ok().map(|ms| ms * 1_000_000)
+}
+
+/// Nanoseconds of a timespec; `None` for a null pointer (for ever), `Err` for nonsense, which
+/// the kernel should refuse.
+///
+/// # Safety
+/// `time` must be null or valid.
+unsafe fn nanoseconds(time: *const timespec) -> Result<Option<u64>, ()> {
+    if time.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's word.
+    let time = unsafe { time.read() };
+    match (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec)) {
+        (Ok(seconds), Ok(rest)) if rest < 1_000_000_000 => {
+            Ok(Some(seconds.saturating_mul(1_000_000_000).saturating_add(rest)))
+        }
+        _ => Err(()),
+    }
+}
+
+/// The program's array, if some member of it is upgraded.
+///
+/// # Safety
+/// `fds` must be null or point to `count` entries.
+unsafe fn concerned<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    if fds.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: the caller's word.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    poll::concerns(fds.iter().map(|entry| entry.fd)).then_some(fds)
+}
+
+/// # Safety
+/// As select(2); a set must be valid for `count` bits.
+unsafe fn sets<'a>(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+) -> Sets<'a> {
+    let words = (count.max(0) as usize).div_ceil(64);
+    let words_of = |set: *mut fd_set| {
+        // SAFETY: the kernel too reads and writes whole words of `count` bits.
+        (!set.is_null())
+            .then(|| unsafe { std::slice::from_raw_parts_mut(set.cast::<u64>(), words) })
+    };
+    Sets { read: words_of(read), write: words_of(write), except: words_of(except) }
+}
+
+// SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
+// came to the C function of the same name.
+export! {
+    /// poll(2).
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        // SAFETY: as above.
+        match unsafe { concerned(fds, count) } {
+            // SAFETY: no mask.
+            Some(fds) => unsafe { crate::poll::poll(fds, milliseconds(timeout), std::ptr::null()) },
+            // SAFETY: as above.
+            None => unsafe { real::poll(fds, count, timeout) },
+        }
+    }
+
+    /// Fortified poll(2).
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: usize) -> c_int {
+        if room / size_of::<pollfd>() < count as usize {
+            std::process::abort();
+        }
+        // SAFETY: as above.
+        unsafe { poll(fds, count, timeout) }
+    }
+
+    /// ppoll(2).
+    fn ppoll(fds: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t) -> c_int {
+        // SAFETY: as above.
+        if let Ok(timeout) = unsafe { nanoseconds(time) } {
+            // SAFETY: as above.
+            if let Some(fds) = unsafe { concerned(fds, count) } {
+                // SAFETY: as above.
+                return unsafe { crate::poll::poll(fds, timeout, mask) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { real::ppoll(fds, count, time, mask) }
+    }
+
+    /// Fortified ppoll(2).
+    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t, room: usize) -> c_int {
+        if room / size_of::<pollfd>() < count as usize {
+            std::process::abort();
+        }
+        // SAFETY: as above.
+        unsafe { ppoll(fds, count, time, mask) }
+    }
+
+    /// select(2).
+    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *mut timeval) -> c_int {
+        // SAFETY: as above.
+        let mut three = unsafe { sets(count, read, write, except) };
+        // SAFETY: null or the program's own.
+        let given = (!time.is_null()).then(|| unsafe { time.read() });
+        let sane = given.is_none_or(|time| time.tv_sec >= 0 && time.tv_usec >= 0);
+        if count <= 0 || !sane || !three.concerns(count as usize) {
+            // SAFETY: as above.
+            return unsafe { real::select(count, read, write, except, time) };
+        }
+        let timeout = given.map(|time| {
+            (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_usec as u64 * 1000)
+        });
+        let started = raw::now_ns();
+        // SAFETY: no mask.
+        let result = unsafe { three.wait(count as usize, timeout, std::ptr::null()) };
+        if let Some(timeout) = timeout {
+            // Linux leaves the time that was not used.
+            let left = timeout.saturating_sub(raw::now_ns().wrapping_sub(started));
+            let left = timeval {
+                tv_sec: (left / 1_000_000_000) as i64,
+                tv_usec: (left % 1_000_000_000 / 1000) as i64,
+            };
+            // SAFETY: the program's own, not null.
+            unsafe { time.write(left) };
+        }
+        result
+    }
+
+    /// pselect(2).
+    fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *const timespec, mask: *const sigset_t) -> c_int {
+        // SAFETY: as above.
+        let mut three = unsafe { sets(count, read, write, except) };
+        // SAFETY: as above.
+        match unsafe { nanoseconds(time) } {
+            Ok(timeout) if count > 0 && three.concerns(count as usize) => {
+                // SAFETY: as above.
+                unsafe { three.wait(count as usize, timeout, mask) }
+            }
+            // SAFETY: as above.
+            _ => unsafe { real::pselect(count, read, write, except, time, mask) },
+        }
+    }
+
+    /// epoll_ctl(2).
+    fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        // SAFETY: as above.
+        unsafe { epoll::ctl(epfd, op, fd, event) }
+    }
+
+    /// epoll_wait(2).
+    fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+        // SAFETY: as above.
+        match unsafe { epoll::wait(epfd, events, max, milliseconds(timeout), std::ptr::null()) } {
+            Some(count) => count,
+            // SAFETY: as above.
+            None => unsafe { real::epoll_wait(epfd, events, max, timeout) },
+        }
+    }
+
+    /// epoll_pwait(2).
+    fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
+        // SAFETY: as above.
+        match unsafe { epoll::wait(epfd, events, max, milliseconds(timeout), mask) } {
+            Some(count) => count,
+            // SAFETY: as above.
+            None => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
+        }
+    }
+
+    /// epoll_pwait2(2).
+    fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, time: *const timespec, mask: *const sigset_t) -> c_int {
+        // SAFETY: as above.
+        if let Ok(timeout) = unsafe { nanoseconds(time) }
+            // SAFETY: as above.
+            && let Some(count) = unsafe { epoll::wait(epfd, events, max, timeout, mask) }
+        {
+            return count;
+        }
+        // SAFETY: as above.
+        unsafe { real::epoll_pwait2(epfd, events, max, time, mask) }
+    }
+}

@@ -1,0 +1,120 @@
+//! Telling a forked child from its parent, and putting its state in order.
+//!
+//! * An **upgraded** connection keeps working in both: the segment is mapped in both, and the
+//!   side's own state and locks are in memory they share ([`crate::side`]).
+//! * A connection **not yet upgraded** stays plain in both: the bytes of two processes could not
+//!   be told apart at the switch.
+//! * The child drops its copy of the daemon connection and opens its own when it needs one.
+//!
+//! `fork` is handled by `pthread_atfork`, which the C library runs for every `fork` however it
+//! was called. A child made by `_Fork` or a raw `clone` finds out at its next call, by a page
+//! that the kernel wipes in children ([`vmmc::sys::fork`]); its parent does not hear of it.
+//!
+//! A `vfork` child runs in the parent's memory with descriptors of its own: it must not touch
+//! the table. [`in_vfork_child`] asks the kernel who we are; only the calls that change the table
+//! pay for that.
+
+use crate::fd_table::{self, state};
+use crate::side::{self, tx};
+use crate::{control, counters, epoll, raw};
+use std::cell::Cell;
+use std::sync::OnceLock;
+use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::sys::fork::ForkGuard;
+
+static GUARD: OnceLock<Option<ForkGuard>> = OnceLock::new();
+/// The process this memory belongs to.
+static PID: AtomicU32 = AtomicU32::new(0);
+
+std::thread_local! {
+    // `const` and without a destructor: usable anywhere, no registration.
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// At load.
+pub(crate) fn init() {
+    PID.store(raw::getpid(), Ordering::Relaxed);
+    let _ = GUARD.set(ForkGuard::get());
+    // SAFETY: the three functions live as long as the library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), None, Some(child)) };
+}
+
+/// The calling thread's id, for lock words.
+#[inline]
+pub(crate) fn tid() -> u32 {
+    if let Some(Some(guard)) = GUARD.get()
+        && !guard.is_original_process()
+    {
+        after();
+    }
+    let tid = TID.get();
+    if tid != 0 { tid } else { learn_tid() }
+}
+
+#[cold]
+fn learn_tid() -> u32 {
+    let tid = raw::gettid();
+    TID.set(tid);
+    tid
+}
+
+/// Whether this is a `vfork` child, which borrows our memory but not our descriptors.
+pub(crate) fn in_vfork_child() -> bool {
+    let pid = PID.load(Ordering::Relaxed);
+    pid != 0 && raw::getpid() != pid
+}
+
+/// In the parent, before the fork.
+unsafe extern "C" fn before() {
+    for (_, sock) in fd_table::socks() {
+        match sock.state.load(Ordering::SeqCst) {
+            state::CANDIDATE | state::PENDING => {
+                sock.make_plain(counters::Counter::plain_forked);
+            }
+            _ => {}
+        }
+    }
+    // One share per socket and child, not per descriptor: `after` counts the same way.
+    for_each_active(|side| {
+        side.sharers.fetch_add(1, Ordering::AcqRel);
+        side.eager.store(1, Ordering::Relaxed);
+        if side.tx_state.load(Ordering::SeqCst) == tx::TCP {
+            side.tx_frozen.store(1, Ordering::SeqCst);
+        }
+    });
+}
+
+/// Calls `body` once per upgraded socket.
+fn for_each_active(mut body: impl FnMut(&'static side::Side)) {
+    for (fd, sock) in fd_table::socks() {
+        let first = fd_table::socks().find(|(_, other)| std::ptr::eq(*other, sock));
+        if first.is_some_and(|(first, _)| first != fd) {
+            continue;
+        }
+        if let Some(link) = sock.enter(fd) {
+            body(link.side);
+            link.leave();
+        }
+    }
+}
+
+unsafe extern "C" fn child() {
+    after();
+}
+
+#[cold]
+fn after() {
+    if let Some(Some(guard)) = GUARD.get() {
+        if guard.is_original_process() {
+            return;
+        }
+        guard.adopt();
+    }
+    PID.store(raw::getpid(), Ordering::Relaxed);
+    TID.set(0);
+    counters::after_fork();
+    control::after_fork();
+    side::after_fork();
+    epoll::after_fork();
+    fd_table::after_fork();
+}

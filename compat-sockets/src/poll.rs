@@ -1,0 +1,241 @@
+//! poll, ppoll, select, pselect over descriptors of which some are upgraded.
+//!
+//! 1. Look at the rings. If something is there, ask the kernel about the others without waiting.
+//! 2. Otherwise poll the rings for a while, then arm every upgraded descriptor, look once more,
+//!    and wait in the kernel: doorbells make its answer true.
+//! 3. Correct the kernel's answer: a byte that is only a doorbell is not data, and a TCP socket
+//!    is writable even when the ring is full. If nothing is left, wait again for the rest of the
+//!    time.
+//!
+//! Calls without an upgraded descriptor go to the C library untouched.
+
+use crate::fd_table::{self, Known, Link, state};
+use crate::side::tx;
+use crate::stream::recv::{Readiness, readiness};
+use crate::stream::wait::{adapted, shares_cpu, spin};
+use crate::{raw, real, settings};
+use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t, timespec};
+use vmmc::sync::{AtomicU32, Ordering};
+use vmmc_ring::bell;
+
+/// Events that mean "there is something to receive".
+const IN: i16 = POLLIN | POLLRDNORM;
+/// Events that mean "a send would not wait".
+const OUT: i16 = POLLOUT | POLLWRNORM;
+/// Longest sleep while waiting for room: the doorbell for room may be impossible (the peer's own
+/// direction has not switched, or has ended), so look again by ourselves.
+pub(crate) const ROOM_SLICE_NS: u64 = 10_000_000;
+/// Descriptors handled without allocating.
+const INLINE: usize = 128;
+/// Upgraded descriptors that are polled before sleeping.
+const SPIN_FDS: usize = 16;
+
+/// Spin budget of poll and select in this process.
+static SPIN_NS: AtomicU32 = AtomicU32::new(50_000);
+
+/// Whether any of the descriptors needs more than the C library's function.
+pub(crate) fn concerns(fds: impl Iterator<Item = i32>) -> bool {
+    let mut active = false;
+    for fd in fds {
+        match fd_table::get(fd) {
+            Known::Sock(sock) => {
+                sock.watched.store(1, Ordering::Relaxed);
+                active |= sock.state.load(Ordering::Relaxed) == state::ACTIVE;
+            }
+            // An epoll descriptor that is polled itself: its members must ring.
+            Known::Epoll(set) => crate::epoll::nested(set),
+            Known::Nothing => {}
+        }
+    }
+    active
+}
+
+/// One descriptor of the call.
+struct Item {
+    link: Link,
+    index: usize,
+}
+
+/// ppoll(2) with a relative timeout in nanoseconds, `None` for ever. Returns the count or -1
+/// with `errno` set.
+///
+/// # Safety
+/// `mask` must be null or valid.
+pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
+    const NOTHING: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+    let mut inline = [NOTHING; INLINE];
+    let mut heap = Vec::new();
+    let asked: &mut [pollfd] = match inline.get_mut(..fds.len()) {
+        Some(part) => part,
+        None => {
+            heap.resize(fds.len(), NOTHING);
+            &mut heap
+        }
+    };
+    let mut items: Vec<Item> = Vec::new();
+    for (index, entry) in fds.iter().enumerate() {
+        if let Some(link) = fd_table::sock(entry.fd).and_then(|sock| sock.enter(entry.fd)) {
+            items.push(Item { link, index });
+        }
+    }
+    // SAFETY: passed on.
+    let count = unsafe { poll_loop(fds, asked, &items, timeout, mask) };
+    for item in &items {
+        item.link.leave();
+    }
+    count
+}
+
+fn entry_at(fds: &[pollfd], item: &Item) -> pollfd {
+    fds.get(item.index).copied().unwrap_or(pollfd { fd: -1, events: 0, revents: 0 })
+}
+
+fn is_full(item: &Item, events: i16) -> bool {
+    events & OUT != 0
+        && item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING
+        && !item.link.looks_writable()
+}
+
+/// Whether the rings alone give an event for the item.
+fn ring_ready(item: &Item, events: i16) -> bool {
+    (events & IN != 0 && item.link.looks_readable())
+        || (events & OUT != 0
+            && item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING
+            && item.link.looks_writable())
+}
+
+/// # Safety
+/// `mask` must be null or valid.
+unsafe fn poll_loop(
+    fds: &mut [pollfd],
+    asked: &mut [pollfd],
+    items: &[Item],
+    timeout: Option<u64>,
+    mask: *const sigset_t,
+) -> i32 {
+    let started = if timeout == Some(0) { 0 } else { raw::now_ns() };
+    loop {
+        let left = timeout.map(|timeout| match timeout {
+            0 => 0,
+            _ => timeout.saturating_sub(raw::now_ns().wrapping_sub(started)),
+        });
+        let mut full = false;
+        asked.copy_from_slice(fds);
+        for item in items {
+            let Some(entry) = asked.get_mut(item.index) else { continue };
+            if is_full(item, entry.events) {
+                full = true;
+                // The doorbell for room arrives as something to read.
+                entry.events = (entry.events & !OUT) | POLLIN;
+            }
+        }
+        let mut ready = items.iter().any(|item| ring_ready(item, entry_at(fds, item).events));
+        if !ready && left != Some(0) {
+            ready = spin_on(fds, items);
+        }
+        if ready && items.len() == fds.len() {
+            // Everything asked for is upgraded; no need for the kernel.
+            let count = correct(fds, asked, items, true);
+            if count > 0 {
+                return count;
+            }
+        }
+        let now = ready || left == Some(0);
+        let armed = !now && arm(fds, items);
+        let wait = match (now || (!now && !armed), left) {
+            (true, _) => Some(0),
+            (false, left) if full => Some(left.unwrap_or(u64::MAX).min(ROOM_SLICE_NS)),
+            (false, left) => left,
+        };
+        // SAFETY: the array is ours, the mask as the caller passed it.
+        let result = unsafe { real_ppoll(asked, wait, mask) };
+        if !now {
+            disarm(items);
+        }
+        if result < 0 {
+            return result;
+        }
+        let count = correct(fds, asked, items, false);
+        if count > 0 || left == Some(0) {
+            return count;
+        }
+    }
+}
+
+/// # Safety
+/// `mask` must be null or valid.
+unsafe fn real_ppoll(fds: &mut [pollfd], wait: Option<u64>, mask: *const sigset_t) -> i32 {
+    let time = wait.map(timespec_of);
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the array is borrowed, the time is on this stack, the mask is the caller's.
+    unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, mask) }
+}
+
+pub(crate) fn timespec_of(nanoseconds: u64) -> timespec {
+    timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    }
+}
+
+/// Polls the rings of the first few.
+fn spin_on(fds: &[pollfd], items: &[Item]) -> bool {
+    let some = items.get(..SPIN_FDS).unwrap_or(items);
+    if some.iter().any(|item| shares_cpu(&item.link)) {
+        return false;
+    }
+    let budget = SPIN_NS.load(Ordering::Relaxed).min(settings::spin_ns());
+    if budget == 0 {
+        return false;
+    }
+    let hit = spin(budget, || some.iter().any(|item| ring_ready(item, entry_at(fds, item).events)));
+    SPIN_NS.store(adapted(budget, hit), Ordering::Relaxed);
+    hit
+}
+
+/// Arms everything; false when something is there after all.
+fn arm(fds: &[pollfd], items: &[Item]) -> bool {
+    let mut quiet = true;
+    for item in items {
+        let events = entry_at(fds, item).events;
+        item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+        bell::arm(&item.link.mine().armed_data());
+        if is_full(item, events) {
+            bell::arm(&item.link.mine().armed_space());
+        }
+        quiet &= !ring_ready(item, events);
+    }
+    quiet
+}
+
+fn disarm(items: &[Item]) {
+    for item in items {
+        if item.link.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
+            bell::disarm(&item.link.mine().armed_data());
+        }
+    }
+}
+
+/// Fills `revents` of the program's array; returns how many have some.
+fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: bool) -> i32 {
+    for (entry, answer) in fds.iter_mut().zip(asked) {
+        entry.revents = if rings_only { 0 } else { answer.revents };
+    }
+    for item in items {
+        let Some(entry) = fds.get_mut(item.index) else { continue };
+        let mut events = entry.revents;
+        if events & IN != 0 && readiness(&item.link, entry.fd) == Readiness::NotReady {
+            events &= !IN;
+        }
+        if item.link.looks_readable() {
+            events |= IN;
+        }
+        if item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING {
+            let writable = item.link.looks_writable();
+            events = if writable { events | OUT } else { events & !OUT };
+        }
+        let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+        entry.revents = events & (entry.events | always);
+    }
+    fds.iter().filter(|entry| entry.revents != 0).count() as i32
+}

@@ -1,0 +1,258 @@
+//! System calls without libc: no symbol that we interpose, no `errno`, no cancellation point.
+//!
+//! Used for everything the library does on its own account. What the *program* asked for and may
+//! block goes through the real C function instead ([`crate::real`]), so that cancellation and
+//! `errno` behave as it expects.
+
+/// Result of a call: non-negative, or the error number.
+pub(crate) type Result<T> = std::result::Result<T, i32>;
+
+/// Issues a system call with six arguments.
+///
+/// # Safety
+/// As the system call itself: pointers among the arguments must be valid for what it does.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
+    let result: isize;
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the kernel's calling convention; it clobbers rcx and r11 and nothing else.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Issues a system call with six arguments.
+///
+/// # Safety
+/// As the system call itself: pointers among the arguments must be valid for what it does.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
+    let result: isize;
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the kernel's calling convention.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a as isize => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    result
+}
+
+#[inline]
+fn check(result: isize) -> Result<usize> {
+    if result < 0 { Err(-result as i32) } else { Ok(result as usize) }
+}
+
+/// A call whose arguments are all plain numbers, or pointers that the caller vouches for.
+macro_rules! call {
+    ($number:expr $(, $arg:expr)*) => {{
+        let mut args = [0usize; 6];
+        #[allow(unused_mut, unused_variables, clippy::allow_attributes)]
+        let mut _slot = args.iter_mut();
+        $(if let Some(slot) = _slot.next() { *slot = $arg as usize; })*
+        // SAFETY: each function below says why its arguments are valid.
+        check(unsafe { syscall($number, args) })
+    }};
+}
+
+/// recv(2) without waiting that throws `len` bytes away; returns how many there were.
+pub(crate) fn discard(fd: i32, len: usize) -> Result<usize> {
+    // MSG_TRUNC on TCP: nothing is copied, so the null buffer is never touched.
+    let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    call!(libc::SYS_recvfrom, fd, 0, len, flags, 0, 0)
+}
+
+/// Looks without waiting whether there is a byte: `Ok(0)` is end of file.
+pub(crate) fn peek_one(fd: i32) -> Result<usize> {
+    let mut byte = 0u8;
+    // The buffer is one byte on this stack.
+    call!(libc::SYS_recvfrom, fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT, 0, 0)
+}
+
+/// Sends bytes on a socket.
+pub(crate) fn send(fd: i32, bytes: &[u8], flags: i32) -> Result<usize> {
+    // The buffer is a slice.
+    call!(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0)
+}
+
+/// recvmsg(2) into the program's buffers.
+///
+/// # Safety
+/// The buffers must be the program's own, valid as recvmsg(2) wants them.
+pub(crate) unsafe fn recv_vectors(fd: i32, iov: &[libc::iovec], flags: i32) -> Result<usize> {
+    // SAFETY: all zero is a valid msghdr.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = iov.as_ptr().cast_mut();
+    header.msg_iovlen = iov.len() as _;
+    call!(libc::SYS_recvmsg, fd, &raw mut header, flags)
+}
+
+/// getsockopt(2) of a plain value.
+pub(crate) fn socket_option<T: Copy>(fd: i32, level: i32, name: i32, mut value: T) -> Result<T> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // Value and length are on this stack.
+    call!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len)?;
+    Ok(value)
+}
+
+/// setsockopt(2) of a plain value.
+pub(crate) fn set_socket_option<T: Copy>(fd: i32, level: i32, name: i32, value: &T) -> Result<()> {
+    // The value is borrowed.
+    call!(libc::SYS_setsockopt, fd, level, name, std::ptr::from_ref(value), size_of::<T>())
+        .map(drop)
+}
+
+/// A socket's own or its peer's address (`SYS_getsockname`, `SYS_getpeername`).
+pub(crate) fn socket_name(fd: i32, number: libc::c_long) -> Result<libc::sockaddr_in6> {
+    // SAFETY: all zero is a valid address.
+    let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    // Both are on this stack.
+    call!(number, fd, &raw mut address, &raw mut len)?;
+    Ok(address)
+}
+
+/// Unread bytes in a socket's receive queue (`FIONREAD`).
+pub(crate) fn unread(fd: i32) -> Result<usize> {
+    let mut count: libc::c_int = 0;
+    // The result is on this stack.
+    call!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut count)?;
+    Ok(count.max(0) as usize)
+}
+
+/// fcntl(2) with a plain argument.
+pub(crate) fn fcntl(fd: i32, command: i32, argument: usize) -> Result<i32> {
+    call!(libc::SYS_fcntl, fd, command, argument).map(|value| value as i32)
+}
+
+/// `O_NONBLOCK` of the open file description, now.
+pub(crate) fn is_nonblocking(fd: i32) -> bool {
+    fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
+}
+
+/// Events pending on one descriptor now, of those asked for; 0 on error.
+pub(crate) fn pending_events(fd: i32, events: i16) -> i16 {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // Both are on this stack.
+    match call!(libc::SYS_ppoll, &raw mut entry, 1, &raw const now, 0, 8) {
+        Ok(_) => entry.revents,
+        Err(_) => 0,
+    }
+}
+
+/// Waits for events on one descriptor, at most so many milliseconds.
+pub(crate) fn wait_for(fd: i32, events: i16, milliseconds: u64) {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: milliseconds as i64 * 1_000_000 };
+    // Both are on this stack.
+    let _ = call!(libc::SYS_ppoll, &raw mut entry, 1, &raw const time, 0, 8);
+}
+
+/// Waits at most `nanoseconds` while the word still has the value. Shared futex.
+pub(crate) fn futex_wait(word: *const u32, value: u32, nanoseconds: u64) -> Result<()> {
+    let timeout = libc::timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    };
+    // The kernel checks the word's address itself (EFAULT).
+    call!(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &raw const timeout, 0, 0).map(drop)
+}
+
+/// Wakes everyone who waits on the word. Shared futex.
+pub(crate) fn futex_wake(word: *const u32) {
+    // As above.
+    let _ = call!(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0);
+}
+
+/// Closes a descriptor of ours.
+pub(crate) fn close(fd: i32) {
+    let _ = call!(libc::SYS_close, fd);
+}
+
+/// Thread id.
+pub(crate) fn gettid() -> u32 {
+    call!(libc::SYS_gettid).unwrap_or(0) as u32
+}
+
+/// Process id, from the kernel and not from a cache.
+pub(crate) fn getpid() -> u32 {
+    call!(libc::SYS_getpid).unwrap_or(0) as u32
+}
+
+/// Whether a thread with this id exists somewhere.
+pub(crate) fn thread_exists(tid: u32) -> bool {
+    call!(libc::SYS_kill, tid as i32, 0) != Err(libc::ESRCH)
+}
+
+/// Whether some handler of the program is installed without `SA_RESTART`: then a signal may have
+/// been meant to interrupt a blocking call.
+pub(crate) fn some_handler_interrupts() -> bool {
+    #[repr(C)]
+    struct KernelSigaction {
+        handler: usize,
+        flags: usize,
+        restorer: usize,
+        mask: u64,
+    }
+    (1..=64).any(|signal: usize| {
+        let mut old = KernelSigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+        // The result is on this stack, of the kernel's own shape.
+        let asked = call!(libc::SYS_rt_sigaction, signal, 0, &raw mut old, 8);
+        asked.is_ok() && old.handler > 1 && old.flags & libc::SA_RESTART as usize == 0
+    })
+}
+
+/// pread(2) or read(2) into memory the caller vouches for.
+///
+/// # Safety
+/// `target` must be writable for `len` bytes.
+pub(crate) unsafe fn read_at(
+    fd: i32,
+    target: *mut u8,
+    len: usize,
+    offset: Option<i64>,
+) -> Result<usize> {
+    match offset {
+        Some(offset) => call!(libc::SYS_pread64, fd, target, len, offset),
+        None => call!(libc::SYS_read, fd, target, len),
+    }
+}
+
+/// Monotonic time in nanoseconds.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+/// Tells the kernel to raise SIGPIPE for this thread, as a failed write to a socket does.
+pub(crate) fn raise_sigpipe() {
+    let _ = call!(libc::SYS_tgkill, getpid(), gettid(), libc::SIGPIPE);
+}
+
+/// epoll_ctl(2) `EPOLL_CTL_MOD`; whether it worked.
+pub(crate) fn epoll_mod(epfd: i32, fd: i32, event: &mut libc::epoll_event) -> bool {
+    // The event is borrowed.
+    call!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, fd, std::ptr::from_mut(event)).is_ok()
+}
+
+/// Events of an epoll set that are there now.
+pub(crate) fn epoll_now(epfd: i32, events: &mut [libc::epoll_event]) -> Result<usize> {
+    let max = events.len().min(i32::MAX as usize);
+    // The array is borrowed.
+    call!(libc::SYS_epoll_pwait, epfd, events.as_mut_ptr(), max, 0, 0, 8)
+}

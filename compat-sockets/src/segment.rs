@@ -1,0 +1,215 @@
+//! The shared segment of one upgraded connection.
+//!
+//! ```text
+//!   0      direction 0: side 0 sends, side 1 receives
+//!    +0      tail u64 · prefix u64 · end u64 · bells u64 · mode u32       by the sender
+//!    +128    head u64                                                    by the receiver
+//!    +256    space_wait u32   futex of a sender blocked on a full ring: sender sets, receiver
+//!                             swaps to 0 and wakes
+//!   512    direction 1: side 1 sends, side 0 receives                     (same shape)
+//!   1024   side 0
+//!    +0      ready u32        this side has attached and reads through the library
+//!            closed u32       this side closed its last descriptor
+//!            demote u32       this side asks the other to send by TCP again
+//!            cpu u32          processor this side last ran on, plus one; 0 unknown
+//!            armed_data u32   ring me when there is data; the other side swaps it to 0
+//!            armed_space u32  ring me when there is room; the other side swaps it to 0
+//!    +128    bells u64        doorbells this side has sent (counted before the send)
+//!   1536   side 1                                                         (same shape)
+//!   4096   ring of direction 0, then ring of direction 1, `ring_len` bytes each
+//! ```
+//!
+//! The daemon makes it: zeroed, sealed, of exactly this length. Words with different writers are
+//! 128 bytes apart, except the quiet words of a side, which change when somebody sleeps and not
+//! per message: a sender has to look at them at every call and must not pay a line for it.
+//!
+//! Both processes can write every byte at any time. So nothing in here is trusted: what a side
+//! must be able to rely on (its own positions, its locks, what it has consumed) is in
+//! [`crate::side`], which the peer cannot reach.
+
+use std::ptr::NonNull;
+use vmmc::control::message::StreamShape;
+use vmmc::mem::View;
+use vmmc::word::{MappedU32, MappedU64};
+use vmmc_ring::ViewBytes;
+use vmmc_ring::switch::Switch;
+
+/// Version of this layout; both ends of a connection must have the same.
+pub(crate) const VERSION: u32 = 1;
+/// Bytes before the rings.
+pub(crate) const CONTROL_LEN: usize = 4096;
+const DIRECTION_LEN: usize = 512;
+const SIDES_AT: usize = 2 * DIRECTION_LEN;
+const SIDE_LEN: usize = 512;
+
+const TAIL: usize = 0;
+const PREFIX: usize = 8;
+const END: usize = 16;
+const BELLS_FINAL: usize = 24;
+const MODE: usize = 32;
+const HEAD: usize = 128;
+const SPACE_WAIT: usize = 256;
+
+const READY: usize = 0;
+const CLOSED: usize = 4;
+const DEMOTE: usize = 8;
+const CPU: usize = 12;
+const ARMED_DATA: usize = 16;
+const ARMED_SPACE: usize = 20;
+const BELLS: usize = 128;
+
+const _: () = assert!(SIDES_AT + 2 * SIDE_LEN <= CONTROL_LEN, "sides run into the rings");
+const _: () = assert!(SPACE_WAIT + 128 <= DIRECTION_LEN, "directions share a line");
+
+/// Longest ring accepted from the daemon, bytes.
+pub(crate) const MAX_RING: u32 = 64 << 20;
+
+/// What the daemon must know about the layout.
+pub(crate) const SHAPE: StreamShape = StreamShape {
+    version: VERSION,
+    control_len: CONTROL_LEN as u32,
+    produced_at: [TAIL as u32, (DIRECTION_LEN + TAIL) as u32],
+};
+
+/// A mapped segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    /// First byte; page aligned; mapped for `CONTROL_LEN + 2 * ring_len` bytes.
+    start: NonNull<u8>,
+    /// A power of two, at least a page.
+    ring_len: usize,
+}
+
+impl Segment {
+    /// A segment at an address.
+    ///
+    /// # Safety
+    /// `start` must be page aligned and mapped readable and writable for
+    /// `CONTROL_LEN + 2 * ring_len` bytes as long as the value (and what it returns) is used.
+    pub(crate) unsafe fn from_raw(start: NonNull<u8>, ring_len: usize) -> Segment {
+        Segment { start, ring_len }
+    }
+
+    /// Length of the mapping in bytes.
+    pub(crate) fn mapping_len(ring_len: usize) -> usize {
+        CONTROL_LEN + 2 * ring_len
+    }
+
+    #[inline]
+    fn word32(self, at: usize) -> MappedU32<'static> {
+        debug_assert!(at + 4 <= CONTROL_LEN);
+        // SAFETY: constants of this module: inside the control part, aligned.
+        let place = unsafe { self.start.add(at) };
+        // SAFETY: as above; accessed atomically only.
+        unsafe { MappedU32::from_raw(place.cast()) }
+    }
+
+    #[inline]
+    fn word64(self, at: usize) -> MappedU64<'static> {
+        debug_assert!(at + 8 <= CONTROL_LEN);
+        // SAFETY: constants of this module: inside the control part, aligned.
+        let place = unsafe { self.start.add(at) };
+        // SAFETY: as above; accessed atomically only.
+        unsafe { MappedU64::from_raw(place.cast()) }
+    }
+
+    /// The words of a direction, by the side that sends in it.
+    #[inline]
+    pub(crate) fn direction(self, sender: u8) -> Direction {
+        Direction { segment: self, at: usize::from(sender & 1) * DIRECTION_LEN, sender }
+    }
+
+    /// The quiet words of a side.
+    #[inline]
+    pub(crate) fn side(self, side: u8) -> SideWords {
+        SideWords { segment: self, at: SIDES_AT + usize::from(side & 1) * SIDE_LEN }
+    }
+}
+
+/// The words and bytes of one direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Direction {
+    segment: Segment,
+    at: usize,
+    sender: u8,
+}
+
+impl Direction {
+    #[inline]
+    pub(crate) fn tail(self) -> MappedU64<'static> {
+        self.segment.word64(self.at + TAIL)
+    }
+
+    #[inline]
+    pub(crate) fn head(self) -> MappedU64<'static> {
+        self.segment.word64(self.at + HEAD)
+    }
+
+    #[inline]
+    pub(crate) fn space_wait(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + SPACE_WAIT)
+    }
+
+    #[inline]
+    pub(crate) fn switch(self) -> Switch<MappedU32<'static>, MappedU64<'static>> {
+        Switch {
+            mode: self.segment.word32(self.at + MODE),
+            prefix: self.segment.word64(self.at + PREFIX),
+            end: self.segment.word64(self.at + END),
+            bells: self.segment.word64(self.at + BELLS_FINAL),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(self) -> ViewBytes<'static> {
+        let at = CONTROL_LEN + usize::from(self.sender & 1) * self.segment.ring_len;
+        // SAFETY: the rings follow the control part inside the mapping.
+        let start = unsafe { self.segment.start.add(at) };
+        // SAFETY: as above; nobody makes references into it.
+        ViewBytes(unsafe { View::from_raw(start, self.segment.ring_len) })
+    }
+}
+
+/// The quiet words of one side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SideWords {
+    segment: Segment,
+    at: usize,
+}
+
+impl SideWords {
+    #[inline]
+    pub(crate) fn ready(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + READY)
+    }
+
+    #[inline]
+    pub(crate) fn closed(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + CLOSED)
+    }
+
+    #[inline]
+    pub(crate) fn demote(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + DEMOTE)
+    }
+
+    #[inline]
+    pub(crate) fn cpu(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + CPU)
+    }
+
+    #[inline]
+    pub(crate) fn armed_data(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + ARMED_DATA)
+    }
+
+    #[inline]
+    pub(crate) fn armed_space(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + ARMED_SPACE)
+    }
+
+    #[inline]
+    pub(crate) fn bells(self) -> MappedU64<'static> {
+        self.segment.word64(self.at + BELLS)
+    }
+}

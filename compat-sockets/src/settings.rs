@@ -1,0 +1,76 @@
+//! Settings, read once when the library is loaded.
+
+use std::sync::OnceLock;
+use vmmc::config::{Config, SPIN_CAP, WaitChoice, WaitPolicy};
+use vmmc::sync::{AtomicU32, Ordering};
+
+/// What the environment says.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// `VMMC_SOCKETS=off`, or settings that cannot be understood.
+    pub(crate) off: bool,
+    /// The daemon's socket.
+    pub(crate) socket: Option<std::path::PathBuf>,
+    /// File for the counters at exit.
+    pub(crate) report: Option<String>,
+    /// Policy of waits.
+    wait: WaitChoice,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+/// Longest spin in nanoseconds; changes when the daemon tells the cost of a wake-up.
+static SPIN_NS: AtomicU32 = AtomicU32::new(0);
+/// Processors of the machine. (Not of this process: a process pinned to one still gains by polling
+/// while its peer runs on another; where the peer shares ours is seen in the segment.)
+static PROCESSORS: AtomicU32 = AtomicU32::new(1);
+
+/// At load.
+pub(crate) fn init() {
+    let off = std::env::var_os("VMMC_SOCKETS").is_some_and(|value| value == "off" || value == "0");
+    let report = std::env::var("VMMC_SOCKETS_REPORT").ok().filter(|path| !path.is_empty());
+    let settings = match Config::from_env() {
+        // A program that never heard of us must not fail over a typing error in ours.
+        Err(_) => Settings { off: true, socket: None, report, wait: WaitChoice::Auto },
+        Ok(config) => Settings {
+            off,
+            socket: Some(vmmc::control::connect::socket_path(&config)),
+            report,
+            wait: config.wait,
+        },
+    };
+    let _ = SETTINGS.set(settings);
+}
+
+/// The settings; `None` before [`init`].
+pub(crate) fn get() -> Option<&'static Settings> {
+    SETTINGS.get()
+}
+
+/// The daemon measured what waking a sleeper costs.
+pub(crate) fn set_wake_cost(nanoseconds: u64) {
+    // SAFETY: no pointers.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    PROCESSORS.store(online.clamp(1, 1 << 20) as u32, Ordering::Relaxed);
+    let cap = SPIN_CAP.as_nanos() as u64;
+    let wait = SETTINGS.get().map_or(WaitChoice::Auto, |settings| settings.wait);
+    let spin = match wait {
+        WaitChoice::Fixed(WaitPolicy::Spin) => u64::from(u32::MAX),
+        WaitChoice::Fixed(WaitPolicy::Block) => 0,
+        WaitChoice::Fixed(WaitPolicy::Hybrid { budget }) => budget.as_nanos() as u64,
+        WaitChoice::Auto if processors() <= 1 => 0,
+        WaitChoice::Auto => nanoseconds.min(cap),
+    };
+    SPIN_NS.store(spin.min(u64::from(u32::MAX)) as u32, Ordering::Relaxed);
+}
+
+/// Longest spin, in nanoseconds.
+#[inline]
+pub(crate) fn spin_ns() -> u32 {
+    SPIN_NS.load(Ordering::Relaxed)
+}
+
+/// Processors of the machine.
+#[inline]
+pub(crate) fn processors() -> u32 {
+    PROCESSORS.load(Ordering::Relaxed)
+}

@@ -1,0 +1,198 @@
+//! What one end of an upgraded connection must be able to rely on: its positions, its locks,
+//! how much it has consumed.
+//!
+//! It lives in anonymous memory of this process that forked children share, and that the peer
+//! cannot reach. So parent and child can both use a connection after a fork, and a hostile peer
+//! cannot make us wait on a lock or believe a position.
+//!
+//! The memory comes from chunks that are never unmapped. A side is given back when the last
+//! process that shares it does; one whose process was killed is lost until its relatives end.
+
+use crate::lock::Lock;
+use rustix::mm::{MapFlags, ProtFlags};
+use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// States of our sending direction ([`Side::tx_state`]).
+pub(crate) mod tx {
+    /// Data goes to the kernel.
+    pub(crate) const TCP: u32 = 0;
+    /// Data goes to the ring.
+    pub(crate) const RING: u32 = 1;
+    /// The ring part is over; data goes to the kernel for good.
+    pub(crate) const ENDED: u32 = 2;
+    /// The peer wrote nonsense: every call fails.
+    pub(crate) const POISONED: u32 = 3;
+}
+
+/// States of our receiving direction ([`Side::rx_state`]).
+pub(crate) mod rx {
+    /// The peer has not been seen to switch.
+    pub(crate) const TCP: u32 = 0;
+    /// It has: `rx_left` bytes of TCP, then the ring.
+    pub(crate) const RING: u32 = 1;
+    /// The ring part was read to its end; data comes from the kernel for good.
+    pub(crate) const ENDED: u32 = 2;
+    /// The peer wrote nonsense: every call fails.
+    pub(crate) const POISONED: u32 = 3;
+}
+
+/// One end's own state. Two lines for sending, two for receiving, one for both.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Side {
+    /// Held for every use of the sending end.
+    pub(crate) tx_lock: Lock,
+    /// One of [`tx`]; changed under `tx_lock`.
+    pub(crate) tx_state: AtomicU32,
+    /// Set at a fork before the switch: the direction stays TCP.
+    pub(crate) tx_frozen: AtomicU32,
+    /// Sends since the peer's head last moved while the ring was not empty.
+    pub(crate) tx_stuck: AtomicU32,
+    /// True tail. Under `tx_lock`.
+    pub(crate) tail: AtomicU64,
+    /// Last valid head of the peer. Under `tx_lock`.
+    pub(crate) head_seen: AtomicU64,
+    /// Doorbells sent, on our way of the TCP connection.
+    pub(crate) bells: AtomicU64,
+    /// Of these, ones that the kernel had no room for: sent before anything else.
+    pub(crate) bells_owed: AtomicU32,
+    /// Threads now sending a doorbell, and [`GATE_CLOSED`] once no more may be sent.
+    pub(crate) bell_gate: AtomicU32,
+    /// A send found the ring full and said `EAGAIN`: wait for room before `POLLOUT` is true.
+    pub(crate) tx_full: AtomicU32,
+    pad: [u32; 15],
+
+    /// Held for every use of the receiving end.
+    pub(crate) rx_lock: Lock,
+    /// One of [`rx`]; changed under `rx_lock`.
+    pub(crate) rx_state: AtomicU32,
+    /// Data bytes still to come by TCP before the ring. Under `rx_lock`.
+    pub(crate) rx_left: AtomicU64,
+    /// True head. Under `rx_lock`.
+    pub(crate) head: AtomicU64,
+    /// Last valid tail of the peer. Under `rx_lock`.
+    pub(crate) tail_seen: AtomicU64,
+    /// Doorbells thrown away. Under `rx_lock`.
+    pub(crate) drained: AtomicU64,
+    /// Threads asleep in the kernel for data of this connection.
+    pub(crate) rx_sleepers: AtomicU32,
+    /// Error that the kernel reported while the ring still had data: told after the data.
+    pub(crate) rx_error: AtomicU32,
+    /// Bit 0: shut for reading, bit 1: shut for writing, by ourselves.
+    pub(crate) shut: AtomicU32,
+    /// Processes that share the connection by fork.
+    pub(crate) sharers: AtomicU32,
+    /// Whether readers must leave the connection armed: somebody we cannot see may wait.
+    pub(crate) eager: AtomicU32,
+    pad2: [u32; 17],
+}
+
+/// Bit of [`Side::bell_gate`].
+pub(crate) const GATE_CLOSED: u32 = 1 << 31;
+
+const _: () = assert!(size_of::<Side>() == 256, "a side is two pairs of lines");
+
+const CHUNK: usize = 64 * 1024;
+
+/// Free sides of this process, linked through `tail`, and the chunk in use.
+struct Pool {
+    lock: Lock,
+    /// Address of the first free side, 0 for none.
+    free: AtomicU64,
+}
+
+static POOL: Pool = Pool { lock: Lock::new(), free: AtomicU64::new(0) };
+
+/// A fresh side, all zero but for one sharer.
+pub(crate) fn allocate() -> Option<&'static Side> {
+    POOL.lock.lock().ok()?;
+    if POOL.free.load(Ordering::Relaxed) == 0 {
+        refill();
+    }
+    let address = POOL.free.load(Ordering::Relaxed);
+    let side = (address != 0).then(|| {
+        // SAFETY: only addresses of sides in chunks that are never unmapped are in the list.
+        let side = unsafe { &*std::ptr::with_exposed_provenance::<Side>(address as usize) };
+        POOL.free.store(side.tail.load(Ordering::Relaxed), Ordering::Relaxed);
+        side
+    });
+    POOL.lock.unlock();
+    let side = side?;
+    side.clear();
+    Some(side)
+}
+
+/// Gives up this process's share.
+pub(crate) fn release(side: &'static Side) {
+    if side.sharers.fetch_sub(1, Ordering::AcqRel) != 1 || POOL.lock.lock().is_err() {
+        return;
+    }
+    push(side);
+    POOL.lock.unlock();
+}
+
+fn push(side: &'static Side) {
+    side.tail.store(POOL.free.load(Ordering::Relaxed), Ordering::Relaxed);
+    let address = std::ptr::from_ref(side).expose_provenance();
+    POOL.free.store(address as u64, Ordering::Relaxed);
+}
+
+fn refill() {
+    // SAFETY: a null hint without MAP_FIXED never replaces an existing mapping.
+    let chunk = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            CHUNK,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+        )
+    };
+    let Ok(chunk) = chunk else { return };
+    for i in 0..CHUNK / size_of::<Side>() {
+        // SAFETY: inside the chunk.
+        let side = unsafe { chunk.cast::<Side>().add(i) };
+        // SAFETY: mapped for ever, page aligned, all zero, which is valid for every field;
+        // accessed through atomics only.
+        push(unsafe { &*side });
+    }
+}
+
+/// In a forked child: the free list belongs to the parent.
+pub(crate) fn after_fork() {
+    POOL.lock.reset();
+    POOL.free.store(0, Ordering::Relaxed);
+}
+
+impl Side {
+    fn clear(&self) {
+        for word in [
+            &self.tx_state,
+            &self.tx_frozen,
+            &self.tx_stuck,
+            &self.bells_owed,
+            &self.bell_gate,
+            &self.tx_full,
+            &self.rx_state,
+            &self.rx_sleepers,
+            &self.rx_error,
+            &self.shut,
+            &self.eager,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [
+            &self.tail,
+            &self.head_seen,
+            &self.bells,
+            &self.rx_left,
+            &self.head,
+            &self.tail_seen,
+            &self.drained,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.tx_lock.reset();
+        self.rx_lock.reset();
+        self.sharers.store(1, Ordering::Release);
+    }
+}

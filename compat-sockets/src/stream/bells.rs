@@ -1,0 +1,128 @@
+//! Doorbells: one byte on the TCP connection, without meaning, that makes kernel readiness true.
+//!
+//! Every doorbell is counted in the segment *before* it is sent, and in what order it travels
+//! relative to data after a demotion is certain ([`super::demote`]). So the receiver may throw
+//! away as many bytes as are counted and not yet thrown away, and can never hit data.
+
+use crate::counters::{self, Counter};
+use crate::fd_table::Link;
+use crate::raw;
+use crate::side::{GATE_CLOSED, tx};
+use crate::upgrade;
+use vmmc::sync::Ordering;
+use vmmc::word::Word;
+use vmmc_ring::bell;
+
+/// After bytes were published in our ring: rings if the peer wants to hear of data.
+#[inline]
+pub(super) fn after_data(link: &Link, fd: i32) {
+    bell::published();
+    if bell::take(&link.peer().armed_data()) {
+        ring(link, fd);
+    }
+}
+
+/// After room was published in the peer's ring: wakes a blocked sender, rings for a polling one.
+#[inline]
+pub(super) fn after_space(link: &Link, fd: i32) {
+    bell::published();
+    let wait = link.rx().space_wait();
+    if bell::take(&wait) {
+        raw::futex_wake(wait.as_ptr().as_ptr());
+    }
+    if link.peer().armed_space().load(Ordering::Relaxed) != 0 {
+        polling_sender(link, fd);
+    }
+}
+
+#[cold]
+fn polling_sender(link: &Link, fd: i32) {
+    // Not before a good part is free: a sender woken for a byte at a time makes no progress.
+    let consumer = link.consumer();
+    let there = consumer.available().unwrap_or(0);
+    if there > link.rx().bytes().0.len() as u64 / 2 {
+        return;
+    }
+    // A byte on our way of the connection is a doorbell only once that way has switched.
+    if link.side.tx_state.load(Ordering::SeqCst) == tx::TCP {
+        if !link.side.tx_lock.try_lock() {
+            return;
+        }
+        let switched = link.side.tx_state.load(Ordering::SeqCst) == tx::RING
+            || (link.side.tx_state.load(Ordering::SeqCst) == tx::TCP
+                && upgrade::try_switch(link, fd));
+        link.side.tx_lock.unlock();
+        if !switched {
+            return;
+        }
+    }
+    if link.side.tx_state.load(Ordering::SeqCst) == tx::RING
+        && bell::take(&link.peer().armed_space())
+    {
+        ring(link, fd);
+    }
+}
+
+/// Sends one doorbell, unless our way has gone back to TCP.
+pub(super) fn ring(link: &Link, fd: i32) {
+    let side = link.side;
+    if side.bell_gate.fetch_add(1, Ordering::SeqCst) & GATE_CLOSED == 0 {
+        counters::one(Counter::doorbells);
+        side.bells.fetch_add(1, Ordering::SeqCst);
+        link.mine().bells().fetch_add(1, Ordering::SeqCst);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match raw::send(fd, &[0], flags) {
+            // No room: the peer has unread bytes, so it is readable anyway. The byte is owed,
+            // because it is counted.
+            Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
+                side.bells_owed.fetch_add(1, Ordering::SeqCst);
+                counters::one(Counter::doorbells_owed);
+            }
+            // Any other failure is the connection's end, which every call will see.
+            _ => {}
+        }
+    }
+    side.bell_gate.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// What draining found in the kernel's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// Nothing (more).
+    Empty,
+    /// The peer's FIN.
+    End,
+    /// An error, by number. Told once by the kernel.
+    Failed(i32),
+}
+
+/// Throws doorbells away. Under the rx lock, the ring part begun (`rx_left` 0).
+pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
+    let side = link.side;
+    loop {
+        let sent = link.peer().bells().load(Ordering::SeqCst);
+        let there = sent.wrapping_sub(side.drained.load(Ordering::Relaxed));
+        if there == 0 || there > u64::from(u32::MAX) {
+            return Drained::Empty;
+        }
+        counters::one(Counter::drains);
+        match raw::discard(fd, there as usize) {
+            Ok(0) => return Drained::End,
+            Ok(len) => {
+                side.drained.fetch_add(len as u64, Ordering::Relaxed);
+                // A sleeper of ours in the kernel may have been meant, and will not see the
+                // byte any more: arm for it again. It looks at the ring itself when it wakes;
+                // our caller looks at the ring after this.
+                if side.rx_sleepers.load(Ordering::SeqCst) != 0
+                    || side.eager.load(Ordering::Relaxed) != 0
+                    || link.sock.cold.load(Ordering::Relaxed) != 0
+                {
+                    bell::arm(&link.mine().armed_data());
+                }
+            }
+            Err(libc::EAGAIN) => return Drained::Empty,
+            Err(libc::EINTR) => {}
+            Err(errno) => return Drained::Failed(errno),
+        }
+    }
+}

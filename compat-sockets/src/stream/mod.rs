@@ -1,0 +1,136 @@
+//! The stream of an upgraded connection: what send and receive do with the rings.
+
+mod bells;
+pub(crate) mod demote;
+pub(crate) mod recv;
+pub(crate) mod send;
+mod vectors;
+pub(crate) mod wait;
+
+pub(crate) use bells::drain;
+pub(crate) use vectors::copy_vectors;
+
+use crate::fd_table::Link;
+use crate::segment::{Direction, SideWords};
+use crate::side::{rx, tx};
+use vmmc::sync::{AtomicU64, Ordering};
+use vmmc::word::{MappedU64, Word};
+use vmmc_ring::{Consumer, Producer, ViewBytes};
+
+/// Bit of `Side::shut`: no more receiving.
+pub(crate) const SHUT_READ: u32 = 1;
+/// Bit of `Side::shut`: no more sending.
+pub(crate) const SHUT_WRITE: u32 = 2;
+
+/// How a data call on an upgraded connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// That many bytes.
+    Done(usize),
+    /// With this error number.
+    Failed(i32),
+    /// It is the kernel's to answer: make the real call.
+    Kernel,
+    /// A send in a direction that has not switched: make the real call, counted, and start again
+    /// if the direction switches first.
+    Unswitched,
+}
+
+type Writer = Producer<MappedU64<'static>, &'static AtomicU64, ViewBytes<'static>>;
+type Reader = Consumer<MappedU64<'static>, &'static AtomicU64, ViewBytes<'static>>;
+
+impl Link {
+    /// Our sending direction.
+    #[inline]
+    pub(crate) fn tx(&self) -> Direction {
+        self.segment.direction(self.me)
+    }
+
+    /// Our receiving direction.
+    #[inline]
+    pub(crate) fn rx(&self) -> Direction {
+        self.segment.direction(self.me ^ 1)
+    }
+
+    /// Our quiet words.
+    #[inline]
+    pub(crate) fn mine(&self) -> SideWords {
+        self.segment.side(self.me)
+    }
+
+    /// The peer's quiet words.
+    #[inline]
+    pub(crate) fn peer(&self) -> SideWords {
+        self.segment.side(self.me ^ 1)
+    }
+
+    /// The sending end of our ring; under the tx lock.
+    #[inline]
+    pub(crate) fn producer(&self) -> Writer {
+        let tx = self.tx();
+        Producer {
+            tail: tx.tail(),
+            head: tx.head(),
+            own: &self.side.tail,
+            seen: &self.side.head_seen,
+            bytes: tx.bytes(),
+        }
+    }
+
+    /// The receiving end of the peer's ring; under the rx lock, or only to look.
+    #[inline]
+    pub(crate) fn consumer(&self) -> Reader {
+        let rx = self.rx();
+        Consumer {
+            tail: rx.tail(),
+            head: rx.head(),
+            own: &self.side.head,
+            seen: &self.side.tail_seen,
+            bytes: rx.bytes(),
+        }
+    }
+
+    /// The peer wrote nonsense: this connection, and only this one, is over.
+    #[cold]
+    pub(crate) fn poison(&self) {
+        crate::counters::one(crate::counters::Counter::poisoned);
+        self.side.tx_state.store(tx::POISONED, Ordering::SeqCst);
+        self.side.rx_state.store(rx::POISONED, Ordering::SeqCst);
+    }
+
+    /// Whether there may be something to receive that the kernel does not know of: for pollers,
+    /// without the lock.
+    #[inline]
+    pub(crate) fn looks_readable(&self) -> bool {
+        match self.side.rx_state.load(Ordering::Relaxed) {
+            rx::RING => {
+                self.side.rx_left.load(Ordering::Relaxed) == 0
+                    && (self.consumer().looks_readable()
+                        || self.side.rx_error.load(Ordering::Relaxed) != 0)
+            }
+            rx::POISONED => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a send would not have to wait, as far as the ring is concerned.
+    #[inline]
+    pub(crate) fn looks_writable(&self) -> bool {
+        match self.side.tx_state.load(Ordering::Relaxed) {
+            tx::RING => {
+                if self.side.tx_full.load(Ordering::Relaxed) == 0 {
+                    return true;
+                }
+                let used = self
+                    .side
+                    .tail
+                    .load(Ordering::Relaxed)
+                    .wrapping_sub(self.tx().head().load(Ordering::Acquire));
+                // As TCP: writable again when a third is free.
+                used <= (self.tx().bytes().0.len() as u64) * 2 / 3
+                    || self.peer().closed().load(Ordering::Relaxed) != 0
+            }
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! Receiving on an upgraded connection.
+
+use super::bells::{self, Drained};
+use super::vectors::{Cursor, receive_kernel, total};
+use super::wait::{self, Wake};
+use super::{Outcome, SHUT_READ};
+use crate::counters::{self, Counter};
+use crate::fd_table::Link;
+use crate::side::rx;
+use crate::upgrade;
+use libc::iovec;
+use vmmc::sync::Ordering;
+use vmmc_ring::bell;
+use vmmc_ring::switch::Standing;
+
+/// Bytes taken out before the room is given back.
+const PART: usize = 32 * 1024;
+
+/// Where the next byte comes from, found under the rx lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The kernel; the peer has not switched. Our armed words are taken until
+    /// [`done_with_tcp`].
+    Tcp {
+        /// Whether a sender of ours had armed for room.
+        space: bool,
+    },
+    /// The kernel, that many bytes before the ring.
+    Prefix(u64),
+    /// The ring, that many bytes.
+    Ring(u64),
+    /// The ring, which is empty now.
+    Empty,
+    /// The kernel, for good: the ring part is over.
+    Ended,
+    /// Nonsense was found.
+    Poisoned,
+}
+
+/// Looks where the next byte comes from. Under the rx lock.
+#[inline]
+pub(crate) fn source(link: &Link, fd: i32) -> Source {
+    let side = link.side;
+    match side.rx_state.load(Ordering::Relaxed) {
+        rx::RING => {}
+        rx::TCP => match unswitched(link, fd) {
+            Some(source) => return source,
+            None => {}
+        },
+        rx::POISONED => return Source::Poisoned,
+        _ => return Source::Ended,
+    }
+    let left = side.rx_left.load(Ordering::Relaxed);
+    if left > 0 {
+        return Source::Prefix(left);
+    }
+    let consumer = link.consumer();
+    let seen = consumer.available_seen();
+    if seen > 0 {
+        return Source::Ring(seen);
+    }
+    match consumer.available() {
+        Err(_) => poisoned(link),
+        Ok(0) => empty(link, fd),
+        Ok(there) => Source::Ring(there),
+    }
+}
+
+#[cold]
+fn poisoned(link: &Link) -> Source {
+    link.poison();
+    Source::Poisoned
+}
+
+/// The peer had not switched when last seen. `None` once it has.
+fn unswitched(link: &Link, fd: i32) -> Option<Source> {
+    let side = link.side;
+    upgrade::publish_ready(link);
+    // Before the mode is loaded: see `vmmc_ring::switch`.
+    bell::disarm(&link.mine().armed_data());
+    let space = bell::disarm(&link.mine().armed_space());
+    match link.rx().switch().standing() {
+        Standing::Tcp => return Some(Source::Tcp { space }),
+        Standing::Nonsense => return Some(poisoned(link)),
+        Standing::Ring { prefix } | Standing::Ended { prefix, .. } => {
+            let left = upgrade::taken_from_tcp(fd).and_then(|taken| prefix.checked_sub(taken));
+            let Some(left) = left else { return Some(poisoned(link)) };
+            side.rx_left.store(left, Ordering::Relaxed);
+        }
+    }
+    if space {
+        bell::arm(&link.mine().armed_space());
+    }
+    side.rx_state.store(rx::RING, Ordering::SeqCst);
+    counters::one(Counter::switched_rx);
+    None
+}
+
+/// After a read in [`Source::Tcp`]: a sender of ours may be rung for room again.
+#[inline]
+fn done_with_tcp(link: &Link, space: bool) {
+    if space {
+        bell::arm(&link.mine().armed_space());
+    }
+}
+
+/// The ring is empty: has its part ended?
+fn empty(link: &Link, fd: i32) -> Source {
+    let side = link.side;
+    match link.rx().switch().standing() {
+        Standing::Ended { end, bells, .. } => {
+            // What was published before the end is visible now: look once more.
+            match link.consumer().available() {
+                Err(_) => return poisoned(link),
+                Ok(0) => {}
+                Ok(there) => return Source::Ring(there),
+            }
+            let left = bells.wrapping_sub(side.drained.load(Ordering::Relaxed));
+            if end != side.head.load(Ordering::Relaxed) || left > u64::from(u32::MAX) {
+                return poisoned(link);
+            }
+            // The remaining doorbells were sent before anything that counts.
+            let mut left = left;
+            while left > 0 {
+                match crate::raw::discard(fd, left as usize) {
+                    Ok(len) if len > 0 => {
+                        left -= (len as u64).min(left);
+                        super::send::bump(&side.drained, len as u64);
+                    }
+                    Err(libc::EINTR) => {}
+                    // Not there yet: the peer is between storing the end and paying what it
+                    // owes. Waiting for them is waiting for data.
+                    _ => return Source::Empty,
+                }
+            }
+            side.rx_state.store(rx::ENDED, Ordering::SeqCst);
+            counters::one(Counter::demoted_rx);
+            Source::Ended
+        }
+        Standing::Ring { .. } => Source::Empty,
+        Standing::Tcp | Standing::Nonsense => poisoned(link),
+    }
+}
+
+/// Whether somebody may wait for this descriptor where we cannot see it (io_uring, raw system
+/// calls, a nested epoll): then it must never be left unarmed with an empty ring.
+#[inline]
+pub(super) fn is_eager(link: &Link) -> bool {
+    link.side.eager.load(Ordering::Relaxed) != 0
+        || (link.sock.watched.load(Ordering::Relaxed) == 0
+            && link.sock.nonblocking.load(Ordering::Relaxed) != 0)
+}
+
+/// After a short read: arms if that is our duty. True when more has come meanwhile, which must
+/// be read too, because no doorbell will tell of it.
+#[inline]
+fn settle(link: &Link) -> bool {
+    if !is_eager(link) || link.side.rx_state.load(Ordering::Relaxed) != rx::RING {
+        return false;
+    }
+    bell::arm(&link.mine().armed_data());
+    link.looks_readable()
+}
+
+/// What one look under the lock gave.
+enum Step {
+    Got(usize),
+    End,
+    Wait,
+    Again,
+    Kernel,
+    Failed(i32),
+}
+
+/// Receives into the buffers as recv(2) would.
+pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
+    let side = link.side;
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0
+        || side.rx_state.load(Ordering::Relaxed) == rx::ENDED
+    {
+        return Outcome::Kernel;
+    }
+    let Some(wanted) = total(vectors) else { return Outcome::Kernel };
+    let peek = flags & libc::MSG_PEEK != 0;
+    let all = flags & libc::MSG_WAITALL != 0 && !peek;
+    let mut cursor = Cursor::new(vectors);
+    let mut done = 0;
+    let outcome = loop {
+        if side.rx_lock.lock().is_err() {
+            break Outcome::Failed(libc::EAGAIN);
+        }
+        let step = locked_step(link, fd, &mut cursor, wanted - done, flags);
+        side.rx_lock.unlock();
+        match step {
+            Step::Got(len) => {
+                if !peek {
+                    bells::after_space(link, fd);
+                }
+                done += len;
+                if (all && done < wanted) || (!peek && done < wanted && settle(link)) {
+                    continue;
+                }
+                break Outcome::Done(done);
+            }
+            Step::End => break Outcome::Done(done),
+            Step::Again => {}
+            Step::Kernel => break Outcome::Kernel,
+            Step::Failed(errno) => break Outcome::Failed(errno),
+            Step::Wait => {
+                if side.shut.load(Ordering::Relaxed) & SHUT_READ != 0 {
+                    break Outcome::Done(done);
+                }
+                if done > 0 && !all {
+                    break Outcome::Done(done);
+                }
+                match wait::for_data(link, fd, flags) {
+                    Ok(Wake::Look) => {}
+                    Ok(Wake::End) => break Outcome::Done(done),
+                    Err(errno) => break Outcome::Failed(errno),
+                }
+            }
+        }
+    };
+    match outcome {
+        Outcome::Failed(_) if done > 0 => Outcome::Done(done),
+        // MSG_WAITALL across the end of the ring part: a short count, which it allows on error.
+        Outcome::Kernel if done > 0 => Outcome::Done(done),
+        other => other,
+    }
+}
+
+#[inline]
+fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, flags: i32) -> Step {
+    match source(link, fd) {
+        Source::Ring(there) => {
+            if wanted == 0 {
+                return Step::Got(0);
+            }
+            from_ring(link, cursor, there, flags)
+        }
+        Source::Empty => ring_is_empty(link, fd),
+        Source::Tcp { space } => {
+            let step = from_kernel(link, fd, cursor, u64::MAX, flags);
+            // An end, or an error, that came after the peer switched: the ring goes first.
+            let step = match step {
+                Step::End | Step::Failed(_) if link.rx().switch().standing() != Standing::Tcp => {
+                    if let Step::Failed(errno) = step {
+                        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+                    }
+                    Step::Again
+                }
+                step => step,
+            };
+            done_with_tcp(link, space);
+            step
+        }
+        Source::Prefix(left) => match from_kernel(link, fd, cursor, left, flags) {
+            Step::Got(len) => {
+                if flags & libc::MSG_PEEK == 0 {
+                    link.side.rx_left.store(left - (len as u64).min(left), Ordering::Relaxed);
+                }
+                Step::Got(len)
+            }
+            step => step,
+        },
+        Source::Ended => Step::Kernel,
+        Source::Poisoned => Step::Failed(libc::ECONNRESET),
+    }
+}
+
+#[inline]
+fn from_ring(link: &Link, cursor: &mut Cursor<'_>, there: u64, flags: i32) -> Step {
+    let consumer = link.consumer();
+    let peek = flags & libc::MSG_PEEK != 0;
+    let discard = flags & libc::MSG_TRUNC != 0;
+    let mut done = 0usize;
+    let mut held = 0;
+    while let Some((to, len)) = cursor.part() {
+        let len = len.min(PART);
+        let skip = if peek { done as u64 } else { 0 };
+        let result = if discard {
+            let len = (len as u64).min(there.saturating_sub(done as u64)) as usize;
+            if !peek {
+                consumer.taken(len);
+            }
+            Ok(len)
+        } else if peek {
+            // SAFETY: the program's buffer, as it passed it.
+            unsafe { consumer.peek(skip, to, len) }
+        } else {
+            // SAFETY: as above.
+            unsafe { consumer.pop(to, len) }
+        };
+        let Ok(len) = result else {
+            link.poison();
+            break;
+        };
+        if len == 0 {
+            break;
+        }
+        cursor.advance(len);
+        done += len;
+        held += len;
+        if !peek && held >= PART {
+            consumer.publish();
+            held = 0;
+        }
+    }
+    if !peek {
+        consumer.publish();
+        counters::add(Counter::ring_rx_bytes, done as u64);
+        counters::one(Counter::ring_rx_calls);
+    }
+    if done == 0 { Step::Failed(libc::ECONNRESET) } else { Step::Got(done) }
+}
+
+/// Nothing in the ring. Throws doorbells away, so that the kernel's readiness is true again.
+fn ring_is_empty(link: &Link, fd: i32) -> Step {
+    let side = link.side;
+    let error = side.rx_error.swap(0, Ordering::Relaxed);
+    if error != 0 {
+        return Step::Failed(error as i32);
+    }
+    let found = bells::drain(link, fd);
+    // Whatever the kernel's end means, bytes published before it go first.
+    if link.consumer().looks_readable() {
+        if let Drained::Failed(errno) = found {
+            side.rx_error.store(errno as u32, Ordering::Relaxed);
+        }
+        return Step::Again;
+    }
+    match found {
+        Drained::Empty => Step::Wait,
+        Drained::End => Step::End,
+        Drained::Failed(errno) => Step::Failed(errno),
+    }
+}
+
+fn from_kernel(link: &Link, fd: i32, cursor: &mut Cursor<'_>, most: u64, flags: i32) -> Step {
+    let _ = link;
+    let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
+    match receive_kernel(fd, cursor, most, flags & keep) {
+        Ok(0) => Step::End,
+        Ok(len) => {
+            counters::one(Counter::tcp_calls);
+            // Several buffers may have been filled.
+            let mut left = len;
+            while left > 0
+                && let Some((_, part)) = cursor.part()
+            {
+                cursor.advance(part.min(left));
+                left -= part.min(left);
+            }
+            Step::Got(len)
+        }
+        Err(libc::EAGAIN) => Step::Wait,
+        Err(libc::EINTR) => Step::Again,
+        Err(errno) => Step::Failed(errno),
+    }
+}
+
+/// What a poller should report for `POLLIN`, and whether kernel readability counts: drains
+/// doorbells if the ring is empty. Takes the rx lock.
+pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
+    if link.side.rx_lock.lock().is_err() {
+        return Readiness::Kernel;
+    }
+    let answer = match source(link, fd) {
+        Source::Tcp { space } => {
+            // The caller arms again before it sleeps.
+            done_with_tcp(link, space);
+            Readiness::Kernel
+        }
+        Source::Prefix(_) | Source::Ended => Readiness::Kernel,
+        Source::Ring(_) | Source::Poisoned => Readiness::Ready,
+        Source::Empty => {
+            if link.side.rx_error.load(Ordering::Relaxed) != 0 {
+                Readiness::Ready
+            } else {
+                match bells::drain(link, fd) {
+                    _ if link.consumer().looks_readable() => Readiness::Ready,
+                    Drained::Empty => Readiness::NotReady,
+                    Drained::End => Readiness::Ready,
+                    Drained::Failed(errno) => {
+                        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+                        Readiness::Ready
+                    }
+                }
+            }
+        }
+    };
+    link.side.rx_lock.unlock();
+    answer
+}
+
+/// Answer of [`readiness`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// There is something to receive, or an end or error to hear of.
+    Ready,
+    /// There is nothing, whatever the kernel said before.
+    NotReady,
+    /// The kernel's own answer is right.
+    Kernel,
+}
+
+/// Bytes that can be received now, of prefix and ring (`FIONREAD`). `None`: ask the kernel.
+pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
+    link.side.rx_lock.lock().ok()?;
+    let answer = match source(link, fd) {
+        Source::Tcp { space } => {
+            done_with_tcp(link, space);
+            None
+        }
+        Source::Ended => None,
+        Source::Prefix(left) => {
+            let queued = crate::raw::unread(fd).unwrap_or(0) as u64;
+            let ring = link.consumer().available().unwrap_or(0);
+            Some(if queued >= left { left + ring } else { queued })
+        }
+        Source::Ring(there) => Some(link.consumer().available().unwrap_or(there)),
+        Source::Empty | Source::Poisoned => Some(0),
+    };
+    link.side.rx_lock.unlock();
+    answer.map(|count| count as usize)
+}

@@ -1,0 +1,278 @@
+//! Sending on an upgraded connection.
+
+use super::vectors::{Cursor, total};
+use super::wait::{self, Room};
+use super::{Outcome, SHUT_WRITE, bells, demote};
+use crate::counters::{self, Counter};
+use crate::fd_table::Link;
+use crate::side::tx;
+use crate::upgrade;
+use crate::{raw, real};
+use libc::iovec;
+use vmmc::sync::{AtomicU64, Ordering};
+use vmmc::word::Word;
+use vmmc_ring::Poisoned;
+
+/// Bytes copied before they are published: the receiver copies one part while we copy the next.
+const PART: usize = 32 * 1024;
+/// Sends into a ring that nobody empties, before the kernel is asked whether anybody is there.
+const STUCK: u32 = 16;
+/// Flags that need the kernel.
+const KERNEL_FLAGS: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+
+/// Sends the buffers as send(2) would.
+pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
+    let Some(wanted) = total(vectors) else { return Outcome::Kernel };
+    let side = link.side;
+    if wanted == 0 || side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
+        return Outcome::Kernel;
+    }
+    if flags & KERNEL_FLAGS != 0 {
+        demote::our_way(link, fd);
+        return Outcome::Kernel;
+    }
+    let mut cursor = Cursor::new(vectors);
+    let mut done = 0;
+    let outcome = loop {
+        if side.tx_lock.lock().is_err() {
+            break Outcome::Failed(libc::EAGAIN);
+        }
+        let step = locked_step(link, fd, &mut cursor);
+        side.tx_lock.unlock();
+        match step {
+            Step::Sent(len) => {
+                bells::after_data(link, fd);
+                done += len;
+                if done >= wanted {
+                    side.tx_full.store(0, Ordering::Relaxed);
+                    break Outcome::Done(done);
+                }
+            }
+            Step::Full => {
+                counters::one(Counter::ring_full);
+                if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
+                    side.tx_full.store(1, Ordering::SeqCst);
+                    if link.sock.watched.load(Ordering::Relaxed) == 0 {
+                        // Whoever watches this descriptor does it where we cannot see it; only
+                        // the kernel can tell it about room.
+                        demote::our_way(link, fd);
+                        break Outcome::Kernel;
+                    }
+                    break Outcome::Failed(libc::EAGAIN);
+                }
+                match wait::for_space(link, fd) {
+                    Ok(Room::Look) => {}
+                    Ok(Room::Gone) => break Outcome::Kernel,
+                    Err(errno) => break Outcome::Failed(errno),
+                }
+            }
+            Step::Kernel => break Outcome::Kernel,
+            Step::Unswitched => break Outcome::Unswitched,
+            Step::Failed(errno) => break Outcome::Failed(errno),
+        }
+    };
+    if done > 0 {
+        counters::add(Counter::ring_tx_bytes, done as u64);
+        counters::one(Counter::ring_tx_calls);
+    }
+    match outcome {
+        Outcome::Done(_) => outcome,
+        _ if done == 0 => outcome,
+        Outcome::Failed(_) => Outcome::Done(done),
+        // The rest of a call that began in the ring.
+        _ => Outcome::Done(done + finish(fd, &mut cursor, flags)),
+    }
+}
+
+enum Step {
+    Sent(usize),
+    Full,
+    Kernel,
+    Unswitched,
+    Failed(i32),
+}
+
+/// One part, under the tx lock.
+#[inline]
+fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
+    let side = link.side;
+    match side.tx_state.load(Ordering::SeqCst) {
+        tx::RING => {}
+        tx::TCP => {
+            if !upgrade::try_switch(link, fd) {
+                return Step::Unswitched;
+            }
+        }
+        tx::POISONED => return Step::Failed(libc::ECONNRESET),
+        _ => return Step::Kernel,
+    }
+    let peer = link.peer();
+    if peer.demote().load(Ordering::Relaxed) != 0 {
+        demote::end_ring(link, fd);
+        return Step::Kernel;
+    }
+    // To a closed socket the kernel knows best what to say: an RST comes back, then EPIPE.
+    if peer.closed().load(Ordering::Relaxed) != 0 {
+        return Step::Kernel;
+    }
+    match fill(link, cursor) {
+        Ok(0) => Step::Full,
+        Ok(len) => {
+            if is_stuck(link) && peer_is_gone(link, fd) {
+                return Step::Kernel;
+            }
+            Step::Sent(len)
+        }
+        Err(_) => {
+            link.poison();
+            Step::Failed(libc::ECONNRESET)
+        }
+    }
+}
+
+#[inline]
+fn fill(link: &Link, cursor: &mut Cursor<'_>) -> Result<usize, Poisoned> {
+    let producer = link.producer();
+    let mut done = 0;
+    while done < PART
+        && let Some((from, len)) = cursor.part()
+    {
+        // SAFETY: the program's buffer, as it passed it.
+        let pushed = unsafe { producer.push(from, len.min(PART - done)) }?;
+        if pushed == 0 {
+            break;
+        }
+        cursor.advance(pushed);
+        done += pushed;
+    }
+    if done > 0 {
+        producer.publish();
+    }
+    Ok(done)
+}
+
+/// Whether many sends in a row found the peer's head where it was.
+#[inline]
+fn is_stuck(link: &Link) -> bool {
+    let count = link.side.tx_stuck.load(Ordering::Relaxed) + 1;
+    link.side.tx_stuck.store(count, Ordering::Relaxed);
+    if count < STUCK {
+        return false;
+    }
+    link.side.tx_stuck.store(0, Ordering::Relaxed);
+    let before = link.side.head_seen.load(Ordering::Relaxed);
+    link.producer().room().is_ok() && link.side.head_seen.load(Ordering::Relaxed) == before
+}
+
+/// Asks the kernel about the peer. After a FIN a doorbell tells a half-closed peer from a dead
+/// one: the dead one's kernel answers with an RST.
+pub(super) fn peer_is_gone(link: &Link, fd: i32) -> bool {
+    let events = raw::pending_events(fd, libc::POLLRDHUP);
+    if events & (libc::POLLHUP | libc::POLLERR) != 0 {
+        return true;
+    }
+    if events & libc::POLLRDHUP != 0 {
+        bells::ring(link, fd);
+    }
+    false
+}
+
+/// Sends the rest by the kernel; returns how much went.
+fn finish(fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> usize {
+    let mut done = 0;
+    while let Some((from, len)) = cursor.part() {
+        // SAFETY: the program's buffer, as it passed it.
+        let sent = unsafe { real::send(fd, from.cast(), len, flags) };
+        let Ok(sent) = usize::try_from(sent) else { break };
+        if sent == 0 {
+            break;
+        }
+        cursor.advance(sent);
+        done += sent;
+    }
+    done
+}
+
+/// Offers room in the ring to `fill`, which reads a file straight into it (sendfile). One span,
+/// published and rung for. `None` when the ring cannot be used now.
+pub(crate) fn send_in_place(
+    link: &Link,
+    fd: i32,
+    most: usize,
+    read: &mut dyn FnMut(*mut u8, usize) -> raw::Result<usize>,
+) -> InPlace {
+    let side = link.side;
+    if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
+        return InPlace::Kernel;
+    }
+    if side.tx_lock.lock().is_err() {
+        return InPlace::Read(Err(libc::EAGAIN));
+    }
+    let result = in_place_locked(link, fd, most, read);
+    side.tx_lock.unlock();
+    if let InPlace::Read(Ok(len)) = result
+        && len > 0
+    {
+        counters::add(Counter::ring_tx_bytes, len as u64);
+        counters::one(Counter::ring_tx_calls);
+        bells::after_data(link, fd);
+    }
+    result
+}
+
+/// Result of [`send_in_place`].
+#[derive(Debug)]
+pub(crate) enum InPlace {
+    /// What the reader answered; 0: end of file.
+    Read(raw::Result<usize>),
+    /// The ring is full.
+    Full,
+    /// This direction is the kernel's.
+    Kernel,
+    /// It has not switched yet.
+    Unswitched,
+    /// The peer wrote nonsense.
+    Poisoned,
+}
+
+fn in_place_locked(
+    link: &Link,
+    fd: i32,
+    most: usize,
+    read: &mut dyn FnMut(*mut u8, usize) -> raw::Result<usize>,
+) -> InPlace {
+    match link.side.tx_state.load(Ordering::SeqCst) {
+        tx::RING => {}
+        tx::TCP if upgrade::try_switch(link, fd) => {}
+        tx::TCP => return InPlace::Unswitched,
+        tx::POISONED => return InPlace::Poisoned,
+        _ => return InPlace::Kernel,
+    }
+    if link.peer().demote().load(Ordering::Relaxed) != 0 {
+        demote::end_ring(link, fd);
+        return InPlace::Kernel;
+    }
+    if link.peer().closed().load(Ordering::Relaxed) != 0 {
+        return InPlace::Kernel;
+    }
+    let producer = link.producer();
+    let Ok(span) = producer.next_span(most.min(4 * PART)) else {
+        link.poison();
+        return InPlace::Poisoned;
+    };
+    if span.len == 0 {
+        return InPlace::Full;
+    }
+    let base = link.tx().bytes().0.as_ptr().as_ptr();
+    let result = read(base.wrapping_add(span.at), span.len);
+    if let Ok(len) = result {
+        producer.filled(len.min(span.len));
+        producer.publish();
+    }
+    InPlace::Read(result)
+}
+
+/// Adds to a word nobody else writes now.
+pub(super) fn bump(word: &AtomicU64, by: u64) {
+    word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}

@@ -1,0 +1,278 @@
+//! Waiting for data and for room: poll for a while, then sleep in the kernel.
+//!
+//! A receiver sleeps in `recv(MSG_PEEK)` on the TCP socket itself, so `SO_RCVTIMEO`, signals,
+//! `SA_RESTART`, cancellation and the peer's death act exactly as without us; the doorbell is
+//! the byte it wakes for. A sender sleeps on a futex in the segment, in slices: a peer that died
+//! wakes nobody, so after each slice the kernel is asked about it.
+//!
+//! How long to poll adapts per connection: it doubles up to the cost of a wake-up when polling
+//! paid, and halves when it did not. Nobody polls on one processor, when the peer last ran on
+//! ours, or when half of the processors poll already.
+
+use super::send::peer_is_gone;
+use super::{SHUT_WRITE, recv};
+use crate::counters::{self, Counter};
+use crate::fd_table::Link;
+use crate::side::{rx, tx};
+use crate::{raw, real, settings};
+use vmmc::sync::{AtomicU32, Ordering, spin_hint};
+use vmmc::word::Word;
+use vmmc_ring::bell;
+use vmmc_ring::switch::Standing;
+
+/// Longest sleep of a sender before it asks whether the peer still lives, in nanoseconds.
+const SLICE_NS: u64 = 20_000_000;
+/// Shortest spin that is still tried, in nanoseconds, so that a better time is noticed.
+const LEAST_SPIN_NS: u32 = 2_000;
+
+/// Why a wait for data ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// Look again.
+    Look,
+    /// The stream has ended.
+    End,
+}
+
+/// Why a wait for room ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Look again.
+    Look,
+    /// The peer is gone: let the kernel say how.
+    Gone,
+}
+
+/// Threads of this process that poll now.
+static SPINNERS: AtomicU32 = AtomicU32::new(0);
+
+/// Polls `ready` for at most `budget` nanoseconds.
+pub(crate) fn spin(budget: u32, mut ready: impl FnMut() -> bool) -> bool {
+    if budget == 0 {
+        return false;
+    }
+    if SPINNERS.fetch_add(1, Ordering::Relaxed) >= (settings::processors() / 2).max(1) {
+        SPINNERS.fetch_sub(1, Ordering::Relaxed);
+        return false;
+    }
+    let mut started = 0;
+    let hit = 'spinning: loop {
+        for _ in 0..32 {
+            if ready() {
+                break 'spinning true;
+            }
+            spin_hint();
+        }
+        let now = raw::now_ns();
+        if started == 0 {
+            started = now;
+        } else if now.wrapping_sub(started) > u64::from(budget) {
+            break false;
+        }
+    };
+    SPINNERS.fetch_sub(1, Ordering::Relaxed);
+    counters::one(if hit { Counter::spin_hits } else { Counter::spin_misses });
+    hit
+}
+
+/// The budget after a spin.
+pub(crate) fn adapted(budget: u32, hit: bool) -> u32 {
+    let most = settings::spin_ns();
+    let next = if hit { budget.saturating_mul(2) } else { budget / 2 };
+    next.max(LEAST_SPIN_NS).min(most)
+}
+
+/// This processor's number plus one.
+fn this_cpu() -> u32 {
+    // SAFETY: no arguments; answers from memory the kernel keeps for the thread.
+    (unsafe { libc::sched_getcpu() } + 1).max(0) as u32
+}
+
+/// Says where we run; true when the peer last ran there too.
+pub(crate) fn shares_cpu(link: &Link) -> bool {
+    let cpu = this_cpu();
+    let mine = link.mine().cpu();
+    if mine.load(Ordering::Relaxed) != cpu {
+        mine.store(cpu, Ordering::Relaxed);
+    }
+    link.peer().cpu().load(Ordering::Relaxed) == cpu
+}
+
+fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
+    if shares_cpu(link) {
+        return false;
+    }
+    let budget = link.sock.spin_ns.load(Ordering::Relaxed).min(settings::spin_ns());
+    if budget == 0 {
+        return false;
+    }
+    let hit = spin(budget, ready);
+    link.sock.spin_ns.store(adapted(budget, hit), Ordering::Relaxed);
+    hit
+}
+
+/// Whether a receive may find something now that it did not find before: the ring, or a switch.
+fn something_new(link: &Link) -> bool {
+    match link.side.rx_state.load(Ordering::Relaxed) {
+        rx::TCP => link.rx().switch().standing() != Standing::Tcp,
+        rx::RING => {
+            link.side.rx_left.load(Ordering::Relaxed) == 0
+                && (link.consumer().looks_readable()
+                    || matches!(link.rx().switch().standing(), Standing::Nonsense))
+        }
+        _ => true,
+    }
+}
+
+/// Waits until there is something to receive, as the descriptor and `flags` allow.
+pub(super) fn for_data(link: &Link, fd: i32, flags: i32) -> Result<Wake, i32> {
+    let sock = link.sock;
+    if flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed) != 0 {
+        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd);
+        if nonblocking {
+            return look_once(link, fd);
+        }
+        sock.nonblocking.store(0, Ordering::Relaxed);
+    }
+    let consumer = link.consumer();
+    let in_ring = link.side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && link.side.rx_left.load(Ordering::Relaxed) == 0;
+    if in_ring
+        && spin_for(link, || {
+            consumer.prefetch();
+            consumer.looks_readable()
+        })
+    {
+        return Ok(Wake::Look);
+    }
+    sleep(link, fd)
+}
+
+/// Non-blocking: nothing was found in the ring, what does the kernel say?
+fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
+    if recv::is_eager(link) {
+        bell::arm(&link.mine().armed_data());
+        if something_new(link) {
+            return Ok(Wake::Look);
+        }
+    }
+    answer(link, fd, raw::peek_one(fd))
+}
+
+fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
+    let side = link.side;
+    side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+    bell::arm(&link.mine().armed_data());
+    let result = if something_new(link) {
+        Ok(1)
+    } else {
+        counters::one(Counter::sleeps);
+        let mut byte = 0u8;
+        // SAFETY: one byte on this stack.
+        let got = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+        usize::try_from(got).map_err(|_| real::errno())
+    };
+    if side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
+        bell::disarm(&link.mine().armed_data());
+    }
+    if result == Err(libc::EAGAIN) && raw::is_nonblocking(fd) {
+        link.sock.nonblocking.store(1, Ordering::Relaxed);
+    }
+    answer(link, fd, result)
+}
+
+/// What the kernel's answer to a peek means.
+fn answer(link: &Link, fd: i32, result: raw::Result<usize>) -> Result<Wake, i32> {
+    // What was published before the kernel's news goes first.
+    let first = something_new(link);
+    match result {
+        Ok(0) if first => Ok(Wake::Look),
+        Ok(0) => Ok(Wake::End),
+        Ok(_) => {
+            if !first {
+                refuse_uncounted(link, fd);
+            }
+            Ok(Wake::Look)
+        }
+        Err(_) if first => {
+            if let Err(errno) = result
+                && errno != libc::EAGAIN
+                && errno != libc::EINTR
+            {
+                link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+            }
+            Ok(Wake::Look)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A byte in the kernel's queue that is neither data nor a counted doorbell: the peer does not
+/// keep the protocol, and waiting for it to go away would be waiting at full speed for ever.
+fn refuse_uncounted(link: &Link, fd: i32) {
+    let side = link.side;
+    if side.rx_state.load(Ordering::Relaxed) != rx::RING
+        || side.rx_left.load(Ordering::Relaxed) != 0
+        || side.rx_lock.lock().is_err()
+    {
+        return;
+    }
+    let uncounted = || {
+        link.peer().bells().load(Ordering::SeqCst) == side.drained.load(Ordering::Relaxed)
+            && matches!(link.rx().switch().standing(), Standing::Ring { .. })
+            && !link.consumer().looks_readable()
+    };
+    if uncounted() && raw::peek_one(fd).is_ok_and(|len| len > 0) && uncounted() {
+        link.poison();
+    }
+    side.rx_lock.unlock();
+}
+
+/// Waits until a full ring has room.
+pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
+    let side = link.side;
+    let seen = side.head_seen.load(Ordering::Relaxed);
+    let head = link.tx().head();
+    let moved = || head.load(Ordering::Acquire) != seen;
+    if spin_for(link, moved) {
+        return Ok(Room::Look);
+    }
+    let deadline = send_timeout(fd).map(|timeout| raw::now_ns().saturating_add(timeout));
+    counters::one(Counter::space_sleeps);
+    loop {
+        let word = link.tx().space_wait();
+        bell::arm(&word);
+        if moved()
+            || link.peer().closed().load(Ordering::Relaxed) != 0
+            || link.peer().demote().load(Ordering::Relaxed) != 0
+            || side.tx_state.load(Ordering::SeqCst) != tx::RING
+        {
+            return Ok(Room::Look);
+        }
+        if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
+            return Ok(Room::Gone);
+        }
+        let left = deadline.map_or(SLICE_NS, |at| at.saturating_sub(raw::now_ns()));
+        if left == 0 {
+            return Err(libc::EAGAIN);
+        }
+        match raw::futex_wait(word.as_ptr().as_ptr(), 1, left.min(SLICE_NS)) {
+            Err(libc::ETIMEDOUT) if peer_is_gone(link, fd) => return Ok(Room::Gone),
+            Err(libc::ETIMEDOUT) => {}
+            // With a timeout set the kernel never restarts a send; without, as the handler says.
+            Err(libc::EINTR) if deadline.is_some() || raw::some_handler_interrupts() => {
+                return Err(libc::EINTR);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `SO_SNDTIMEO` in nanoseconds, `None` for no limit.
+fn send_timeout(fd: i32) -> Option<u64> {
+    let none = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let value = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, none).ok()?;
+    let nanoseconds =
+        (value.tv_sec as u64).saturating_mul(1_000_000_000) + value.tv_usec as u64 * 1000;
+    (nanoseconds > 0).then_some(nanoseconds)
+}

@@ -1,0 +1,326 @@
+//! From plain TCP to a segment: which way a call takes, when a socket is offered, what happens
+//! when the answer comes.
+//!
+//! ```text
+//!   CANDIDATE --8 calls or 16 KiB--> PENDING --Paired--> ACTIVE
+//!       ^                              |
+//!       +------- not now --------------+--NotPaired--> PLAIN (for good)
+//! ```
+//!
+//! Nobody waits: while the offer is out, data flows by TCP as ever. The two ends attach at
+//! different times. An end that has attached says so in the segment (`ready`), but only once no
+//! thread of it is inside a plain receive on that socket: such a thread could take a doorbell
+//! for data. That is why plain calls on candidate and pending sockets are counted, and why an
+//! attached end never blocks in a plain receive again. A direction switches to the ring when its
+//! sender finds the other end ready ([`try_switch`]).
+//!
+//! # The byte at which a direction switches
+//! comes from the kernel and not from counting calls, so that a byte that went by a path we did
+//! not see (`sendfile` from another library, a raw system call) cannot shift it:
+//! * given to TCP by the sender: `bytes_sent - bytes_retrans + notsent_bytes` of `TCP_INFO`;
+//! * taken out by the receiver: `bytes_received` (less one after a FIN, which the kernel counts)
+//!   minus the unread queue, read again until nothing arrived in between.
+
+use crate::counters::{self, Counter};
+use crate::fd_table::{self, Link, Sock, state};
+use crate::side::{Side, tx};
+use crate::{control, epoll, raw, settings};
+use std::ptr::NonNull;
+use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::word::Word;
+
+/// Data bytes at which a connection is offered even before enough calls.
+const FIRST_TRY_BYTES: u32 = 16 * 1024;
+/// Offers at most per connection.
+const MOST_TRIES: u32 = 4;
+/// Calls to wait before the next offer; four times as many each time.
+const RETRY_CALLS: u32 = 1024;
+
+/// Which way a data call goes.
+#[derive(Debug)]
+pub(crate) enum Route {
+    /// To the C library; nothing to do before or after.
+    Plain,
+    /// To the C library; [`Route::counted_done`] must follow.
+    Counted(&'static Sock),
+    /// To the rings; [`Link::leave`] must follow.
+    Ring(Link),
+}
+
+/// Which of the two counts of plain calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Receive,
+    Send,
+}
+
+#[inline]
+fn counter(sock: &'static Sock, way: Way) -> &'static AtomicU32 {
+    match way {
+        Way::Receive => &sock.plain_rx,
+        Way::Send => &sock.plain_tx,
+    }
+}
+
+/// Decides about a data call on `fd`.
+#[inline]
+pub(crate) fn route(fd: i32, way: Way) -> Route {
+    match fd_table::sock(fd) {
+        None => Route::Plain,
+        Some(sock) => match sock.state.load(Ordering::Relaxed) {
+            state::ACTIVE => match sock.enter(fd) {
+                Some(link) => Route::Ring(link),
+                None => Route::Plain,
+            },
+            state::CANDIDATE | state::PENDING => not_yet(sock, fd, way),
+            _ => Route::Plain,
+        },
+    }
+}
+
+fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
+    let calls = sock.calls.load(Ordering::Relaxed).wrapping_add(1);
+    sock.calls.store(calls, Ordering::Relaxed);
+    let try_at = sock.try_at.load(Ordering::Relaxed);
+    if sock.state.load(Ordering::Relaxed) == state::CANDIDATE {
+        let first = sock.tries.load(Ordering::Relaxed) == 0;
+        let much = first && sock.bytes.load(Ordering::Relaxed) >= FIRST_TRY_BYTES;
+        if calls >= try_at || much {
+            sock.try_at.store(calls, Ordering::Relaxed);
+            control::register(sock, fd);
+        }
+    } else {
+        // Mail is looked for at every call at first, then at every sixteenth.
+        let waited = calls.wrapping_sub(try_at);
+        if waited < 32 || waited.is_multiple_of(16) {
+            control::poll_mail();
+        }
+    }
+    counted(sock, fd, way)
+}
+
+/// A plain call on a socket that may be upgraded meanwhile.
+pub(crate) fn counted(sock: &'static Sock, fd: i32, way: Way) -> Route {
+    let count = counter(sock, way);
+    // PAIRS(plain): with the store of ACTIVE in `Sock::activate`.
+    count.fetch_add(1, Ordering::SeqCst);
+    match sock.state.load(Ordering::SeqCst) {
+        state::ACTIVE => {
+            sock.leave_plain(count);
+            sock.enter(fd).map_or(Route::Plain, Route::Ring)
+        }
+        state::CANDIDATE | state::PENDING if sock.is_at(fd) => Route::Counted(sock),
+        _ => {
+            sock.leave_plain(count);
+            Route::Plain
+        }
+    }
+}
+
+/// After the plain call of [`Route::Counted`], with its result.
+#[inline]
+pub(crate) fn counted_done(sock: &'static Sock, fd: i32, way: Way, result: isize) {
+    counters::one(Counter::tcp_calls);
+    if result > 0 {
+        let bytes = sock.bytes.load(Ordering::Relaxed);
+        let more = u32::try_from(result).unwrap_or(u32::MAX);
+        sock.bytes.store(bytes.saturating_add(more), Ordering::Relaxed);
+    }
+    sock.leave_plain(counter(sock, way));
+    if way == Way::Receive
+        && sock.state.load(Ordering::SeqCst) == state::ACTIVE
+        && let Some(link) = sock.enter(fd)
+    {
+        publish_ready(&link);
+        link.leave();
+    }
+}
+
+/// Whether the socket can be upgraded at all: TCP, both ends on this machine.
+pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
+    let option = |name| raw::socket_option(fd, libc::SOL_SOCKET, name, 0i32);
+    if option(libc::SO_TYPE) != Ok(libc::SOCK_STREAM)
+        || option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+    {
+        sock.make_plain(Counter::plain_not_tcp);
+        return false;
+    }
+    let names =
+        (raw::socket_name(fd, libc::SYS_getsockname), raw::socket_name(fd, libc::SYS_getpeername));
+    let (Ok(own), Ok(peer)) = names else {
+        // Not connected (any more): ask again later.
+        not_now(sock, Counter::plain_not_tcp);
+        return false;
+    };
+    // A connection to an address of this machine has the same address at both ends, unless a
+    // program bound it otherwise on purpose.
+    if ip(&own) != ip(&peer) && !is_loopback(&peer) {
+        sock.make_plain(Counter::plain_remote);
+        return false;
+    }
+    true
+}
+
+/// The address without the port, IPv4 as itself.
+fn ip(address: &libc::sockaddr_in6) -> [u8; 16] {
+    if i32::from(address.sin6_family) == libc::AF_INET {
+        let mut mapped = [0; 16];
+        mapped[10..12].copy_from_slice(&[0xff, 0xff]);
+        // sockaddr_in has its address where sockaddr_in6 has flowinfo.
+        mapped[12..].copy_from_slice(&address.sin6_flowinfo.to_ne_bytes());
+        mapped
+    } else {
+        address.sin6_addr.s6_addr
+    }
+}
+
+fn is_loopback(address: &libc::sockaddr_in6) -> bool {
+    let ip = ip(address);
+    match ip {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, ..] => true,
+        _ => ip == std::net::Ipv6Addr::LOCALHOST.octets(),
+    }
+}
+
+/// The socket stays plain for now; a later call offers it again, a few times.
+pub(crate) fn not_now(sock: &Sock, reason: Counter) {
+    let tries = sock.tries.load(Ordering::Relaxed) + 1;
+    sock.tries.store(tries, Ordering::Relaxed);
+    if tries >= MOST_TRIES {
+        sock.make_plain(reason);
+        return;
+    }
+    counters::one(reason);
+    let calls = sock.calls.load(Ordering::Relaxed);
+    sock.try_at.store(calls.wrapping_add(RETRY_CALLS << (2 * tries)), Ordering::Relaxed);
+    let (pending, candidate) = (state::PENDING, state::CANDIDATE);
+    let _ = sock.state.compare_exchange(pending, candidate, Ordering::SeqCst, Ordering::Relaxed);
+}
+
+/// The daemon has paired the socket and its segment is mapped.
+pub(crate) fn attached(
+    sock: &'static Sock,
+    fd: i32,
+    start: NonNull<u8>,
+    ring_len: u32,
+    side_number: u8,
+    side: &'static Side,
+) {
+    // A doorbell must leave at once: with Nagle's algorithm a second one would wait for the
+    // acknowledgement of the first. The program keeps seeing its own setting.
+    let nodelay = raw::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 0i32).unwrap_or(0);
+    sock.nodelay.store(nodelay as u32, Ordering::Relaxed);
+    let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    sock.nonblocking.store(raw::is_nonblocking(fd).into(), Ordering::Relaxed);
+    sock.spin_ns.store(settings::spin_ns(), Ordering::Relaxed);
+    sock.activate(start, ring_len, side_number, side);
+    counters::one(Counter::upgraded);
+    epoll::ACTIVE.fetch_add(1, Ordering::SeqCst);
+    epoll::activated(fd, sock);
+    if let Some(link) = sock.enter(fd) {
+        // Armed from the start: some thread may be asleep in poll or epoll already.
+        vmmc_ring::bell::arm(&link.mine().armed_data());
+        publish_ready(&link);
+        link.leave();
+    }
+}
+
+/// Tells the peer that this end reads through the library, if no thread is inside a plain
+/// receive.
+#[inline]
+pub(crate) fn publish_ready(link: &Link) {
+    if link.sock.ready.load(Ordering::Relaxed) == 0
+        // PAIRS(plain): with the counting in `counted`.
+        && link.sock.plain_rx.load(Ordering::SeqCst) == 0
+    {
+        link.sock.ready.store(1, Ordering::Relaxed);
+        // PAIRS(ready): with the acquire in `try_switch`.
+        link.mine().ready().store(1, Ordering::Release);
+    }
+}
+
+/// Moves our sending direction to the ring if the peer is ready and nobody of us is inside a
+/// plain send. The caller holds the tx lock.
+pub(crate) fn try_switch(link: &Link, fd: i32) -> bool {
+    let side = link.side;
+    // PAIRS(ready): acquire with the release in `publish_ready`.
+    if link.peer().ready().load(Ordering::Acquire) == 0
+        || side.tx_frozen.load(Ordering::SeqCst) != 0
+        || side.shut.load(Ordering::Relaxed) & crate::stream::SHUT_WRITE != 0
+    {
+        return false;
+    }
+    // Announced first, so that whoever begins a plain send now sees it and waits for our lock.
+    side.tx_state.store(tx::RING, Ordering::SeqCst);
+    if link.sock.plain_tx.load(Ordering::SeqCst) == 0
+        && let Some(prefix) = given_to_tcp(fd)
+    {
+        link.tx().switch().to_ring(prefix);
+        counters::one(Counter::switched_tx);
+        return true;
+    }
+    side.tx_state.store(tx::TCP, Ordering::SeqCst);
+    false
+}
+
+/// The fields of `TCP_INFO` that count bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct TcpInfo {
+    state: u8,
+    rest: [u8; 7],
+    words: [u32; 24],
+    pacing: [u64; 2],
+    bytes_acked: u64,
+    bytes_received: u64,
+    segs: [u32; 2],
+    notsent_bytes: u32,
+    min_rtt: u32,
+    data_segs: [u32; 2],
+    delivery_rate: u64,
+    busy_time: u64,
+    rwnd_limited: u64,
+    sndbuf_limited: u64,
+    delivered: u32,
+    delivered_ce: u32,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+}
+
+const _: () = assert!(std::mem::offset_of!(TcpInfo, bytes_acked) == 120, "linux/tcp.h tcp_info");
+const _: () = assert!(std::mem::offset_of!(TcpInfo, bytes_sent) == 200, "linux/tcp.h tcp_info");
+
+fn tcp_info(fd: i32) -> Option<TcpInfo> {
+    raw::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, TcpInfo::default()).ok()
+}
+
+const ESTABLISHED: u8 = 1;
+const FIN_WAIT_1: u8 = 4;
+const FIN_WAIT_2: u8 = 5;
+
+/// Data bytes the program has given to TCP; `None` in a state in which the FIN blurs the count.
+fn given_to_tcp(fd: i32) -> Option<u64> {
+    const CLOSE_WAIT: u8 = 8;
+    let info = tcp_info(fd)?;
+    if info.state != ESTABLISHED && info.state != CLOSE_WAIT {
+        return None;
+    }
+    let sent = info.bytes_sent.checked_sub(info.bytes_retrans)?;
+    sent.checked_add(info.notsent_bytes.into())
+}
+
+/// Data bytes the program has taken out of TCP.
+pub(crate) fn taken_from_tcp(fd: i32) -> Option<u64> {
+    let mut before = tcp_info(fd)?;
+    for _ in 0..1000 {
+        let unread = raw::unread(fd).ok()? as u64;
+        let after = tcp_info(fd)?;
+        if after.bytes_received == before.bytes_received && after.state == before.state {
+            let open = [ESTABLISHED, FIN_WAIT_1, FIN_WAIT_2].contains(&after.state);
+            let fin = u64::from(!open);
+            return after.bytes_received.checked_sub(unread)?.checked_sub(fin);
+        }
+        before = after;
+    }
+    None
+}
