@@ -57,6 +57,8 @@ struct State {
     leader: bool,
     /// Whether an outside sleeper has armed and not heard of anything since.
     outside: bool,
+    /// Whether the outside descriptor was made readable and not cleared since.
+    signalled: bool,
     /// Sleeping followers.
     followers: u32,
     /// Counts everything that followers must look at again.
@@ -117,11 +119,16 @@ impl<W: Word<Value = u32>, B: Bell> Hub<W, B> {
         self.sleeper.arm();
     }
 
-    /// The outside sleeper is awake.
+    /// The outside sleeper is awake. No system call where there is none.
     pub(crate) fn disarm_outside(&self) {
         let mut state = self.state.lock();
+        if !state.outside && !state.signalled {
+            return;
+        }
         state.outside = false;
-        self.bell.clear_outside();
+        if std::mem::take(&mut state.signalled) {
+            self.bell.clear_outside();
+        }
         if !state.leader {
             self.sleeper.disarm();
             self.bell.drain();
@@ -132,6 +139,7 @@ impl<W: Word<Value = u32>, B: Bell> Hub<W, B> {
     fn tell(&self, state: &mut State) {
         if state.outside {
             state.outside = false;
+            state.signalled = true;
             self.bell.signal_outside();
         }
         if state.followers > 0 {

@@ -164,8 +164,12 @@ fn work(shared: &Shared) {
         };
         *ticket.done.lock() = Some((result, source.into_any()));
         ticket.finished.notify_all();
-        owner.inner.started.fetch_sub(1, Ordering::AcqRel);
-        owner.node.local.hub.wake_all();
+        // The link is let go before the send counts as complete, so that an unimport that waited
+        // for it is the one that closes the link.
+        let inner = owner.inner.clone();
+        drop(owner);
+        inner.started.fetch_sub(1, Ordering::AcqRel);
+        inner.local.hub.wake_all();
     }
 }
 
