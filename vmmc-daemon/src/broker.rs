@@ -604,7 +604,7 @@ impl Broker {
             self.quotas.give(uid, QuotaKind::Clients, 1);
         }
         for (_, pending) in client.pending.drain() {
-            self.registry.stop_waiting(&pending.name, pending.place);
+            self.registry.stop_waiting(&pending.queue(), pending.place);
             if let Some(key) = pending.timer {
                 self.timers.cancel(key);
             }

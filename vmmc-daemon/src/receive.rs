@@ -128,7 +128,7 @@ pub(crate) fn close(fd: Fd) {
 
 /// Most helpers; beyond, descriptors wait for one that is free.
 const MAX_HELPERS: usize = 64;
-/// A helper without work ends after this.
+/// A helper without work ends after this, unless it is the only one.
 const IDLE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
@@ -187,7 +187,7 @@ impl Closer {
                 self.more.wait_timeout(work, IDLE).unwrap_or_else(PoisonError::into_inner);
             work = again;
             work.idle -= 1;
-            if waited.timed_out() && work.fds.is_empty() {
+            if waited.timed_out() && work.fds.is_empty() && work.helpers > 1 {
                 work.helpers -= 1;
                 return;
             }

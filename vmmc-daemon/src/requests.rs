@@ -11,7 +11,7 @@ use crate::failpoint::{Failpoint, hit};
 use crate::links::Link;
 use crate::policy::{Entry, granted};
 use crate::receive::{Fds, Suspect};
-use crate::registry::Export;
+use crate::registry::{Export, WaitFor};
 use crate::resume;
 use crate::timers::Timer;
 use rustix::fs::{OFlags, SealFlags};
@@ -319,11 +319,12 @@ impl Broker {
     /// Answers an export that has just been made, then serves those who waited for it.
     fn exported(&mut self, id: ClientId, request: RequestId, export: ExportId) {
         self.send(id, &Event::Exported { request, export }, Vec::new());
-        let Some(name) = self.registry.exports.get(&export).map(|export| export.name.clone())
-        else {
-            return;
+        let Some(pid) = self.caller(id).map(|client| client.peer.pid) else { return };
+        let waiters = match self.registry.exports.get(&export) {
+            Some(known) => self.registry.waiters(&known.name, pid, known.restored),
+            None => return,
         };
-        for (client, request) in self.registry.waiters(&name) {
+        for (client, request) in waiters {
             self.try_pending(client, request);
         }
     }
@@ -384,7 +385,8 @@ impl Broker {
             Some(_) => timeout_ms.max(resume::GRACE.as_millis() as u32),
             None => timeout_ms,
         };
-        let place = self.registry.wait(&name, id, request);
+        let queue = WaitFor { name: name.clone(), process, restore: restore.is_some() };
+        let place = self.registry.wait(queue, id, request);
         let timer = (timeout_ms != u32::MAX && timeout_ms != 0).then(|| {
             let due = now + Duration::from_millis(u64::from(timeout_ms));
             self.timers.add(due, Timer::Import(id, request))
@@ -433,7 +435,7 @@ impl Broker {
         let client = self.clients.get_mut(&id)?;
         let pending = client.pending.remove(&request)?;
         let uid = client.peer.uid;
-        self.registry.stop_waiting(&pending.name, pending.place);
+        self.registry.stop_waiting(&pending.queue(), pending.place);
         if let Some(key) = pending.timer {
             self.timers.cancel(key);
         }

@@ -254,7 +254,11 @@ fn a_daemon_short_of_descriptors_refuses_and_serves_those_it_has() {
     let newcomer = Client::try_connect(&daemon.path, Role::Process, Some(Belongings::new()), None);
     assert!(newcomer.is_err());
     assert_eq!(daemon.snapshot().exports.len(), memories.len() + 1);
-    assert!(matches!(importer.try_import(Import::of("witness")), Err(Refusal::Internal { .. })));
+    // A link needs none for long: it may fit in where a connection has just ended.
+    match importer.try_import(Import::of("witness")) {
+        Ok(_) | Err(Refusal::Internal { .. }) => {}
+        Err(refusal) => panic!("{refusal}"),
+    }
     drop(greedy);
     eventually("they are free again", || (daemon.snapshot().exports.len() == 1).then_some(()));
     importer.import("witness");

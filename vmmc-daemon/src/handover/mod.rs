@@ -305,6 +305,10 @@ impl Broker {
                 let taken = expect(&socket, TAKEN).is_ok();
                 if !taken {
                     tracing::warn!(%errno, "the successor did not take over; going on");
+                    // It may have made itself the one that clients see.
+                    if let Err(errno) = self.listener.adopt() {
+                        tracing::warn!(%errno, "cannot listen again");
+                    }
                 }
                 taken
             }

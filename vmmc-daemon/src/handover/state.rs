@@ -8,7 +8,7 @@ use crate::links::Link;
 use crate::listener::{Listener, OwnedName};
 use crate::pairing::{End, Pair, Waiting};
 use crate::policy::Entry;
-use crate::registry::Export;
+use crate::registry::{Export, WaitFor};
 use crate::tcp::Endpoint;
 use crate::timers::{Timer, TimerKey};
 use serde::{Deserialize, Serialize};
@@ -451,7 +451,12 @@ impl Broker {
     ) -> Result<(), TakeOverError> {
         let now = Instant::now();
         let segment = fds.get(state.segment)?;
-        let place = self.registry.wait(&state.name, id, state.request);
+        let queue = WaitFor {
+            name: state.name.clone(),
+            process: state.process,
+            restore: state.restore.is_some(),
+        };
+        let place = self.registry.wait(queue, id, state.request);
         let timer = state.left_ms.map(|left| {
             self.timers.add(now + Duration::from_millis(left), Timer::Import(id, state.request))
         });
