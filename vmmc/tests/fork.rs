@@ -74,12 +74,14 @@ fn forks(_: &[String]) {
     let good = in_child(|| {
         let mut refused = true;
         refused &= check(line!(), matches!(out.send(0, b"child!"), Err(SendError::Forked(_))));
-        refused &= check(line!(), matches!(out.send_with_notify(0, b"child!"), Err(SendError::Forked(_))));
+        refused &=
+            check(line!(), matches!(out.send_with_notify(0, b"child!"), Err(SendError::Forked(_))));
         refused &= check(line!(), matches!(binding.write(0, b"child!"), Err(SendError::Forked(_))));
         refused &= check(line!(), out.flag32(0).is_err() && binding.flag32(0).is_err());
         refused &= check(line!(), mine.flag32(0).unwrap().signal(1).is_err());
         refused &= check(line!(), matches!(name("child's"), Err(ExportError::Forked(_))));
-        refused &= check(line!(), matches!(node.import("forked").open(), Err(ImportError::Forked(_))));
+        refused &=
+            check(line!(), matches!(node.import("forked").open(), Err(ImportError::Forked(_))));
         refused &= check(line!(), node.list().is_err() && node.dispatch() == 0);
         // Shared bytes of the export are there; proxies and link segments are not.
         let mut seen = [0; 9];
@@ -89,7 +91,10 @@ fn forks(_: &[String]) {
         let at_proxy = |line: &&str| {
             usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap() == proxy
         };
-        refused &= check(line!(), !maps.lines().find(at_proxy).is_some_and(|line| line.contains("memfd:vmmc")));
+        refused &= check(
+            line!(),
+            !maps.lines().find(at_proxy).is_some_and(|line| line.contains("memfd:vmmc")),
+        );
         refused
     });
     assert!(good);

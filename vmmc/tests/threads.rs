@@ -86,7 +86,8 @@ fn only_one_handler_runs_at_a_time_whoever_dispatches() {
             clash.fetch_or(inside.swap(true, Ordering::AcqRel), Ordering::Relaxed);
             std::thread::yield_now();
             inside.store(false, Ordering::Release);
-            count.fetch_add(u64::from(matches!(it.event, Event::Message { .. })), Ordering::Relaxed);
+            count
+                .fetch_add(u64::from(matches!(it.event, Event::Message { .. })), Ordering::Relaxed);
         })));
     }
     let imports: Vec<_> = (0..3).map(|i| import(&sender, &format!("one {i}"))).collect();

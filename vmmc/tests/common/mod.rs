@@ -212,9 +212,12 @@ impl Drop for Second {
     }
 }
 
+/// What a second process does, with its arguments.
+pub type Part = fn(&[String]);
+
 /// To be called by `#[test] fn second_process()` of each file: plays the part asked for by
 /// [`Daemon::second`], or does nothing in an ordinary run.
-pub fn second_process(parts: &[(&str, fn(&[String]))]) {
+pub fn second_process(parts: &[(&str, Part)]) {
     let Ok(part) = std::env::var(PART) else { return };
     let args: Vec<String> =
         std::env::var("VMMC_TEST_ARGS").unwrap_or_default().lines().map(str::to_owned).collect();
