@@ -4,7 +4,7 @@ use super::export;
 use crate::counters::Counter;
 use crate::fd_table::{self, Link};
 use crate::stream::{demote, recv};
-use crate::{raw, real};
+use crate::{raw, real, user_memory};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
@@ -46,7 +46,7 @@ export! {
                 && name == libc::TCP_NODELAY
                 && sock.is_active()
                 && len as usize >= size_of::<c_int>()
-                && !value.is_null()
+                && user_memory::can_read(value.cast::<c_int>(), 1)
             {
                 // The kernel's stays on, for the doorbells.
                 // SAFETY: at least an int, by `len`.
