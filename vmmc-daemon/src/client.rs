@@ -1,9 +1,12 @@
 //! One connection: who is at the other end, what it owns, what waits to be sent to it.
 
+use crate::policy::Caller;
+use crate::registry::WaitFor;
 use crate::timers::TimerKey;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -15,6 +18,10 @@ use vmmc::sys::{Fd, memfd, packet};
 /// Messages that may wait for a client that does not read; one more and it is cut off. Enough for an
 /// exporter that is stopped for a while with thousands of importers coming.
 pub(crate) const MAX_QUEUED: usize = 16_384;
+
+/// With this many messages waiting for it, no more links are made to a client's exports: importers
+/// cannot get it cut off.
+pub(crate) const MAX_QUEUED_FOR_LINKS: usize = MAX_QUEUED / 2;
 
 /// With this many messages waiting for it, a client's own requests wait too.
 const PAUSE_READING_AT: usize = 1024;
@@ -115,6 +122,13 @@ pub(crate) struct Pending {
     pub(crate) timer: Option<TimerKey>,
 }
 
+impl Pending {
+    /// The queue it waits in.
+    pub(crate) fn queue(&self) -> WaitFor {
+        WaitFor { name: self.name.clone(), process: self.process, restore: self.restore.is_some() }
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -123,6 +137,8 @@ pub(crate) struct Client {
     /// By the kernel's word.
     pub(crate) peer: PeerInfo,
     pub(crate) groups: Vec<u32>,
+    /// See [`Caller::started`].
+    started: OnceCell<Option<u64>>,
     pub(crate) stage: Stage,
     pub(crate) exports: HashSet<ExportId>,
     /// Links in which it is the importer.
@@ -149,6 +165,7 @@ impl Client {
             pidfd,
             peer,
             groups,
+            started: OnceCell::new(),
             stage: Stage::Handshake,
             exports: HashSet::new(),
             imports: HashSet::new(),
@@ -161,6 +178,11 @@ impl Client {
             retry_due: false,
             doomed: false,
         }
+    }
+
+    /// Who it is, for access lists.
+    pub(crate) fn caller(&self) -> Caller<'_> {
+        Caller { peer: self.peer, groups: &self.groups, started: &self.started }
     }
 
     /// What it said of itself, once it has.

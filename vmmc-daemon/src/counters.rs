@@ -34,6 +34,7 @@ counters! {
     RefusedInternal = "refused_internal",
     Pairs = "pairs",
     Attached = "attached",
+    EndedRingBytes = "ended_ring_bytes",
     NotPairedNoPartner = "not_paired_no_partner",
     NotPairedNotEstablished = "not_paired_not_established",
     NotPairedOtherNamespace = "not_paired_other_namespace",
@@ -64,6 +65,13 @@ impl Counters {
     pub(crate) fn add(&mut self, counter: Counter) {
         if let Some(value) = self.0.get_mut(counter as usize) {
             *value += 1;
+        }
+    }
+
+    /// Adds what a client claims to have counted: any number.
+    pub(crate) fn add_claimed(&mut self, counter: Counter, amount: u64) {
+        if let Some(value) = self.0.get_mut(counter as usize) {
+            *value = value.saturating_add(amount);
         }
     }
 

@@ -7,8 +7,10 @@
 //! name, and renames it into place. So a client never meets a socket that is bound but
 //! does not listen yet, and never one with the wrong mode.
 //!
-//! The lock file also holds a number: how often a daemon has started here without its
-//! predecessor's state (the *incarnation*). It is removed with the socket at an orderly end.
+//! Each start without a predecessor's state gets a number higher than all before it, the
+//! *incarnation*: the time since the machine was booted, and more than the number in the lock
+//! file, which covers starts in quick succession. The file is removed with the socket at an
+//! orderly end.
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -122,9 +124,8 @@ impl Listener {
     /// Uses a socket that listens already, of the service manager.
     #[must_use]
     pub fn from_activation(socket: Fd) -> Listener {
-        // Where starts cannot be counted, a number that the predecessor hardly had.
-        let incarnation = 2 + u64::from(random_u32() >> 12);
-        Listener { socket, name: None, incarnation }
+        // The service manager does not start services eight times a second.
+        Listener { socket, name: None, incarnation: clock() }
     }
 
     /// Listens again, so that clients see this process as the socket's owner (`SO_PEERCRED` is
@@ -167,12 +168,6 @@ impl Listener {
             let _ = rustix::fs::unlink(beside(&name.path, ".lock"));
         }
     }
-}
-
-pub(crate) fn random_u32() -> u32 {
-    let mut bytes = [0u8; 4];
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u32::from_ne_bytes(bytes)
 }
 
 /// The socket's directory must not let others replace the socket. A missing one is made, for
@@ -256,7 +251,17 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Reads the number of starts, adds one, writes it back.
+/// Highest incarnation: two more bits and a count of 32 bits fit into a `u64` with it.
+const MAX_INCARNATION: u64 = (1 << 30) - 1;
+
+/// Eighths of a second since the machine was booted, plus one: enough for four years.
+fn clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let eighths = now.tv_sec as u64 * 8 + now.tv_nsec as u64 / 125_000_000;
+    (eighths + 1).min(MAX_INCARNATION)
+}
+
+/// The next incarnation: the clock, but more than the one before, which it replaces in the file.
 fn count_start(lock: &Fd) -> rustix::io::Result<u64> {
     let mut text = [0u8; 20];
     let len = rustix::io::pread(lock, &mut text, 0)?;
@@ -264,8 +269,7 @@ fn count_start(lock: &Fd) -> rustix::io::Result<u64> {
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0);
-    // Kept small enough for the numbers that are made from it.
-    let now = before.min(1 << 20) + 1;
+    let now = clock().max(before.saturating_add(1)).min(MAX_INCARNATION);
     rustix::fs::ftruncate(lock, 0)?;
     rustix::io::pwrite(lock, format!("{now}\n").as_bytes(), 0)?;
     Ok(now)
@@ -280,11 +284,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("d.sock");
         let first = Listener::bind(&path).unwrap();
-        assert_eq!(first.incarnation, 1);
+        let before = first.incarnation;
+        assert!(before > 0);
         assert!(matches!(Listener::bind(&path), Err(ListenError::AlreadyRunning { .. })));
         drop(first); // as a crash: the socket's file and the lock's stay
         let second = Listener::bind(&path).unwrap();
-        assert_eq!(second.incarnation, 2, "starts are counted across crashes");
+        assert!(second.incarnation > before, "also in quick succession");
         second.remove();
         assert_eq!(
             std::fs::read_dir(dir.path()).unwrap().count(),

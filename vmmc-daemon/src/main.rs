@@ -1,6 +1,7 @@
 //! `vmmcd`: the broker as a program. Arguments only; the work is in the library.
 
 use clap::{Parser, ValueEnum};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{ListenError, Listener};
 use vmmc_daemon::policy::{Limits, PairUsers};
-use vmmc_daemon::{Broker, Ending, Options, failpoint, notify, signals, wakecost};
+use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, notify, signals, wakecost};
 
 /// Broker of protected memory mappings: makes them between the processes of this machine, and
 /// destroys them. One per user, started by the first program that needs it, or one per machine, by
@@ -143,14 +144,73 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         let known: Vec<&str> = failpoint::ALL.iter().map(|(name, _)| *name).collect();
         format!("VMMCD_FAILPOINT={name:?} is no failpoint; there are {}", known.join(", "))
     })?;
-    let stop = signals::termination().map_err(|error| format!("signalfd: {error}"))?;
-    raise_descriptor_limit();
-    let Some(source) = find_source(arguments)? else {
-        return Ok(()); // another one listens
-    };
-    if arguments.auto && !detach(source.path().as_deref())? {
-        return Ok(());
+    if arguments.auto {
+        // The starter reports what becomes of the daemon; the daemon goes on alone.
+        let (outcome, report) = std::io::pipe().map_err(|error| format!("pipe: {error}"))?;
+        // SAFETY: the process has one thread, so the child may go on as if nothing had happened.
+        match unsafe { libc::fork() } {
+            -1 => return Err(format!("fork: {}", std::io::Error::last_os_error())),
+            0 => drop(outcome),
+            _ => {
+                drop(report);
+                return hear(outcome);
+            }
+        }
+        let started = start(arguments).and_then(|started| {
+            if let Some(started) = &started {
+                detach(started.source.path().as_deref())?;
+            }
+            Ok(started)
+        });
+        return match started {
+            Ok(started) => {
+                let _ = (&report).write_all(LISTENS);
+                drop(report);
+                started.map_or(Ok(()), |started| serve(arguments, started))
+            }
+            Err(message) => {
+                let _ = (&report).write_all(message.as_bytes());
+                // Said by the starter.
+                std::process::exit(1);
+            }
+        };
     }
+    match start(arguments)? {
+        Some(started) => serve(arguments, started),
+        None => Ok(()), // another one listens
+    }
+}
+
+/// What the daemon tells its starter when all is well.
+const LISTENS: &[u8] = b"listens";
+
+/// Waits for the daemon to listen, or to say why it does not.
+fn hear(mut outcome: std::io::PipeReader) -> Result<(), String> {
+    let mut said = Vec::new();
+    let _ = outcome.read_to_end(&mut said);
+    match said.as_slice() {
+        LISTENS => Ok(()),
+        [] => Err("the daemon died while it started".to_owned()),
+        message => Err(String::from_utf8_lossy(message).into_owned()),
+    }
+}
+
+/// A daemon that listens, or will have taken over, and does not serve yet.
+struct Started {
+    source: Source,
+    stop: vmmc::sys::Fd,
+}
+
+/// Gets a socket; `None` when there is nothing to do.
+fn start(arguments: &Arguments) -> Result<Option<Started>, String> {
+    let stop = signals::termination().map_err(|error| format!("signalfd: {error}"))?;
+    descriptors::raise_limit();
+    Ok(find_source(arguments)?.map(|source| Started { source, stop }))
+}
+
+/// Serves until told to end.
+fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
+    let Started { source, stop } = started;
     arguments.start_log();
     let mut options = arguments.options();
     options.wake_cost = wakecost::measure();
@@ -237,29 +297,8 @@ fn listen(path: &Path, patient: bool, other_will_do: bool) -> Result<Option<List
     }
 }
 
-/// Every export and link costs a descriptor.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    const ENOUGH: u64 = 1 << 18;
-    let limit = getrlimit(Resource::Nofile);
-    let hard = limit.maximum.unwrap_or(ENOUGH);
-    // Root may raise the hard limit as well.
-    let more = hard.max(ENOUGH);
-    let raised = Rlimit { current: Some(more), maximum: Some(more) };
-    if setrlimit(Resource::Nofile, raised).is_err() {
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) });
-    }
-}
-
-/// Goes on in a child of its own session, with the log in a file beside the socket. `false` in
-/// the parent, which is done: the socket listens already.
-fn detach(socket: Option<&Path>) -> Result<bool, String> {
-    // SAFETY: the process has one thread, so the child may go on as if nothing had happened.
-    match unsafe { libc::fork() } {
-        -1 => return Err(format!("fork: {}", std::io::Error::last_os_error())),
-        0 => {}
-        _ => return Ok(false),
-    }
+/// Leaves the starter's session and terminal; the log goes to a file beside the socket.
+fn detach(socket: Option<&Path>) -> Result<(), String> {
     let fail = |what: &str, errno: rustix::io::Errno| format!("{what}: {errno}");
     rustix::process::setsid().map_err(|errno| fail("setsid", errno))?;
     rustix::process::chdir("/").map_err(|errno| fail("chdir", errno))?;
@@ -283,5 +322,5 @@ fn detach(socket: Option<&Path>) -> Result<bool, String> {
     });
     rustix::stdio::dup2_stderr(log.as_ref().unwrap_or(&null))
         .map_err(|errno| fail("dup2", errno))?;
-    Ok(true)
+    Ok(())
 }

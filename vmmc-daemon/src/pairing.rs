@@ -15,6 +15,7 @@
 use crate::broker::{Broker, Fault};
 use crate::client::{Client, OutFd};
 use crate::counters::Counter;
+use crate::descriptors;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::read_u64;
 use crate::receive::Suspect;
@@ -394,9 +395,12 @@ impl Broker {
     /// Forgets a pair that nobody has.
     pub(crate) fn pair_lingered(&mut self, number: u64) {
         let Some(pair) = self.pairing.pairs.remove(&number) else { return };
-        for end in &pair.ends {
+        for (end, at) in pair.ends.iter().zip(pair.shape.produced_at) {
             self.pairing.paired.remove(&end.cookie);
             self.quotas.give(end.uid, QuotaKind::Connections, 1);
+            // Kept for `shrimp stat`, which shows live connections one by one.
+            let produced = read_u64(&pair.segment, u64::from(at));
+            self.counters.add_claimed(Counter::EndedRingBytes, produced);
         }
     }
 }
@@ -405,5 +409,6 @@ fn make_segment(shape: &StreamShape, ring_len: u32) -> rustix::io::Result<Fd> {
     let len = u64::from(shape.control_len) + 2 * u64::from(ring_len);
     let segment = memfd::create("vmmc-stream", len)?;
     memfd::seal(&segment)?;
+    descriptors::enough(&segment).map_err(|_| rustix::io::Errno::MFILE)?;
     Ok(segment)
 }

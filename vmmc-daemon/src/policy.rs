@@ -1,5 +1,6 @@
 //! Who may do what, and how much of it. Identity is always the kernel's word about the socket's peer.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use vmmc::control::message::{QuotaKind, Refusal};
 use vmmc::id::{Grant, PeerInfo, Rights, Who};
@@ -203,6 +204,9 @@ pub(crate) struct Caller<'a> {
     pub(crate) peer: PeerInfo,
     /// Supplementary groups.
     pub(crate) groups: &'a [u32],
+    /// When its process started, looked up at the first entry that asks: a list of exports may
+    /// hold millions of those.
+    pub(crate) started: &'a OnceCell<Option<u64>>,
 }
 
 /// The union of the rights of all entries that match the caller (V2, G7).
@@ -214,7 +218,9 @@ pub(crate) fn granted(entries: &[Entry], owner_uid: u32, caller: Caller<'_>) -> 
         Who::Group(gid) => caller.peer.gid == gid || caller.groups.contains(&gid),
         // The caller is alive, or at worst a zombie that has just died, so its number is its own.
         Who::Process(pid) => {
-            pid == caller.peer.pid && entry.started.is_some() && entry.started == start_time(pid)
+            pid == caller.peer.pid
+                && entry.started.is_some()
+                && entry.started == *caller.started.get_or_init(|| start_time(pid))
         }
     };
     entries
@@ -229,7 +235,8 @@ mod tests {
     use vmmc::id::ClientId;
 
     fn caller(uid: u32, gid: u32, pid: u32, groups: &[u32]) -> Caller<'_> {
-        Caller { peer: PeerInfo { client: ClientId(1), pid, uid, gid }, groups }
+        let started = Box::leak(Box::default());
+        Caller { peer: PeerInfo { client: ClientId(1), pid, uid, gid }, groups, started }
     }
 
     fn entry(who: Who, rights: Rights) -> Entry {

@@ -2,7 +2,7 @@
 
 use crate::broker::Broker;
 use crate::client::OutFd;
-use crate::policy::{Caller, granted};
+use crate::policy::granted;
 use std::sync::Arc;
 use vmmc::control::message::{ClientInfo, Event, ExportInfo, LinkInfo, Refusal, Snapshot};
 use vmmc::id::{ClientId, ExportId, PeerInfo, RequestId, Rights};
@@ -55,7 +55,7 @@ impl Broker {
         let known = self.registry.exports.get(&export)?;
         let exporter = self.peer(known.owner);
         let asking = self.clients.get(&asking)?;
-        let caller = Caller { peer: asking.peer, groups: &asking.groups };
+        let caller = asking.caller();
         Some(ExportInfo {
             export,
             name: known.name.clone(),

@@ -631,7 +631,7 @@ impl NodeInner {
             link.shm.set_state(link::REVOKED);
             self.close_incoming(export, link, CloseReason::Unexported);
         }
-        self.control.tell(&Request::Revoked { export: export.id() });
+        self.control.tell(Request::Revoked { export: export.id() });
         self.local.hub.wake_all();
         swapped
     }

@@ -320,7 +320,7 @@ impl Drop for PendingImport {
         if self.node.local.check().is_err() {
             return;
         }
-        self.node.control.tell(&Request::CancelImport { request });
+        self.node.control.tell(Request::CancelImport { request });
         // Granted already: taking it closes it. Granted later: the answer finds nobody, and closes it.
         if let Some(answer) = self.node.control.abandon(request) {
             drop(Import::from_answer(&self.node, answer));
@@ -342,7 +342,7 @@ impl Drop for LinkOwner {
         }
         let id = self.inner.id();
         if self.node.tables.lock().imports.remove(&id).is_some() {
-            self.node.control.tell(&Request::CloseLink { link: id });
+            self.node.control.tell(Request::CloseLink { link: id });
         }
         self.inner.link.end(CloseReason::Unimported);
     }

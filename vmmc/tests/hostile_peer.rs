@@ -34,8 +34,8 @@ fn victim(daemon: &Daemon) -> Victim {
     let node = daemon.node();
     let (messages, faults) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (messages_in, faults_in) = (messages.clone(), faults.clone());
-    let builder = node.export(Region::new(8192).unwrap()).name("victim").handler(move |it| {
-        match it.event {
+    let builder =
+        node.export(Region::new(8192).unwrap()).name("victim").handler(move |it| match it.event {
             Event::Message { offset, len, .. } => {
                 assert!(offset + len <= 8192);
                 messages_in.fetch_add(1, Ordering::Relaxed);
@@ -44,8 +44,7 @@ fn victim(daemon: &Daemon) -> Victim {
                 faults_in.fetch_add(1, Ordering::Relaxed);
             }
             _ => {}
-        }
-    });
+        });
     let export = open(builder);
     Victim { node, export, messages, faults }
 }
@@ -188,7 +187,10 @@ fn a_mapping_kept_after_the_unexport_reaches_nobody() {
     region.as_mut_slice().fill(0xCA);
     second.go_on();
     second.expect("stored more");
-    assert!(region.as_slice().iter().all(|&byte| byte == 0xCA), "a store landed after the unexport");
+    assert!(
+        region.as_slice().iter().all(|&byte| byte == 0xCA),
+        "a store landed after the unexport"
+    );
     second.kill();
 }
 

@@ -282,7 +282,8 @@ fn any_memory_is_a_source() {
         import.send(4, &heap).unwrap();
         import.send(8, &STATIC).unwrap();
         import.send(12, b"cons").unwrap();
-        import.send_vectored(16, &[IoSlice::new(b"ve"), IoSlice::new(b""), IoSlice::new(b"c!")])
+        import
+            .send_vectored(16, &[IoSlice::new(b"ve"), IoSlice::new(b""), IoSlice::new(b"c!")])
             .unwrap();
     }
     // From another export, and overlapping its own target.
@@ -460,7 +461,8 @@ fn strict(_: &[String]) {
 /// Kills this process at the next system call of this thread other than `exit_group`.
 fn only_exit_from_here() {
     let kill = libc::SECCOMP_RET_KILL_PROCESS;
-    let step = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
+    let step =
+        |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_exit_group as u32, 0, 1),

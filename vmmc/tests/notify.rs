@@ -57,10 +57,7 @@ fn a_handler_runs_exactly_when_there_is_one_and_it_was_asked_for() {
     with.send_with_notify(8, &0x1122_3344_5566_7788u64.to_ne_bytes()).unwrap();
     assert_eq!(node.dispatch(), 1);
     let seen = log.lock().unwrap()[0];
-    assert_eq!(
-        seen.event,
-        Event::Message { offset: 8, len: 8, last_word: 0x1122_3344_5566_7788 }
-    );
+    assert_eq!(seen.event, Event::Message { offset: 8, len: 8, last_word: 0x1122_3344_5566_7788 });
     assert_eq!((seen.from.pid, seen.link), (std::process::id(), with.id()));
     with.send_notification(16, 4, 99).unwrap();
     assert_eq!(node.dispatch(), 1);
@@ -81,7 +78,10 @@ fn the_handler_sees_all_of_its_message() {
         if let Event::Message { offset, len, last_word } = notification.event {
             // SAFETY: inside the region, which lives as long as its export and this handler.
             let view = unsafe {
-                vmmc::mem::View::from_raw(std::ptr::NonNull::new(start as *mut u8).unwrap(), 1 << 16)
+                vmmc::mem::View::from_raw(
+                    std::ptr::NonNull::new(start as *mut u8).unwrap(),
+                    1 << 16,
+                )
             };
             let mut bytes = vec![0; len];
             view.read(offset, &mut bytes).unwrap();

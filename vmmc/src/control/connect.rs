@@ -168,6 +168,15 @@ pub fn user_socket_path() -> PathBuf {
     }
 }
 
+/// How we came to a socket, which decides whose daemon root talks to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// The user named it.
+    Named,
+    /// It was at a default place, where others may have been first.
+    Found,
+}
+
 impl Connection {
     /// Connects to the daemon that the settings name, starting the user's own if none listens.
     /// Blocks for at most [`SETUP_TIMEOUT`].
@@ -176,21 +185,29 @@ impl Connection {
     /// See [`ConnectError`].
     pub fn open(config: &Config) -> Result<Connection, ConnectError> {
         let path = socket_path(config);
-        match Connection::open_existing(&path) {
+        let owner = match config.socket {
+            Some(_) => Owner::Named,
+            None => Owner::Found,
+        };
+        match Connection::connect(&path, owner) {
             Err(ConnectError::NoDaemon { .. })
                 if config.daemon != DaemonStart::Never && path != Path::new(SYSTEM_SOCKET) =>
             {
-                start_daemon(config, &path)
+                start_daemon(config, &path, owner)
             }
             result => result,
         }
     }
 
-    /// Connects to the daemon that listens at `path`.
+    /// Connects to the daemon that listens at `path`, which the user named.
     ///
     /// # Errors
     /// [`ConnectError::NoDaemon`] also for a stale socket file that nobody listens at.
     pub fn open_existing(path: &Path) -> Result<Connection, ConnectError> {
+        Connection::connect(path, Owner::Named)
+    }
+
+    fn connect(path: &Path, whose: Owner) -> Result<Connection, ConnectError> {
         use rustix::io::Errno;
         let system = |call| move |errno| ConnectError::System { call, errno };
         let address = rustix::net::SocketAddrUnix::new(path).map_err(system("socket path"))?;
@@ -202,10 +219,11 @@ impl Connection {
             Errno::ACCESS | Errno::PERM => ConnectError::Denied { path: path.into() },
             errno => ConnectError::System { call: "connect", errno },
         })?;
-        // The daemon must be ours or root's: anybody can make a socket in /tmp.
+        // The daemon must be ours or root's: anybody can make a socket in /tmp. Root may name
+        // another user's daemon, but does not trust one that it came across.
         let us = rustix::process::geteuid().as_raw();
         let owner = process::peer_credentials(&socket).map_err(system("SO_PEERCRED"))?.uid;
-        if owner != us && owner != 0 && us != 0 {
+        if owner != us && owner != 0 && (us != 0 || whose == Owner::Found) {
             return Err(ConnectError::WrongOwner { path: path.into(), uid: owner, expected: us });
         }
         let connection = Connection { socket };
@@ -367,7 +385,7 @@ fn daemon_candidates() -> Vec<PathBuf> {
     found
 }
 
-fn start_daemon(config: &Config, path: &Path) -> Result<Connection, ConnectError> {
+fn start_daemon(config: &Config, path: &Path, owner: Owner) -> Result<Connection, ConnectError> {
     let program = match &config.daemon {
         DaemonStart::Program(program) => program.clone(),
         _ => {
@@ -397,7 +415,7 @@ fn start_daemon(config: &Config, path: &Path) -> Result<Connection, ConnectError
     let deadline = Instant::now() + SETUP_TIMEOUT;
     let mut exited = false;
     loop {
-        match Connection::open_existing(path) {
+        match Connection::connect(path, owner) {
             Err(ConnectError::NoDaemon { .. }) if Instant::now() < deadline => {}
             Err(ConnectError::NoDaemon { .. }) => return Err(not_started()),
             result => {

@@ -9,6 +9,7 @@
 //! is simply sent again to the next one.
 
 use super::NodeInner;
+use super::post::Post;
 use crate::config::Config;
 use crate::control::connect::{ConnectError, Connection, LinkError, SETUP_TIMEOUT};
 use crate::control::message::{Hello, Refusal, Request, Resume, Role, Welcome};
@@ -20,7 +21,6 @@ use crate::local::Local;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::Fd;
 use crate::sys::memfd::SegmentError;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct Control {
 
 #[derive(Debug)]
 struct State {
-    connection: Option<Arc<Connection>>,
+    connection: Option<Arc<Post>>,
     welcome: Welcome,
     pending: HashMap<RequestId, Pending>,
     next_request: u64,
@@ -124,7 +124,7 @@ impl Control {
     ) -> Result<(Control, Welcome), ConnectError> {
         let (connection, welcome) = introduce(config, local, role, &program, None)?;
         let state = State {
-            connection: Some(Arc::new(connection)),
+            connection: Some(Arc::new(Post::new(connection))),
             welcome,
             pending: HashMap::new(),
             next_request: 1,
@@ -161,7 +161,7 @@ impl Control {
     }
 
     /// The connection, `None` while the daemon is lost.
-    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
+    pub(super) fn connection(&self) -> Option<Arc<Post>> {
         self.state.lock().connection.clone()
     }
 
@@ -178,20 +178,41 @@ impl Control {
         let mut state = self.state.lock();
         state.shut = true;
         if let Some(connection) = state.connection.take() {
-            let _ = rustix::net::shutdown(&*connection, rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(connection.connection(), rustix::net::Shutdown::Both);
         }
         self.changed.notify_all();
     }
 
     /// Says something that has no answer. Lost with the daemon, which then forgets its subject too.
-    pub(crate) fn tell(&self, request: &Request) {
-        if let Some(connection) = self.connection() {
-            let _ = connection.send(request, &[]);
+    /// Not for the reader; see [`Post`].
+    pub(crate) fn tell(&self, request: Request) {
+        if let Some(post) = self.connection() {
+            post.send(request, Vec::new());
+            post.see_off();
         }
     }
 
-    /// Asks: enters the request into the table and sends it.
+    /// Asks: enters the request into the table and sends it. Not for the reader; see [`Post`].
     pub(crate) fn ask(
+        &self,
+        make: impl FnOnce(RequestId) -> Request,
+        fds: Vec<Arc<Fd>>,
+        draft: Draft,
+    ) -> RequestId {
+        let id = self.ask_at_once(make, fds, draft);
+        self.see_off();
+        id
+    }
+
+    /// Waits until what is queued for the daemon has gone.
+    fn see_off(&self) {
+        if let Some(post) = self.connection() {
+            post.see_off();
+        }
+    }
+
+    /// [`Control::ask`] for the reader.
+    pub(super) fn ask_at_once(
         &self,
         make: impl FnOnce(RequestId) -> Request,
         fds: Vec<Arc<Fd>>,
@@ -202,8 +223,8 @@ impl Control {
         state.next_request += 1;
         let call = Call { request: make(id), fds, draft, since: Instant::now() };
         // Sent under the lock, so that a resend after a reconnection cannot overtake it.
-        if let Some(connection) = &state.connection {
-            send_call(connection, &call);
+        if let Some(post) = &state.connection {
+            send_call(post, &call);
         }
         state.pending.insert(id, Pending::Waiting(call));
         self.changed.notify_all(); // a control thread without a daemon tries again at once
@@ -213,6 +234,18 @@ impl Control {
     /// The answer to a request, waiting until `deadline`; `None` when it is not there by then. While
     /// the daemon is lost, waits for its return, [`SETUP_TIMEOUT`] at most.
     pub(crate) fn answer(
+        &self,
+        node: &NodeInner,
+        id: RequestId,
+        deadline: Option<Instant>,
+    ) -> Option<Answer> {
+        let answer = self.receive_answer(node, id, deadline);
+        // Messages that this thread has handled as the reader may have called for others.
+        self.see_off();
+        answer
+    }
+
+    fn receive_answer(
         &self,
         node: &NodeInner,
         id: RequestId,
@@ -237,7 +270,7 @@ impl Control {
             let connection = state.connection.clone();
             if let (Some(connection), Some(reader)) = (connection, self.reader.try_lock()) {
                 drop(state);
-                wait_readable(&connection, deadline);
+                connection.wait(deadline);
                 self.receive_all(node, &connection, &reader);
                 continue;
             }
@@ -290,19 +323,14 @@ impl Control {
     }
 
     /// The control thread's turn: handles what has arrived, unless another thread is at it.
-    pub(super) fn receive(&self, node: &NodeInner, connection: &Arc<Connection>) {
+    pub(super) fn receive(&self, node: &NodeInner, connection: &Arc<Post>) {
         let reader = self.reader.lock();
         self.receive_all(node, connection, &reader);
     }
 
-    fn receive_all(
-        &self,
-        node: &NodeInner,
-        connection: &Arc<Connection>,
-        _reader: &MutexGuard<'_, ()>,
-    ) {
+    fn receive_all(&self, node: &NodeInner, connection: &Arc<Post>, _reader: &MutexGuard<'_, ()>) {
         loop {
-            match connection.try_receive() {
+            match connection.connection().try_receive() {
                 Ok(incoming) => node.handle(connection, incoming),
                 Err(LinkError::WouldBlock) => return,
                 Err(_) => return self.lose(connection),
@@ -311,7 +339,7 @@ impl Control {
     }
 
     /// The connection is at its end, or makes no sense: the daemon is lost.
-    fn lose(&self, connection: &Arc<Connection>) {
+    fn lose(&self, connection: &Arc<Post>) {
         let mut state = self.state.lock();
         if !state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
             return; // noticed already
@@ -328,7 +356,7 @@ impl Control {
     }
 
     /// Goes on with another connection: pending requests are sent again, in order.
-    pub(super) fn found(&self, connection: Arc<Connection>, welcome: Welcome) {
+    pub(super) fn found(&self, connection: Arc<Post>, welcome: Welcome) {
         let mut state = self.state.lock();
         let mut again: Vec<_> = state.pending.iter_mut().collect();
         again.sort_by_key(|(id, _)| **id);
@@ -355,10 +383,8 @@ impl Control {
     }
 }
 
-fn send_call(connection: &Connection, call: &Call) {
-    let fds: Vec<_> = call.fds.iter().map(|fd| fd.as_fd()).collect();
-    // An error means that the daemon is gone; whoever reads notices, and the call is sent again.
-    let _ = connection.send(&call.request, &fds);
+fn send_call(post: &Post, call: &Call) {
+    post.send(call.request.clone(), call.fds.clone());
 }
 
 fn introduce(
@@ -373,13 +399,4 @@ fn introduce(
     let fds = [local.page.file().as_fd(), local.hub.bell().write_end().as_fd()];
     let welcome = connection.hello(hello, &fds)?;
     Ok((connection, welcome))
-}
-
-/// Sleeps until there is something to receive (or the end), or the deadline, or a signal.
-pub(super) fn wait_readable(connection: &Connection, deadline: Option<Instant>) {
-    let timeout = deadline.map(|deadline| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-    });
-    let _ = poll(&mut [PollFd::new(connection, PollFlags::IN)], timeout.as_ref());
 }

@@ -2,7 +2,8 @@
 
 use super::NodeInner;
 use super::control::{Answer, Call, Draft, Failure};
-use crate::control::connect::{Connection, Incoming};
+use super::post::Post;
+use crate::control::connect::Incoming;
 use crate::control::message::{CloseReason, Event, Request};
 use crate::counters::index as count;
 use crate::error::DaemonError;
@@ -32,13 +33,13 @@ fn nonsense(what: &'static str) -> Answer {
 }
 
 impl NodeInner {
-    pub(super) fn handle(&self, connection: &Connection, incoming: Incoming) {
+    pub(super) fn handle(&self, post: &Post, incoming: Incoming) {
         let Incoming { event, mut fds } = incoming;
         match event {
             Event::Exported { request, export } => self.exported(request, export),
             Event::Imported { request, link, export, len, rights, exporter, introduces } => {
                 let opened = Opened { link, export, rights, peer: exporter, introduces };
-                self.imported(connection, request, &opened, len, fds);
+                self.imported(post, request, &opened, len, fds);
             }
             Event::LinkOpened { link, export, rights, importer, introduces } => {
                 let opened = Opened { link, export, rights, peer: importer, introduces };
@@ -46,7 +47,7 @@ impl NodeInner {
                     Some(()) => Request::LinkReady { link },
                     None => Request::CloseLink { link },
                 };
-                let _ = connection.send(&answer, &[]);
+                post.send(answer, Vec::new());
             }
             Event::LinkReady { link } => {
                 if let Some(import) = self.tables.lock().imports.get(&link) {
@@ -103,14 +104,7 @@ impl NodeInner {
         }
     }
 
-    fn imported(
-        &self,
-        connection: &Connection,
-        request: RequestId,
-        opened: &Opened,
-        len: u64,
-        mut fds: Fds,
-    ) {
+    fn imported(&self, post: &Post, request: RequestId, opened: &Opened, len: u64, mut fds: Fds) {
         let close = Request::CloseLink { link: opened.link };
         let call = self.control.take_call(request);
         match call {
@@ -118,7 +112,7 @@ impl NodeInner {
                 let answer = match self.make_import(*draft, opened, len, &mut fds) {
                     Ok(inner) => Answer::Imported(inner),
                     Err(failure) => {
-                        let _ = connection.send(&close, &[]);
+                        post.send(close, Vec::new());
                         Answer::Failed(failure)
                     }
                 };
@@ -129,14 +123,14 @@ impl NodeInner {
                 if opened.export == import.export && opened.peer.pid == import.peer.info.pid {
                     self.import_restored(&import, opened.link);
                 } else {
-                    let _ = connection.send(&close, &[]);
+                    post.send(close, Vec::new());
                     self.end_import(&import, CloseReason::PeerDied);
                 }
             }
             Some(_) => self.control.complete(request, nonsense("Imported to another request")),
             // Cancelled while it was granted.
             None => {
-                let _ = connection.send(&close, &[]);
+                post.send(close, Vec::new());
             }
         }
     }
@@ -282,7 +276,7 @@ impl NodeInner {
         let Faulty(export, link) = faulty;
         self.local.meter.add(count::PEER_FAULTS, 1);
         link.shm.set_state(crate::layout::link::REVOKED);
-        self.control.tell(&Request::CloseLink { link: link.id() });
+        self.control.tell(Request::CloseLink { link: link.id() });
         self.close_incoming(&export, &link, CloseReason::PeerFault);
         self.local.hub.wake_all();
     }
@@ -290,7 +284,7 @@ impl NodeInner {
     /// The exporter wrote nonsense into our link segment.
     pub(crate) fn drop_faulty_import(&self, import: &Arc<ImportInner>) {
         self.local.meter.add(count::PEER_FAULTS, 1);
-        self.control.tell(&Request::CloseLink { link: import.id() });
+        self.control.tell(Request::CloseLink { link: import.id() });
         self.end_import(import, CloseReason::PeerFault);
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod control;
 mod events;
 mod list;
+mod post;
 mod reconnect;
 mod threads;
 

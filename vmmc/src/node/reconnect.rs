@@ -7,6 +7,7 @@
 
 use super::NodeInner;
 use super::control::Draft;
+use super::post::Post;
 use crate::config::{Config, DaemonStart};
 use crate::control::connect::SETUP_TIMEOUT;
 
@@ -41,7 +42,7 @@ impl NodeInner {
                 Ok((connection, welcome)) => {
                     self.local.meter.add(count::RECONNECTS, 1);
                     let known = welcome.resumed;
-                    self.control.found(Arc::new(connection), welcome);
+                    self.control.found(Arc::new(Post::new(connection)), welcome);
                     if !known {
                         self.doubt_links();
                         self.announce();
@@ -71,7 +72,7 @@ impl NodeInner {
         };
         for export in exports {
             let (spec, len, old) = (export.spec.clone(), export.len as u64, export.id());
-            self.control.ask(
+            self.control.ask_at_once(
                 |request| spec.request(request, len, Some(old)),
                 vec![export.file.clone()],
                 Draft::RestoreExport(export),
@@ -79,7 +80,7 @@ impl NodeInner {
         }
         for import in imports {
             let (spec, old) = (import.spec.clone(), import.id());
-            self.control.ask(
+            self.control.ask_at_once(
                 |request| spec.request(request, SETUP_TIMEOUT.as_millis() as u32, Some(old)),
                 vec![import.segment_file.clone()],
                 Draft::RestoreImport(import),

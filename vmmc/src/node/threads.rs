@@ -1,6 +1,6 @@
 //! The threads that a node makes: one that listens to the daemon, one for handlers if wanted.
 
-use super::{Node, NodeInner, control};
+use super::{Node, NodeInner};
 use crate::sync::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -42,7 +42,7 @@ fn control_turn(node: &Weak<NodeInner>) -> bool {
     match connection {
         Some(connection) => {
             // Without a strong reference, or the node could not end while the daemon is silent.
-            control::wait_readable(&connection, deadline);
+            connection.wait(deadline);
             let Some(node) = node.upgrade() else { return false };
             node.control.receive(&node, &connection);
             node.end_unclaimed();

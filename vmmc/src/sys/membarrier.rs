@@ -6,10 +6,15 @@
 //! Dekker's handshake), and sends cost no fence.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
 const CMD_GLOBAL: libc::c_int = 1;
 const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+/// Whether [`light`] must be a fence of its own: until this process is registered, and for ever
+/// where the call is missing or forbidden (seccomp).
+static FENCE_NEEDED: AtomicBool = AtomicBool::new(true);
 
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: membarrier(2) with these commands reads no memory of ours.
@@ -23,7 +28,11 @@ fn membarrier(command: libc::c_int) -> bool {
 /// registration.
 pub fn register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| membarrier(CMD_REGISTER_GLOBAL_EXPEDITED))
+    *REGISTERED.get_or_init(|| {
+        let registered = membarrier(CMD_REGISTER_GLOBAL_EXPEDITED);
+        FENCE_NEEDED.store(!registered, Ordering::Relaxed);
+        registered
+    })
 }
 
 /// A full memory barrier on every running thread of every registered process, this one included.
@@ -35,12 +44,18 @@ pub fn heavy() {
         // nothing left but our own fence; the swap of pages then decides (see `transport::shm`).
         membarrier(CMD_GLOBAL);
     }
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    fence(Ordering::SeqCst);
 }
 
 /// The sender's half: orders its mark before its load of the state word as far as the compiler
-/// is concerned. Costs no instruction.
+/// is concerned; the processor is ordered by [`heavy`]. Costs a load and a branch, and a real
+/// fence where [`register`] did not succeed: within one process the bargain holds in any case,
+/// because memory is freed by it (see `snapshot`).
 #[inline]
 pub fn light() {
-    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    if FENCE_NEEDED.load(Ordering::Relaxed) {
+        fence(Ordering::SeqCst);
+    } else {
+        compiler_fence(Ordering::SeqCst);
+    }
 }

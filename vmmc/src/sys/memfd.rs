@@ -27,6 +27,10 @@ pub enum SegmentError {
         /// Seals it must have.
         needs: SealFlags,
     },
+    /// Of huge pages: where a hole was punched, a store faults with `SIGBUS` once the pool of
+    /// huge pages is empty.
+    #[error("memory file is of huge pages; make it of ordinary ones")]
+    HugePages,
     /// Another length than agreed.
     #[error("memory file is {actual} bytes long, expected {expected}")]
     WrongLength {
@@ -52,11 +56,26 @@ pub fn create(name: &str, len: u64) -> rustix::io::Result<Fd> {
         .or_else(|_| rustix::fs::memfd_create(name, flags))?;
     let fd = Fd::from(fd);
     rustix::fs::ftruncate(fd.as_fd(), len)?;
-    if len > 0 {
-        rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), 0, len)?;
-    }
+    allocate(&fd, len)?;
     rustix::fs::fchmod(fd.as_fd(), Mode::RUSR | Mode::WUSR)?;
     Ok(fd)
+}
+
+/// Bytes allocated by one system call. On older kernels any signal ends fallocate(2) with
+/// `EINTR`, and what the call had allocated is given back: under a profiling timer one large
+/// call would be repeated for ever, while pieces of this length take well under a millisecond.
+const ALLOCATE_STEP: u64 = 1 << 20;
+
+fn allocate(fd: impl AsFd, len: u64) -> rustix::io::Result<()> {
+    let mut at = 0;
+    while at < len {
+        let step = ALLOCATE_STEP.min(len - at);
+        rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), at, step)
+        })?;
+        at += step;
+    }
+    Ok(())
 }
 
 /// Fixes the length for ever.
@@ -90,6 +109,11 @@ pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), SegmentError> {
     if actual != expected_len {
         return Err(SegmentError::WrongLength { expected: expected_len, actual });
     }
+    const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+    let kind = rustix::fs::fstatfs(&fd).map_err(SegmentError::NotMemfd)?.f_type;
+    if kind as u64 & 0xffff_ffff == HUGETLBFS_MAGIC {
+        return Err(SegmentError::HugePages);
+    }
     Ok(())
 }
 
@@ -103,4 +127,25 @@ pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), SegmentError> {
 pub fn reopen_read_only(fd: impl AsFd) -> rustix::io::Result<Fd> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Fd::from)
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_huge_pages_is_refused() {
+        const LEN: u64 = 2 << 20;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let huge =
+            rustix::fs::memfd_create("huge", flags | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
+        // Where the kernel has none, nobody can offer one.
+        let Ok(huge) = huge else { return };
+        rustix::fs::ftruncate(&huge, LEN).unwrap();
+        seal(&huge).unwrap();
+        assert_eq!(verify(&huge, LEN), Err(SegmentError::HugePages));
+        let plain = create("plain", LEN).unwrap();
+        seal(&plain).unwrap();
+        assert_eq!(verify(&plain, LEN), Ok(()));
+    }
 }

@@ -96,14 +96,16 @@ mod tests {
 
     #[test]
     fn a_transfer_marks_its_slot_until_it_ends_and_a_closing_link_refuses_it() {
-        let (slot, state) = (AtomicU32::new(0), AtomicU32::new(link::OPEN));
+        let state = AtomicU32::new(link::OPEN);
         for shared in [false, true] {
+            let slot = AtomicU32::new(0);
             let transfer = begin(&slot, shared, &state, || {}).unwrap();
             assert!(!is_idle(&slot, shared));
             drop(transfer);
             assert!(is_idle(&slot, shared));
         }
         state.store(link::CLOSING, Ordering::Relaxed);
+        let slot = AtomicU32::new(0);
         assert_eq!(begin(&slot, true, &state, || {}).map(drop), Err(link::CLOSING));
         assert!(is_idle(&slot, true));
     }

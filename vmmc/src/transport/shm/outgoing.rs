@@ -1,6 +1,6 @@
 //! The importer's half: the exporter's pages mapped here, and the link segment it made.
 
-use super::busy;
+use super::busy::{self, Transfer};
 use super::queue::Producer;
 use super::segment::LinkSegment;
 use crate::control::message::CloseReason;
@@ -157,15 +157,20 @@ impl ShmOutgoing {
         &self,
         copy: impl FnOnce() -> Result<T, OutOfBounds>,
     ) -> Result<T, TransportError> {
+        let _transfer = self.begin()?;
+        Ok(copy()?)
+    }
+
+    /// Marks this thread as busy with the link, which a revocation then waits for.
+    #[inline]
+    fn begin(&self) -> Result<Transfer<&MappedU32<'static>>, Closed> {
         if self.ended.load(Ordering::Relaxed) != 0 {
-            return Err(self.closed(link::OPEN).into());
+            return Err(self.closed(link::OPEN));
         }
         let index = busy::my_slot();
         let Some(slot) = self.slots.get(index) else { unreachable!("my_slot is bounded") };
-        match busy::begin(slot, busy::is_shared(index), self.state, membarrier::light) {
-            Ok(_transfer) => Ok(copy()?),
-            Err(state) => Err(self.closed(state).into()),
-        }
+        busy::begin(slot, busy::is_shared(index), self.state, membarrier::light)
+            .map_err(|state| self.closed(state))
     }
 
     /// Stores one word of the buffer with release, as a transfer.
@@ -265,7 +270,8 @@ impl Outgoing for ShmOutgoing {
     }
 
     fn notify(&self, entry: Entry) -> Result<bool, TransportError> {
-        self.check_open()?;
+        // Busy meanwhile: an entry that is queued is one that the exporter still collects.
+        let _transfer = self.begin()?;
         if !self.accepts() {
             return Ok(false);
         }

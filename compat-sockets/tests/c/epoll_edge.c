@@ -1,0 +1,455 @@
+/* Edge-triggered and one-shot epoll: one report per arrival, none lost, none invented. */
+#include "semantics.h"
+
+static int new_epoll(void) { return (int)NEED(epoll_create1(EPOLL_CLOEXEC)); }
+
+static void control(int epoll, int operation, int fd, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.u64 = 0x0123456789abcdef};
+    NEED(epoll_ctl(epoll, operation, fd, &event));
+}
+
+static uint32_t events_of(int epoll, int timeout_ms) {
+    struct epoll_event events[4] = {0};
+    long long count = NEED(epoll_wait(epoll, events, COUNT(events), timeout_ms));
+    REQUIRE(count == 0 || events[0].data.u64 == 0x0123456789abcdef);
+    return count == 0 ? 0 : count == 1 ? events[0].events : ~0u;
+}
+
+static void one_edge_per_arrival_here(int fd) {
+    char buffer[64];
+    int epoll = new_epoll();
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    CHECK_EQ(events_of(epoll, 0), 0, "nothing yet");
+    tell('s');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "an edge");
+    CHECK_EQ(events_of(epoll, 0), 0, "one");
+    CHECK_EQ(events_of(epoll, 5), 0, "only");
+    tell('s');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "a new arrival on top of unread data: an edge");
+    CHECK_EQ(events_of(epoll, 0), 0, "one");
+    CHECK_EQ(read(fd, buffer, 3), 3, "a partial read");
+    CHECK_EQ(events_of(epoll, 0), 0, "makes no edge");
+    tell('s');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "an arrival after it does");
+    CHECK_EQ(read(fd, buffer, 64), 12, "all of it is there");
+    CHECK_EQ(events_of(epoll, 0), 0, "and then nothing");
+    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET);
+    CHECK_EQ(events_of(epoll, 0), 0, "MOD with nothing to read: no edge");
+    tell('s');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "an edge");
+    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET);
+    CHECK_EQ(events_of(epoll, 0), EPOLLIN, "MOD with something to read: an edge");
+    CHECK_EQ(events_of(epoll, 0), 0, "one");
+    control(epoll, EPOLL_CTL_DEL, fd, 0);
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    CHECK_EQ(events_of(epoll, 0), EPOLLIN, "ADD with something to read: an edge");
+    CHECK_EQ(events_of(epoll, 0), 0, "one");
+    tell('q');
+}
+static void one_edge_per_arrival_peer(int fd) {
+    for (int i = 0; i < 4; i++) {
+        await('s');
+        write_all(fd, "01234", 5);
+    }
+    await('q');
+}
+
+/* Reading to EAGAIN, then waiting: each of many arrivals gives exactly one edge. */
+static void exactly_one_here(int fd) {
+    char buffer[64];
+    int epoll = new_epoll(), extra = 0;
+    set_nonblocking(fd, true);
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    for (int round = 0; round < 1000; round++) {
+        tell('s');
+        REQUIRE(events_of(epoll, -1) == EPOLLIN);
+        extra += events_of(epoll, 0) != 0;
+        ssize_t got = NEED(read(fd, buffer, sizeof buffer));
+        REQUIRE(got == 1 + round % 60);
+        if (round % 2)
+            REQUIRE(read(fd, buffer, 1) == -1 && errno == EAGAIN);
+        extra += events_of(epoll, 0) != 0;
+    }
+    CHECK_EQ(extra, 0, "no edge without an arrival");
+    tell('q');
+}
+static void exactly_one_peer(int fd) {
+    for (int round = 0; round < 1000; round++) {
+        await('s');
+        write_pattern(fd, (size_t)(1 + round % 60), 0, 0);
+    }
+    await('q');
+}
+
+/* A reader that spins in read before it waits meets no stale edge that never ends. */
+static void edges_while_reading_here(int fd) {
+    char buffer[4096];
+    int epoll = new_epoll();
+    size_t done = 0;
+    set_nonblocking(fd, true);
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET | EPOLLRDHUP);
+    for (bool ended = false; !ended;) {
+        REQUIRE(events_of(epoll, -1) & EPOLLIN);
+        for (;;) {
+            ssize_t got = read(fd, buffer, sizeof buffer);
+            if (got < 0) {
+                REQUIRE(errno == EAGAIN);
+                break;
+            }
+            if (got == 0) {
+                ended = true;
+                break;
+            }
+            REQUIRE(pattern_match(buffer, (size_t)got, done, 1) == (size_t)got);
+            done += (size_t)got;
+        }
+    }
+    CHECK_EQ(done, 8 * MIB, "no edge was lost");
+    CHECK_EQ(events_of(epoll, 0) & EPOLLHUP, 0, "our direction is open");
+}
+static void edges_while_reading_peer(int fd) {
+    uint64_t dice = 6;
+    for (size_t done = 0; done < 8 * MIB;) {
+        size_t part = 1 + random_u32(&dice) % 6000;
+        if (part > 8 * MIB - done)
+            part = 8 * MIB - done;
+        write_pattern(fd, part, done, 1);
+        done += part;
+        if (part % 5 == 0)
+            sched_yield();
+    }
+    NEED(shutdown(fd, SHUT_WR));
+}
+
+static void writable_edge_here(int fd) {
+    static char buffer[64 * KIB];
+    size_t at = 0;
+    int epoll = new_epoll();
+    set_nonblocking(fd, true);
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLOUT | EPOLLET);
+    CHECK_EQ(events_of(epoll, -1), EPOLLOUT, "an edge at the start");
+    CHECK_EQ(events_of(epoll, 0), 0, "one");
+    CHECK_EQ(write(fd, "x", 1), 1, "a write");
+    CHECK_EQ(events_of(epoll, 0), 0, "makes no edge");
+    tell('r');
+    await('r');
+    CHECK_EQ(events_of(epoll, 0), 0, "nor does a read of the peer, while there was room");
+    control(epoll, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLET);
+    CHECK_EQ(events_of(epoll, 0), EPOLLOUT, "MOD does");
+    /* Bytes only ever move on edges from here on. */
+    for (int round = 0; at < 24 * MIB; round++) {
+        at += fill(fd, at, 1);
+        if (round == 0)
+            tell('f');
+        REQUIRE(events_of(epoll, -1) == EPOLLOUT);
+    }
+    NEED(shutdown(fd, SHUT_WR));
+    set_nonblocking(fd, false);
+    read_all(fd, buffer, sizeof at);
+    CHECK(memcmp(buffer, &at, sizeof at) == 0, "each time an edge when there was room again");
+}
+static void writable_edge_peer(int fd) {
+    static char buffer[64 * KIB];
+    char byte;
+    uint64_t at = 0;
+    await('r');
+    read_all(fd, &byte, 1);
+    tell('r');
+    await('f');
+    for (;;) {
+        ssize_t got = NEED(read(fd, buffer, sizeof buffer));
+        if (got == 0)
+            break;
+        REQUIRE(pattern_match(buffer, (size_t)got, at, 1) == (size_t)got);
+        at += (uint64_t)got;
+    }
+    write_all(fd, &at, sizeof at);
+}
+
+/* As nginx and libuv do it: one registration for everything, reads and writes to EAGAIN. Each side
+ * sends 12 MiB and receives as much. */
+static void edge_driven(int fd, uint32_t out_seed, uint32_t in_seed) {
+    static __thread char buffer[20000];
+    enum { TOTAL = 12 * 1024 * 1024 };
+    size_t in = 0, out = 0;
+    bool ended = false, can_read = true, can_write = true;
+    int epoll = new_epoll();
+    set_nonblocking(fd, true);
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    while (!ended || out < TOTAL) {
+        while (can_write && out < TOTAL) {
+            size_t part = TOTAL - out < sizeof buffer ? TOTAL - out : sizeof buffer;
+            pattern(buffer, part, out, out_seed);
+            ssize_t sent = send(fd, buffer, part, MSG_NOSIGNAL);
+            if (sent < 0) {
+                REQUIRE(errno == EAGAIN);
+                can_write = false;
+                break;
+            }
+            out += (size_t)sent;
+            if (out == TOTAL)
+                NEED(shutdown(fd, SHUT_WR));
+            if (out % 7 == 0)
+                break;
+        }
+        while (can_read && !ended) {
+            ssize_t got = recv(fd, buffer, sizeof buffer, 0);
+            if (got < 0) {
+                REQUIRE(errno == EAGAIN);
+                can_read = false;
+                break;
+            }
+            REQUIRE(pattern_match(buffer, (size_t)got, in, in_seed) == (size_t)got);
+            in += (size_t)got;
+            ended = got == 0;
+            if (in % 5 == 0)
+                break;
+        }
+        if ((can_read && !ended) || (can_write && out < TOTAL))
+            continue;
+        if (ended && out == TOTAL)
+            break;
+        uint32_t events = events_of(epoll, -1);
+        can_read = can_read || (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR));
+        can_write = can_write || (events & (EPOLLOUT | EPOLLHUP | EPOLLERR));
+    }
+    CHECK_EQ(in, TOTAL, "all in, all out, by edges alone");
+}
+static void both_directions_here(int fd) { edge_driven(fd, 1, 2); }
+static void both_directions_peer(int fd) { edge_driven(fd, 2, 1); }
+
+/* The same from the first byte of a connection. */
+static void registered_early_here(int fd) { edge_driven(fd, 3, 4); }
+static void registered_early_peer(int fd) { edge_driven(fd, 4, 3); }
+
+/* Request and answer between two edge-driven sides: one lost edge hangs. */
+static void edge_ping_pong(int fd, bool first) {
+    char byte = 'x';
+    int epoll = new_epoll();
+    set_nonblocking(fd, true);
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    for (int round = 0; round < 3000; round++) {
+        if (first)
+            REQUIRE(write(fd, &byte, 1) == 1);
+        ssize_t got;
+        while ((got = read(fd, &byte, 1)) < 0) {
+            REQUIRE(errno == EAGAIN);
+            events_of(epoll, -1);
+        }
+        REQUIRE(got == 1);
+        if (!first)
+            REQUIRE(write(fd, &byte, 1) == 1);
+    }
+    CHECK(true, "every round");
+    if (first)
+        tell('q');
+    else
+        await('q');
+}
+static void ping_pong_here(int fd) { edge_ping_pong(fd, false); }
+static void ping_pong_peer(int fd) { edge_ping_pong(fd, true); }
+
+static void oneshot_here(int fd) {
+    char buffer[64];
+    int epoll = new_epoll();
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT);
+    tell('s');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "one report");
+    CHECK_EQ(events_of(epoll, 0), 0, "not two, though unread");
+    tell('s');
+    CHECK_EQ(events_of(epoll, 20), 0, "nor for a new arrival");
+    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "MOD re-arms");
+    read_all(fd, buffer, 10);
+    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
+    CHECK_EQ(events_of(epoll, 5), 0, "armed with nothing there: silent");
+    tell('s');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "until something comes");
+    read_all(fd, buffer, 5);
+    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT | EPOLLET);
+    CHECK_EQ(events_of(epoll, 0), 0, "with edges too");
+    tell('s');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "one report");
+    tell('s');
+    CHECK_EQ(events_of(epoll, 20), 0, "not two");
+    control(epoll, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLONESHOT);
+    CHECK_EQ(events_of(epoll, -1), EPOLLOUT, "for writing");
+    CHECK_EQ(events_of(epoll, 0), 0, "once");
+    tell('q');
+}
+static void oneshot_peer(int fd) {
+    for (int i = 0; i < 5; i++) {
+        await('s');
+        write_all(fd, "01234", 5);
+    }
+    await('q');
+}
+
+/* A spinning reader takes the bytes before anybody waits: the one shot must not be lost on it. */
+static void oneshot_rounds_here(int fd) {
+    char byte;
+    int epoll = new_epoll();
+    set_nonblocking(fd, true);
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT);
+    for (int round = 0; round < 1000; round++) {
+        tell('s');
+        REQUIRE(events_of(epoll, -1) == EPOLLIN);
+        REQUIRE(read(fd, &byte, 1) == 1);
+        if (round % 3 == 0) { /* takes a second byte without asking */
+            tell('s');
+            UNTIL(read(fd, &byte, 1) == 1);
+        }
+        control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
+    }
+    CHECK(true, "armed and fired each time");
+    tell('q');
+}
+static void oneshot_rounds_peer(int fd) {
+    for (int round = 0; round < 1000; round++) {
+        await('s');
+        write_all(fd, "x", 1);
+        if (round % 3 == 0) {
+            await('s');
+            write_all(fd, "y", 1);
+        }
+    }
+    await('q');
+}
+
+static void exclusive_here(int fd) {
+    char byte;
+    int one = new_epoll(), two = new_epoll();
+    control(one, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE);
+    control(two, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET);
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK_FAILS(epoll_ctl(one, EPOLL_CTL_MOD, fd, &event), EINVAL, "an exclusive one cannot be modified");
+    struct pollfd sets[2] = {{.fd = one, .events = POLLIN}, {.fd = two, .events = POLLIN}};
+    for (int round = 0; round < 50; round++) {
+        tell('s');
+        REQUIRE(poll(sets, 2, -1) >= 1);
+        events_of(two, 0);
+        REQUIRE(events_of(one, 0) == EPOLLIN);
+        REQUIRE(read(fd, &byte, 1) == 1);
+        REQUIRE(events_of(one, 0) == 0);
+        REQUIRE(events_of(two, 0) == 0);
+    }
+    CHECK(true, "at least one set is woken each time");
+    tell('q');
+}
+static void exclusive_peer(int fd) {
+    for (int i = 0; i < 50; i++) {
+        await('s');
+        write_all(fd, "x", 1);
+    }
+    await('q');
+}
+
+/* Level in one set and edge in another, on the same socket. */
+static void two_sets_here(int fd) {
+    char byte;
+    int level = new_epoll(), edge = new_epoll();
+    control(level, EPOLL_CTL_ADD, fd, EPOLLIN);
+    control(edge, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    for (int round = 0; round < 50; round++) {
+        tell('s');
+        REQUIRE(events_of(edge, -1) == EPOLLIN);
+        REQUIRE(events_of(level, -1) == EPOLLIN);
+        REQUIRE(events_of(edge, 0) == 0);
+        REQUIRE(events_of(level, 0) == EPOLLIN);
+        REQUIRE(read(fd, &byte, 1) == 1);
+        REQUIRE(events_of(level, 0) == 0);
+    }
+    CHECK(true, "each by its own rule");
+    tell('q');
+}
+static void two_sets_peer(int fd) {
+    for (int i = 0; i < 50; i++) {
+        await('s');
+        write_all(fd, "x", 1);
+    }
+    await('q');
+}
+
+static void end_of_file_here(int fd) {
+    char buffer[16];
+    int epoll = new_epoll();
+    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    tell('s');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "data");
+    tell('e');
+    CHECK_EQ(events_of(epoll, -1), EPOLLIN | EPOLLRDHUP, "the end, with the data unread");
+    CHECK_EQ(events_of(epoll, 0), 0, "once");
+    CHECK_EQ(read(fd, buffer, 16), 5, "the data");
+    CHECK_EQ(read(fd, buffer, 16), 0, "the end");
+    CHECK_EQ(events_of(epoll, 0), 0, "no more edges");
+    tell('q');
+}
+static void end_of_file_peer(int fd) {
+    await('s');
+    write_all(fd, "01234", 5);
+    await('e');
+    NEED(shutdown(fd, SHUT_WR));
+    await('q');
+}
+
+/* Two threads wait in one set; arrivals one at a time: each is served by one of them. */
+static _Atomic int served;
+static void *edge_worker(void *argument) {
+    int *fds = argument;
+    for (;;) {
+        struct epoll_event event;
+        REQUIRE(epoll_wait(fds[0], &event, 1, -1) == 1);
+        if (event.data.fd == fds[2])
+            return NULL;
+        char byte;
+        ssize_t got = read(fds[1], &byte, 1);
+        if (got == 1) {
+            served++;
+            write_all(fds[1], &byte, 1);
+        }
+        struct epoll_event again = {.events = EPOLLIN | EPOLLET | EPOLLONESHOT, .data.fd = fds[1]};
+        NEED(epoll_ctl(fds[0], EPOLL_CTL_MOD, fds[1], &again));
+    }
+}
+static void workers_here(int fd) {
+    pthread_t threads[2];
+    int stop = (int)NEED(eventfd(0, 0)), fds[3] = {new_epoll(), fd, stop};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET | EPOLLONESHOT, .data.fd = fd};
+    served = 0;
+    set_nonblocking(fd, true);
+    NEED(epoll_ctl(fds[0], EPOLL_CTL_ADD, fd, &event));
+    event = (struct epoll_event){.events = EPOLLIN, .data.fd = stop};
+    NEED(epoll_ctl(fds[0], EPOLL_CTL_ADD, stop, &event));
+    for (int i = 0; i < 2; i++)
+        helper_start(&threads[i], edge_worker, fds);
+    await('d');
+    eventfd_write(stop, 1);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_EQ(served, 1000, "each request served once");
+}
+static void workers_peer(int fd) {
+    char byte;
+    for (int i = 0; i < 1000; i++) {
+        write_all(fd, "x", 1);
+        read_all(fd, &byte, 1);
+    }
+    tell('d');
+}
+
+static const struct test_case cases[] = {
+    PAIR(one_edge_per_arrival),
+    PAIR(exactly_one),
+    PAIR(edges_while_reading),
+    PAIR(writable_edge),
+    PAIR(both_directions),
+    COLD_PAIR(registered_early),
+    PAIR(ping_pong),
+    PAIR(oneshot),
+    PAIR(oneshot_rounds),
+    PAIR(exclusive),
+    PAIR(two_sets),
+    PAIR(end_of_file),
+    PAIR(workers),
+};
+MAIN(cases)

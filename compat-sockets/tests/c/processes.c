@@ -1,0 +1,562 @@
+/* A connection in several processes: fork, exec, inetd, descriptor passing, daemons. */
+#include "semantics.h"
+
+/* ---- fork ---- */
+
+/* The parent writes, the child reads. */
+static void fork_split_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        read_pattern(fd, 3 * MIB, 0, 1);
+        _exit(7);
+    }
+    write_pattern(fd, 3 * MIB, 0, 2);
+    CHECK_EQ(wait_exit(child), 7, "the child read everything");
+    char byte;
+    tell('c');
+    read_all(fd, &byte, 1);
+    CHECK(byte == 'p', "its end closed nothing: the parent reads on");
+    write_all(fd, "q", 1);
+}
+static void *fork_split_writer(void *argument) {
+    write_pattern(*(int *)argument, 3 * MIB, 0, 1);
+    return NULL;
+}
+static void fork_split_peer(int fd) {
+    pthread_t writer;
+    char byte;
+    helper_start(&writer, fork_split_writer, &fd);
+    read_pattern(fd, 3 * MIB, 0, 2);
+    pthread_join(writer, NULL);
+    await('c');
+    write_all(fd, "p", 1);
+    read_all(fd, &byte, 1);
+    CHECK(byte == 'q', "and writes on");
+}
+
+/* The classic server: the parent closes its copy and the child serves. */
+static void fork_server_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        for (int i = 0; i < 500; i++) {
+            char byte;
+            read_all(fd, &byte, 1);
+            write_all(fd, &byte, 1);
+        }
+        _exit(0);
+    }
+    CHECK_EQ(close(fd), 0, "the parent closes its copy");
+    CHECK_EQ(wait_exit(child), 0, "the child served");
+}
+static void fork_server_peer(int fd) {
+    char byte;
+    for (int i = 0; i < 500; i++) {
+        char sent = (char)i;
+        write_all(fd, &sent, 1);
+        read_all(fd, &byte, 1);
+        REQUIRE(byte == sent);
+    }
+    CHECK_EQ(read(fd, &byte, 1), 0, "end of file only when the child has ended");
+}
+
+/* Forked before the connection has carried anything, as PostgreSQL does. */
+static void fork_early_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        for (int i = 0; i < 1000; i++) {
+            char byte;
+            read_all(fd, &byte, 1);
+            write_all(fd, &byte, 1);
+        }
+        _exit(0);
+    }
+    NEED(close(fd));
+    CHECK_EQ(wait_exit(child), 0, "the child served");
+}
+static void fork_early_peer(int fd) {
+    char byte;
+    for (int i = 0; i < 1000; i++) {
+        char sent = (char)i;
+        write_all(fd, &sent, 1);
+        read_all(fd, &byte, 1);
+        REQUIRE(byte == sent);
+    }
+    CHECK_EQ(read(fd, &byte, 1), 0, "end of file when the child has ended");
+}
+
+/* Both write small records: whole records arrive, from each in its order. */
+struct record {
+    uint32_t who, number;
+    uint64_t check;
+};
+enum { RECORDS = 2000 };
+static void write_records(int fd, uint32_t who) {
+    for (uint32_t i = 0; i < RECORDS; i++) {
+        struct record record = {who, i, (uint64_t)who << 32 ^ i ^ 0x5a5a5a5a};
+        if (write(fd, &record, sizeof record) != sizeof record)
+            give_up("write of a record");
+    }
+}
+static void fork_both_write_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        write_records(fd, 1);
+        _exit(0);
+    }
+    write_records(fd, 0);
+    CHECK_EQ(wait_exit(child), 0, "the child wrote");
+    NEED(shutdown(fd, SHUT_WR));
+    tell('q');
+}
+static void fork_both_write_peer(int fd) {
+    uint32_t next[2] = {0, 0};
+    for (int i = 0; i < 2 * RECORDS; i++) {
+        struct record record;
+        read_all(fd, &record, sizeof record);
+        REQUIRE(record.who < 2 && record.number == next[record.who]);
+        REQUIRE(record.check == ((uint64_t)record.who << 32 ^ record.number ^ 0x5a5a5a5a));
+        next[record.who]++;
+    }
+    CHECK(true, "records whole and in each one's order");
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "then end of file");
+    await('q');
+}
+
+/* Both read: each byte goes to one of them. */
+static void fork_both_read_here(int fd) {
+    uint64_t *sums = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(sums != MAP_FAILED);
+    pid_t child = (pid_t)NEED(fork());
+    uint64_t count = 0, sum = 0;
+    unsigned char buffer[333];
+    ssize_t got;
+    while ((got = NEED(read(fd, buffer, sizeof buffer))) > 0) {
+        count += (uint64_t)got;
+        for (ssize_t i = 0; i < got; i++)
+            sum += buffer[i];
+    }
+    if (child == 0) {
+        sums[0] = count;
+        sums[1] = sum;
+        _exit(0);
+    }
+    CHECK_EQ(wait_exit(child), 0, "the child saw the end too");
+    unsigned char *all = malloc(1 * MIB);
+    uint64_t want = 0;
+    pattern(all, 1 * MIB, 0, 5);
+    for (size_t i = 0; i < 1 * MIB; i++)
+        want += all[i];
+    CHECK_EQ(count + sums[0], 1 * MIB, "every byte once");
+    CHECK_EQ(sum + sums[1], want, "and the right ones");
+}
+static void fork_both_read_peer(int fd) {
+    write_pattern(fd, 1 * MIB, 0, 5);
+    NEED(shutdown(fd, SHUT_WR));
+}
+
+/* Many short-lived children hold copies; nobody notices. */
+static void fork_often_here(int fd) {
+    for (uint32_t i = 0; i < 30; i++) {
+        pid_t child = (pid_t)NEED(fork());
+        if (child == 0) {
+            if (i % 3 == 0)
+                close(fd);
+            if (i % 3 == 1)
+                write_all(fd, "c", 1);
+            _exit(0);
+        }
+        if (i % 3 == 1)
+            REQUIRE(wait_exit(child) == 0);
+        write_all(fd, "p", 1);
+        char byte;
+        read_all(fd, &byte, 1);
+        if (i % 3 != 1)
+            REQUIRE(wait_exit(child) == 0);
+    }
+    CHECK(true, "answered each time");
+    NEED(close(fd));
+}
+static void fork_often_peer(int fd) {
+    char byte;
+    int children = 0, parents = 0;
+    ssize_t got;
+    while ((got = NEED(read(fd, &byte, 1))) == 1) {
+        children += byte == 'c';
+        parents += byte == 'p';
+        if (byte == 'p')
+            write_all(fd, "a", 1);
+    }
+    CHECK_EQ(children, 10, "what children wrote");
+    CHECK_EQ(parents, 30, "what the parent wrote");
+}
+
+/* A child that is killed while it waits in read leaves the connection usable. */
+static void forked_reader_killed_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        char byte;
+        read_all(fd, &byte, 1);
+        _exit(0);
+    }
+    until_asleep(child);
+    NEED(kill(child, SIGKILL));
+    CHECK_EQ(wait_exit(child), 1000 + SIGKILL, "killed while it waited");
+    tell('g');
+    read_pattern(fd, 100 * KIB, 0, 1);
+    write_pattern(fd, 100 * KIB, 0, 2);
+    CHECK(true, "the parent goes on");
+}
+static void forked_reader_killed_peer(int fd) {
+    await('g');
+    write_pattern(fd, 100 * KIB, 0, 1);
+    read_pattern(fd, 100 * KIB, 0, 2);
+    CHECK(true, "and so does the peer");
+}
+
+/* An epoll set crosses fork with the connection. */
+static void epoll_crosses_fork_here(int fd) {
+    int epoll = (int)NEED(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 99};
+    NEED(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        for (int i = 0; i < 200; i++) {
+            char byte;
+            REQUIRE(epoll_wait(epoll, &event, 1, -1) == 1 && event.data.u64 == 99);
+            REQUIRE(event.events == EPOLLIN);
+            REQUIRE(recv(fd, &byte, 1, MSG_DONTWAIT) == 1);
+            write_all(fd, &byte, 1);
+        }
+        _exit(3);
+    }
+    CHECK_EQ(wait_exit(child), 3, "the child waited in it");
+    tell('p');
+    CHECK_EQ(epoll_wait(epoll, &event, 1, -1), 1, "and the parent does");
+    CHECK(event.events == EPOLLIN && event.data.u64 == 99, "with the same data");
+    tell('q');
+}
+static void epoll_crosses_fork_peer(int fd) {
+    char byte;
+    for (int i = 0; i < 200; i++) {
+        write_all(fd, "x", 1);
+        read_all(fd, &byte, 1);
+    }
+    await('p');
+    write_all(fd, "y", 1);
+    await('q');
+}
+
+/* ---- exec ---- */
+
+/* As inetd does it: the connection becomes a program's standard input and output. */
+static void inetd(int fd, char *const command[], char *const environment[]) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(fd, 1);
+        close(fd);
+        if (environment)
+            execve(command[0], command, environment);
+        else
+            execv(command[0], command);
+        _exit(127);
+    }
+    NEED(close(fd));
+    CHECK_EQ(wait_exit(child), 0, "the program ended well");
+}
+static void cat_client(int fd) {
+    pthread_t writer;
+    helper_start(&writer, fork_split_writer, &fd);
+    read_pattern(fd, 3 * MIB, 0, 1);
+    pthread_join(writer, NULL);
+    NEED(shutdown(fd, SHUT_WR));
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "everything came back, then the end");
+}
+
+static void inetd_cat_here(int fd) { inetd(fd, (char *[]){"/bin/cat", NULL}, NULL); }
+static void inetd_cat_peer(int fd) { cat_client(fd); }
+
+/* The program does not have the library, whatever we have. */
+static void inetd_stranger_here(int fd) {
+    inetd(fd, (char *[]){"/bin/cat", NULL}, (char *[]){"PATH=/bin:/usr/bin", NULL});
+}
+static void inetd_stranger_peer(int fd) { cat_client(fd); }
+
+/* The same with bytes already waiting when the program starts. */
+static void inetd_late_here(int fd) {
+    tell('s');
+    UNTIL(readable_bytes(fd) == 10000);
+    read_pattern(fd, 1000, 0, 1);
+    inetd(fd, (char *[]){"/bin/cat", NULL}, (char *[]){"PATH=/bin:/usr/bin", NULL});
+}
+static void inetd_late_peer(int fd) {
+    await('s');
+    write_pattern(fd, 10000, 0, 1);
+    read_pattern(fd, 9000, 1000, 1);
+    write_pattern(fd, 5000, 0, 2);
+    read_pattern(fd, 5000, 0, 2);
+    NEED(shutdown(fd, SHUT_WR));
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "everything came back, then the end");
+}
+
+/* The process itself becomes another program; its connection goes on in it. */
+static int role_serve(int argc, char **argv) {
+    int fd = argc > 0 ? atoi(argv[0]) : -1;
+    for (int i = 0; i < 500; i++) {
+        char byte;
+        read_all(fd, &byte, 1);
+        write_all(fd, &byte, 1);
+    }
+    return fcntl(fd, F_GETFD) == 0 ? 0 : 9;
+}
+static void exec_self_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", fd);
+        /* A word before and a word after the change. */
+        write_all(fd, "a", 1);
+        execl("/proc/self/exe", "semantics", "role", "serve", number, NULL);
+        _exit(127);
+    }
+    NEED(close(fd));
+    CHECK_EQ(wait_exit(child), 0, "the new program served");
+}
+static void exec_self_peer(int fd) {
+    char byte;
+    read_all(fd, &byte, 1);
+    for (int i = 0; i < 500; i++) {
+        char sent = (char)i;
+        write_all(fd, &sent, 1);
+        read_all(fd, &byte, 1);
+        REQUIRE(byte == sent);
+    }
+    CHECK_EQ(read(fd, &byte, 1), 0, "end of file when it has ended");
+}
+
+/* Descriptors marked close-on-exec do not reach a child, others do. */
+static int role_probe(int argc, char **argv) {
+    if (argc != 2)
+        return 2;
+    bool first = fcntl(atoi(argv[0]), F_GETFD) >= 0, second = fcntl(atoi(argv[1]), F_GETFD) >= 0;
+    return 10 + 2 * second + first;
+}
+static void close_on_exec_here(int fd) {
+    int copy = (int)NEED(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    char one[16], two[16];
+    snprintf(one, sizeof one, "%d", fd);
+    snprintf(two, sizeof two, "%d", copy);
+    pid_t child = spawn_role("probe", (char *[]){one, two, NULL});
+    CHECK_EQ(wait_exit(child), 11, "the unmarked one, not the marked one");
+    NEED(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    child = spawn_role("probe", (char *[]){one, two, NULL});
+    CHECK_EQ(wait_exit(child), 10, "none");
+    write_pattern(fd, 1000, 0, 1);
+    CHECK_EQ(close(fd) + close(copy), 0, "closed");
+}
+static void close_on_exec_peer(int fd) {
+    CHECK_EQ(drain(fd, 0, 1), 1000, "no child keeps it open");
+}
+
+static __attribute__((noinline)) pid_t vfork_true(void) {
+    pid_t child = vfork();
+    if (child == 0) {
+        execl("/bin/true", "true", NULL);
+        _exit(127);
+    }
+    return child;
+}
+
+/* Programs started on the side leave the connection alone. */
+static void children_on_the_side_here(int fd) {
+    for (uint32_t i = 0; i < 6; i++) {
+        write_pattern(fd, 2000, 0, i);
+        if (i % 3 == 0) {
+            REQUIRE(system("exit 3") >> 8 == 3);
+        } else if (i % 3 == 1) {
+            FILE *out = popen("echo popen", "r");
+            char text[32] = "";
+            REQUIRE(out && fgets(text, sizeof text, out) && strcmp(text, "popen\n") == 0);
+            REQUIRE(pclose(out) == 0);
+        } else {
+            REQUIRE(wait_exit(vfork_true()) == 0);
+        }
+        read_pattern(fd, 2000, 0, i + 100);
+    }
+    CHECK(true, "system, popen, vfork");
+    NEED(close(fd));
+}
+static void children_on_the_side_peer(int fd) {
+    for (uint32_t i = 0; i < 6; i++) {
+        read_pattern(fd, 2000, 0, i);
+        write_pattern(fd, 2000, 0, i + 100);
+    }
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "end of file");
+}
+
+/* A daemon: two forks, the grandchild serves, its parents are gone. */
+static void daemonised_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        setsid();
+        if (fork() != 0)
+            _exit(0);
+        for (int i = 0; i < 300; i++) {
+            char byte;
+            read_all(fd, &byte, 1);
+            write_all(fd, &byte, 1);
+        }
+        _exit(0);
+    }
+    CHECK_EQ(wait_exit(child), 0, "the first child is gone");
+    NEED(close(fd));
+    await('d');
+}
+static void daemonised_peer(int fd) {
+    char byte;
+    for (int i = 0; i < 300; i++) {
+        write_all(fd, "x", 1);
+        read_all(fd, &byte, 1);
+    }
+    CHECK_EQ(read(fd, &byte, 1), 0, "the grandchild served");
+    tell('d');
+}
+
+/* ---- descriptor passing ---- */
+
+static void send_fd(int channel, int fd) {
+    char byte = 'f';
+    struct iovec part = {&byte, 1};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.room,
+                             .msg_controllen = sizeof control.room};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    REQUIRE(sendmsg(channel, &message, 0) == 1);
+}
+static int receive_fd(int channel) {
+    char byte;
+    int fd = -1;
+    struct iovec part = {&byte, 1};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.room,
+                             .msg_controllen = sizeof control.room};
+    REQUIRE(recvmsg(channel, &message, MSG_CMSG_CLOEXEC) == 1);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    REQUIRE(header && header->cmsg_type == SCM_RIGHTS);
+    memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return fd;
+}
+
+static int role_passed(int argc, char **argv) {
+    int fd = receive_fd(argc > 0 ? atoi(argv[0]) : -1);
+    for (;;) {
+        char buffer[1000];
+        ssize_t got = read(fd, buffer, sizeof buffer);
+        if (got <= 0)
+            return got == 0 ? 0 : 9;
+        write_all(fd, buffer, (size_t)got);
+    }
+}
+static void passed(int fd, bool unread) {
+    int channel[2];
+    char number[16];
+    NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel));
+    NEED(fcntl(channel[1], F_SETFD, 0));
+    NEED(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    snprintf(number, sizeof number, "%d", channel[1]);
+    pid_t child = spawn_role("passed", (char *[]){number, NULL});
+    NEED(close(channel[1]));
+    tell('s');
+    if (unread)
+        UNTIL(readable_bytes(fd) == 5000);
+    send_fd(channel[0], fd);
+    NEED(close(fd));
+    tell('g');
+    CHECK_EQ(wait_exit(child), 0, "the other process served to the end");
+}
+static void passed_peer(int fd) {
+    char byte;
+    await('s');
+    write_pattern(fd, 5000, 0, 1);
+    await('g');
+    read_pattern(fd, 5000, 0, 1);
+    for (uint32_t i = 0; i < 300; i++) {
+        write_pattern(fd, 700, 0, i);
+        read_pattern(fd, 700, 0, i);
+    }
+    NEED(shutdown(fd, SHUT_WR));
+    CHECK_EQ(read(fd, &byte, 1), 0, "all answered, then the end");
+}
+static void passed_on_here(int fd) { passed(fd, false); }
+static void passed_on_peer(int fd) { passed_peer(fd); }
+static void passed_unread_here(int fd) { passed(fd, true); }
+static void passed_unread_peer(int fd) { passed_peer(fd); }
+
+/* To itself, through a Unix socket: a copy like any other. */
+static void passed_to_itself(void) {
+    int ends[2], channel[2];
+    make_pair(ends);
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    write_pattern(ends[1], 100, 0, 1);
+    send_fd(channel[0], ends[0]);
+    NEED(close(ends[0]));
+    int fd = receive_fd(channel[1]);
+    read_pattern(fd, 100, 0, 1);
+    for (uint32_t i = 0; i < 100; i++) {
+        write_pattern(fd, 100, 0, i);
+        read_pattern(ends[1], 100, 0, i);
+        write_pattern(ends[1], 100, 0, i);
+        read_pattern(fd, 100, 0, i);
+    }
+    CHECK(true, "the stream goes on in the new descriptor");
+    NEED(close(fd));
+    char byte;
+    CHECK_EQ(read(ends[1], &byte, 1), 0, "which is the last");
+}
+
+static const struct role roles[] = {
+    {"serve", role_serve}, {"probe", role_probe}, {"passed", role_passed}};
+
+static const struct test_case cases[] = {
+    PAIR_OF_PROCESSES(fork_split),
+    PAIR_OF_PROCESSES(fork_server),
+    {"fork_early", fork_early_here, fork_early_peer, NULL, PROCESSES | COLD},
+    PAIR_OF_PROCESSES(fork_both_write),
+    PAIR_OF_PROCESSES(fork_both_read),
+    PAIR_OF_PROCESSES(fork_often),
+    PAIR_OF_PROCESSES(forked_reader_killed),
+    PAIR_OF_PROCESSES(epoll_crosses_fork),
+    PAIR_OF_PROCESSES(inetd_cat),
+    PAIR_OF_PROCESSES(inetd_stranger),
+    PAIR_OF_PROCESSES(inetd_late),
+    PAIR_OF_PROCESSES(exec_self),
+    PAIR_OF_PROCESSES(close_on_exec),
+    PAIR_OF_PROCESSES(children_on_the_side),
+    PAIR_OF_PROCESSES(daemonised),
+    PAIR_OF_PROCESSES(passed_on),
+    PAIR_OF_PROCESSES(passed_unread),
+    LONER(passed_to_itself),
+};
+
+int main(int argc, char **argv) {
+    set_roles(roles, COUNT(roles));
+    return run_cases(argc, argv, cases, COUNT(cases));
+}

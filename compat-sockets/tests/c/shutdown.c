@@ -1,0 +1,357 @@
+/* Ends: half-close, end of file after all data, resets, broken pipes, and dying peers. */
+#include "semantics.h"
+
+static void set_linger(int fd, int on, int seconds) {
+    struct linger linger = {on, seconds};
+    NEED(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+}
+
+/* ---- shutdown ---- */
+
+static void half_close_here(int fd) {
+    char byte;
+    write_pattern(fd, 300 * KIB, 0, 1);
+    CHECK_EQ(shutdown(fd, SHUT_WR), 0, "shut for writing");
+    count_signal(SIGPIPE, 0);
+    CHECK_FAILS(write(fd, "x", 1), EPIPE, "no more writing");
+    CHECK_EQ(signals_seen, 1, "with SIGPIPE");
+    CHECK_FAILS(send(fd, "x", 1, MSG_NOSIGNAL), EPIPE, "MSG_NOSIGNAL");
+    CHECK_EQ(signals_seen, 1, "without");
+    CHECK_EQ(shutdown(fd, SHUT_WR), 0, "shut again");
+    read_pattern(fd, 1 * MIB, 0, 2);
+    CHECK_EQ(read(fd, &byte, 1), 0, "the other direction goes on to its own end");
+    CHECK_EQ(read(fd, &byte, 1), 0, "which lasts");
+}
+static void half_close_peer(int fd) {
+    char byte;
+    CHECK_EQ(drain(fd, 0, 1), 300 * KIB, "all data, then end of file");
+    CHECK_EQ(read(fd, &byte, 1), 0, "which lasts");
+    write_pattern(fd, 1 * MIB, 0, 2);
+    CHECK_EQ(shutdown(fd, SHUT_WR), 0, "shut for writing");
+}
+
+static void shut_read_here(int fd) {
+    char buffer[16];
+    tell('s');
+    UNTIL(readable_bytes(fd) == 5);
+    CHECK_EQ(shutdown(fd, SHUT_RD), 0, "shut for reading");
+    CHECK_EQ(read(fd, buffer, 3), 3, "what is there can be read");
+    CHECK_EQ(read(fd, buffer, 16), 2, "all of it");
+    CHECK_EQ(read(fd, buffer, 16), 0, "then end of file at once");
+    CHECK_EQ(write(fd, "x", 1), 1, "writing goes on");
+    tell('q');
+}
+static void shut_read_peer(int fd) {
+    char byte;
+    await('s');
+    write_all(fd, "01234", 5);
+    CHECK_EQ(read(fd, &byte, 1), 1, "the peer can still write");
+    await('q');
+}
+
+static void shutdown_errors(void) {
+    int ends[2];
+    char byte;
+    make_pair(ends);
+    CHECK_FAILS(shutdown(ends[0], 7), EINVAL, "no such direction");
+    CHECK_FAILS(shutdown(999, SHUT_WR), EBADF, "no such descriptor");
+    CHECK_EQ(shutdown(ends[0], SHUT_RDWR), 0, "both directions");
+    CHECK_EQ(read(ends[0], &byte, 1), 0, "reads end of file");
+    CHECK_FAILS(send(ends[0], "x", 1, MSG_NOSIGNAL), EPIPE, "writes nowhere");
+    CHECK_EQ(read(ends[1], &byte, 1), 0, "the peer reads end of file");
+    NEED(close(ends[1]));
+    UNTIL(shutdown(ends[0], SHUT_RDWR) < 0);
+    CHECK_FAILS(shutdown(ends[0], SHUT_RDWR), ENOTCONN, "no connection left to shut");
+}
+
+/* ---- close ---- */
+
+static void data_before_end_here(int fd) {
+    CHECK_EQ(drain(fd, 0, 1), 3 * MIB, "all data, then end of file");
+}
+static void data_before_end_peer(int fd) {
+    write_pattern(fd, 3 * MIB, 0, 1);
+    CHECK_EQ(close(fd), 0, "closed at once");
+    CHECK_FAILS(write(fd, "x", 1), EBADF, "the number is free");
+    CHECK_FAILS(read(fd, NULL, 0), EBADF, "for reading too");
+    CHECK_FAILS(close(fd), EBADF, "closed twice");
+}
+
+/* Everything that calls accepted arrives, though the writer's process ends at once. */
+static void data_before_exit_here(int fd) {
+    CHECK_EQ(drain(fd, 0, 1), 100 * KIB, "all data, then end of file");
+}
+static void data_before_exit_peer(int fd) {
+    write_pattern(fd, 100 * KIB, 0, 1);
+    exit_peer();
+}
+
+static void full_then_close_here(int fd) {
+    await('f');
+    long long got = drain(fd, 0, 1);
+    CHECK(got > 0, "data, then end of file");
+    tell('t');
+    await('t');
+}
+static void full_then_close_peer(int fd) {
+    size_t sent = fill(fd, 0, 1);
+    CHECK(sent > 0, "filled");
+    CHECK_EQ(close(fd), 0, "closed while full");
+    tell('f');
+    await('t');
+    tell('t');
+}
+
+static void full_then_shutdown_here(int fd) {
+    await('f');
+    long long got = drain(fd, 0, 1);
+    uint64_t told = (uint64_t)got;
+    write_all(fd, &told, sizeof told);
+}
+static void full_then_shutdown_peer(int fd) {
+    size_t sent = fill(fd, 0, 1);
+    uint64_t told = 0;
+    CHECK_EQ(shutdown(fd, SHUT_WR), 0, "shut while full");
+    tell('f');
+    read_all(fd, &told, sizeof told);
+    CHECK(told == sent, "nothing lost");
+}
+
+/* Closing with unread data resets: the peer reads what it was sent, then ECONNRESET. */
+static void close_with_unread_here(int fd) {
+    tell('s');
+    UNTIL(readable_bytes(fd) == 10);
+    CHECK_EQ(close(fd), 0, "closed with ten bytes unread");
+    tell('c');
+}
+static void close_with_unread_peer(int fd) {
+    char buffer[16];
+    await('s');
+    write_all(fd, "0123456789", 10);
+    await('c');
+    CHECK_FAILS(read(fd, buffer, 16), ECONNRESET, "reset");
+    CHECK_EQ(read(fd, buffer, 16), 0, "then end of file");
+    CHECK_FAILS(send(fd, "x", 1, MSG_NOSIGNAL), EPIPE, "and a broken pipe");
+}
+
+static void data_then_reset_here(int fd) {
+    tell('s');
+    UNTIL(readable_bytes(fd) == 10);
+    write_pattern(fd, 1000, 0, 4);
+    CHECK_EQ(close(fd), 0, "sent 1000 bytes, closed with ten unread");
+    tell('c');
+}
+static void data_then_reset_peer(int fd) {
+    char buffer[16];
+    await('s');
+    write_all(fd, "0123456789", 10);
+    await('c');
+    read_pattern(fd, 1000, 0, 4);
+    CHECK_FAILS(read(fd, buffer, 16), ECONNRESET, "the data, then reset");
+    CHECK_EQ(read(fd, buffer, 16), 0, "then end of file");
+}
+
+static void linger_zero_here(int fd) {
+    set_linger(fd, 1, 0);
+    CHECK_EQ(close(fd), 0, "closed with SO_LINGER {1, 0}");
+    tell('c');
+}
+static void linger_zero_peer(int fd) {
+    char byte;
+    await('c');
+    CHECK_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNRESET, "SO_ERROR tells of the reset");
+    CHECK_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0, "once");
+    CHECK_EQ(read(fd, &byte, 1), 0, "then end of file");
+    CHECK_FAILS(send(fd, "x", 1, MSG_NOSIGNAL), EPIPE, "and a broken pipe");
+}
+
+static void linger_some_here(int fd) {
+    write_pattern(fd, 200 * KIB, 0, 1);
+    set_linger(fd, 1, 5);
+    CHECK_EQ(close(fd), 0, "closed with SO_LINGER {1, 5}");
+}
+static void linger_some_peer(int fd) { CHECK_EQ(drain(fd, 0, 1), 200 * KIB, "all data, then end of file"); }
+
+/* After the peer has closed: one write goes, the next finds the pipe broken. */
+static void write_to_closed_here(int fd) {
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "the peer closed");
+    count_signal(SIGPIPE, 0);
+    CHECK_EQ(write(fd, "x", 1), 1, "the first write is taken");
+    struct pollfd wait = {.fd = fd};
+    UNTIL(poll(&wait, 1, 0) == 1 && (wait.revents & POLLHUP));
+    CHECK_FAILS(write(fd, "x", 1), EPIPE, "the second is not");
+    CHECK_EQ(signals_seen, 1, "with SIGPIPE");
+    struct iovec part = {"xy", 2};
+    CHECK_FAILS(writev(fd, &part, 1), EPIPE, "nor by writev");
+    CHECK_EQ(signals_seen, 2, "with SIGPIPE");
+    CHECK_FAILS(send(fd, "x", 1, MSG_NOSIGNAL), EPIPE, "nor by send");
+    CHECK_EQ(signals_seen, 2, "MSG_NOSIGNAL: without");
+    signal(SIGPIPE, SIG_IGN);
+    CHECK_FAILS(write(fd, "x", 1), EPIPE, "ignored");
+    CHECK_EQ(read(fd, &byte, 1), 0, "and still end of file");
+}
+static void write_to_closed_peer(int fd) { NEED(close(fd)); }
+
+/* ---- a peer that dies ---- */
+
+static void wait_forever(void) {
+    for (;;)
+        pause();
+}
+
+static void exits_while_we_read_here(int fd) {
+    char byte;
+    tell('x');
+    CHECK_EQ(read(fd, &byte, 1), 0, "end of file");
+}
+static void exits_while_we_read_peer(int fd) {
+    (void)fd;
+    await('x');
+    exit_peer();
+}
+
+static void *kill_when_asleep(void *argument) {
+    until_asleep(*(pid_t *)argument);
+    NEED(kill(peer_pid(), SIGKILL));
+    return NULL;
+}
+static pthread_t killer;
+static pid_t victim_waits;
+static void kill_peer_when_we_sleep(void) {
+    victim_waits = (pid_t)syscall(SYS_gettid);
+    peer_will_be_killed();
+    helper_start(&killer, kill_when_asleep, &victim_waits);
+}
+
+static void killed_while_we_read_here(int fd) {
+    char byte;
+    await('r');
+    kill_peer_when_we_sleep();
+    CHECK_EQ(read(fd, &byte, 1), 0, "end of file");
+    pthread_join(killer, NULL);
+    CHECK_EQ(read(fd, &byte, 1), 0, "for good");
+}
+static void killed_while_we_read_peer(int fd) {
+    (void)fd;
+    tell('r');
+    wait_forever();
+}
+
+static void killed_after_sending_here(int fd) {
+    await('r');
+    peer_will_be_killed();
+    NEED(kill(peer_pid(), SIGKILL));
+    CHECK_EQ(drain(fd, 0, 1), 100 * KIB, "all it sent, then end of file");
+}
+static void killed_after_sending_peer(int fd) {
+    write_pattern(fd, 100 * KIB, 0, 1);
+    tell('r');
+    wait_forever();
+}
+
+static void killed_with_unread_here(int fd) {
+    char byte;
+    write_all(fd, "0123456789", 10);
+    await('r');
+    kill_peer_when_we_sleep();
+    CHECK_FAILS(read(fd, &byte, 1), ECONNRESET, "reset, since it had not read all");
+    pthread_join(killer, NULL);
+}
+static void killed_with_unread_peer(int fd) {
+    UNTIL(readable_bytes(fd) == 10);
+    tell('r');
+    wait_forever();
+}
+
+static void killed_while_we_write_here(int fd) {
+    static char buffer[64 * KIB];
+    await('r');
+    count_signal(SIGPIPE, 0);
+    kill_peer_when_we_sleep();
+    while (write(fd, buffer, sizeof buffer) > 0)
+        ;
+    int error = errno;
+    CHECK_EQ(error, ECONNRESET, "a blocked write ends with the reset");
+    CHECK_FAILS(write(fd, buffer, 1), EPIPE, "then a broken pipe");
+    CHECK_EQ(signals_seen, 1, "with SIGPIPE");
+    pthread_join(killer, NULL);
+}
+static void killed_while_we_write_peer(int fd) {
+    (void)fd;
+    tell('r');
+    wait_forever();
+}
+
+static void killed_while_we_wait_here(int fd) {
+    char byte;
+    int epoll = (int)NEED(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
+    NEED(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+    await('r');
+    kill_peer_when_we_sleep();
+    CHECK_EQ(epoll_wait(epoll, &event, 1, -1), 1, "epoll_wait wakes");
+    CHECK_EQ(event.events, EPOLLIN | EPOLLRDHUP, "for the end");
+    CHECK_EQ(read(fd, &byte, 1), 0, "of file");
+    pthread_join(killer, NULL);
+}
+static void killed_while_we_wait_peer(int fd) {
+    (void)fd;
+    tell('r');
+    wait_forever();
+}
+
+static void killed_while_full_here(int fd) {
+    await('r');
+    size_t sent;
+    struct pollfd wait = {.fd = fd, .events = POLLOUT};
+    do
+        sent = fill(fd, 0, 1);
+    while (sent > 0 && poll(&wait, 1, 20));
+    kill_peer_when_we_sleep();
+    CHECK_EQ(poll(&wait, 1, -1), 1, "poll for writing wakes");
+    CHECK_EQ(wait.revents & (POLLERR | POLLHUP), POLLERR | POLLHUP, "for the reset");
+    CHECK_FAILS(send(fd, "x", 1, MSG_NOSIGNAL), ECONNRESET, "which the next call tells");
+    pthread_join(killer, NULL);
+}
+static void killed_while_full_peer(int fd) {
+    (void)fd;
+    tell('r');
+    wait_forever();
+}
+
+/* Killed in the middle of a stream: what arrives is the beginning of what was sent. */
+static void killed_in_a_stream_here(int fd) {
+    read_pattern(fd, 2 * MIB, 0, 1);
+    peer_will_be_killed();
+    NEED(kill(peer_pid(), SIGKILL));
+    CHECK(drain(fd, 2 * MIB, 1) >= 0, "right to the last byte, then end of file");
+}
+static void killed_in_a_stream_peer(int fd) {
+    for (uint64_t at = 0;; at += 10000)
+        write_pattern(fd, 10000, at, 1);
+}
+
+static const struct test_case cases[] = {
+    PAIR(half_close),
+    PAIR(shut_read),
+    LONER(shutdown_errors),
+    PAIR(data_before_end),
+    PAIR_OF_PROCESSES(data_before_exit),
+    PAIR(full_then_close),
+    PAIR(full_then_shutdown),
+    PAIR(close_with_unread),
+    PAIR(data_then_reset),
+    PAIR(linger_zero),
+    PAIR(linger_some),
+    PAIR(write_to_closed),
+    PAIR_OF_PROCESSES(exits_while_we_read),
+    PAIR_OF_PROCESSES(killed_while_we_read),
+    PAIR_OF_PROCESSES(killed_after_sending),
+    PAIR_OF_PROCESSES(killed_with_unread),
+    PAIR_OF_PROCESSES(killed_while_we_write),
+    PAIR_OF_PROCESSES(killed_while_we_wait),
+    PAIR_OF_PROCESSES(killed_while_full),
+    PAIR_OF_PROCESSES(killed_in_a_stream),
+};
+MAIN(cases)

@@ -1,0 +1,32 @@
+"""iperf3 in both directions: bulk by non-blocking writes and select, and a control connection
+that is idle meanwhile."""
+
+import json
+
+import harness
+
+UPGRADES = True
+
+
+def exercise(run):
+    port = harness.free_port()
+    server = run.start("server", ["iperf3", "-s", "-B", "127.0.0.1", "-p", port])
+    run.wait_for_port(port, server)
+    result = harness.Result()
+
+    def measure(name, *options):
+        seconds = 3 if run.leg.measured else 1
+        report = json.loads(run.run(
+            "client", ["iperf3", "-c", "127.0.0.1", "-p", port, "-J", "-t", seconds, *options]))
+        if "error" in report:
+            raise harness.Failure(f"iperf3 {name}: {report['error']}")
+        sent = report["end"]["sum_sent"]["bytes"]
+        received = report["end"]["sum_received"]["bytes"]
+        if not 0 < received <= sent:
+            raise harness.Failure(f"iperf3 {name}: {sent} bytes sent, {received} received")
+        result.rates[name] = (report["end"]["sum_received"]["bits_per_second"] / 1e6, "Mbit/s")
+
+    measure("client to server")
+    measure("server to client (-R)", "-R")
+    measure("4 streams (-P 4)", "-P", "4")
+    return result

@@ -1,0 +1,94 @@
+"""redis-server with redis-cli and redis-benchmark: an epoll loop that sets its descriptors
+non-blocking after accept, forks to save, and clients that block (redis-cli) or run an epoll
+loop of their own (redis-benchmark)."""
+
+import csv
+import hashlib
+import io
+import random
+
+import harness
+
+UPGRADES = True
+
+# Around sizes where buffers of the program, the socket and the ring end.
+VALUE_LENGTHS = (1, 2, 16, 1000, 4095, 4096, 4097, 16384, 65535, 65536, 65537, 300_000)
+
+
+def command(*words):
+    """A command in the protocol of redis."""
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+
+
+def exercise(run):
+    port = harness.free_port()
+    server = run.start(
+        "server",
+        ["redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+         "--dir", run.directory, "--daemonize", "no", "--enable-debug-command", "yes"],
+    )
+    run.wait_for_port(port, server)
+    result = harness.Result()
+
+    def cli(*words, stdin=b""):
+        return run.run("client", ["redis-cli", "-h", "127.0.0.1", "-p", port, *words], stdin)
+
+    def same(what, actual, expected):
+        digests = [hashlib.sha256(data).hexdigest() for data in (actual, expected)]
+        if digests[0] != digests[1]:
+            raise harness.Failure(
+                f"{what}: {len(actual)} bytes, sha256 {digests[0]}; "
+                f"expected {len(expected)} bytes, sha256 {digests[1]}"
+            )
+        result.answers[what] = digests[0]
+
+    # One large value, every byte value in it, there and back.
+    random.seed(2)
+    big = random.randbytes(8 << 20)
+    same("set of 8 MiB", cli("-x", "set", "big", stdin=big), b"OK\n")
+    same("get of 8 MiB", cli("--raw", "get", "big"), big + b"\n")
+
+    # Many values in one pipelined connection, then read back one by one over another, which
+    # goes on across a fork of the server (BGSAVE).
+    values = {f"key:{i}": random.randbytes(VALUE_LENGTHS[i % len(VALUE_LENGTHS)]) for i in range(600)}
+    answer = cli("--pipe", stdin=b"".join(command("set", key, value) for key, value in values.items()))
+    if b"errors: 0, replies: 600" not in answer:
+        raise harness.Failure(f"redis-cli --pipe says {answer.decode(errors='replace')}")
+    keys = list(values)
+    asked = "".join(f"get {key}\n" for key in keys[:300])
+    asked += "bgsave\n" + "".join(f"get {key}\n" for key in keys[300:])
+    expected = b"".join(values[key] + b"\n" for key in keys[:300])
+    expected += b"Background saving started\n" + b"".join(values[key] + b"\n" for key in keys[300:])
+    same("600 values across a fork", cli("--raw", stdin=asked.encode()), expected)
+    run.wait_until(
+        lambda: b"rdb_bgsave_in_progress:0" in cli("info", "persistence"), "saved in the background"
+    )
+    same("number of keys", cli("dbsize"), b"601\n")
+    # The server's own digest over all it holds.
+    result.answers["digest of the data set"] = cli("debug", "digest").decode()
+
+    # Somebody waits in one connection for what another sends (both sides asleep meanwhile).
+    waiting = run.start("client", ["redis-cli", "-h", "127.0.0.1", "-p", port, "blpop", "list", "0"])
+    run.wait_until(lambda: b"blocked_clients:1" in cli("info", "clients"), "blocked in BLPOP")
+    same("rpush", cli("rpush", "list", "element"), b"1\n")
+    run.expect_exit(waiting)
+
+    def benchmark(clients, requests, pipeline=1):
+        rows = csv.reader(io.StringIO(run.run("client", [
+            "redis-benchmark", "-h", "127.0.0.1", "-p", port, "-t", "set,get", "--csv",
+            "-c", clients, "-n", requests, "-P", pipeline]).decode()))
+        for test, rate, *_ in rows:
+            if test != "test":
+                name = f"{test} -c {clients}" + (f" -P {pipeline}" if pipeline > 1 else "")
+                result.rates[name] = (float(rate), "requests/s")
+
+    scale = 1 if run.leg.measured else 0.1
+    benchmark(1, int(30_000 * scale))
+    benchmark(50, int(100_000 * scale))
+    benchmark(1, int(200_000 * scale), pipeline=16)
+    benchmark(50, int(400_000 * scale), pipeline=16)
+
+    run.run("client", ["redis-cli", "-h", "127.0.0.1", "-p", port, "shutdown", "nosave"])
+    run.expect_exit(server)
+    return result
