@@ -294,4 +294,28 @@ mod loom_tests {
             teller.join().unwrap();
         });
     }
+
+    /// The mistake that step 2 exists to prevent: no look between ticket and sleep. The sleep itself
+    /// is left out, for a deadlock could not be expected by a test.
+    #[test]
+    #[should_panic(expected = "asleep, and nobody rang")]
+    fn loom_without_the_second_look_a_wake_up_is_lost() {
+        model(|| {
+            let world = world();
+            let peer = world.clone();
+            let sender = thread::spawn(move || {
+                let ringer = Ringer::new(peer.armed);
+                peer.news[0].store(1, Ordering::Release);
+                if ringer.must_ring() {
+                    peer.bell.ring();
+                }
+            });
+            let slept = world.news[0].load(Ordering::Acquire) == 0;
+            if slept {
+                std::mem::forget(world.hub.prepare());
+            }
+            sender.join().unwrap();
+            assert!(!slept || *world.bell.rung.lock(), "asleep, and nobody rang");
+        });
+    }
 }
