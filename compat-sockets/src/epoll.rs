@@ -172,7 +172,7 @@ pub(crate) fn created(fd: i32) {
         if set.refs.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             set.with(|members| *members = Members::default());
             set.hot_count.store(0, Ordering::Relaxed);
-            set.spin_ns.store(settings::spin_ns(), Ordering::Relaxed);
+            set.spin_ns.store(u32::MAX, Ordering::Relaxed);
             fd_table::track_epoll(fd, number);
             return;
         }
@@ -338,7 +338,7 @@ impl Members {
         let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return };
         link.sock.cold.store(1, Ordering::SeqCst);
         bell::arm(&link.mine().armed_data());
-        let news = link.looks_readable();
+        let news = link.looks_readable(fd);
         link.leave();
         if news && let Some(record) = self.records.get_mut(&fd) {
             record.hot = true;
@@ -463,7 +463,7 @@ impl Hot {
     #[inline]
     fn ready(&self) -> u32 {
         let mut ready = 0;
-        if self.events & IN != 0 && self.link.looks_readable() {
+        if self.events & IN != 0 && self.link.looks_readable(self.fd) {
             let edge = self.events & EDGE != 0;
             if !edge || self.position() != self.reported {
                 ready |= self.events & IN;
@@ -887,7 +887,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
     if events & IN != 0 {
         match readiness(&link, fd) {
             Readiness::NotReady => events &= !IN,
-            Readiness::Ready => in_ring = link.looks_readable(),
+            Readiness::Ready => in_ring = link.looks_readable(fd),
             Readiness::Kernel => {}
         }
         events &= record.events | !IN;

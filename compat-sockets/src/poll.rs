@@ -53,6 +53,7 @@ pub(crate) fn concerns(fds: impl Iterator<Item = i32>) -> bool {
 /// One descriptor of the call.
 struct Item {
     link: Link,
+    fd: i32,
     index: usize,
 }
 
@@ -75,7 +76,7 @@ pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const
     let mut items: Vec<Item> = Vec::new();
     for (index, entry) in fds.iter().enumerate() {
         if let Some(link) = fd_table::sock(entry.fd).and_then(|sock| sock.enter(entry.fd)) {
-            items.push(Item { link, index });
+            items.push(Item { link, fd: entry.fd, index });
         }
     }
     // SAFETY: passed on.
@@ -98,7 +99,7 @@ fn is_full(item: &Item, events: i16) -> bool {
 
 /// Whether the rings alone give an event for the item.
 fn ring_ready(item: &Item, events: i16) -> bool {
-    (events & IN != 0 && item.link.looks_readable())
+    (events & IN != 0 && item.link.looks_readable(item.fd))
         || (events & OUT != 0
             && item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING
             && item.link.looks_writable())
@@ -227,7 +228,7 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
         if events & IN != 0 && readiness(&item.link, entry.fd) == Readiness::NotReady {
             events &= !IN;
         }
-        if item.link.looks_readable() {
+        if item.link.looks_readable(item.fd) {
             events |= IN;
         }
         if item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING {

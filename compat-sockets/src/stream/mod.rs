@@ -15,6 +15,7 @@ use crate::segment::{Direction, SideWords};
 use crate::side::{rx, tx};
 use vmmc::sync::{AtomicU64, Ordering};
 use vmmc::word::{MappedU64, Word};
+use vmmc_ring::switch::Standing;
 use vmmc_ring::{Consumer, Producer, ViewBytes};
 
 /// Bit of `Side::shut`: no more receiving.
@@ -99,9 +100,16 @@ impl Link {
     }
 
     /// Whether there may be something to receive that the kernel does not know of: for pollers,
-    /// without the lock.
+    /// without the lock. A switch that nobody has acted on yet is acted on here.
     #[inline]
-    pub(crate) fn looks_readable(&self) -> bool {
+    pub(crate) fn looks_readable(&self, fd: i32) -> bool {
+        if self.side.rx_state.load(Ordering::Relaxed) == rx::TCP {
+            if self.rx().switch().standing() == Standing::Tcp || self.side.rx_lock.lock().is_err() {
+                return false;
+            }
+            recv::source(self, fd);
+            self.side.rx_lock.unlock();
+        }
         match self.side.rx_state.load(Ordering::Relaxed) {
             rx::RING => {
                 self.side.rx_left.load(Ordering::Relaxed) == 0

@@ -154,12 +154,12 @@ pub(super) fn is_eager(link: &Link) -> bool {
 /// After a short read: arms if that is our duty. True when more has come meanwhile, which must
 /// be read too, because no doorbell will tell of it.
 #[inline]
-fn settle(link: &Link) -> bool {
+fn settle(link: &Link, fd: i32) -> bool {
     if !is_eager(link) || link.side.rx_state.load(Ordering::Relaxed) != rx::RING {
         return false;
     }
     bell::arm(&link.mine().armed_data());
-    link.looks_readable()
+    link.looks_readable(fd)
 }
 
 /// What one look under the lock gave.
@@ -197,7 +197,7 @@ pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
                     bells::after_space(link, fd);
                 }
                 done += len;
-                if (all && done < wanted) || (!peek && done < wanted && settle(link)) {
+                if (all && done < wanted) || (!peek && done < wanted && settle(link, fd)) {
                     continue;
                 }
                 break Outcome::Done(done);
@@ -379,7 +379,7 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
             } else {
                 match bells::drain(link, fd) {
                     _ if link.consumer().looks_readable() => Readiness::Ready,
-                    Drained::Empty => Readiness::NotReady,
+                    Drained::Empty => at_end(link, fd),
                     Drained::End => Readiness::Ready,
                     Drained::Failed(errno) => {
                         link.side.rx_error.store(errno as u32, Ordering::Relaxed);
@@ -391,6 +391,19 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     };
     link.side.rx_lock.unlock();
     answer
+}
+
+/// No doorbell is left: did the kernel mean the end?
+fn at_end(link: &Link, fd: i32) -> Readiness {
+    match crate::raw::peek_one(fd) {
+        Ok(0) => Readiness::Ready,
+        // A doorbell that came just now: seen at the next look.
+        Ok(_) | Err(libc::EAGAIN | libc::EINTR) => Readiness::NotReady,
+        Err(errno) => {
+            link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+            Readiness::Ready
+        }
+    }
 }
 
 /// Answer of [`readiness`].
