@@ -1,6 +1,6 @@
 //! The loop: what is ready, whose it is, how much of it is done now.
 //!
-//! Each wake-up handles at most [`EVENTS`] sources and at most [`PACKETS`] packets of one client;
+//! Each wake-up handles at most `EVENTS` sources and at most `PACKETS` packets of one client;
 //! the rest is still ready next time (level-triggered), after everybody else had a turn.
 //!
 //! A client is never removed in the middle of something: it is *doomed*, and removed at the end of the round.
@@ -604,7 +604,7 @@ impl Broker {
             self.quotas.give(uid, QuotaKind::Clients, 1);
         }
         for (_, pending) in client.pending.drain() {
-            self.registry.stop_waiting(&pending.name, pending.place);
+            self.registry.stop_waiting(&pending.queue(), pending.place);
             if let Some(key) = pending.timer {
                 self.timers.cancel(key);
             }

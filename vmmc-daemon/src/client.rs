@@ -1,6 +1,7 @@
 //! One connection: who is at the other end, what it owns, what waits to be sent to it.
 
 use crate::policy::Caller;
+use crate::registry::WaitFor;
 use crate::timers::TimerKey;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -119,6 +120,13 @@ pub(crate) struct Pending {
     /// Its place in the name's queue.
     pub(crate) place: u64,
     pub(crate) timer: Option<TimerKey>,
+}
+
+impl Pending {
+    /// The queue it waits in.
+    pub(crate) fn queue(&self) -> WaitFor {
+        WaitFor { name: self.name.clone(), process: self.process, restore: self.restore.is_some() }
+    }
 }
 
 /// One connection.

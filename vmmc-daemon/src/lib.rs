@@ -16,6 +16,7 @@
 //! | `client` | one connection: identity, queues, what it owns |
 //! | `requests` | what each request does |
 //! | `receive` | taking packets, and suspicious descriptors |
+//! | [`descriptors`] | living within the limit of open files |
 //! | `registry` | exports, names, waiting imports |
 //! | `links` | granted imports |
 //! | [`policy`] | who may do what, and how much of it |
@@ -25,9 +26,29 @@
 //! | [`resume`] | what happens after a crash of the broker |
 //! | [`failpoint`] | named points at which tests kill it |
 
+//!
+//! # Embedding
+//! The program `vmmcd` adds arguments, detaching and the service manager's protocol; a test or a launcher can
+//! run the broker in a thread of its own:
+//!
+//! ```
+//! use vmmc_daemon::{Broker, Ending, Options, listener::Listener};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let listener = Listener::bind(&dir.path().join("vmmcd.sock"))?;
+//! let (stop, stopper) = rustix::pipe::pipe()?;
+//! let broker = Broker::new(listener, Options::default(), Some(stop.into()))?;
+//! let thread = std::thread::spawn(move || broker.run());
+//! // ... clients connect ...
+//! rustix::io::write(&stopper, b"!")?;
+//! assert_eq!(thread.join().unwrap()?, Ending::Stopped);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
 pub mod broker;
 mod client;
 mod counters;
+pub mod descriptors;
 pub mod failpoint;
 pub mod handover;
 mod links;

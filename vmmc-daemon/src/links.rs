@@ -18,14 +18,17 @@ pub(crate) struct Link {
     /// The importer has been told that the exporter is ready: it is told once, however often the
     /// exporter says so.
     pub(crate) ready: bool,
-    /// Kept to read the importer's statistics, which the daemon trusts for nothing.
-    pub(crate) segment: Arc<Fd>,
+    /// Kept to read the importer's statistics, which the daemon trusts for nothing; not kept when
+    /// descriptors are scarce.
+    pub(crate) segment: Option<Arc<Fd>>,
 }
 
 impl Link {
     /// Transfers and bytes by the importer's own count.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (read_u64(&self.segment, link::SENDS as u64), read_u64(&self.segment, link::BYTES as u64))
+        self.segment.as_ref().map_or((0, 0), |segment| {
+            (read_u64(segment, link::SENDS as u64), read_u64(segment, link::BYTES as u64))
+        })
     }
 }
 

@@ -170,12 +170,6 @@ impl Listener {
     }
 }
 
-pub(crate) fn random_u32() -> u32 {
-    let mut bytes = [0u8; 4];
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u32::from_ne_bytes(bytes)
-}
-
 /// The socket's directory must not let others replace the socket. A missing one is made, for
 /// its owner alone.
 fn check_directory(dir: &Path) -> Result<(), ListenError> {

@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{ListenError, Listener};
 use vmmc_daemon::policy::{Limits, PairUsers};
-use vmmc_daemon::{Broker, Ending, Options, failpoint, notify, signals, wakecost};
+use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, notify, signals, wakecost};
 
 /// Broker of protected memory mappings: makes them between the processes of this machine, and
 /// destroys them. One per user, started by the first program that needs it, or one per machine, by
@@ -204,7 +204,7 @@ struct Started {
 /// Gets a socket; `None` when there is nothing to do.
 fn start(arguments: &Arguments) -> Result<Option<Started>, String> {
     let stop = signals::termination().map_err(|error| format!("signalfd: {error}"))?;
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     Ok(find_source(arguments)?.map(|source| Started { source, stop }))
 }
 
@@ -294,20 +294,6 @@ fn listen(path: &Path, patient: bool, other_will_do: bool) -> Result<Option<List
             }
             Err(error) => return Err(error.to_string()),
         }
-    }
-}
-
-/// Every export and link costs a descriptor.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    const ENOUGH: u64 = 1 << 18;
-    let limit = getrlimit(Resource::Nofile);
-    let hard = limit.maximum.unwrap_or(ENOUGH);
-    // Root may raise the hard limit as well.
-    let more = hard.max(ENOUGH);
-    let raised = Rlimit { current: Some(more), maximum: Some(more) };
-    if setrlimit(Resource::Nofile, raised).is_err() {
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) });
     }
 }
 

@@ -15,6 +15,7 @@
 use crate::broker::{Broker, Fault};
 use crate::client::{Client, OutFd};
 use crate::counters::Counter;
+use crate::descriptors;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::read_u64;
 use crate::receive::Suspect;
@@ -408,5 +409,6 @@ fn make_segment(shape: &StreamShape, ring_len: u32) -> rustix::io::Result<Fd> {
     let len = u64::from(shape.control_len) + 2 * u64::from(ring_len);
     let segment = memfd::create("vmmc-stream", len)?;
     memfd::seal(&segment)?;
+    descriptors::enough(&segment).map_err(|_| rustix::io::Errno::MFILE)?;
     Ok(segment)
 }

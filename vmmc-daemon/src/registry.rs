@@ -23,14 +23,24 @@ pub(crate) struct Export {
     pub(crate) links: HashSet<LinkId>,
 }
 
+/// What an import waits for; there is one queue for each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WaitFor {
+    pub(crate) name: Name,
+    /// Exported by this process, or any.
+    pub(crate) process: Option<u32>,
+    /// Announced again after a crash.
+    pub(crate) restore: bool,
+}
+
 /// All exports. A text is unique on the node; a number in one process (V7), and so has a table by process
-/// id. Waiting imports of one name are kept in the order they came.
+/// id. Waiting imports are kept in the order they came.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     pub(crate) exports: HashMap<ExportId, Export>,
     texts: HashMap<String, ExportId>,
     numbers: HashMap<(u32, u32), ExportId>,
-    waiting: HashMap<Name, BTreeMap<u64, (ClientId, RequestId)>>,
+    waiting: HashMap<WaitFor, BTreeMap<u64, (ClientId, RequestId)>>,
     next_wait: u64,
 }
 
@@ -66,25 +76,40 @@ impl Registry {
         };
     }
 
-    /// Puts an import in the queue of its name. The number returned names its place.
-    pub(crate) fn wait(&mut self, name: &Name, client: ClientId, request: RequestId) -> u64 {
+    /// Puts an import in its queue. The number returned names its place there.
+    pub(crate) fn wait(&mut self, queue: WaitFor, client: ClientId, request: RequestId) -> u64 {
         self.next_wait += 1;
-        self.waiting.entry(name.clone()).or_default().insert(self.next_wait, (client, request));
+        self.waiting.entry(queue).or_default().insert(self.next_wait, (client, request));
         self.next_wait
     }
 
-    /// Takes an import out of the queue of its name.
-    pub(crate) fn stop_waiting(&mut self, name: &Name, place: u64) {
-        if let Some(queue) = self.waiting.get_mut(name) {
-            queue.remove(&place);
-            if queue.is_empty() {
-                self.waiting.remove(name);
+    /// Takes an import out of its queue.
+    pub(crate) fn stop_waiting(&mut self, queue: &WaitFor, place: u64) {
+        if let Some(waiting) = self.waiting.get_mut(queue) {
+            waiting.remove(&place);
+            if waiting.is_empty() {
+                self.waiting.remove(queue);
             }
         }
     }
 
-    /// Who waits for a name, first come first.
-    pub(crate) fn waiters(&self, name: &Name) -> Vec<(ClientId, RequestId)> {
-        self.waiting.get(name).map(|queue| queue.values().copied().collect()).unwrap_or_default()
+    /// Who waits for an export that has just come, of that process: first come first. Each of them gets
+    /// its answer now, so nobody pays twice for one that waits.
+    pub(crate) fn waiters(
+        &self,
+        name: &Name,
+        pid: u32,
+        restored: bool,
+    ) -> Vec<(ClientId, RequestId)> {
+        let mut found = BTreeMap::new();
+        for process in [None, Some(pid)] {
+            for restore in [false, true] {
+                let queue = WaitFor { name: name.clone(), process, restore };
+                if let Some(waiting) = self.waiting.get(&queue).filter(|_| restored || !restore) {
+                    found.extend(waiting);
+                }
+            }
+        }
+        found.into_values().collect()
     }
 }

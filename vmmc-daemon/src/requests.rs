@@ -6,11 +6,12 @@ use crate::client::{
     Attached, Client, Introduced, MAX_QUEUED_FOR_LINKS, OutFd, Pending, Stage, reopen_doorbell,
 };
 use crate::counters::Counter;
+use crate::descriptors::{self, plenty};
 use crate::failpoint::{Failpoint, hit};
 use crate::links::Link;
 use crate::policy::{Entry, granted};
 use crate::receive::{Fds, Suspect};
-use crate::registry::Export;
+use crate::registry::{Export, WaitFor};
 use crate::resume;
 use crate::timers::Timer;
 use rustix::fs::{OFlags, SealFlags};
@@ -221,11 +222,11 @@ impl Broker {
             Role::Process | Role::Sockets => Some(attach(fds)?),
         };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
+        let session = Token(random_bytes()?);
         if hello.role != Role::Tool {
             self.quotas.take(peer.uid, QuotaKind::Clients, 1)?;
             self.counters.add(Counter::Clients);
         }
-        let session = Token(random_bytes());
         let mut program = hello.program.clone();
         program.truncate((0..=PROGRAM_MAX).rfind(|&at| program.is_char_boundary(at)).unwrap_or(0));
         let introduced = Introduced { role: hello.role, program, session, attached };
@@ -318,11 +319,12 @@ impl Broker {
     /// Answers an export that has just been made, then serves those who waited for it.
     fn exported(&mut self, id: ClientId, request: RequestId, export: ExportId) {
         self.send(id, &Event::Exported { request, export }, Vec::new());
-        let Some(name) = self.registry.exports.get(&export).map(|export| export.name.clone())
-        else {
-            return;
+        let Some(pid) = self.caller(id).map(|client| client.peer.pid) else { return };
+        let waiters = match self.registry.exports.get(&export) {
+            Some(known) => self.registry.waiters(&known.name, pid, known.restored),
+            None => return,
         };
-        for (client, request) in self.registry.waiters(&name) {
+        for (client, request) in waiters {
             self.try_pending(client, request);
         }
     }
@@ -383,7 +385,8 @@ impl Broker {
             Some(_) => timeout_ms.max(resume::GRACE.as_millis() as u32),
             None => timeout_ms,
         };
-        let place = self.registry.wait(&name, id, request);
+        let queue = WaitFor { name: name.clone(), process, restore: restore.is_some() };
+        let place = self.registry.wait(queue, id, request);
         let timer = (timeout_ms != u32::MAX && timeout_ms != 0).then(|| {
             let due = now + Duration::from_millis(u64::from(timeout_ms));
             self.timers.add(due, Timer::Import(id, request))
@@ -432,7 +435,7 @@ impl Broker {
         let client = self.clients.get_mut(&id)?;
         let pending = client.pending.remove(&request)?;
         let uid = client.peer.uid;
-        self.registry.stop_waiting(&pending.name, pending.place);
+        self.registry.stop_waiting(&pending.queue(), pending.place);
         if let Some(key) = pending.timer {
             self.timers.cancel(key);
         }
@@ -545,7 +548,7 @@ impl Broker {
                 importer_uid: importer_peer.uid,
                 exporter: exporter_peer.client,
                 rights,
-                segment: pending.segment,
+                segment: Some(pending.segment).filter(|segment| plenty(segment)),
                 ready: false,
             },
         );
@@ -592,7 +595,9 @@ fn segment_of(passed: Option<Suspect>, len: u64) -> Result<Fd, Refusal> {
     if access_mode(fd) != OFlags::RDWR {
         return Err(bad_segment("the descriptor is not open for reading and writing"));
     }
-    passed.keep().ok_or_else(missing)
+    let fd = passed.keep().ok_or_else(missing)?;
+    descriptors::enough(&fd)?;
+    Ok(fd)
 }
 
 fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
@@ -630,14 +635,16 @@ fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
         return Err(bad_segment("doorbell: not the write end of a pipe"));
     }
     let doorbell = passed.keep().ok_or_else(no_doorbell)?;
+    descriptors::enough(&doorbell)?;
     reopen_doorbell(&doorbell)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the doorbell", errno) })?;
     Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell) })
 }
 
-fn random_bytes<const N: usize>() -> [u8; N] {
+fn random_bytes<const N: usize>() -> Result<[u8; N], Refusal> {
     let mut bytes = [0u8; N];
-    // Up to 256 bytes come whole or not at all.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    bytes
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(len) if len == N => Ok(bytes),
+        _ => Err(Refusal::Internal { why: "get random bytes".to_owned() }),
+    }
 }

@@ -122,7 +122,7 @@ fn more_descriptors_than_any_message_has_end_the_client_and_are_all_closed() {
     let daemon = Daemon::start();
     let mut witness = Client::connect(&daemon.path);
     daemon.snapshot();
-    let before = settled(&daemon);
+    let before = daemon.settled_descriptors();
     let socket = raw(&daemon.path);
     let segment = link_segment();
     let many = vec![segment.as_fd(); 200];
@@ -135,14 +135,6 @@ fn more_descriptors_than_any_message_has_end_the_client_and_are_all_closed() {
     wait_for_end(&socket);
     eventually("all are closed", || (daemon.descriptors() == before).then_some(()));
     witness.assert_silent();
-}
-
-fn settled(daemon: &Daemon) -> usize {
-    eventually("descriptors settle", || {
-        let before = daemon.descriptors();
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        (daemon.descriptors() == before).then_some(before)
-    })
 }
 
 #[test]
@@ -165,34 +157,54 @@ fn a_request_number_in_use_by_a_waiting_import_is_a_fault() {
     assert!(client.is_cut_off());
 }
 
-/// A client that leaves its events unread is cut off at the bound, and its peers are told.
+/// Importers cannot get an exporter cut off that is stopped for a while: they are refused.
 #[test]
-fn a_client_that_does_not_read_is_cut_off() {
+fn an_exporter_that_does_not_read_gets_no_more_links_and_is_not_cut_off() {
     let daemon = Daemon::start();
     let mut deaf = Client::connect(&daemon.path);
-    deaf.export("x");
+    let (export, _memory) = deaf.export("x");
     let mut busy = Client::connect(&daemon.path);
     let segment = link_segment();
-    let mut count = 0u32;
+    let mut opened = Vec::new();
     let reason = loop {
         // Each link is an event for the exporter, and so is its end.
         let sent = busy.send_import(Import::of("x"), Some(&segment));
-        let mut incoming = busy.receive();
-        match incoming.event {
-            Event::Imported { request, link, .. } if request == sent => {
-                while incoming.fds.take().is_some() {}
-                busy.send(&Request::CloseLink { link }, &[]);
+        match busy.receive_imported(sent) {
+            Ok(imported) => {
+                busy.send(&Request::CloseLink { link: imported.link }, &[]);
+                opened.push(imported.link);
             }
-            Event::Refused { refusal, .. } => break refusal,
-            Event::LinkClosed { .. } => {}
-            other => panic!("{other:?}"),
+            Err(refusal) => break refusal,
         }
-        count += 1;
-        assert!(count < 100_000, "never cut off");
+        assert!(opened.len() < 100_000, "never refused");
     };
-    assert!(matches!(reason, Refusal::NoSuchExport { .. }), "{reason:?}");
-    assert!(count > 4000, "cut off after {count} links only");
-    assert_eq!(daemon.counter("cut_off_not_reading"), 1);
+    assert!(matches!(reason, Refusal::Internal { .. }), "{reason:?}");
+    assert!(opened.len() > 4000, "refused after {} links only", opened.len());
+    assert_eq!(daemon.counter("cut_off_not_reading"), 0);
+    // It hears of every one once it listens again.
+    for link in opened {
+        let told = deaf.receive_opened();
+        assert_eq!((told.link, told.export), (link, export));
+        assert_eq!(deaf.receive_closed(), (link, CloseReason::Unimported));
+    }
+    busy.import("x");
+}
+
+/// A client that leaves the answers to its own requests unread is cut off at the bound.
+#[test]
+fn a_client_that_does_not_read_its_answers_is_cut_off() {
+    let daemon = Daemon::start();
+    let mut deaf = Client::connect(&daemon.path);
+    let segment = link_segment();
+    for _ in 0..17_000 {
+        deaf.send_import(Import::waiting("x"), Some(&segment));
+    }
+    let mut exporter = Client::connect(&daemon.path);
+    let memory = memory(4096);
+    let export = Export { grants: Vec::new(), ..Export::of("x", &memory) };
+    exporter.try_export(export).unwrap(); // and all of them are refused at once
+    eventually("it is cut off", || (daemon.counter("cut_off_not_reading") == 1).then_some(()));
+    exporter.assert_silent();
 }
 
 /// Nor does one that asks and asks and does not read stall anybody or grow the daemon.
@@ -215,7 +227,41 @@ fn a_client_that_asks_without_reading_only_stops_itself() {
         }
     }
     Client::connect(&daemon.path).assert_silent();
-    assert!(settled(&daemon) < 100, "descriptors pile up");
+    assert!(daemon.settled_descriptors() < 100, "descriptors pile up");
+}
+
+/// A user who takes all descriptors that the daemon may have is refused; the others go on.
+#[test]
+fn a_daemon_short_of_descriptors_refuses_and_serves_those_it_has() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let daemon = Daemon::start();
+    let few = Rlimit { current: Some(100), maximum: Some(100) };
+    prlimit(Pid::from_raw(daemon.pid() as i32), Resource::Nofile, few).unwrap();
+    let mut witness = Client::connect(&daemon.path);
+    witness.export("witness");
+    let mut importer = Client::connect(&daemon.path);
+    let mut greedy = Client::connect(&daemon.path);
+    let mut memories = Vec::new();
+    let refusal = loop {
+        let memory = memory(4096);
+        match greedy.try_export(Export::of(memories.len() as u32, &memory)) {
+            Ok(_) => memories.push(memory),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(refusal.to_string().contains("LimitNOFILE"), "{refusal}");
+    assert!(memories.len() > 50, "after {}", memories.len());
+    let newcomer = Client::try_connect(&daemon.path, Role::Process, Some(Belongings::new()), None);
+    assert!(newcomer.is_err());
+    assert_eq!(daemon.snapshot().exports.len(), memories.len() + 1);
+    // A link needs none for long: it may fit in where a connection has just ended.
+    match importer.try_import(Import::of("witness")) {
+        Ok(_) | Err(Refusal::Internal { .. }) => {}
+        Err(refusal) => panic!("{refusal}"),
+    }
+    drop(greedy);
+    eventually("they are free again", || (daemon.snapshot().exports.len() == 1).then_some(()));
+    importer.import("witness");
 }
 
 /// The last close of a descriptor may block for as long as its sender likes.

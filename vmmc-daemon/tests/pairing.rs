@@ -154,7 +154,7 @@ fn what_is_not_an_established_connection_is_not_paired() {
     assert_eq!(not_paired(&client, &listener), NotPairedReason::NotEstablished);
     let (mut half, closed) = connection("127.0.0.1:0");
     drop(closed);
-    half.read(&mut [0]).unwrap();
+    assert_eq!(half.read(&mut [0]).unwrap(), 0);
     register(&client, &half, SHAPE);
     assert_eq!(not_paired(&client, &half), NotPairedReason::NotEstablished);
     // A cookie that is not the socket's.
@@ -275,6 +275,35 @@ fn one_connection_past_the_quota_stays_plain() {
     paired(&client, &b);
     register(&client, &c, SHAPE);
     assert_eq!(not_paired(&client, &c), NotPairedReason::Quota);
+}
+
+/// Killed between the two answers: both ends see that the daemon is gone.
+#[test]
+fn a_daemon_killed_while_it_pairs_leaves_clients_that_know() {
+    for point in ["pair-made", "pair-half-sent"] {
+        let mut daemon = Daemon::start_with(&[], &[("VMMCD_FAILPOINT", point)]);
+        let (one, other) = (sockets_client(&daemon), sockets_client(&daemon));
+        let (a, b) = connection("127.0.0.1:0");
+        register(&one, &a, SHAPE);
+        register(&other, &b, SHAPE);
+        assert!(!daemon.wait().success());
+        let ends = [&one, &other].map(|client| {
+            let deadline = std::time::Instant::now() + WATCHDOG;
+            match client.connection.receive_until(deadline) {
+                Ok(incoming) => {
+                    assert!(matches!(incoming.event, Event::Paired { .. }), "{point}");
+                    assert!(client.is_cut_off());
+                    true
+                }
+                Err(error) => {
+                    assert!(matches!(error, vmmc::control::connect::LinkError::Gone), "{error}");
+                    false
+                }
+            }
+        });
+        let told = ends.into_iter().filter(|told| *told).count();
+        assert_eq!(told, usize::from(point == "pair-half-sent"), "{point}");
+    }
 }
 
 #[test]

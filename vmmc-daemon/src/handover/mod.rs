@@ -19,7 +19,7 @@
 //! (then clients come back as after a crash, see [`crate::resume`]).
 //!
 //! Header: `"VMHO"`, version u32, number of descriptors u32, reserved u32, little-endian. The state is a
-//! [`state::State`] in postcard; a change to it raises [`VERSION`].
+//! `State` (state.rs) in postcard; a change to it raises [`VERSION`].
 
 pub(crate) mod state;
 
@@ -305,6 +305,10 @@ impl Broker {
                 let taken = expect(&socket, TAKEN).is_ok();
                 if !taken {
                     tracing::warn!(%errno, "the successor did not take over; going on");
+                    // It may have made itself the one that clients see.
+                    if let Err(errno) = self.listener.adopt() {
+                        tracing::warn!(%errno, "cannot listen again");
+                    }
                 }
                 taken
             }

@@ -8,7 +8,7 @@ use crate::links::Link;
 use crate::listener::{Listener, OwnedName};
 use crate::pairing::{End, Pair, Waiting};
 use crate::policy::Entry;
-use crate::registry::Export;
+use crate::registry::{Export, WaitFor};
 use crate::tcp::Endpoint;
 use crate::timers::{Timer, TimerKey};
 use serde::{Deserialize, Serialize};
@@ -123,7 +123,7 @@ struct LinkState {
     importer: ClientId,
     exporter: ClientId,
     rights: Rights,
-    segment: Slot,
+    segment: Option<Slot>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -242,7 +242,7 @@ impl Broker {
                 importer: known.importer,
                 exporter: known.exporter,
                 rights: known.rights,
-                segment: slots.put(&known.segment),
+                segment: known.segment.as_ref().map(|segment| slots.put(segment)),
             })
             .collect();
         let waiting = self
@@ -424,7 +424,7 @@ impl Broker {
 
     fn inherit_link(&mut self, state: &LinkState, fds: &mut Fds) -> Result<(), TakeOverError> {
         let lost = |what: &str| TakeOverError::BadState(format!("link without its {what}"));
-        let segment = fds.get(state.segment)?;
+        let segment = state.segment.map(|slot| fds.get(slot)).transpose()?;
         let export = self.registry.exports.get_mut(&state.export).ok_or_else(|| lost("export"))?;
         let importer = self.clients.get_mut(&state.importer).ok_or_else(|| lost("importer"))?;
         export.links.insert(state.link);
@@ -451,7 +451,12 @@ impl Broker {
     ) -> Result<(), TakeOverError> {
         let now = Instant::now();
         let segment = fds.get(state.segment)?;
-        let place = self.registry.wait(&state.name, id, state.request);
+        let queue = WaitFor {
+            name: state.name.clone(),
+            process: state.process,
+            restore: state.restore.is_some(),
+        };
+        let place = self.registry.wait(queue, id, state.request);
         let timer = state.left_ms.map(|left| {
             self.timers.add(now + Duration::from_millis(left), Timer::Import(id, state.request))
         });

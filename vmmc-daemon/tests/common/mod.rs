@@ -93,6 +93,15 @@ impl Daemon {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
+    /// Their number once clients that have gone are forgotten.
+    pub fn settled_descriptors(&self) -> usize {
+        eventually("descriptors settle", || {
+            let before = self.descriptors();
+            std::thread::sleep(Duration::from_millis(50));
+            (self.descriptors() == before).then_some(before)
+        })
+    }
+
     pub fn snapshot(&self) -> Snapshot {
         Client::connect_as(&self.path, Role::Tool).snapshot()
     }

@@ -41,7 +41,8 @@ pub struct Hello {
     pub resume: Option<Resume>,
 }
 
-/// How a client proves who it was before the daemon was restarted.
+/// Who a client was before the daemon crashed. A claim to a number and no proof: a daemon without its
+/// predecessor's state cannot check the secret, and grants nothing for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
     /// Its old number, kept if still free.
@@ -242,7 +243,8 @@ pub enum Event {
         rights: Rights,
         /// The exporter.
         exporter: PeerInfo,
-        /// Whether the exporter's page and doorbell are attached: the first link of the pair.
+        /// Whether the exporter's page and doorbell are attached. The daemon attaches them always:
+        /// only the client knows whether it still has them, and closes what it has already.
         introduces: bool,
     },
     /// To the exporter: somebody imported. Descriptors: the link segment, and, when
@@ -256,7 +258,7 @@ pub enum Event {
         rights: Rights,
         /// The importer.
         importer: PeerInfo,
-        /// Whether the importer's page and doorbell are attached.
+        /// Whether the importer's page and doorbell are attached (see [`Event::Imported`]).
         introduces: bool,
     },
     /// To the importer: the exporter knows the link and will ring for it.

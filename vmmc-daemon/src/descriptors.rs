@@ -1,0 +1,47 @@
+//! Living within `RLIMIT_NOFILE`.
+//!
+//! A process costs four descriptors, an export one, a link one that is only for statistics, an upgraded connection
+//! one. A new descriptor gets the lowest free number, so its number tells how many are in use. With
+//! half of them in use links keep none any more; the last of them are kept back, for what lets
+//! those who are there already go on: sending, tools, a successor.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::os::fd::AsRawFd;
+use vmmc::control::message::Refusal;
+use vmmc::sys::Fd;
+
+/// Raises the limit: to the hard one, or beyond it where the process may.
+pub fn raise_limit() {
+    const ENOUGH: u64 = 1 << 18;
+    let mut limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(ENOUGH);
+    let more = hard.max(ENOUGH);
+    (limit.current, limit.maximum) = (Some(more), Some(more));
+    if setrlimit(Resource::Nofile, limit).is_err() {
+        (limit.current, limit.maximum) = (Some(hard), Some(hard));
+        // What there is will have to do.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Whether a descriptor that has just come may be kept for mere statistics.
+pub(crate) fn plenty(new: &Fd) -> bool {
+    (new.as_raw_fd() as u64) < limit() / 2
+}
+
+/// Whether a descriptor that has just come may be kept at all.
+pub(crate) fn enough(new: &Fd) -> Result<(), Refusal> {
+    let limit = limit();
+    let reserve = (limit / 16).clamp(16, 512);
+    if (new.as_raw_fd() as u64).saturating_add(reserve) < limit {
+        return Ok(());
+    }
+    let why = format!(
+        "keep more descriptors: its limit is {limit}; raise LimitNOFILE (ulimit -n) of vmmcd"
+    );
+    Err(Refusal::Internal { why })
+}
