@@ -135,7 +135,9 @@ impl Binding {
 
     /// Wakes the exporter if it sleeps, after stores that did not go through a [`Flag`].
     pub fn ring(&self) {
-        self.inner().peer.wake();
+        if self.inner().local.check().is_ok() {
+            self.inner().peer.wake();
+        }
     }
 
     /// Ends the binding and keeps the memory, at the same address and with its contents, as a

@@ -407,6 +407,9 @@ impl Export {
     /// [`OutOfBounds`].
     pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), OutOfBounds> {
         self.view().read(offset, target)?;
+        if self.node.local.check().is_err() {
+            return Ok(()); // a forked child sees the shared bytes; the counters are its parent's
+        }
         self.inner.local.meter.add(crate::counters::index::COPIED_BYTES, target.len() as u64);
         Ok(())
     }
@@ -437,7 +440,9 @@ impl Export {
 
     /// Wakes the importers that sleep, after stores that did not go through a [`Flag`].
     pub fn ring(&self) {
-        self.inner.wake_importers();
+        if self.node.local.check().is_ok() {
+            self.inner.wake_importers();
+        }
     }
 
     /// Who imports it now.
@@ -461,6 +466,9 @@ impl Export {
     /// Stops notifications for this buffer: those sent from here on, and those that no handler has
     /// seen, are dropped (V23). Others are not concerned.
     pub fn discard_notifications(&self) {
+        if self.node.local.check().is_err() {
+            return; // a forked child has none
+        }
         self.inner.accepting.store(false, Ordering::Relaxed);
         self.tell_accept();
         self.node.collect();
@@ -469,6 +477,9 @@ impl Export {
 
     /// Accepts notifications again. What was sent meanwhile is not delivered.
     pub fn accept_notifications(&self) {
+        if self.node.local.check().is_err() {
+            return; // a forked child has none
+        }
         self.node.collect(); // drops what is in the segments
         self.inner.accepting.store(true, Ordering::Relaxed);
         self.tell_accept();

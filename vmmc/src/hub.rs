@@ -250,6 +250,13 @@ mod loom_tests {
         }
     }
 
+    /// The mistake that the protocol exists to prevent: no look between ticket and sleep.
+    fn wait_without_second_look(world: &World, news: usize) {
+        while world.news[news].load(Ordering::Acquire) == 0 {
+            world.hub.prepare().sleep(None).unwrap();
+        }
+    }
+
     fn model(body: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
@@ -292,6 +299,24 @@ mod loom_tests {
             wait_for(&world, 0);
             sleeper.join().unwrap();
             teller.join().unwrap();
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn loom_without_the_second_look_a_wake_up_is_lost() {
+        model(|| {
+            let world = world();
+            let peer = world.clone();
+            let sender = thread::spawn(move || {
+                let ringer = Ringer::new(peer.armed);
+                peer.news[0].store(1, Ordering::Release);
+                if ringer.must_ring() {
+                    peer.bell.ring();
+                }
+            });
+            wait_without_second_look(&world, 0);
+            sender.join().unwrap();
         });
     }
 }

@@ -133,7 +133,7 @@ impl ImportInner {
             len: self.link.len(),
             rights: self.link.rights(),
             exporter: self.peer.info,
-            closed: self.link.check_open().err(),
+            closed: self.check_open().err(),
         }
     }
 
@@ -141,6 +141,15 @@ impl ImportInner {
     pub(crate) fn need(&self, needed: Rights) -> Result<(), NotGranted> {
         let granted = self.link.rights();
         if granted.contains(needed) { Ok(()) } else { Err(NotGranted { needed, granted }) }
+    }
+
+    /// As the transport says; in a forked child, where the link's words are not mapped, the import
+    /// is gone.
+    pub(crate) fn check_open(&self) -> Result<(), Closed> {
+        match self.local.check() {
+            Ok(()) => self.link.check_open(),
+            Err(_) => Err(Closed { peer: self.peer.info, reason: CloseReason::Unimported }),
+        }
     }
 
     #[inline]
@@ -428,14 +437,14 @@ impl Import {
     /// Whether the link still reaches the exporter.
     ///
     /// # Errors
-    /// [`Closed`] with the reason when it does not.
+    /// [`Closed`] with the reason when it does not; in a forked child always.
     pub fn check_open(&self) -> Result<(), Closed> {
-        self.inner().link.check_open()
+        self.inner().check_open()
     }
 
     /// Where the buffer is mapped, for programs that store to it by pointer; `None` without
     /// [`Rights::WRITE`] or [`Rights::READ`]. Guard pages lie before and after it. Such stores are not
-    /// sends: an unexport does not wait for them.
+    /// sends: an unexport does not wait for them. In a forked child nothing is there.
     #[must_use]
     pub fn proxy_ptr(&self) -> Option<NonNull<u8>> {
         let view = self.inner().link.view();

@@ -73,6 +73,8 @@ mod process;
 mod region;
 mod send;
 mod snapshot;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 
 pub use binding::Binding;
 pub use config::Config;

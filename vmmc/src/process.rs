@@ -47,7 +47,8 @@ impl ProcessPage {
         let file = memfd::create("vmmc-process", page::LEN as u64).map_err(&what)?;
         let mapping = GuardedMapping::new(&file, page::LEN, Access::ReadWrite)
             .map_err(system("mapping the process page"))?;
-        mapping.keep_from_children().map_err(system("madvise of the process page"))?;
+        // Inherited by forked children, unlike all other mappings here: whatever handle they use,
+        // counting must not fault. They find out by the generation before they write more.
         // From here on no other process, whatever descriptor it gets, can map it writable.
         memfd::seal_single_writer(&file).map_err(system("sealing the process page"))?;
         let view = owned_view(&mapping, page::LEN);

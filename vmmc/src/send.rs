@@ -56,10 +56,13 @@ impl std::fmt::Debug for Job {
     }
 }
 
+/// The result of a transfer, and its source.
+type Finished = (Result<(), SendError>, Box<dyn Any + Send>);
+
 /// Where a finished transfer leaves its result and its source.
 #[derive(Default)]
 struct Ticket {
-    done: Mutex<Option<(Result<(), SendError>, Box<dyn Any + Send>)>>,
+    done: Mutex<Option<Finished>>,
     finished: Condvar,
 }
 

@@ -315,9 +315,9 @@ fn bound_memory_is_the_exporters_until_it_is_unbound() {
     // SAFETY: inside the two bound pages; plain stores of several sizes are what is tested.
     unsafe { start.cast::<u64>().write_unaligned(0x0102_0304_0506_0708) };
     // SAFETY: as above.
-    unsafe { start.add(11).cast::<u16>().write_unaligned(0xABCD) };
+    unsafe { start.wrapping_add(11).cast::<u16>().write_unaligned(0xABCD) };
     // SAFETY: as above, across a page.
-    unsafe { std::ptr::write_bytes(start.add(page - 2), 9, 4) };
+    unsafe { std::ptr::write_bytes(start.wrapping_add(page - 2), 9, 4) };
     let mut seen = [0; 8];
     export.read(page, &mut seen).unwrap();
     assert_eq!(u64::from_ne_bytes(seen), 0x0102_0304_0506_0708);

@@ -104,11 +104,11 @@ pub(crate) enum Failure {
 impl Call {
     /// Leaves an import only what remains of its timeout.
     fn age(&mut self) {
-        if let Request::Import { timeout_ms, .. } = &mut self.request {
-            if *timeout_ms != u32::MAX {
-                let passed = u32::try_from(self.since.elapsed().as_millis()).unwrap_or(u32::MAX);
-                *timeout_ms = timeout_ms.saturating_sub(passed);
-            }
+        if let Request::Import { timeout_ms, .. } = &mut self.request
+            && *timeout_ms != u32::MAX
+        {
+            let passed = u32::try_from(self.since.elapsed().as_millis()).unwrap_or(u32::MAX);
+            *timeout_ms = timeout_ms.saturating_sub(passed);
         }
         self.since = Instant::now();
     }

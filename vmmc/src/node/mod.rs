@@ -145,13 +145,11 @@ impl Node {
     }
 
     /// Starts exporting a region: name it, say who may use it, and open it.
-    #[must_use]
     pub fn export(&self, region: Region) -> ExportBuilder {
         ExportBuilder::new(self.inner.clone(), region)
     }
 
     /// Starts importing what another process exports under `name`.
-    #[must_use]
     pub fn import(&self, name: impl Into<Name>) -> ImportBuilder {
         ImportBuilder::new(self.inner.clone(), name.into())
     }

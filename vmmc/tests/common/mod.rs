@@ -11,7 +11,7 @@ use vmmc::config::{Config, DaemonStart};
 use vmmc::{Node, Region, Rights, Who};
 
 /// Longest time anything may take. Only ends hangs; no test is about time.
-pub const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+pub const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
 /// Environment variable that tells a second process its part.
 const PART: &str = "VMMC_TEST_PART";
@@ -128,7 +128,7 @@ impl Daemon {
             .spawn()
             .expect("starts again");
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        Second { child, input, output: BufReader::new(output.expect("piped")) }
+        Second { child, input, output: output.map(BufReader::new) }
     }
 }
 
@@ -154,7 +154,7 @@ fn launch(socket: &std::path::Path, args: &[&str], env: &[(&str, &str)]) -> Chil
 pub struct Second {
     pub child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    output: Option<BufReader<ChildStdout>>,
 }
 
 impl Second {
@@ -173,7 +173,8 @@ impl Second {
     pub fn expect(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
-            let len = self.output.read_line(&mut line).expect("reads");
+            let output = self.output.as_mut().expect("it was not killed");
+            let len = output.read_line(&mut line).expect("reads");
             assert!(len > 0, "the second process ended before it said {word:?}");
             if let Some((_, said)) = line.split_once("SAYS ") {
                 let said = said.trim();
@@ -190,10 +191,11 @@ impl Second {
         rustix::process::kill_process(pid, signal).expect("it lives");
     }
 
-    /// `kill -9`, and waits for the end.
+    /// `kill -9`, and waits for the end. Nothing of it is held afterwards.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        (self.input, self.output) = (None, None);
     }
 
     /// Waits for an orderly end.
@@ -210,9 +212,12 @@ impl Drop for Second {
     }
 }
 
+/// What a second process does, with its arguments.
+pub type Part = fn(&[String]);
+
 /// To be called by `#[test] fn second_process()` of each file: plays the part asked for by
 /// [`Daemon::second`], or does nothing in an ordinary run.
-pub fn second_process(parts: &[(&str, fn(&[String]))]) {
+pub fn second_process(parts: &[(&str, Part)]) {
     let Ok(part) = std::env::var(PART) else { return };
     let args: Vec<String> =
         std::env::var("VMMC_TEST_ARGS").unwrap_or_default().lines().map(str::to_owned).collect();

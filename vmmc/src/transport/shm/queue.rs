@@ -191,21 +191,58 @@ mod loom_tests {
         })
     }
 
-    #[test]
-    fn loom_every_entry_arrives_whole_and_in_order_and_no_slot_is_filled_while_read() {
-        loom::model(|| {
-            let queue = shared();
-            let theirs = queue.clone();
+    /// A word whose every access is relaxed, whatever was asked for.
+    struct Relaxed<'a>(&'a AtomicU32);
+
+    impl Word for Relaxed<'_> {
+        type Value = u32;
+        fn load(&self, _: Ordering) -> u32 {
+            self.0.load(Ordering::Relaxed)
+        }
+        fn store(&self, value: u32, _: Ordering) {
+            self.0.store(value, Ordering::Relaxed);
+        }
+        fn swap(&self, value: u32, _: Ordering) -> u32 {
+            self.0.swap(value, Ordering::Relaxed)
+        }
+        fn fetch_add(&self, value: u32, _: Ordering) -> u32 {
+            self.0.fetch_add(value, Ordering::Relaxed)
+        }
+        fn compare_exchange(
+            &self,
+            current: u32,
+            new: u32,
+            _: Ordering,
+            _: Ordering,
+        ) -> Result<u32, u32> {
+            self.0.compare_exchange(current, new, Ordering::Relaxed, Ordering::Relaxed)
+        }
+    }
+
+    /// Three entries through a queue of two, over words as `head` and `tail` make them.
+    fn queue_of_two<H, T>(
+        head: impl Fn(&'static AtomicU32) -> H + Copy + Send + Sync + 'static,
+        tail: impl Fn(&'static AtomicU32) -> T + Copy + Send + Sync + 'static,
+    ) where
+        H: Word<Value = u32>,
+        T: Word<Value = u32>,
+    {
+        loom::model(move || {
+            let queue: &'static Shared = Box::leak(Box::new(Shared {
+                head: AtomicU32::new(0),
+                tail: AtomicU32::new(0),
+                slots: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            }));
             let sender = thread::spawn(move || {
                 let mut producer = Producer::new(2);
                 for value in 1..=3u32 {
-                    while !producer
-                        .push(&theirs.head, &theirs.tail, |slot| {
+                    let mut push = || {
+                        producer.push(head(&queue.head), tail(&queue.tail), |slot| {
                             // SAFETY: the slot is the producer's until the tail moves.
-                            theirs.slots[slot as usize].with_mut(|cell| unsafe { *cell = value });
+                            queue.slots[slot as usize].with_mut(|cell| unsafe { *cell = value });
                         })
-                        .unwrap()
-                    {
+                    };
+                    while !push().unwrap() {
                         thread::yield_now();
                     }
                 }
@@ -214,7 +251,7 @@ mod loom_tests {
             let mut got = Vec::new();
             while got.len() < 3 {
                 let count = consumer
-                    .take(&queue.head, &queue.tail, 2, |slot| {
+                    .take(head(&queue.head), tail(&queue.tail), 2, |slot| {
                         // SAFETY: the slot is the consumer's until the head moves.
                         got.push(queue.slots[slot as usize].with(|cell| unsafe { *cell }));
                     })
@@ -226,6 +263,23 @@ mod loom_tests {
             assert_eq!(got, [1, 2, 3]);
             sender.join().unwrap();
         });
+    }
+
+    #[test]
+    fn loom_every_entry_arrives_whole_and_in_order_and_no_slot_is_filled_while_read() {
+        queue_of_two(|word| word, |word| word);
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn loom_a_relaxed_tail_lets_an_entry_be_read_before_it_is_there() {
+        queue_of_two(|word| word, Relaxed);
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn loom_a_relaxed_head_lets_a_slot_be_filled_while_it_is_read() {
+        queue_of_two(Relaxed, |word| word);
     }
 
     /// A flag word (V17): data, then the flag with `order`.

@@ -1,0 +1,105 @@
+//! Both halves of a link in one process.
+
+use crate::error::SystemError;
+use crate::id::{ClientId, PeerInfo, Rights};
+use crate::local::Local;
+use crate::region::Region;
+use crate::sys::Fd;
+use crate::transport::shm::outgoing::Granted;
+use crate::transport::shm::segment::LinkSegment;
+use crate::transport::shm::{ShmIncoming, ShmOutgoing};
+use std::sync::Arc;
+
+/// An export and an import of it, over real mappings.
+#[derive(Debug)]
+pub struct Pair {
+    /// The importer's half.
+    pub outgoing: ShmOutgoing,
+    /// The exporter's half.
+    pub incoming: ShmIncoming,
+    /// The exporter's memory.
+    pub region: Region,
+    /// The link segment's file, for a peer that misbehaves.
+    segment: Fd,
+    /// Has the counters that `outgoing` counts in.
+    _local: Arc<Local>,
+}
+
+impl Pair {
+    /// A pair over `len` bytes of memory.
+    ///
+    /// # Errors
+    /// [`SystemError`] when memory or descriptors are short.
+    ///
+    /// # Panics
+    /// When `len` is 0: a test's own mistake.
+    pub fn new(len: usize, rights: Rights) -> Result<Pair, SystemError> {
+        let local = Arc::new(Local::new()?);
+        let region = Region::new(len).expect("a length above 0, and memory");
+        let (segment, file) = LinkSegment::create()?;
+        let us = rustix::process::getpid().as_raw_nonzero().get() as u32;
+        let peer = PeerInfo { client: ClientId(0), pid: us, uid: 0, gid: 0 };
+        let incoming = ShmIncoming::open(&file).expect("a segment made just now");
+        let memory = region.file().try_clone().map_err(crate::error::system("dup"))?;
+        let granted = Granted { len, rights, peer };
+        let outgoing = ShmOutgoing::new(segment, memory, granted, local.meter)?;
+        Ok(Pair { outgoing, incoming, region, segment: file, _local: local })
+    }
+
+    /// The link segment's file.
+    #[must_use]
+    pub fn segment(&self) -> &Fd {
+        &self.segment
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+    use crate::layout::link;
+    use crate::testing::{Hostile, Nonsense};
+    use crate::transport::{Entry, Outgoing, TransportError};
+
+    #[test]
+    fn bytes_and_notifications_pass_and_a_closing_link_refuses_them() {
+        let pair = Pair::new(100, Rights::WRITE).unwrap();
+        pair.outgoing.write(10, b"bytes").unwrap();
+        assert_eq!(&pair.region.as_slice()[10..15], b"bytes");
+        let entry = Entry { offset: 10, len: 5, last_word: 1 };
+        assert_eq!(pair.outgoing.notify(entry), Ok(true));
+        assert!(pair.incoming.has_news());
+        let mut got = Vec::new();
+        pair.incoming.take(9, 100, |entry| got.push(entry)).unwrap();
+        assert_eq!(got, [entry]);
+        pair.incoming.set_accept(false);
+        assert_eq!(pair.outgoing.notify(entry), Ok(false));
+        pair.incoming.set_state(link::CLOSING);
+        assert!(matches!(pair.outgoing.write(0, b"x"), Err(TransportError::Closed(_))));
+        assert!(pair.incoming.is_idle());
+        assert!(pair.outgoing.check_open().is_err());
+    }
+
+    #[test]
+    fn nonsense_is_an_error_at_whichever_side_reads_it() {
+        for nonsense in Nonsense::ALL {
+            let pair = Pair::new(100, Rights::WRITE).unwrap();
+            let peer = Hostile::new(&pair).unwrap();
+            peer.write(nonsense);
+            match nonsense {
+                Nonsense::Tail | Nonsense::EntryOutside => {
+                    assert!(pair.incoming.take(200, 100, |_| {}).is_err(), "{nonsense:?}");
+                }
+                Nonsense::Head => {
+                    let entry = Entry { offset: 0, len: 0, last_word: 0 };
+                    let result = (0..200).find_map(|_| pair.outgoing.notify(entry).err());
+                    assert!(matches!(result, Some(TransportError::PeerFault(_))), "{result:?}");
+                }
+                Nonsense::State => {
+                    let closed = pair.outgoing.write(0, b"x");
+                    assert!(matches!(closed, Err(TransportError::Closed(_))));
+                }
+                Nonsense::Busy => assert!(!pair.incoming.is_idle()),
+            }
+        }
+    }
+}
