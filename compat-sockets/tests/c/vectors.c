@@ -232,6 +232,7 @@ static void sendfile_peer(int fd) {
 static void responses_here(int fd) {
     int file = file_of_pattern(30000, 3);
     char byte;
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     for (int i = 0; i < 100; i++) {
         read_all(fd, &byte, 1);
         NEED(send(fd, "head", 4, MSG_MORE));

@@ -104,6 +104,7 @@ mod tests {
             drop(transfer);
             assert!(is_idle(&slot, shared));
         }
+        let slot = AtomicU32::new(0);
         state.store(link::CLOSING, Ordering::Relaxed);
         let slot = AtomicU32::new(0);
         assert_eq!(begin(&slot, true, &state, || {}).map(drop), Err(link::CLOSING));

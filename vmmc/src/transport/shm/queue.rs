@@ -31,10 +31,10 @@ impl Producer {
     ///
     /// # Errors
     /// [`BadCredit`] when the consumer's position is impossible.
-    pub fn push<W: Word<Value = u32>>(
+    pub fn push<H: Word<Value = u32>, T: Word<Value = u32>>(
         &mut self,
-        head: W,
-        tail: W,
+        head: H,
+        tail: T,
         fill: impl FnOnce(u32),
     ) -> Result<bool, BadCredit> {
         if self.tail.wrapping_sub(self.known_head) >= self.capacity {
@@ -87,10 +87,10 @@ impl Consumer {
     ///
     /// # Errors
     /// [`BadCredit`] when the producer's position is impossible; nothing was read then.
-    pub fn take<W: Word<Value = u32>>(
+    pub fn take<H: Word<Value = u32>, T: Word<Value = u32>>(
         &mut self,
-        head: W,
-        tail: W,
+        head: H,
+        tail: T,
         limit: u32,
         mut read: impl FnMut(u32),
     ) -> Result<u32, BadCredit> {

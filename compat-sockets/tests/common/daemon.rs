@@ -1,0 +1,96 @@
+//! A daemon of the test's own, and what it says about connections.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use vmmc::control::Connection;
+use vmmc::control::message::{ConnectionState, Event, Hello, Request, Role, Snapshot};
+use vmmc::id::RequestId;
+
+/// A private daemon, killed at the end, with a connection to ask it.
+pub struct Daemon {
+    child: Child,
+    pub path: PathBuf,
+    tool: Connection,
+    requests: u64,
+    _dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    pub fn start() -> Daemon {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vmmcd.sock");
+        let mut child = Command::new(&super::artefacts().daemon)
+            .arg("--socket")
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + super::WATCHDOG;
+        let tool = loop {
+            assert!(child.try_wait().unwrap().is_none(), "the daemon ended at once");
+            assert!(Instant::now() < deadline, "the daemon does not listen");
+            match Connection::open_existing(&path) {
+                Ok(tool) => break tool,
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let hello = Hello { role: Role::Tool, program: "semantics".to_owned(), resume: None };
+        tool.hello(hello, &[]).unwrap();
+        Daemon { child, path, tool, requests: 0, _dir: dir }
+    }
+
+    /// What the daemon knows now.
+    pub fn snapshot(&mut self) -> Snapshot {
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        self.tool.send(&Request::Snapshot { request }, &[]).unwrap();
+        poll(&mut [PollFd::new(&self.tool, PollFlags::IN)], None).unwrap();
+        let mut incoming = self.tool.receive().unwrap();
+        let Event::Listing { request: answered, len } = incoming.event else {
+            panic!("the daemon answered {:?} to a request for a snapshot", incoming.event);
+        };
+        assert_eq!(answered, request);
+        let fd = incoming.fds.take().unwrap();
+        let mut bytes = vec![0; len as usize];
+        let mut done = 0;
+        while done < bytes.len() {
+            let got = rustix::io::pread(&fd, &mut bytes[done..], done as u64).unwrap();
+            assert!(got > 0, "the listing is shorter than announced");
+            done += got;
+        }
+        vmmc::control::codec::decode(&bytes).unwrap()
+    }
+
+    /// Whether both ends of the connection have put bytes into their rings.
+    ///
+    /// # Errors
+    /// How it stands instead.
+    pub fn ring_carries(&mut self, cookie: u64) -> Result<(), String> {
+        let connections = self.snapshot().connections;
+        let Some(one) = connections.iter().find(|one| one.cookie == cookie) else {
+            return Err("the daemon does not know it".to_owned());
+        };
+        if one.state != ConnectionState::Paired {
+            return Err(format!("{:?}", one.state));
+        }
+        let other = connections.iter().find(|other| {
+            other.local == one.remote && other.remote == one.local && other.cookie != cookie
+        });
+        match other {
+            Some(other) if one.ring_bytes > 0 && other.ring_bytes > 0 => Ok(()),
+            Some(other) => Err(format!("{} and {} ring bytes", one.ring_bytes, other.ring_bytes)),
+            None => Err("paired, but its other end is not listed".to_owned()),
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

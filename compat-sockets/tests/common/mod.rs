@@ -1,0 +1,267 @@
+//! Compiles a C test program and runs its cases the three ways; see `semantics.rs`.
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+mod daemon;
+mod differences;
+
+pub use daemon::Daemon;
+use differences::Differences;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+/// Ends a case that hangs, after its own watchdog (20 s) should have. Never an assertion on speed.
+const WATCHDOG: Duration = Duration::from_secs(40);
+
+/// How often a warmed-up connection is asked to exchange more before the case goes on without
+/// having been upgraded, which is a failure.
+const MOST_WARM_UPS: u32 = 200;
+
+/// The three ways of section 3.1 of the specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leg {
+    /// The kernel alone: the oracle.
+    Plain,
+    /// With the library, but no daemon to be found.
+    NoDaemon,
+    /// With the library and a daemon.
+    Ring,
+}
+
+impl Leg {
+    pub fn name(self) -> &'static str {
+        match self {
+            Leg::Plain => "plain",
+            Leg::NoDaemon => "no-daemon",
+            Leg::Ring => "ring",
+        }
+    }
+}
+
+/// What we build, of the profile the tests have.
+pub struct Artefacts {
+    pub library: PathBuf,
+    pub daemon: PathBuf,
+}
+
+/// Builds the library and the daemon if they are not up to date: `cargo test` of this package
+/// alone builds neither as a file to run.
+pub fn artefacts() -> &'static Artefacts {
+    static ARTEFACTS: OnceLock<Artefacts> = OnceLock::new();
+    ARTEFACTS.get_or_init(|| {
+        let exe = std::env::current_exe().unwrap();
+        let dir = exe.ancestors().nth(2).unwrap().to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "compat-sockets", "-p", "vmmc-daemon"]);
+        if dir.file_name().is_some_and(|name| name == "release") {
+            cargo.arg("--release");
+        }
+        let target = dir.parent().unwrap();
+        cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(cargo.status().unwrap().success(), "cannot build: {cargo:?}");
+        Artefacts { library: dir.join("libvmmc_sockets.so"), daemon: dir.join("vmmcd") }
+    })
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c")
+}
+
+/// Compiles `tests/c/NAME.c`; the program stays in the target directory to be run by hand.
+fn compile(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("semantics");
+    std::fs::create_dir_all(&dir).unwrap();
+    let program = dir.join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-pthread", "-o"])
+        .arg(&program)
+        .arg(sources().join(format!("{name}.c")))
+        .arg(sources().join("semantics.c"));
+    assert!(cc.status().unwrap().success(), "cannot compile: {cc:?}");
+    program
+}
+
+fn cases(program: &Path) -> Vec<String> {
+    let output = Command::new(program).arg("list").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// What a case printed, without the lines that are not compared, and how it ended.
+#[derive(Debug)]
+struct Outcome {
+    lines: Vec<String>,
+    upgraded: u32,
+    command: String,
+}
+
+/// Kills the whole process group of a case, its stray children included.
+struct Group(Child);
+
+impl Group {
+    fn kill(&mut self) {
+        if let Some(group) = rustix::process::Pid::from_raw(self.0.id() as i32) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(program: &Path, case: &str, leg: Leg, daemon: Option<&mut Daemon>) -> Outcome {
+    let mut command = Command::new(program);
+    command.arg(case);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("VMMC_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("LD_PRELOAD").env("VMMC_DAEMON", "none");
+    match leg {
+        Leg::Plain => {}
+        Leg::NoDaemon => {
+            command.env("LD_PRELOAD", &artefacts().library).env("VMMC_SOCKET", "/nonexistent/vmmcd");
+        }
+        Leg::Ring => {
+            let path = &daemon.as_ref().unwrap().path;
+            command.env("LD_PRELOAD", &artefacts().library).env("VMMC_SOCKET", path);
+        }
+    }
+    let by_hand = format!("{command:?}");
+    if leg == Leg::Ring {
+        command.env("SEMANTICS_GATE", "1");
+    }
+    // The harness itself must not be affected by what the case does to its descriptors.
+    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut group = Group(command.spawn().unwrap());
+    let mut stdin = group.0.stdin.take().unwrap();
+    let stdout = BufReader::new(group.0.stdout.take().unwrap());
+    let (sender, receiver) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        for line in stdout.split(b'\n').map_while(Result::ok) {
+            let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
+        }
+    });
+    let mut outcome = Outcome { lines: Vec::new(), upgraded: 0, command: by_hand };
+    let mut gate = Gate { daemon, warm_ups: 0 };
+    let deadline = Instant::now() + WATCHDOG;
+    let mut ended = false;
+    loop {
+        match receiver.recv_timeout(Duration::from_millis(50)) {
+            Ok(line) => match line.strip_prefix("# warm ") {
+                Some(cookie) => {
+                    let answer = gate.answer(cookie.parse().unwrap(), &mut outcome);
+                    let _ = writeln!(stdin, "{answer}");
+                }
+                None if line.starts_with('#') => {}
+                None => outcome.lines.push(line),
+            },
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) if ended => group.kill(),
+            Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() > deadline => {
+                outcome.lines.push("not ok: hung, and so did its watchdog".to_owned());
+                group.kill();
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                ended = group.0.try_wait().unwrap().is_some();
+            }
+        }
+    }
+    reader.join().unwrap();
+    let status = group.0.wait().unwrap();
+    if !status.success() {
+        outcome.lines.push(format!("not ok: ended with {status}"));
+    }
+    outcome
+}
+
+/// Lets a case go on when its connection has carried bytes through shared memory, by the daemon's
+/// word.
+struct Gate<'d> {
+    daemon: Option<&'d mut Daemon>,
+    warm_ups: u32,
+}
+
+impl Gate<'_> {
+    fn answer(&mut self, cookie: u64, outcome: &mut Outcome) -> &'static str {
+        let Some(daemon) = self.daemon.as_mut() else { return "go" };
+        match daemon.ring_carries(cookie) {
+            Ok(()) => {
+                self.warm_ups = 0;
+                outcome.upgraded += 1;
+                "go"
+            }
+            Err(_) if self.warm_ups < MOST_WARM_UPS => {
+                self.warm_ups += 1;
+                "more"
+            }
+            Err(why) => {
+                self.warm_ups = 0;
+                outcome.lines.push(format!("not ok: connection {cookie} not upgraded: {why}"));
+                "go"
+            }
+        }
+    }
+}
+
+/// Runs every case of a program the three ways. All lines must be `ok`, and the same.
+pub fn three_ways(name: &str) {
+    let program = compile(name);
+    let differences = Differences::read(&sources().with_file_name("known_differences.txt"));
+    let mut daemon = Daemon::start();
+    let only = std::env::var("SEMANTICS_CASE").ok();
+    let (mut failures, mut upgraded) = (Vec::new(), 0);
+    for case in cases(&program) {
+        if only.as_ref().is_some_and(|only| !case.contains(only.as_str())) {
+            continue;
+        }
+        let plain = run(&program, &case, Leg::Plain, None);
+        for leg in [Leg::Plain, Leg::NoDaemon, Leg::Ring] {
+            let mut known = differences.of(name, &case, leg);
+            let outcome = match leg {
+                Leg::Plain => None,
+                Leg::NoDaemon => Some(run(&program, &case, leg, None)),
+                Leg::Ring => Some(run(&program, &case, leg, Some(&mut daemon))),
+            };
+            let outcome = outcome.as_ref().unwrap_or(&plain);
+            upgraded += outcome.upgraded;
+            let wrong: Vec<&String> = outcome
+                .lines
+                .iter()
+                .filter(|line| !line.starts_with("ok ") && !known.covers(line))
+                .collect();
+            for line in &wrong {
+                failures.push(format!("{name} {case}, {}: {line}", leg.name()));
+            }
+            if wrong.is_empty() && known.is_empty() && outcome.lines != plain.lines {
+                failures.push(format!(
+                    "{name} {case}, {}: other lines than plain: {:?}, plain {:?}",
+                    leg.name(),
+                    outcome.lines,
+                    plain.lines
+                ));
+            }
+            if wrong.is_empty() {
+                for stale in known.unused() {
+                    eprintln!("{name} {case}, {}: known difference not seen: {stale}", leg.name());
+                }
+            } else {
+                failures.push(format!("    by hand: {}", outcome.command));
+            }
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} lines (VMMC_SOCKET of a running vmmcd to repeat the ring leg):\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    assert!(upgraded > 0 || only.is_some(), "{name}: no connection was upgraded: proves nothing");
+}
