@@ -878,7 +878,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
     });
     let Some(Some((fd, record))) = found else { return event.events };
     let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return event.events };
-    let mut events = event.events;
+    let mut events = link.without_reset(event.events);
     let position = {
         use vmmc::word::Word;
         link.rx().tail().load(Ordering::Acquire)

@@ -224,7 +224,7 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
     }
     for item in items {
         let Some(entry) = fds.get_mut(item.index) else { continue };
-        let mut events = entry.revents;
+        let mut events = item.link.without_reset(entry.revents as u32) as i16;
         if events & IN != 0 && readiness(&item.link, entry.fd) == Readiness::NotReady {
             events &= !IN;
         }

@@ -122,6 +122,7 @@ pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
             }
             Err(libc::EAGAIN) => return Drained::Empty,
             Err(libc::EINTR) => {}
+            Err(libc::ECONNRESET) if link.reset_means_end() => return Drained::End,
             Err(errno) => return Drained::Failed(errno),
         }
     }

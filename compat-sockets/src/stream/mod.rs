@@ -99,6 +99,31 @@ impl Link {
         self.side.rx_state.store(rx::POISONED, Ordering::SeqCst);
     }
 
+    /// Whether an RST stands for a FIN: the peer's process died, and its kernel reset the connection
+    /// for nothing but unread doorbells.
+    ///
+    /// TCP resets at the end of a process that has left data unread, and to it doorbells are data.
+    /// A peer that closes says so first (`closed`) and takes its doorbells out, so its RST is
+    /// meant; one that has not read all of our ring would have been reset without us too.
+    pub(crate) fn reset_means_end(&self) -> bool {
+        let tx = self.tx();
+        self.peer().closed().load(Ordering::Acquire) == 0
+            && self.side.tx_state.load(Ordering::Relaxed) == tx::RING
+            && tx.head().load(Ordering::Acquire) == self.side.tail.load(Ordering::Relaxed)
+    }
+
+    /// The kernel's events without those of an RST that stands for a FIN. Poll and epoll give the
+    /// same bits the same numbers.
+    pub(crate) fn without_reset(&self, events: u32) -> u32 {
+        const RESET: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        // With both directions shut EPOLLHUP is right.
+        let hung_up = self.side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0;
+        if events & RESET != 0 && !hung_up && self.reset_means_end() {
+            return events & !RESET;
+        }
+        events
+    }
+
     /// Whether there may be something to receive that the kernel does not know of: for pollers,
     /// without the lock. A switch that nobody has acted on yet is acted on here.
     #[inline]

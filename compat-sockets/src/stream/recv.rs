@@ -405,6 +405,7 @@ fn at_end(link: &Link, fd: i32) -> Readiness {
         Ok(0) => Readiness::Ready,
         // A doorbell that came just now: seen at the next look.
         Ok(_) | Err(libc::EAGAIN | libc::EINTR) => Readiness::NotReady,
+        Err(libc::ECONNRESET) if link.reset_means_end() => Readiness::Ready,
         Err(errno) => {
             link.side.rx_error.store(errno as u32, Ordering::Relaxed);
             Readiness::Ready

@@ -190,6 +190,9 @@ fn answer(link: &Link, fd: i32, result: raw::Result<usize>) -> Result<Wake, i32>
     // What was published before the kernel's news goes first.
     let first = something_new(link);
     match result {
+        Err(libc::ECONNRESET) if link.reset_means_end() => {
+            Ok(if first { Wake::Look } else { Wake::End })
+        }
         Ok(0) if first => Ok(Wake::Look),
         Ok(0) => Ok(Wake::End),
         Ok(_) => {
