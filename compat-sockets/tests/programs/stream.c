@@ -1,0 +1,966 @@
+/* One end of a TCP connection, doing what ordinary programs do. Knows nothing of the library.
+ *
+ *   stream SCENARIO server PORTFILE      listens on a port of its own, writes it to PORTFILE
+ *   stream SCENARIO client PORTFILE
+ *   stream SCENARIO self   -             both ends in one process
+ *
+ * Prints what it saw (checksums, errors, counts); the same program under the same scenario must
+ * print the same with and without the library. Exit status 0 unless something was wrong.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s failed: %s\n", __FILE__, __LINE__, #condition,              \
+                    strerror(errno));                                                              \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static int server;
+static const char *portfile;
+static int listener = -1;
+
+/* ---- pieces ------------------------------------------------------------------------------ */
+
+static uint64_t mix(uint64_t sum, const unsigned char *bytes, size_t len) {
+    for (size_t i = 0; i < len; i++)
+        sum = (sum ^ bytes[i]) * 1099511628211ull;
+    return sum;
+}
+#define SUM0 1469598103934665603ull
+
+static uint64_t next_random(uint64_t *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static void fill(uint64_t *state, unsigned char *bytes, size_t len) {
+    for (size_t i = 0; i < len; i++)
+        bytes[i] = (unsigned char)next_random(state);
+}
+
+static int listen_any(struct sockaddr_in *address) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t len = sizeof *address;
+    memset(address, 0, sizeof *address);
+    address->sin_family = AF_INET;
+    address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)address, len) == 0);
+    CHECK(listen(fd, 128) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)address, &len) == 0);
+    return fd;
+}
+
+static int join(void) {
+    struct sockaddr_in address;
+    if (server) {
+        if (listener < 0) {
+            char temporary[4096];
+            listener = listen_any(&address);
+            snprintf(temporary, sizeof temporary, "%s.new", portfile);
+            FILE *file = fopen(temporary, "w");
+            CHECK(file != NULL);
+            fprintf(file, "%d\n", ntohs(address.sin_port));
+            fclose(file);
+            CHECK(rename(temporary, portfile) == 0);
+        }
+        int fd = accept(listener, NULL, NULL);
+        CHECK(fd >= 0);
+        return fd;
+    }
+    int port = 0;
+    for (;;) {
+        FILE *file = fopen(portfile, "r");
+        if (file != NULL) {
+            CHECK(fscanf(file, "%d", &port) == 1);
+            fclose(file);
+            break;
+        }
+        poll(NULL, 0, 5);
+    }
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+    return fd;
+}
+
+static void send_all(int fd, const void *bytes, size_t len) {
+    const char *at = bytes;
+    while (len > 0) {
+        ssize_t sent = send(fd, at, len, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        CHECK(sent > 0);
+        at += sent;
+        len -= sent;
+    }
+}
+
+static void recv_all(int fd, void *bytes, size_t len) {
+    char *at = bytes;
+    while (len > 0) {
+        ssize_t got = recv(fd, at, len, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        CHECK(got > 0);
+        at += got;
+        len -= got;
+    }
+}
+
+/* Round trips, enough for both directions to be upgraded where that can happen. */
+static void warm_up_n(int fd, int turns) {
+    char byte = 'w';
+    for (int i = 0; i < turns; i++) {
+        if (server) {
+            recv_all(fd, &byte, 1);
+            send_all(fd, &byte, 1);
+        } else {
+            send_all(fd, &byte, 1);
+            recv_all(fd, &byte, 1);
+        }
+        CHECK(byte == 'w');
+    }
+}
+static void warm_up(int fd) { warm_up_n(fd, 400); }
+
+/* One byte each way: both are at the same place. */
+static void meet(int fd) { warm_up_n(fd, 1); }
+
+static void nonblocking(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    CHECK(flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0);
+}
+
+/* ---- scenarios --------------------------------------------------------------------------- */
+
+/* Echo with random sizes; both ends print the sum of what they saw. */
+static void echo(void) {
+    int fd = join(), one = 1;
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
+    uint64_t random = 88172645463325252ull, sum = SUM0;
+    static unsigned char out[100000], in[100000];
+    for (int i = 0; i < 3000; i++) {
+        uint32_t len;
+        if (!server) {
+            len = i % 50 == 0 ? next_random(&random) % sizeof out + 1 : next_random(&random) % 200 + 1;
+            fill(&random, out, len);
+            send_all(fd, &len, sizeof len);
+            send_all(fd, out, len);
+            recv_all(fd, in, len);
+            CHECK(memcmp(in, out, len) == 0);
+        } else {
+            recv_all(fd, &len, sizeof len);
+            CHECK(len > 0 && len <= sizeof in);
+            recv_all(fd, in, len);
+            send_all(fd, in, len);
+        }
+        sum = mix(sum, in, len);
+    }
+    printf("sum %016llx\n", (unsigned long long)sum);
+    close(fd);
+}
+
+enum how { LT, ET, ONESHOT, POLL, SELECT };
+
+/* Both ends send `total` bytes as fast as they can and receive as much, non-blocking. */
+static void pump(enum how how, size_t total, int warm) {
+    int fd = join();
+    if (warm)
+        warm_up(fd);
+    nonblocking(fd);
+    uint64_t random = server ? 12345 : 54321, sent_sum = SUM0, got_sum = SUM0;
+    size_t sent = 0, got = 0, part = 0, part_at = 0;
+    static unsigned char out[60000], in[50000];
+    int epfd = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.data.u64 = 0x1234567887654321ull};
+    if (how <= ONESHOT) {
+        event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+        event.events |= how == ET ? EPOLLET : how == ONESHOT ? EPOLLONESHOT : 0;
+        CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) == 0);
+    }
+    int can_read = 1, can_write = 1;
+    while (sent < total || got < total) {
+        int want_write = sent < total;
+        if (!(how == ET && ((can_read && got < total) || (can_write && want_write)))) {
+            can_read = can_write = 0;
+            if (how <= ONESHOT) {
+                struct epoll_event found[4];
+                if (how != ET) {
+                    event.events = EPOLLIN | (want_write ? EPOLLOUT : 0) |
+                                   (how == ONESHOT ? EPOLLONESHOT : 0);
+                    CHECK(epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &event) == 0);
+                }
+                int count = epoll_wait(epfd, found, 4, -1);
+                CHECK(count == 1 && found[0].data.u64 == 0x1234567887654321ull);
+                can_read = (found[0].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0;
+                can_write = (found[0].events & EPOLLOUT) != 0;
+            } else if (how == POLL) {
+                struct pollfd entry = {.fd = fd, .events = POLLIN | (want_write ? POLLOUT : 0)};
+                CHECK(poll(&entry, 1, -1) == 1);
+                can_read = (entry.revents & (POLLIN | POLLHUP | POLLERR)) != 0;
+                can_write = (entry.revents & POLLOUT) != 0;
+            } else {
+                fd_set reads, writes;
+                FD_ZERO(&reads);
+                FD_ZERO(&writes);
+                FD_SET(fd, &reads);
+                if (want_write)
+                    FD_SET(fd, &writes);
+                CHECK(select(fd + 1, &reads, &writes, NULL, NULL) >= 1);
+                can_read = FD_ISSET(fd, &reads);
+                can_write = FD_ISSET(fd, &writes);
+            }
+        }
+        if (can_read && got < total) {
+            size_t most = total - got < sizeof in ? total - got : sizeof in;
+            ssize_t len = read(fd, in, most);
+            if (len < 0) {
+                CHECK(errno == EAGAIN);
+                can_read = 0;
+            } else {
+                CHECK(len > 0);
+                got_sum = mix(got_sum, in, len);
+                got += len;
+            }
+        }
+        if (can_write && want_write) {
+            if (part_at == part) {
+                part = next_random(&random) % sizeof out + 1;
+                part = part < total - sent ? part : total - sent;
+                fill(&random, out, part);
+                sent_sum = mix(sent_sum, out, part);
+                part_at = 0;
+            }
+            ssize_t len = write(fd, out + part_at, part - part_at);
+            if (len < 0) {
+                CHECK(errno == EAGAIN);
+                can_write = 0;
+            } else {
+                part_at += len;
+                sent += len;
+            }
+        }
+    }
+    printf("sent %016llx got %016llx\n", (unsigned long long)sent_sum, (unsigned long long)got_sum);
+    /* Nobody closes before both have everything. */
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    meet(fd);
+    close(fd);
+    close(epfd);
+}
+
+/* The server only sends, the client only receives, slowly at first: the ring is full and
+ * writability must come back, level- and edge-triggered. */
+static void full(enum how how) {
+    int fd = join();
+    size_t total = 8 << 20, done = 0;
+    uint64_t random = 4242, sum = SUM0;
+    static unsigned char bytes[30000];
+    warm_up(fd);
+    if (!server) {
+        size_t turn = 0;
+        while (done < total) {
+            /* Let the sender run full before reading on. */
+            if (turn++ < 40)
+                poll(NULL, 0, 5);
+            ssize_t len = recv(fd, bytes, sizeof bytes, 0);
+            CHECK(len > 0);
+            sum = mix(sum, bytes, len);
+            done += len;
+        }
+    } else {
+        nonblocking(fd);
+        int epfd = epoll_create1(0), fulls = 0;
+        struct epoll_event event = {.events = EPOLLOUT | (how == ET ? EPOLLET : 0), .data.fd = fd};
+        CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) == 0);
+        size_t part = 0, at = 0;
+        while (done < total) {
+            if (at == part) {
+                part = sizeof bytes < total - done ? sizeof bytes : total - done;
+                fill(&random, bytes, part);
+                sum = mix(sum, bytes, part);
+                at = 0;
+            }
+            ssize_t len = send(fd, bytes + at, part - at, MSG_NOSIGNAL);
+            if (len < 0) {
+                CHECK(errno == EAGAIN);
+                fulls++;
+                CHECK(epoll_wait(epfd, &event, 1, -1) == 1);
+                CHECK(event.events == EPOLLOUT && event.data.fd == fd);
+                continue;
+            }
+            at += len;
+            done += len;
+        }
+        CHECK(fulls > 0);
+    }
+    printf("sum %016llx\n", (unsigned long long)sum);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    meet(fd);
+    close(fd);
+}
+
+static void half_close(void) {
+    int fd = join();
+    static unsigned char bytes[300000];
+    uint64_t random = 7, sum = SUM0;
+    char rest[100000];
+    ssize_t len;
+    size_t total = 0;
+    warm_up(fd);
+    if (!server) {
+        fill(&random, bytes, sizeof bytes);
+        send_all(fd, bytes, sizeof bytes);
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+        CHECK(send(fd, "x", 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    }
+    while ((len = recv(fd, rest, sizeof rest, 0)) > 0) {
+        sum = mix(sum, (unsigned char *)rest, len);
+        total += len;
+    }
+    CHECK(len == 0);
+    if (server) {
+        /* The other end still reads, and has sent its FIN. */
+        for (int i = 0; i < 10; i++)
+            send_all(fd, bytes, sizeof bytes);
+    }
+    printf("total %zu sum %016llx\n", total, (unsigned long long)sum);
+    close(fd);
+}
+
+static void eof_after_data(void) {
+    int fd = join();
+    warm_up(fd);
+    if (server) {
+        char bytes[5000];
+        memset(bytes, 'd', sizeof bytes);
+        send_all(fd, bytes, sizeof bytes);
+        close(fd);
+        printf("sent\n");
+    } else {
+        char bytes[777];
+        ssize_t len;
+        size_t total = 0;
+        struct pollfd entry = {.fd = fd, .events = POLLIN | POLLRDHUP};
+        do {
+            CHECK(poll(&entry, 1, -1) == 1);
+        } while (!(entry.revents & POLLRDHUP));
+        while ((len = recv(fd, bytes, sizeof bytes, 0)) > 0)
+            total += len;
+        CHECK(len == 0 && recv(fd, bytes, 1, 0) == 0);
+        printf("total %zu\n", total);
+        close(fd);
+    }
+}
+
+static volatile sig_atomic_t pipes;
+static void on_pipe(int signal) { pipes += signal == SIGPIPE; }
+
+/* The client closes with data unread: an RST. The server's next calls fail as TCP's do. */
+static void reset(void) {
+    int fd = join();
+    char bytes[64] = {0};
+    warm_up(fd);
+    if (!server) {
+        recv_all(fd, bytes, 10); /* of 20 */
+        close(fd);
+        printf("closed\n");
+        return;
+    }
+    signal(SIGPIPE, on_pipe);
+    send_all(fd, bytes, 20);
+    ssize_t got = recv(fd, bytes, sizeof bytes, 0);
+    printf("recv %zd %s\n", got, got < 0 ? strerror(errno) : "");
+    got = send(fd, bytes, 1, 0);
+    printf("send %zd %s pipes %d\n", got, got < 0 ? strerror(errno) : "", (int)pipes);
+    got = send(fd, bytes, 1, MSG_NOSIGNAL);
+    printf("send %zd %s pipes %d\n", got, got < 0 ? strerror(errno) : "", (int)pipes);
+    close(fd);
+}
+
+/* The client closes properly; a server that goes on sending gets SIGPIPE and EPIPE. */
+static void broken_pipe(void) {
+    int fd = join();
+    char byte = 'x';
+    warm_up(fd);
+    if (!server) {
+        close(fd);
+        printf("closed\n");
+        return;
+    }
+    signal(SIGPIPE, on_pipe);
+    CHECK(recv(fd, &byte, 1, 0) == 0);
+    ssize_t sent;
+    int turns = 0;
+    do {
+        sent = send(fd, &byte, 1, 0);
+        turns++;
+    } while (sent == 1 && turns < 1000);
+    printf("%s pipes %d soon %d\n", strerror(errno), (int)pipes, turns < 5);
+    close(fd);
+}
+
+static void timeouts(void) {
+    int fd = join();
+    warm_up(fd);
+    if (server) {
+        struct timeval time = {0, 50000};
+        char byte;
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+        ssize_t got = recv(fd, &byte, 1, 0);
+        printf("recv %zd %s\n", got, strerror(errno));
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time) == 0);
+        static char bytes[1 << 20];
+        ssize_t sent;
+        do {
+            sent = send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        } while (sent == sizeof bytes);
+        while (sent > 0)
+            sent = send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        printf("send %s\n", strerror(errno));
+        time.tv_usec = 0;
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger)) == 0);
+    } else {
+        /* Stay until the server goes. */
+        struct pollfd entry = {.fd = fd, .events = POLLRDHUP};
+        CHECK(poll(&entry, 1, -1) == 1);
+    }
+    close(fd);
+}
+
+/* The client kills itself while the server is blocked. */
+static void killed_reader_waits(void) {
+    int fd = join();
+    warm_up(fd);
+    if (!server) {
+        fflush(NULL);
+        kill(getpid(), SIGKILL);
+    }
+    char byte;
+    ssize_t got = recv(fd, &byte, 1, 0);
+    printf("%s\n", got <= 0 ? "ended" : "data?");
+    close(fd);
+}
+
+static void killed_writer_waits(void) {
+    int fd = join();
+    warm_up(fd);
+    if (!server) {
+        /* Dies when the server cannot send any more. */
+        int queued, before = -1, same = 0;
+        while (same < 20) {
+            CHECK(ioctl(fd, FIONREAD, &queued) == 0);
+            same = queued == before && queued > 0 ? same + 1 : 0;
+            before = queued;
+            poll(NULL, 0, 5);
+        }
+        kill(getpid(), SIGKILL);
+    }
+    static char bytes[100000];
+    ssize_t sent;
+    do {
+        sent = send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+    } while (sent > 0);
+    printf("%s\n", errno == EPIPE || errno == ECONNRESET ? "ended" : strerror(errno));
+    close(fd);
+}
+
+static void flags(void) {
+    int fd = join();
+    char bytes[100];
+    warm_up(fd);
+    if (!server) {
+        meet(fd);
+        send_all(fd, "0123456789", 10);
+        meet(fd);
+        send_all(fd, "abcde", 5);
+        meet(fd);
+        send_all(fd, "fghij", 5);
+        struct iovec out[3] = {{"one", 3}, {"", 0}, {"three", 5}};
+        CHECK(writev(fd, out, 3) == 8);
+        struct msghdr message = {.msg_iov = out, .msg_iovlen = 3};
+        CHECK(sendmsg(fd, &message, MSG_NOSIGNAL) == 8);
+        meet(fd);
+        printf("done\n");
+        close(fd);
+        return;
+    }
+    int queued = -1;
+    CHECK(recv(fd, bytes, 10, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    CHECK(ioctl(fd, FIONREAD, &queued) == 0 && queued == 0);
+    meet(fd);
+    CHECK(recv(fd, bytes, 10, MSG_PEEK | MSG_WAITALL) == 10 && memcmp(bytes, "0123456789", 10) == 0);
+    /* The byte of meet() may be there already. */
+    CHECK(ioctl(fd, FIONREAD, &queued) == 0 && queued >= 10 && queued <= 11);
+    CHECK(recv(fd, bytes, 4, MSG_PEEK) == 4 && memcmp(bytes, "0123", 4) == 0);
+    CHECK(recv(fd, bytes, 4, MSG_TRUNC) == 4);
+    CHECK(recv(fd, bytes, 6, 0) == 6 && memcmp(bytes, "456789", 6) == 0);
+    meet(fd);
+    /* The first five come now, the others after we have met again: in another thread's time. */
+    CHECK(recv(fd, bytes, 5, MSG_WAITALL) == 5 && memcmp(bytes, "abcde", 5) == 0);
+    meet(fd);
+    struct iovec in[2] = {{bytes, 3}, {bytes + 10, 2}};
+    CHECK(recv(fd, bytes + 20, 5, MSG_WAITALL) == 5 && memcmp(bytes + 20, "fghij", 5) == 0);
+    struct msghdr message = {.msg_iov = in, .msg_iovlen = 2};
+    CHECK(recvmsg(fd, &message, MSG_WAITALL) == 5);
+    CHECK(memcmp(bytes, "one", 3) == 0 && memcmp(bytes + 10, "th", 2) == 0);
+    CHECK(message.msg_flags == 0 || message.msg_flags == MSG_CTRUNC);
+    CHECK(recv(fd, bytes, 3, MSG_WAITALL) == 3 && memcmp(bytes, "ree", 3) == 0);
+    in[0].iov_len = 3;
+    in[1].iov_len = 5;
+    ssize_t got = readv(fd, in, 2);
+    CHECK(got > 0 && memcmp(bytes, "one", got < 3 ? got : 3) == 0);
+    if (got < 8)
+        recv_all(fd, bytes, 8 - got);
+    int value = 1;
+    socklen_t len = sizeof value;
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &len) == 0 && value == 0);
+    value = 1;
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value) == 0);
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &len) == 0 && value != 0);
+    meet(fd);
+    printf("done\n");
+    close(fd);
+}
+
+static void send_file(void) {
+    int fd = join();
+    size_t total = 3 << 20;
+    uint64_t sum = SUM0;
+    warm_up(fd);
+    if (server) {
+        char name[] = "/tmp/vmmc-stream-XXXXXX";
+        int file = mkstemp(name);
+        unlink(name);
+        static unsigned char bytes[3 << 20];
+        uint64_t random = 99;
+        fill(&random, bytes, total);
+        CHECK(write(file, bytes, total) == (ssize_t)total);
+        sum = mix(sum, bytes, total);
+        off_t offset = 0;
+        while (offset < (off_t)(total / 2)) {
+            off_t before = offset;
+            ssize_t sent = sendfile(fd, file, &offset, total / 2 - offset);
+            CHECK(sent > 0 && offset == before + sent);
+        }
+        CHECK(lseek(file, total / 2, SEEK_SET) == (off_t)(total / 2));
+        size_t done = total / 2;
+        ssize_t sent;
+        while ((sent = sendfile(fd, file, NULL, 1 << 20)) > 0)
+            done += sent;
+        CHECK(sent == 0 && done == total && lseek(file, 0, SEEK_CUR) == (off_t)total);
+    } else {
+        static unsigned char bytes[3 << 20];
+        recv_all(fd, bytes, total);
+        sum = mix(sum, bytes, total);
+    }
+    printf("sum %016llx\n", (unsigned long long)sum);
+    meet(fd);
+    close(fd);
+}
+
+static void splices(void) {
+    int fd = join();
+    warm_up(fd);
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    char bytes[9000];
+    memset(bytes, 's', sizeof bytes);
+    if (server) {
+        CHECK(write(ends[1], bytes, sizeof bytes) == sizeof bytes);
+        size_t done = 0;
+        while (done < sizeof bytes) {
+            ssize_t len = splice(ends[0], NULL, fd, NULL, sizeof bytes - done, 0);
+            CHECK(len > 0);
+            done += len;
+        }
+    } else {
+        size_t done = 0;
+        while (done < sizeof bytes) {
+            ssize_t len = splice(fd, NULL, ends[1], NULL, sizeof bytes - done, 0);
+            CHECK(len > 0);
+            CHECK(read(ends[0], bytes, len) == len);
+            for (ssize_t i = 0; i < len; i++)
+                CHECK(bytes[i] == 's');
+            done += len;
+        }
+    }
+    meet(fd);
+    printf("done\n");
+    close(fd);
+}
+
+static void duplicates(void) {
+    int fd = join();
+    warm_up(fd);
+    int other = dup(fd), third = fcntl(fd, F_DUPFD_CLOEXEC, 100), fourth = 200;
+    CHECK(other >= 0 && third >= 100 && dup2(fd, fourth) == fourth);
+    warm_up_n(other, 20);
+    close(fd);
+    warm_up_n(third, 20);
+    warm_up_n(fourth, 20);
+    close(third);
+    close(other);
+    meet(fourth);
+    /* The last one goes: now the other end sees the end. */
+    if (server) {
+        close(fourth);
+    } else {
+        char byte;
+        CHECK(recv(fourth, &byte, 1, 0) == 0);
+        close(fourth);
+    }
+    printf("done\n");
+}
+
+/* Parent and child take turns on an upgraded connection. */
+static void forked(void) {
+    int fd = join();
+    warm_up(fd);
+    if (!server) {
+        char byte;
+        for (char i = 0; i < 100; i++) {
+            send_all(fd, &i, 1);
+            recv_all(fd, &byte, 1);
+            CHECK(byte == i);
+        }
+        CHECK(recv(fd, &byte, 1, 0) == 0);
+        printf("done\n");
+        close(fd);
+        return;
+    }
+    for (int turn = 0; turn < 10; turn++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            char byte;
+            for (int i = 0; i < 5; i++) {
+                recv_all(fd, &byte, 1);
+                send_all(fd, &byte, 1);
+            }
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        char byte;
+        for (int i = 0; i < 5; i++) {
+            recv_all(fd, &byte, 1);
+            send_all(fd, &byte, 1);
+        }
+    }
+    close(fd);
+    printf("done\n");
+}
+
+/* A child forked before any upgrade: the connection must stay whole. */
+static void forked_early(void) {
+    int fd = join();
+    if (!server) {
+        warm_up_n(fd, 200);
+        printf("done\n");
+        close(fd);
+        return;
+    }
+    warm_up_n(fd, 3);
+    pid_t child = fork();
+    if (child == 0) {
+        warm_up_n(fd, 97);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    warm_up_n(fd, 100);
+    close(fd);
+    printf("done\n");
+}
+
+/* In the middle of the stream something that needs the kernel. */
+static void demoted(void) {
+    int fd = join();
+    warm_up(fd);
+    uint64_t random = server ? 5 : 6, sum = SUM0;
+    unsigned char out[1000], in[1000];
+    for (int i = 0; i < 200; i++) {
+        if (i == 100 && server) {
+            int one = 1;
+            CHECK(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0);
+        }
+        size_t len = i % sizeof out + 1;
+        fill(&random, out, len);
+        send_all(fd, out, len);
+        recv_all(fd, in, len);
+        sum = mix(sum, in, len);
+    }
+    printf("sum %016llx\n", (unsigned long long)sum);
+    meet(fd);
+    close(fd);
+}
+
+static int count_fds(void) {
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (readdir(dir) != NULL)
+        count++;
+    closedir(dir);
+    return count;
+}
+
+/* Many short connections, some long enough to be upgraded. */
+static void churn(void) {
+    int before = 0;
+    for (int i = 0; i < 1000; i++) {
+        int fd = join();
+        warm_up_n(fd, i % 10 == 0 ? 60 : 2);
+        /* The client closes first, as clients do. */
+        char byte;
+        if (server)
+            CHECK(recv(fd, &byte, 1, 0) == 0);
+        close(fd);
+        if (i == 100)
+            before = count_fds();
+    }
+    printf("grown %d\n", count_fds() - before > 3);
+}
+
+static void *drain_to_end(void *argument) {
+    int fd = *(int *)argument;
+    static __thread unsigned char bytes[20000];
+    uint64_t *sum = malloc(sizeof *sum);
+    size_t total = 0;
+    ssize_t len;
+    *sum = SUM0;
+    while ((len = recv(fd, bytes, sizeof bytes, 0)) > 0) {
+        *sum = mix(*sum, bytes, len);
+        total += len;
+    }
+    CHECK(len == 0 && total > 0);
+    return sum;
+}
+
+/* Traffic at full speed both ways from the first byte: the switch must not lose or turn one. */
+static void stress_once(int out_fd, int in_fd, uint64_t seed, uint64_t *sent, uint64_t *got) {
+    pthread_t reader;
+    CHECK(pthread_create(&reader, NULL, drain_to_end, &in_fd) == 0);
+    static __thread unsigned char bytes[3000];
+    uint64_t random = seed, sum = SUM0;
+    for (int i = 0; i < 300; i++) {
+        size_t len = next_random(&random) % (i % 10 == 0 ? sizeof bytes : 64) + 1;
+        fill(&random, bytes, len);
+        send_all(out_fd, bytes, len);
+        sum = mix(sum, bytes, len);
+    }
+    shutdown(out_fd, SHUT_WR);
+    uint64_t *result;
+    CHECK(pthread_join(reader, (void **)&result) == 0);
+    *sent = sum;
+    *got = *result;
+    free(result);
+}
+
+static void stress(void) {
+    uint64_t all = SUM0;
+    for (int i = 0; i < 200; i++) {
+        int fd = join();
+        uint64_t sent, got;
+        stress_once(fd, fd, 1000 + i * 2 + server, &sent, &got);
+        uint64_t both = sent ^ got;
+        all = mix(all, (unsigned char *)&both, sizeof both);
+        close(fd);
+    }
+    printf("all %016llx\n", (unsigned long long)all);
+}
+
+struct one_end {
+    int fd;
+    uint64_t seed, sent, got;
+};
+static void *run_end(void *argument) {
+    struct one_end *end = argument;
+    stress_once(end->fd, end->fd, end->seed, &end->sent, &end->got);
+    return NULL;
+}
+
+/* Both ends in one process, each in a thread (and each with a reading thread of its own). */
+static void self(void) {
+    for (int i = 0; i < 50; i++) {
+        struct sockaddr_in address;
+        int listening = listen_any(&address);
+        struct one_end ends[2] = {{.seed = 3}, {.seed = 4}};
+        ends[0].fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(ends[0].fd, (struct sockaddr *)&address, sizeof address) == 0);
+        ends[1].fd = accept(listening, NULL, NULL);
+        pthread_t threads[2];
+        for (int j = 0; j < 2; j++)
+            CHECK(pthread_create(&threads[j], NULL, run_end, &ends[j]) == 0);
+        for (int j = 0; j < 2; j++)
+            CHECK(pthread_join(threads[j], NULL) == 0);
+        CHECK(ends[0].sent == ends[1].got && ends[1].sent == ends[0].got);
+        close(ends[0].fd);
+        close(ends[1].fd);
+        close(listening);
+    }
+    printf("done\n");
+}
+
+/* The client scribbles over everything it shares with the server, while traffic flows. The
+ * server must see an error or an end, or garbage; but not crash and not hang. */
+static void scribble(void) {
+    int fd = join();
+    warm_up(fd);
+    if (!server) {
+        FILE *maps = fopen("/proc/self/maps", "r");
+        char line[1000];
+        unsigned char *start = NULL;
+        size_t len = 0;
+        while (fgets(line, sizeof line, maps) != NULL) {
+            unsigned long from, to;
+            char rights[8];
+            if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && strcmp(rights, "rw-s") == 0 &&
+                strstr(line, "memfd:") != NULL && to - from > 64 * 1024) {
+                start = (unsigned char *)from;
+                len = to - from;
+            }
+        }
+        fclose(maps);
+        uint64_t random = 77;
+        for (int i = 0; start != NULL && i < 200000; i++) {
+            size_t at = next_random(&random) % (i % 2 ? 2048 : len - 8);
+            uint64_t value = next_random(&random);
+            memcpy(start + (at & ~7ul), &value, 8);
+            if (i % 1000 == 0)
+                send(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
+        fflush(NULL);
+        kill(getpid(), SIGKILL);
+    }
+    char bytes[5000];
+    nonblocking(fd);
+    struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
+    for (;;) {
+        CHECK(poll(&entry, 1, -1) >= 0);
+        ssize_t got = recv(fd, bytes, sizeof bytes, 0);
+        if (got == 0 || (got < 0 && errno != EAGAIN))
+            break;
+        ssize_t sent = send(fd, bytes, 100, MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN)
+            break;
+    }
+    close(fd);
+    printf("survived\n");
+}
+
+static void idle(void) {
+    /* Upgraded and then quiet: waits must end when asked, and cost nothing meanwhile. */
+    int fd = join();
+    warm_up(fd);
+    if (server) {
+        struct pollfd entry = {.fd = fd, .events = POLLIN};
+        CHECK(poll(&entry, 1, 60) == 0);
+        int epfd = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLIN};
+        CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) == 0);
+        CHECK(epoll_wait(epfd, &event, 1, 60) == 0);
+        CHECK(epoll_wait(epfd, &event, 1, 0) == 0);
+        fd_set reads;
+        FD_ZERO(&reads);
+        FD_SET(fd, &reads);
+        struct timeval time = {0, 60000};
+        CHECK(select(fd + 1, &reads, NULL, NULL, &time) == 0);
+        close(epfd);
+        send_all(fd, "g", 1);
+    } else {
+        char byte;
+        recv_all(fd, &byte, 1);
+    }
+    printf("done\n");
+    close(fd);
+}
+
+int main(int count, char **arguments) {
+    CHECK(count == 4);
+    const char *name = arguments[1];
+    server = strcmp(arguments[2], "server") == 0;
+    portfile = arguments[3];
+    signal(SIGPIPE, SIG_IGN);
+    struct {
+        const char *name;
+        void (*run)(void);
+    } plain[] = {{"echo", echo},
+                 {"half_close", half_close},
+                 {"eof_after_data", eof_after_data},
+                 {"reset", reset},
+                 {"broken_pipe", broken_pipe},
+                 {"timeouts", timeouts},
+                 {"killed_reader_waits", killed_reader_waits},
+                 {"killed_writer_waits", killed_writer_waits},
+                 {"flags", flags},
+                 {"send_file", send_file},
+                 {"splices", splices},
+                 {"duplicates", duplicates},
+                 {"forked", forked},
+                 {"forked_early", forked_early},
+                 {"demoted", demoted},
+                 {"churn", churn},
+                 {"stress", stress},
+                 {"self", self},
+                 {"idle", idle},
+                 {"scribble", scribble}};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (strcmp(name, plain[i].name) == 0) {
+            plain[i].run();
+            return 0;
+        }
+    static const char *hows[] = {"lt", "et", "oneshot", "poll", "select"};
+    for (int how = LT; how <= SELECT; how++) {
+        char full_name[40];
+        snprintf(full_name, sizeof full_name, "pump_%s", hows[how]);
+        if (strcmp(name, full_name) == 0) {
+            pump(how, 12 << 20, 1);
+            return 0;
+        }
+        snprintf(full_name, sizeof full_name, "cold_pump_%s", hows[how]);
+        if (strcmp(name, full_name) == 0) {
+            pump(how, 4 << 20, 0);
+            return 0;
+        }
+        snprintf(full_name, sizeof full_name, "full_%s", hows[how]);
+        if (how <= ET && strcmp(name, full_name) == 0) {
+            full(how);
+            return 0;
+        }
+    }
+    fprintf(stderr, "no scenario %s\n", name);
+    return 2;
+}
