@@ -48,6 +48,8 @@ const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// Events that do not go away again.
+const ENDS: u32 = ALWAYS | libc::EPOLLRDHUP as u32;
 
 /// Hot members of a set at most.
 const HOT: usize = 64;
@@ -72,6 +74,10 @@ struct Record {
     masked: bool,
     /// `EPOLLONESHOT` has fired.
     spent: bool,
+    /// The kernel has told of an end or an error: its bits go with every report from now on.
+    ended: bool,
+    /// `Side::tx_refused` when an edge of writability was last made.
+    refused: u32,
     hot: bool,
     /// Waits since the last event.
     idle: u32,
@@ -233,6 +239,8 @@ fn make_eager(fd: i32, sock: Option<&'static Sock>) {
     if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
         if link.side.eager.swap(1, Ordering::SeqCst) == 0 {
             bell::arm(&link.mine().armed_data());
+            // Doorbells of before: nobody filters them for the outer set.
+            readiness(&link, fd);
         }
         link.leave();
     }
@@ -281,7 +289,13 @@ impl Members {
     }
 
     fn insert(&mut self, fd: i32, sock: Option<&'static Sock>, event: &epoll_event) {
+        let ended = self.records.get(&fd).is_some_and(|record| record.ended);
         self.remove(fd);
+        let mut refused = 0;
+        if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
+            refused = link.side.tx_refused.load(Ordering::Relaxed);
+            link.leave();
+        }
         let record = Record {
             sock,
             events: event.events,
@@ -289,6 +303,8 @@ impl Members {
             reported: u64::MAX,
             masked: false,
             spent: false,
+            ended,
+            refused,
             hot: false,
             idle: 0,
         };
@@ -417,6 +433,7 @@ struct Hot {
     link: Link,
     events: u32,
     reported: u64,
+    ended: bool,
 }
 
 /// Hot members for the length of one wait, on the stack.
@@ -438,8 +455,8 @@ impl HotList {
                 if let Some(link) = record.sock.and_then(|sock| sock.enter(fd))
                     && let Some(slot) = list.items.get_mut(list.len)
                 {
-                    let (events, reported) = (record.events, record.reported);
-                    *slot = Some(Hot { fd, link, events, reported });
+                    let Record { events, reported, ended, .. } = *record;
+                    *slot = Some(Hot { fd, link, events, reported, ended });
                     list.len += 1;
                 }
             }
@@ -449,6 +466,11 @@ impl HotList {
 
     fn iter(&self) -> impl Iterator<Item = &Hot> {
         self.items.iter().take(self.len).flatten()
+    }
+
+    /// Whether the kernel has more to say of a member than its ring has: an end, an error.
+    fn some_ended(&self) -> bool {
+        self.iter().any(|hot| hot.ended || hot.link.side.shut.load(Ordering::Relaxed) != 0)
     }
 
     fn leave(&self) {
@@ -565,11 +587,21 @@ unsafe fn one_wait(
     mask: *const sigset_t,
 ) -> Option<i32> {
     let full = mask_full(epfd, set, hot);
+    let kernel_turn = set.since_kernel.load(Ordering::Relaxed) >= KERNEL_EVERY;
+    if kernel_turn && out.len() == 1 {
+        // Room for one: rings that are always ready must not keep the others out.
+        set.since_kernel.store(0, Ordering::Relaxed);
+        // SAFETY: passed on.
+        let count = unsafe { ask_kernel(epfd, set, out, 0, Some(0), std::ptr::null()) };
+        if count != 0 {
+            return Some(count);
+        }
+    }
     let found = take_ready(epfd, set, hot, out);
     if found > 0 {
         counters::add(Counter::epoll_ring_events, found as u64);
-        let asked = set.since_kernel.fetch_add(1, Ordering::Relaxed);
-        if asked >= KERNEL_EVERY && found < out.len() {
+        set.since_kernel.fetch_add(1, Ordering::Relaxed);
+        if kernel_turn || hot.some_ended() {
             set.since_kernel.store(0, Ordering::Relaxed);
             // SAFETY: passed on.
             let more = unsafe { ask_kernel(epfd, set, out, found, Some(0), mask) };
@@ -591,6 +623,11 @@ unsafe fn one_wait(
     if ready {
         let found = take_ready(epfd, set, hot, out);
         counters::add(Counter::epoll_ring_events, found as u64);
+        if found > 0 && hot.some_ended() {
+            // SAFETY: passed on.
+            let more = unsafe { ask_kernel(epfd, set, out, found, Some(0), mask) };
+            return Some(found as i32 + more.max(0));
+        }
         return (found > 0).then_some(found as i32);
     }
     if !may_wait {
@@ -622,13 +659,9 @@ unsafe fn one_wait(
             bell::disarm(&item.link.mine().armed_data());
         }
     }
-    if count != 0 {
-        return Some(count);
-    }
-    // Time over: for the program only if it was its own time, and the rings are still empty.
-    let over =
-        sleep == left && sleep.is_some() && quiet && hot.iter().all(|item| item.ready() == 0);
-    over.then_some(0)
+    // With nothing to report, the clock and the rings are looked at anew: what woke us may have
+    // been a doorbell.
+    (count != 0).then_some(count)
 }
 
 enum Spun {
@@ -696,7 +729,11 @@ fn take_ready(epfd: i32, set: &EpollSet, hot: &HotList, out: &mut [epoll_event])
         if ready == 0 {
             continue;
         }
-        let Some(slot) = out.get_mut(found) else { break };
+        let Some(slot) = out.get_mut(found) else {
+            // No room for this one: it is the first next time.
+            set.with(|members| members.put_first(item.fd));
+            break;
+        };
         let told = set.with(|members| members.report(epfd, item, ready)).flatten();
         if let Some(event) = told {
             *slot = event;
@@ -731,6 +768,13 @@ impl Members {
             kernel_mod(epfd, item.fd, ONCE, record.data);
         }
         Some(epoll_event { events: ready, u64: record.data })
+    }
+
+    /// The next wait begins with this member.
+    fn put_first(&mut self, fd: i32) {
+        if let Some(at) = self.hot.iter().position(|&hot| hot == fd) {
+            self.hot.rotate_left(at);
+        }
     }
 
     /// One more wait has passed; members idle for long are left to the kernel.
@@ -768,8 +812,14 @@ fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
         waiting |= full;
         set.with(|members| {
             let Some(record) = members.records.get_mut(&item.fd) else { return };
-            if full == record.masked || record.spent {
+            let refused = item.link.side.tx_refused.load(Ordering::Relaxed);
+            // A send was refused and room came before we looked: an edge that waits for it.
+            let missed = !full && record.events & EDGE != 0 && record.refused != refused;
+            if record.spent || (full == record.masked && !missed) {
                 return;
+            }
+            if !full {
+                record.refused = refused;
             }
             if full && record.events & EXCLUSIVE != 0 {
                 demote::our_way(&item.link, item.fd);
@@ -892,6 +942,10 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
         }
         events &= record.events | !IN;
     }
+    if link.side.rx_error.load(Ordering::Relaxed) != 0 {
+        // Taken from the kernel, not yet told to the program.
+        events |= libc::EPOLLERR as u32;
+    }
     let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
     if events & OUT != 0 && ringing && !link.looks_writable() {
         events &= !OUT;
@@ -903,6 +957,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
     set.with(|members| {
         members.warm(fd);
         let Some(kept) = members.records.get_mut(&fd) else { return };
+        kept.ended |= events & ENDS != 0;
         if events & IN != 0 && in_ring {
             kept.reported = position;
         }

@@ -231,6 +231,10 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
         if item.link.looks_readable(item.fd) {
             events |= IN;
         }
+        if item.link.side.rx_error.load(Ordering::Relaxed) != 0 {
+            // Taken from the kernel, not yet told to the program.
+            events |= libc::POLLERR;
+        }
         if item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING {
             let writable = item.link.looks_writable();
             events = if writable { events | OUT } else { events & !OUT };

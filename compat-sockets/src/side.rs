@@ -60,7 +60,9 @@ pub(crate) struct Side {
     pub(crate) bell_gate: AtomicU32,
     /// A send found the ring full and said `EAGAIN`: wait for room before `POLLOUT` is true.
     pub(crate) tx_full: AtomicU32,
-    pad: [u32; 15],
+    /// Counts such sends: each waits for an edge of writability.
+    pub(crate) tx_refused: AtomicU32,
+    pad: [u32; 14],
 
     /// Held for every use of the receiving end.
     pub(crate) rx_lock: Lock,
@@ -172,6 +174,7 @@ impl Side {
             &self.bells_owed,
             &self.bell_gate,
             &self.tx_full,
+            &self.tx_refused,
             &self.rx_state,
             &self.rx_sleepers,
             &self.rx_error,

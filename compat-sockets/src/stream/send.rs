@@ -51,6 +51,7 @@ pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
             Step::Full => {
                 counters::one(Counter::ring_full);
                 if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
+                    side.tx_refused.fetch_add(1, Ordering::Relaxed);
                     side.tx_full.store(1, Ordering::SeqCst);
                     if link.sock.watched.load(Ordering::Relaxed) == 0 {
                         // Whoever watches this descriptor does it where we cannot see it; only
