@@ -253,6 +253,7 @@ pub(crate) fn try_switch(link: &Link, fd: i32) -> bool {
     let side = link.side;
     // PAIRS(ready): acquire with the release in `publish_ready`.
     if link.peer().ready().load(Ordering::Acquire) == 0
+        || link.peer().demote().load(Ordering::SeqCst) != 0
         || side.tx_frozen.load(Ordering::SeqCst) != 0
         || side.shut.load(Ordering::Relaxed) & crate::stream::SHUT_WRITE != 0
     {
