@@ -1,7 +1,7 @@
 //! Whether the program's buffers can be touched, asked before we touch them: where the kernel
 //! answers `EFAULT`, a copy of ours must not become SIGSEGV.
 //!
-//! 1. A page that was found good lately is in a small table of the thread: a few instructions.
+//! 1. A page that was found good lately is in a small table: a few instructions.
 //! 2. Otherwise the kernel is asked to make the pages present (`MADV_POPULATE_READ`, `_WRITE`), which
 //!    fails where an access would.
 //! 3. It also refuses memory of devices, and kernels before 5.14 refuse all: then one byte per page
@@ -11,10 +11,10 @@
 //! gets SIGSEGV.
 
 use crate::raw;
-use std::cell::Cell;
+use vmmc::sync::{AtomicUsize, Ordering};
 
-/// Pages remembered per thread: a power of two, enough for a few large buffers.
-const REMEMBERED: usize = 64;
+/// Pages remembered: a power of two, enough for a buffer each of a thousand connections.
+const REMEMBERED: usize = 2048;
 /// Smallest page of the architectures we run on; larger ones are seen as several.
 const PAGE: usize = 4096;
 
@@ -26,11 +26,9 @@ enum Access {
     Write = 3,
 }
 
-std::thread_local! {
-    // Page address with the access in its low bits. `const` and without a destructor: usable
-    // anywhere, signal handlers included (an entry is one word).
-    static GOOD: [Cell<usize>; REMEMBERED] = const { [const { Cell::new(0) }; REMEMBERED] };
-}
+/// Page address with the access in its low bits, by page number. One word each, so that threads
+/// and signal handlers may use it together: the worst is that a page is asked about again.
+static GOOD: [AtomicUsize; REMEMBERED] = [const { AtomicUsize::new(0) }; REMEMBERED];
 
 /// Length of the part that can be read, from its beginning.
 #[inline]
@@ -72,20 +70,20 @@ fn good_part(start: usize, len: usize, access: Access) -> usize {
     len
 }
 
+fn slot(page: usize) -> Option<&'static AtomicUsize> {
+    GOOD.get(page / PAGE % REMEMBERED)
+}
+
 #[inline]
 fn remembered(page: usize, access: Access) -> bool {
-    GOOD.with(|good| {
-        let found = good.get(page / PAGE % REMEMBERED).map_or(0, Cell::get);
-        found & !(PAGE - 1) == page && found & access as usize == access as usize
-    })
+    let found = slot(page).map_or(0, |slot| slot.load(Ordering::Relaxed));
+    found & !(PAGE - 1) == page && found & access as usize == access as usize
 }
 
 fn remember(page: usize, access: Access) {
-    GOOD.with(|good| {
-        if let Some(slot) = good.get(page / PAGE % REMEMBERED) {
-            slot.set(page | access as usize);
-        }
-    });
+    if let Some(slot) = slot(page) {
+        slot.store(page | access as usize, Ordering::Relaxed);
+    }
 }
 
 /// From the first page that is not remembered on.

@@ -14,10 +14,10 @@
 //! A direction that has ended stays with TCP.
 
 use super::bells;
+use super::recv::{Source, source};
 use crate::counters::{self, Counter};
 use crate::fd_table::{Link, shadow};
 use crate::raw;
-use super::recv::{Source, source};
 use crate::side::{GATE_CLOSED, rx, tx};
 use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::Word;
@@ -89,10 +89,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32) {
 /// Where our ring part ends: at the tail, or at the position where the peer has stopped.
 fn taken_back(link: &Link, tail: u64) -> u64 {
     let word = link.peer().demote();
-    if word
-        .compare_exchange(ask::BACK, ask::TAKEN, Ordering::SeqCst, Ordering::SeqCst)
-        .is_err()
-    {
+    if word.compare_exchange(ask::BACK, ask::TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return tail;
     }
     let head = link.tx().head().load(Ordering::Acquire);

@@ -278,7 +278,13 @@ fn from_ring(link: &Link, cursor: &mut Cursor<'_>, there: u64, flags: i32) -> St
     let mut held = 0;
     let mut error = libc::ECONNRESET;
     while let Some((to, len)) = cursor.part() {
-        let len = len.min(PART);
+        // Only the part that will be filled is checked: programs read into buffers far larger
+        // than what has come.
+        let left = usize::try_from(there.saturating_sub(done as u64)).unwrap_or(usize::MAX);
+        if left == 0 {
+            break;
+        }
+        let len = len.min(PART).min(left);
         let len = if discard { len } else { user_memory::writable(to, len) };
         if len == 0 {
             error = libc::EFAULT;
