@@ -78,30 +78,27 @@ pub(crate) fn at_exit() {
     }
 }
 
-/// How long to wait for a peer that is asked to send by TCP, in milliseconds.
-const ASK_MS: u32 = 100;
-
-/// Gives both directions back to the kernel, as far as that can be done from here: ours at once,
-/// the peer's when it next sends. True when nothing is left in the rings.
+/// Gives both directions back to the kernel, with everything unread. True when nothing is left
+/// in the rings; a peer that makes no call for a while can prevent it.
 pub(crate) fn demote_both(fd: i32, sock: &'static Sock) -> bool {
     let Some(link) = sock.enter(fd) else { return true };
-    demote::our_way(&link, fd);
-    demote::their_way(&link, fd);
-    let mut done = false;
-    for _ in 0..ASK_MS {
-        if link.side.rx_lock.lock().is_err() {
-            break;
-        }
-        let source = stream::recv::source(&link, fd);
-        link.side.rx_lock.unlock();
-        if source == stream::recv::Source::Ended {
-            done = true;
-            break;
-        }
-        raw::wait_for(-1, 0, 1);
-    }
+    let done = demote::receiver_stops(&link, fd);
     link.leave();
     done
+}
+
+/// Before the descriptor is sent to another process: the socket lives on there.
+pub(crate) fn before_passing(fd: i32) {
+    let Some(sock) = fd_table::sock(fd) else { return };
+    sock.make_plain(Counter::plain_forked);
+    if let Some(link) = sock.enter(fd) {
+        // Our closing it is not the end.
+        link.side.sharers.fetch_add(1, Ordering::AcqRel);
+        if !demote::receiver_stops(&link, fd) {
+            counters::one(Counter::exec_unsafe);
+        }
+        link.leave();
+    }
 }
 
 /// Before exec: upgraded descriptors that the new program inherits go back to TCP.

@@ -258,6 +258,18 @@ fn offer(sock: &'static Sock, fd: i32) {
     }
 }
 
+/// This process has closed its last descriptor of an upgraded connection: the daemon need not keep
+/// the segment for it. A child that inherited the connection says nothing the daemon listens to:
+/// it never registered it. Not waited for; if the daemon's queue is full, it hears of it when this
+/// process ends.
+pub(crate) fn forget(cookie: u64) {
+    let Some(socket) = borrowed(SOCKET.load(Ordering::Relaxed) as i32) else { return };
+    let mut buffer = [0; 32];
+    if let Ok(packet) = codec::encode(&Request::ForgetSocket { cookie }, &mut buffer) {
+        let _ = packet::send(socket, packet, &[], SendFlags::DONTWAIT);
+    }
+}
+
 /// Reads whatever the daemon has sent, without waiting.
 #[cold]
 pub(crate) fn poll_mail() {

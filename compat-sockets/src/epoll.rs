@@ -563,6 +563,9 @@ unsafe fn wait_loop(
             }
         };
         let hot = HotList::collect(set);
+        for item in hot.iter() {
+            demote::comply(&item.link, item.fd);
+        }
         // SAFETY: passed on.
         let result = unsafe { one_wait(epfd, set, &hot, out, left, mask) };
         hot.leave();
@@ -928,6 +931,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
     });
     let Some(Some((fd, record))) = found else { return event.events };
     let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return event.events };
+    demote::comply(&link, fd);
     let mut events = link.without_reset(event.events);
     let position = {
         use vmmc::word::Word;

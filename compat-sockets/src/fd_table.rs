@@ -438,6 +438,7 @@ impl Sock {
         }
         if let Some(link) = self.link() {
             unmap(self.segment.swap(std::ptr::null_mut(), Ordering::AcqRel), &link);
+            crate::control::forget(self.cookie.load(Ordering::Relaxed));
             self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
             side::release(link.side);
         }

@@ -11,6 +11,7 @@
 
 use crate::fd_table::{self, Known, Link, state};
 use crate::side::tx;
+use crate::stream::demote;
 use crate::stream::recv::{Readiness, readiness};
 use crate::stream::wait::{adapted, shares_cpu, spin};
 use crate::{raw, real, settings};
@@ -123,6 +124,7 @@ unsafe fn poll_loop(
         let mut full = false;
         asked.copy_from_slice(fds);
         for item in items {
+            demote::comply(&item.link, item.fd);
             let Some(entry) = asked.get_mut(item.index) else { continue };
             if is_full(item, entry.events) {
                 full = true;

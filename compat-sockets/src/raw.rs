@@ -88,6 +88,14 @@ pub(crate) fn send(fd: i32, bytes: &[u8], flags: i32) -> Result<usize> {
     call!(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0)
 }
 
+/// send(2) of memory that a peer may be writing: an address, never a slice.
+///
+/// # Safety
+/// `start` must be mapped for `len` bytes.
+pub(crate) unsafe fn send_from(fd: i32, start: *const u8, len: usize, flags: i32) -> Result<usize> {
+    call!(libc::SYS_sendto, fd, start, len, flags, 0, 0)
+}
+
 /// recvmsg(2) into the program's buffers.
 ///
 /// # Safety

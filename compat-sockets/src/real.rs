@@ -16,7 +16,7 @@ pub(crate) struct Real {
 }
 
 impl Real {
-    const fn new(name: &'static str) -> Real {
+    pub(crate) const fn new(name: &'static str) -> Real {
         Real { name, pointer: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
@@ -25,6 +25,16 @@ impl Real {
     pub(crate) fn get(&self) -> *mut c_void {
         let pointer = self.pointer.load(Ordering::Relaxed);
         if pointer.is_null() { self.resolve() } else { pointer }
+    }
+
+    /// The address to jump to: a function that answers `ENOSYS` where libc has none.
+    pub(crate) fn address(&self) -> *const c_void {
+        extern "C" fn absent() -> c_int {
+            set_errno(libc::ENOSYS);
+            -1
+        }
+        let pointer = self.get();
+        if pointer.is_null() { absent as extern "C" fn() -> c_int as *const c_void } else { pointer }
     }
 
     #[cold]

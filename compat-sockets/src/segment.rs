@@ -10,7 +10,7 @@
 //!   1024   side 0
 //!    +0      ready u32        this side has attached and reads through the library
 //!            closed u32       this side closed its last descriptor
-//!            demote u32       this side asks the other to send by TCP again
+//!            demote u32       this side asks the other to send by TCP again (`demote::ask`)
 //!            cpu u32          processor this side last ran on, plus one; 0 unknown
 //!            armed_data u32   ring me when there is data; the other side swaps it to 0
 //!            armed_space u32  ring me when there is room; the other side swaps it to 0

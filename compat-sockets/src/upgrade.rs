@@ -210,10 +210,9 @@ pub(crate) fn attached(
     // acknowledgement of the first, and a cork would hold it back. The program keeps seeing its
     // own settings.
     let mut shadow = 0;
-    for (name, bit, ours) in [
-        (libc::TCP_NODELAY, shadow::NODELAY, 1i32),
-        (libc::TCP_CORK, shadow::CORK, 0i32),
-    ] {
+    for (name, bit, ours) in
+        [(libc::TCP_NODELAY, shadow::NODELAY, 1i32), (libc::TCP_CORK, shadow::CORK, 0i32)]
+    {
         if raw::socket_option(fd, libc::IPPROTO_TCP, name, 0i32).is_ok_and(|value| value != 0) {
             shadow |= bit;
         }
@@ -254,6 +253,7 @@ pub(crate) fn try_switch(link: &Link, fd: i32) -> bool {
     let side = link.side;
     // PAIRS(ready): acquire with the release in `publish_ready`.
     if link.peer().ready().load(Ordering::Acquire) == 0
+        || link.peer().demote().load(Ordering::SeqCst) != 0
         || side.tx_frozen.load(Ordering::SeqCst) != 0
         || side.shut.load(Ordering::Relaxed) & crate::stream::SHUT_WRITE != 0
     {

@@ -12,6 +12,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use vmmc::config::{Config, DaemonStart};
+use vmmc::control::Connection;
 
 /// Run a program over shared memory, unchanged
 ///
@@ -45,6 +47,8 @@ Examples:
 
 Both ends must be run this way. `shrimp stat` shows which connections were upgraded, and why the
 others were not. VMMC_SOCKETS=off in the environment turns the library off.
+
+If no daemon listens, one is started, and leaves when nobody has used it for a while.
 
 Exit code: the program's own; 126 it cannot be run, 127 not found, 5 the library is missing.";
 
@@ -110,6 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 eprintln!("shrimp exec: {}: LD_PRELOAD={}", program.display(), value.display());
             }
             command.env("LD_PRELOAD", value);
+            ensure_daemon(args.verbose);
         }
         Verdict::Incompatible(_) => {}
     }
@@ -128,6 +133,25 @@ fn find_library(verbose: bool) -> Result<PathBuf, ArtefactError> {
     }
     // Without a daemon program there may still be a daemon.
     artefacts::find(Artefact::Sockets)
+}
+
+/// Starts the user's own daemon if none listens: a program cannot do that from inside a preloaded
+/// library. Without one the program runs all the same, over plain TCP; a warning says so, unless
+/// the user has chosen that (`VMMC_DAEMON=none`, `VMMC_SOCKETS=off`).
+fn ensure_daemon(verbose: bool) {
+    if std::env::var_os("VMMC_SOCKETS").is_some_and(|value| value == "off") {
+        return;
+    }
+    let chosen = |config: &Config| config.daemon == DaemonStart::Never && !verbose;
+    let failure = match Config::from_env() {
+        Err(error) => error.to_string(),
+        Ok(config) => match Connection::open(&config) {
+            Ok(_) => return,
+            Err(_) if chosen(&config) => return,
+            Err(error) => error.to_string(),
+        },
+    };
+    eprintln!("shrimp exec: warning: {failure}; connections stay plain TCP");
 }
 
 /// `LD_PRELOAD` with our library in front of what is there already, once.

@@ -13,8 +13,29 @@ fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
+/// No daemon: these tests are about the program alone.
 fn exec(dir: &Path, words: &[&str]) -> common::Finished {
-    run(shrimp(dir).args(["exec", "--sockets", "--"]).args(words))
+    run(shrimp(dir).env("VMMC_DAEMON", "none").args(["exec", "--sockets", "--"]).args(words))
+}
+
+#[test]
+fn a_daemon_is_started_when_none_listens_and_its_absence_is_no_obstacle() {
+    let dir = dir();
+    let socket = dir.path().join("vmmcd.sock");
+    let started = run(shrimp(dir.path()).args(["exec", "--sockets", "--", "true"])).expect(0);
+    assert_eq!(started.err, "");
+    assert!(socket.exists());
+    run(shrimp(dir.path()).args(["daemon", "stop"])).expect(0);
+    exec(dir.path(), &["true"]).expect(0);
+    assert!(!socket.exists(), "VMMC_DAEMON=none was not obeyed");
+    let broken = run(shrimp(dir.path()).env("VMMC_DAEMON", "/no/such/vmmcd").args([
+        "exec",
+        "--sockets",
+        "--",
+        "true",
+    ]))
+    .expect(0);
+    assert!(broken.err.contains("plain TCP"), "{}", broken.err);
 }
 
 #[test]

@@ -291,6 +291,8 @@ export! {
 
     /// sendmsg(2).
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        // SAFETY: as above.
+        unsafe { before_passing(message) };
         dispatch_send(
             fd,
             // SAFETY: as above.
@@ -358,6 +360,42 @@ export! {
 fn fortify_failed() -> ! {
     // As the C library does for an overflow found by _FORTIFY_SOURCE.
     std::process::abort()
+}
+
+/// Descriptors that a message carries (`SCM_RIGHTS`) go back to TCP before they go.
+///
+/// # Safety
+/// `message` as sendmsg(2) wants it.
+unsafe fn before_passing(message: *const msghdr) {
+    if !user_memory::can_read(message, 1) {
+        return;
+    }
+    // SAFETY: the program's own header.
+    let header = unsafe { message.read() };
+    let control = header.msg_control.cast::<u8>();
+    let len = header.msg_controllen as usize;
+    if len < size_of::<libc::cmsghdr>() || !user_memory::can_read(control, len) {
+        return;
+    }
+    let mut at = 0;
+    while at + size_of::<libc::cmsghdr>() <= len {
+        // SAFETY: inside the control data.
+        let one = unsafe { control.add(at).cast::<libc::cmsghdr>().read_unaligned() };
+        let end = at.saturating_add(one.cmsg_len as usize);
+        if (one.cmsg_len as usize) < size_of::<libc::cmsghdr>() || end > len {
+            return;
+        }
+        if one.cmsg_level == libc::SOL_SOCKET && one.cmsg_type == libc::SCM_RIGHTS {
+            let mut place = at + size_of::<libc::cmsghdr>();
+            while place + size_of::<c_int>() <= end {
+                // SAFETY: inside the control data.
+                let fd = unsafe { control.add(place).cast::<c_int>().read_unaligned() };
+                crate::close::before_passing(fd);
+                place += size_of::<c_int>();
+            }
+        }
+        at = end.next_multiple_of(size_of::<usize>());
+    }
 }
 
 /// The buffers of a message. Too many of them is `EMSGSIZE` here.

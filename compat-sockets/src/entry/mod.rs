@@ -15,6 +15,7 @@ mod lifecycle;
 mod options;
 mod process;
 mod readiness;
+mod variadic;
 
 /// Declares exported functions. In unit tests they are ordinary functions, so that the test
 /// program's own calls are not interposed.

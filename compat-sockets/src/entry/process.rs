@@ -5,7 +5,7 @@ use super::export;
 use crate::{close, fork, real};
 use libc::{c_char, c_int};
 
-fn prepare() {
+pub(super) fn prepare() {
     // A vfork child shares our memory: its exec is not ours, and what it must not inherit is
     // close-on-exec or demoted by nobody. See SUPPORT.md.
     if !fork::in_vfork_child() {

@@ -3,7 +3,7 @@
 use super::bells::{self, Drained};
 use super::vectors::{Cursor, receive_kernel, total};
 use super::wait::{self, Wake};
-use super::{Outcome, SHUT_READ};
+use super::{Outcome, SHUT_READ, demote};
 use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::rx;
@@ -213,6 +213,7 @@ pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
                 if done > 0 && !all {
                     break Outcome::Done(done);
                 }
+                demote::comply(link, fd);
                 match wait::for_data(link, fd, flags) {
                     Ok(Wake::Look) => {}
                     Ok(Wake::End) => break Outcome::Done(done),
