@@ -13,7 +13,7 @@ use common::{Daemon, PATIENCE, Second, export, import, open, pause, say, until, 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::{
-    Footprint, Tripwire, Watchdog, bytes_of, daemon_forgets, die_with_parent, footprint,
+    Footprint, Tripwire, Watchdog, at_rest, bytes_of, daemon_forgets, die_with_parent, footprint,
     nothing_in_dev_shm, settles, until_asleep,
 };
 use vmmc::config::Config;
@@ -80,7 +80,8 @@ impl Stage {
         let watcher = daemon.node();
         let mut survivor = daemon.second(survivor, &[]);
         survivor.expect("connected");
-        let (daemon_before, survivor_before) = (at_rest(&daemon, 2), footprint(survivor.pid()));
+        let (daemon_before, survivor_before) =
+            (at_rest(daemon.pid(), 2), footprint(survivor.pid()));
         survivor.go_on();
         Stage { daemon, watcher, survivor, daemon_before, survivor_before, dog }
     }
@@ -136,17 +137,6 @@ fn of_send(result: Result<(), SendError>) -> String {
         Err(SendError::Closed(closed)) => format!("SendError::Closed {:?}", closed.reason),
         other => format!("{other:?}"),
     }
-}
-
-/// What the daemon holds for so many clients, once it is done with those that only looked.
-fn at_rest(daemon: &Daemon, clients: usize) -> Footprint {
-    let mut found = Footprint::default();
-    until("the daemon is at rest", || {
-        found = footprint(daemon.pid());
-        // Its listening socket, and one for each.
-        found.fds.get("socket") == Some(&(clients + 1)) && found.mappings.is_empty()
-    });
-    found
 }
 
 // ---- the victims ----
@@ -582,7 +572,7 @@ fn exporter_unexports(_: &[String]) {
 fn fresh_daemon() -> Footprint {
     let daemon = Daemon::start();
     let _watcher = daemon.node();
-    at_rest(&daemon, 1)
+    at_rest(daemon.pid(), 1)
 }
 
 /// Everything that two processes do with each other, through the death and the return of the

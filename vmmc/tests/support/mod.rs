@@ -67,6 +67,17 @@ pub fn settles(who: &str, pid: u32, baseline: &Footprint) {
     panic!("{who} ({pid}) does not come back to\n  {baseline:?}\nit holds\n  {now:?}");
 }
 
+/// What a daemon holds for so many clients, once it is done with those that only looked.
+pub fn at_rest(pid: u32, clients: usize) -> Footprint {
+    let mut found = Footprint::default();
+    until("the daemon is at rest", || {
+        found = footprint(pid);
+        // Its listening socket, and one for each.
+        found.fds.get("socket") == Some(&(clients + 1)) && found.mappings.is_empty()
+    });
+    found
+}
+
 /// No name of ours in the memory file system.
 pub fn nothing_in_dev_shm() {
     let Ok(entries) = std::fs::read_dir("/dev/shm") else { return };
