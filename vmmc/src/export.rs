@@ -633,7 +633,10 @@ impl NodeInner {
         }
         let give_up = Instant::now() + self.config.drain;
         for link in &links {
-            while !link.shm.is_idle() && Instant::now() < give_up {
+            // An importer that has died, or has closed the link, is in no transfer, whatever its
+            // slots say: the control thread takes its link out of the table.
+            let is_known = || self.tables.lock().incoming.contains_key(&link.id());
+            while !link.shm.is_idle() && is_known() && Instant::now() < give_up {
                 std::thread::yield_now();
             }
         }

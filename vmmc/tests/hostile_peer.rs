@@ -3,24 +3,35 @@
 //! notice nothing but the end of its link.
 
 mod common;
+mod support;
 
 use common::{Daemon, PATIENCE, import, open, pause, say, until};
 use rustix::net::SendFlags;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use support::Watchdog;
+use support::raw::{Numbers, Raw as Bare, get32, set32, set64};
 use vmmc::control::codec;
 use vmmc::control::connect::Connection;
+use vmmc::control::message as wire;
 use vmmc::control::message::{Hello, Request, Role};
 use vmmc::counters::index as count;
+use vmmc::error::{SendError, WaitError};
 use vmmc::id::{ExportId, LinkId, RequestId};
+use vmmc::layout::link;
 use vmmc::sys::mmap::{Access, GuardedMapping};
 use vmmc::sys::{doorbell, memfd, packet};
 use vmmc::{CloseReason, Event, Export, Node, Region, Rights};
 
 #[test]
 fn second_process() {
-    common::second_process(&[("hostile", hostile), ("forger", forger), ("keeper", keeper)]);
+    common::second_process(&[
+        ("hostile", hostile),
+        ("forger", forger),
+        ("keeper", keeper),
+        ("scribbler", scribbler),
+    ]);
 }
 
 struct Victim {
@@ -269,4 +280,281 @@ fn forger(args: &[String]) {
     }
     say("done");
     pause();
+}
+
+// ---- by the bare protocol, from within this process ----
+
+fn socket() -> std::path::PathBuf {
+    std::env::var_os("VMMC_SOCKET").expect("set by the first process").into()
+}
+
+/// Scribbles over all it can map and keeps the doorbell's pipe full, until it is killed.
+fn scribbler(_: &[String]) {
+    support::die_with_parent();
+    let mut raw = Bare::connect(&socket());
+    let import = raw.import("victim", Rights::all());
+    let bell = import.doorbell.as_ref().unwrap();
+    let mut numbers = Numbers(0x5eed);
+    let mut scribble = |count: usize| {
+        for _ in 0..count {
+            let (at, value) = (numbers.next() as usize, numbers.next());
+            let (target, len) = match value & 1 {
+                0 => (import.memory, import.memory.len()),
+                _ => (import.segment, import.segment.len()),
+            };
+            set64(target, at % (len / 8) * 8, value);
+            // Writing one byte to a full pipe fails and does no harm.
+            doorbell::ring(bell);
+        }
+    };
+    scribble(200_000);
+    say("scribbled");
+    loop {
+        scribble(1000);
+    }
+}
+
+/// Hundreds of thousands of random stores to the memory and the link, with the doorbell's pipe
+/// kept full: an honest importer of the same process's other export gets every wake-up, and every
+/// message of it arrives whole and in order.
+#[test]
+fn scribbling_and_flooding_disturb_no_other_link() {
+    let dog = Watchdog::new("scribbling_and_flooding_disturb_no_other_link");
+    let daemon = Daemon::start();
+    let Victim { node, export: _victim, .. } = victim(&daemon);
+    let other = common::export(&node, "other", 8192);
+    let honest_node = daemon.node();
+    let honest = import(&honest_node, "other");
+    other.wait_importers(1, PATIENCE).unwrap();
+    let mut second = daemon.second("scribbler", &[]);
+    let end = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (ping, pong) = (other.flag32(4096).unwrap(), other.flag32(4224).unwrap());
+            for round in 1u32.. {
+                let last = ping.wait_until(|value| value >= round, PATIENCE).unwrap();
+                let mut seen = vec![0; 4000];
+                other.read(0, &mut seen).unwrap();
+                assert!(seen.iter().all(|&byte| byte == round as u8), "spoilt in round {round}");
+                pong.signal(round).unwrap();
+                if last == u32::MAX {
+                    return;
+                }
+            }
+        });
+        let (ping, pong) = (honest.flag32(4096).unwrap(), honest.flag32(4224).unwrap());
+        let rounds = |from: u32, until: &dyn Fn(u32) -> bool| {
+            let mut round = from;
+            while !until(round) {
+                round += 1;
+                honest.send(0, &[round as u8; 4000]).unwrap();
+                ping.signal(round).unwrap();
+                pong.wait_until(|value| value == round, PATIENCE).unwrap();
+            }
+            round
+        };
+        scope.spawn(|| {
+            dog.step("the hostile process scribbles");
+            second.expect("scribbled");
+            end.store(true, Ordering::Relaxed);
+        });
+        let round = rounds(0, &|_| end.load(Ordering::Relaxed));
+        let last = rounds(round, &|now| now == round + 500);
+        dog.step("the last round");
+        honest.send(0, &[(last + 1) as u8; 4000]).unwrap();
+        ping.signal(u32::MAX).unwrap();
+        pong.wait_until(|value| value == last + 1, PATIENCE).unwrap();
+    });
+    assert!(honest.check_open().is_ok());
+}
+
+/// Each impossible queue position, each entry out of range: the link ends as faulty, at once.
+#[test]
+fn every_impossible_position_and_entry_ends_the_link() {
+    let dog = Watchdog::new("every_impossible_position_and_entry_ends_the_link");
+    let daemon = Daemon::start();
+    let Victim { node, export, messages, faults } = victim(&daemon);
+    let whole = (0, 8192);
+    let positions = [129, 130, 255, 256, 65_536, 1 << 31, (1 << 31) + 1, u32::MAX - 1, u32::MAX];
+    let entries = [
+        (8193, 0),
+        (8192, 1),
+        (0, 8193),
+        (1, 8192),
+        (u64::MAX, 1),
+        (u64::MAX, 2),
+        (1, u64::MAX),
+        (u64::MAX, u64::MAX),
+        (1 << 63, 1 << 63),
+    ];
+    let forgeries = positions
+        .into_iter()
+        .map(|tail| (whole, tail))
+        .chain(entries.into_iter().map(|entry| (entry, 1)));
+    for (count, ((offset, len), tail)) in (1..).zip(forgeries) {
+        dog.step(format!("{len} bytes at {offset}, tail {tail}"));
+        let mut raw = Bare::connect(&daemon.socket());
+        let import = raw.import("victim", Rights::WRITE);
+        set64(import.segment, link::QUEUE, offset);
+        set64(import.segment, link::QUEUE + 8, len);
+        set32(import.segment, link::TAIL, tail);
+        doorbell::ring(import.doorbell.as_ref().unwrap());
+        node.run_until(|| faults.load(Ordering::Relaxed) == count, PATIENCE).unwrap();
+        raw.hear(|event, _| match event {
+            wire::Event::LinkClosed { reason: CloseReason::PeerFault, .. } => Some(()),
+            _ => None,
+        });
+        assert_eq!(get32(import.segment, link::STATE), link::REVOKED);
+    }
+    assert_eq!(messages.load(Ordering::Relaxed), 0);
+    assert!(export.importers().is_empty());
+}
+
+/// The importer writes what only the exporter should: state, accept, head. It deceives itself.
+#[test]
+fn the_exporters_words_written_by_the_importer_deceive_only_the_importer() {
+    let daemon = Daemon::start();
+    let Victim { node, export, messages, faults } = victim(&daemon);
+    let mut raw = Bare::connect(&daemon.socket());
+    let import = raw.import("victim", Rights::WRITE);
+    let honest_node = daemon.node();
+    let honest = import_of(&honest_node);
+    for (at, value) in [
+        (link::STATE, link::CLOSING),
+        (link::STATE, link::REVOKED),
+        (link::STATE, 0xDEAD),
+        (link::ACCEPT, 0),
+        (link::HEAD, 99),
+        (link::BUSY, u32::MAX),
+    ] {
+        set32(import.segment, at, value);
+        doorbell::ring(import.doorbell.as_ref().unwrap());
+        let before = messages.load(Ordering::Relaxed);
+        honest.send_with_notify(0, b"honest").unwrap();
+        node.run_until(|| messages.load(Ordering::Relaxed) == before + 1, PATIENCE).unwrap();
+    }
+    assert_eq!(faults.load(Ordering::Relaxed), 0);
+    assert_eq!(export.importers().len(), 2);
+}
+
+fn import_of(node: &Node) -> vmmc::Import {
+    import(node, "victim")
+}
+
+/// A peer's process page can be read and never written, by whatever way it is mapped.
+#[test]
+fn a_process_page_cannot_be_mapped_for_writing() {
+    let daemon = Daemon::start();
+    let _victim = victim(&daemon);
+    let mut raw = Bare::connect(&daemon.socket());
+    let import = raw.import("victim", Rights::all());
+    let page = import.page.unwrap();
+    let len = vmmc::layout::page::LEN;
+    assert!(GuardedMapping::new(&page, len, Access::Read).is_ok());
+    assert!(GuardedMapping::new(&page, len, Access::ReadWrite).is_err());
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&page));
+    // Root, and the same user, may open it again; the seal forbids the mapping and the write.
+    if let Ok(again) = std::fs::OpenOptions::new().read(true).write(true).open(path) {
+        assert!(GuardedMapping::new(&again, len, Access::ReadWrite).is_err());
+        assert!(rustix::io::pwrite(&again, &[1], 0).is_err());
+    }
+}
+
+/// Revocation: what a hostile importer keeps is nobody's, also not the next export's of the same
+/// memory; and a slot that it leaves busy for ever delays the unexport by the drain's limit only.
+#[test]
+fn a_kept_mapping_reaches_no_later_export_of_the_region() {
+    let _dog = Watchdog::new("a_kept_mapping_reaches_no_later_export_of_the_region");
+    let daemon = Daemon::start();
+    let config = vmmc::Config { drain: std::time::Duration::from_millis(50), ..daemon.config() };
+    let node = Node::builder().config(config).connect().unwrap();
+    let mut export = common::export(&node, "again", 8192);
+    let mut raw = Bare::connect(&daemon.socket());
+    let kept = raw.import("again", Rights::all());
+    set32(kept.segment, link::BUSY, 1); // for ever
+    for byte in 1..4u8 {
+        let mut region = export.unexport().unwrap();
+        region.as_mut_slice().fill(byte);
+        kept.memory.write(0, &[0xEE; 8192]).unwrap();
+        assert!(region.as_slice().iter().all(|&at| at == byte), "a canary died");
+        export = open(node.export(region).name("again"));
+        let honest = import(&node, "again");
+        kept.memory.write(0, &[0xEF; 8192]).unwrap();
+        let mut seen = vec![0; 8192];
+        honest.read(0, &mut seen).unwrap();
+        assert!(seen.iter().all(|&at| at == byte), "it reaches the next export");
+    }
+}
+
+/// G3: what is not sealed, too short, too long or no memory file at all is refused, from an
+/// exporter and from an importer, and the daemon keeps none of it.
+#[test]
+fn wrong_descriptors_are_refused_and_none_is_kept() {
+    let _dog = Watchdog::new("wrong_descriptors_are_refused_and_none_is_kept");
+    let daemon = Daemon::start();
+    let _victim = victim(&daemon);
+    let mut raw = Bare::connect(&daemon.socket());
+    let before = support::at_rest(daemon.pid(), 2);
+    let unsealed = memfd::create("unsealed", 8192).unwrap();
+    let (_, short) = support::raw::sealed(4096);
+    let (_, huge) = support::raw::sealed(1 << 20);
+    let zero: vmmc::sys::Fd =
+        std::os::fd::OwnedFd::from(std::fs::File::open("/dev/zero").unwrap()).into();
+    let dir: vmmc::sys::Fd = std::os::fd::OwnedFd::from(std::fs::File::open("/").unwrap()).into();
+    for _ in 0..20 {
+        for wrong in [&unsealed, &short, &huge, &zero, &dir] {
+            let refused = raw.try_export("wrong", 8192, Vec::new(), &[wrong.as_fd()]);
+            assert!(matches!(refused, Err(wire::Refusal::BadSegment { .. })), "{refused:?}");
+            let nothing = support::raw::sealed(4096).0;
+            let refused = raw.try_import_with("victim", Rights::WRITE, nothing, &[wrong.as_fd()]);
+            assert!(matches!(refused.err(), Some(wire::Refusal::BadSegment { .. })));
+        }
+        let refused = raw.try_export("wrong", 8192, Vec::new(), &[]);
+        assert!(matches!(refused, Err(wire::Refusal::BadSegment { .. })));
+    }
+    support::settles("the daemon", daemon.pid(), &before);
+    // Descriptors where none belong, and more than any message has.
+    for fds in [vec![&zero; 1], vec![&huge; 4]] {
+        let raw = Bare::connect(&daemon.socket());
+        let fds: Vec<_> = fds.into_iter().map(AsFd::as_fd).collect();
+        raw.tell(&Request::List { request: RequestId(77) }, &fds);
+        assert!(raw.hears_the_end());
+    }
+    support::settles("the daemon", daemon.pid(), &before);
+}
+
+/// A hostile exporter: nonsense in the words it owns is an error for its importer, never a hang.
+#[test]
+fn a_hostile_exporter_only_ends_the_link() {
+    let dog = Watchdog::new("a_hostile_exporter_only_ends_the_link");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    for (at, value) in [(link::STATE, 77), (link::STATE, u32::MAX), (link::HEAD, 0x8000_0000)] {
+        dog.step(format!("{value:#x} at {at}"));
+        let mut raw = Bare::connect(&daemon.socket());
+        let (_memory, file) = support::raw::sealed(8192);
+        let all = vmmc::id::Grant { who: vmmc::Who::SameUser, rights: Rights::all() };
+        raw.try_export("trap", 8192, vec![all], &[file.as_fd()]).unwrap();
+        let import = import(&node, "trap");
+        let segment = raw.hear(|event, fds| match event {
+            wire::Event::LinkOpened { .. } => Some(fds.take().unwrap()),
+            _ => None,
+        });
+        let mapping = GuardedMapping::new(&segment, link::LEN, Access::ReadWrite).unwrap();
+        let segment = support::raw::forever(mapping);
+        set32(segment, at, value);
+        let is_fault = |result: Result<(), SendError>| matches!(result, Err(SendError::Closed(it)) if it.reason == CloseReason::PeerFault);
+        // A position is only looked at when the queue seems full.
+        let faulty = (0..200).any(|_| is_fault(import.try_send_with_notify(0, b"x")));
+        assert!(faulty, "nobody noticed {value:#x} at {at}");
+        if at == link::STATE {
+            let end = import.flag32(0).unwrap().wait_until(|_| false, None);
+            assert!(
+                matches!(end, Err(WaitError::Closed(it)) if it.reason == CloseReason::PeerFault)
+            );
+        }
+        drop(import);
+        drop(raw);
+        until("its name is free", || node.list().unwrap().is_empty());
+    }
 }

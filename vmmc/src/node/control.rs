@@ -223,10 +223,18 @@ impl Control {
         state.next_request += 1;
         let call = Call { request: make(id), fds, draft, since: Instant::now() };
         // Sent under the lock, so that a resend after a reconnection cannot overtake it.
-        if let Some(post) = &state.connection {
-            send_call(post, &call);
-        }
-        state.pending.insert(id, Pending::Waiting(call));
+        let entry = match &state.connection {
+            Some(post) => {
+                send_call(post, &call);
+                Pending::Waiting(call)
+            }
+            // As in `lose`: a daemon that is gone need not be waited for.
+            None if matches!(call.request, Request::Unexport { .. }) => {
+                Pending::Done(Box::new(Answer::Done))
+            }
+            None => Pending::Waiting(call),
+        };
+        state.pending.insert(id, entry);
         self.changed.notify_all(); // a control thread without a daemon tries again at once
         id
     }

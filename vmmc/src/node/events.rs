@@ -36,7 +36,7 @@ impl NodeInner {
     pub(super) fn handle(&self, post: &Post, incoming: Incoming) {
         let Incoming { event, mut fds } = incoming;
         match event {
-            Event::Exported { request, export } => self.exported(request, export),
+            Event::Exported { request, export } => self.exported(post, request, export),
             Event::Imported { request, link, export, len, rights, exporter, introduces } => {
                 let opened = Opened { link, export, rights, peer: exporter, introduces };
                 self.imported(post, request, &opened, len, fds);
@@ -81,7 +81,7 @@ impl NodeInner {
         }
     }
 
-    fn exported(&self, request: RequestId, export: ExportId) {
+    fn exported(&self, post: &Post, request: RequestId, export: ExportId) {
         match self.control.take_call(request).map(|call| call.draft) {
             Some(Draft::Export(draft)) => {
                 let inner = Arc::new(ExportInner::new(export, *draft));
@@ -89,7 +89,11 @@ impl NodeInner {
                 self.local.meter.add(count::EXPORTS, 1);
                 self.control.complete(request, Answer::Exported(inner));
             }
-            Some(Draft::RestoreExport(inner)) => self.export_restored(&inner, export),
+            Some(Draft::RestoreExport(inner)) => {
+                if !self.export_restored(&inner, export) {
+                    post.send(Request::Revoked { export }, Vec::new());
+                }
+            }
             Some(_) => self.control.complete(request, nonsense("Exported to another request")),
             None => {}
         }
@@ -121,7 +125,9 @@ impl NodeInner {
             Some(Call { draft: Draft::RestoreImport(import), .. }) => {
                 // Another exporter's memory of the same name is not the memory mapped here.
                 if opened.export == import.export && opened.peer.pid == import.peer.info.pid {
-                    self.import_restored(&import, opened.link);
+                    if !self.import_restored(&import, opened.link) {
+                        post.send(close, Vec::new());
+                    }
                 } else {
                     post.send(close, Vec::new());
                     self.end_import(&import, CloseReason::PeerDied);

@@ -121,19 +121,25 @@ impl NodeInner {
         self.local.hub.wake_all();
     }
 
-    pub(super) fn export_restored(&self, export: &Arc<ExportInner>, id: ExportId) {
+    /// False when it was withdrawn while it was being announced: the daemon must forget it.
+    pub(super) fn export_restored(&self, export: &Arc<ExportInner>, id: ExportId) -> bool {
         let mut tables = self.tables.lock();
-        if tables.exports.remove(&export.id()).is_some() {
+        let lives = tables.exports.remove(&export.id()).is_some();
+        if lives {
             export.set_id(id);
             tables.exports.insert(id, export.clone());
         }
+        lives
     }
 
-    pub(super) fn import_restored(&self, import: &Arc<ImportInner>, id: LinkId) {
+    /// False when it was dropped while it was being claimed.
+    pub(super) fn import_restored(&self, import: &Arc<ImportInner>, id: LinkId) -> bool {
         let mut tables = self.tables.lock();
-        if tables.imports.remove(&import.id()).is_some() {
+        let lives = tables.imports.remove(&import.id()).is_some();
+        if lives {
             import.set_id(id);
             tables.imports.insert(id, import.clone());
         }
+        lives
     }
 }
