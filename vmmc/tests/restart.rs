@@ -1,13 +1,19 @@
 //! The daemon is killed, and replaced, under load: nothing is lost (G2).
 
 mod common;
+mod support;
 
-use common::{Daemon, PATIENCE, export, import, until};
+use common::{Daemon, PATIENCE, export, import, pause, say, until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use vmmc::counters::index as count;
 use vmmc::error::{ImportError, WaitError};
 use vmmc::{Export, Import, Node};
+
+#[test]
+fn second_process() {
+    common::second_process(&[("receiver", receiver), ("sender", sender), ("bystander", bystander)]);
+}
 
 /// Sends and answers as fast as it goes, until told to stop; returns how often.
 fn ping_pong(export: &Export, import: &Import, stop: &AtomicBool, rounds: &AtomicU64) {
@@ -163,4 +169,193 @@ fn without_a_daemon_set_up_fails_in_the_end() {
     let error = node.import("x").timeout(Duration::from_millis(1)).open().unwrap_err();
     assert!(matches!(error, ImportError::Daemon(_)), "{error}");
     assert!(error.to_string().contains("shrimp daemon start"), "{error}");
+}
+
+// ---- several processes ----
+
+/// Messages carry their number and a sum over their bytes.
+const MESSAGE: usize = 1024;
+const RESTARTS: usize = 5;
+
+fn message(number: u64) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..MESSAGE as u64).map(|i| (number * 31 + i * 7) as u8).collect();
+    bytes[..8].copy_from_slice(&number.to_ne_bytes());
+    let sum = bytes[..MESSAGE - 8]
+        .iter()
+        .fold(7u64, |sum, &byte| sum.wrapping_mul(0x100_0000_01b3) ^ u64::from(byte));
+    bytes[MESSAGE - 8..].copy_from_slice(&sum.to_ne_bytes());
+    bytes
+}
+
+/// Two slots of a message, a flag each way; with each message goes a notification.
+fn receiver(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().unwrap();
+    let region = vmmc::Region::new(8192).unwrap();
+    let export = common::open(node.export(region).name(args[0].as_str()).queue());
+    say("exported");
+    let (sent, taken) = (export.flag64(4096).unwrap(), export.flag64(4224).unwrap());
+    let mut number = 0u64;
+    loop {
+        number += 1;
+        let seen = sent.wait_until(|value| value >= number, PATIENCE).unwrap();
+        if seen == u64::MAX {
+            break;
+        }
+        let mut bytes = vec![0; MESSAGE];
+        export.read(0, &mut bytes).unwrap();
+        assert!(bytes == message(number), "message {number} is spoilt");
+        match export.next_notification(PATIENCE).unwrap().event {
+            vmmc::Event::Message { last_word, .. } => assert_eq!(last_word, number),
+            other => panic!("notification {number} is {other:?}"),
+        }
+        taken.signal(number).unwrap();
+    }
+    assert_eq!(export.try_next_notification().unwrap(), None);
+    taken.signal(u64::MAX).unwrap();
+    say(&format!("received {}", number - 1));
+    pause();
+    say(&format!("reconnects {}", node.counters().get(count::RECONNECTS)));
+    drop(export.unexport().unwrap());
+    say("unexported");
+    pause();
+}
+
+/// Exports and does nothing.
+fn bystander(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().unwrap();
+    let _export = export(&node, &args[0], 4096);
+    say("exported");
+    pause();
+}
+
+fn sender(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().unwrap();
+    let import = import(&node, &args[0]);
+    let (sent, taken) = (import.flag64(4096).unwrap(), import.flag64(4224).unwrap());
+    let stop = AtomicBool::new(false);
+    let mut number = 0u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pause();
+            stop.store(true, Ordering::Release);
+        });
+        while !stop.load(Ordering::Acquire) {
+            number += 1;
+            import.send(0, &message(number)).unwrap();
+            import.send_notification(0, MESSAGE, number).unwrap();
+            sent.signal(number).unwrap();
+            taken.wait_until(|value| value == number, PATIENCE).unwrap();
+            if number == 100 {
+                say("streaming");
+            }
+        }
+    });
+    sent.signal(u64::MAX).unwrap();
+    taken.wait_until(|value| value == u64::MAX, PATIENCE).unwrap();
+    say(&format!("sent {number}"));
+    pause();
+    say(&format!("reconnects {}", node.counters().get(count::RECONNECTS)));
+    let end = taken.wait_until(|_| false, PATIENCE);
+    match end {
+        Err(WaitError::Closed(it)) => assert_eq!(it.reason, vmmc::CloseReason::Unexported),
+        other => panic!("{other:?}"),
+    }
+    say("closed");
+    pause();
+}
+
+/// Three pairs of processes stream, notify and answer; meanwhile `body` does its worst, five
+/// times. Every message arrives, whole, once and in order; old links end as they should, and a new
+/// link works.
+fn streams_go_on(test: &str, expected_reconnects: &str, mut body: impl FnMut(&mut Daemon)) {
+    let dog = support::Watchdog::new(test);
+    let mut daemon = Daemon::start();
+    let names = ["one", "two", "three"];
+    let mut receivers: Vec<_> =
+        names.iter().map(|name| daemon.second("receiver", &[name])).collect();
+    let mut senders: Vec<_> = names.iter().map(|name| daemon.second("sender", &[name])).collect();
+    for (receiver, sender) in receivers.iter_mut().zip(&mut senders) {
+        dog.step("the streams begin");
+        receiver.expect("exported");
+        sender.expect("streaming");
+    }
+    let watcher = daemon.node();
+    for round in 0..RESTARTS {
+        dog.step(format!("restart {round}"));
+        let back = watcher.counters().get(count::RECONNECTS);
+        body(&mut daemon);
+        dog.step(format!("everybody is known after restart {round}"));
+        until("everybody is known", || {
+            let reconnected = watcher.counters().get(count::RECONNECTS);
+            if expected_reconnects != "0" && reconnected == back {
+                return false; // it speaks with the dead
+            }
+            let now = watcher.snapshot().unwrap();
+            (now.exports.len(), now.links.len(), now.clients.len()) == (3, 3, 7)
+        });
+        let new = export(&watcher, "new", 64);
+        import(&watcher, "new").send(0, b"works").unwrap();
+        drop(new);
+    }
+    for (receiver, sender) in receivers.iter_mut().zip(&mut senders) {
+        dog.step("the streams end");
+        sender.go_on();
+        let (sent, received) = (sender.expect("sent"), receiver.expect("received"));
+        assert_eq!(sent, received);
+        sender.go_on();
+        assert_eq!(sender.expect("reconnects"), expected_reconnects);
+        receiver.go_on();
+        assert_eq!(receiver.expect("reconnects"), expected_reconnects);
+        receiver.expect("unexported");
+        sender.expect("closed");
+    }
+    until("nothing is left", || {
+        let now = watcher.snapshot().unwrap();
+        now.exports.is_empty() && now.links.is_empty()
+    });
+}
+
+#[test]
+fn streams_of_six_processes_survive_five_crashes_of_the_daemon() {
+    streams_go_on("streams_of_six_processes_survive_five_crashes_of_the_daemon", "5", |daemon| {
+        daemon.kill();
+        daemon.restart();
+    });
+}
+
+#[test]
+fn streams_of_six_processes_do_not_notice_five_replacements() {
+    streams_go_on("streams_of_six_processes_do_not_notice_five_replacements", "0", |daemon| {
+        daemon.replace();
+    });
+}
+
+/// The exporter died while there was no daemon; and one dies after the restart. Both are told.
+#[test]
+fn exporters_that_die_while_the_daemon_is_down_and_after_are_told() {
+    let dog =
+        support::Watchdog::new("exporters_that_die_while_the_daemon_is_down_and_after_are_told");
+    let mut daemon = Daemon::start();
+    let mut early = daemon.second("bystander", &["early"]);
+    let mut late = daemon.second("bystander", &["late"]);
+    early.expect("exported");
+    late.expect("exported");
+    let node = daemon.node();
+    let (to_early, to_late) = (import(&node, "early"), import(&node, "late"));
+    daemon.kill();
+    early.kill();
+    daemon.restart();
+    let end = |import: &Import| match import.flag32(0).unwrap().wait_until(|_| false, None) {
+        Err(WaitError::Closed(it)) => it.reason,
+        other => panic!("{other:?}"),
+    };
+    dog.step("the early death is told");
+    assert_eq!(end(&to_early), vmmc::CloseReason::PeerDied);
+    assert!(to_late.check_open().is_ok());
+    late.kill();
+    dog.step("the late death is told");
+    assert_eq!(end(&to_late), vmmc::CloseReason::PeerDied);
 }

@@ -9,7 +9,6 @@ use super::NodeInner;
 use super::control::Draft;
 use super::post::Post;
 use crate::config::{Config, DaemonStart};
-use crate::control::connect::SETUP_TIMEOUT;
 
 use crate::control::message::CloseReason;
 use crate::counters::index as count;
@@ -22,6 +21,10 @@ use std::time::{Duration, Instant};
 
 /// First and last pause between two attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+
+/// How long a claim waits for its exporter to come back: longer than the longest pause between two of
+/// the exporter's attempts, and as long as the death of one that does not come back stays untold.
+const CLAIM_WAIT: Duration = Duration::from_secs(4);
 
 /// How long importers may take to claim their links again. Longer than a restored import waits at
 /// the daemon: they may find it later than we did.
@@ -81,7 +84,7 @@ impl NodeInner {
         for import in imports {
             let (spec, old) = (import.spec.clone(), import.id());
             self.control.ask_at_once(
-                |request| spec.request(request, SETUP_TIMEOUT.as_millis() as u32, Some(old)),
+                |request| spec.request(request, CLAIM_WAIT.as_millis() as u32, Some(old)),
                 vec![import.segment_file.clone()],
                 Draft::RestoreImport(import),
             );
