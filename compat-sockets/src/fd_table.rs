@@ -105,6 +105,21 @@ pub(crate) fn tracked(first: u32, last: u32) -> impl Iterator<Item = i32> {
         .filter(|&fd| entry(fd).is_some_and(|entry| entry.load(Ordering::Relaxed) != 0))
 }
 
+/// Options whose setting the program sees and the kernel does not: bits of `Sock::shadow`.
+pub(crate) mod shadow {
+    pub(crate) const NODELAY: u32 = 1;
+    pub(crate) const CORK: u32 = 2;
+
+    /// The bit of a TCP option, if it is one of them.
+    pub(crate) fn bit(level: i32, name: i32) -> Option<u32> {
+        match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(NODELAY),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(CORK),
+            _ => None,
+        }
+    }
+}
+
 /// States of a [`Sock`].
 pub(crate) mod state {
     /// In the free list.
@@ -164,8 +179,9 @@ pub(crate) struct Sock {
     pub(crate) epoll_refs: AtomicU32,
     /// Some epoll set relies on the doorbell for this one, because it was idle for long.
     pub(crate) cold: AtomicU32,
-    /// The program's `TCP_NODELAY`, while the kernel's is always on.
-    pub(crate) nodelay: AtomicU32,
+    /// The program's `TCP_NODELAY` and `TCP_CORK`, as bits of [`shadow`]; the kernel's are always
+    /// on and off, for the doorbells.
+    pub(crate) shadow: AtomicU32,
     /// The kernel's number for the socket.
     pub(crate) cookie: AtomicU64,
     /// Address of the next free Sock.
@@ -239,7 +255,7 @@ pub(crate) fn track(fd: i32, nonblocking: bool) {
         &sock.tries,
         &sock.epoll_refs,
         &sock.cold,
-        &sock.nodelay,
+        &sock.shadow,
     ] {
         word.store(0, Ordering::Relaxed);
     }

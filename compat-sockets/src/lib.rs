@@ -51,6 +51,7 @@ mod settings;
 mod side;
 mod stream;
 mod upgrade;
+mod user_memory;
 
 /// Runs when the library is loaded.
 extern "C" fn load() {

@@ -183,6 +183,30 @@ pub(crate) fn close(fd: i32) {
     let _ = call!(libc::SYS_close, fd);
 }
 
+/// madvise(2) with advice that changes no contents.
+pub(crate) fn madvise(start: usize, len: usize, advice: i32) -> Result<()> {
+    // The kernel checks the range itself.
+    call!(libc::SYS_madvise, start, len, advice).map(drop)
+}
+
+/// A pipe: its read end and its write end.
+pub(crate) fn pipe() -> Result<[i32; 2]> {
+    let mut ends = [-1i32; 2];
+    // The result is on this stack.
+    call!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC)?;
+    Ok(ends)
+}
+
+/// write(2) from an address that may be bad: the kernel answers `EFAULT`.
+pub(crate) fn write_from(fd: i32, address: usize, len: usize) -> Result<usize> {
+    call!(libc::SYS_write, fd, address, len)
+}
+
+/// read(2) of a byte that [`write_from`] took from the same address, back to its place.
+pub(crate) fn read_to(fd: i32, address: usize, len: usize) -> Result<usize> {
+    call!(libc::SYS_read, fd, address, len)
+}
+
 /// Thread id.
 pub(crate) fn gettid() -> u32 {
     call!(libc::SYS_gettid).unwrap_or(0) as u32

@@ -22,7 +22,7 @@
 //!   minus the unread queue, read again until nothing arrived in between.
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, Link, Sock, state};
+use crate::fd_table::{self, Link, Sock, shadow, state};
 use crate::side::{Side, tx};
 use crate::{control, epoll, raw, settings};
 use std::ptr::NonNull;
@@ -207,10 +207,19 @@ pub(crate) fn attached(
     side: &'static Side,
 ) {
     // A doorbell must leave at once: with Nagle's algorithm a second one would wait for the
-    // acknowledgement of the first. The program keeps seeing its own setting.
-    let nodelay = raw::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 0i32).unwrap_or(0);
-    sock.nodelay.store(nodelay as u32, Ordering::Relaxed);
-    let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    // acknowledgement of the first, and a cork would hold it back. The program keeps seeing its
+    // own settings.
+    let mut shadow = 0;
+    for (name, bit, ours) in [
+        (libc::TCP_NODELAY, shadow::NODELAY, 1i32),
+        (libc::TCP_CORK, shadow::CORK, 0i32),
+    ] {
+        if raw::socket_option(fd, libc::IPPROTO_TCP, name, 0i32).is_ok_and(|value| value != 0) {
+            shadow |= bit;
+        }
+        let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &ours);
+    }
+    sock.shadow.store(shadow, Ordering::Relaxed);
     sock.nonblocking.store(raw::is_nonblocking(fd).into(), Ordering::Relaxed);
     sock.spin_ns.store(settings::spin_ns(), Ordering::Relaxed);
     sock.activate(start, ring_len, side_number, side);

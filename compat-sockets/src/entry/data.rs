@@ -5,7 +5,7 @@ use crate::fd_table::Link;
 use crate::side::tx;
 use crate::stream::{Outcome, copy_vectors, recv, send};
 use crate::upgrade::{Route, Way, counted_done, route};
-use crate::{file, raw, real};
+use crate::{file, raw, real, user_memory};
 use libc::{
     MSG_NOSIGNAL, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
@@ -123,10 +123,11 @@ fn transmit(
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
 // came to the C function of the same name.
 export! {
-    /// read(2).
+    /// read(2). Of nothing: never waits, unlike recv(2).
     fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
         // SAFETY: as above.
-        receive(fd, buffer, len, 0, || unsafe { real::read(fd, buffer, len) })
+        let call = || unsafe { real::read(fd, buffer, len) };
+        if len == 0 { call() } else { receive(fd, buffer, len, 0, call) }
     }
 
     /// Fortified read(2).
@@ -183,8 +184,10 @@ export! {
             Way::Receive,
             // SAFETY: as above.
             |link| match unsafe { copy_vectors(vectors, count.max(0) as usize) } {
-                Some(list) if count >= 0 => recv::recv(link, fd, list, 0),
-                _ => Outcome::Failed(libc::EINVAL),
+                Ok(_) if count < 0 => Outcome::Failed(libc::EINVAL),
+                Ok(list) if list.iter().all(|one| one.iov_len == 0) => Outcome::Done(0),
+                Ok(list) => recv::recv(link, fd, list, 0),
+                Err(errno) => Outcome::Failed(errno),
             },
             // SAFETY: as above.
             || unsafe { real::readv(fd, vectors, count) },
@@ -203,7 +206,7 @@ export! {
         )
     }
 
-    /// recvmmsg(2). On an upgraded socket: one message.
+    /// recvmmsg(2): message by message on a socket that is upgraded or may be.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         let tracked = crate::fd_table::sock(fd).is_some_and(|sock| sock.may_upgrade());
         if !tracked || count == 0 || messages.is_null() {
@@ -211,16 +214,44 @@ export! {
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
         const MSG_WAITFORONE: c_int = 0x10000;
-        // SAFETY: the first of the program's messages.
-        let header = unsafe { &raw mut (*messages).msg_hdr };
-        // SAFETY: as above.
-        let result = unsafe { recvmsg(fd, header, flags & !MSG_WAITFORONE) };
-        if result < 0 {
-            return -1;
+        // SAFETY: null or the program's own.
+        let limit = match unsafe { super::readiness::nanoseconds(timeout) } {
+            Ok(limit) => limit,
+            Err(errno) => {
+                real::set_errno(errno);
+                return -1;
+            }
+        };
+        let started = raw::now_ns();
+        let (mut done, mut how) = (0, flags & !MSG_WAITFORONE);
+        // As the kernel: the limit is looked at after each message and interrupts no wait.
+        let mut left = limit;
+        while done < count.min(1024) && (done == 0 || left != Some(0)) {
+            // SAFETY: one of the program's `count` messages.
+            let message = unsafe { messages.add(done as usize) };
+            // SAFETY: as above.
+            let header = unsafe { &raw mut (*message).msg_hdr };
+            // SAFETY: as above.
+            let result = unsafe { recvmsg(fd, header, how) };
+            if result < 0 {
+                if done == 0 {
+                    return -1;
+                }
+                break;
+            }
+            // SAFETY: as above; recvmsg has written beside it.
+            unsafe { (*message).msg_len = result as c_uint };
+            done += 1;
+            if flags & MSG_WAITFORONE != 0 {
+                how |= libc::MSG_DONTWAIT;
+            }
+            left = limit.map(|limit| limit.saturating_sub(raw::now_ns().wrapping_sub(started)));
         }
-        // SAFETY: as above.
-        unsafe { (*messages).msg_len = result as c_uint };
-        1
+        if let Some(left) = left {
+            // SAFETY: the program's own, not null since there is a limit.
+            unsafe { timeout.write(crate::poll::timespec_of(left)) };
+        }
+        done as c_int
     }
 
     /// write(2).
@@ -249,8 +280,9 @@ export! {
             fd,
             // SAFETY: as above.
             |link| match unsafe { copy_vectors(vectors, count.max(0) as usize) } {
-                Some(list) if count >= 0 => with_signal(send::send(link, fd, list, 0), 0),
-                _ => Outcome::Failed(libc::EINVAL),
+                Ok(_) if count < 0 => Outcome::Failed(libc::EINVAL),
+                Ok(list) => with_signal(send::send(link, fd, list, 0), 0),
+                Err(errno) => Outcome::Failed(errno),
             },
             // SAFETY: as above.
             || unsafe { real::writev(fd, vectors, count) },
@@ -328,17 +360,28 @@ fn fortify_failed() -> ! {
     std::process::abort()
 }
 
+/// The buffers of a message. Too many of them is `EMSGSIZE` here.
+///
+/// # Safety
+/// As [`copy_vectors`].
+unsafe fn message_vectors<'a>(header: &msghdr) -> raw::Result<&'a [iovec]> {
+    // SAFETY: the caller's word.
+    let list = unsafe { copy_vectors(header.msg_iov, header.msg_iovlen) };
+    list.map_err(|errno| if errno == libc::EINVAL { libc::EMSGSIZE } else { errno })
+}
+
 /// # Safety
 /// `message` as recvmsg(2) wants it.
 unsafe fn receive_message(link: &Link, fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
-    if message.is_null() {
+    if !user_memory::can_write(message, 1) {
         return Outcome::Failed(libc::EFAULT);
     }
     // SAFETY: the program's own header.
     let header = unsafe { message.read() };
     // SAFETY: as above.
-    let Some(list) = (unsafe { copy_vectors(header.msg_iov, header.msg_iovlen as usize) }) else {
-        return Outcome::Failed(libc::EMSGSIZE);
+    let list = match unsafe { message_vectors(&header) } {
+        Ok(list) => list,
+        Err(errno) => return Outcome::Failed(errno),
     };
     let outcome = recv::recv(link, fd, list, flags);
     if let Outcome::Done(_) = outcome {
@@ -352,14 +395,15 @@ unsafe fn receive_message(link: &Link, fd: c_int, message: *mut msghdr, flags: c
 /// # Safety
 /// `message` as sendmsg(2) wants it.
 unsafe fn send_message(link: &Link, fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
-    if message.is_null() {
+    if !user_memory::can_read(message, 1) {
         return Outcome::Failed(libc::EFAULT);
     }
     // SAFETY: the program's own header.
     let header = unsafe { message.read() };
     // SAFETY: as above.
-    let Some(list) = (unsafe { copy_vectors(header.msg_iov, header.msg_iovlen as usize) }) else {
-        return Outcome::Failed(libc::EMSGSIZE);
+    let list = match unsafe { message_vectors(&header) } {
+        Ok(list) => list,
+        Err(errno) => return Outcome::Failed(errno),
     };
     if header.msg_controllen > 0 {
         // Control data on TCP concerns the kernel (timestamps, ...).

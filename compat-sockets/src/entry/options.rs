@@ -2,20 +2,23 @@
 
 use super::export;
 use crate::counters::Counter;
-use crate::fd_table::{self, Link};
+use crate::fd_table::{self, Link, shadow};
+use crate::side::tx;
 use crate::stream::{demote, recv};
-use crate::{raw, real};
+use crate::{raw, real, user_memory};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 
 /// Options that give the kernel a say in the bytes: the socket stays, or goes back to, TCP.
-fn needs_kernel(level: c_int, name: c_int) -> bool {
+fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     const TCP_ULP: c_int = 31;
     const TCP_REPAIR: c_int = 19;
     const TCP_ZEROCOPY_RECEIVE: c_int = 35;
     const SO_ZEROCOPY: c_int = 60;
     match level {
+        // A doorbell is one byte: it could not wake who waits for more.
+        libc::SOL_SOCKET if name == libc::SO_RCVLOWAT => value.is_some_and(|bytes| bytes > 1),
         libc::SOL_SOCKET => matches!(
             name,
             libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_OOBINLINE | SO_ZEROCOPY
@@ -35,27 +38,33 @@ export! {
     /// setsockopt(2).
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         if let Some(sock) = fd_table::sock(fd) {
-            if needs_kernel(level, name) {
+            let is_int = len as usize >= size_of::<c_int>()
+                && user_memory::can_read(value.cast::<c_int>(), 1);
+            // SAFETY: an int that can be read.
+            let wanted = is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+            if needs_kernel(level, name, wanted) {
                 sock.make_plain(Counter::plain_option);
                 if let Some(link) = sock.enter(fd) {
                     demote::our_way(&link, fd);
                     demote::their_way(&link, fd);
                     link.leave();
                 }
-            } else if level == libc::IPPROTO_TCP
-                && name == libc::TCP_NODELAY
+            } else if let Some(bit) = shadow::bit(level, name)
+                && let Some(wanted) = wanted
                 && sock.is_active()
-                && len as usize >= size_of::<c_int>()
-                && !value.is_null()
             {
-                // The kernel's stays on, for the doorbells.
-                // SAFETY: at least an int, by `len`.
-                let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
-                sock.nodelay.store((wanted != 0).into(), Ordering::Relaxed);
-                return 0;
-            } else if level == libc::IPPROTO_TCP && name == libc::TCP_CORK && sock.is_active() {
-                // Nothing to hold back in a ring; a corked doorbell would be late.
-                return 0;
+                // The kernel's stay as the doorbells need them; a ring holds nothing back.
+                match wanted {
+                    0 => sock.shadow.fetch_and(!bit, Ordering::Relaxed),
+                    _ => sock.shadow.fetch_or(bit, Ordering::Relaxed),
+                };
+                if entered(fd).is_none_or(|link| {
+                    let ended = link.side.tx_state.load(Ordering::Relaxed) == tx::ENDED;
+                    link.leave();
+                    !ended
+                }) {
+                    return 0;
+                }
             }
         }
         // SAFETY: as above.
@@ -67,14 +76,13 @@ export! {
         // SAFETY: as above.
         let result = unsafe { real::getsockopt(fd, level, name, value, len) };
         if result == 0
-            && level == libc::IPPROTO_TCP
-            && name == libc::TCP_NODELAY
+            && let Some(bit) = shadow::bit(level, name)
             && let Some(sock) = fd_table::sock(fd)
             && sock.is_active()
         {
             // SAFETY: the kernel has just written an int there, or less.
             if unsafe { *len } as usize >= size_of::<c_int>() {
-                let shadow = sock.nodelay.load(Ordering::Relaxed) as c_int;
+                let shadow = (sock.shadow.load(Ordering::Relaxed) & bit != 0).into();
                 // SAFETY: as above.
                 unsafe { value.cast::<c_int>().write_unaligned(shadow) };
             }

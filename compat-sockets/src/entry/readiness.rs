@@ -2,21 +2,24 @@
 
 use super::export;
 use crate::select::Sets;
-use crate::{epoll, poll, raw, real};
+use crate::{epoll, poll, raw, real, user_memory};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 fn milliseconds(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * 1_000_000)
 }
 
-/// Nanoseconds of a timespec; `None` for a null pointer (for ever), `Err` for nonsense, which
-/// the kernel should refuse.
+/// Nanoseconds of a timespec; `None` for a null pointer (for ever), `Err` with the error number
+/// for what the kernel refuses.
 ///
 /// # Safety
 /// `time` must be null or valid.
-unsafe fn nanoseconds(time: *const timespec) -> Result<Option<u64>, ()> {
+pub(super) unsafe fn nanoseconds(time: *const timespec) -> Result<Option<u64>, c_int> {
     if time.is_null() {
         return Ok(None);
+    }
+    if !user_memory::can_read(time, 1) {
+        return Err(libc::EFAULT);
     }
     // SAFETY: the caller's word.
     let time = unsafe { time.read() };
@@ -24,7 +27,7 @@ unsafe fn nanoseconds(time: *const timespec) -> Result<Option<u64>, ()> {
         (Ok(seconds), Ok(rest)) if rest < 1_000_000_000 => {
             Ok(Some(seconds.saturating_mul(1_000_000_000).saturating_add(rest)))
         }
-        _ => Err(()),
+        _ => Err(libc::EINVAL),
     }
 }
 
@@ -33,7 +36,7 @@ unsafe fn nanoseconds(time: *const timespec) -> Result<Option<u64>, ()> {
 /// # Safety
 /// `fds` must be null or point to `count` entries.
 unsafe fn concerned<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if fds.is_null() || count == 0 {
+    if fds.is_null() || count == 0 || !user_memory::can_write(fds, count as usize) {
         return None;
     }
     // SAFETY: the caller's word.
@@ -52,7 +55,7 @@ unsafe fn sets<'a>(
     let words = (count.max(0) as usize).div_ceil(64);
     let words_of = |set: *mut fd_set| {
         // SAFETY: the kernel too reads and writes whole words of `count` bits.
-        (!set.is_null())
+        (!set.is_null() && user_memory::can_write(set.cast::<u64>(), words))
             .then(|| unsafe { std::slice::from_raw_parts_mut(set.cast::<u64>(), words) })
     };
     Sets { read: words_of(read), write: words_of(write), except: words_of(except) }
@@ -108,6 +111,10 @@ export! {
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *mut timeval) -> c_int {
         // SAFETY: as above.
         let mut three = unsafe { sets(count, read, write, except) };
+        if !time.is_null() && !user_memory::can_write(time, 1) {
+            // SAFETY: as above.
+            return unsafe { real::select(count, read, write, except, time) };
+        }
         // SAFETY: null or the program's own.
         let given = (!time.is_null()).then(|| unsafe { time.read() });
         let sane = given.is_none_or(|time| time.tv_sec >= 0 && time.tv_usec >= 0);

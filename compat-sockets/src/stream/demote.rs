@@ -11,7 +11,7 @@
 
 use super::bells;
 use crate::counters::{self, Counter};
-use crate::fd_table::Link;
+use crate::fd_table::{Link, shadow};
 use crate::raw;
 use crate::side::{GATE_CLOSED, tx};
 use vmmc::sync::{Ordering, spin_hint};
@@ -53,8 +53,11 @@ pub(crate) fn end_ring(link: &Link, fd: i32) {
         }
     }
     side.tx_state.store(tx::ENDED, Ordering::SeqCst);
-    let nodelay = link.sock.nodelay.load(Ordering::Relaxed) as i32;
-    let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
+    let set = link.sock.shadow.load(Ordering::Relaxed);
+    for (name, bit) in [(libc::TCP_NODELAY, shadow::NODELAY), (libc::TCP_CORK, shadow::CORK)] {
+        let value = i32::from(set & bit != 0);
+        let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &value);
+    }
     counters::one(Counter::demoted_tx);
 }
 

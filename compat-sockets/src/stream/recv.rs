@@ -7,7 +7,7 @@ use super::{Outcome, SHUT_READ};
 use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::rx;
-use crate::upgrade;
+use crate::{upgrade, user_memory};
 use libc::iovec;
 use vmmc::sync::Ordering;
 use vmmc_ring::bell;
@@ -275,8 +275,14 @@ fn from_ring(link: &Link, cursor: &mut Cursor<'_>, there: u64, flags: i32) -> St
     let discard = flags & libc::MSG_TRUNC != 0;
     let mut done = 0usize;
     let mut held = 0;
+    let mut error = libc::ECONNRESET;
     while let Some((to, len)) = cursor.part() {
         let len = len.min(PART);
+        let len = if discard { len } else { user_memory::writable(to, len) };
+        if len == 0 {
+            error = libc::EFAULT;
+            break;
+        }
         let skip = if peek { done as u64 } else { 0 };
         let result = if discard {
             let len = (len as u64).min(there.saturating_sub(done as u64)) as usize;
@@ -311,7 +317,7 @@ fn from_ring(link: &Link, cursor: &mut Cursor<'_>, there: u64, flags: i32) -> St
         counters::add(Counter::ring_rx_bytes, done as u64);
         counters::one(Counter::ring_rx_calls);
     }
-    if done == 0 { Step::Failed(libc::ECONNRESET) } else { Step::Got(done) }
+    if done == 0 { Step::Failed(error) } else { Step::Got(done) }
 }
 
 /// Nothing in the ring. Throws doorbells away, so that the kernel's readiness is true again.

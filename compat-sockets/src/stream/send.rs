@@ -7,7 +7,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::tx;
 use crate::upgrade;
-use crate::{raw, real};
+use crate::{raw, real, user_memory};
 use libc::iovec;
 use vmmc::sync::{AtomicU64, Ordering};
 use vmmc::word::Word;
@@ -123,22 +123,43 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
             }
             Step::Sent(len)
         }
-        Err(_) => {
+        Err(NotFilled::Fault) => Step::Failed(libc::EFAULT),
+        Err(NotFilled::Poisoned) => {
             link.poison();
             Step::Failed(libc::ECONNRESET)
         }
     }
 }
 
+/// Why [`fill`] took nothing, other than for want of room.
+enum NotFilled {
+    Poisoned,
+    /// The program's buffer cannot be read.
+    Fault,
+}
+
+impl From<Poisoned> for NotFilled {
+    fn from(_: Poisoned) -> Self {
+        NotFilled::Poisoned
+    }
+}
+
 #[inline]
-fn fill(link: &Link, cursor: &mut Cursor<'_>) -> Result<usize, Poisoned> {
+fn fill(link: &Link, cursor: &mut Cursor<'_>) -> Result<usize, NotFilled> {
     let producer = link.producer();
     let mut done = 0;
     while done < PART
         && let Some((from, len)) = cursor.part()
     {
+        let len = user_memory::readable(from, len.min(PART - done));
+        if len == 0 {
+            if done == 0 {
+                return Err(NotFilled::Fault);
+            }
+            break;
+        }
         // SAFETY: the program's buffer, as it passed it.
-        let pushed = unsafe { producer.push(from, len.min(PART - done)) }?;
+        let pushed = unsafe { producer.push(from, len) }?;
         if pushed == 0 {
             break;
         }

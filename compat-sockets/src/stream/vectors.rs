@@ -1,6 +1,6 @@
 //! Walking over the program's buffers.
 
-use crate::raw;
+use crate::{raw, user_memory};
 use libc::iovec;
 
 /// Most vectors in one call (`UIO_MAXIOV`).
@@ -66,19 +66,26 @@ pub(crate) fn total(vectors: &[iovec]) -> Option<usize> {
     })
 }
 
-/// The program's list of buffers as a slice, or `None` where the kernel should refuse it.
+/// The program's list of buffers as a slice, or the error number the kernel refuses it with
+/// (`EINVAL` for too many).
 ///
 /// # Safety
 /// `vectors` must point to `count` vectors, as the program promised the C function.
-pub(crate) unsafe fn copy_vectors<'a>(vectors: *const iovec, count: usize) -> Option<&'a [iovec]> {
-    if count > MAX_VECTORS || (vectors.is_null() && count > 0) {
-        return None;
+pub(crate) unsafe fn copy_vectors<'a>(
+    vectors: *const iovec,
+    count: usize,
+) -> raw::Result<&'a [iovec]> {
+    if count > MAX_VECTORS {
+        return Err(libc::EINVAL);
     }
     if count == 0 {
-        return Some(&[]);
+        return Ok(&[]);
+    }
+    if !user_memory::can_read(vectors, count) {
+        return Err(libc::EFAULT);
     }
     // SAFETY: the caller's word.
-    Some(unsafe { std::slice::from_raw_parts(vectors, count) })
+    Ok(unsafe { std::slice::from_raw_parts(vectors, count) })
 }
 
 /// Receives from the kernel into the rest of the buffers, at most `most` bytes, without waiting.

@@ -43,6 +43,10 @@ pub(crate) enum Room {
     Gone,
 }
 
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
 /// Threads of this process that poll now.
 static SPINNERS: AtomicU32 = AtomicU32::new(0);
 
@@ -252,6 +256,9 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
         if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
             return Ok(Room::Gone);
         }
+        // The futex is no cancellation point, but send(2) is. No lock is held here.
+        // SAFETY: no arguments; unwinds like any cancelled call of the C library.
+        unsafe { pthread_testcancel() };
         let left = deadline.map_or(SLICE_NS, |at| at.saturating_sub(raw::now_ns()));
         if left == 0 {
             return Err(libc::EAGAIN);

@@ -163,7 +163,8 @@ static void hung(int signal) {
 static void start_watchdog(unsigned less) {
     const char *text = getenv("SEMANTICS_WATCHDOG");
     unsigned seconds = text ? (unsigned)atoi(text) : 20;
-    struct sigaction action = {.sa_handler = hung};
+    /* SA_RESTART: no program without handlers that interrupt should look like one with. */
+    struct sigaction action = {.sa_handler = hung, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
     if (seconds > 0)
         alarm(seconds > less ? seconds - less : 1);

@@ -5,8 +5,8 @@ nothing of us. It is exercised several times, in the legs of LEGS below, and mus
 same in all of them. In the legs where both ends are ours, bytes must have gone through shared
 memory: the daemon's own count says so, otherwise the leg would prove nothing.
 
-Nothing here sleeps to wait for something: readiness is a connection that succeeds, and the time
-limits are watchdogs that end a hang and show where it was.
+Nothing here sleeps to wait for something: readiness is a listening socket, and the time limits
+are watchdogs that end a hang and show where it was.
 """
 
 import dataclasses
@@ -134,8 +134,18 @@ class Run:
             return output
 
     def wait_for_port(self, port, process):
-        """Returns when something accepts connections at the port."""
-        self._wait(process, lambda: socket.create_connection(("127.0.0.1", port), 1).close())
+        """Returns when something listens at the port. The kernel's table is asked, and nothing
+        connected: some servers take a connection that says nothing for a failed client."""
+
+        def listens():
+            listening = f":{port:04X} 00000000:0000 0A "
+            for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+                for line in pathlib.Path(table).read_text().splitlines():
+                    if listening in line.replace("0" * 24, "", 2):
+                        return
+            raise OSError(f"nobody listens at port {port}")
+
+        self._wait(process, listens)
 
     def wait_until(self, condition, what):
         """Returns when the condition holds; it is asked again and again."""

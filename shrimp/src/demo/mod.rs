@@ -18,7 +18,7 @@ mod session;
 
 use crate::artefacts::{self, Artefact};
 use crate::children::Scratch;
-use crate::cpu::Pair;
+use crate::cpu::{self, Pair};
 use crate::exit::{Coded, Context, Exit, Failure};
 use crate::machine::Machine;
 use crate::perf;
@@ -75,6 +75,10 @@ pub(crate) enum DemoError {
         "NOT ALL THROUGH SHARED MEMORY: {what}: the program sent {sent} bytes, {ring} went through the ring"
     )]
     Leaked { what: &'static str, sent: u64, ring: u64 },
+    #[error(
+        "{name} did not finish {what} in {seconds} s: bytes or a wake-up were lost; this is a bug, please report it with the output of `shrimp doctor`"
+    )]
+    Stuck { name: String, what: String, seconds: u64 },
     #[error("{name} did not do its part, it said: {said:?}")]
     Program { name: String, said: String },
     #[error(
@@ -88,6 +92,7 @@ impl Coded for DemoError {
         match self {
             DemoError::WrongBytes { .. }
             | DemoError::NotUpgraded { .. }
+            | DemoError::Stuck { .. }
             | DemoError::Leaked { .. } => Exit::NotVerified,
             DemoError::NotInstalled { .. } => Exit::Missing,
             DemoError::Program { .. } => Exit::Failed,
@@ -212,6 +217,10 @@ fn compare(
     over.warm()?;
     let before = over.ring_bytes(daemon)?;
 
+    // For R this process is one of the two players. (Children are pinned one by one.)
+    if !pair.is_single() {
+        cpu::pin(pair.a)?;
+    }
     let plan =
         Plan { round: times.echo / 3, sample: Duration::from_micros(3), max_samples: 50_000 };
     let (mut plain_rounds, mut over_rounds, mut r) = (Vec::new(), Vec::new(), Rounds::default());

@@ -1,7 +1,7 @@
 //! Real programs, if they are installed: one of them is run as well, both ways.
 
 use super::DemoError;
-use super::session::{Way, free_port, installed, pins, wait_listening};
+use super::session::{PATIENCE, Way, free_port, installed, pins, wait_listening};
 use crate::children::{Child, Scratch};
 use crate::cpu::Pair;
 use crate::exit::{Context, Failure};
@@ -9,7 +9,7 @@ use crate::private::PrivateDaemon;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmmc::control::message::ConnectionState;
 
 /// A program, or a pair of programs, that the demo knows how to run.
@@ -141,7 +141,16 @@ impl Runner<'_> {
         });
         let mut ring_bytes = 0;
         let mut plain_reason = None;
+        let begin = Instant::now();
         while client.ended().is_none() {
+            if begin.elapsed() > PATIENCE {
+                return Err(DemoError::Stuck {
+                    name: name.into(),
+                    what: "its run".into(),
+                    seconds: PATIENCE.as_secs(),
+                }
+                .into());
+            }
             if let Way::Over { .. } = way {
                 for connection in self.daemon.look()?.snapshot()?.connections {
                     match connection.state {
@@ -213,7 +222,7 @@ impl Runner<'_> {
     fn iperf3(&self, way: &Way) -> Result<Measured, Failure> {
         let port = free_port()?;
         let mut command = self.program(way, "iperf3", true)?;
-        command.args(["--server", "--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        command.args(["--server", "--one-off", "--port", &port.to_string(), "--bind", "127.0.0.1"]);
         let mut server = Child::spawn(command, "the iperf3 server")?;
         wait_listening(port, &mut server)?;
         let mut command = self.program(way, "iperf3", false)?;

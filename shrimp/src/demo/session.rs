@@ -41,6 +41,9 @@ impl Way {
     }
 }
 
+/// How long a program may take for what needs seconds, on a busy machine.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Processors for server and client; none where there is only one.
 pub(super) fn pins(pair: Pair) -> (Option<usize>, Option<usize>) {
     if pair.is_single() { (None, None) } else { (Some(pair.b), Some(pair.a)) }
@@ -110,6 +113,7 @@ impl Session {
         if let Some(commands) = &mut self.commands {
             writeln!(commands, "{command}").context(|| "telling the echo client".into())?;
         }
+        self.wait_answer(command)?;
         let mut line = String::new();
         self.answers.read_line(&mut line).context(|| "hearing the echo client".into())?;
         match line.trim().strip_prefix("ok ") {
@@ -127,6 +131,23 @@ impl Session {
                 },
             }
             .into()),
+        }
+    }
+
+    /// A client that never answers has lost bytes or a wake-up: that must end, and be told.
+    fn wait_answer(&self, command: &str) -> Result<(), Failure> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let mut fds = [PollFd::new(self.answers.get_ref(), PollFlags::IN)];
+        match poll(&mut fds, Some(&patience)) {
+            Ok(0) => Err(DemoError::Stuck {
+                name: self.client.name().into(),
+                what: command.into(),
+                seconds: PATIENCE.as_secs(),
+            }
+            .into()),
+            Ok(_) => Ok(()),
+            Err(errno) => Err(errno).context(|| "waiting for the echo client".into())?,
         }
     }
 
@@ -240,18 +261,21 @@ pub(super) fn free_port() -> Result<u16, Io> {
         .context(|| "finding a free port".into())
 }
 
-/// Waits until somebody listens at the port.
+/// Waits until somebody listens at the port of 127.0.0.1. Looks at the kernel's table: a
+/// connection made to find out would be a client to the server.
 pub(super) fn wait_listening(port: u16, server: &mut Child) -> Result<(), Failure> {
+    // Address in network order as the kernel prints it, port, any peer, state LISTEN.
+    let row = format!("0100007F:{port:04X} 00000000:0000 0A");
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+        if std::fs::read_to_string("/proc/net/tcp").is_ok_and(|table| table.contains(&row)) {
             return Ok(());
         }
         if server.ended().is_some() || Instant::now() > deadline {
             let name = server.name().to_owned();
             return Err(DemoError::Program { name, said: format!("no word at port {port}") }.into());
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
