@@ -368,7 +368,8 @@ fn scribbling_and_flooding_disturb_no_other_link() {
     assert!(honest.check_open().is_ok());
 }
 
-/// Each impossible queue position, each entry out of range: the link ends as faulty, at once.
+/// Each impossible queue position, each entry out of range: the link ends as faulty, at once. Fails
+/// without the bound in `word::credit::in_flight`.
 #[test]
 fn every_impossible_position_and_entry_ends_the_link() {
     let dog = Watchdog::new("every_impossible_position_and_entry_ends_the_link");
@@ -462,6 +463,7 @@ fn a_process_page_cannot_be_mapped_for_writing() {
 
 /// Revocation: what a hostile importer keeps is nobody's, also not the next export's of the same
 /// memory; and a slot that it leaves busy for ever delays the unexport by the drain's limit only.
+/// Fails ("a canary died") without the swap of pages in `Region::revoke`.
 #[test]
 fn a_kept_mapping_reaches_no_later_export_of_the_region() {
     let _dog = Watchdog::new("a_kept_mapping_reaches_no_later_export_of_the_region");

@@ -90,7 +90,8 @@ impl NodeInner {
                 self.control.complete(request, Answer::Exported(inner));
             }
             Some(Draft::RestoreExport(inner)) => {
-                if !self.export_restored(&inner, export) {
+                let lives = self.export_restored(&inner, export);
+                if !lives {
                     post.send(Request::Revoked { export }, Vec::new());
                 }
             }
