@@ -18,21 +18,41 @@ use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::Word;
 use vmmc_ring::bell;
 
-/// Sends by TCP from now on. On a direction that has not switched: never switch.
-pub(crate) fn our_way(link: &Link, fd: i32) {
-    if link.side.tx_lock.lock().is_err() {
-        return;
-    }
-    match link.side.tx_state.load(Ordering::SeqCst) {
-        tx::RING => end_ring(link, fd),
-        tx::TCP => link.side.tx_frozen.store(1, Ordering::SeqCst),
-        _ => {}
-    }
-    link.side.tx_lock.unlock();
+/// Whether our ring part may be ended: the peer has seen that it began. A peer that has not may
+/// be reading TCP into the program's buffer, and would take what follows the end for what
+/// precedes the ring.
+pub(crate) fn may_end(link: &Link) -> bool {
+    // PAIRS(seen): with the store in `recv::unswitched`.
+    link.peer().seen().load(Ordering::Acquire) != 0
 }
 
-/// Ends the ring part. The caller holds the tx lock and the state is `RING`.
-pub(crate) fn end_ring(link: &Link, fd: i32) {
+/// Whether the peer asked for it, or we could not end it before.
+#[inline]
+pub(crate) fn is_wanted(link: &Link) -> bool {
+    link.peer().demote().load(Ordering::Relaxed) != 0
+        || link.side.tx_frozen.load(Ordering::Relaxed) != 0
+}
+
+/// Sends by TCP from now on: at once (true), or as soon as the peer has seen that our ring part
+/// began. A direction that has not switched never will.
+pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
+    if link.side.tx_lock.lock().is_err() {
+        return false;
+    }
+    link.side.tx_frozen.store(1, Ordering::SeqCst);
+    let done = match link.side.tx_state.load(Ordering::SeqCst) {
+        tx::RING => end_ring(link, fd),
+        _ => true,
+    };
+    link.side.tx_lock.unlock();
+    done
+}
+
+/// Ends the ring part if that may be done. The caller holds the tx lock and the state is `RING`.
+pub(crate) fn end_ring(link: &Link, fd: i32) -> bool {
+    if !may_end(link) {
+        return false;
+    }
     let side = link.side;
     side.bell_gate.fetch_or(GATE_CLOSED, Ordering::SeqCst);
     while side.bell_gate.load(Ordering::SeqCst) & !GATE_CLOSED != 0 {
@@ -56,6 +76,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32) {
     let nodelay = link.sock.nodelay.load(Ordering::Relaxed) as i32;
     let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
     counters::one(Counter::demoted_tx);
+    true
 }
 
 /// Asks the peer to send by TCP.

@@ -151,7 +151,7 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32) -> Result<Wake, i32> {
 /// Non-blocking: nothing was found in the ring, what does the kernel say?
 fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
     if recv::is_eager(link) {
-        bell::arm(&link.mine().armed_data());
+        link.arm_data();
         if something_new(link) {
             return Ok(Wake::Look);
         }
@@ -162,7 +162,7 @@ fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
 fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
     let side = link.side;
     side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-    bell::arm(&link.mine().armed_data());
+    link.arm_data();
     let result = if something_new(link) {
         Ok(1)
     } else {
