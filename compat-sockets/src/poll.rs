@@ -212,11 +212,11 @@ fn arm(fds: &[pollfd], items: &[Item]) -> bool {
     for item in items {
         let events = entry_at(fds, item).events;
         item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-        bell::arm(&item.link.mine().armed_data());
+        item.link.arm_data();
         if is_full(item, events) {
-            bell::arm(&item.link.mine().armed_space());
+            item.link.arm_space();
         }
-        quiet &= !ring_ready(item, events);
+        quiet &= !ring_ready(item, events) && !demote::is_urgent(&item.link);
     }
     quiet
 }

@@ -445,8 +445,8 @@ unsafe fn send_message(link: &Link, fd: c_int, message: *const msghdr, flags: c_
     };
     if header.msg_controllen > 0 {
         // Control data on TCP concerns the kernel (timestamps, ...).
-        crate::stream::demote::our_way(link, fd);
-        return Outcome::Kernel;
+        let ended = crate::stream::demote::our_way(link, fd);
+        return if ended { Outcome::Kernel } else { Outcome::Failed(libc::EAGAIN) };
     }
     send::send(link, fd, list, flags)
 }
