@@ -280,7 +280,8 @@ export! {
             // SAFETY: one of the program's `count` messages.
             let message = unsafe { messages.add(done as usize) };
             // SAFETY: as above.
-            let result = unsafe { sendmsg(fd, &raw const (*message).msg_hdr, flags) };
+            // (The header is the first field.)
+            let result = unsafe { sendmsg(fd, message.cast::<msghdr>(), flags) };
             if result < 0 {
                 return if done > 0 { done as c_int } else { -1 };
             }
@@ -337,7 +338,7 @@ unsafe fn receive_message(link: &Link, fd: c_int, message: *mut msghdr, flags: c
     // SAFETY: the program's own header.
     let header = unsafe { message.read() };
     // SAFETY: as above.
-    let Some(list) = (unsafe { copy_vectors(header.msg_iov, header.msg_iovlen as usize) }) else {
+    let Some(list) = (unsafe { copy_vectors(header.msg_iov, header.msg_iovlen) }) else {
         return Outcome::Failed(libc::EMSGSIZE);
     };
     let outcome = recv::recv(link, fd, list, flags);
@@ -358,7 +359,7 @@ unsafe fn send_message(link: &Link, fd: c_int, message: *const msghdr, flags: c_
     // SAFETY: the program's own header.
     let header = unsafe { message.read() };
     // SAFETY: as above.
-    let Some(list) = (unsafe { copy_vectors(header.msg_iov, header.msg_iovlen as usize) }) else {
+    let Some(list) = (unsafe { copy_vectors(header.msg_iov, header.msg_iovlen) }) else {
         return Outcome::Failed(libc::EMSGSIZE);
     };
     if header.msg_controllen > 0 {
