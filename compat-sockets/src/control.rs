@@ -97,9 +97,8 @@ pub(crate) fn lost_range(first: u32, last: u32) {
     for slot in [&SOCKET, &PIPE] {
         let fd = slot.load(Ordering::Relaxed);
         if fd != u32::MAX && (first..=last).contains(&fd) {
-            some |= slot
-                .compare_exchange(fd, u32::MAX, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
+            some |=
+                slot.compare_exchange(fd, u32::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         }
     }
     if some && LOCK.try_lock() {

@@ -155,7 +155,7 @@ unsafe fn poll_loop(
         }
         let now = ready || left == Some(0);
         let armed = !now && arm(fds, items);
-        let wait = match (now || (!now && !armed), left) {
+        let wait = match (now || !armed, left) {
             (true, _) => Some(0),
             (false, left) if full => Some(left.unwrap_or(u64::MAX).min(ROOM_SLICE_NS)),
             (false, left) => left,

@@ -34,7 +34,11 @@ impl Real {
             -1
         }
         let pointer = self.get();
-        if pointer.is_null() { absent as extern "C" fn() -> c_int as *const c_void } else { pointer }
+        if pointer.is_null() {
+            absent as extern "C" fn() -> c_int as *const c_void
+        } else {
+            pointer
+        }
     }
 
     #[cold]

@@ -211,10 +211,9 @@ pub(crate) fn attached(
     // acknowledgement of the first, and a cork would hold it back. The program keeps seeing its
     // own settings.
     let mut shadow = 0;
-    for (name, bit, ours) in [
-        (libc::TCP_NODELAY, shadow::NODELAY, 1i32),
-        (libc::TCP_CORK, shadow::CORK, 0i32),
-    ] {
+    for (name, bit, ours) in
+        [(libc::TCP_NODELAY, shadow::NODELAY, 1i32), (libc::TCP_CORK, shadow::CORK, 0i32)]
+    {
         if raw::socket_option(fd, libc::IPPROTO_TCP, name, 0i32).is_ok_and(|value| value != 0) {
             shadow |= bit;
         }

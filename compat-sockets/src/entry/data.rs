@@ -314,7 +314,8 @@ export! {
             // SAFETY: one of the program's `count` messages.
             let message = unsafe { messages.add(done as usize) };
             // SAFETY: as above.
-            let result = unsafe { sendmsg(fd, &raw const (*message).msg_hdr, flags) };
+            // (The header is the first field.)
+            let result = unsafe { sendmsg(fd, message.cast::<msghdr>(), flags) };
             if result < 0 {
                 return if done > 0 { done as c_int } else { -1 };
             }

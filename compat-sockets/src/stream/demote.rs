@@ -14,10 +14,10 @@
 //! A direction that has ended stays with TCP.
 
 use super::bells;
+use super::recv::{Source, source};
 use crate::counters::{self, Counter};
 use crate::fd_table::{Link, shadow};
 use crate::raw;
-use super::recv::{Source, source};
 use crate::side::{GATE_CLOSED, rx, tx};
 use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::Word;
@@ -110,10 +110,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> bool {
 /// Where our ring part ends: at the tail, or at the position where the peer has stopped.
 fn taken_back(link: &Link, tail: u64) -> u64 {
     let word = link.peer().demote();
-    if word
-        .compare_exchange(ask::BACK, ask::TAKEN, Ordering::SeqCst, Ordering::SeqCst)
-        .is_err()
-    {
+    if word.compare_exchange(ask::BACK, ask::TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return tail;
     }
     let head = link.tx().head().load(Ordering::Acquire);
@@ -153,9 +150,7 @@ pub(crate) fn is_urgent(link: &Link) -> bool {
 /// connection.
 #[inline]
 pub(crate) fn comply(link: &Link, fd: i32) {
-    if is_wanted(link)
-        && link.side.tx_state.load(Ordering::Relaxed) == tx::RING
-    {
+    if is_wanted(link) && link.side.tx_state.load(Ordering::Relaxed) == tx::RING {
         our_way(link, fd);
     }
 }

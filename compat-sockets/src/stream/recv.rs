@@ -44,10 +44,11 @@ pub(crate) fn source(link: &Link, fd: i32) -> Source {
     let side = link.side;
     match side.rx_state.load(Ordering::Relaxed) {
         rx::RING => {}
-        rx::TCP => match unswitched(link, fd) {
-            Some(source) => return source,
-            None => {}
-        },
+        rx::TCP => {
+            if let Some(source) = unswitched(link, fd) {
+                return source;
+            }
+        }
         rx::POISONED => return Source::Poisoned,
         _ => return Source::Ended,
     }

@@ -23,7 +23,8 @@ impl Differences {
         let text = std::fs::read_to_string(path).unwrap();
         let mut all = Vec::new();
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (what, reason) = line.split_once(" | ").unwrap_or_else(|| panic!("no reason: {line}"));
+            let (what, reason) =
+                line.split_once(" | ").unwrap_or_else(|| panic!("no reason: {line}"));
             assert!(!reason.trim().is_empty(), "no reason: {line}");
             let mut words = what.splitn(4, ' ').map(str::to_owned);
             let mut word = || words.next().unwrap_or_else(|| panic!("not understood: {line}"));
@@ -35,9 +36,8 @@ impl Differences {
     }
 
     pub fn of(&self, program: &str, case: &str, leg: Leg) -> Known<'_> {
-        let concerns = |one: &&Difference| {
-            one.program == program && one.case == case && one.leg == leg.name()
-        };
+        let concerns =
+            |one: &&Difference| one.program == program && one.case == case && one.leg == leg.name();
         Known(self.0.iter().filter(concerns).map(|one| (one, false)).collect())
     }
 }

@@ -127,7 +127,9 @@ fn run(program: &Path, case: &str, leg: Leg, daemon: Option<&mut Daemon>) -> Out
     match leg {
         Leg::Plain => {}
         Leg::NoDaemon => {
-            command.env("LD_PRELOAD", &artefacts().library).env("VMMC_SOCKET", "/nonexistent/vmmcd");
+            command
+                .env("LD_PRELOAD", &artefacts().library)
+                .env("VMMC_SOCKET", "/nonexistent/vmmcd");
         }
         Leg::Ring => {
             let path = &daemon.as_ref().unwrap().path;
