@@ -33,6 +33,10 @@ static LOCK: Lock = Lock::new();
 static SOCKET: AtomicU32 = AtomicU32::new(u32::MAX);
 /// The doorbell pipe's read end, kept open only because the daemon wants the other end to work.
 static PIPE: AtomicU32 = AtomicU32::new(u32::MAX);
+/// What the two numbers stood for when we took them ([`identity`]): the program may have closed
+/// them where we do not see it, and given the numbers to something of its own.
+static SOCKET_IS: AtomicU64 = AtomicU64::new(0);
+static PIPE_IS: AtomicU64 = AtomicU64::new(0);
 /// Whether the daemon's handshake packet has come.
 static SHAKEN: AtomicU32 = AtomicU32::new(0);
 /// No connection is tried before this time.
@@ -82,32 +86,55 @@ pub(crate) fn owns(fd: i32) -> bool {
             || fd as u32 == PIPE.load(Ordering::Relaxed))
 }
 
-/// The program closed `fd`, which was one of ours.
+/// The program is about to close `fd`, which is one of ours.
 pub(crate) fn lost(fd: i32) {
-    for slot in [&SOCKET, &PIPE] {
-        let _ = slot.compare_exchange(fd as u32, u32::MAX, Ordering::Relaxed, Ordering::Relaxed);
-    }
+    lost_range(fd as u32, fd as u32);
 }
 
-/// The program closed all of these descriptors.
+/// The program is about to close all of these descriptors.
 pub(crate) fn lost_range(first: u32, last: u32) {
+    let mut some = false;
     for slot in [&SOCKET, &PIPE] {
         let fd = slot.load(Ordering::Relaxed);
         if fd != u32::MAX && (first..=last).contains(&fd) {
-            lost(fd as i32);
+            some |=
+                slot.compare_exchange(fd, u32::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         }
+    }
+    if some && LOCK.try_lock() {
+        hang_up();
+        // Not the daemon's doing: the next offer connects anew.
+        NOT_BEFORE.store(0, Ordering::Relaxed);
+        LOCK.unlock();
+    }
+}
+
+/// What a number stands for; 0 when nothing.
+fn identity(fd: i32) -> u64 {
+    let Some(fd) = borrowed(fd) else { return 0 };
+    rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino.rotate_left(20) ^ stat.st_dev)
+}
+
+/// The descriptor in a slot, if it still is what we put there.
+fn still_ours(slot: &AtomicU32, is: &AtomicU64) -> Option<i32> {
+    let fd = slot.load(Ordering::Acquire) as i32;
+    (fd >= 0 && identity(fd) == is.load(Ordering::Relaxed)).then_some(fd)
+}
+
+/// Closes what is still ours.
+fn let_go() {
+    for (slot, is) in [(&SOCKET, &SOCKET_IS), (&PIPE, &PIPE_IS)] {
+        if let Some(fd) = still_ours(slot, is) {
+            raw::close(fd);
+        }
+        slot.store(u32::MAX, Ordering::Relaxed);
     }
 }
 
 /// In a forked child: the connection is the parent's.
 pub(crate) fn after_fork() {
     LOCK.reset();
-    for slot in [&SOCKET, &PIPE] {
-        let fd = slot.swap(u32::MAX, Ordering::Relaxed) as i32;
-        if fd >= 0 {
-            raw::close(fd);
-        }
-    }
+    let_go();
     for offer in &TABLE {
         offer.fd.store(0, Ordering::Relaxed);
     }
@@ -117,12 +144,7 @@ pub(crate) fn after_fork() {
 }
 
 fn hang_up() {
-    for slot in [&SOCKET, &PIPE] {
-        let fd = slot.swap(u32::MAX, Ordering::Relaxed) as i32;
-        if fd >= 0 {
-            raw::close(fd);
-        }
-    }
+    let_go();
     SHAKEN.store(0, Ordering::Relaxed);
     NOT_BEFORE.store(raw::now_ns() + RETRY_NS, Ordering::Relaxed);
     // Every offer goes unanswered: back to candidates.
@@ -152,8 +174,9 @@ fn moved(fd: Fd) -> Fd {
     fd.dup_above(FLOOR).unwrap_or(fd)
 }
 
-fn keep(slot: &AtomicU32, fd: Fd) {
+fn keep(slot: &AtomicU32, is: &AtomicU64, fd: Fd) {
     let raw = fd.as_raw_fd();
+    is.store(identity(raw), Ordering::Relaxed);
     std::mem::forget(fd);
     slot.store(raw as u32, Ordering::Release);
 }
@@ -188,8 +211,8 @@ fn open() -> Option<i32> {
     packet::send(&socket, HELLO.get()?, &fds, SendFlags::DONTWAIT).ok()?;
     let raw = socket.as_raw_fd();
     SHAKEN.store(0, Ordering::Relaxed);
-    keep(&PIPE, read);
-    keep(&SOCKET, socket);
+    keep(&PIPE, &PIPE_IS, read);
+    keep(&SOCKET, &SOCKET_IS, socket);
     Some(raw)
 }
 
@@ -216,6 +239,11 @@ fn offer(sock: &'static Sock, fd: i32) {
         upgrade::not_now(sock, Counter::plain_resources);
         return;
     };
+    if SOCKET.load(Ordering::Relaxed) != u32::MAX && still_ours(&SOCKET, &SOCKET_IS).is_none() {
+        // Closed where we did not see it.
+        hang_up();
+        NOT_BEFORE.store(0, Ordering::Relaxed);
+    }
     let socket = match SOCKET.load(Ordering::Relaxed) as i32 {
         open if open >= 0 => Some(open),
         _ => open(),
@@ -276,7 +304,7 @@ pub(crate) fn poll_mail() {
     if WAITING.load(Ordering::Relaxed) == 0 || !LOCK.try_lock() {
         return;
     }
-    while let Some(socket) = borrowed(SOCKET.load(Ordering::Relaxed) as i32) {
+    while let Some(socket) = still_ours(&SOCKET, &SOCKET_IS).and_then(borrowed) {
         let mut buffer = [0; MAX_PACKET_LEN];
         match packet::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {
             Ok(Some((len, mut fds))) => {

@@ -238,7 +238,7 @@ pub(crate) fn nested(number: usize) {
 fn make_eager(fd: i32, sock: Option<&'static Sock>) {
     if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
         if link.side.eager.swap(1, Ordering::SeqCst) == 0 {
-            bell::arm(&link.mine().armed_data());
+            link.arm_data();
             // Doorbells of before: nobody filters them for the outer set.
             readiness(&link, fd);
         }
@@ -353,7 +353,7 @@ impl Members {
         record.hot = false;
         let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return };
         link.sock.cold.store(1, Ordering::SeqCst);
-        bell::arm(&link.mine().armed_data());
+        link.arm_data();
         let news = link.looks_readable(fd);
         link.leave();
         if news && let Some(record) = self.records.get_mut(&fd) {
@@ -641,11 +641,11 @@ unsafe fn one_wait(
     let mut quiet = true;
     for item in hot.iter() {
         item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-        bell::arm(&item.link.mine().armed_data());
+        item.link.arm_data();
         if full && item.is_full() {
-            bell::arm(&item.link.mine().armed_space());
+            item.link.arm_space();
         }
-        quiet &= item.ready() == 0;
+        quiet &= item.ready() == 0 && !demote::is_urgent(&item.link);
     }
     let sleep = match left {
         _ if !quiet => Some(0),

@@ -182,6 +182,8 @@ pub(crate) struct Sock {
     /// The program's `TCP_NODELAY` and `TCP_CORK`, as bits of [`shadow`]; the kernel's are always
     /// on and off, for the doorbells.
     pub(crate) shadow: AtomicU32,
+    /// A poll has met an end or an error: the kernel has a say in every poll from now on.
+    pub(crate) ended: AtomicU32,
     /// The kernel's number for the socket.
     pub(crate) cookie: AtomicU64,
     /// Address of the next free Sock.
@@ -256,6 +258,7 @@ pub(crate) fn track(fd: i32, nonblocking: bool) {
         &sock.epoll_refs,
         &sock.cold,
         &sock.shadow,
+        &sock.ended,
     ] {
         word.store(0, Ordering::Relaxed);
     }

@@ -115,8 +115,5 @@ pub(crate) fn splice_from(
     let written = unsafe { real::write(output, buffer.as_ptr().cast(), there) };
     let Ok(written) = usize::try_from(written) else { return Outcome::Failed(real::errno()) };
     let vector = [iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: written }];
-    match recv::recv(link, fd, &vector, libc::MSG_DONTWAIT) {
-        Outcome::Done(taken) => Outcome::Done(taken),
-        other => other,
-    }
+    recv::recv(link, fd, &vector, libc::MSG_DONTWAIT)
 }

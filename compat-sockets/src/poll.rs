@@ -23,6 +23,8 @@ use vmmc_ring::bell;
 const IN: i16 = POLLIN | POLLRDNORM;
 /// Events that mean "a send would not wait".
 const OUT: i16 = POLLOUT | POLLWRNORM;
+/// Events that do not go away again.
+const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 /// Longest sleep while waiting for room: the doorbell for room may be impossible (the peer's own
 /// direction has not switched, or has ended), so look again by ourselves.
 pub(crate) const ROOM_SLICE_NS: u64 = 10_000_000;
@@ -98,6 +100,12 @@ fn is_full(item: &Item, events: i16) -> bool {
         && !item.link.looks_writable()
 }
 
+/// Whether the kernel may have to tell of an end or an error.
+fn may_have_ended(item: &Item) -> bool {
+    item.link.sock.ended.load(Ordering::Relaxed) != 0
+        || item.link.side.shut.load(Ordering::Relaxed) != 0
+}
+
 /// Whether the rings alone give an event for the item.
 fn ring_ready(item: &Item, events: i16) -> bool {
     (events & IN != 0 && item.link.looks_readable(item.fd))
@@ -136,8 +144,10 @@ unsafe fn poll_loop(
         if !ready && left != Some(0) {
             ready = spin_on(fds, items);
         }
-        if ready && items.len() == fds.len() {
-            // Everything asked for is upgraded; no need for the kernel.
+        let simple = fds.iter().all(|entry| entry.events & !(IN | OUT) == 0)
+            && !items.iter().any(may_have_ended);
+        if ready && simple && items.len() == fds.len() {
+            // Everything asked for is in the rings; no need for the kernel.
             let count = correct(fds, asked, items, true);
             if count > 0 {
                 return count;
@@ -145,7 +155,7 @@ unsafe fn poll_loop(
         }
         let now = ready || left == Some(0);
         let armed = !now && arm(fds, items);
-        let wait = match (now || (!now && !armed), left) {
+        let wait = match (now || !armed, left) {
             (true, _) => Some(0),
             (false, left) if full => Some(left.unwrap_or(u64::MAX).min(ROOM_SLICE_NS)),
             (false, left) => left,
@@ -202,11 +212,11 @@ fn arm(fds: &[pollfd], items: &[Item]) -> bool {
     for item in items {
         let events = entry_at(fds, item).events;
         item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-        bell::arm(&item.link.mine().armed_data());
+        item.link.arm_data();
         if is_full(item, events) {
-            bell::arm(&item.link.mine().armed_space());
+            item.link.arm_space();
         }
-        quiet &= !ring_ready(item, events);
+        quiet &= !ring_ready(item, events) && !demote::is_urgent(&item.link);
     }
     quiet
 }
@@ -227,6 +237,9 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
     for item in items {
         let Some(entry) = fds.get_mut(item.index) else { continue };
         let mut events = item.link.without_reset(entry.revents as u32) as i16;
+        if entry.revents & ENDS != 0 {
+            item.link.sock.ended.store(1, Ordering::Relaxed);
+        }
         if events & IN != 0 && readiness(&item.link, entry.fd) == Readiness::NotReady {
             events &= !IN;
         }

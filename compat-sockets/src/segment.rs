@@ -14,6 +14,7 @@
 //!            cpu u32          processor this side last ran on, plus one; 0 unknown
 //!            armed_data u32   ring me when there is data; the other side swaps it to 0
 //!            armed_space u32  ring me when there is room; the other side swaps it to 0
+//!            seen u32         this side has seen the other's direction switch to the ring
 //!    +128    bells u64        doorbells this side has sent (counted before the send)
 //!   1536   side 1                                                         (same shape)
 //!   4096   ring of direction 0, then ring of direction 1, `ring_len` bytes each
@@ -56,6 +57,7 @@ const DEMOTE: usize = 8;
 const CPU: usize = 12;
 const ARMED_DATA: usize = 16;
 const ARMED_SPACE: usize = 20;
+const SEEN: usize = 24;
 const BELLS: usize = 128;
 
 const _: () = assert!(SIDES_AT + 2 * SIDE_LEN <= CONTROL_LEN, "sides run into the rings");
@@ -206,6 +208,11 @@ impl SideWords {
     #[inline]
     pub(crate) fn armed_space(self) -> MappedU32<'static> {
         self.segment.word32(self.at + ARMED_SPACE)
+    }
+
+    #[inline]
+    pub(crate) fn seen(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + SEEN)
     }
 
     #[inline]

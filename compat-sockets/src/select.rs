@@ -75,10 +75,8 @@ impl Sets<'_> {
             set_errno(libc::EBADF);
             return -1;
         }
-        for set in [&mut self.read, &mut self.write, &mut self.except] {
-            if let Some(words) = set {
-                words.fill(0);
-            }
+        for words in [&mut self.read, &mut self.write, &mut self.except].into_iter().flatten() {
+            words.fill(0);
         }
         let mut bits = 0;
         for entry in &fds {

@@ -23,6 +23,7 @@
 
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Link, Sock, shadow, state};
+use crate::segment::Segment;
 use crate::side::{Side, tx};
 use crate::{control, epoll, raw, settings};
 use std::ptr::NonNull;
@@ -221,13 +222,16 @@ pub(crate) fn attached(
     sock.shadow.store(shadow, Ordering::Relaxed);
     sock.nonblocking.store(raw::is_nonblocking(fd).into(), Ordering::Relaxed);
     sock.spin_ns.store(settings::spin_ns(), Ordering::Relaxed);
+    // Armed from the start: some thread may be asleep in poll or epoll already. Before anybody
+    // can use the segment: see `Link::arm_data`.
+    // SAFETY: mapped by the caller, of this ring length.
+    let segment = unsafe { Segment::from_raw(start, ring_len as usize) };
+    vmmc_ring::bell::arm(&segment.side(side_number).armed_data());
     sock.activate(start, ring_len, side_number, side);
     counters::one(Counter::upgraded);
     epoll::ACTIVE.fetch_add(1, Ordering::SeqCst);
     epoll::activated(fd, sock);
     if let Some(link) = sock.enter(fd) {
-        // Armed from the start: some thread may be asleep in poll or epoll already.
-        vmmc_ring::bell::arm(&link.mine().armed_data());
         publish_ready(&link);
         link.leave();
     }

@@ -314,7 +314,8 @@ export! {
             // SAFETY: one of the program's `count` messages.
             let message = unsafe { messages.add(done as usize) };
             // SAFETY: as above.
-            let result = unsafe { sendmsg(fd, &raw const (*message).msg_hdr, flags) };
+            // (The header is the first field.)
+            let result = unsafe { sendmsg(fd, message.cast::<msghdr>(), flags) };
             if result < 0 {
                 return if done > 0 { done as c_int } else { -1 };
             }
@@ -445,8 +446,8 @@ unsafe fn send_message(link: &Link, fd: c_int, message: *const msghdr, flags: c_
     };
     if header.msg_controllen > 0 {
         // Control data on TCP concerns the kernel (timestamps, ...).
-        crate::stream::demote::our_way(link, fd);
-        return Outcome::Kernel;
+        let ended = crate::stream::demote::our_way(link, fd);
+        return if ended { Outcome::Kernel } else { Outcome::Failed(libc::EAGAIN) };
     }
     send::send(link, fd, list, flags)
 }

@@ -15,8 +15,8 @@ unsafe fn is_inet(address: *const sockaddr, len: socklen_t) -> bool {
     if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
         return false;
     }
-    // SAFETY: at least the family is there.
-    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+    // SAFETY: at least the family is there, and it comes first.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
     matches!(i32::from(family), libc::AF_INET | libc::AF_INET6)
 }
 

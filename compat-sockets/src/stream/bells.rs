@@ -71,15 +71,14 @@ pub(super) fn ring(link: &Link, fd: i32) {
         side.bells.fetch_add(1, Ordering::SeqCst);
         link.mine().bells().fetch_add(1, Ordering::SeqCst);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        match raw::send(fd, &[0], flags) {
+        // Any failure but these is the connection's end, which every call will see.
+        if let Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) =
+            raw::send(fd, &[0], flags)
+        {
             // No room: the peer has unread bytes, so it is readable anyway. The byte is owed,
             // because it is counted.
-            Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
-                side.bells_owed.fetch_add(1, Ordering::SeqCst);
-                counters::one(Counter::doorbells_owed);
-            }
-            // Any other failure is the connection's end, which every call will see.
-            _ => {}
+            side.bells_owed.fetch_add(1, Ordering::SeqCst);
+            counters::one(Counter::doorbells_owed);
         }
     }
     side.bell_gate.fetch_sub(1, Ordering::SeqCst);

@@ -36,21 +36,41 @@ pub(crate) mod ask {
 /// How long a receiver that has stopped waits for the peer, in milliseconds.
 const ASK_MS: u32 = 200;
 
-/// Sends by TCP from now on. On a direction that has not switched: never switch.
-pub(crate) fn our_way(link: &Link, fd: i32) {
-    if link.side.tx_lock.lock().is_err() {
-        return;
-    }
-    match link.side.tx_state.load(Ordering::SeqCst) {
-        tx::RING => end_ring(link, fd),
-        tx::TCP => link.side.tx_frozen.store(1, Ordering::SeqCst),
-        _ => {}
-    }
-    link.side.tx_lock.unlock();
+/// Whether our ring part may be ended: the peer has seen that it began. A peer that has not may
+/// be reading TCP into the program's buffer, and would take what follows the end for what
+/// precedes the ring.
+pub(crate) fn may_end(link: &Link) -> bool {
+    // PAIRS(seen): with the store in `recv::unswitched`.
+    link.peer().seen().load(Ordering::Acquire) != 0
 }
 
-/// Ends the ring part. The caller holds the tx lock and the state is `RING`.
-pub(crate) fn end_ring(link: &Link, fd: i32) {
+/// Whether the peer asked for it, or we could not end it before.
+#[inline]
+pub(crate) fn is_wanted(link: &Link) -> bool {
+    link.peer().demote().load(Ordering::Relaxed) != 0
+        || link.side.tx_frozen.load(Ordering::Relaxed) != 0
+}
+
+/// Sends by TCP from now on: at once (true), or as soon as the peer has seen that our ring part
+/// began. A direction that has not switched never will.
+pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
+    if link.side.tx_lock.lock().is_err() {
+        return false;
+    }
+    link.side.tx_frozen.store(1, Ordering::SeqCst);
+    let done = match link.side.tx_state.load(Ordering::SeqCst) {
+        tx::RING => end_ring(link, fd),
+        _ => true,
+    };
+    link.side.tx_lock.unlock();
+    done
+}
+
+/// Ends the ring part if that may be done. The caller holds the tx lock and the state is `RING`.
+pub(crate) fn end_ring(link: &Link, fd: i32) -> bool {
+    if !may_end(link) {
+        return false;
+    }
     let side = link.side;
     side.bell_gate.fetch_or(GATE_CLOSED, Ordering::SeqCst);
     while side.bell_gate.load(Ordering::SeqCst) & !GATE_CLOSED != 0 {
@@ -84,6 +104,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32) {
         let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &value);
     }
     counters::one(Counter::demoted_tx);
+    true
 }
 
 /// Where our ring part ends: at the tail, or at the position where the peer has stopped.
@@ -116,13 +137,20 @@ fn send_again(link: &Link, fd: i32, mut from: u64, to: u64) {
     }
 }
 
+/// Whether the peer has stopped and waits for us to [`comply`]. Whoever has armed looks at this
+/// before it sleeps: the peer stores its request before it looks whether we are armed.
+#[inline]
+pub(crate) fn is_urgent(link: &Link) -> bool {
+    link.peer().demote().load(Ordering::Relaxed) == ask::BACK
+        && link.side.tx_state.load(Ordering::Relaxed) == tx::RING
+        && may_end(link)
+}
+
 /// Does what the peer asks for, if it asks: called wherever a thread of ours looks at the
 /// connection.
 #[inline]
 pub(crate) fn comply(link: &Link, fd: i32) {
-    if link.peer().demote().load(Ordering::Relaxed) != 0
-        && link.side.tx_state.load(Ordering::Relaxed) == tx::RING
-    {
+    if is_wanted(link) && link.side.tx_state.load(Ordering::Relaxed) == tx::RING {
         our_way(link, fd);
     }
 }
@@ -138,15 +166,16 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
     let in_ring = side.rx_state.load(Ordering::Relaxed) == rx::RING
         && side.rx_left.load(Ordering::Relaxed) == 0;
     their_way(link, fd, if in_ring { ask::BACK } else { ask::TCP });
-    our_way(link, fd);
+    let mut ours = our_way(link, fd);
     let mut done = false;
     for turn in 0..2 * ASK_MS {
+        ours = ours || our_way(link, fd);
         // The tail may go back: forget the one that was seen.
         side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
         match source(link, fd) {
-            Source::Ended => done = true,
+            Source::Ended => done = ours,
             // The peer never switches now.
-            Source::Tcp { .. } => done = true,
+            Source::Tcp { .. } => done = ours,
             Source::Ring(_) | Source::Empty | Source::Prefix(_) => {}
             Source::Poisoned => break,
         }

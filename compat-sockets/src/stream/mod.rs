@@ -14,7 +14,8 @@ use crate::fd_table::Link;
 use crate::segment::{Direction, SideWords};
 use crate::side::{rx, tx};
 use vmmc::sync::{AtomicU64, Ordering};
-use vmmc::word::{MappedU64, Word};
+use vmmc::word::{MappedU32, MappedU64, Word};
+use vmmc_ring::bell;
 use vmmc_ring::switch::Standing;
 use vmmc_ring::{Consumer, Producer, ViewBytes};
 
@@ -22,6 +23,9 @@ use vmmc_ring::{Consumer, Producer, ViewBytes};
 pub(crate) const SHUT_READ: u32 = 1;
 /// Bit of `Side::shut`: no more sending.
 pub(crate) const SHUT_WRITE: u32 = 2;
+
+/// Bit of `Side::shut`: the kernel knows the connection to be over.
+pub(crate) const GONE: u32 = 4;
 
 /// How a data call on an upgraded connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +92,28 @@ impl Link {
             own: &self.side.head,
             seen: &self.side.tail_seen,
             bytes: rx.bytes(),
+        }
+    }
+
+    /// Asks the peer to ring for data. The caller looks at the ring again before it sleeps.
+    ///
+    /// While the peer has not been seen to switch, this excludes a read from the kernel into the
+    /// program's buffer, which relies on the words staying taken ([`vmmc_ring::switch`]).
+    pub(crate) fn arm_data(&self) {
+        self.arm(self.mine().armed_data());
+    }
+
+    /// As [`Link::arm_data`], for room.
+    pub(crate) fn arm_space(&self) {
+        self.arm(self.mine().armed_space());
+    }
+
+    fn arm(&self, word: MappedU32<'static>) {
+        if self.side.rx_state.load(Ordering::SeqCst) != rx::TCP {
+            bell::arm(&word);
+        } else if self.side.rx_lock.lock().is_ok() {
+            bell::arm(&word);
+            self.side.rx_lock.unlock();
         }
     }
 

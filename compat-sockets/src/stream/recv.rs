@@ -10,6 +10,7 @@ use crate::side::rx;
 use crate::{upgrade, user_memory};
 use libc::iovec;
 use vmmc::sync::Ordering;
+use vmmc::word::Word;
 use vmmc_ring::bell;
 use vmmc_ring::switch::Standing;
 
@@ -43,10 +44,11 @@ pub(crate) fn source(link: &Link, fd: i32) -> Source {
     let side = link.side;
     match side.rx_state.load(Ordering::Relaxed) {
         rx::RING => {}
-        rx::TCP => match unswitched(link, fd) {
-            Some(source) => return source,
-            None => {}
-        },
+        rx::TCP => {
+            if let Some(source) = unswitched(link, fd) {
+                return source;
+            }
+        }
         rx::POISONED => return Source::Poisoned,
         _ => return Source::Ended,
     }
@@ -92,6 +94,8 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
         bell::arm(&link.mine().armed_space());
     }
     side.rx_state.store(rx::RING, Ordering::SeqCst);
+    // PAIRS(seen): from now on every byte of TCP is looked at for what it is.
+    link.mine().seen().store(1, Ordering::Release);
     counters::one(Counter::switched_rx);
     None
 }
@@ -158,7 +162,7 @@ fn settle(link: &Link, fd: i32) -> bool {
     if !is_eager(link) || link.side.rx_state.load(Ordering::Relaxed) != rx::RING {
         return false;
     }
-    bell::arm(&link.mine().armed_data());
+    link.arm_data();
     link.looks_readable(fd)
 }
 

@@ -24,12 +24,15 @@ const KERNEL_FLAGS: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPE
 pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let Some(wanted) = total(vectors) else { return Outcome::Kernel };
     let side = link.side;
-    if wanted == 0 || side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
+    if wanted == 0 || side.shut.load(Ordering::Relaxed) & (SHUT_WRITE | super::GONE) != 0 {
         return Outcome::Kernel;
     }
     if flags & KERNEL_FLAGS != 0 {
-        demote::our_way(link, fd);
-        return Outcome::Kernel;
+        return if demote::our_way(link, fd) {
+            Outcome::Kernel
+        } else {
+            Outcome::Failed(libc::EAGAIN)
+        };
     }
     let mut cursor = Cursor::new(vectors);
     let mut done = 0;
@@ -56,8 +59,9 @@ pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
                     if link.sock.watched.load(Ordering::Relaxed) == 0 {
                         // Whoever watches this descriptor does it where we cannot see it; only
                         // the kernel can tell it about room.
-                        demote::our_way(link, fd);
-                        break Outcome::Kernel;
+                        if demote::our_way(link, fd) {
+                            break Outcome::Kernel;
+                        }
                     }
                     break Outcome::Failed(libc::EAGAIN);
                 }
@@ -108,8 +112,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
         _ => return Step::Kernel,
     }
     let peer = link.peer();
-    if peer.demote().load(Ordering::Relaxed) != 0 {
-        demote::end_ring(link, fd);
+    if demote::is_wanted(link) && demote::end_ring(link, fd) {
         return Step::Kernel;
     }
     // To a closed socket the kernel knows best what to say: an RST comes back, then EPIPE.
@@ -119,8 +122,9 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
     match fill(link, cursor) {
         Ok(0) => Step::Full,
         Ok(len) => {
-            if is_stuck(link) && peer_is_gone(link, fd) {
-                return Step::Kernel;
+            // Seen by the next call, which finds the connection gone or the ring ended.
+            if is_stuck(link) && peer_is_gone_locked(link, fd) {
+                side.shut.fetch_or(super::GONE, Ordering::SeqCst);
             }
             Step::Sent(len)
         }
@@ -186,15 +190,35 @@ fn is_stuck(link: &Link) -> bool {
     link.producer().room().is_ok() && link.side.head_seen.load(Ordering::Relaxed) == before
 }
 
-/// Asks the kernel about the peer. After a FIN a doorbell tells a half-closed peer from a dead
-/// one: the dead one's kernel answers with an RST.
+/// Whether the kernel should answer from now on, because the peer may be gone. Takes the tx lock.
 pub(super) fn peer_is_gone(link: &Link, fd: i32) -> bool {
+    if link.side.tx_lock.lock().is_err() {
+        return false;
+    }
+    let gone = peer_is_gone_locked(link, fd);
+    link.side.tx_lock.unlock();
+    gone
+}
+
+/// [`peer_is_gone`] under the tx lock. After a FIN a byte on TCP tells a half-closed peer from a
+/// dead one: the dead one's kernel answers with an RST.
+///
+/// A doorbell that nobody armed for is allowed only towards a receiver that has seen the switch:
+/// one that still reads TCP into the program's buffer would take it for data. Until then only
+/// the kernel's keep-alive can ask, which tells a dead peer after a minute.
+fn peer_is_gone_locked(link: &Link, fd: i32) -> bool {
     let events = raw::pending_events(fd, libc::POLLRDHUP);
     if events & (libc::POLLHUP | libc::POLLERR) != 0 {
         return true;
     }
-    if events & libc::POLLRDHUP != 0 {
-        bells::ring(link, fd);
+    if events & libc::POLLRDHUP != 0 && link.side.tx_state.load(Ordering::SeqCst) == tx::RING {
+        if demote::may_end(link) {
+            bells::ring(link, fd);
+        } else {
+            let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &1i32);
+            let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &1i32);
+            let _ = raw::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32);
+        }
     }
     false
 }
@@ -270,8 +294,7 @@ fn in_place_locked(
         tx::POISONED => return InPlace::Poisoned,
         _ => return InPlace::Kernel,
     }
-    if link.peer().demote().load(Ordering::Relaxed) != 0 {
-        demote::end_ring(link, fd);
+    if demote::is_wanted(link) && demote::end_ring(link, fd) {
         return InPlace::Kernel;
     }
     if link.peer().closed().load(Ordering::Relaxed) != 0 {

@@ -10,7 +10,7 @@
 //! ours, or when half of the processors poll already.
 
 use super::send::peer_is_gone;
-use super::{SHUT_WRITE, recv};
+use super::{SHUT_WRITE, demote, recv};
 use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::{rx, tx};
@@ -117,6 +117,9 @@ fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
 
 /// Whether a receive may find something now that it did not find before: the ring, or a switch.
 fn something_new(link: &Link) -> bool {
+    if demote::is_urgent(link) {
+        return true;
+    }
     match link.side.rx_state.load(Ordering::Relaxed) {
         rx::TCP => link.rx().switch().standing() != Standing::Tcp,
         rx::RING => {
@@ -155,7 +158,7 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32) -> Result<Wake, i32> {
 /// Non-blocking: nothing was found in the ring, what does the kernel say?
 fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
     if recv::is_eager(link) {
-        bell::arm(&link.mine().armed_data());
+        link.arm_data();
         if something_new(link) {
             return Ok(Wake::Look);
         }
@@ -166,7 +169,7 @@ fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
 fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
     let side = link.side;
     side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-    bell::arm(&link.mine().armed_data());
+    link.arm_data();
     let result = if something_new(link) {
         Ok(1)
     } else {
