@@ -207,7 +207,7 @@ fn a_mapping_kept_after_the_unexport_reaches_nobody() {
 
 /// Leaves its busy mark set, ignores the state, and keeps on storing.
 fn keeper(_: &[String]) {
-    let Raw { segment, memory, .. } = raw_import();
+    let Raw { connection: _connected, segment, memory, .. } = raw_import();
     // SAFETY: mapped by `raw_import`.
     let link = unsafe { vmmc::mem::View::from_raw(segment.as_ptr(), vmmc::layout::link::LEN) };
     link.write(vmmc::layout::link::BUSY, &1u32.to_ne_bytes()).unwrap();
