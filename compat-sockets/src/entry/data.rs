@@ -374,23 +374,25 @@ unsafe fn before_passing(message: *const msghdr) {
     // SAFETY: the program's own header.
     let header = unsafe { message.read() };
     let control = header.msg_control.cast::<u8>();
-    let len = header.msg_controllen as usize;
+    let len = header.msg_controllen;
     if len < size_of::<libc::cmsghdr>() || !user_memory::can_read(control, len) {
         return;
     }
     let mut at = 0;
     while at + size_of::<libc::cmsghdr>() <= len {
+        let here = control.wrapping_add(at).cast::<libc::cmsghdr>();
         // SAFETY: inside the control data.
-        let one = unsafe { control.add(at).cast::<libc::cmsghdr>().read_unaligned() };
-        let end = at.saturating_add(one.cmsg_len as usize);
-        if (one.cmsg_len as usize) < size_of::<libc::cmsghdr>() || end > len {
+        let one = unsafe { here.read_unaligned() };
+        let end = at.saturating_add(one.cmsg_len);
+        if one.cmsg_len < size_of::<libc::cmsghdr>() || end > len {
             return;
         }
         if one.cmsg_level == libc::SOL_SOCKET && one.cmsg_type == libc::SCM_RIGHTS {
             let mut place = at + size_of::<libc::cmsghdr>();
             while place + size_of::<c_int>() <= end {
+                let number = control.wrapping_add(place).cast::<c_int>();
                 // SAFETY: inside the control data.
-                let fd = unsafe { control.add(place).cast::<c_int>().read_unaligned() };
+                let fd = unsafe { number.read_unaligned() };
                 crate::close::before_passing(fd);
                 place += size_of::<c_int>();
             }

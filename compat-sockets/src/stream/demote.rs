@@ -163,8 +163,11 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
         return false;
     }
     // A part of the prefix that is unread in the kernel cannot be stepped over.
-    let in_ring = side.rx_state.load(Ordering::Relaxed) == rx::RING
-        && side.rx_left.load(Ordering::Relaxed) == 0;
+    let is_in_ring = || {
+        side.rx_state.load(Ordering::Relaxed) == rx::RING
+            && side.rx_left.load(Ordering::Relaxed) == 0
+    };
+    let mut in_ring = is_in_ring();
     their_way(link, fd, if in_ring { ask::BACK } else { ask::TCP });
     let mut ours = our_way(link, fd);
     let mut done = false;
@@ -178,6 +181,11 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
             Source::Tcp { .. } => done = ours,
             Source::Ring(_) | Source::Empty | Source::Prefix(_) => {}
             Source::Poisoned => break,
+        }
+        if !done && !in_ring && is_in_ring() {
+            // The switch came to light just now.
+            in_ring = true;
+            their_way(link, fd, ask::BACK);
         }
         let late = turn == ASK_MS && in_ring;
         if done

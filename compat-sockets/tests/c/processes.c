@@ -492,11 +492,14 @@ static void passed(int fd, bool unread) {
     tell('g');
     CHECK_EQ(wait_exit(child), 0, "the other process served to the end");
 }
-static void passed_peer(int fd) {
+static void passed_peer(int fd, bool unread) {
     char byte;
     await('s');
+    if (!unread)
+        await('g');
     write_pattern(fd, 5000, 0, 1);
-    await('g');
+    if (unread)
+        await('g');
     read_pattern(fd, 5000, 0, 1);
     for (uint32_t i = 0; i < 300; i++) {
         write_pattern(fd, 700, 0, i);
@@ -506,9 +509,9 @@ static void passed_peer(int fd) {
     CHECK_EQ(read(fd, &byte, 1), 0, "all answered, then the end");
 }
 static void passed_on_here(int fd) { passed(fd, false); }
-static void passed_on_peer(int fd) { passed_peer(fd); }
+static void passed_on_peer(int fd) { passed_peer(fd, false); }
 static void passed_unread_here(int fd) { passed(fd, true); }
-static void passed_unread_peer(int fd) { passed_peer(fd); }
+static void passed_unread_peer(int fd) { passed_peer(fd, true); }
 
 /* To itself, through a Unix socket: a copy like any other. */
 static void passed_to_itself(void) {
