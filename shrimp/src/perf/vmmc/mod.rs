@@ -8,7 +8,7 @@ pub(crate) mod game;
 mod report;
 mod setup;
 
-use super::{Head, Options, peer, raw};
+use super::{Head, Options, peer};
 use crate::artefacts::{self, Artefact};
 use crate::children::{self, Child, Scratch};
 use crate::cpu::{self, Pair};
@@ -191,8 +191,8 @@ impl Measured {
         let plan = options.plan();
         if !pair.is_single() {
             tell("R");
-            let (samples, batch) = raw::cache_line_round(pair, &plan)?;
-            self.r.add(samples, batch);
+            let played = table.play(Strategy::Bare, 4, &plan)?;
+            self.r.add(played.samples, played.batch);
         }
         tell("AU word");
         let played = table.play(Strategy::AuWord, 4, &plan)?;
