@@ -145,7 +145,7 @@ pub fn get(counter: Counter) -> u64 {
 }
 
 /// Appends one line to `path`: process id and every counter that is not zero. At exit only.
-pub(crate) fn report(path: &str) {
+pub(crate) fn report(path: &std::path::Path) {
     let Some(view) = view() else { return };
     let mut line = format!("pid={}", crate::raw::getpid());
     for (name, value) in Counters::new(view).snapshot() {

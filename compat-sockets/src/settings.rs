@@ -12,7 +12,7 @@ pub(crate) struct Settings {
     /// The daemon's socket.
     pub(crate) socket: Option<std::path::PathBuf>,
     /// File for the counters at exit.
-    pub(crate) report: Option<String>,
+    pub(crate) report: Option<std::path::PathBuf>,
     /// Policy of waits.
     wait: WaitChoice,
 }
@@ -26,16 +26,14 @@ static PROCESSORS: AtomicU32 = AtomicU32::new(1);
 
 /// At load.
 pub(crate) fn init() {
-    let off = std::env::var_os("VMMC_SOCKETS").is_some_and(|value| value == "off" || value == "0");
-    let report = std::env::var("VMMC_SOCKETS_REPORT").ok().filter(|path| !path.is_empty());
     let settings = match Config::from_env() {
         // A program that never heard of us must not fail over a typing error in ours.
-        Err(_) => Settings { off: true, socket: None, report, wait: WaitChoice::Auto },
+        Err(_) => Settings { off: true, socket: None, report: None, wait: WaitChoice::Auto },
         Ok(config) => Settings {
-            off,
+            off: !config.sockets,
             socket: Some(vmmc::control::connect::socket_path(&config)),
-            report,
             wait: config.wait,
+            report: config.sockets_report,
         },
     };
     let _ = SETTINGS.set(settings);

@@ -139,12 +139,10 @@ fn find_library(verbose: bool) -> Result<PathBuf, ArtefactError> {
 /// library. Without one the program runs all the same, over plain TCP; a warning says so, unless
 /// the user has chosen that (`VMMC_DAEMON=none`, `VMMC_SOCKETS=off`).
 fn ensure_daemon(verbose: bool) {
-    if std::env::var_os("VMMC_SOCKETS").is_some_and(|value| value == "off") {
-        return;
-    }
     let chosen = |config: &Config| config.daemon == DaemonStart::Never && !verbose;
     let failure = match Config::from_env() {
         Err(error) => error.to_string(),
+        Ok(config) if !config.sockets => return,
         Ok(config) => match Connection::open(&config) {
             Ok(_) => return,
             Err(_) if chosen(&config) => return,

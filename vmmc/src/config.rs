@@ -55,6 +55,18 @@ pub const TABLE: &[Tunable] = &[
         unit: "notifications",
         help: "queued notifications a process keeps per import while they are blocked; then the sender waits",
     },
+    Tunable {
+        name: "VMMC_SOCKETS",
+        default: "on",
+        unit: "on | off",
+        help: "off: libvmmc_sockets.so does nothing, every connection stays plain TCP",
+    },
+    Tunable {
+        name: "VMMC_SOCKETS_REPORT",
+        default: "",
+        unit: "path",
+        help: "file to which libvmmc_sockets.so appends its counters when the program exits",
+    },
 ];
 
 /// How to wait for something that another process will do.
@@ -89,6 +101,10 @@ pub struct Config {
     pub drain: Duration,
     /// `VMMC_NOTIFY_BACKLOG`.
     pub notify_backlog: usize,
+    /// `VMMC_SOCKETS`: whether the sockets library takes part.
+    pub sockets: bool,
+    /// `VMMC_SOCKETS_REPORT`.
+    pub sockets_report: Option<std::path::PathBuf>,
 }
 
 /// Whether and what to start when no daemon runs.
@@ -182,7 +198,20 @@ impl Config {
                 });
             }
         };
+        let sockets = match set("VMMC_SOCKETS").as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(value) => {
+                return Err(ConfigError {
+                    name: "VMMC_SOCKETS",
+                    value: value.to_owned(),
+                    expected: "\"on\" or \"off\"",
+                });
+            }
+        };
         Ok(Config {
+            sockets,
+            sockets_report: set("VMMC_SOCKETS_REPORT").map(Into::into),
             socket: set("VMMC_SOCKET").map(Into::into),
             daemon,
             wait,

@@ -7,7 +7,7 @@ use vmmc::config::{Config, TABLE};
 const SETTINGS: &str = "Settings";
 
 /// Variables that are read elsewhere than in the table's module.
-const OTHERS: &[&str] = &["VMMC_LOG", "VMMC_SOCKETS"];
+const OTHERS: &[&str] = &["VMMC_LOG"];
 
 /// One row of the table of tunables, with its value.
 #[derive(Debug, Serialize)]
