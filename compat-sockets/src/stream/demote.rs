@@ -167,6 +167,9 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
         side.rx_state.load(Ordering::Relaxed) == rx::RING
             && side.rx_left.load(Ordering::Relaxed) == 0
     };
+    // A switch that no call of ours has acted on yet comes to light first: a peer that has
+    // complied with `ask::TCP` cannot take back what is in the ring any more.
+    source(link, fd);
     let mut in_ring = is_in_ring();
     their_way(link, fd, if in_ring { ask::BACK } else { ask::TCP });
     let mut ours = our_way(link, fd);

@@ -182,6 +182,9 @@ pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0
         || side.rx_state.load(Ordering::Relaxed) == rx::ENDED
     {
+        // No doorbell reaches a thread inside the kernel's own receive: what the peer asks for
+        // is done before.
+        demote::comply(link, fd);
         return Outcome::Kernel;
     }
     let Some(wanted) = total(vectors) else { return Outcome::Kernel };
@@ -208,7 +211,12 @@ pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
             }
             Step::End => break Outcome::Done(done),
             Step::Again => {}
-            Step::Kernel => break Outcome::Kernel,
+            Step::Kernel => {
+                // As at the top. A receiver that stops asks before it ends its own ring part, so
+                // whoever has seen that end sees the request too.
+                demote::comply(link, fd);
+                break Outcome::Kernel;
+            }
             Step::Failed(errno) => break Outcome::Failed(errno),
             Step::Wait => {
                 if side.shut.load(Ordering::Relaxed) & SHUT_READ != 0 {
@@ -241,7 +249,18 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
             if wanted == 0 {
                 return Step::Got(0);
             }
-            from_ring(link, cursor, there, flags)
+            // `there` may be from an earlier look. A short count must mean that no more had come:
+            // programs with edge-triggered epoll take it for that and wait.
+            if there >= wanted as u64 {
+                return from_ring(link, cursor, there, flags);
+            }
+            match link.consumer().available() {
+                Ok(there) => from_ring(link, cursor, there, flags),
+                Err(_) => {
+                    link.poison();
+                    Step::Failed(libc::ECONNRESET)
+                }
+            }
         }
         Source::Empty => ring_is_empty(link, fd),
         Source::Tcp { space } => {
@@ -382,11 +401,16 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     if link.side.rx_lock.lock().is_err() {
         return Readiness::Kernel;
     }
+    let was_ring = link.side.rx_state.load(Ordering::Relaxed) == rx::RING;
     let answer = match source(link, fd) {
         Source::Tcp { space } => {
             // The caller arms again before it sleeps.
             done_with_tcp(link, space);
             Readiness::Kernel
+        }
+        // The last doorbells were thrown away just now: the kernel's answer is from before.
+        Source::Ended if was_ring && crate::raw::peek_one(fd) == Err(libc::EAGAIN) => {
+            Readiness::NotReady
         }
         Source::Prefix(_) | Source::Ended => Readiness::Kernel,
         Source::Ring(_) | Source::Poisoned => Readiness::Ready,
