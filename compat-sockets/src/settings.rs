@@ -46,9 +46,8 @@ pub(crate) fn get() -> Option<&'static Settings> {
 
 /// The daemon measured what waking a sleeper costs.
 pub(crate) fn set_wake_cost(nanoseconds: u64) {
-    // SAFETY: no pointers.
-    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    PROCESSORS.store(online.clamp(1, 1 << 20) as u32, Ordering::Relaxed);
+    let online = vmmc::sys::process::online_processors();
+    PROCESSORS.store(u32::try_from(online).unwrap_or(u32::MAX), Ordering::Relaxed);
     let cap = SPIN_CAP.as_nanos() as u64;
     let wait = SETTINGS.get().map_or(WaitChoice::Auto, |settings| settings.wait);
     let spin = match wait {

@@ -226,8 +226,7 @@ impl Config {
         match self.wait {
             WaitChoice::Fixed(policy) => policy,
             WaitChoice::Auto => {
-                let one_cpu = rustix::thread::sched_getaffinity(None)
-                    .is_ok_and(|processors| processors.count() <= 1);
+                let one_cpu = crate::sys::process::online_processors() == 1;
                 let budget = if one_cpu { Duration::ZERO } else { wake_cost.min(SPIN_CAP) };
                 WaitPolicy::Hybrid { budget }
             }

@@ -95,6 +95,15 @@ pub fn peer_pidfd(socket: impl AsFd, pid: u32) -> rustix::io::Result<Fd> {
     }
 }
 
+/// Processors of the machine that are on line. Not those that this thread may use: a process pinned
+/// to one of them still gains by polling while its peer runs on another.
+#[must_use]
+pub fn online_processors() -> usize {
+    // SAFETY: sysconf(3) with a number; no pointers.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(online).unwrap_or(1).max(1)
+}
+
 /// File of the shared object (or program) that this code is linked into.
 #[must_use]
 pub fn library_path() -> Option<std::path::PathBuf> {
