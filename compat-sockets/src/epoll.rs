@@ -235,6 +235,23 @@ pub(crate) fn nested(number: usize) {
     });
 }
 
+/// Whether the ring of some member has an event that the kernel may not know of: bytes that were
+/// there before [`nested`] armed, for which nobody rang.
+pub(crate) fn has_news(number: usize) -> bool {
+    let has = |fd: i32, record: &Record| {
+        if record.spent || record.events & IN == 0 {
+            return false;
+        }
+        let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return false };
+        let Record { events, reported, ended, .. } = *record;
+        let ready = Hot { fd, link, events, reported, ended }.ready() & IN != 0;
+        link.leave();
+        ready
+    };
+    let news = |members: &mut Members| members.records.iter().any(|(&fd, record)| has(fd, record));
+    set(number).and_then(|set| set.with(news)).unwrap_or(false)
+}
+
 fn make_eager(fd: i32, sock: Option<&'static Sock>) {
     if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
         if link.side.eager.swap(1, Ordering::SeqCst) == 0 {

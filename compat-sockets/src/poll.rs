@@ -46,7 +46,11 @@ pub(crate) fn concerns(fds: impl Iterator<Item = i32>) -> bool {
                 active |= sock.state.load(Ordering::Relaxed) == state::ACTIVE;
             }
             // An epoll descriptor that is polled itself: its members must ring.
-            Known::Epoll(set) => crate::epoll::nested(set),
+            Known::Epoll(set) => {
+                crate::epoll::nested(set);
+                // After they were armed: what came before that rings no more.
+                active |= crate::epoll::has_news(set);
+            }
             Known::Nothing => {}
         }
     }
@@ -114,6 +118,12 @@ fn ring_ready(item: &Item, events: i16) -> bool {
             && item.link.looks_writable())
 }
 
+/// Whether it is an epoll descriptor that is readable by the ring of a member.
+fn set_ready(entry: &pollfd) -> bool {
+    entry.events & IN != 0
+        && matches!(fd_table::get(entry.fd), Known::Epoll(set) if crate::epoll::has_news(set))
+}
+
 /// # Safety
 /// `mask` must be null or valid.
 unsafe fn poll_loop(
@@ -140,7 +150,8 @@ unsafe fn poll_loop(
                 entry.events = (entry.events & !OUT) | POLLIN;
             }
         }
-        let mut ready = items.iter().any(|item| ring_ready(item, entry_at(fds, item).events));
+        let mut ready = items.iter().any(|item| ring_ready(item, entry_at(fds, item).events))
+            || fds.iter().any(set_ready);
         if !ready && left != Some(0) {
             ready = spin_on(fds, items);
         }
@@ -256,6 +267,11 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
         }
         let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         entry.revents = events & (entry.events | always);
+    }
+    for entry in fds.iter_mut() {
+        if entry.revents & IN == 0 && set_ready(entry) {
+            entry.revents |= IN & entry.events;
+        }
     }
     fds.iter().filter(|entry| entry.revents != 0).count() as i32
 }

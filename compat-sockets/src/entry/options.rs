@@ -95,8 +95,21 @@ export! {
         const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
         const FIONREAD: c_ulong = libc::FIONREAD as c_ulong;
         const FIONBIO: c_ulong = libc::FIONBIO as c_ulong;
+        const SIOCATMARK: c_ulong = 0x8905;
+        // The kernel's queue is all it knows: doorbells in it must go first, and the mark is not
+        // reached before the ring is empty.
+        let ring_first = request == SIOCATMARK
+            && entered(fd).is_some_and(|link| {
+                let first = recv::is_before_kernel(&link, fd);
+                link.leave();
+                first
+            });
         // SAFETY: as above.
         let result = unsafe { real::ioctl(fd, request, argument) };
+        if result == 0 && ring_first {
+            // SAFETY: the kernel has just written an int there.
+            unsafe { std::ptr::with_exposed_provenance_mut::<c_int>(argument).write(0) };
+        }
         if result != 0 || !matches!(request, FIONREAD | SIOCOUTQ | FIONBIO) {
             return result;
         }

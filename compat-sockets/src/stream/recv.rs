@@ -479,3 +479,27 @@ pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
     link.side.rx_lock.unlock();
     answer.map(|count| count as usize)
 }
+
+/// Whether bytes of the ring come before anything in the kernel's queue. If not, doorbells in
+/// that queue are thrown away.
+pub(crate) fn is_before_kernel(link: &Link, fd: i32) -> bool {
+    if link.side.rx_lock.lock().is_err() {
+        return false;
+    }
+    let answer = match source(link, fd) {
+        Source::Ring(_) => true,
+        Source::Tcp { space } => {
+            done_with_tcp(link, space);
+            false
+        }
+        Source::Empty => {
+            if let Drained::Failed(errno) = bells::drain(link, fd) {
+                link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+            }
+            link.consumer().looks_readable()
+        }
+        Source::Prefix(_) | Source::Ended | Source::Poisoned => false,
+    };
+    link.side.rx_lock.unlock();
+    answer
+}

@@ -298,6 +298,9 @@ static void refused_connect(void) {
     CHECK(result == -1 && (errno == EINPROGRESS || errno == ECONNREFUSED), "nonblocking");
     struct pollfd wait = {.fd = b, .events = POLLOUT};
     CHECK_EQ(poll(&wait, 1, -1), 1, "poll sees the end of it");
+    REQUIRE(wait.revents & POLLERR);
+    /* The kernel stores the error before it ends the attempt. */
+    UNTIL(poll(&wait, 1, -1) == 1 && (wait.revents & POLLHUP));
     CHECK_EQ(wait.revents & (POLLERR | POLLHUP), POLLERR | POLLHUP, "as an error");
     CHECK_EQ(get_option(b, SOL_SOCKET, SO_ERROR), ECONNREFUSED, "which SO_ERROR tells");
     CHECK_EQ(get_option(b, SOL_SOCKET, SO_ERROR), 0, "once");

@@ -310,6 +310,9 @@ static void killed_while_full_here(int fd) {
     while (sent > 0 && poll(&wait, 1, 20));
     kill_peer_when_we_sleep();
     CHECK_EQ(poll(&wait, 1, -1), 1, "poll for writing wakes");
+    REQUIRE(wait.revents & POLLERR);
+    /* The kernel stores the error before it ends the connection. */
+    UNTIL(poll(&wait, 1, -1) == 1 && (wait.revents & POLLHUP));
     CHECK_EQ(wait.revents & (POLLERR | POLLHUP), POLLERR | POLLHUP, "for the reset");
     CHECK_FAILS(send(fd, "x", 1, MSG_NOSIGNAL), ECONNRESET, "which the next call tells");
     pthread_join(killer, NULL);
