@@ -67,6 +67,8 @@ pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
                 }
                 match wait::for_space(link, fd) {
                     Ok(Room::Look) => {}
+                    // A short count leaves the error to the next call, as in the kernel.
+                    Ok(Room::Gone) if done > 0 => break Outcome::Done(done),
                     Ok(Room::Gone) => break Outcome::Kernel,
                     Err(errno) => break Outcome::Failed(errno),
                 }
