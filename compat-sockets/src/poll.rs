@@ -157,7 +157,12 @@ unsafe fn poll_loop(
         }
         let simple = fds.iter().all(|entry| entry.events & !(IN | OUT) == 0)
             && !items.iter().any(may_have_ended);
-        if ready && simple && items.len() == fds.len() {
+        // Whoever asks for something to read and has nothing in the ring may have it in the kernel:
+        // the bytes before a switch, or the end. Others that are always ready must not hide it.
+        let all_readable = items
+            .iter()
+            .all(|item| entry_at(fds, item).events & IN == 0 || item.link.looks_readable(item.fd));
+        if ready && simple && all_readable && items.len() == fds.len() {
             // Everything asked for is in the rings; no need for the kernel.
             let count = correct(fds, asked, items, true);
             if count > 0 {
