@@ -19,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use vmmc::control::codec;
+use vmmc::control::connect::is_trusted;
 use vmmc::control::message::{Event, Hello, MAX_PACKET_LEN, NotPairedReason, Request, Role};
 use vmmc::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use vmmc::sys::{Fd, memfd, mmap, packet};
@@ -188,15 +189,15 @@ fn open() -> Option<i32> {
         return None;
     }
     NOT_BEFORE.store(now + RETRY_NS, Ordering::Relaxed);
-    let path = settings::get()?.socket.as_ref()?;
+    let settings = settings::get()?;
+    let path = settings.socket.as_ref()?;
     let address = rustix::net::SocketAddrUnix::new(path).ok()?;
     let socket = packet::socket().ok()?;
     raw::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize).ok()?;
     rustix::net::connect(&socket, &address).ok()?;
-    // Anybody can make a socket in /tmp: the daemon must be ours or root's.
-    let us = rustix::process::geteuid();
-    let owner = rustix::net::sockopt::socket_peercred(&socket).ok()?.uid;
-    if owner != us && !owner.is_root() && !us.is_root() {
+    let us = rustix::process::geteuid().as_raw();
+    let owner = rustix::net::sockopt::socket_peercred(&socket).ok()?.uid.as_raw();
+    if !is_trusted(owner, us, settings.owner) {
         return None;
     }
     let socket = moved(socket);

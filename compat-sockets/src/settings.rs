@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 use vmmc::config::{Config, SPIN_CAP, WaitChoice, WaitPolicy};
+use vmmc::control::connect::{self, Owner};
 use vmmc::sync::{AtomicU32, Ordering};
 
 /// What the environment says.
@@ -11,6 +12,8 @@ pub(crate) struct Settings {
     pub(crate) off: bool,
     /// The daemon's socket.
     pub(crate) socket: Option<std::path::PathBuf>,
+    /// How we came to it.
+    pub(crate) owner: Owner,
     /// File for the counters at exit.
     pub(crate) report: Option<std::path::PathBuf>,
     /// Policy of waits.
@@ -28,10 +31,17 @@ static PROCESSORS: AtomicU32 = AtomicU32::new(1);
 pub(crate) fn init() {
     let settings = match Config::from_env() {
         // A program that never heard of us must not fail over a typing error in ours.
-        Err(_) => Settings { off: true, socket: None, report: None, wait: WaitChoice::Auto },
+        Err(_) => Settings {
+            off: true,
+            socket: None,
+            owner: Owner::Found,
+            report: None,
+            wait: WaitChoice::Auto,
+        },
         Ok(config) => Settings {
             off: !config.sockets,
-            socket: Some(vmmc::control::connect::socket_path(&config)),
+            socket: Some(connect::socket_path(&config)),
+            owner: connect::owner_by(&config),
             wait: config.wait,
             report: config.sockets_report,
         },

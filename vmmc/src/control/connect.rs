@@ -169,12 +169,29 @@ pub fn user_socket_path() -> PathBuf {
 }
 
 /// How we came to a socket, which decides whose daemon root talks to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    /// The user named it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The user named it (`VMMC_SOCKET`).
     Named,
     /// It was at a default place, where others may have been first.
     Found,
+}
+
+/// How the settings lead to the daemon's socket.
+#[must_use]
+pub fn owner_by(config: &Config) -> Owner {
+    match config.socket {
+        Some(_) => Owner::Named,
+        None => Owner::Found,
+    }
+}
+
+/// Whether user `us` may talk to a daemon of user `owner`. It must be ours or root's: anybody can
+/// make a socket in /tmp. Root may name another user's daemon, but does not trust one that it
+/// came across.
+#[must_use]
+pub fn is_trusted(owner: u32, us: u32, whose: Owner) -> bool {
+    owner == us || owner == 0 || (us == 0 && whose == Owner::Named)
 }
 
 impl Connection {
@@ -185,10 +202,7 @@ impl Connection {
     /// See [`ConnectError`].
     pub fn open(config: &Config) -> Result<Connection, ConnectError> {
         let path = socket_path(config);
-        let owner = match config.socket {
-            Some(_) => Owner::Named,
-            None => Owner::Found,
-        };
+        let owner = owner_by(config);
         match Connection::connect(&path, owner) {
             Err(ConnectError::NoDaemon { .. })
                 if config.daemon != DaemonStart::Never && path != Path::new(SYSTEM_SOCKET) =>
@@ -219,11 +233,9 @@ impl Connection {
             Errno::ACCESS | Errno::PERM => ConnectError::Denied { path: path.into() },
             errno => ConnectError::System { call: "connect", errno },
         })?;
-        // The daemon must be ours or root's: anybody can make a socket in /tmp. Root may name
-        // another user's daemon, but does not trust one that it came across.
         let us = rustix::process::geteuid().as_raw();
         let owner = process::peer_credentials(&socket).map_err(system("SO_PEERCRED"))?.uid;
-        if owner != us && owner != 0 && (us != 0 || whose == Owner::Found) {
+        if !is_trusted(owner, us, whose) {
             return Err(ConnectError::WrongOwner { path: path.into(), uid: owner, expected: us });
         }
         let connection = Connection { socket };
@@ -430,5 +442,22 @@ fn start_daemon(config: &Config, path: &Path, owner: Owner) -> Result<Connection
         if !exited {
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::{Owner, is_trusted};
+
+    #[test]
+    fn a_daemon_of_another_user_is_trusted_by_nobody_but_root_who_named_it() {
+        for whose in [Owner::Named, Owner::Found] {
+            assert!(is_trusted(1000, 1000, whose));
+            assert!(is_trusted(0, 1000, whose));
+            assert!(is_trusted(0, 0, whose));
+            assert!(!is_trusted(1001, 1000, whose));
+        }
+        assert!(is_trusted(1000, 0, Owner::Named));
+        assert!(!is_trusted(1000, 0, Owner::Found));
     }
 }
