@@ -12,5 +12,6 @@ pub mod memfd;
 pub mod mmap;
 pub mod packet;
 pub mod process;
+pub mod thread;
 
 pub use fd::Fd;
