@@ -45,6 +45,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![deny(unsafe_code)]
+
 pub mod broker;
 mod client;
 mod counters;
@@ -60,7 +62,6 @@ mod receive;
 mod registry;
 mod requests;
 pub mod resume;
-pub mod signals;
 mod snapshot;
 mod tcp;
 mod timers;
