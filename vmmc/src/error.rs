@@ -17,12 +17,29 @@ pub struct Forked;
 
 /// A system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{call} failed: {errno}")]
+#[error("{call} failed: {errno}{}", hint(*errno))]
 pub struct SystemError {
     /// Which call, and for what.
     pub call: &'static str,
     /// How it failed.
     pub errno: rustix::io::Errno,
+}
+
+/// What to do about a system call that failed in the usual ways; empty for others.
+pub(crate) fn hint(errno: rustix::io::Errno) -> &'static str {
+    use rustix::io::Errno;
+    match errno {
+        Errno::MFILE => "; raise the limit of open files (ulimit -n), or close some",
+        Errno::NFILE => "; the machine is out of open files: raise fs.file-max",
+        Errno::NOMEM | Errno::NOSPC => {
+            "; memory is short, or a limit on it or on mappings (vm.max_map_count) is reached"
+        }
+        Errno::NOSYS | Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP => {
+            "; the kernel lacks it, or a container's seccomp profile forbids it: `shrimp doctor` tells"
+        }
+        Errno::AGAIN => "; a limit on processes and threads is reached (ulimit -u)",
+        _ => "",
+    }
 }
 
 /// A right that the import does not have.

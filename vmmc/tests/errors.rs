@@ -14,6 +14,7 @@ use vmmc::control::message::{
 use vmmc::control::{ConnectError, Connection};
 use vmmc::error::{
     DaemonError, ExportError, FlagError, ImportError, ListError, RegionError, UnexportError,
+    WaitError,
 };
 use vmmc::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId};
 use vmmc::sys::memfd::{self, SegmentError};
@@ -309,7 +310,7 @@ fn starved(_: &[String]) {
     let emfile = "Too many open files";
     let error = Region::new(64).unwrap_err();
     assert!(matches!(error, RegionError::System(_)), "{error:?}");
-    says(&error, &["memory file of a region", emfile]);
+    says(&error, &["memory file of a region", emfile, "ulimit -n"]);
     let error = node.import("there").open().unwrap_err();
     assert!(matches!(error, ImportError::System(_)), "{error:?}");
     says(&error, &[emfile]);
@@ -335,7 +336,51 @@ fn starved(_: &[String]) {
 
 #[test]
 fn second_process() {
-    common::second_process(&[("starved", starved)]);
+    common::second_process(&[("starved", starved), ("without_features", without_features)]);
+}
+
+/// A kernel without a feature that is needed (or a seccomp profile that forbids it): the error names
+/// the call and says where to look. What is only good to have is done without.
+#[test]
+fn a_kernel_without_a_needed_feature_is_told_apart() {
+    let daemon = Daemon::start();
+    let _export = export(&daemon.node(), "there", 64);
+    let mut second = daemon.second("without_features", &[]);
+    second.expect("all said so");
+    second.finish();
+}
+
+fn without_features(_: &[String]) {
+    let forbid = |call: libc::c_long, errno: i32| support::forbid(call, errno);
+    let doctor = "`shrimp doctor`";
+    // Without membarrier revoking is slower, and that is all.
+    forbid(libc::SYS_membarrier, libc::ENOSYS);
+    let node = Node::connect().unwrap();
+    let there = import(&node, "there");
+    there.send(0, b"slowly").unwrap();
+    let mine = export(&node, "mine", 64);
+    import(&node, "mine").send(0, b"mine").unwrap();
+    assert_eq!(&mine.unexport().unwrap().as_slice()[..4], b"mine");
+    forbid(libc::SYS_memfd_create, libc::EPERM);
+    let error = Region::new(64).unwrap_err();
+    says(&error, &["memory file of a region", "not permitted", "seccomp", doctor]);
+    let error = node.import("there").open().unwrap_err();
+    assert!(matches!(error, ImportError::System(_)), "{error:?}");
+    says(&error, &["not permitted", "seccomp", doctor]);
+    let error = Node::connect().unwrap_err();
+    assert!(matches!(error, ConnectError::System { .. }), "{error:?}");
+    says(&error, &["process page", "seccomp", doctor]);
+    forbid(libc::SYS_pipe2, libc::ENOSYS);
+    // What was there goes on.
+    there.send(0, b"still").unwrap();
+    // Sleeping fails: the wait says so, and does not spin for ever.
+    forbid(libc::SYS_ppoll, libc::EPERM);
+    forbid(libc::SYS_poll, libc::EPERM);
+    let end = there.flag32(60).unwrap().wait_until(|_| false, PATIENCE).unwrap_err();
+    assert!(matches!(end, WaitError::System(_)), "{end:?}");
+    says(&end, &["poll of the doorbell", doctor]);
+    common::say("all said so");
+    common::pause();
 }
 
 #[test]

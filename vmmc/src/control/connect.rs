@@ -98,7 +98,7 @@ pub enum ConnectError {
         why: String,
     },
     /// A system call failed.
-    #[error("{call} failed: {errno}")]
+    #[error("{call} failed: {errno}{}", crate::error::hint(*errno))]
     System {
         /// Which.
         call: &'static str,
