@@ -56,6 +56,7 @@ pub mod listener;
 pub mod notify;
 mod pairing;
 pub mod policy;
+pub mod pump;
 mod receive;
 mod registry;
 mod requests;

@@ -9,7 +9,9 @@ use tracing_subscriber::EnvFilter;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{ListenError, Listener};
 use vmmc_daemon::policy::{Limits, PairUsers};
-use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, notify, signals, wakecost};
+use vmmc_daemon::{
+    Broker, Ending, Options, descriptors, failpoint, notify, pump, signals, wakecost,
+};
 
 /// Broker of protected memory mappings: makes them between the processes of this machine, and
 /// destroys them. One per user, started by the first program that needs it, or one per machine, by
@@ -238,7 +240,11 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
     let ending = broker.run().map_err(|error| error.to_string())?;
     match ending {
         // The service goes on, in another process.
-        Ending::HandedOver { successor } => notify::send(&format!("MAINPID={successor}")),
+        Ending::HandedOver { successor } => {
+            notify::send(&format!("MAINPID={successor}"));
+            // To its clients the daemon lives on, and so must what it has begun.
+            pump::wait_for_all();
+        }
         _ => notify::send("STOPPING=1"),
     }
     Ok(())
