@@ -177,6 +177,9 @@ impl Link {
     pub(crate) fn looks_writable(&self) -> bool {
         match self.side.tx_state.load(Ordering::Relaxed) {
             tx::RING => {
+                if demote::is_pumped(self) {
+                    return false;
+                }
                 if self.side.tx_full.load(Ordering::Relaxed) == 0 {
                     return true;
                 }

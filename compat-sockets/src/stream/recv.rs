@@ -11,6 +11,7 @@ use crate::{upgrade, user_memory};
 use libc::iovec;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
+use vmmc_ring::Poisoned;
 use vmmc_ring::bell;
 use vmmc_ring::switch::Standing;
 
@@ -56,16 +57,28 @@ pub(crate) fn source(link: &Link, fd: i32) -> Source {
     if left > 0 {
         return Source::Prefix(left);
     }
-    let consumer = link.consumer();
-    let seen = consumer.available_seen();
+    let seen = link.consumer().available_seen();
     if seen > 0 {
         return Source::Ring(seen);
     }
-    match consumer.available() {
+    match available(link) {
         Err(_) => poisoned(link),
         Ok(0) => empty(link, fd),
         Ok(there) => Source::Ring(there),
     }
+}
+
+/// Bytes to read in the ring now. What lies behind the end of the ring part travels by TCP: the
+/// daemon sends it while the sender's tail still counts it.
+#[inline]
+fn available(link: &Link) -> Result<u64, Poisoned> {
+    let there = link.consumer().available()?;
+    if there > 0
+        && let Standing::Ended { end, .. } = link.rx().switch().standing()
+    {
+        return Ok(there.min(end.wrapping_sub(link.side.head.load(Ordering::Relaxed))));
+    }
+    Ok(there)
 }
 
 #[cold]
@@ -114,7 +127,7 @@ fn empty(link: &Link, fd: i32) -> Source {
     match link.rx().switch().standing() {
         Standing::Ended { end, bells, .. } => {
             // What was published before the end is visible now: look once more.
-            match link.consumer().available() {
+            match available(link) {
                 Err(_) => return poisoned(link),
                 Ok(0) => {}
                 Ok(there) => return Source::Ring(there),
@@ -254,7 +267,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
             if there >= wanted as u64 {
                 return from_ring(link, cursor, there, flags);
             }
-            match link.consumer().available() {
+            match available(link) {
                 Ok(there) => from_ring(link, cursor, there, flags),
                 Err(_) => {
                     link.poison();
