@@ -14,7 +14,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table::{self, Sock, state};
 use crate::lock::Lock;
 use crate::segment::{MAX_RING, SHAPE, Segment};
-use crate::{raw, settings, side, upgrade};
+use crate::{io_uring, raw, settings, side, upgrade};
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -237,6 +237,10 @@ pub(crate) fn register(sock: &'static Sock, fd: i32) {
 fn offer(sock: &'static Sock, fd: i32) {
     let candidate = state::CANDIDATE;
     if sock.state.load(Ordering::SeqCst) != candidate || !upgrade::is_eligible(sock, fd) {
+        return;
+    }
+    if io_uring::in_use() {
+        sock.make_plain(Counter::plain_io_uring);
         return;
     }
     let Some(slot) = TABLE.iter().find(|slot| slot.fd.load(Ordering::Relaxed) == 0) else {

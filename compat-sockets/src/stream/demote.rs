@@ -4,6 +4,10 @@
 //! ends and how many doorbells there were, and sends data by TCP from then on. The receiver
 //! reads the ring to that position, throws the remaining doorbells away, and reads TCP.
 //!
+//! The position is one that the receiver has reached, or nearly: what it has not read is sent
+//! again by TCP, so that it can leave for a program without the library later. Bytes that it has
+//! read behind the position it throws away like doorbells.
+//!
 //! A receiver that needs the kernel (descriptor passing, `exec`, stdio) asks by a word that the
 //! peer looks at in every call, receiving ones included. It has stopped reading then, and the bytes
 //! that are unread go back: the sender ends the ring part at the receiver's position and sends the
@@ -113,9 +117,13 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
         _ => {
             let head = link.tx().head().load(Ordering::Acquire);
             // A peer that lies about its position spoils its own stream only.
-            let end = if claim == Claim::AtHead && within(head) { head } else { tail };
-            side.tail.store(end, Ordering::Relaxed);
-            link.tx().tail().store(end, Ordering::Release);
+            let unread = if within(head) { tail.wrapping_sub(head) } else { 0 };
+            // A peer that has not stopped need not have all: as much as goes without waiting.
+            let back = match claim {
+                Claim::AtHead => unread,
+                _ => unread.min(raw::send_room(fd) as u64),
+            };
+            let end = tail.wrapping_sub(back);
             link.tx().switch().to_tcp(end, side.bells.load(Ordering::SeqCst));
             // What is counted must travel before data does. The peer reads on until it has them.
             pay(fd, side.bells_owed.swap(0, Ordering::SeqCst).into());

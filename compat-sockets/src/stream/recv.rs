@@ -68,17 +68,12 @@ pub(crate) fn source(link: &Link, fd: i32) -> Source {
     }
 }
 
-/// Bytes to read in the ring now. What lies behind the end of the ring part travels by TCP: the
-/// daemon sends it while the sender's tail still counts it.
+/// Bytes to read in the ring now. What lies behind the end of the ring part travels by TCP,
+/// though the sender's tail still counts it.
 #[inline]
 fn available(link: &Link) -> Result<u64, Poisoned> {
     let there = link.consumer().available()?;
-    if there > 0
-        && let Standing::Ended { end, .. } = link.rx().switch().standing()
-    {
-        return Ok(there.min(end.wrapping_sub(link.side.head.load(Ordering::Relaxed))));
-    }
-    Ok(there)
+    Ok(if there > 0 { there.min(link.before_end()) } else { 0 })
 }
 
 #[cold]
@@ -132,11 +127,13 @@ fn empty(link: &Link, fd: i32) -> Source {
                 Ok(0) => {}
                 Ok(there) => return Source::Ring(there),
             }
-            let left = bells.wrapping_sub(side.drained.load(Ordering::Relaxed));
-            if end != side.head.load(Ordering::Relaxed) || left > u64::from(u32::MAX) {
+            // What we read behind the end comes by TCP once more, after the remaining doorbells,
+            // which were sent before anything that counts.
+            let twice = side.head.load(Ordering::Relaxed).wrapping_sub(end);
+            let left = bells.wrapping_add(twice).wrapping_sub(side.drained.load(Ordering::Relaxed));
+            if twice > link.rx().bytes().0.len() as u64 || left > u64::from(u32::MAX) {
                 return poisoned(link);
             }
-            // The remaining doorbells were sent before anything that counts.
             let mut left = left;
             while left > 0 {
                 match crate::raw::discard(fd, left as usize) {
@@ -372,7 +369,7 @@ fn ring_is_empty(link: &Link, fd: i32) -> Step {
     }
     let found = bells::drain(link, fd);
     // Whatever the kernel's end means, bytes published before it go first.
-    if link.consumer().looks_readable() {
+    if link.ring_has_more() {
         if let Drained::Failed(errno) = found {
             side.rx_error.store(errno as u32, Ordering::Relaxed);
         }
@@ -432,7 +429,7 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
                 Readiness::Ready
             } else {
                 match bells::drain(link, fd) {
-                    _ if link.consumer().looks_readable() => Readiness::Ready,
+                    _ if link.ring_has_more() => Readiness::Ready,
                     Drained::Empty => at_end(link, fd),
                     Drained::End => Readiness::Ready,
                     Drained::Failed(errno) => {
@@ -509,7 +506,7 @@ pub(crate) fn is_before_kernel(link: &Link, fd: i32) -> bool {
             if let Drained::Failed(errno) = bells::drain(link, fd) {
                 link.side.rx_error.store(errno as u32, Ordering::Relaxed);
             }
-            link.consumer().looks_readable()
+            link.ring_has_more()
         }
         Source::Prefix(_) | Source::Ended | Source::Poisoned => false,
     };

@@ -126,7 +126,7 @@ fn something_new(link: &Link) -> bool {
         rx::TCP => link.rx().switch().standing() != Standing::Tcp,
         rx::RING => {
             link.side.rx_left.load(Ordering::Relaxed) == 0
-                && (link.consumer().looks_readable()
+                && (link.ring_has_more()
                     || matches!(link.rx().switch().standing(), Standing::Nonsense))
         }
         _ => true,
@@ -232,7 +232,7 @@ fn refuse_uncounted(link: &Link, fd: i32) {
     let uncounted = || {
         link.peer().bells().load(Ordering::SeqCst) == side.drained.load(Ordering::Relaxed)
             && matches!(link.rx().switch().standing(), Standing::Ring { .. })
-            && !link.consumer().looks_readable()
+            && !link.ring_has_more()
     };
     if uncounted() && raw::peek_one(fd).is_ok_and(|len| len > 0) && uncounted() {
         link.poison();
