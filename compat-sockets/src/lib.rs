@@ -44,6 +44,7 @@ mod epoll;
 mod fd_table;
 mod file;
 mod fork;
+mod io_uring;
 mod lock;
 mod poll;
 mod raw;
