@@ -47,7 +47,7 @@ def exercise(run):
         if got != large + b"x" * 512:
             raise harness.Failure(f"download by {mode} differs, {len(got)} bytes came")
         result.answers[f"download by {mode}"] = hashlib.sha256(got).hexdigest()
-        for connections in (1, 32):
+        for connections in (1, 32) if run.leg.measured else (32,):
             result.rates[f"wrk -c {connections}, mode {mode}"] = (
                 nginx.wrk(run, connections, f"{address}/small"), "requests/s")
         haproxy.terminate()

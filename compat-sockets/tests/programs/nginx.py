@@ -66,8 +66,7 @@ def stop(run, server):
 
 def wrk(run, connections, address):
     """Requests per second by wrk, none of which may fail."""
-    seconds = 2 if run.leg.measured else 1
-    return judged(run.run("client", ["wrk", "-t", 1, "-c", connections, "-d", f"{seconds}s", address]))
+    return judged(run.run("client", ["wrk", "-t", 1, "-c", connections, "-d", "1s", address]))
 
 
 def judged(report):
@@ -96,7 +95,7 @@ def serve(run, sendfile, large, result):
     if parts != b"x" * 512 + large[1000:200001]:
         raise harness.Failure(f"parts of files with sendfile {sendfile} differ")
 
-    for connections in (1, 32):
+    for connections in (1, 32) if run.leg.measured else (32,):
         result.rates[f"wrk -c {connections}, sendfile {sendfile}"] = (
             wrk(run, connections, f"{address}/small"), "requests/s")
 
