@@ -41,6 +41,7 @@ mod control;
 pub mod counters;
 pub mod entry;
 mod epoll;
+mod family;
 mod fd_table;
 mod file;
 mod fork;

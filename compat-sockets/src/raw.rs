@@ -238,6 +238,11 @@ pub(crate) fn getpid() -> u32 {
     call!(libc::SYS_getpid).unwrap_or(0) as u32
 }
 
+/// The parent's process id; 0 when it is outside this namespace.
+pub(crate) fn getppid() -> u32 {
+    call!(libc::SYS_getppid).unwrap_or(0) as u32
+}
+
 /// Whether a thread with this id exists somewhere.
 pub(crate) fn thread_exists(tid: u32) -> bool {
     call!(libc::SYS_kill, tid as i32, 0) != Err(libc::ESRCH)

@@ -24,10 +24,10 @@
 //! ([`vmmc_ring::tcp_count`], which the daemon's pump uses too.)
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, Link, Sock, shadow, state};
+use crate::fd_table::{self, FIRST_TRY_CALLS, Link, Sock, shadow, state};
 use crate::segment::Segment;
 use crate::side::{Side, tx};
-use crate::{control, epoll, raw, settings};
+use crate::{control, epoll, family, raw, settings};
 use std::ptr::NonNull;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::Word;
@@ -89,7 +89,11 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
     if sock.state.load(Ordering::Relaxed) == state::CANDIDATE {
         let first = sock.tries.load(Ordering::Relaxed) == 0;
         let much = first && sock.bytes.load(Ordering::Relaxed) >= FIRST_TRY_BYTES;
-        if calls >= try_at || much {
+        if (calls >= try_at || much) && !family::is_alone(sock) {
+            // Somebody else has it too: asked again at this call's double.
+            sock.try_at.store(calls.wrapping_mul(2).max(FIRST_TRY_CALLS), Ordering::Relaxed);
+            sock.bytes.store(0, Ordering::Relaxed);
+        } else if calls >= try_at || much {
             sock.try_at.store(calls, Ordering::Relaxed);
             control::register(sock, fd);
         }

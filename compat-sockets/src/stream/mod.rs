@@ -128,6 +128,26 @@ impl Link {
         self.arm(self.mine().armed_space());
     }
 
+    /// A thread that counted itself in [`crate::side::Side::rx_sleepers`] has woken: no doorbell is
+    /// wanted any more, unless others rely on one.
+    pub(crate) fn wakes(&self, fd: i32) {
+        let relied_on = || {
+            self.sock.cold.load(Ordering::SeqCst) != 0
+                || self.side.eager.load(Ordering::Relaxed) != 0
+        };
+        if self.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) != 1 || relied_on() {
+            return;
+        }
+        bell::disarm(&self.mine().armed_data());
+        if relied_on() {
+            // Since just now: what came in between has rung for nobody.
+            self.arm_data();
+            if self.looks_readable(fd) {
+                crate::epoll::activated(fd, self.sock);
+            }
+        }
+    }
+
     fn arm(&self, word: MappedU32<'static>) {
         if self.side.rx_state.load(Ordering::SeqCst) != rx::TCP {
             bell::arm(&word);

@@ -181,9 +181,7 @@ fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
         let got = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
         usize::try_from(got).map_err(|_| real::errno())
     };
-    if side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
-        bell::disarm(&link.mine().armed_data());
-    }
+    link.wakes(fd);
     if result == Err(libc::EAGAIN) && raw::is_nonblocking(fd) {
         link.sock.nonblocking.store(1, Ordering::Relaxed);
     }

@@ -59,10 +59,12 @@ static void fork_server_peer(int fd) {
     CHECK_EQ(read(fd, &byte, 1), 0, "end of file only when the child has ended");
 }
 
-/* Forked before the connection has carried anything, as PostgreSQL does. */
+/* Forked before the connection has carried anything, as PostgreSQL does: once the parent has closed
+ * its copy the child's is upgraded like any other. */
 static void fork_early_here(int fd) {
     pid_t child = (pid_t)NEED(fork());
     if (child == 0) {
+        warm_up_leader(fd);
         for (int i = 0; i < 1000; i++) {
             char byte;
             read_all(fd, &byte, 1);
@@ -75,6 +77,7 @@ static void fork_early_here(int fd) {
 }
 static void fork_early_peer(int fd) {
     char byte;
+    warm_up_follower(fd);
     for (int i = 0; i < 1000; i++) {
         char sent = (char)i;
         write_all(fd, &sent, 1);
