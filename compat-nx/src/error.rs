@@ -71,6 +71,15 @@ pub enum NxError {
         /// Length of the buffer.
         room: usize,
     },
+    /// A host process called a global operation.
+    #[error("global operations are for the nodes; the host process takes no part")]
+    HostGlobal,
+    /// The operation makes no sense for these elements.
+    #[error("{op:?} makes no sense for floating-point numbers; use an integer form")]
+    BadReduction {
+        /// Operation asked for.
+        op: crate::engine::Reduction,
+    },
     /// Another process of the job died.
     #[error("node {node} died; the job cannot go on")]
     PeerDied {

@@ -25,6 +25,9 @@ pub mod index {
         };
         (@ $at:expr;) => {};
     }
+    /// First counter that a library above may name for itself ([`super::Counters::name_from`]).
+    pub const LIBRARY: usize = 32;
+
     counters! {
         /// Deliberate updates sent.
         SENDS = "sends",
@@ -62,6 +65,8 @@ pub mod index {
         RECONNECTS = "reconnects",
     }
 }
+
+const _: () = assert!(index::NAMES.len() <= index::LIBRARY, "counters run into the library's");
 
 std::thread_local! {
     // `const` and without a destructor, so that an interposer may use it anywhere.
@@ -115,7 +120,12 @@ impl<'m> Counters<'m> {
 
     /// Gives counter `i` the name `names[i]`. Names longer than a field are cut.
     pub fn name_all(self, names: &[&str]) {
-        for (i, name) in names.iter().take(page::COUNTERS).enumerate() {
+        self.name_from(0, names);
+    }
+
+    /// Gives counter `first + i` the name `names[i]`; see [`index::LIBRARY`].
+    pub fn name_from(self, first: usize, names: &[&str]) {
+        for (name, i) in names.iter().zip(first..page::COUNTERS) {
             let mut field = [0u8; page::NAME_LEN];
             for (to, from) in field.iter_mut().zip(name.as_bytes()) {
                 *to = *from;

@@ -1,4 +1,5 @@
 //! Values of the interface: selectors, destinations, what is known of a message.
+#![allow(unsafe_code)] // memory of callers is an address here; each `Send` has its proof
 
 use std::ffi::c_void;
 
@@ -85,6 +86,10 @@ pub struct Source {
     pub len: usize,
 }
 
+// SAFETY: an address and a length. Who gives them to an operation promises that the bytes may be read
+// until it is complete, by whichever thread completes it.
+unsafe impl Send for Source {}
+
 /// Room for a message. The memory must stay valid and untouched until the receive is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -93,6 +98,9 @@ pub struct Target {
     /// Length in bytes.
     pub len: usize,
 }
+
+// SAFETY: as `Source`; the promise includes that nobody else uses the bytes.
+unsafe impl Send for Target {}
 
 /// Where to write the info of a receive at its completion (`irecvx`), in whichever thread
 /// completes it. Called with locks held: it must only store.
@@ -103,6 +111,9 @@ pub struct InfoTarget {
     /// What `write` gets.
     pub array: *mut c_void,
 }
+
+// SAFETY: the promise of who gives it includes that any thread may call `write`.
+unsafe impl Send for InfoTarget {}
 
 /// How a started operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -204,6 +204,33 @@ impl Node {
         )
     }
 
+    /// Waits until `look` finds something in the words that the caller knows of: several flags at
+    /// once, or flags and values of this process. Spins and then sleeps by the node's policy; does
+    /// not spin on when `shares_cpu` says that a processor (ours) is where the awaited peer was
+    /// last seen ([`crate::Binding::peer_was_on`]). Peers end the sleep by signalling a flag or by
+    /// [`crate::Binding::ring`], threads of this process by [`Node::wake`]. Handlers may run in this thread
+    /// before it sleeps.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`], [`WaitError::Forked`].
+    #[inline]
+    pub fn wait_for<T>(
+        &self,
+        shares_cpu: impl Fn(u32) -> bool,
+        mut look: impl FnMut() -> Option<T>,
+        timeout: Option<Duration>,
+    ) -> Result<T, WaitError> {
+        self.inner.wait_for(timeout, shares_cpu, || look().map(Ok))
+    }
+
+    /// Makes every waiting thread of this process look again, after a change that it waits for
+    /// was made in this process.
+    pub fn wake(&self) {
+        if self.inner.local.check().is_ok() {
+            self.inner.local.hub.wake_all();
+        }
+    }
+
     /// A descriptor for an event loop (epoll, poll, an async runtime): readable when there may be
     /// notifications. The protocol is
     ///
