@@ -83,7 +83,7 @@ pub use export::{Export, ExportBuilder, ExportSummary, Importer};
 pub use flag::Flag;
 pub use id::{Grant, Name, PeerInfo, Rights, Token, Who};
 pub use import::{Import, ImportBuilder, ImportSummary, PendingImport};
-pub use node::{HandlerThread, Node, NodeBuilder};
+pub use node::{HandlerThread, Look, Node, NodeBuilder};
 pub use notify::{Event, Handler, Notification};
 pub use region::Region;
 pub use send::Completion;
