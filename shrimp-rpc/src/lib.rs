@@ -18,4 +18,24 @@
 
 #![deny(unsafe_code)]
 
+pub mod bulk;
+pub mod client;
+pub mod config;
+pub mod error;
 pub mod layout;
+mod memory;
+mod message;
+pub mod process;
+pub mod server;
+mod try_lock;
+
+pub use bulk::{Bulk, BulkMut, Element};
+pub use client::{Binding, BindingBuilder, Reply, Request};
+pub use error::{
+    CallError, ConnectError, DispatchError, Fault, ReplyError, ServeError, TransportError,
+};
+pub use server::{
+    Args, BulkOut, Context, DeferredCall, DeferredReply, Finished, ReplyWriter, Server,
+    ServerBuilder, ServerCall, Service,
+};
+pub use xdr;
