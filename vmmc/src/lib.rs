@@ -90,6 +90,6 @@ pub use flag::Flag;
 pub use id::{Grant, Name, PeerInfo, Rights, Token, Who};
 pub use import::{Import, ImportBuilder, ImportSummary, PendingImport};
 pub use mem::Region;
-pub use node::{HandlerThread, Node, NodeBuilder};
+pub use node::{HandlerThread, Look, Node, NodeBuilder};
 pub use notify::{Event, Handler, Notification};
 pub use send::Completion;

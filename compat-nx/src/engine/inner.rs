@@ -145,7 +145,7 @@ impl Inner {
             *failure = Some(error);
             drop(failure);
             self.failed.store(true, Ordering::Release);
-            self.data.wake();
+            self.data.wake_waiters();
         }
     }
 
@@ -174,7 +174,7 @@ impl Inner {
             }
             if peer.said_bye() {
                 peer.gone.store(true, Ordering::Relaxed);
-                self.data.wake();
+                self.data.wake_waiters();
             } else if !self.left.load(Ordering::Acquire) {
                 self.fail(NxError::PeerDied { node: peer.number });
             }
@@ -231,7 +231,7 @@ impl Inner {
             && self.changes.load(Ordering::Relaxed) != before;
         drop(state);
         if others {
-            self.data.wake();
+            self.data.wake_waiters();
         }
     }
 

@@ -128,7 +128,7 @@ impl Engine {
         }
         inner.fail(NxError::NotStarted);
         inner.stop.store(true, Ordering::Release);
-        inner.bell.wake();
+        inner.bell.wake_waiters();
         if let Some(progress) = self.progress.lock().take() {
             let _ = progress.join();
         }
