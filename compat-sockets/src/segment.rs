@@ -71,6 +71,7 @@ pub(crate) const SHAPE: StreamShape = StreamShape {
     version: VERSION,
     control_len: CONTROL_LEN as u32,
     produced_at: [TAIL as u32, (DIRECTION_LEN + TAIL) as u32],
+    bells: false,
 };
 
 /// A mapped segment.
