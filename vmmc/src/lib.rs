@@ -57,6 +57,7 @@ pub mod wait;
 pub mod word;
 
 mod hub;
+pub mod library_page;
 
 pub mod transport;
 
