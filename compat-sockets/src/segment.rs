@@ -79,6 +79,7 @@ pub(crate) const SHAPE: StreamShape = StreamShape {
     control_len: CONTROL_LEN as u32,
     produced_at: [TAIL as u32, (DIRECTION_LEN + TAIL) as u32],
     words: Some([stream_words(0), stream_words(1)]),
+    bells: false,
 };
 
 /// Where the words of the direction are in which a side sends.

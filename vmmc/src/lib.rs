@@ -65,6 +65,8 @@ pub mod wait;
 pub mod word;
 
 mod hub;
+#[allow(unsafe_code)] // swaps its own page in place
+pub mod library_page;
 
 pub mod transport;
 
