@@ -58,6 +58,7 @@ pub mod listener;
 pub mod notify;
 mod pairing;
 pub mod policy;
+pub mod pump;
 mod receive;
 mod registry;
 mod requests;

@@ -12,7 +12,7 @@ use vmmc_daemon::handover::store;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{ListenError, Listener};
 use vmmc_daemon::policy::{Limits, PairUsers};
-use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, notify, wakecost};
+use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, notify, pump, wakecost};
 
 /// Broker of protected memory mappings: makes them between the processes of this machine, and
 /// destroys them. One per user, started by the first program that needs it, or one per machine, by
@@ -255,9 +255,11 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
         // The service goes on, in another process.
         Ending::HandedOver { successor } => {
             notify::send(&format!("MAINPID={successor}"));
+            // To its clients the daemon lives on, and so must what it has begun.
+            pump::wait_for_all();
         }
         // The service manager asked for the end, and has been told more than that.
-        Ending::Stored => {}
+        Ending::Stored => pump::wait_for_all(),
         _ => {
             notify::send("STOPPING=1");
         }

@@ -127,7 +127,7 @@ impl Broker {
                 Ok(())
             }
             Request::RegisterSocket { cookie, shape } => {
-                self.register_socket(id, cookie, shape, fds.take())
+                self.register_socket(id, cookie, shape, fds)
             }
             Request::ForgetSocket { cookie } => {
                 self.forget_socket(id, cookie);
@@ -135,6 +135,10 @@ impl Broker {
             }
             Request::AttachSocket { cookie } => {
                 self.attach_socket(id, cookie, fds.take());
+                Ok(())
+            }
+            Request::PumpSocket { cookie } => {
+                self.pump_socket(id, cookie, fds.take());
                 Ok(())
             }
             Request::TakeOver { request } => {
@@ -219,7 +223,7 @@ impl Broker {
         let gone = || Refusal::Internal { why: "find the client".to_owned() };
         let attached = match hello.role {
             Role::Tool => None,
-            Role::Process | Role::Sockets => Some(attach(fds)?),
+            Role::Process | Role::Sockets | Role::Rpc => Some(attach(fds)?),
         };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
         let session = Token(random_bytes()?);
@@ -613,7 +617,6 @@ fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
 /// fstat(2) on a descriptor of a file system that a client runs could block.
 fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
     let no_page = || bad_segment("no process page came with hello");
-    let no_doorbell = || bad_segment("no doorbell came with hello");
     let passed = fds.take().ok_or_else(no_page)?;
     let page = passed.look().ok_or_else(no_page)?;
     memfd::verify(page, layout::page::LEN as u64)
@@ -626,19 +629,25 @@ fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
     }
     let page = memfd::reopen_read_only(page)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the process page", errno) })?;
-    let passed = fds.take().ok_or_else(no_doorbell)?;
-    let doorbell = passed.look().ok_or_else(no_doorbell)?;
+    let passed = fds.take().ok_or_else(|| bad_segment("no doorbell came with hello"))?;
+    Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell_of(passed)?) })
+}
+
+/// Checks that a descriptor is the write end of a pipe, which peers can be given their own of.
+pub(crate) fn doorbell_of(passed: Suspect) -> Result<Fd, Refusal> {
+    let nothing = || bad_segment("doorbell: not a descriptor");
+    let doorbell = passed.look().ok_or_else(nothing)?;
     if rustix::pipe::fcntl_getpipe_size(doorbell).is_err() {
         return Err(bad_segment("doorbell: not a pipe"));
     }
     if access_mode(doorbell) != OFlags::WRONLY {
         return Err(bad_segment("doorbell: not the write end of a pipe"));
     }
-    let doorbell = passed.keep().ok_or_else(no_doorbell)?;
+    let doorbell = passed.keep().ok_or_else(nothing)?;
     descriptors::enough(&doorbell)?;
     reopen_doorbell(&doorbell)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the doorbell", errno) })?;
-    Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell) })
+    Ok(doorbell)
 }
 
 fn random_bytes<const N: usize>() -> Result<[u8; N], Refusal> {

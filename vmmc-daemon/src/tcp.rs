@@ -3,6 +3,7 @@
 use rustix::net::{AddressFamily, SocketType};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use vmmc_ring::tcp_count::TcpInfo;
 
 /// One end of an established TCP connection. Within one network namespace the pair of addresses of a live
 /// connection is unique, so equal but mirrored endpoints are the two ends of one connection.
@@ -62,6 +63,11 @@ pub(crate) fn examine(socket: impl AsFd + Copy) -> Option<Examined> {
     let remote = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
     let endpoint = Endpoint { namespace, local: normal(local), remote: normal(remote) };
     Some(Examined { cookie, endpoint })
+}
+
+/// Bytes that were given to a TCP socket for sending ([`TcpInfo::given`]).
+pub(crate) fn given(socket: impl AsFd) -> Option<u64> {
+    TcpInfo::from_bytes(&vmmc::sys::socket::tcp_info(socket)?).given()
 }
 
 /// The cookie of any TCP socket, whatever its state.

@@ -7,6 +7,7 @@
 //!                    <--- head -----------
 //!   bell    a word that one side arms before it sleeps and the other takes (swap) to ring once
 //!   switch  TCP -> ring at byte `prefix`, ring -> TCP at byte `end`, per direction
+//!   pump    ring -> TCP on behalf of a sender that makes no call
 //! ```
 //!
 //! Everything is generic over where its words and bytes live ([`vmmc::word::Word`], [`Bytes`]),
@@ -25,9 +26,11 @@ pub mod bell;
 // Copies between a ring and memory that only the caller knows.
 #[allow(unsafe_code)]
 mod bytes;
+pub mod pump;
 #[allow(unsafe_code)]
 mod ring;
 pub mod switch;
+pub mod tcp_count;
 
 pub use bytes::{Bytes, ViewBytes};
 pub use ring::{Consumer, Poisoned, Producer};

@@ -175,6 +175,13 @@ impl Binding {
         }
     }
 
+    /// Whether the exporter last went to sleep on this processor, so that spinning for it there would
+    /// only keep it from running.
+    #[must_use]
+    pub fn peer_was_on(&self, cpu: u32) -> bool {
+        self.inner().local.check().is_ok() && self.inner().peer.was_on(cpu)
+    }
+
     /// Ends the binding and keeps the memory, at the same address and with its contents, as a
     /// region of this process: what is written to it from here on stays here (V12). Memory that was the
     /// program's before the bind is so again when the region is dropped.

@@ -25,6 +25,9 @@ pub mod index {
         };
         (@ $at:expr;) => {};
     }
+    /// First counter that a library above may name for itself ([`super::Counters::name_from`]).
+    pub const LIBRARY: usize = 32;
+
     counters! {
         /// Deliberate updates sent.
         SENDS = "sends",
@@ -65,6 +68,8 @@ pub mod index {
 
 pub use crate::sync::{stripe_is_shared, thread_stripe};
 
+const _: () = assert!(index::NAMES.len() <= index::LIBRARY, "counters run into the library's");
+
 /// The counters in a process page.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters<'m> {
@@ -84,7 +89,12 @@ impl<'m> Counters<'m> {
 
     /// Gives counter `i` the name `names[i]`. Names longer than a field are cut.
     pub fn name_all(self, names: &[&str]) {
-        for (i, name) in names.iter().take(page::COUNTERS).enumerate() {
+        self.name_from(0, names);
+    }
+
+    /// Gives counter `first + i` the name `names[i]`; see [`index::LIBRARY`].
+    pub fn name_from(self, first: usize, names: &[&str]) {
+        for (name, i) in names.iter().zip(first..page::COUNTERS) {
             let mut field = [0u8; page::NAME_LEN];
             for (to, from) in field.iter_mut().zip(name.as_bytes()) {
                 *to = *from;

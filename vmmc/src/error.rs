@@ -178,7 +178,7 @@ impl From<Refusal> for ImportError {
     }
 }
 
-/// Why a deliberate update did not happen. Nothing was written then.
+/// Why a deliberate update did not happen, be it of bytes or of a flag word. Nothing was written then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -232,21 +232,6 @@ pub enum StartSendError {
     /// No helper thread could be made.
     #[error(transparent)]
     System(#[from] SystemError),
-}
-
-/// Why a flag word was not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The import may not write.
-    #[error(transparent)]
-    NotGranted(#[from] NotGranted),
-    /// The other side has gone or is going.
-    #[error(transparent)]
-    Closed(#[from] Closed),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
 }
 
 /// Why bytes of a binding were not copied.
@@ -393,6 +378,15 @@ pub enum UnimportError {
     /// Called in a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
+}
+
+impl From<AccessError> for SendError {
+    fn from(error: AccessError) -> SendError {
+        match error {
+            AccessError::OutOfBounds(error) => error.into(),
+            AccessError::Forked(error) => error.into(),
+        }
+    }
 }
 
 /// Why notifications stay blocked.

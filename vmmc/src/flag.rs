@@ -5,7 +5,7 @@
 //! here that can cost a system call.
 
 use crate::binding::Binding;
-use crate::error::{Closed, NotGranted, StoreError, WaitError};
+use crate::error::{Closed, NotGranted, SendError, WaitError};
 use crate::export::Export;
 use crate::id::Rights;
 use crate::import::Import;
@@ -50,9 +50,9 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
     /// nobody; for receivers that are known to poll, and for all but the last of several flags.
     ///
     /// # Errors
-    /// See [`StoreError`].
+    /// See [`SendError`].
     #[inline]
-    pub fn store(&self, value: W::Value) -> Result<(), StoreError> {
+    pub fn store(&self, value: W::Value) -> Result<(), SendError> {
         match self.side {
             Side::Export(export) => {
                 export.node().local.check()?;
@@ -61,8 +61,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
             }
             Side::Import(import) => {
                 let inner = import.inner();
-                inner.local.check()?;
-                inner.need(Rights::WRITE)?;
+                inner.may_send()?;
                 Ok(inner.link.store(self.word, value)?)
             }
             Side::Binding(binding) => {
@@ -79,9 +78,9 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
     /// the receiver.
     ///
     /// # Errors
-    /// See [`StoreError`].
+    /// See [`SendError`].
     #[inline]
-    pub fn signal(&self, value: W::Value) -> Result<(), StoreError> {
+    pub fn signal(&self, value: W::Value) -> Result<(), SendError> {
         self.store(value)?;
         match self.side {
             Side::Export(export) => export.inner().wake_importers(),

@@ -65,6 +65,8 @@ pub mod wait;
 pub mod word;
 
 mod hub;
+#[allow(unsafe_code)] // swaps its own page in place
+pub mod library_page;
 
 pub mod transport;
 
@@ -90,6 +92,6 @@ pub use flag::Flag;
 pub use id::{Grant, Name, PeerInfo, Rights, Token, Who};
 pub use import::{Import, ImportBuilder, ImportSummary, PendingImport};
 pub use mem::Region;
-pub use node::{HandlerThread, Node, NodeBuilder};
+pub use node::{HandlerThread, Look, Node, NodeBuilder};
 pub use notify::{Event, Handler, Notification};
 pub use send::Completion;

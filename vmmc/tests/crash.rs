@@ -19,7 +19,7 @@ use support::{
 use vmmc::config::Config;
 use vmmc::control::connect::ConnectError;
 use vmmc::control::message::Refusal;
-use vmmc::error::{ImportError, SendError, SendNotifyError, StoreError, TrySendError, WaitError};
+use vmmc::error::{ImportError, SendError, SendNotifyError, TrySendError, WaitError};
 use vmmc::{CloseReason, Event, Node, Region, Rights};
 
 #[test]
@@ -288,7 +288,7 @@ fn binder_waits_for_flag(_: &[String]) {
         binding.write(5000, b"mine").unwrap();
         say("there");
         let end = of_wait(binding.flag32(0).unwrap().wait_until(|value| value != 0, None));
-        assert!(matches!(binding.flag32(0).unwrap().store(1), Err(StoreError::Closed(_))));
+        assert!(matches!(binding.flag32(0).unwrap().store(1), Err(SendError::Closed(_))));
         let kept = binding.unbind().unwrap();
         assert_eq!(&kept.as_slice()[5000..5004], b"mine");
         end

@@ -9,7 +9,7 @@ use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::error::{
     BindError, ExportError, FlagError, ImportError, ReadError, SendError, SendNotifyError,
-    StartSendError, StoreError, UnimportError, WaitError,
+    StartSendError, UnimportError, WaitError,
 };
 use vmmc::{CloseReason, Node, Region, Rights, Who};
 
@@ -96,7 +96,7 @@ fn a_read_only_import_reads_and_cannot_send() {
     import.read(8, &mut text).unwrap();
     assert_eq!(&text, b"remote");
     assert!(matches!(import.send(0, b"x"), Err(SendError::NotGranted(_))));
-    assert!(matches!(import.flag32(0).unwrap().store(1), Err(StoreError::NotGranted(_))));
+    assert!(matches!(import.flag32(0).unwrap().store(1), Err(SendError::NotGranted(_))));
     assert!(matches!(
         import.send_notification(0, 1, 0),
         Err(SendNotifyError::Send(SendError::NotGranted(_)))
@@ -192,7 +192,8 @@ fn names_are_checked() {
     assert!(matches!(refusal(error), Refusal::NoRights));
 }
 
-/// V8: what was sent before is there; what comes after fails; nothing lands after the return.
+/// V8, G8: what was sent before is there; what comes after fails; nothing lands after the return. An
+/// unexport waits for no importer: here one lives on, with a binding.
 #[test]
 fn unexport_gives_the_memory_back_and_ends_sends() {
     let daemon = Daemon::start();

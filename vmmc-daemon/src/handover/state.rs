@@ -498,6 +498,8 @@ impl Broker {
             shape: state.shape,
             timer: self.timers.add(due, Timer::Pairing(state.cookie)),
             elsewhere: state.elsewhere,
+            // Doorbells are not handed over: such an end stays with TCP.
+            bell: None,
         };
         self.pairing.insert_waiting(state.cookie, waiting);
     }

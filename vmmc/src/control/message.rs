@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -23,6 +23,8 @@ pub enum Role {
     Process,
     /// The sockets library inside an unmodified program.
     Sockets,
+    /// The Sun RPC library inside an unmodified program.
+    Rpc,
     /// A tool that only looks and administers (`shrimp`).
     Tool,
 }
@@ -68,7 +70,7 @@ pub struct Welcome {
     pub ring_len: u32,
 }
 
-/// What the sockets library needs to know of a connection's segment to be laid out; the daemon
+/// What a library that upgrades connections needs to know of a connection's segment to be laid out; the daemon
 /// only allocates it (zeroed, sealed, `control_len` plus two rings long) and reads two counts
 /// for its statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +82,37 @@ pub struct StreamShape {
     /// Offsets of the two `u64` words in which side 0 and side 1 count bytes they put into
     /// their rings.
     pub produced_at: [u32; 2],
+    /// Words of the directions that side 0 and side 1 send in, for [`Request::PumpSocket`].
+    /// `None`: the daemon cannot be asked.
+    pub words: Option<[StreamWords; 2]>,
+    /// Whether each end brings a doorbell for the other: the write end of a pipe, which the other
+    /// gets with the segment.
+    pub bells: bool,
+}
+
+/// Offsets of the words by which a direction is given back to the kernel's connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamWords {
+    /// `u32`: the receiving side's request.
+    pub request: u32,
+    /// `u32`: how the direction stands.
+    pub mode: u32,
+    /// `u64`: bytes on the kernel's connection before the ring.
+    pub prefix: u32,
+    /// `u64`: ring position of the end.
+    pub end: u32,
+    /// `u64`: doorbells ever sent, known at the end.
+    pub final_bells: u32,
+    /// `u64`: bytes taken out of the ring.
+    pub consumed: u32,
+    /// `u64`: doorbells counted so far.
+    pub bells: u32,
+    /// `u64`: of these, ones for which the kernel had no room.
+    pub owed: u32,
+    /// `u64`: ring position up to which the daemon has sent.
+    pub pumped: u32,
+    /// `u64`: [`Welcome::incarnation`] of the daemon that sends.
+    pub pumper: u32,
 }
 
 /// What a client asks.
@@ -174,8 +207,9 @@ pub enum Request {
         /// Whose.
         client: ClientId,
     },
-    /// Offers one end of an established TCP connection for pairing (sockets library).
-    /// Descriptor: the TCP socket, which the daemon examines and closes at once. The answer,
+    /// Offers one end of an established TCP connection for pairing.
+    /// Descriptors: the TCP socket, which the daemon examines and closes at once; with
+    /// [`StreamShape::bells`], the write end of a doorbell pipe. The answer,
     /// [`Event::Paired`] or [`Event::NotPaired`], comes when the other end has registered or
     /// the wait is over.
     RegisterSocket {
@@ -194,6 +228,14 @@ pub enum Request {
     /// this one (exec, descriptor passing). Descriptor: the TCP socket. Answer as
     /// [`Request::RegisterSocket`].
     AttachSocket {
+        /// The socket's cookie.
+        cookie: u64,
+    },
+    /// The client has stopped reading the ring of this connection, for good, and says so in the
+    /// segment; the other end makes no call. The daemon takes the unread bytes out of the ring
+    /// and sends them from the other end's socket. Descriptor: the client's TCP socket. No
+    /// answer but in the segment ([`StreamWords`]).
+    PumpSocket {
         /// The socket's cookie.
         cookie: u64,
     },
@@ -294,7 +336,8 @@ pub enum Event {
         request: RequestId,
     },
     /// The two ends of a TCP connection are both ours. Descriptor: the connection's segment,
-    /// made and sealed by the daemon.
+    /// made and sealed by the daemon; with [`StreamShape::bells`], then the other end's doorbell
+    /// (non-blocking, write only; none in an answer to [`Request::AttachSocket`]).
     Paired {
         /// The socket's cookie.
         cookie: u64,

@@ -1,6 +1,7 @@
 //! A bounds-checked window onto shared memory.
 
 use super::copy;
+use crate::sys::mmap::GuardedMapping;
 use crate::word::{MappedU32, MappedU64};
 use std::ptr::NonNull;
 
@@ -36,6 +37,15 @@ unsafe impl Send for View<'_> {}
 unsafe impl Sync for View<'_> {}
 
 impl<'m> View<'m> {
+    /// All of a mapping. Others in this process, too, access it through views only (V6).
+    #[inline]
+    #[must_use]
+    pub fn of(mapping: &'m GuardedMapping) -> View<'m> {
+        // SAFETY: mapped as long as it is borrowed; whoever makes a reference into a shared mapping
+        // breaks that reference's own promise, not this one.
+        unsafe { View::from_raw(mapping.as_ptr(), mapping.len()) }
+    }
+
     /// A view of mapped memory.
     ///
     /// # Safety

@@ -10,6 +10,7 @@ pub mod fd;
 pub mod fork;
 pub mod membarrier;
 pub mod memfd;
+pub mod mirror;
 pub mod mmap;
 pub mod packet;
 pub mod process;

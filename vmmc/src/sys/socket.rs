@@ -25,6 +25,14 @@ pub fn tcp_state(socket: impl AsFd) -> Option<u8> {
     (len == 1).then_some(value[0])
 }
 
+/// `TCP_INFO` of a socket, cut to `N` bytes. `None` when it is no TCP socket, or when the kernel
+/// knows less.
+#[must_use]
+pub fn tcp_info<const N: usize>(socket: impl AsFd) -> Option<[u8; N]> {
+    let (value, len) = option::<N>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    (len == N).then_some(value)
+}
+
 /// Number of the network namespace that a socket is in (`SO_NETNS_COOKIE`, Linux 5.14).
 #[must_use]
 pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {

@@ -28,8 +28,7 @@ use std::path::{Path, PathBuf};
 use vmmc::config::{DaemonStart, WaitChoice, WaitPolicy};
 use vmmc::counters::index;
 use vmmc::error::{
-    AccessError, BindError, ExportError, FlagError, ImportError, RegionError, SendError,
-    StoreError, WaitError,
+    AccessError, BindError, ExportError, FlagError, ImportError, RegionError, SendError, WaitError,
 };
 use vmmc::sync::Ordering;
 use vmmc::word::{MappedU32, Word as _};
@@ -134,7 +133,6 @@ from!(
     ImportError,
     RegionError,
     SendError,
-    StoreError,
     WaitError,
     vmmc::mem::OutOfBounds
 );
