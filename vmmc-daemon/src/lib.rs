@@ -45,6 +45,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acquaintances;
 pub mod broker;
 mod client;
 mod counters;
@@ -55,6 +56,7 @@ mod links;
 pub mod listener;
 pub mod notify;
 mod pairing;
+mod placement;
 pub mod policy;
 mod receive;
 mod registry;
