@@ -17,7 +17,6 @@ use crate::stream::wait::{adapted, shares_cpu, spin};
 use crate::{raw, real, settings};
 use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t, timespec};
 use vmmc::sync::{AtomicU32, Ordering};
-use vmmc_ring::bell;
 
 /// Events that mean "there is something to receive".
 const IN: i16 = POLLIN | POLLRDNORM;
@@ -239,9 +238,7 @@ fn arm(fds: &[pollfd], items: &[Item]) -> bool {
 
 fn disarm(items: &[Item]) {
     for item in items {
-        if item.link.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
-            bell::disarm(&item.link.mine().armed_data());
-        }
+        item.link.wakes(item.fd);
     }
 }
 

@@ -45,6 +45,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![deny(unsafe_code)]
+
 mod acquaintances;
 pub mod broker;
 mod client;
@@ -58,11 +60,11 @@ pub mod notify;
 mod pairing;
 mod placement;
 pub mod policy;
+pub mod pump;
 mod receive;
 mod registry;
 mod requests;
 pub mod resume;
-pub mod signals;
 mod snapshot;
 mod tcp;
 mod timers;

@@ -167,7 +167,7 @@ fn describe(
     }
 }
 
-/// Whether a segment of this shape can be made: the daemon reads two words of it and no more.
+/// Whether a segment of this shape can be made.
 fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
     let len = shape.control_len;
     if len == 0 || len > MAX_CONTROL_LEN || !len.is_multiple_of(4096) {
@@ -176,6 +176,24 @@ fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
     for at in shape.produced_at {
         if !at.is_multiple_of(8) || at.checked_add(8).is_none_or(|end| end > len) {
             return Err(Fault::new(format!("produced_at {at} is not an aligned word inside")));
+        }
+    }
+    for words in shape.words.iter().flatten() {
+        let small = [words.request, words.mode].map(|at| (at, 4));
+        let large = [
+            words.prefix,
+            words.end,
+            words.final_bells,
+            words.consumed,
+            words.bells,
+            words.owed,
+            words.pumped,
+            words.pumper,
+        ];
+        for (at, size) in small.into_iter().chain(large.map(|at| (at, 8))) {
+            if !at.is_multiple_of(size) || at.checked_add(size).is_none_or(|end| end > len) {
+                return Err(Fault::new(format!("{at} is not the place of a word inside")));
+            }
         }
     }
     Ok(())

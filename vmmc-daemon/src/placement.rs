@@ -21,6 +21,7 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::{Duration, Instant};
+use vmmc::sys::sched;
 
 /// Requests in a row from one processor before the daemon moves there.
 const STREAK: u32 = 2;
@@ -53,8 +54,9 @@ impl Placement {
 
     /// Follows, if it can. For the thread that serves.
     pub(crate) fn following() -> Placement {
-        let home =
-            sched_getaffinity(None).ok().filter(|home| home.count() > 1 && ask_for_short_slices());
+        let home = sched_getaffinity(None)
+            .ok()
+            .filter(|home| home.count() > 1 && sched::ask_for_slice(SLICE));
         Placement { home, ..Placement::fixed() }
     }
 
@@ -104,48 +106,4 @@ impl Placement {
             self.until = None;
         }
     }
-}
-
-/// `struct sched_attr` of sched_setattr(2), first version.
-#[repr(C)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime_ns: u64,
-    deadline_ns: u64,
-    period_ns: u64,
-}
-
-/// Whether the kernel takes it.
-fn ask_for_short_slices() -> bool {
-    const LEN: u32 = size_of::<SchedAttr>() as u32;
-    let mut attr = SchedAttr {
-        size: LEN,
-        policy: 0,
-        flags: 0,
-        nice: 0,
-        priority: 0,
-        runtime_ns: 0,
-        deadline_ns: 0,
-        period_ns: 0,
-    };
-    // SAFETY: `attr` is writable for the length given; 0 is the calling thread.
-    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, LEN, 0) };
-    if got != 0 || attr.policy != libc::SCHED_OTHER as u32 {
-        return false;
-    }
-    attr.flags = 0;
-    attr.runtime_ns = SLICE.as_nanos() as u64;
-    // SAFETY: `attr` is a whole structure of the size it names.
-    if unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } != 0 {
-        return false;
-    }
-    // A kernel without such slices ignores the wish.
-    attr.runtime_ns = 0;
-    // SAFETY: as above.
-    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, LEN, 0) };
-    got == 0 && attr.runtime_ns == SLICE.as_nanos() as u64
 }

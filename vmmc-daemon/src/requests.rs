@@ -132,6 +132,10 @@ impl Broker {
                 self.attach_socket(id, cookie, fds.take());
                 Ok(())
             }
+            Request::PumpSocket { cookie } => {
+                self.pump_socket(id, cookie, fds.take());
+                Ok(())
+            }
             Request::TakeOver { request } => {
                 match self.administrator(id, "take over from the daemon") {
                     Ok(()) => {

@@ -24,6 +24,8 @@ pub(crate) enum Timer {
     Partings,
     /// Nobody has been connected for a while.
     Idle,
+    /// The service manager expects a sign of life.
+    Watchdog,
 }
 
 /// Names one entry.

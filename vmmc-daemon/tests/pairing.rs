@@ -8,7 +8,8 @@ use std::os::fd::AsFd;
 use vmmc::control::message::*;
 use vmmc::sys::Fd;
 
-const SHAPE: StreamShape = StreamShape { version: 1, control_len: 4096, produced_at: [256, 512] };
+const SHAPE: StreamShape =
+    StreamShape { version: 1, control_len: 4096, produced_at: [256, 512], words: None };
 
 fn connection(at: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(at).unwrap();

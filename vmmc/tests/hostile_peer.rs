@@ -144,7 +144,7 @@ fn raw_import() -> Raw {
 }
 
 fn hostile(args: &[String]) {
-    let Raw { connection, segment, bells, memory, bell } = raw_import();
+    let Raw { connection: _connected, segment, bells, memory, bell } = raw_import();
     if args[0] != "magic" {
         while !bell.wait(None).unwrap() {}
     }

@@ -80,6 +80,34 @@ pub struct StreamShape {
     /// Offsets of the two `u64` words in which side 0 and side 1 count bytes they put into
     /// their rings.
     pub produced_at: [u32; 2],
+    /// Words of the directions that side 0 and side 1 send in, for [`Request::PumpSocket`].
+    /// `None`: the daemon cannot be asked.
+    pub words: Option<[StreamWords; 2]>,
+}
+
+/// Offsets of the words by which a direction is given back to the kernel's connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamWords {
+    /// `u32`: the receiving side's request.
+    pub request: u32,
+    /// `u32`: how the direction stands.
+    pub mode: u32,
+    /// `u64`: bytes on the kernel's connection before the ring.
+    pub prefix: u32,
+    /// `u64`: ring position of the end.
+    pub end: u32,
+    /// `u64`: doorbells ever sent, known at the end.
+    pub final_bells: u32,
+    /// `u64`: bytes taken out of the ring.
+    pub consumed: u32,
+    /// `u64`: doorbells counted so far.
+    pub bells: u32,
+    /// `u64`: of these, ones for which the kernel had no room.
+    pub owed: u32,
+    /// `u64`: ring position up to which the daemon has sent.
+    pub pumped: u32,
+    /// `u64`: [`Welcome::incarnation`] of the daemon that sends.
+    pub pumper: u32,
 }
 
 /// What a client asks.
@@ -195,6 +223,14 @@ pub enum Request {
     /// this one (exec, descriptor passing). Descriptor: the TCP socket. Answer as
     /// [`Request::RegisterSocket`].
     AttachSocket {
+        /// The socket's cookie.
+        cookie: u64,
+    },
+    /// The client has stopped reading the ring of this connection, for good, and says so in the
+    /// segment; the other end makes no call. The daemon takes the unread bytes out of the ring
+    /// and sends them from the other end's socket. Descriptor: the client's TCP socket. No
+    /// answer but in the segment ([`StreamWords`]).
+    PumpSocket {
         /// The socket's cookie.
         cookie: u64,
     },
