@@ -47,6 +47,7 @@
 
 #![deny(unsafe_code)]
 
+mod acquaintances;
 pub mod broker;
 mod client;
 mod counters;
@@ -57,6 +58,7 @@ mod links;
 pub mod listener;
 pub mod notify;
 mod pairing;
+mod placement;
 pub mod policy;
 pub mod pump;
 mod receive;
