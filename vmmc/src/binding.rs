@@ -13,7 +13,7 @@
 //! [`Import::bind_at`]: crate::Import::bind_at
 
 use crate::counters::index as count;
-use crate::error::{BindError, FlagError, SendError, SystemError, system};
+use crate::error::{AccessError, BindError, FlagError, SystemError, system};
 use crate::flag::{Flag, Side};
 use crate::id::Rights;
 use crate::import::{ImportInner, LinkOwner};
@@ -130,9 +130,9 @@ impl Binding {
     /// succeeds but reaches nobody; a [`Flag`] says so.
     ///
     /// # Errors
-    /// [`SendError::OutOfBounds`], [`SendError::Forked`].
+    /// [`AccessError::OutOfBounds`], [`AccessError::Forked`].
     #[inline]
-    pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), SendError> {
+    pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), AccessError> {
         self.inner().local.check()?;
         self.view().write(offset, source)?;
         // The copy from private memory that automatic update needs and deliberate update does not.
@@ -143,9 +143,9 @@ impl Binding {
     /// Copies the bytes at `offset` into `target`.
     ///
     /// # Errors
-    /// [`SendError::OutOfBounds`], [`SendError::Forked`].
+    /// [`AccessError::OutOfBounds`], [`AccessError::Forked`].
     #[inline]
-    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), SendError> {
+    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), AccessError> {
         self.inner().local.check()?;
         Ok(self.view().read(offset, target)?)
     }

@@ -2,7 +2,8 @@
 
 use crate::control::message::{CloseReason, Request};
 use crate::error::{
-    Closed, ExportError, FlagError, NotifyError, SystemError, UnexportError, WaitError,
+    Closed, ExportError, FetchError, FlagError, SystemError, UnexportError, WaitDeliveredError,
+    WaitError,
 };
 use crate::flag::{Flag, Side};
 use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, Rights, Token, Who};
@@ -375,7 +376,6 @@ impl ExportBuilder {
                 Ok(Export { node: self.node, inner, region: Some(self.region) })
             }
             Some(Answer::Refused(refusal)) => Err(refusal.into()),
-            Some(Answer::Failed(Failure::System(error))) => Err(error.into()),
             Some(Answer::Failed(Failure::Daemon(error))) => Err(error.into()),
             _ => {
                 Err(crate::error::DaemonError::Nonsense { what: "something else to Export" }.into())
@@ -533,10 +533,10 @@ impl Export {
     /// The next notification, if the export was opened with [`ExportBuilder::queue`] and there is one.
     ///
     /// # Errors
-    /// [`NotifyError::NoQueue`], [`NotifyError::Forked`].
-    pub fn try_next_notification(&self) -> Result<Option<Notification>, NotifyError> {
-        self.node.local.check()?;
-        let Mode::Queue(queue) = &self.inner.mode else { return Err(NotifyError::NoQueue) };
+    /// [`FetchError::NoQueue`]; [`FetchError::Wait`] in a forked child.
+    pub fn try_next_notification(&self) -> Result<Option<Notification>, FetchError> {
+        self.node.local.check().map_err(WaitError::from)?;
+        let Mode::Queue(queue) = &self.inner.mode else { return Err(FetchError::NoQueue) };
         if let Some(next) = self.pop(queue) {
             return Ok(Some(next));
         }
@@ -557,13 +557,10 @@ impl Export {
     /// Waits for the next notification of this export, whatever arrives for others (V24).
     ///
     /// # Errors
-    /// [`NotifyError::NoQueue`] unless opened with [`ExportBuilder::queue`];
-    /// [`NotifyError::Wait`] for a timeout.
-    pub fn next_notification(
-        &self,
-        timeout: Option<Duration>,
-    ) -> Result<Notification, NotifyError> {
-        let Mode::Queue(queue) = &self.inner.mode else { return Err(NotifyError::NoQueue) };
+    /// [`FetchError::NoQueue`] unless opened with [`ExportBuilder::queue`];
+    /// [`FetchError::Wait`] for a timeout.
+    pub fn next_notification(&self, timeout: Option<Duration>) -> Result<Notification, FetchError> {
+        let Mode::Queue(queue) = &self.inner.mode else { return Err(FetchError::NoQueue) };
         let links = || self.inner.links.lock().iter().any(|link| link.shm.has_news());
         Ok(self.node.wait_for(
             timeout,
@@ -591,14 +588,14 @@ impl Export {
     /// between a call of [`Export::delivered`] and this.
     ///
     /// # Errors
-    /// [`NotifyError::WaitInHandler`]: no handler runs until this one returns.
+    /// [`WaitDeliveredError::InHandler`]: no handler runs until this one returns.
     pub fn wait_delivered(
         &self,
         since: u64,
         timeout: Option<Duration>,
-    ) -> Result<u64, NotifyError> {
+    ) -> Result<u64, WaitDeliveredError> {
         if self.node.inbox.in_handler() {
-            return Err(NotifyError::WaitInHandler);
+            return Err(WaitDeliveredError::InHandler);
         }
         Ok(self.node.wait_for(
             timeout,

@@ -17,7 +17,7 @@ use vmmc::control::connect::Connection;
 use vmmc::control::message as wire;
 use vmmc::control::message::{Hello, Request, Role};
 use vmmc::counters::index as count;
-use vmmc::error::{SendError, WaitError};
+use vmmc::error::{SendError, TrySendError, WaitError};
 use vmmc::id::{ExportId, LinkId, RequestId};
 use vmmc::layout::link;
 use vmmc::sys::mmap::{Access, GuardedMapping};
@@ -548,7 +548,7 @@ fn a_hostile_exporter_only_ends_the_link() {
         let mapping = GuardedMapping::new(&segment, link::LEN, Access::ReadWrite).unwrap();
         let segment = support::raw::forever(mapping);
         set32(segment, at, value);
-        let is_fault = |result: Result<(), SendError>| matches!(result, Err(SendError::Closed(it)) if it.reason == CloseReason::PeerFault);
+        let is_fault = |result| matches!(result, Err(TrySendError::Send(SendError::Closed(it))) if it.reason == CloseReason::PeerFault);
         // A position is only looked at when the queue seems full.
         let faulty = (0..200).any(|_| is_fault(import.try_send_with_notify(0, b"x")));
         assert!(faulty, "nobody noticed {value:#x} at {at}");

@@ -6,7 +6,7 @@ use common::{Daemon, PATIENCE, export, import, open, pause, say, until};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use vmmc::error::{NotifyError, SendError, WaitError};
+use vmmc::error::{FetchError, TrySendError, UnblockError, WaitDeliveredError, WaitError};
 use vmmc::{CloseReason, Event, Export, Import, Node, Notification, Region, Rights};
 
 #[test]
@@ -168,7 +168,7 @@ fn the_block_counter_nests_and_a_handler_cannot_undo_its_own() {
     import.send_with_notify(0, b"1").unwrap();
     import.send_with_notify(0, b"2").unwrap();
     assert_eq!(node.dispatch(), 2);
-    let expected = [Err(NotifyError::InHandler), Ok(0), Err(NotifyError::InHandler)];
+    let expected = [Err(UnblockError::InHandler), Ok(0), Err(UnblockError::InHandler)];
     assert_eq!(results.lock().unwrap()[..3], expected);
     assert_eq!(results.lock().unwrap().len(), 6);
 }
@@ -223,7 +223,7 @@ fn waiting_for_one_buffer_is_not_ended_by_another() {
     let seen = a.delivered();
     to_b.send_with_notify(0, b"b").unwrap();
     let early = a.wait_delivered(seen, Some(Duration::from_millis(2)));
-    assert!(matches!(early, Err(NotifyError::Wait(WaitError::TimedOut { .. }))));
+    assert!(matches!(early, Err(WaitDeliveredError::Wait(WaitError::TimedOut { .. }))));
     assert_eq!(words(&log_b).len(), 1, "handlers of others run meanwhile");
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -264,7 +264,7 @@ fn notifications_can_be_fetched() {
     let last = export.next_notification(PATIENCE).unwrap();
     assert_eq!(last.event, Event::Closed { reason: CloseReason::Unimported });
     let other = common::export(&node, "unfetched", 64);
-    assert_eq!(other.try_next_notification(), Err(NotifyError::NoQueue));
+    assert_eq!(other.try_next_notification(), Err(FetchError::NoQueue));
 }
 
 /// V25: a ping-pong of two processes' worth of nodes, entirely from handlers.
@@ -371,7 +371,7 @@ fn a_full_queue_holds_the_sender_back_and_loses_nothing() {
         sent += 1;
     }
     assert_eq!(sent, 128);
-    assert_eq!(import.try_send_with_notify(0, b"x"), Err(SendError::WouldBlock));
+    assert_eq!(import.try_send_with_notify(0, b"x"), Err(TrySendError::WouldBlock));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| import.send_with_notify(0, &129u64.to_ne_bytes()));
         let stalls = vmmc::counters::index::NOTIFY_STALLS;
@@ -504,5 +504,5 @@ fn a_handler_cannot_wait_for_a_handler() {
     export.wait_importers(1, PATIENCE).unwrap();
     import.send_with_notify(0, b"x").unwrap();
     node.dispatch();
-    assert_eq!(*result.lock().unwrap(), Some(Err(NotifyError::WaitInHandler)));
+    assert_eq!(*result.lock().unwrap(), Some(Err(WaitDeliveredError::InHandler)));
 }

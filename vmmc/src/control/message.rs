@@ -408,7 +408,7 @@ pub enum Refusal {
     },
     /// A number needs a process.
     #[error(
-        "import of number {number} needs the exporting process: numbers are unique per process only"
+        "import of number {number} needs the exporting process: numbers are unique per process only; name it with `process`"
     )]
     ProcessNeeded {
         /// The number.
@@ -439,13 +439,15 @@ pub enum Refusal {
         wanted: Rights,
     },
     /// The token is missing or wrong.
-    #[error("{name} asks for a token, and the one presented is missing or wrong")]
+    #[error(
+        "{name} asks for a token, and the one presented is missing or wrong; get it from the exporter"
+    )]
     BadToken {
         /// The name.
         name: Name,
     },
     /// No rights were asked for.
-    #[error("an import must ask for at least one right")]
+    #[error("an import must ask for at least one right; name it with `rights`")]
     NoRights,
     /// A quota of the user is used up.
     #[error(
@@ -470,7 +472,7 @@ pub enum Refusal {
         max: u64,
     },
     /// The descriptor is missing or not a sealed memory file of that length.
-    #[error("the segment is not acceptable: {why}")]
+    #[error("the segment is not acceptable: {why}; make it with `Region`, or restart the program")]
     BadSegment {
         /// What is wrong with it.
         why: String,
@@ -482,7 +484,7 @@ pub enum Refusal {
         count: u32,
     },
     /// The number is not one of the caller's.
-    #[error("{what} {number} is not this process's")]
+    #[error("{what} {number} is not this process's; use one of its own")]
     NotYours {
         /// "export" or "link".
         what: String,

@@ -14,7 +14,7 @@ use crate::config::{Config, WaitPolicy};
 use crate::control::connect::ConnectError;
 use crate::control::message::{Role, Welcome};
 use crate::counters::{Counters, index as count};
-use crate::error::{Forked, NotifyError, SystemError, WaitError, system};
+use crate::error::{Forked, SystemError, UnblockError, WaitError, system};
 use crate::export::{ExportBuilder, ExportInner, IncomingLink};
 use crate::id::{ClientId, ExportId, LinkId, Name};
 use crate::import::{ImportBuilder, ImportInner};
@@ -353,8 +353,8 @@ impl Node {
     /// handler thread.
     ///
     /// # Errors
-    /// [`NotifyError::InHandler`]: a handler cannot undo its own automatic block.
-    pub fn unblock_notifications(&self) -> Result<u32, NotifyError> {
+    /// [`UnblockError::InHandler`]: a handler cannot undo its own automatic block.
+    pub fn unblock_notifications(&self) -> Result<u32, UnblockError> {
         self.inner.local.check()?;
         let unblocked = self.inner.inbox.unblock()?;
         if unblocked > 0 {
