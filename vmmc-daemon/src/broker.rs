@@ -70,6 +70,8 @@ pub enum Ending {
     Shutdown,
     /// Nobody was connected for the time given.
     Idle,
+    /// As [`Ending::Stopped`]; the service manager keeps everything for the next one.
+    Stored,
     /// A successor has everything.
     HandedOver {
         /// Its process id.
@@ -262,6 +264,7 @@ impl Broker {
     /// When epoll itself fails.
     pub fn run(mut self) -> Result<Ending, BrokerError> {
         let mut events = Vec::with_capacity(EVENTS);
+        self.feed_watchdog();
         loop {
             self.handle_timers();
             self.bury();
@@ -317,6 +320,9 @@ impl Broker {
 
     fn end(mut self, ending: Ending) -> Ending {
         tracing::info!(?ending, clients = self.clients.len(), "ending");
+        if ending == Ending::Stopped && !self.clients.is_empty() && self.store() {
+            return Ending::Stored;
+        }
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             self.flush(id);
         }
@@ -674,6 +680,7 @@ impl Broker {
                     }
                 }
                 Timer::Accept => self.set_accepting(true),
+                Timer::Watchdog => self.feed_watchdog(),
                 Timer::Idle => {
                     self.idle_timer = None;
                     if self.clients.is_empty() {
@@ -681,6 +688,14 @@ impl Broker {
                     }
                 }
             }
+        }
+    }
+
+    /// Tells the service manager that the loop goes round, and when it will again.
+    fn feed_watchdog(&mut self) {
+        if let Some(interval) = crate::notify::watchdog_interval() {
+            crate::notify::feed_watchdog();
+            self.timers.add(Instant::now() + interval, Timer::Watchdog);
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) enum Timer {
     Accept,
     /// Nobody has been connected for a while.
     Idle,
+    /// The service manager expects a sign of life.
+    Watchdog,
 }
 
 /// Names one entry.

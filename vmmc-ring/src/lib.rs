@@ -20,9 +20,14 @@
 //! that cannot be true is [`Poisoned`]: an error of this one stream, never a panic, a loop or an
 //! access out of bounds. Bytes that a misbehaving peer scribbles over arrive scribbled.
 
+#![deny(unsafe_code)]
+
 pub mod bell;
+// Copies between a ring and memory that only the caller knows.
+#[allow(unsafe_code)]
 mod bytes;
 pub mod pump;
+#[allow(unsafe_code)]
 mod ring;
 pub mod switch;
 pub mod tcp_count;
@@ -31,4 +36,5 @@ pub use bytes::{Bytes, ViewBytes};
 pub use ring::{Consumer, Poisoned, Producer};
 
 #[cfg(all(test, vmmc_loom))]
+#[allow(unsafe_code)]
 mod loom_tests;

@@ -41,12 +41,14 @@ pub const BYTES_RECEIVED_AT: usize = 128;
 pub const NOTSENT_AT: usize = 144;
 /// Offset of [`TcpInfo::bytes_sent`].
 pub const BYTES_SENT_AT: usize = 200;
+const BYTES_RETRANS_AT: usize = 208;
 
 const _: () = {
     assert!(std::mem::offset_of!(TcpInfo, bytes_acked) == BYTES_ACKED_AT);
     assert!(std::mem::offset_of!(TcpInfo, bytes_received) == BYTES_RECEIVED_AT);
     assert!(std::mem::offset_of!(TcpInfo, notsent_bytes) == NOTSENT_AT);
     assert!(std::mem::offset_of!(TcpInfo, bytes_sent) == BYTES_SENT_AT);
+    assert!(std::mem::offset_of!(TcpInfo, bytes_retrans) == BYTES_RETRANS_AT);
 };
 
 /// `TCP_ESTABLISHED`.
@@ -59,6 +61,28 @@ pub const FIN_WAIT_2: u8 = 5;
 pub const CLOSE_WAIT: u8 = 8;
 
 impl TcpInfo {
+    /// The counts in the bytes that the kernel gave.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; size_of::<TcpInfo>()]) -> TcpInfo {
+        let word = |at: usize| {
+            let eight = bytes.get(at..at + 8).and_then(|part| part.try_into().ok());
+            u64::from_ne_bytes(eight.unwrap_or_default())
+        };
+        let half = |at: usize| {
+            let four = bytes.get(at..at + 4).and_then(|part| part.try_into().ok());
+            u32::from_ne_bytes(four.unwrap_or_default())
+        };
+        TcpInfo {
+            state: bytes.first().copied().unwrap_or(0),
+            bytes_acked: word(BYTES_ACKED_AT),
+            bytes_received: word(BYTES_RECEIVED_AT),
+            notsent_bytes: half(NOTSENT_AT),
+            bytes_sent: word(BYTES_SENT_AT),
+            bytes_retrans: word(BYTES_RETRANS_AT),
+            ..TcpInfo::default()
+        }
+    }
+
     /// Bytes that were given to the connection for sending; `None` in a state in which the FIN
     /// blurs the count.
     #[must_use]

@@ -99,6 +99,12 @@ pub enum RegionError {
         /// The page size.
         page: usize,
     },
+    /// Memory is exported or bound once at a time: receive buffers do not overlap (V7).
+    #[error("memory at {address:#x} is exported or bound already; unexport or unbind that first")]
+    InUse {
+        /// Where what has it begins.
+        address: usize,
+    },
     /// Out of memory or descriptors.
     #[error(transparent)]
     System(#[from] SystemError),
@@ -255,6 +261,24 @@ pub enum BindError {
         offset: usize,
         /// The page size.
         page: usize,
+    },
+    /// Existing memory is bound in whole pages, on both sides.
+    #[error(
+        "existing memory at {address:#x} of {len} bytes is not whole pages of {page} bytes; align it, or use `bind`, which finds a place"
+    )]
+    MisalignedMemory {
+        /// Where the memory begins.
+        address: usize,
+        /// How long the range is.
+        len: usize,
+        /// The page size.
+        page: usize,
+    },
+    /// A local page has one destination at a time (H2).
+    #[error("memory at {address:#x} is exported or bound already; unexport or unbind that first")]
+    InUse {
+        /// Where what has it begins.
+        address: usize,
     },
     /// The import may not bind.
     #[error(transparent)]

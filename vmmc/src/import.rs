@@ -1,6 +1,6 @@
 //! Imports: other processes' buffers that this one may write into.
 
-use crate::binding::Binding;
+use crate::binding::{Binding, Initial};
 use crate::control::message::{CloseReason, Request};
 use crate::error::{
     BindError, Closed, DaemonError, FlagError, ImportError, NotGranted, ReadError, SendError,
@@ -9,7 +9,7 @@ use crate::error::{
 use crate::flag::{Flag, Side};
 use crate::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use crate::local::Local;
-use crate::mem::View;
+use crate::mem::{Lent, View};
 use crate::node::NodeInner;
 use crate::node::control::{Answer, Draft, Failure};
 use crate::notify::{Handler, Notification};
@@ -495,6 +495,7 @@ impl Import {
     ///
     /// # Errors
     /// See [`SendError`]; nothing was written then.
+    #[allow(unsafe_code)] // a promise that only the caller can make
     pub unsafe fn send_raw(
         &self,
         offset: usize,
@@ -683,6 +684,32 @@ impl Import {
     /// See [`BindError`]; [`BindError::NotGranted`] without [`Rights::BIND`].
     pub fn bind(&self, range: std::ops::Range<usize>) -> Result<Binding, BindError> {
         Binding::new(&self.owner, range)
+    }
+
+    /// As [`Import::bind`], over memory that the program has already: the range's pages take the
+    /// place of those at `start`, at the same address, and `initial` says whose bytes they hold
+    /// first. From then on every store to that memory is a store to the export, and what the exporter
+    /// stores appears there. `range` must be whole pages. When the binding is dropped the memory is
+    /// the program's again, private, with the contents of that moment.
+    ///
+    /// # Safety
+    /// `start` to `start + range.len()` must be memory that the caller owns, readable and writable,
+    /// and must stay so for the life of the binding and of a region that [`Binding::unbind`] makes of
+    /// it. No Rust reference into it may be alive, and no other thread may write to it during the
+    /// call. In forked children the memory is not there.
+    ///
+    /// # Errors
+    /// See [`BindError`]; the memory is as it was then.
+    #[allow(unsafe_code)] // a promise that only the caller can make
+    pub unsafe fn bind_at(
+        &self,
+        range: std::ops::Range<usize>,
+        start: NonNull<u8>,
+        initial: Initial,
+    ) -> Result<Binding, BindError> {
+        // SAFETY: passed on.
+        let lent = unsafe { Lent::new(start, range.len()) };
+        Binding::at(&self.owner, range, lent, (start.as_ptr().addr(), initial))
     }
 
     /// Ends the import. Sends have arrived when they returned; started ones are waited for, and

@@ -32,7 +32,7 @@ pub(crate) struct State {
     incarnation: u64,
     last_id: u64,
     counters: Vec<(String, u64)>,
-    pub(super) notify_socket: Option<Vec<u8>>,
+    pub(super) manager: crate::notify::Manager,
     pub(super) listener: ListenerState,
     clients: Vec<ClientState>,
     exports: Vec<ExportState>,
@@ -50,6 +50,11 @@ pub(super) struct ListenerState {
 }
 
 impl ListenerState {
+    /// Place of the socket.
+    pub(super) fn slot(&self) -> usize {
+        self.socket as usize
+    }
+
     pub(super) fn path(&self) -> Option<PathBuf> {
         let (path, _) = self.name.as_ref()?;
         Some(std::ffi::OsString::from_vec(path.clone()).into())
@@ -282,7 +287,7 @@ impl Broker {
             incarnation: self.incarnation,
             last_id: self.last_id,
             counters: self.counters.all(),
-            notify_socket: crate::notify::socket().map(|path| path.as_bytes().to_vec()),
+            manager: crate::notify::manager(),
             listener,
             clients,
             exports,
@@ -341,7 +346,9 @@ impl Broker {
         }
         broker.pairing.plain = state.plain.into();
         broker.watch_idleness();
-        taken.confirm()?;
+        if let Some(taken) = taken {
+            taken.confirm()?;
+        }
         Ok(broker)
     }
 

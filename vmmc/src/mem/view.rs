@@ -46,6 +46,12 @@ impl<'m> View<'m> {
         View { start, len, mapping: std::marker::PhantomData }
     }
 
+    /// A view of no bytes.
+    #[must_use]
+    pub fn empty() -> View<'m> {
+        View { start: NonNull::dangling(), len: 0, mapping: std::marker::PhantomData }
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn len(self) -> usize {
@@ -103,6 +109,25 @@ impl<'m> View<'m> {
         let source = self.slice(offset, target.len())?;
         // SAFETY: as in `write`, the other way round.
         unsafe { copy::bytes(source.start.as_ptr(), target.as_mut_ptr(), target.len()) };
+        Ok(())
+    }
+
+    /// Copies all of `source`, which may be shared memory too, to `offset`. Where the two overlap the
+    /// result is as if `source` had been copied away first.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]; nothing was written then.
+    #[inline]
+    pub fn write_from(self, offset: usize, source: View<'_>) -> Result<(), OutOfBounds> {
+        let target = self.slice(offset, source.len)?;
+        let (from, to) = (source.start.as_ptr(), target.start.as_ptr());
+        if from.addr().abs_diff(to.addr()) < source.len {
+            let mut copy = vec![0; source.len];
+            source.read(0, &mut copy)?;
+            return target.write(0, &copy);
+        }
+        // SAFETY: both are mapped, `source.len` bytes long, and do not overlap.
+        unsafe { copy::bytes(from, to, source.len) };
         Ok(())
     }
 

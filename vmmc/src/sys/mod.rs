@@ -4,6 +4,7 @@
 //! `syscall`), never through a libc symbol that an interposer built on this crate may itself
 //! export. ([`process`] uses `getsockopt` of libc: it is for the daemon and for set-up.)
 
+pub mod activation;
 pub mod doorbell;
 pub mod fd;
 pub mod fork;
@@ -12,5 +13,8 @@ pub mod memfd;
 pub mod mmap;
 pub mod packet;
 pub mod process;
+pub mod signal;
+pub mod socket;
+pub mod thread;
 
 pub use fd::Fd;
