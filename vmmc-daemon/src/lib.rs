@@ -47,6 +47,7 @@
 
 #![deny(unsafe_code)]
 
+mod acquaintances;
 pub mod broker;
 mod client;
 mod counters;
@@ -57,7 +58,10 @@ mod links;
 pub mod listener;
 pub mod notify;
 mod pairing;
+mod placement;
 pub mod policy;
+// A view of a mapping it has just made.
+#[allow(unsafe_code)]
 pub mod pump;
 mod receive;
 mod registry;

@@ -15,7 +15,7 @@ use crate::node::control::{Answer, Draft, Failure};
 use crate::notify::{Handler, Notification};
 use crate::peer::Peer;
 use crate::send::Completion;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::sys::Fd;
 use crate::transport::shm::ShmOutgoing;
 use crate::transport::shm::segment::LinkSegment;
@@ -79,8 +79,6 @@ pub(crate) struct ImportInner {
     pub(crate) export: ExportId,
     pub(crate) spec: ImportSpec,
     pub(crate) segment_file: Arc<Fd>,
-    /// The exporter knows the link and will ring for it.
-    pub(crate) ready: AtomicBool,
     pub(crate) handler: Option<Mutex<Handler>>,
     pub(crate) bindings: AtomicUsize,
     /// Non-blocking sends not completed yet.
@@ -110,7 +108,6 @@ impl ImportInner {
             export,
             spec,
             segment_file,
-            ready: AtomicBool::new(false),
             handler,
             bindings: AtomicUsize::new(0),
             started: AtomicUsize::new(0),
@@ -258,6 +255,7 @@ impl ImportBuilder {
         };
         let spec = self.spec;
         let request = self.node.control.ask(
+            &self.node,
             |request| spec.request(request, timeout_ms, None),
             vec![segment_file],
             Draft::Import(Box::new(draft)),

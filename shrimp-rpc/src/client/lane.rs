@@ -3,6 +3,7 @@
 use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
 use crate::layout::{self, Answer, FlagWord, Kind, Turn};
+use crate::memory::Small;
 use crate::process::{count, export_for};
 use std::time::{Duration, Instant};
 use vmmc::error::Closed;
@@ -22,6 +23,9 @@ pub(crate) struct Wanted {
     pub(crate) settings: Settings,
 }
 
+/// Units of the longest message that is stored in one go.
+pub(super) const SHORT_UNITS: usize = 15;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -37,6 +41,10 @@ pub(crate) struct Lane {
     owed: bool,
     /// What the head says of a deadline.
     deadline: u64,
+    /// Where a short call is put together.
+    pub(super) short: Small<SHORT_UNITS>,
+    /// Of the call in progress: offset in the message and bytes of each block.
+    pub(super) blocks: Vec<(usize, usize)>,
 }
 
 impl Lane {
@@ -73,7 +81,16 @@ impl Lane {
             return Err(ConnectError::Refused { service: wanted.service.clone(), why });
         }
         node.counters().add(count::BOUND, 1);
-        Ok(Lane { calls, link, replies, turn: Turn::NONE, owed: false, deadline: 0 })
+        Ok(Lane {
+            calls,
+            link,
+            replies,
+            turn: Turn::NONE,
+            owed: false,
+            deadline: 0,
+            short: Small::new(),
+            blocks: Vec::with_capacity(4),
+        })
     }
 
     /// The server's buffer.

@@ -19,7 +19,8 @@ use lane::{Lane, Wanted};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use vmmc::sync::{AtomicUsize, Ordering, fence};
+use vmmc::sync::{AtomicUsize, Ordering};
+use vmmc::sys::membarrier;
 use vmmc::{Node, PeerInfo, Token};
 
 /// A client's handle to a program. Shared by threads and tasks; each of their calls takes a lane.
@@ -286,8 +287,9 @@ impl Queue {
     fn wait(&self, timeout: Option<Duration>, look: impl Fn() -> bool) {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // PAIRS(lane): with the fence in Queue::freed: either we see the lane, or it sees us.
-        fence(Ordering::SeqCst);
+        // PAIRS(lane): the fence of this thread and of those in Queue::freed: either we see the
+        // lane, or they see us.
+        membarrier::heavy();
         if !look() {
             match timeout {
                 None => drop(self.freed.wait(lock)),
@@ -300,8 +302,8 @@ impl Queue {
     /// A lane was freed.
     #[inline]
     fn freed(&self) {
-        // PAIRS(lane): with the fence in Queue::wait.
-        fence(Ordering::SeqCst);
+        // PAIRS(lane): with the barrier in Queue::wait.
+        membarrier::light();
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.wake();
         }

@@ -1,5 +1,6 @@
 //! One call, from its first argument to its reply.
 
+use super::lane::SHORT_UNITS;
 use super::{Reply, Taken, clock_ns};
 use crate::bulk::Element;
 use crate::error::CallError;
@@ -24,49 +25,23 @@ pub struct Request<'b> {
     /// Where the plain part ends, padding not counted.
     plain_end: usize,
     end: usize,
-    blocks: Blocks,
 }
 
 /// Where a message is put together.
 #[derive(Debug)]
 enum Place {
+    /// In the lane's own memory, right-justified: it is short.
+    Short,
     /// In the server's buffer.
     Buffer,
     /// Here: it does not fit.
-    Memory(Memory),
-}
-
-/// Offset from the message's start and bytes of each block.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Blocks {
-    count: usize,
-    first: [(usize, usize); 4],
-    others: Vec<(usize, usize)>,
-}
-
-impl Blocks {
-    #[inline]
-    pub(crate) fn push(&mut self, offset: usize, len: usize) {
-        match self.first.get_mut(self.count) {
-            Some(block) => *block = (offset, len),
-            None => self.others.push((offset, len)),
-        }
-        self.count += 1;
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, index: usize) -> Option<(usize, usize)> {
-        if index >= self.count {
-            return None;
-        }
-        self.first.get(index).or_else(|| self.others.get(index - self.first.len())).copied()
-    }
+    Memory(Box<Memory>),
 }
 
 impl<'b> Request<'b> {
     #[inline]
     pub(super) fn new(
-        taken: Taken<'b>,
+        mut taken: Taken<'b>,
         procedure: u32,
         plain: usize,
         bulk: usize,
@@ -81,27 +56,22 @@ impl<'b> Request<'b> {
             }
         };
         let room = taken.lane().room();
-        let (place, end) = if len <= room {
+        let (place, end) = if len <= SHORT_UNITS * layout::UNIT {
+            (Place::Short, SHORT_UNITS * layout::UNIT)
+        } else if len <= room {
             (Place::Buffer, layout::flag_at(taken.lane().calls().len()))
         } else {
-            (Place::Memory(Memory::new(len)), len)
+            (Place::Memory(Box::new(Memory::new(len))), len)
         };
         let start = end - len;
-        Ok(Request {
-            taken,
-            procedure,
-            place,
-            start,
-            at: start,
-            plain_end: start + plain,
-            end,
-            blocks: Blocks::default(),
-        })
+        taken.lane_mut().blocks.clear();
+        Ok(Request { taken, procedure, place, start, at: start, plain_end: start + plain, end })
     }
 
     #[inline]
     fn view(&self) -> View<'_> {
         match &self.place {
+            Place::Short => self.taken.lane().short.view(),
             Place::Buffer => self.taken.lane().calls(),
             Place::Memory(memory) => memory.view(),
         }
@@ -123,7 +93,7 @@ impl<'b> Request<'b> {
     /// Pads the plain part, all of which must have been written.
     #[inline]
     fn end_plain(&mut self) -> Result<(), CallError> {
-        if self.at == self.plain_end && self.blocks.count == 0 {
+        if self.at == self.plain_end && self.taken.lane().blocks.is_empty() {
             let padded = self.start + (self.plain_end - self.start).next_multiple_of(layout::UNIT);
             Put::new(self.view(), self.at, self.end).pad_to(padded)?;
             self.at = padded;
@@ -145,7 +115,8 @@ impl<'b> Request<'b> {
         let end = cursor.at();
         cursor.pad_to(end.next_multiple_of(layout::UNIT))?;
         let at = cursor.at();
-        self.blocks.push(self.at - self.start, bytes);
+        let offset = self.at - self.start;
+        self.taken.lane_mut().blocks.push((offset, bytes));
         self.at = at;
         Ok(())
     }
@@ -172,10 +143,17 @@ impl<'b> Request<'b> {
     }
 
     pub(super) fn into_reply(self, word: u64) -> Result<Reply<'b>, CallError> {
-        let Request { taken, procedure, place, start, blocks, .. } = self;
+        let Request { taken, procedure, place, start, .. } = self;
         // What was sent in pieces is not in the server's buffer any more.
-        let in_place = matches!(place, Place::Buffer).then_some(start);
-        Reply::new(taken, procedure, word, in_place, blocks)
+        let in_place = match place {
+            Place::Short => {
+                let end = layout::flag_at(taken.lane().calls().len());
+                Some(end - (SHORT_UNITS * layout::UNIT - start))
+            }
+            Place::Buffer => Some(start),
+            Place::Memory(_) => None,
+        };
+        Reply::new(taken, procedure, word, in_place)
     }
 
     /// All but the wait for the reply. Returns the time that is left for that.
@@ -203,21 +181,24 @@ impl<'b> Request<'b> {
                 layout::WIDE
             }
         };
-        let counters = node.counters();
-        counters.add(count::CALLS, 1);
         let len = self.end - self.start;
-        counters.add(count::PACKET_BYTES, (len + layout::FLAG_LEN) as u64);
+        let whole = if one_way { Kind::OneWay } else { Kind::Whole };
         match &self.place {
-            Place::Buffer => {
-                let kind = if one_way { Kind::OneWay } else { Kind::Whole };
-                lane.send(node, kind, code, len)?;
+            Place::Short => {
+                let at = layout::flag_at(lane.calls().len()) - len;
+                copy(lane.short.view().slice(self.start, len)?, lane.calls().slice(at, len)?)?;
+                lane.send(node, whole, code, len)?;
             }
+            Place::Buffer => lane.send(node, whole, code, len)?,
             Place::Memory(memory) => {
                 lane.put64(layout::CALL_TOTAL, len as u64);
                 let kind = if one_way { Kind::FirstOneWay } else { Kind::First };
                 send_pieces(&mut self.taken, memory.view(), kind, code, timeout)?;
             }
         }
+        let counters = node.counters();
+        counters.add(count::CALLS, 1);
+        counters.add(count::PACKET_BYTES, (len + layout::FLAG_LEN) as u64);
         Ok(timeout)
     }
 }

@@ -137,7 +137,8 @@ pub enum Request {
         restore: Option<ExportId>,
     },
     /// Withdraws an export: no import is granted after the answer, [`Event::Unexported`], and
-    /// no [`Event::LinkOpened`] for it follows. Existing links stay until [`Request::Revoked`].
+    /// no [`Event::LinkOpened`] for it follows. Existing links stay until [`Request::Revoked`]. Of an
+    /// export that was never imported nothing stays.
     Unexport {
         /// Matches the answer.
         request: RequestId,
@@ -175,11 +176,11 @@ pub enum Request {
         /// The import's number.
         request: RequestId,
     },
-    /// The exporter has mapped the link segment and will ring the importer's doorbell. The
-    /// daemon tells the importer ([`Event::LinkReady`]). No answer.
-    LinkReady {
-        /// Which.
-        link: LinkId,
+    /// This client has no use of what introduced another process to it, or has lost it (no memory,
+    /// no descriptor): that process is introduced again with the next link. No answer.
+    Introduce {
+        /// The other process.
+        client: ClientId,
     },
     /// The importer has dropped its mapping, or the exporter gives up a link whose peer
     /// misbehaves. The other side hears [`Event::LinkClosed`]. No answer.
@@ -268,6 +269,9 @@ pub enum Event {
     Unexported {
         /// The request.
         request: RequestId,
+        /// Nobody ever imported it: no other process has its memory, the daemon has forgotten it,
+        /// and there is nothing to revoke.
+        untouched: bool,
     },
     /// Answer to [`Request::Import`]. Descriptors: the export's memory (read-only when only
     /// [`Rights::READ`] was asked for), and, when `introduces`, the exporter's process page and
@@ -285,12 +289,14 @@ pub enum Event {
         rights: Rights,
         /// The exporter.
         exporter: PeerInfo,
-        /// Whether the exporter's page and doorbell are attached. The daemon attaches them always:
-        /// only the client knows whether it still has them, and closes what it has already.
+        /// Whether the exporter's page and doorbell are attached: with the first link between two
+        /// processes, in whichever direction, and not again until [`Event::PeerGone`] or
+        /// [`Request::Introduce`]. A client that has them already closes these.
         introduces: bool,
     },
     /// To the exporter: somebody imported. Descriptors: the link segment, and, when
-    /// `introduces`, the importer's process page and doorbell.
+    /// `introduces`, the importer's process page and doorbell. From here on the exporter rings the
+    /// importer; it rings once now, for what it stored before it knew.
     LinkOpened {
         /// The link's number.
         link: LinkId,
@@ -303,17 +309,18 @@ pub enum Event {
         /// Whether the importer's page and doorbell are attached (see [`Event::Imported`]).
         introduces: bool,
     },
-    /// To the importer: the exporter knows the link and will ring for it.
-    LinkReady {
-        /// Which.
-        link: LinkId,
-    },
     /// The other side of a link is gone.
     LinkClosed {
         /// Which.
         link: LinkId,
         /// Why.
         reason: CloseReason,
+    },
+    /// A process that was introduced is dead, or has had no link with this one for a while: its page and
+    /// doorbell are needed no more. It is introduced again with the next link.
+    PeerGone {
+        /// The process.
+        client: ClientId,
     },
     /// A request was not granted.
     Refused {

@@ -61,7 +61,7 @@ pub(crate) struct Tables {
     pub(crate) exports: HashMap<ExportId, Arc<ExportInner>>,
     pub(crate) imports: HashMap<LinkId, Arc<ImportInner>>,
     pub(crate) incoming: HashMap<LinkId, (Arc<ExportInner>, Arc<IncomingLink>)>,
-    pub(crate) peers: HashMap<ClientId, Weak<Peer>>,
+    pub(crate) peers: HashMap<ClientId, Known>,
     /// Incoming links of exports that want notifications: what collecting looks at.
     pub(crate) listening: Arc<Vec<(Arc<ExportInner>, Arc<IncomingLink>)>>,
 }
@@ -73,6 +73,41 @@ pub enum Look {
     Quick,
     /// The last one before the wait sleeps.
     Complete,
+}
+
+/// Another process that we have had a link with.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// The daemon counts on our keeping it until [`Event::PeerGone`].
+    ///
+    /// [`Event::PeerGone`]: crate::control::message::Event::PeerGone
+    Introduced(Arc<Peer>),
+    /// By a daemon that crashed: kept by the links alone.
+    Before(Weak<Peer>),
+}
+
+impl Known {
+    fn peer(&self) -> Option<Arc<Peer>> {
+        match self {
+            Known::Introduced(peer) => Some(peer.clone()),
+            Known::Before(peer) => peer.upgrade(),
+        }
+    }
+
+    /// The daemon that introduced it is no more.
+    fn let_go(&mut self) {
+        if let Known::Introduced(peer) = self {
+            *self = Known::Before(Arc::downgrade(peer));
+        }
+    }
+
+    /// Whether there is still something to know.
+    fn lives(&self) -> bool {
+        match self {
+            Known::Introduced(_) => true,
+            Known::Before(peer) => peer.strong_count() > 0,
+        }
+    }
 }
 
 /// Settings for a [`Node`] that are not the environment's.

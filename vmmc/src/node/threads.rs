@@ -23,7 +23,7 @@ fn control_turn(node: &Weak<NodeInner>) -> bool {
     match connection {
         Some(connection) => {
             // Without a strong reference, or the node could not end while the daemon is silent.
-            connection.wait(deadline);
+            connection.wait_in_turn(deadline);
             let Some(node) = node.upgrade() else { return false };
             node.control.receive(&node, &connection);
             node.end_unclaimed();

@@ -14,6 +14,7 @@ pub mod mirror;
 pub mod mmap;
 pub mod packet;
 pub mod process;
+pub mod sched;
 pub mod signal;
 pub mod socket;
 pub mod thread;
