@@ -10,9 +10,9 @@
 //! Variadic functions are declared with fixed `usize` arguments: on x86-64 and AArch64 Linux the
 //! register passing is the same.
 
-mod data;
-mod lifecycle;
-mod options;
+pub(crate) mod data;
+pub(crate) mod lifecycle;
+pub(crate) mod options;
 mod process;
 mod readiness;
 mod variadic;
