@@ -46,7 +46,7 @@ fn finish(link: &Link, fd: i32) {
     if side.rx_state.load(Ordering::Relaxed) == rx::RING
         && side.rx_left.load(Ordering::Relaxed) == 0
     {
-        let unread = link.consumer().available().unwrap_or(0) > 0;
+        let unread = link.ring_has_more();
         if unread && last && side.shut.load(Ordering::Relaxed) & SHUT_READ == 0 {
             // TCP answers a close with unread data by an RST.
             let now = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -87,6 +87,15 @@ pub(crate) fn demote_both(fd: i32, sock: &'static Sock) -> bool {
     done
 }
 
+/// The socket is about to be used where we do not see it: it is, and stays, the kernel's.
+pub(crate) fn leave_to_kernel(fd: i32) {
+    let Some(sock) = fd_table::sock(fd) else { return };
+    sock.make_plain(Counter::plain_option);
+    if sock.is_active() && !demote_both(fd, sock) {
+        counters::one(Counter::exec_unsafe);
+    }
+}
+
 /// Before the descriptor is sent to another process: the socket lives on there.
 pub(crate) fn before_passing(fd: i32) {
     let Some(sock) = fd_table::sock(fd) else { return };
@@ -101,6 +110,11 @@ pub(crate) fn before_passing(fd: i32) {
     }
 }
 
+/// Whether an exec leaves the descriptor open.
+fn is_inherited(fd: i32) -> bool {
+    raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
 /// Before exec: upgraded descriptors that the new program inherits go back to TCP.
 pub(crate) fn before_exec() {
     for (fd, sock) in fd_table::socks() {
@@ -108,8 +122,7 @@ pub(crate) fn before_exec() {
         if !sock.is_active() {
             continue;
         }
-        let inherited =
-            raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+        let inherited = is_inherited(fd);
         if inherited && !demote_both(fd, sock) {
             counters::one(Counter::exec_unsafe);
         } else if let Some(link) = sock.enter(fd) {
@@ -122,6 +135,46 @@ pub(crate) fn before_exec() {
     }
 }
 
+/// Before the C library starts a child: the same for what the child inherits. The rest stays as it
+/// is, since this process goes on.
+pub(crate) fn before_spawn() {
+    for (fd, sock) in fd_table::socks() {
+        if sock.may_upgrade() && is_inherited(fd) {
+            sock.make_plain(Counter::plain_forked);
+            if sock.is_active() && !demote_both(fd, sock) {
+                counters::one(Counter::exec_unsafe);
+            }
+        }
+    }
+}
+
+/// Before exec in a `vfork` child, whose descriptors are not those of the table: every upgraded
+/// socket among them that the new program inherits goes back to TCP.
+pub(crate) fn before_vfork_exec() {
+    for (fd, sock) in fd_table::socks() {
+        if !sock.may_upgrade() {
+            continue;
+        }
+        let cookie = sock.cookie.load(Ordering::Relaxed);
+        let numbers = std::iter::once(fd).chain(0..=9);
+        // The number it has in the parent, or one it was given for the new program.
+        let found = numbers.into_iter().find(|&number| {
+            is_inherited(number)
+                && cookie != 0
+                && raw::socket_option(number, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64) == Ok(cookie)
+        });
+        if let Some(number) = found {
+            sock.make_plain(Counter::plain_forked);
+            if let Some(link) = sock.enter(fd) {
+                if !demote::receiver_stops(&link, number) {
+                    counters::one(Counter::exec_unsafe);
+                }
+                link.leave();
+            }
+        }
+    }
+}
+
 /// exec may fail, so this only does what is harmless then: doorbells are drained.
 fn finish_for_exec(link: &Link, fd: i32) {
     if link.side.rx_lock.lock().is_err() {
@@ -129,7 +182,7 @@ fn finish_for_exec(link: &Link, fd: i32) {
     }
     if link.side.rx_state.load(Ordering::Relaxed) == rx::RING
         && link.side.rx_left.load(Ordering::Relaxed) == 0
-        && !link.consumer().looks_readable()
+        && !link.ring_has_more()
     {
         drain(link, fd);
     }

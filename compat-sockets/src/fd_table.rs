@@ -271,7 +271,9 @@ pub(crate) fn track(fd: i32, nonblocking: bool) {
     sock.try_at.store(FIRST_TRY_CALLS, Ordering::Relaxed);
     sock.cookie.store(0, Ordering::Relaxed);
     sock.refs.store(1, Ordering::Relaxed);
-    sock.state.store(state::CANDIDATE, Ordering::Release);
+    // Standard input, output and error may be used by stdio, which we do not see.
+    let first = if fd <= 2 { state::PLAIN } else { state::CANDIDATE };
+    sock.state.store(first, Ordering::Release);
     entry.store(std::ptr::from_ref(sock).expose_provenance(), Ordering::Release);
 }
 

@@ -7,8 +7,8 @@
 //! * The child drops its copy of the daemon connection and opens its own when it needs one.
 //!
 //! `fork` is handled by `pthread_atfork`, which the C library runs for every `fork` however it
-//! was called. A child made by `_Fork` or a raw `clone` finds out at its next call, by a page
-//! that the kernel wipes in children ([`vmmc::sys::fork`]); its parent does not hear of it.
+//! was called. `_Fork` is hooked. A child made by a raw `clone` finds out at its next call, by a
+//! page that the kernel wipes in children ([`vmmc::sys::fork`]); its parent does not hear of it.
 //!
 //! A `vfork` child runs in the parent's memory with descriptors of its own: it must not touch
 //! the table. [`in_vfork_child`] asks the kernel who we are; only the calls that change the table
@@ -16,7 +16,7 @@
 
 use crate::fd_table::{self, state};
 use crate::side::{self, tx};
-use crate::{control, counters, epoll, family, raw};
+use crate::{control, counters, epoll, family, io_uring, raw};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
@@ -62,6 +62,17 @@ fn learn_tid() -> u32 {
 pub(crate) fn in_vfork_child() -> bool {
     let pid = PID.load(Ordering::Relaxed);
     pid != 0 && raw::getpid() != pid
+}
+
+/// Around `_Fork`, which runs no handlers.
+pub(crate) fn without_handlers(fork: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: runs here as it does before a fork.
+    unsafe { before() };
+    let pid = fork();
+    if pid == 0 {
+        after(true);
+    }
+    pid
 }
 
 /// In the parent, before the fork.
@@ -114,6 +125,7 @@ fn after(announced: bool) {
     TID.set(0);
     counters::after_fork();
     control::after_fork();
+    io_uring::after_fork();
     side::after_fork();
     epoll::after_fork();
     fd_table::after_fork(announced);

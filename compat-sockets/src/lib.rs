@@ -46,6 +46,7 @@ mod family;
 mod fd_table;
 mod file;
 mod fork;
+mod io_uring;
 mod lock;
 mod poll;
 mod raw;

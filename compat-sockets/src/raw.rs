@@ -141,6 +141,19 @@ pub(crate) fn unread(fd: i32) -> Result<usize> {
     Ok(count.max(0) as usize)
 }
 
+/// Bytes that a socket surely takes without waiting: half of what its buffer has left, since the
+/// kernel counts its own overhead.
+pub(crate) fn send_room(fd: i32) -> usize {
+    let size = socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 0i32).unwrap_or(0);
+    let mut queued: libc::c_int = 0;
+    // The result is on this stack.
+    let asked = call!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued);
+    if asked.is_err() {
+        return 0;
+    }
+    (size / 2).saturating_sub(queued).max(0) as usize / 2
+}
+
 /// fcntl(2) with a plain argument.
 pub(crate) fn fcntl(fd: i32, command: i32, argument: usize) -> Result<i32> {
     call!(libc::SYS_fcntl, fd, command, argument).map(|value| value as i32)

@@ -54,7 +54,7 @@ struct Daemon {
 impl Daemon {
     fn start() -> Daemon {
         let profile = target_dir();
-        let program = ["../release/vmmcd", "vmmcd", "../debug/vmmcd"]
+        let program = ["vmmcd", "../release/vmmcd", "../debug/vmmcd"]
             .iter()
             .map(|name| profile.join(name))
             .find(|path| path.exists())

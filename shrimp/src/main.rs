@@ -2,6 +2,8 @@
 //!
 //! One file (or folder) per subcommand; [`exit`] holds what the exit codes mean.
 
+#![deny(unsafe_code)]
+
 mod artefacts;
 mod children;
 mod client;

@@ -39,6 +39,14 @@ fn duplicated(old: c_int, new: c_int) {
     }
 }
 
+/// Before a socket becomes standard input, output or error: stdio may use it there without our
+/// seeing it.
+fn before_standard(old: c_int, new: c_int) {
+    if (0..=2).contains(&new) && old != new && !fork::in_vfork_child() {
+        close::leave_to_kernel(old);
+    }
+}
+
 /// Before `new` is overwritten by a duplicate: what closing it would do.
 fn about_to_replace(old: c_int, new: c_int) {
     if old != new
@@ -161,6 +169,7 @@ export! {
 
     /// dup2(2).
     fn dup2(old: c_int, new: c_int) -> c_int {
+        before_standard(old, new);
         about_to_replace(old, new);
         // SAFETY: as above.
         let result = unsafe { real::dup2(old, new) };
@@ -170,6 +179,7 @@ export! {
 
     /// dup3(2).
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        before_standard(old, new);
         about_to_replace(old, new);
         // SAFETY: as above.
         let result = unsafe { real::dup3(old, new, flags) };
@@ -215,12 +225,9 @@ export! {
 
     /// fdopen(3): stdio's own calls do not pass through us, so the socket stays with TCP.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-        if let Some(sock) = fd_table::sock(fd) {
-            sock.make_plain(crate::counters::Counter::plain_option);
-            close::demote_both(fd, sock);
-        }
+        close::leave_to_kernel(fd);
         // SAFETY: as above.
-        unsafe { real::fdopen(fd, mode) }
+        unsafe { real::stream(&real::FDOPEN, fd as usize, mode) }
     }
 }
 

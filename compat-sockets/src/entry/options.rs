@@ -46,7 +46,7 @@ export! {
                 sock.make_plain(Counter::plain_option);
                 if let Some(link) = sock.enter(fd) {
                     demote::our_way(&link, fd);
-                    demote::their_way(&link, fd, demote::ask::TCP);
+                    demote::their_way(&link, fd, demote::request::TCP);
                     link.leave();
                 }
             } else if let Some(bit) = shadow::bit(level, name)

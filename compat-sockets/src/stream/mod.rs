@@ -95,6 +95,26 @@ impl Link {
         }
     }
 
+    /// Bytes from our head to the end of the ring part; the largest number while it has not ended.
+    #[inline]
+    pub(crate) fn before_end(&self) -> u64 {
+        match self.rx().switch().standing() {
+            Standing::Ended { end, .. } => {
+                let left = end.wrapping_sub(self.side.head.load(Ordering::Relaxed));
+                // We may have read on before the peer chose the end.
+                if left > self.rx().bytes().0.len() as u64 { 0 } else { left }
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// Whether the ring has bytes that were not read, or the peer claims so. For pollers, without
+    /// the lock.
+    #[inline]
+    pub(crate) fn ring_has_more(&self) -> bool {
+        self.consumer().looks_readable() && self.before_end() > 0
+    }
+
     /// Asks the peer to ring for data. The caller looks at the ring again before it sleeps.
     ///
     /// While the peer has not been seen to switch, this excludes a read from the kernel into the
@@ -184,8 +204,7 @@ impl Link {
         match self.side.rx_state.load(Ordering::Relaxed) {
             rx::RING => {
                 self.side.rx_left.load(Ordering::Relaxed) == 0
-                    && (self.consumer().looks_readable()
-                        || self.side.rx_error.load(Ordering::Relaxed) != 0)
+                    && (self.ring_has_more() || self.side.rx_error.load(Ordering::Relaxed) != 0)
             }
             rx::POISONED => true,
             _ => false,
@@ -197,6 +216,9 @@ impl Link {
     pub(crate) fn looks_writable(&self) -> bool {
         match self.side.tx_state.load(Ordering::Relaxed) {
             tx::RING => {
+                if demote::is_pumped(self) {
+                    return false;
+                }
                 if self.side.tx_full.load(Ordering::Relaxed) == 0 {
                     return true;
                 }

@@ -11,6 +11,7 @@ use crate::{upgrade, user_memory};
 use libc::iovec;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
+use vmmc_ring::Poisoned;
 use vmmc_ring::switch::Standing;
 
 /// Bytes taken out before the room is given back.
@@ -54,16 +55,23 @@ pub(crate) fn source(link: &Link, fd: i32) -> Source {
     if left > 0 {
         return Source::Prefix(left);
     }
-    let consumer = link.consumer();
-    let seen = consumer.available_seen();
+    let seen = link.consumer().available_seen();
     if seen > 0 {
         return Source::Ring(seen);
     }
-    match consumer.available() {
+    match available(link) {
         Err(_) => poisoned(link),
         Ok(0) => empty(link, fd),
         Ok(there) => Source::Ring(there),
     }
+}
+
+/// Bytes to read in the ring now. What lies behind the end of the ring part travels by TCP,
+/// though the sender's tail still counts it.
+#[inline]
+fn available(link: &Link) -> Result<u64, Poisoned> {
+    let there = link.consumer().available()?;
+    Ok(if there > 0 { there.min(link.before_end()) } else { 0 })
 }
 
 #[cold]
@@ -125,16 +133,18 @@ fn empty(link: &Link, fd: i32) -> Source {
     match link.rx().switch().standing() {
         Standing::Ended { end, bells, .. } => {
             // What was published before the end is visible now: look once more.
-            match link.consumer().available() {
+            match available(link) {
                 Err(_) => return poisoned(link),
                 Ok(0) => {}
                 Ok(there) => return Source::Ring(there),
             }
-            let left = bells.wrapping_sub(side.drained.load(Ordering::Relaxed));
-            if end != side.head.load(Ordering::Relaxed) || left > u64::from(u32::MAX) {
+            // What we read behind the end comes by TCP once more, after the remaining doorbells,
+            // which were sent before anything that counts.
+            let twice = side.head.load(Ordering::Relaxed).wrapping_sub(end);
+            let left = bells.wrapping_add(twice).wrapping_sub(side.drained.load(Ordering::Relaxed));
+            if twice > link.rx().bytes().0.len() as u64 || left > u64::from(u32::MAX) {
                 return poisoned(link);
             }
-            // The remaining doorbells were sent before anything that counts.
             let mut left = left;
             while left > 0 {
                 match crate::raw::discard(fd, left as usize) {
@@ -265,7 +275,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
             if there >= wanted as u64 {
                 return from_ring(link, cursor, there, flags);
             }
-            match link.consumer().available() {
+            match available(link) {
                 Ok(there) => from_ring(link, cursor, there, flags),
                 Err(_) => {
                     link.poison();
@@ -372,7 +382,7 @@ fn ring_is_empty(link: &Link, fd: i32) -> Step {
     }
     let found = bells::drain(link, fd);
     // Whatever the kernel's end means, bytes published before it go first.
-    if link.consumer().looks_readable() {
+    if link.ring_has_more() {
         if let Drained::Failed(errno) = found {
             side.rx_error.store(errno as u32, Ordering::Relaxed);
         }
@@ -427,7 +437,7 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
                 Readiness::Ready
             } else {
                 match bells::drain(link, fd) {
-                    _ if link.consumer().looks_readable() => Readiness::Ready,
+                    _ if link.ring_has_more() => Readiness::Ready,
                     Drained::Empty => at_end(link, fd),
                     Drained::End => Readiness::Ready,
                     Drained::Failed(errno) => {
@@ -496,7 +506,7 @@ pub(crate) fn is_before_kernel(link: &Link, fd: i32) -> bool {
             if let Drained::Failed(errno) = bells::drain(link, fd) {
                 link.side.rx_error.store(errno as u32, Ordering::Relaxed);
             }
-            link.consumer().looks_readable()
+            link.ring_has_more()
         }
         Source::Tcp { .. } | Source::Prefix(_) | Source::Ended | Source::Poisoned => false,
     };

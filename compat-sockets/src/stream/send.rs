@@ -1,5 +1,6 @@
 //! Sending on an upgraded connection.
 
+use super::demote::Ended;
 use super::vectors::{Cursor, total};
 use super::wait::{self, Room};
 use super::{Outcome, SHUT_WRITE, bells, demote};
@@ -114,8 +115,12 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
         _ => return Step::Kernel,
     }
     let peer = link.peer();
-    if demote::is_wanted(link) && demote::end_ring(link, fd) {
-        return Step::Kernel;
+    if demote::is_wanted(link) {
+        match demote::end_ring(link, fd) {
+            Ended::Yes => return Step::Kernel,
+            Ended::Busy => return Step::Full,
+            Ended::NotYet => {}
+        }
     }
     // To a closed socket the kernel knows best what to say: an RST comes back, then EPIPE.
     if peer.closed().load(Ordering::Relaxed) != 0 {
@@ -296,8 +301,12 @@ fn in_place_locked(
         tx::POISONED => return InPlace::Poisoned,
         _ => return InPlace::Kernel,
     }
-    if demote::is_wanted(link) && demote::end_ring(link, fd) {
-        return InPlace::Kernel;
+    if demote::is_wanted(link) {
+        match demote::end_ring(link, fd) {
+            Ended::Yes => return InPlace::Kernel,
+            Ended::Busy => return InPlace::Full,
+            Ended::NotYet => {}
+        }
     }
     if link.peer().closed().load(Ordering::Relaxed) != 0 {
         return InPlace::Kernel;

@@ -22,6 +22,8 @@ use vmmc_ring::switch::Standing;
 
 /// Longest sleep of a sender before it asks whether the peer still lives, in nanoseconds.
 const SLICE_NS: u64 = 20_000_000;
+/// The same while the daemon sends for us.
+const PUMP_SLICE_NS: u64 = 1_000_000;
 /// Shortest spin that is still tried, in nanoseconds, so that a better time is noticed.
 const LEAST_SPIN_NS: u32 = 2_000;
 
@@ -124,7 +126,7 @@ fn something_new(link: &Link) -> bool {
         rx::TCP => link.rx().switch().standing() != Standing::Tcp,
         rx::RING => {
             link.side.rx_left.load(Ordering::Relaxed) == 0
-                && (link.consumer().looks_readable()
+                && (link.ring_has_more()
                     || matches!(link.rx().switch().standing(), Standing::Nonsense))
         }
         _ => true,
@@ -228,7 +230,7 @@ fn refuse_uncounted(link: &Link, fd: i32) {
     let uncounted = || {
         link.peer().bells().load(Ordering::SeqCst) == side.drained.load(Ordering::Relaxed)
             && matches!(link.rx().switch().standing(), Standing::Ring { .. })
-            && !link.consumer().looks_readable()
+            && !link.ring_has_more()
     };
     if uncounted() && raw::peek_one(fd).is_ok_and(|len| len > 0) && uncounted() {
         link.poison();
@@ -252,7 +254,7 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
         bell::arm(&word);
         if moved()
             || link.peer().closed().load(Ordering::Relaxed) != 0
-            || link.peer().demote().load(Ordering::Relaxed) != 0
+            || (demote::is_wanted(link) && !demote::is_pumped(link))
             || side.tx_state.load(Ordering::SeqCst) != tx::RING
         {
             return Ok(Room::Look);
@@ -267,7 +269,13 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
         if left == 0 {
             return Err(libc::EAGAIN);
         }
-        match raw::futex_wait(word.as_ptr().as_ptr(), 1, left.min(SLICE_NS)) {
+        // While the daemon sends for us nobody rings when it has done.
+        let pumped = demote::is_pumped(link);
+        if pumped && demote::end_by_now(link, fd) {
+            return Ok(Room::Look);
+        }
+        let slice = if pumped { PUMP_SLICE_NS } else { SLICE_NS };
+        match raw::futex_wait(word.as_ptr().as_ptr(), 1, left.min(slice)) {
             Err(libc::ETIMEDOUT) if peer_is_gone(link, fd) => return Ok(Room::Gone),
             Err(libc::ETIMEDOUT) => {}
             // With a timeout set the kernel never restarts a send; without, as the handler says.

@@ -14,14 +14,14 @@ use crate::config::{Config, WaitPolicy};
 use crate::control::connect::ConnectError;
 use crate::control::message::{Role, Welcome};
 use crate::counters::{Counters, index as count};
-use crate::error::{Forked, NotifyError, SystemError, WaitError, system};
+use crate::error::{Forked, SystemError, UnblockError, WaitError, system};
 use crate::export::{ExportBuilder, ExportInner, IncomingLink};
 use crate::id::{ClientId, ExportId, LinkId, Name};
 use crate::import::{ImportBuilder, ImportInner};
 use crate::local::{Local, SPIN_SLICE};
+use crate::mem::Region;
 use crate::notify::Inbox;
 use crate::peer::Peer;
-use crate::region::Region;
 use crate::send::Engine;
 use crate::sync::Mutex;
 use crate::sys::membarrier;
@@ -61,9 +61,53 @@ pub(crate) struct Tables {
     pub(crate) exports: HashMap<ExportId, Arc<ExportInner>>,
     pub(crate) imports: HashMap<LinkId, Arc<ImportInner>>,
     pub(crate) incoming: HashMap<LinkId, (Arc<ExportInner>, Arc<IncomingLink>)>,
-    pub(crate) peers: HashMap<ClientId, Weak<Peer>>,
+    pub(crate) peers: HashMap<ClientId, Known>,
     /// Incoming links of exports that want notifications: what collecting looks at.
     pub(crate) listening: Arc<Vec<(Arc<ExportInner>, Arc<IncomingLink>)>>,
+}
+
+/// Which look of a wait it is; see [`Node::wait_until`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// One of many while the wait spins.
+    Quick,
+    /// The last one before the wait sleeps.
+    Complete,
+}
+
+/// Another process that we have had a link with.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// The daemon counts on our keeping it until [`Event::PeerGone`].
+    ///
+    /// [`Event::PeerGone`]: crate::control::message::Event::PeerGone
+    Introduced(Arc<Peer>),
+    /// By a daemon that crashed: kept by the links alone.
+    Before(Weak<Peer>),
+}
+
+impl Known {
+    fn peer(&self) -> Option<Arc<Peer>> {
+        match self {
+            Known::Introduced(peer) => Some(peer.clone()),
+            Known::Before(peer) => peer.upgrade(),
+        }
+    }
+
+    /// The daemon that introduced it is no more.
+    fn let_go(&mut self) {
+        if let Known::Introduced(peer) = self {
+            *self = Known::Before(Arc::downgrade(peer));
+        }
+    }
+
+    /// Whether there is still something to know.
+    fn lives(&self) -> bool {
+        match self {
+            Known::Introduced(_) => true,
+            Known::Before(peer) => peer.strong_count() > 0,
+        }
+    }
 }
 
 /// Settings for a [`Node`] that are not the environment's.
@@ -204,6 +248,55 @@ impl Node {
         )
     }
 
+    /// Waits until `look` finds something in the words that the caller knows of: several flags at
+    /// once, or flags and values of this process. Spins and then sleeps by the node's policy; does
+    /// not spin on when `shares_cpu` says that a processor (ours) is where the awaited peer was
+    /// last seen ([`crate::Binding::peer_was_on`]). Peers end the sleep by signalling a flag or by
+    /// [`crate::Binding::ring`], threads of this process by [`Node::wake_waiters`]. Handlers may run in this thread
+    /// before it sleeps.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`], [`WaitError::Forked`].
+    #[inline]
+    pub fn wait_for<T>(
+        &self,
+        shares_cpu: impl Fn(u32) -> bool,
+        mut look: impl FnMut() -> Option<T>,
+        timeout: Option<Duration>,
+    ) -> Result<T, WaitError> {
+        self.inner.wait_for(timeout, shares_cpu, || look().map(Ok))
+    }
+
+    /// Waits until `look` finds something: in a word of any export, import or binding, or of several.
+    /// Spins and then sleeps by this node's policy; does not spin while `peer`'s process was last
+    /// seen on this processor. `look` is asked often and must not wait. [`Look::Quick`] may leave
+    /// some places out; [`Look::Complete`] is the one after the doorbell was armed: what is
+    /// overlooked then is not noticed before something rings. Handlers of notifications may
+    /// run in this thread before it sleeps, and not while it spins.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`], [`WaitError::System`], [`WaitError::Forked`].
+    pub fn wait_until<T>(
+        &self,
+        peer: Option<&crate::Import>,
+        timeout: Option<Duration>,
+        mut look: impl FnMut(Look) -> Option<T>,
+    ) -> Result<T, WaitError> {
+        self.inner.wait_for_looks(
+            timeout,
+            |cpu| peer.is_some_and(|import| import.inner().peer.was_on(cpu)),
+            |kind| look(kind).map(Ok),
+        )
+    }
+
+    /// Makes every thread of this process that sleeps in a wait look again, after something that it
+    /// waits for has changed within the process. A system call when one sleeps.
+    pub fn wake_waiters(&self) {
+        if self.inner.local.check().is_ok() {
+            self.inner.local.hub.wake_all();
+        }
+    }
+
     /// A descriptor for an event loop (epoll, poll, an async runtime): readable when there may be
     /// notifications. The protocol is
     ///
@@ -260,8 +353,8 @@ impl Node {
     /// handler thread.
     ///
     /// # Errors
-    /// [`NotifyError::InHandler`]: a handler cannot undo its own automatic block.
-    pub fn unblock_notifications(&self) -> Result<u32, NotifyError> {
+    /// [`UnblockError::InHandler`]: a handler cannot undo its own automatic block.
+    pub fn unblock_notifications(&self) -> Result<u32, UnblockError> {
         self.inner.local.check()?;
         let unblocked = self.inner.inbox.unblock()?;
         if unblocked > 0 {
@@ -341,11 +434,21 @@ impl NodeInner {
 
     /// Waits until `look` finds something; `look` must not wait. Handlers run here before each
     /// sleep. `shares_cpu` says whether a peer was last seen on a processor.
+    #[inline]
     pub(crate) fn wait_for<T>(
         &self,
         timeout: Option<Duration>,
         shares_cpu: impl Fn(u32) -> bool,
         mut look: impl FnMut() -> Option<Result<T, WaitError>>,
+    ) -> Result<T, WaitError> {
+        self.wait_for_looks(timeout, shares_cpu, |_| look())
+    }
+
+    fn wait_for_looks<T>(
+        &self,
+        timeout: Option<Duration>,
+        shares_cpu: impl Fn(u32) -> bool,
+        mut look: impl FnMut(Look) -> Option<Result<T, WaitError>>,
     ) -> Result<T, WaitError> {
         self.local.check()?;
         let deadline = wait::deadline_after(timeout);
@@ -356,7 +459,7 @@ impl NodeInner {
                 policy => (policy, false),
             };
             let shares = || !for_ever && shares_cpu(self.local.page.note_cpu());
-            match wait::spin(policy, deadline, shares, &mut look) {
+            match wait::spin(policy, deadline, shares, || look(Look::Quick)) {
                 Spun::Found(found) => {
                     self.local.meter.add(count::SPIN_HITS, 1);
                     return found;
@@ -370,7 +473,7 @@ impl NodeInner {
             }
             let ticket = self.local.hub.prepare();
             self.local.page.note_cpu();
-            if let Some(found) = look() {
+            if let Some(found) = look(Look::Complete) {
                 return found;
             }
             let moved = self.collect();

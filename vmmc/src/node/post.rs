@@ -9,12 +9,19 @@
 //! * Everybody else sees the queue off afterwards, holding nothing ([`Post::see_off`]).
 //! * The reader's sleep ends when there is something to receive, *or* room for what is queued
 //!   ([`Post::wait`]).
+//!
+//! # Who is woken by a message
+//! The kernel wakes every thread that polls a socket, and the control thread would be woken by each
+//! answer that a caller reads itself: two switches between threads per request, which cost more than
+//! the daemon does. So the control thread does not poll the socket but an epoll descriptor with the
+//! socket in it, and a caller that reads takes the socket's event out meanwhile ([`Post::quiet`]).
+//! Putting it back wakes the control thread if something has arrived since.
 
-use crate::control::connect::{Connection, LinkError};
+use crate::control::connect::{Connection, Incoming, LinkError};
 use crate::control::message::Request;
 use crate::sync::Mutex;
 use crate::sys::Fd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -24,10 +31,15 @@ use std::time::{Duration, Instant};
 /// When to try again after the kernel ran out of something that nothing can be polled for.
 const SHORTAGE_RETRY: Duration = Duration::from_millis(2);
 
+/// The watch has one entry.
+const WATCH_TOKEN: epoll::EventData = epoll::EventData::new_u64(0);
+
 /// One connection to a daemon, with what waits to be sent on it.
 #[derive(Debug)]
 pub(super) struct Post {
     connection: Connection,
+    /// Readable when the control thread has something to receive.
+    watch: Fd,
     /// In order. Sent under this lock, so that nothing overtakes.
     queue: Mutex<VecDeque<Parcel>>,
 }
@@ -49,8 +61,21 @@ enum Left {
 }
 
 impl Post {
-    pub(super) fn new(connection: Connection) -> Post {
-        Post { connection, queue: Mutex::default() }
+    /// # Errors
+    /// As epoll_create(2), epoll_ctl(2).
+    pub(super) fn new(connection: Connection) -> rustix::io::Result<Post> {
+        let watch = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        epoll::add(&watch, &connection, WATCH_TOKEN, epoll::EventFlags::IN)?;
+        Ok(Post { connection, watch, queue: Mutex::default() })
+    }
+
+    /// Keeps the control thread asleep while the calling thread, which holds the reader lock,
+    /// receives. (The end of the connection wakes it all the same.)
+    pub(super) fn quiet(&self) -> Quiet<'_> {
+        // If it fails the control thread is woken for nothing.
+        let _ =
+            epoll::modify(&self.watch, &self.connection, WATCH_TOKEN, epoll::EventFlags::empty());
+        Quiet(self)
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -90,30 +115,63 @@ impl Post {
         loop {
             match self.flush() {
                 Left::Nothing => return,
-                Left::NoRoom => self.poll(PollFlags::OUT, None),
+                Left::NoRoom => {
+                    sleep_at(&mut [PollFd::new(&self.connection, PollFlags::OUT)], None);
+                }
                 Left::Shortage => std::thread::sleep(SHORTAGE_RETRY),
             }
         }
     }
 
-    /// The reader's sleep: until there is something to receive (or the end), or the deadline, or
-    /// a signal. Sends what is queued as there is room.
+    /// The sleep of a caller that reads: until there is something to receive (or the end), or the
+    /// deadline, or a signal. Sends what is queued as there is room.
     pub(super) fn wait(&self, deadline: Option<Instant>) {
-        let soon = Instant::now() + SHORTAGE_RETRY;
-        match self.flush() {
-            Left::Nothing => self.poll(PollFlags::IN, deadline),
-            Left::NoRoom => self.poll(PollFlags::IN | PollFlags::OUT, deadline),
-            Left::Shortage => {
-                self.poll(PollFlags::IN, deadline.map_or(Some(soon), |at| Some(at.min(soon))))
-            }
-        }
+        self.wait_at(&self.connection, deadline);
     }
 
-    fn poll(&self, flags: PollFlags, deadline: Option<Instant>) {
-        let timeout = deadline.map(|deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-        });
-        let _ = poll(&mut [PollFd::new(&self.connection, flags)], timeout.as_ref());
+    /// The same for the control thread: no caller's answers.
+    pub(super) fn wait_in_turn(&self, deadline: Option<Instant>) {
+        self.wait_at(&self.watch, deadline);
+    }
+
+    /// The next message, waiting for it. `None` where [`Post::wait`] is needed first: something is
+    /// queued.
+    pub(super) fn receive(&self) -> Option<Result<Incoming, LinkError>> {
+        (self.flush() == Left::Nothing).then(|| self.connection.receive())
+    }
+
+    fn wait_at(&self, incoming: impl AsFd, deadline: Option<Instant>) {
+        let soon = Instant::now() + SHORTAGE_RETRY;
+        let (room, deadline) = match self.flush() {
+            Left::Nothing => (PollFlags::empty(), deadline),
+            Left::NoRoom => (PollFlags::OUT, deadline),
+            Left::Shortage => {
+                (PollFlags::empty(), deadline.map_or(Some(soon), |at| Some(at.min(soon))))
+            }
+        };
+        let mut fds = [PollFd::new(&incoming, PollFlags::IN), PollFd::new(&self.connection, room)];
+        let count = if room.is_empty() { 1 } else { 2 };
+        sleep_at(fds.get_mut(..count).unwrap_or_default(), deadline);
+    }
+}
+
+fn sleep_at(fds: &mut [PollFd<'_>], deadline: Option<Instant>) {
+    let timeout = deadline.map(|deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+    });
+    let _ = poll(fds, timeout.as_ref());
+}
+
+/// See [`Post::quiet`].
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Quiet<'p>(&'p Post);
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        let post = self.0;
+        // Fails only if the kernel lacks memory, and then as it was before: it has an entry already.
+        let _ = epoll::modify(&post.watch, &post.connection, WATCH_TOKEN, epoll::EventFlags::IN);
     }
 }

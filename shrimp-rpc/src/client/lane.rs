@@ -1,0 +1,297 @@
+//! One pair of buffers, as the client has it: one call at a time.
+
+use crate::config::Settings;
+use crate::error::{CallError, ConnectError, TransportError};
+use crate::layout::{self, Answer, FlagWord, Kind, Turn};
+use crate::process::{count, export_for};
+use std::time::{Duration, Instant};
+use vmmc::error::Closed;
+use vmmc::error::{SendError, SendNotifyError, WaitError};
+use vmmc::mem::View;
+use vmmc::sync::Ordering;
+use vmmc::word::{MappedU64, Word as _};
+use vmmc::{Binding as Bound, Export, Import, Node, PeerInfo, Rights, Token};
+
+/// What a client wants to be bound to.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) service: String,
+    pub(crate) program: u32,
+    pub(crate) version: u32,
+    pub(crate) token: Option<Token>,
+    pub(crate) settings: Settings,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// The server's buffer.
+    calls: Bound,
+    /// The same; knows when its end comes.
+    link: Import,
+    /// Our buffer.
+    replies: Export,
+    /// Turn of the last message sent.
+    turn: Turn,
+    /// The reply to `turn` was not waited for.
+    owed: bool,
+    /// What the head says of a deadline.
+    deadline: u64,
+}
+
+impl Lane {
+    /// Binds: knocks at the service's door and maps what the server makes for us.
+    pub(crate) fn open(node: &Node, wanted: &Wanted) -> Result<Lane, ConnectError> {
+        let patience = wanted.settings.connect_timeout;
+        let start = Instant::now();
+        let mut door =
+            node.import(layout::door_name(&wanted.service)).rights(Rights::WRITE).timeout(patience);
+        if let Some(token) = wanted.token {
+            door = door.token(token);
+        }
+        let service = |source| ConnectError::Service { service: wanted.service.clone(), source };
+        let door = door.open().map_err(service)?;
+        let server = door.exporter();
+        let (number, replies) = our_half(node, wanted, server)?;
+        let transport = |error: SendNotifyError| ConnectError::Transport(error.into());
+        door.send_notification(0, 0, u64::from(number)).map_err(transport)?;
+        let answer = await_answer(node, wanted, &door, &replies, patience)?;
+        let export = read32(replies.view(), layout::BIND_EXPORT);
+        if answer != Answer::Bound {
+            return Err(refused(wanted, answer, replies.view()));
+        }
+        let link = node
+            .import(export)
+            .process(server.pid)
+            .rights(layout::RIGHTS)
+            .timeout(patience.saturating_sub(start.elapsed()))
+            .open()
+            .map_err(TransportError::from)?;
+        let calls = link.bind(0..link.len()).map_err(TransportError::from)?;
+        if calls.len() < layout::BUFFER_MIN || !calls.len().is_multiple_of(layout::UNIT) {
+            let why = "its buffer is of no possible length";
+            return Err(ConnectError::Refused { service: wanted.service.clone(), why });
+        }
+        node.counters().add(count::BOUND, 1);
+        Ok(Lane { calls, link, replies, turn: Turn::NONE, owed: false, deadline: 0 })
+    }
+
+    /// The server's buffer.
+    #[inline]
+    pub(crate) fn calls(&self) -> View<'_> {
+        self.calls.view()
+    }
+
+    /// Our buffer.
+    #[inline]
+    pub(crate) fn replies(&self) -> View<'_> {
+        self.replies.view()
+    }
+
+    /// Longest call that fits.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        layout::room(self.calls.len())
+    }
+
+    pub(crate) fn server(&self) -> PeerInfo {
+        self.link.exporter()
+    }
+
+    /// Whether the server is still there.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), Closed> {
+        self.link.check_open()
+    }
+
+    /// Stores the flag behind a message of `len` bytes, and wakes the server if it sleeps.
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        node: &Node,
+        kind: Kind,
+        code: u16,
+        len: usize,
+    ) -> Result<(), SendError> {
+        let turn = self.turn.next();
+        let units = (len / layout::UNIT) as u32; // at most the room of a buffer
+        let word = FlagWord { turn, kind, code, units }.pack();
+        let at = layout::flag_at(self.calls.len());
+        match self.calls.flag64(at) {
+            Ok(flag) => flag.signal(word)?,
+            Err(vmmc::error::FlagError::Forked(error)) => return Err(error.into()),
+            Err(_) => unreachable!("the length of the buffer was checked"),
+        }
+        self.turn = turn;
+        self.owed = true;
+        node.counters().add(count::PACKETS, 1);
+        Ok(())
+    }
+
+    #[inline]
+    fn flag(&self) -> MappedU64<'_> {
+        let view = self.replies.view();
+        match view.word64(layout::flag_at(view.len())) {
+            Ok(word) => word,
+            Err(error) => unreachable!("our own buffer: {error}"),
+        }
+    }
+
+    /// The reply's flag, if it is there.
+    #[inline]
+    pub(crate) fn arrived(&self) -> Option<u64> {
+        // PAIRS(message): with the release in Slot::send, by Flag::signal.
+        let word = self.flag().load(Ordering::Acquire);
+        (FlagWord::turn_of(word) == self.turn).then_some(word)
+    }
+
+    /// The reply's flag, or the end of the server.
+    #[inline]
+    pub(crate) fn look(&self) -> Option<Result<u64, Closed>> {
+        if let Some(word) = self.arrived() {
+            return Some(Ok(word));
+        }
+        let closed = self.link.check_open().err()?;
+        // A server that replies and then dies has replied.
+        Some(self.arrived().ok_or(closed))
+    }
+
+    /// Waits for the reply to the last message.
+    #[inline]
+    pub(crate) fn wait(
+        &mut self,
+        node: &Node,
+        timeout: Option<Duration>,
+    ) -> Result<u64, CallError> {
+        match node.wait_until(Some(&self.link), timeout, |_| self.look()) {
+            Ok(Ok(word)) => {
+                self.owed = false;
+                Ok(word)
+            }
+            Ok(Err(closed)) => Err(CallError::ServerGone { closed }),
+            Err(WaitError::TimedOut { after }) => {
+                self.cancel();
+                node.counters().add(count::TIMEOUTS, 1);
+                Err(CallError::TimedOut { after })
+            }
+            Err(error) => Err(CallError::from_wait(error)),
+        }
+    }
+
+    /// Whether a call may be made: no reply is outstanding.
+    #[inline]
+    pub(crate) fn is_settled(&mut self) -> bool {
+        if self.owed && self.arrived().is_some() {
+            self.owed = false;
+        }
+        !self.owed
+    }
+
+    /// Tells the server that nobody waits for the last call any more.
+    pub(crate) fn cancel(&self) {
+        self.put32(layout::CALL_CANCELLED, self.turn.number());
+    }
+
+    /// Says in the head when we give up.
+    pub(crate) fn set_deadline(&mut self, nanoseconds: u64) {
+        if self.deadline != nanoseconds {
+            self.deadline = nanoseconds;
+            self.put64(layout::CALL_DEADLINE, nanoseconds);
+        }
+    }
+
+    pub(crate) fn put32(&self, at: usize, value: u32) {
+        if let Ok(word) = self.calls.view().word32(at) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn put64(&self, at: usize, value: u64) {
+        if let Ok(word) = self.calls.view().word64(at) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// A word of our head.
+    pub(crate) fn head64(&self, at: usize) -> u64 {
+        self.replies.view().word64(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+}
+
+fn read32(view: View<'_>, at: usize) -> u32 {
+    view.word32(at).map_or(0, |word| word.load(Ordering::Relaxed))
+}
+
+/// Exports our buffer, with what we want in its head.
+fn our_half(
+    node: &Node,
+    wanted: &Wanted,
+    server: PeerInfo,
+) -> Result<(u32, Export), TransportError> {
+    let len = wanted.settings.buffer_len;
+    export_for(
+        node,
+        len,
+        server.pid,
+        |region| {
+            region.write(layout::BIND_MAGIC, &layout::MAGIC.to_ne_bytes())?;
+            region.write(layout::BIND_VERSION, &layout::VERSION.to_ne_bytes())?;
+            region.write(layout::BIND_PROGRAM, &wanted.program.to_ne_bytes())?;
+            region.write(layout::BIND_PROGRAM_VERSION, &wanted.version.to_ne_bytes())?;
+            region.write(layout::BIND_LEN, &(len as u32).to_ne_bytes()) // at most BUFFER_MAX
+        },
+        |builder| builder,
+    )
+}
+
+/// The server's answer.
+fn await_answer(
+    node: &Node,
+    wanted: &Wanted,
+    door: &Import,
+    replies: &Export,
+    patience: Duration,
+) -> Result<Answer, ConnectError> {
+    let word = replies.view().word32(layout::BIND_ANSWER).map_err(TransportError::from)?;
+    let look = || (word.load(Ordering::Acquire) != 0).then(|| word.load(Ordering::Acquire));
+    let found =
+        node.wait_until(Some(door), Some(patience), |_| match (look(), door.check_open()) {
+            (Some(word), _) => Some(Ok(word)),
+            (None, Err(closed)) => Some(look().ok_or(closed)),
+            (None, Ok(())) => None,
+        });
+    let refused = |why| ConnectError::Refused { service: wanted.service.clone(), why };
+    match found {
+        Ok(Ok(word)) => Answer::from_word(word).ok_or(refused("its answer makes no sense")),
+        Ok(Err(_)) => Err(refused("it ended before it answered")),
+        Err(WaitError::TimedOut { after }) => {
+            Err(ConnectError::TimedOut { service: wanted.service.clone(), after })
+        }
+        Err(error) => Err(TransportError::from(error).into()),
+    }
+}
+
+#[cold]
+fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
+    let service = wanted.service.clone();
+    let lowest = read32(replies, layout::BIND_LOWEST);
+    let highest = read32(replies, layout::BIND_HIGHEST);
+    match answer {
+        Answer::NoProgram => ConnectError::UnknownProgram { service, program: wanted.program },
+        Answer::NoVersion => ConnectError::VersionMismatch {
+            service,
+            program: wanted.program,
+            version: wanted.version,
+            lowest,
+            highest,
+        },
+        Answer::OtherLayout => {
+            ConnectError::LayoutMismatch { ours: layout::VERSION, theirs: highest }
+        }
+        Answer::TooMany => ConnectError::TooManyBindings { service },
+        Answer::Ending => ConnectError::Refused { service, why: "it is ending" },
+        Answer::Failed | Answer::Bound => {
+            ConnectError::Refused { service, why: "it could not make its buffer" }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! What can go wrong, one enum per operation, typed from end to end.
+
+use std::borrow::Cow;
+use std::time::Duration;
+use vmmc::CloseReason;
+use vmmc::error::Closed;
+use vmmc::error::{BindError, ExportError, ImportError, RegionError, SendError, WaitError};
+use vmmc::mem::OutOfBounds;
+use xdr::{DecodeError, EncodeError};
+
+/// What a handler answers when it has no answer: a number that the interface gives a meaning, and
+/// a text for people. Both reach the client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("fault {number}: {text}")]
+pub struct Fault {
+    number: u32,
+    text: Cow<'static, str>,
+}
+
+impl Fault {
+    /// The handler dropped the call without a reply.
+    pub const DROPPED: u32 = u32::MAX;
+    /// The handler panicked.
+    pub const PANICKED: u32 = u32::MAX - 1;
+    /// The handler met bulk data that is none, or left a block's bounds.
+    pub const BULK: u32 = u32::MAX - 2;
+    /// Longest text in bytes; longer ones are cut.
+    pub const TEXT_MAX: usize = 200;
+
+    /// A fault.
+    #[must_use]
+    pub const fn new(number: u32, text: &'static str) -> Fault {
+        Fault { number, text: Cow::Borrowed(text) }
+    }
+
+    /// A fault whose text was made at run time.
+    #[must_use]
+    pub fn with_text(number: u32, text: String) -> Fault {
+        Fault { number, text: Cow::Owned(text) }
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Why there is no binding.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody serves that name, or not for us.
+    #[error("service {service:?}: {source}")]
+    Service {
+        /// Name of the service.
+        service: String,
+        /// What the import of its door answered.
+        source: ImportError,
+    },
+    /// The server has no such program.
+    #[error("the server at {service:?} has no program {program:#x}; is it another service's name?")]
+    UnknownProgram {
+        /// Name of the service.
+        service: String,
+        /// The program asked for.
+        program: u32,
+    },
+    /// The server has other versions of the program.
+    #[error(
+        "the server at {service:?} has versions {lowest} to {highest} of program {program:#x}, not {version}; \
+         generate client and server from the same interface"
+    )]
+    VersionMismatch {
+        /// Name of the service.
+        service: String,
+        /// The program asked for.
+        program: u32,
+        /// The version asked for.
+        version: u32,
+        /// Lowest version it has.
+        lowest: u32,
+        /// Highest version it has.
+        highest: u32,
+    },
+    /// The server was built with another version of this library's buffers.
+    #[error(
+        "the server's buffers are of layout {theirs}, ours are {ours}; build both with one version of shrimp-rpc"
+    )]
+    LayoutMismatch {
+        /// Our version.
+        ours: u32,
+        /// The server's.
+        theirs: u32,
+    },
+    /// The server allows no more bindings.
+    #[error(
+        "the server at {service:?} has as many bindings as it allows; close some, or raise `max_bindings`"
+    )]
+    TooManyBindings {
+        /// Name of the service.
+        service: String,
+    },
+    /// The server could not do its half, or ended meanwhile.
+    #[error("the server at {service:?} could not bind: {why}")]
+    Refused {
+        /// Name of the service.
+        service: String,
+        /// What it said.
+        why: &'static str,
+    },
+    /// No answer in time.
+    #[error("the server at {service:?} did not answer within {after:?}; is it stuck?")]
+    TimedOut {
+        /// Name of the service.
+        service: String,
+        /// How long we waited.
+        after: Duration,
+    },
+    /// The daemon is not there.
+    #[error(transparent)]
+    Daemon(#[from] vmmc::control::connect::ConnectError),
+    /// Our half could not be made, or ended.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+/// What went wrong below us.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// No memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// Not exported.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// Not imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// Not bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Not sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// No notification was sent.
+    #[error(transparent)]
+    Notify(#[from] vmmc::error::SendNotifyError),
+    /// Waiting failed.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// Our own lengths disagree with the buffers.
+    #[error(transparent)]
+    Bounds(#[from] OutOfBounds),
+    /// No thread.
+    #[error("no thread could be made: {0}")]
+    Thread(std::io::ErrorKind),
+}
+
+impl From<vmmc::error::FlagError> for TransportError {
+    fn from(error: vmmc::error::FlagError) -> Self {
+        match error {
+            vmmc::error::FlagError::OutOfBounds(error) => error.into(),
+            vmmc::error::FlagError::NotGranted(error) => TransportError::Send(error.into()),
+            vmmc::error::FlagError::Forked(error) => TransportError::Send(error.into()),
+            _ => TransportError::Wait(WaitError::TimedOut { after: Duration::ZERO }),
+        }
+    }
+}
+
+/// Why a call has no results.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The server's process died, or its service ended, during the call, which it may or may not have
+    /// carried out. The next call binds anew.
+    #[error("{closed}; the call may or may not have been carried out")]
+    ServerGone {
+        /// Which link ended, and why.
+        closed: Closed,
+    },
+    /// No reply in time. The server was told that nobody waits; it may or may not carry the call out.
+    #[error("no reply within {after:?}; the server was told to give up")]
+    TimedOut {
+        /// How long we waited.
+        after: Duration,
+    },
+    /// The call was given up before it was sent, or its future dropped.
+    #[error("the call was cancelled before it was sent")]
+    Cancelled,
+    /// There was no binding, and none could be made.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The program has no such procedure.
+    #[error(
+        "the server's program has no procedure {procedure}; generate client and server from the same interface"
+    )]
+    UnknownProcedure {
+        /// The procedure called.
+        procedure: u32,
+    },
+    /// The server could not decode the arguments.
+    #[error("the server refused the arguments: {text}")]
+    BadArguments {
+        /// The server's words.
+        text: String,
+    },
+    /// The server could not encode the results.
+    #[error("the server could not encode its results: {text}")]
+    BadResults {
+        /// The server's words.
+        text: String,
+    },
+    /// The handler answered that it has no answer.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The arguments cannot be encoded. Nothing was sent.
+    #[error("the arguments do not encode: {0}")]
+    Encode(#[from] EncodeError),
+    /// The results do not decode.
+    #[error("the reply does not decode: {0}")]
+    Decode(#[from] DecodeError),
+    /// Longer than this side allows, or the server.
+    #[error("{what} of {len} bytes is longer than {max} allowed; raise `call_max` on that side")]
+    TooLong {
+        /// What is.
+        what: &'static str,
+        /// Its length in bytes; 0 when only the server knows.
+        len: usize,
+        /// The longest allowed in bytes; 0 when only the server knows.
+        max: usize,
+    },
+    /// The service is ending.
+    #[error("the server is ending; call again when it is back")]
+    ServerEnding,
+    /// The server wrote what no server writes. The binding is dropped.
+    #[error("the server broke the protocol: {what}")]
+    Protocol {
+        /// What.
+        what: &'static str,
+    },
+    /// Below us.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+impl CallError {
+    /// Whether the server cannot have begun with the call, so that it is safe to make it again.
+    #[must_use]
+    pub fn was_not_sent(&self) -> bool {
+        matches!(self, CallError::Connect(_) | CallError::Cancelled | CallError::Encode(_))
+    }
+
+    pub(crate) fn from_wait(error: WaitError) -> CallError {
+        match error {
+            WaitError::TimedOut { after } => CallError::TimedOut { after },
+            WaitError::Closed(closed) => CallError::ServerGone { closed },
+            error => CallError::Transport(error.into()),
+        }
+    }
+
+    pub(crate) fn from_send(error: SendError) -> CallError {
+        match error {
+            SendError::Closed(closed) => CallError::ServerGone { closed },
+            error => CallError::Transport(error.into()),
+        }
+    }
+}
+
+impl From<OutOfBounds> for CallError {
+    fn from(error: OutOfBounds) -> Self {
+        CallError::Transport(error.into())
+    }
+}
+
+/// Why a handler's call was not answered in the ordinary way.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DispatchError {
+    /// The program has no such procedure.
+    #[error("no procedure {0}")]
+    UnknownProcedure(u32),
+    /// The arguments do not decode.
+    #[error("the arguments do not decode: {0}")]
+    BadArguments(#[from] DecodeError),
+    /// The results do not encode.
+    #[error("the results do not encode: {0}")]
+    BadResults(#[from] EncodeError),
+    /// The handler has no answer.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The reply could not be sent.
+    #[error(transparent)]
+    Reply(#[from] ReplyError),
+}
+
+/// Why a reply was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplyError {
+    /// The client has gone.
+    #[error("the client has gone: {0}")]
+    ClientGone(Closed),
+    /// The call was answered already.
+    #[error("this call was answered already")]
+    Answered,
+    /// The results do not encode.
+    #[error("the results do not encode: {0}")]
+    Encode(#[from] EncodeError),
+    /// Longer than the server allows.
+    #[error("a reply of {len} bytes is longer than {max} allowed; raise the server's `call_max`")]
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The longest allowed.
+        max: usize,
+    },
+    /// INOUT data must keep its length.
+    #[error("INOUT block {index} has {expected} bytes, {given} were given")]
+    InoutLength {
+        /// Which block of the call.
+        index: usize,
+        /// Its bytes.
+        expected: usize,
+        /// The bytes given.
+        given: usize,
+    },
+    /// Below us.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+impl From<SendError> for ReplyError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Closed(closed) => ReplyError::ClientGone(closed),
+            error => ReplyError::Transport(error.into()),
+        }
+    }
+}
+
+impl From<OutOfBounds> for ReplyError {
+    fn from(error: OutOfBounds) -> Self {
+        ReplyError::Transport(error.into())
+    }
+}
+
+/// Why a service does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The daemon is not there.
+    #[error(transparent)]
+    Daemon(#[from] vmmc::control::connect::ConnectError),
+    /// The name is taken, or memory is short.
+    #[error("service {service:?}: {source}")]
+    Door {
+        /// Name of the service.
+        service: String,
+        /// What the export of its door answered.
+        source: TransportError,
+    },
+    /// Nothing to serve.
+    #[error("a server needs at least one program: call `program`")]
+    NoProgram,
+    /// Two services of one program and version.
+    #[error("program {program:#x} version {version} was added twice")]
+    Twice {
+        /// The program.
+        program: u32,
+        /// The version.
+        version: u32,
+    },
+    /// Below us.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+/// Whether a link ended because its process died, rather than in order.
+#[must_use]
+pub fn died(closed: &Closed) -> bool {
+    closed.reason == CloseReason::PeerDied
+}

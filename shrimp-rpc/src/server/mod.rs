@@ -1,0 +1,395 @@
+//! The server's side: a service with a door, its clients' buffers, and threads that serve them.
+
+mod accept;
+mod call;
+mod poll;
+mod slot;
+mod work;
+
+pub use call::{
+    Args, BulkOut, Context, DeferredCall, DeferredReply, Finished, ReplyWriter, ServerCall,
+};
+
+use crate::config::Settings;
+use crate::error::{DispatchError, ServeError, TransportError};
+use crate::layout;
+use crate::process;
+use accept::{Key, Knock};
+use poll::Poll;
+use slot::Slot;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use vmmc::sync::{AtomicBool, Ordering};
+use vmmc::{Event, Export, Grant, Node, Region, Rights, Token, Who};
+
+/// What a program does with calls. Generated from an interface file.
+pub trait Service {
+    /// Number of the program.
+    const PROGRAM: u32;
+    /// Version of the program.
+    const VERSION: u32;
+    /// Name of the program in the interface file.
+    const NAME: &'static str;
+
+    /// Serves one call.
+    ///
+    /// # Errors
+    /// Whatever kept the call from a reply; the client is told.
+    fn dispatch(&self, procedure: u32, call: ServerCall<'_>) -> Result<Finished, DispatchError>;
+}
+
+impl<S: Service + ?Sized> Service for Arc<S> {
+    const PROGRAM: u32 = S::PROGRAM;
+    const VERSION: u32 = S::VERSION;
+    const NAME: &'static str = S::NAME;
+
+    fn dispatch(&self, procedure: u32, call: ServerCall<'_>) -> Result<Finished, DispatchError> {
+        (**self).dispatch(procedure, call)
+    }
+}
+
+type Dispatch = dyn Fn(u32, ServerCall<'_>) -> Result<Finished, DispatchError> + Send + Sync;
+
+/// A service with its numbers.
+pub(crate) struct Program {
+    number: u32,
+    version: u32,
+    dispatch: Box<Dispatch>,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Program({:#x} version {})", self.number, self.version)
+    }
+}
+
+/// A server in the making.
+#[must_use]
+pub struct ServerBuilder {
+    service: String,
+    node: Option<Node>,
+    grants: Vec<Grant>,
+    token: Option<Token>,
+    settings: Settings,
+    programs: Vec<Program>,
+}
+
+impl std::fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerBuilder")
+            .field("service", &self.service)
+            .field("programs", &self.programs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerBuilder {
+    /// Adds a program. Several, and several versions of one, may share a service's name.
+    pub fn program<S: Service + Send + Sync + 'static>(self, service: S) -> Self {
+        self.raw_program(S::PROGRAM, S::VERSION, move |procedure, call| {
+            service.dispatch(procedure, call)
+        })
+    }
+
+    /// Adds a program that is a function.
+    pub fn raw_program(
+        mut self,
+        number: u32,
+        version: u32,
+        dispatch: impl Fn(u32, ServerCall<'_>) -> Result<Finished, DispatchError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.programs.push(Program { number, version, dispatch: Box::new(dispatch) });
+        self
+    }
+
+    /// Uses this node; otherwise one that all of this process shares.
+    pub fn node(mut self, node: &Node) -> Self {
+        self.node = Some(node.clone());
+        self
+    }
+
+    /// Lets `who` bind. May be repeated; without any, processes of the same user may.
+    pub fn allow(mut self, who: Who) -> Self {
+        self.grants.push(Grant { who, rights: Rights::WRITE });
+        self
+    }
+
+    /// Asks clients for a secret, besides.
+    pub fn token(mut self, token: Token) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Longest buffer for a client's calls, in bytes; clients that ask for less get less.
+    pub fn buffer_max(mut self, bytes: usize) -> Self {
+        self.settings.buffer_len = layout::buffer_len(bytes);
+        self
+    }
+
+    /// Longest call and longest reply, in bytes: what one client can make this server allocate.
+    pub fn call_max(mut self, bytes: usize) -> Self {
+        self.settings.call_max = bytes;
+        self
+    }
+
+    /// Most bindings at a time.
+    pub fn bindings_max(mut self, bindings: usize) -> Self {
+        self.settings.bindings_max = bindings;
+        self
+    }
+
+    /// Threads that run handlers. With more than one, a handler that takes long, or waits, keeps no
+    /// other client waiting.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.settings.workers = workers.max(1);
+        self
+    }
+
+    /// Opens the door and starts serving, in threads of its own.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn start(self) -> Result<Server, ServeError> {
+        if self.programs.is_empty() {
+            return Err(ServeError::NoProgram);
+        }
+        for (i, one) in self.programs.iter().enumerate() {
+            let same =
+                |other: &&Program| (other.number, other.version) == (one.number, one.version);
+            if self.programs.iter().skip(i + 1).any(|other| same(&other)) {
+                return Err(ServeError::Twice { program: one.number, version: one.version });
+            }
+        }
+        let node = match self.node {
+            Some(node) => node,
+            None => process::shared_node()?,
+        };
+        process::name_counters(&node);
+        let shared = Arc::new(Shared {
+            node,
+            programs: self.programs.into_iter().map(Arc::new).collect(),
+            settings: self.settings,
+            stop: AtomicBool::new(false),
+            tasks: Tasks::default(),
+            slots: Mutex::default(),
+            fresh: Mutex::default(),
+            changed: AtomicBool::new(false),
+            poll: Mutex::default(),
+            staff: work::Staff::new(),
+        });
+        let door = open_door(&shared, &self.service, &self.grants, self.token)
+            .map_err(|source| ServeError::Door { service: self.service.clone(), source })?;
+        let mut server = Server { shared, door: Some(door), threads: Vec::new() };
+        server.start_threads()?;
+        Ok(server)
+    }
+}
+
+fn open_door(
+    shared: &Arc<Shared>,
+    service: &str,
+    grants: &[Grant],
+    token: Option<Token>,
+) -> Result<Export, TransportError> {
+    let weak = Arc::downgrade(shared);
+    // Its bytes mean nothing; see the module comment of `accept`.
+    let mut door = shared.node.export(Region::new(64)?).name(layout::door_name(service)).handler(
+        move |notification| {
+            let (Some(shared), Event::Message { last_word, .. }) =
+                (weak.upgrade(), notification.event)
+            else {
+                return;
+            };
+            if let Ok(number) = u32::try_from(last_word) {
+                shared.tasks.push_knock(Knock { peer: notification.from, number });
+            }
+        },
+    );
+    if grants.is_empty() {
+        door = door.grant(Who::SameUser, Rights::WRITE);
+    }
+    for grant in grants {
+        door = door.grant(grant.who, grant.rights);
+    }
+    if let Some(token) = token {
+        door = door.token(token);
+    }
+    Ok(door.open()?)
+}
+
+/// What the threads of a server share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    node: Node,
+    programs: Vec<Arc<Program>>,
+    settings: Settings,
+    stop: AtomicBool,
+    tasks: Tasks,
+    slots: Mutex<HashMap<Key, Arc<Slot>>>,
+    /// Slots that the poller does not know yet.
+    fresh: Mutex<Vec<Arc<Slot>>>,
+    /// There are fresh slots, or ended ones.
+    changed: AtomicBool,
+    /// Held by the thread that polls, while it polls.
+    poll: Mutex<Poll>,
+    staff: work::Staff,
+}
+
+impl Shared {
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<Key, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add_fresh(&self, slot: Arc<Slot>) {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        self.note_change();
+    }
+
+    fn note_change(&self) {
+        self.changed.store(true, Ordering::Release);
+        self.node.wake_waiters();
+    }
+}
+
+/// Work for the acceptor.
+#[derive(Debug, Default)]
+struct Tasks {
+    queue: Mutex<VecDeque<Task>>,
+    more: Condvar,
+}
+
+#[derive(Debug)]
+enum Task {
+    Admit(Knock),
+    Forget(Key),
+    /// The last holder of a buffer withdraws it, which blocks.
+    Drop(Arc<Slot>),
+    Stop,
+}
+
+impl Tasks {
+    fn push(&self, task: Task) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(task);
+        self.more.notify_one();
+    }
+
+    fn push_knock(&self, knock: Knock) {
+        self.push(Task::Admit(knock));
+    }
+
+    fn push_end(&self, key: Key) {
+        self.push(Task::Forget(key));
+    }
+
+    fn next(&self) -> Task {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(task) = queue.pop_front() {
+                return task;
+            }
+            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn accept_tasks(shared: &Arc<Shared>) {
+    loop {
+        match shared.tasks.next() {
+            // What fails here concerns one client, which waits in vain.
+            Task::Admit(knock) => drop(accept::admit(shared, knock)),
+            Task::Forget(key) => accept::forget(shared, key),
+            Task::Drop(slot) => drop(slot),
+            Task::Stop => return,
+        }
+    }
+}
+
+/// A service that runs. Dropping it ends it: calls that are being served are finished, later ones
+/// find it gone.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    door: Option<Export>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts making a server, with the settings of the environment ([`crate::config::TABLE`]).
+    pub fn builder(service: &str) -> ServerBuilder {
+        ServerBuilder {
+            service: service.to_owned(),
+            node: None,
+            grants: Vec::new(),
+            token: None,
+            settings: Settings::from_env(),
+            programs: Vec::new(),
+        }
+    }
+
+    fn start_threads(&mut self) -> Result<(), ServeError> {
+        let thread = |error: std::io::Error| TransportError::Thread(error.kind());
+        let shared = self.shared.clone();
+        let acceptor = std::thread::Builder::new().name("rpc-accept".into());
+        let acceptor = acceptor.spawn(move || accept_tasks(&shared)).map_err(thread)?;
+        self.threads.push(acceptor);
+        for number in 0..self.shared.settings.workers {
+            let shared = self.shared.clone();
+            let worker = std::thread::Builder::new().name(format!("rpc-worker-{number}"));
+            let worker = worker.spawn(move || work::worker(&shared)).map_err(thread)?;
+            self.threads.push(worker);
+        }
+        Ok(())
+    }
+
+    /// The node it works through.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.shared.node
+    }
+
+    /// Bindings now.
+    #[must_use]
+    pub fn bindings(&self) -> usize {
+        self.shared.slots().len()
+    }
+
+    /// Serves until the process ends: for a program that does nothing else.
+    pub fn run(mut self) {
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+
+    /// Ends the service; see [`Server`].
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.door.take());
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.node.wake_waiters();
+        self.shared.staff.wake_all();
+        self.shared.tasks.push(Task::Stop);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        let slots: Vec<_> = self.shared.slots().drain().map(|(_, slot)| slot).collect();
+        for slot in &slots {
+            slot.end();
+        }
+        *self.shared.poll.lock().unwrap_or_else(PoisonError::into_inner) = Poll::default();
+        self.shared.fresh.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        drop(slots);
+    }
+}

@@ -1,0 +1,101 @@
+//! Finding the next call among many clients.
+//!
+//! Clients that called lately are **hot**: their flags are looked at in every turn. All others are **cold**: one of
+//! them is looked at per turn, and all of them in the look that precedes a sleep. A cold client
+//! that calls becomes hot, in the place of the hot one that has been quiet longest. So a busy
+//! server pays one load per turn for a thousand idle clients, an idle one finds a
+//! cold client's call within a few microseconds per hundred clients, and a sleeping one is woken by the
+//! doorbell and looks at all.
+
+use super::slot::Slot;
+use crate::config::HOT;
+use crate::process::count;
+use std::sync::Arc;
+use vmmc::{Look, Node};
+
+/// A slot that is looked at in every turn.
+#[derive(Debug)]
+struct Hot {
+    slot: Arc<Slot>,
+    /// Value of `Poll::found` when it called last.
+    last: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Poll {
+    hot: Vec<Hot>,
+    cold: Vec<Arc<Slot>>,
+    /// Where the next turn begins among the hot ones.
+    next_hot: usize,
+    /// Which cold one is next.
+    next_cold: usize,
+    /// Calls found so far.
+    found: u64,
+}
+
+impl Poll {
+    pub(super) fn add(&mut self, slot: Arc<Slot>) {
+        if self.hot.len() < HOT {
+            self.hot.push(Hot { slot, last: self.found });
+        } else {
+            self.cold.push(slot);
+        }
+    }
+
+    /// Forgets those that have ended, and returns them: their end may block.
+    pub(super) fn take_ended(&mut self) -> Vec<Arc<Slot>> {
+        let mut ended: Vec<_> = self.cold.extract_if(.., |slot| !slot.is_open()).collect();
+        ended.extend(self.hot.extract_if(.., |hot| !hot.slot.is_open()).map(|hot| hot.slot));
+        ended
+    }
+
+    /// The next message and whose it is.
+    #[inline]
+    pub(super) fn look(&mut self, look: Look, node: &Node) -> Option<(Arc<Slot>, u64)> {
+        let hot_ones = self.hot.len();
+        for turn in 0..hot_ones {
+            let at = self.next_hot + turn;
+            let at = if at < hot_ones { at } else { at - hot_ones };
+            let Some(hot) = self.hot.get_mut(at) else { break };
+            if let Some(word) = hot.slot.look() {
+                self.found += 1;
+                hot.last = self.found;
+                self.next_hot = if at + 1 < hot_ones { at + 1 } else { 0 };
+                node.counters().add(count::HOT, 1);
+                return Some((hot.slot.clone(), word));
+            }
+        }
+        self.look_at_cold(look, node)
+    }
+
+    #[inline]
+    fn look_at_cold(&mut self, look: Look, node: &Node) -> Option<(Arc<Slot>, u64)> {
+        if self.cold.is_empty() {
+            return None;
+        }
+        let turns = if look == Look::Complete { self.cold.len() } else { 1 };
+        for _ in 0..turns {
+            self.next_cold =
+                if self.next_cold + 1 < self.cold.len() { self.next_cold + 1 } else { 0 };
+            let Some(slot) = self.cold.get(self.next_cold) else { break };
+            if let Some(word) = slot.look() {
+                let slot = slot.clone();
+                node.counters().add(count::COLD, 1);
+                self.warm(self.next_cold);
+                return Some((slot, word));
+            }
+        }
+        None
+    }
+
+    /// Makes a cold slot hot, in the place of the quietest.
+    fn warm(&mut self, cold: usize) {
+        self.found += 1;
+        let quietest = self.hot.iter_mut().min_by_key(|hot| hot.last);
+        if let (Some(hot), Some(slot)) = (quietest, self.cold.get_mut(cold)) {
+            std::mem::swap(&mut hot.slot, slot);
+            hot.last = self.found;
+        }
+    }
+}

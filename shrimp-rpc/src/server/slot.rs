@@ -1,0 +1,333 @@
+//! One pair of buffers, as the server has it.
+//!
+//! A slot is **idle** until the flag of the turn that is due is found, **busy** until that turn's reply is
+//! sent, by whichever thread, and **ended** when the client has gone. Only the thread that polls makes it
+//! busy; it is made idle just before the reply's flag is stored, because from then on the
+//! client may call again.
+
+use super::Program;
+use crate::config::Settings;
+use crate::error::{ReplyError, TransportError};
+use crate::layout::{self, FlagWord, Kind, Status, Turn};
+use crate::memory::{Memory, copy};
+use crate::process::count;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vmmc::mem::View;
+use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::word::Word as _;
+use vmmc::{Binding as Bound, Export, Node, PeerInfo};
+
+const IDLE: u32 = 0;
+const BUSY: u32 = 1;
+const ENDED: u32 = 2;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    node: Node,
+    /// Our buffer.
+    calls: Export,
+    /// The client's.
+    replies: Bound,
+    pub(crate) peer: PeerInfo,
+    pub(crate) program: Arc<Program>,
+    /// Turn of the call that is due, or is being served.
+    turn: AtomicU32,
+    state: AtomicU32,
+    /// Of a call or reply in pieces.
+    pieces: Mutex<Pieces>,
+    pub(crate) call_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Pieces {
+    /// A call that is not complete.
+    call: Option<Partial>,
+    /// A reply that is not all sent.
+    reply: Option<Rest>,
+}
+
+/// A call that is not complete.
+#[derive(Debug)]
+struct Partial {
+    memory: Memory,
+    filled: usize,
+    procedure: u32,
+    one_way: bool,
+}
+
+/// A reply that is not all sent.
+#[derive(Debug)]
+struct Rest {
+    memory: Memory,
+    sent: usize,
+}
+
+/// A call that is complete.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) turn: Turn,
+    pub(crate) procedure: u32,
+    pub(crate) one_way: bool,
+    pub(crate) message: Message,
+}
+
+/// Where the arguments are.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// In our buffer: where they begin.
+    Buffer(usize),
+    /// Put together from pieces.
+    Memory(Memory),
+}
+
+/// What a message of the client's comes to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// A call to serve.
+    Call(Ready),
+    /// Something that was dealt with.
+    Done,
+    /// The client broke the protocol.
+    Faulty,
+}
+
+impl Slot {
+    pub(crate) fn new(
+        node: &Node,
+        calls: Export,
+        replies: Bound,
+        peer: PeerInfo,
+        program: Arc<Program>,
+        settings: &Settings,
+    ) -> Slot {
+        Slot {
+            node: node.clone(),
+            calls,
+            replies,
+            peer,
+            program,
+            turn: AtomicU32::new(Turn::NONE.next().number()),
+            state: AtomicU32::new(IDLE),
+            pieces: Mutex::default(),
+            call_max: settings.call_max,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn calls(&self) -> View<'_> {
+        self.calls.view()
+    }
+
+    #[inline]
+    pub(crate) fn replies(&self) -> View<'_> {
+        self.replies.view()
+    }
+
+    pub(super) fn reply_buffer(&self) -> &Bound {
+        &self.replies
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Longest reply that fits.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        layout::room(self.replies.len())
+    }
+
+    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A word of our head, which the client writes.
+    pub(crate) fn head32(&self, at: usize) -> u32 {
+        self.calls.view().word32(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// A word of our head, which the client writes.
+    pub(crate) fn head64(&self, at: usize) -> u64 {
+        self.calls.view().word64(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// The flag of the turn that is due, if it is there and the slot is idle.
+    #[inline]
+    pub(crate) fn look(&self) -> Option<u64> {
+        let view = self.calls.view();
+        let word = view.word64(layout::flag_at(view.len())).ok()?;
+        // PAIRS(message): with the release in Lane::send, by Flag::signal.
+        let word = word.load(Ordering::Acquire);
+        // PAIRS(slot): with the release in `hand_back`: the turn is that of the idle slot.
+        (self.state.load(Ordering::Acquire) == IDLE
+            && FlagWord::turn_of(word).number() == self.turn.load(Ordering::Relaxed))
+        .then_some(word)
+    }
+
+    /// Takes the message that [`Slot::look`] found.
+    #[inline]
+    pub(crate) fn accept(&self, word: u64) -> Step {
+        // An ended slot stays so.
+        if self.state.compare_exchange(IDLE, BUSY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return Step::Done;
+        }
+        let Some(flag) = FlagWord::unpack(word) else { return Step::Faulty };
+        let end = layout::flag_at(self.calls.len());
+        let Some(start) = end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN)
+        else {
+            return Step::Faulty;
+        };
+        match flag.kind {
+            Kind::Whole | Kind::OneWay => {
+                let procedure = self.procedure(flag.code);
+                let (turn, one_way) = (flag.turn, flag.kind == Kind::OneWay);
+                Step::Call(Ready { turn, procedure, one_way, message: Message::Buffer(start) })
+            }
+            kind => self.accept_piece(flag, kind, start),
+        }
+    }
+
+    #[inline]
+    fn procedure(&self, code: u16) -> u32 {
+        match code {
+            layout::WIDE => self.head32(layout::CALL_PROCEDURE),
+            code => u32::from(code),
+        }
+    }
+
+    #[cold]
+    fn accept_piece(&self, flag: FlagWord, kind: Kind, start: usize) -> Step {
+        if kind == Kind::More {
+            return self.send_next(flag.turn);
+        }
+        let mut pieces = self.pieces();
+        if kind != Kind::Next {
+            pieces.reply = None;
+            let total = usize::try_from(self.head64(layout::CALL_TOTAL)).unwrap_or(usize::MAX);
+            if total > self.call_max {
+                drop(pieces);
+                let _ = self.send(flag.turn, Kind::Whole, Status::TooLong, 0);
+                return Step::Done;
+            }
+            pieces.call = Some(Partial {
+                memory: Memory::new(total),
+                filled: 0,
+                procedure: self.procedure(flag.code),
+                one_way: kind == Kind::FirstOneWay,
+            });
+        }
+        let Some(mut partial) = pieces.call.take() else { return Step::Faulty };
+        let len = flag.len_bytes();
+        let to = partial.memory.view().slice(partial.filled, len);
+        let (Ok(from), Ok(to)) = (self.calls.view().slice(start, len), to) else {
+            return Step::Faulty;
+        };
+        if len == 0 || copy(from, to).is_err() {
+            return Step::Faulty;
+        }
+        self.node.counters().add(count::COPIED_BYTES, len as u64);
+        partial.filled += len;
+        if partial.filled == partial.memory.view().len() {
+            let Partial { memory, procedure, one_way, .. } = partial;
+            let message = Message::Memory(memory);
+            return Step::Call(Ready { turn: flag.turn, procedure, one_way, message });
+        }
+        pieces.call = Some(partial);
+        drop(pieces);
+        let _ = self.send(flag.turn, Kind::More, Status::Ok, 0);
+        Step::Done
+    }
+
+    /// Sends the message of `len` bytes that lies before the flag of the client's buffer. The slot is
+    /// idle then.
+    ///
+    /// # Errors
+    /// [`ReplyError::Answered`] when that turn is over.
+    #[inline]
+    pub(crate) fn send(
+        &self,
+        turn: Turn,
+        kind: Kind,
+        status: Status,
+        len: usize,
+    ) -> Result<(), ReplyError> {
+        let units = (len / layout::UNIT) as u32; // at most the room of a buffer
+        let word = FlagWord { turn, kind, code: status as u16, units }.pack();
+        let flag = match self.replies.flag64(layout::flag_at(self.replies.len())) {
+            Ok(flag) => flag,
+            Err(error) => return Err(TransportError::from(error).into()),
+        };
+        if !self.hand_back(turn) {
+            return Err(ReplyError::Answered);
+        }
+        self.node.counters().add(count::PACKETS, 1);
+        Ok(flag.signal(word)?)
+    }
+
+    /// Makes the slot idle and the next turn due; false when the turn was over already.
+    #[inline]
+    fn hand_back(&self, turn: Turn) -> bool {
+        if self.turn.load(Ordering::Relaxed) != turn.number() {
+            return false;
+        }
+        self.turn.store(turn.next().number(), Ordering::Relaxed);
+        // PAIRS(slot): with the acquire in `look`. An ended slot stays so.
+        let idle = self.state.compare_exchange(BUSY, IDLE, Ordering::Release, Ordering::Relaxed);
+        idle.is_ok() || idle == Err(ENDED)
+    }
+
+    /// Whether the call of that turn was not answered yet.
+    pub(crate) fn is_unanswered(&self, turn: Turn) -> bool {
+        self.turn.load(Ordering::Relaxed) == turn.number()
+    }
+
+    /// Begins to send a reply that does not fit: `memory` is all of it.
+    #[cold]
+    pub(crate) fn send_long(
+        &self,
+        turn: Turn,
+        memory: Memory,
+        inout: (usize, usize),
+    ) -> Result<(), ReplyError> {
+        let total = memory.view().len();
+        for (at, value) in [
+            (layout::REPLY_TOTAL, total),
+            (layout::REPLY_INOUT_AT, inout.0),
+            (layout::REPLY_INOUT_LEN, inout.1),
+        ] {
+            self.replies.view().word64(at)?.store(value as u64, Ordering::Relaxed);
+        }
+        self.send_piece(turn, Kind::First, Rest { memory, sent: 0 })
+    }
+
+    fn send_piece(&self, turn: Turn, kind: Kind, mut rest: Rest) -> Result<(), ReplyError> {
+        let total = rest.memory.view().len();
+        let len = (total - rest.sent).min(self.room());
+        let at = layout::flag_at(self.replies.len()) - len;
+        copy(rest.memory.view().slice(rest.sent, len)?, self.replies.view().slice(at, len)?)?;
+        rest.sent += len;
+        let counters = self.node.counters();
+        counters.add(count::COPIED_BYTES, len as u64);
+        counters.add(count::PACKET_BYTES, (len + layout::FLAG_LEN) as u64);
+        self.pieces().reply = (rest.sent < total).then_some(rest);
+        self.send(turn, kind, Status::Ok, len)
+    }
+
+    fn send_next(&self, turn: Turn) -> Step {
+        let Some(rest) = self.pieces().reply.take() else { return Step::Faulty };
+        match self.send_piece(turn, Kind::Next, rest) {
+            Ok(()) | Err(_) => Step::Done, // a client that has gone is noticed elsewhere
+        }
+    }
+
+    /// Whether the client is still there.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != ENDED
+    }
+
+    /// No more calls from here.
+    pub(crate) fn end(&self) {
+        self.state.store(ENDED, Ordering::Relaxed);
+    }
+}

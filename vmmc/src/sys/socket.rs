@@ -1,0 +1,42 @@
+//! Socket options that rustix does not know.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+fn option<const N: usize>(socket: impl AsFd, level: i32, name: i32) -> Option<([u8; N], usize)> {
+    let mut value = [0u8; N];
+    let mut len = N as libc::socklen_t;
+    // SAFETY: `value` is `len` bytes that the kernel fills.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    (rc == 0).then_some((value, len as usize))
+}
+
+/// State of a TCP socket, the first byte of `TCP_INFO`; 1 when established. `None` when it is none.
+#[must_use]
+pub fn tcp_state(socket: impl AsFd) -> Option<u8> {
+    let (value, len) = option::<1>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    (len == 1).then_some(value[0])
+}
+
+/// `TCP_INFO` of a socket, cut to `N` bytes. `None` when it is no TCP socket, or when the kernel
+/// knows less.
+#[must_use]
+pub fn tcp_info<const N: usize>(socket: impl AsFd) -> Option<[u8; N]> {
+    let (value, len) = option::<N>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    (len == N).then_some(value)
+}
+
+/// Number of the network namespace that a socket is in (`SO_NETNS_COOKIE`, Linux 5.14).
+#[must_use]
+pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {
+    const SO_NETNS_COOKIE: i32 = 71;
+    let (value, len) = option::<8>(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)?;
+    (len == 8).then(|| u64::from_ne_bytes(value))
+}
