@@ -17,6 +17,8 @@
 
 pub mod engine;
 pub mod error;
+#[cfg(feature = "abi")]
+pub mod ffi;
 pub mod job;
 
 pub use engine::Engine;
