@@ -167,13 +167,14 @@ impl Engine {
         let mut combine = |x: *mut c_void, work: *mut c_void| {
             let (x, work) = (x.cast::<T>(), work.cast::<T>());
             for i in 0..n {
+                let (x, work) = (x.wrapping_add(i), work.wrapping_add(i));
                 // SAFETY: i < n elements, by the caller's word; any alignment.
-                let a = unsafe { x.add(i).read_unaligned() };
+                let a = unsafe { x.read_unaligned() };
                 // SAFETY: as above.
-                let b = unsafe { work.add(i).read_unaligned() };
+                let b = unsafe { work.read_unaligned() };
                 match T::combine(op, a, b) {
                     // SAFETY: as above.
-                    Some(value) => unsafe { x.add(i).write_unaligned(value) },
+                    Some(value) => unsafe { x.write_unaligned(value) },
                     None => bad = true,
                 }
             }

@@ -43,10 +43,10 @@ impl Engine {
         let mut state = inner.state.lock();
         let before = inner.changes();
         let op = state.ops.find(mid)?;
-        if !state.ops.is_done(op) {
-            if let Err(error) = state.progress(inner) {
-                inner.fail(error);
-            }
+        if !state.ops.is_done(op)
+            && let Err(error) = state.progress(inner)
+        {
+            inner.fail(error);
         }
         let result = state.ops.is_done(op).then(|| finish(&mut state, op)).transpose();
         inner.wake_others(state, before);
@@ -54,6 +54,21 @@ impl Engine {
             Ok(None) => inner.check().map(|()| None),
             result => result,
         }
+    }
+
+    /// Whether the operation is complete. Leaves the id as it is. Also true when the job has ended:
+    /// there is nothing to wait for.
+    #[must_use]
+    pub fn is_done(&self, mid: Mid) -> bool {
+        let inner = &*self.inner;
+        let mut state = inner.state.lock();
+        let before = inner.changes();
+        if let Err(error) = state.progress(inner) {
+            inner.fail(error);
+        }
+        let done = state.ops.find(mid).is_ok_and(|op| state.ops.is_done(op));
+        inner.wake_others(state, before);
+        done || inner.check().is_err()
     }
 
     /// The program will not ask again: the id frees itself on completion.

@@ -764,10 +764,8 @@ impl State {
         channel: u32,
         select: Select,
     ) -> Result<(), NxError> {
-        if !self.unexpected.is_empty() {
-            if let Some(index) = self.find(e, channel, select) {
-                return self.take(e, op, index);
-            }
+        if let Some(index) = self.find(e, channel, select) {
+            return self.take(e, op, index);
         }
         self.posted.push(Posted { op, channel, select });
         if matches!(self.ops.get(op).owner, Owner::Handler(_)) {

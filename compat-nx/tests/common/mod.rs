@@ -149,8 +149,11 @@ impl Drop for Ranks {
     }
 }
 
+/// What a rank does: gets its engine and the test's argument.
+pub type Part = fn(&Engine, &str);
+
 /// The part that this process plays, if it was started as a rank: what the test named `rank` does.
-pub fn play(parts: &[(&str, fn(&Engine, &str))]) {
+pub fn play(parts: &[(&str, Part)]) {
     let Ok(part) = std::env::var(PART) else { return };
     let arg = std::env::var(ARG).unwrap_or_default();
     let job = Job::from_env().expect("environment").expect("a rank's environment");
