@@ -1,6 +1,6 @@
 //! What came back.
 
-use super::Taken;
+use super::{Mode, Taken, at_once};
 use crate::bulk::{self, Element};
 use crate::error::{CallError, Fault};
 use crate::layout::{self, FlagWord, Kind, Status};
@@ -42,10 +42,21 @@ struct Collected {
 impl<'b> Reply<'b> {
     #[inline]
     pub(super) fn new(
+        taken: Taken<'b>,
+        procedure: u32,
+        word: u64,
+        request: Option<usize>,
+    ) -> Result<Reply<'b>, CallError> {
+        at_once(Reply::make(taken, procedure, word, request, Mode::Block))
+    }
+
+    #[inline]
+    pub(super) async fn make(
         mut taken: Taken<'b>,
         procedure: u32,
         word: u64,
         request: Option<usize>,
+        mode: Mode,
     ) -> Result<Reply<'b>, CallError> {
         let flag = take_flag(&mut taken, word)?;
         if flag.code != Status::Ok as u16 {
@@ -55,7 +66,7 @@ impl<'b> Reply<'b> {
             Kind::Whole => {
                 Image::Buffer(layout::flag_at(taken.lane().replies().len()) - flag.len_bytes())
             }
-            Kind::First => collect(&mut taken, flag)?,
+            Kind::First => collect(&mut taken, flag, mode).await?,
             _ => return Err(protocol(&mut taken, "a reply of an impossible kind")),
         };
         Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
@@ -205,7 +216,7 @@ fn protocol(taken: &mut Taken<'_>, what: &'static str) -> CallError {
 
 /// Puts a reply together that comes in pieces.
 #[cold]
-fn collect(taken: &mut Taken<'_>, first: FlagWord) -> Result<Image, CallError> {
+async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<Image, CallError> {
     let (node, max) = (taken.binding().node(), taken.binding().call_max());
     let timeout = taken.binding().timeout();
     let word = |at| usize::try_from(taken.lane().head64(at)).unwrap_or(usize::MAX);
@@ -234,7 +245,7 @@ fn collect(taken: &mut Taken<'_>, first: FlagWord) -> Result<Image, CallError> {
             return Ok(Image::Memory(Box::new(Collected { memory, inout_at, inout_len })));
         }
         taken.lane_mut().send(node, Kind::More, 0, 0)?;
-        let word = taken.lane_mut().wait(node, timeout)?;
+        let word = taken.await_reply(timeout, mode).await?;
         flag = take_flag(taken, word)?;
         if flag.kind != Kind::Next || flag.code != Status::Ok as u16 {
             return Err(protocol(taken, "something else than the next piece"));
