@@ -26,9 +26,11 @@ static ROW: [Row; ROWS] = [const {
 /// Notes a window; `None` when the table is full: the window must not be made then.
 pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<usize> {
     static ONCE: Once = Once::new();
-    // SAFETY: `child` is a function for the life of the program (the library is not unloaded) and
-    // does not unwind.
-    ONCE.call_once(|| drop(unsafe { libc::pthread_atfork(None, None, Some(child)) }));
+    ONCE.call_once(|| {
+        // SAFETY: `child` is a function for the life of the program (the library is not unloaded)
+        // and does not unwind.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    });
     let index = ROW.iter().position(|row| {
         row.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;
