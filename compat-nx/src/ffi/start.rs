@@ -108,7 +108,8 @@ impl Arguments {
             return Ok(Switches::default());
         }
         // SAFETY: argv has `count` strings.
-        let words: Vec<*mut c_char> = (0..count).map(|at| unsafe { *self.argv.add(at) }).collect();
+        let words: Vec<*mut c_char> =
+            (0..count).map(|at| unsafe { *self.argv.wrapping_add(at) }).collect();
         if words.iter().any(|word| word.is_null()) {
             return Ok(Switches::default());
         }
@@ -120,10 +121,10 @@ impl Arguments {
         if kept.len() < count {
             for (place, &index) in kept.iter().enumerate() {
                 // SAFETY: no more are left than there were.
-                unsafe { *self.argv.add(place) = words[index] };
+                unsafe { *self.argv.wrapping_add(place) = words[index] };
             }
             // SAFETY: argv has a place for the null after its last string.
-            unsafe { *self.argv.add(kept.len()) = std::ptr::null_mut() };
+            unsafe { *self.argv.wrapping_add(kept.len()) = std::ptr::null_mut() };
             if !self.count.is_null() {
                 // SAFETY: the caller's count.
                 unsafe { *self.count = kept.len() as c_int };
@@ -213,9 +214,10 @@ pub(super) fn be_node(job: Job, control: Option<Fd>) -> Result<(), Failure> {
 
 fn join_mpi(way: &pmi::Way, ptype: Option<i32>) -> Result<(), Failure> {
     let inherited = match way {
-        // SAFETY: the launcher gave us this descriptor, and nobody else in this process uses it.
         pmi::Way::Fd { fd, .. } => {
-            Some(unsafe { Fd::from(std::os::fd::OwnedFd::from_raw_fd(*fd)) })
+            // SAFETY: the launcher gave us this descriptor, and nobody else here uses it.
+            let own = unsafe { std::os::fd::OwnedFd::from_raw_fd(*fd) };
+            Some(Fd::from(own))
         }
         pmi::Way::Port { .. } => None,
     };
