@@ -138,6 +138,7 @@ fn refuse(slot: &Slot, turn: Turn, error: &DispatchError) {
         DispatchError::BadArguments(error) => {
             (Status::BadArguments, Fault::with_text(0, error.to_string()))
         }
+        DispatchError::Refused(text) => (Status::BadArguments, Fault::with_text(0, text.clone())),
         DispatchError::BadResults(error) => {
             (Status::BadResults, Fault::with_text(0, error.to_string()))
         }
