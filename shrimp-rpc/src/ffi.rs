@@ -706,6 +706,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one proof for all
     fn null_pointers_are_refused_and_not_followed() {
         let null: *mut c_void = std::ptr::null_mut();
         let invalid = Code::Invalid as c_int;
