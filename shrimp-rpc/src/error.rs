@@ -152,6 +152,9 @@ pub enum TransportError {
     /// Not sent.
     #[error(transparent)]
     Send(#[from] SendError),
+    /// No notification was sent.
+    #[error(transparent)]
+    Notify(#[from] vmmc::error::SendNotifyError),
     /// Waiting failed.
     #[error(transparent)]
     Wait(#[from] WaitError),
