@@ -74,7 +74,8 @@ static inline int shrimp_put_raw(shrimp_writer *w, const void *from, size_t len,
         return SHRIMP_CODEC_OK;
     if (len > w->left || padding > w->left - len)
         return SHRIMP_CODEC_SHORT;
-    memcpy((void *)w->at, bytes, len);
+    if (len > 0)
+        memcpy((void *)w->at, bytes, len);
     w->at += len;
     for (size_t i = 0; i < padding; i++)
         *w->at++ = 0;

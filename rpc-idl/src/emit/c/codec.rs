@@ -48,7 +48,9 @@ impl Emitter<'_> {
             }
             match &def.kind {
                 TypeKind::Enum(values) => match verb {
-                    Verb::Put => self.out.line("return shrimp_rc = shrimp_put_u32(w, (uint32_t)*v);"),
+                    Verb::Put => {
+                        self.out.line("return shrimp_rc = shrimp_put_u32(w, (uint32_t)*v);")
+                    }
                     Verb::Get => {
                         self.out.line("uint32_t bits = 0;");
                         self.step("shrimp_get_u32(r, &bits)");
@@ -271,8 +273,9 @@ impl Emitter<'_> {
                         self.step("shrimp_get_bool(r, &there)");
                         self.out.line("if (there) {");
                         self.step("shrimp_enter(r)");
-                        self.out
-                            .line(format!("{one} = shrimp_alloc(r, 1, sizeof *{one}, &shrimp_rc);"));
+                        self.out.line(format!(
+                            "{one} = shrimp_alloc(r, 1, sizeof *{one}, &shrimp_rc);"
+                        ));
                         self.out.line("if (shrimp_rc != 0)");
                         self.out.line("    return shrimp_rc;");
                     }

@@ -7,12 +7,64 @@ use crate::model::{Bulk, Element, Parameter, Procedure, Program, Type, TypeKind,
 
 /// Names that generated functions use, and words that C has for itself.
 const TAKEN: [&str; 58] = [
-    "binding", "shrimp_rc", "w", "r", "at", "len", "reply", "size", "call", "user", "ops", "start",
-    "begin", "result", "out", "end", "i0", "i1", "auto", "break", "case", "char", "const",
-    "continue", "default", "do", "double", "else", "enum", "extern", "float", "for", "goto", "if",
-    "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
-    "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
-    "class", "new", "this", "private", "delete", "template",
+    "binding",
+    "shrimp_rc",
+    "w",
+    "r",
+    "at",
+    "len",
+    "reply",
+    "size",
+    "call",
+    "user",
+    "ops",
+    "start",
+    "begin",
+    "result",
+    "out",
+    "end",
+    "i0",
+    "i1",
+    "auto",
+    "break",
+    "case",
+    "char",
+    "const",
+    "continue",
+    "default",
+    "do",
+    "double",
+    "else",
+    "enum",
+    "extern",
+    "float",
+    "for",
+    "goto",
+    "if",
+    "inline",
+    "int",
+    "long",
+    "register",
+    "restrict",
+    "return",
+    "short",
+    "signed",
+    "sizeof",
+    "static",
+    "struct",
+    "switch",
+    "typedef",
+    "union",
+    "unsigned",
+    "void",
+    "volatile",
+    "while",
+    "class",
+    "new",
+    "this",
+    "private",
+    "delete",
+    "template",
 ];
 
 struct Param<'m> {
@@ -514,8 +566,10 @@ impl Emitter<'_> {
         self.out.line("switch (procedure) {");
         for procedure in &version.procedures {
             self.out.line(format!("case {}:", procedure.name));
-            self.out
-                .line(format!("    shrimp_rc = {}_serve(ops, call);", function(procedure, version)));
+            self.out.line(format!(
+                "    shrimp_rc = {}_serve(ops, call);",
+                function(procedure, version)
+            ));
             self.out.line("    break;");
         }
         if !version.procedures.iter().any(|p| p.number == 0) {
