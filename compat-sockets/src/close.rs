@@ -5,30 +5,52 @@ use crate::counters::{self, Counter};
 use crate::fd_table::{self, Link, Sock};
 use crate::side::{rx, tx};
 use crate::stream::{SHUT_READ, demote, drain};
-use crate::{raw, stream};
+use crate::{parked, raw, stream};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
 
-/// Before the program's descriptor `fd` is closed.
-pub(crate) fn before(fd: i32) {
-    let Some(sock) = fd_table::sock(fd) else { return };
-    if !fd_table::is_last(sock) {
-        return;
+/// Before the program's descriptor `fd` is closed, or comes to mean something else: nothing is known
+/// of the number from now on.
+pub(crate) fn retire(fd: i32) {
+    let link = match fd_table::sock(fd) {
+        Some(sock) if fd_table::is_last(sock) => sock.enter(fd),
+        _ => None,
+    };
+    let Some(link) = link else { return fd_table::forget(fd) };
+    // Whoever wakes up meanwhile takes one of these before it uses a number.
+    let locked = [&link.side.rx_lock, &link.side.tx_lock].map(|lock| (lock, lock.lock().is_ok()));
+    fd_table::forget(fd);
+    // PAIRS(parked): with the look at the table in `parked::Parked::new`.
+    if !parked::keep_for_sleepers(&link, fd) && locked.iter().all(|(_, taken)| *taken) {
+        finish_locked(&link, fd);
     }
-    if let Some(link) = sock.enter(fd) {
-        finish(&link, fd);
-        link.leave();
+    for (lock, taken) in locked {
+        if taken {
+            lock.unlock();
+        }
     }
+    link.leave();
 }
 
 /// The last descriptor of this process goes.
 fn finish(link: &Link, fd: i32) {
+    if link.side.rx_lock.lock().is_ok() {
+        finish_locked(link, fd);
+        link.side.rx_lock.unlock();
+    }
+}
+
+/// The descriptor that was kept for sleepers is no longer needed: the socket is closed now.
+pub(crate) fn finish_kept(link: &Link, fd: i32) {
+    finish(link, fd);
+    raw::close(fd);
+}
+
+/// Under the rx lock.
+fn finish_locked(link: &Link, fd: i32) {
     let side = link.side;
     let last = side.sharers.load(Ordering::Acquire) == 1;
-    if side.rx_lock.lock().is_err() {
-        return;
-    }
     if last {
         // No doorbell from now on: an unread one would turn our FIN into an RST.
         bell::disarm(&link.mine().armed_data());
@@ -55,7 +77,6 @@ fn finish(link: &Link, fd: i32) {
             drain(link, fd);
         }
     }
-    side.rx_lock.unlock();
     if last {
         link.mine().closed().store(1, Ordering::SeqCst);
         let wait = link.rx().space_wait();

@@ -184,6 +184,10 @@ pub(crate) struct Sock {
     pub(crate) shadow: AtomicU32,
     /// A poll has met an end or an error: the kernel has a say in every poll from now on.
     pub(crate) ended: AtomicU32,
+    /// Threads that may be asleep in a call on it.
+    pub(crate) parked: AtomicU32,
+    /// Number plus one under which it is kept for them after its close ([`crate::parked`]).
+    pub(crate) kept: AtomicU32,
     /// The kernel's number for the socket.
     pub(crate) cookie: AtomicU64,
     /// Address of the next free Sock.
@@ -261,6 +265,8 @@ pub(crate) fn track(fd: i32, nonblocking: bool) {
         &sock.cold,
         &sock.shadow,
         &sock.ended,
+        &sock.parked,
+        &sock.kept,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -460,6 +466,9 @@ impl Sock {
         }
         crate::family::leave(self);
         if let Some(link) = self.link() {
+            if let Some(kept) = crate::parked::take_kept(self) {
+                crate::close::finish_kept(&link, kept);
+            }
             unmap(self.segment.swap(std::ptr::null_mut(), Ordering::AcqRel), &link);
             crate::control::forget(self.cookie.load(Ordering::Relaxed));
             self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
@@ -510,6 +519,7 @@ pub(crate) fn after_fork(announced: bool) {
         sock.users.store(0, Ordering::Relaxed);
         sock.plain_rx.store(0, Ordering::Relaxed);
         sock.plain_tx.store(0, Ordering::Relaxed);
+        sock.parked.store(0, Ordering::Relaxed);
     }
     for (fd, sock) in socks_once() {
         let candidate = sock.state.load(Ordering::Relaxed) == state::CANDIDATE;

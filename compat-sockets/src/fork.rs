@@ -16,7 +16,7 @@
 
 use crate::fd_table::{self, state};
 use crate::side::{self, tx};
-use crate::{control, counters, epoll, family, io_uring, raw};
+use crate::{control, counters, epoll, family, io_uring, parked, raw};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
@@ -126,6 +126,7 @@ fn after(announced: bool) {
     counters::after_fork();
     control::after_fork();
     io_uring::after_fork();
+    parked::after_fork();
     side::after_fork();
     epoll::after_fork();
     fd_table::after_fork(announced);

@@ -48,6 +48,7 @@ mod file;
 mod fork;
 mod io_uring;
 mod lock;
+mod parked;
 mod poll;
 mod raw;
 mod real;

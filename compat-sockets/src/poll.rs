@@ -249,11 +249,15 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
     }
     for item in items {
         let Some(entry) = fds.get_mut(item.index) else { continue };
+        if !item.link.sock.is_at(item.fd) {
+            // Closed by another thread while we slept: the number is the kernel's, as it says.
+            continue;
+        }
         let mut events = item.link.without_reset(entry.revents as u32) as i16;
         if entry.revents & ENDS != 0 {
             item.link.sock.ended.store(1, Ordering::Relaxed);
         }
-        if events & IN != 0 && readiness(&item.link, entry.fd) == Readiness::NotReady {
+        if events & IN != 0 && readiness(&item.link, item.fd) == Readiness::NotReady {
             events &= !IN;
         }
         if item.link.looks_readable(item.fd) {

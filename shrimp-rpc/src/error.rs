@@ -197,7 +197,7 @@ pub enum CallError {
     Cancelled,
     /// There was no binding, and none could be made.
     #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Connect(Box<ConnectError>),
     /// The program has no such procedure.
     #[error(
         "the server's program has no procedure {procedure}; generate client and server from the same interface"
@@ -248,7 +248,19 @@ pub enum CallError {
     },
     /// Below us.
     #[error(transparent)]
-    Transport(#[from] TransportError),
+    Transport(Box<TransportError>),
+}
+
+impl From<ConnectError> for CallError {
+    fn from(error: ConnectError) -> Self {
+        CallError::Connect(Box::new(error))
+    }
+}
+
+impl From<TransportError> for CallError {
+    fn from(error: TransportError) -> Self {
+        CallError::Transport(Box::new(error))
+    }
 }
 
 impl CallError {
@@ -262,21 +274,21 @@ impl CallError {
         match error {
             WaitError::TimedOut { after } => CallError::TimedOut { after },
             WaitError::Closed(closed) => CallError::ServerGone { closed },
-            error => CallError::Transport(error.into()),
+            error => TransportError::from(error).into(),
         }
     }
 
     pub(crate) fn from_send(error: SendError) -> CallError {
         match error {
             SendError::Closed(closed) => CallError::ServerGone { closed },
-            error => CallError::Transport(error.into()),
+            error => TransportError::from(error).into(),
         }
     }
 }
 
 impl From<OutOfBounds> for CallError {
     fn from(error: OutOfBounds) -> Self {
-        CallError::Transport(error.into())
+        TransportError::from(error).into()
     }
 }
 
@@ -334,21 +346,27 @@ pub enum ReplyError {
     },
     /// Below us.
     #[error(transparent)]
-    Transport(#[from] TransportError),
+    Transport(Box<TransportError>),
+}
+
+impl From<TransportError> for ReplyError {
+    fn from(error: TransportError) -> Self {
+        ReplyError::Transport(Box::new(error))
+    }
 }
 
 impl From<SendError> for ReplyError {
     fn from(error: SendError) -> Self {
         match error {
             SendError::Closed(closed) => ReplyError::ClientGone(closed),
-            error => ReplyError::Transport(error.into()),
+            error => TransportError::from(error).into(),
         }
     }
 }
 
 impl From<OutOfBounds> for ReplyError {
     fn from(error: OutOfBounds) -> Self {
-        ReplyError::Transport(error.into())
+        TransportError::from(error).into()
     }
 }
 

@@ -42,3 +42,25 @@ pub(crate) fn copy(from: View<'_>, to: View<'_>) -> Result<(), OutOfBounds> {
     unsafe { vmmc::mem::copy::bytes(from.as_ptr().as_ptr(), to.as_ptr().as_ptr(), from.len()) };
     Ok(())
 }
+
+/// A few units on the stack, in which a short message is put together. The receiver polls the line that
+/// holds the flag and the end of the message: stores that dribble into it one by one would each
+/// have to win it back, so short messages are stored in one go, just before the flag.
+#[derive(Debug)]
+pub(crate) struct Small<const UNITS: usize>([AtomicU64; UNITS]);
+
+impl<const UNITS: usize> Small<UNITS> {
+    /// All zeros.
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Small([const { AtomicU64::new(0) }; UNITS])
+    }
+
+    /// The bytes.
+    #[inline]
+    pub(crate) fn view(&self) -> View<'_> {
+        let start = NonNull::from(&self.0).cast();
+        // SAFETY: as in `Memory::view`.
+        unsafe { View::from_raw(start, UNITS * 8) }
+    }
+}

@@ -40,9 +40,7 @@ pub mod count {
         ACCEPTED = "rpc_accepted",
         /// Calls given up because of a timeout.
         TIMEOUTS = "rpc_timeouts",
-        /// Calls found by looking at recently active clients.
-        HOT = "rpc_hot",
-        /// Calls found by looking at all clients.
+        /// Calls found by looking at clients that had been idle.
         COLD = "rpc_cold",
         /// Peers that broke the protocol.
         FAULTY_PEERS = "rpc_faulty_peers",

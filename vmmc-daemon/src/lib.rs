@@ -60,6 +60,8 @@ pub mod notify;
 mod pairing;
 mod placement;
 pub mod policy;
+// A view of a mapping it has just made.
+#[allow(unsafe_code)]
 pub mod pump;
 mod receive;
 mod registry;

@@ -107,3 +107,55 @@ impl Placement {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> CpuSet {
+        sched_getaffinity(None).unwrap()
+    }
+
+    #[test]
+    fn it_follows_a_caller_that_asks_again_and_leaves_with_another_or_with_none() {
+        // In a thread of its own: what is asked for stays with it.
+        let walk = std::thread::spawn(|| {
+            let home = here();
+            let cpus: Vec<u32> =
+                (0..CpuSet::MAX_CPU).filter(|&at| home.is_set(at)).map(|at| at as u32).collect();
+            let mut placement = Placement::following();
+            let (one, other) = (cpus[0], cpus[cpus.len() - 1]);
+            if placement.home.is_none() {
+                // One processor, or a kernel before 6.12: it stays where it is.
+                (0..5).for_each(|_| placement.request_from(one));
+                assert_eq!(here(), home);
+                return;
+            }
+            placement.request_from(one);
+            assert_eq!(here(), home, "one request is no reason to move");
+            placement.request_from(one);
+            assert_eq!(here().count(), 1);
+            assert!(here().is_set(one as usize));
+            placement.request_from(other);
+            assert_eq!(here(), home, "callers on two processors");
+            assert_eq!(placement.due(), None);
+            for cpu in [one, other, one, other] {
+                placement.request_from(cpu);
+                assert_eq!(here(), home, "callers on two processors in turn");
+            }
+            placement.request_from(other);
+            assert_eq!(here().count(), 1);
+            placement.leave_if_due(Instant::now());
+            assert_eq!(here().count(), 1, "not due yet");
+            placement.leave_if_due(Instant::now() + 2 * LINGER);
+            assert_eq!(here(), home);
+            assert_eq!(placement.due(), None);
+            for nowhere in [u32::MAX, CpuSet::MAX_CPU as u32, CpuSet::MAX_CPU as u32 - 1] {
+                placement.request_from(nowhere);
+                placement.request_from(nowhere);
+                assert_eq!(here(), home, "a processor that is not ours");
+            }
+        });
+        walk.join().unwrap();
+    }
+}

@@ -10,7 +10,7 @@
 //!
 //! Each pump is a thread: the receiver may be slow to read, and the daemon waits for nobody. It
 //! keeps the socket open until all is sent, so that a close by its process does not overtake the
-//! bytes. There are at most [`MAX`]; more are refused, as is everything that cannot be done: the
+//! bytes. There are at most `MAX`; more are refused, as is everything that cannot be done: the
 //! asker sees it in the segment and goes on without.
 
 use crate::broker::Broker;

@@ -41,12 +41,15 @@ pub const BYTES_RECEIVED_AT: usize = 128;
 pub const NOTSENT_AT: usize = 144;
 /// Offset of [`TcpInfo::bytes_sent`].
 pub const BYTES_SENT_AT: usize = 200;
+/// Offset of [`TcpInfo::bytes_retrans`].
+pub const BYTES_RETRANS_AT: usize = 208;
 
 const _: () = {
     assert!(std::mem::offset_of!(TcpInfo, bytes_acked) == BYTES_ACKED_AT);
     assert!(std::mem::offset_of!(TcpInfo, bytes_received) == BYTES_RECEIVED_AT);
     assert!(std::mem::offset_of!(TcpInfo, notsent_bytes) == NOTSENT_AT);
     assert!(std::mem::offset_of!(TcpInfo, bytes_sent) == BYTES_SENT_AT);
+    assert!(std::mem::offset_of!(TcpInfo, bytes_retrans) == BYTES_RETRANS_AT);
 };
 
 /// `TCP_ESTABLISHED`.
@@ -59,22 +62,24 @@ pub const FIN_WAIT_2: u8 = 5;
 pub const CLOSE_WAIT: u8 = 8;
 
 impl TcpInfo {
-    /// What the kernel wrote, byte by byte.
+    /// The counts in the bytes that the kernel gave.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; size_of::<TcpInfo>()]) -> TcpInfo {
-        let long = |at: usize| {
-            bytes.get(at..at + 8).and_then(|it| it.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        let word = |at: usize| {
+            let eight = bytes.get(at..at + 8).and_then(|part| part.try_into().ok());
+            u64::from_ne_bytes(eight.unwrap_or_default())
+        };
+        let half = |at: usize| {
+            let four = bytes.get(at..at + 4).and_then(|part| part.try_into().ok());
+            u32::from_ne_bytes(four.unwrap_or_default())
         };
         TcpInfo {
-            state: bytes[0],
-            bytes_acked: long(BYTES_ACKED_AT),
-            bytes_received: long(BYTES_RECEIVED_AT),
-            notsent_bytes: bytes
-                .get(NOTSENT_AT..NOTSENT_AT + 4)
-                .and_then(|it| it.try_into().ok())
-                .map_or(0, u32::from_ne_bytes),
-            bytes_sent: long(BYTES_SENT_AT),
-            bytes_retrans: long(BYTES_SENT_AT + 8),
+            state: bytes.first().copied().unwrap_or(0),
+            bytes_acked: word(BYTES_ACKED_AT),
+            bytes_received: word(BYTES_RECEIVED_AT),
+            notsent_bytes: half(NOTSENT_AT),
+            bytes_sent: word(BYTES_SENT_AT),
+            bytes_retrans: word(BYTES_RETRANS_AT),
             ..TcpInfo::default()
         }
     }

@@ -370,6 +370,7 @@ impl ExportBuilder {
         let (file, len) = (draft.file.clone(), draft.len as u64);
         let make = |request| spec.request(request, len, None);
         let control = &self.node.control;
+        let _quiet = control.quiet();
         let id = control.ask(&self.node, make, vec![file], Draft::Export(Box::new(draft)));
         match control.answer(&self.node, id, None) {
             Some(Answer::Exported(inner)) => {

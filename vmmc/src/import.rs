@@ -231,6 +231,8 @@ impl ImportBuilder {
     /// # Errors
     /// See [`ImportError`]. Nothing is mapped then.
     pub fn open(self) -> Result<Import, ImportError> {
+        self.node.local.check()?;
+        let _quiet = self.node.control.quiet();
         self.start()?.wait()
     }
 

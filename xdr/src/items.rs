@@ -55,6 +55,53 @@ fn elements<T, S: Source + ?Sized>(
     Ok(elements)
 }
 
+/// The number of elements of something whose elements travel elsewhere: a bulk block.
+///
+/// # Errors
+/// [`EncodeError::TooLong`], [`EncodeError::Full`].
+pub fn put_count<S: Sink + ?Sized>(sink: &mut S, len: usize, max: u32) -> Result<(), EncodeError> {
+    sink.put_u32(outgoing(len, max)?)
+}
+
+/// The number of elements of a bulk block of fixed length.
+///
+/// # Errors
+/// [`EncodeError::WrongLength`], [`EncodeError::Full`].
+pub fn put_exact_count<S: Sink + ?Sized>(
+    sink: &mut S,
+    len: usize,
+    expected: u32,
+) -> Result<(), EncodeError> {
+    exactly(len, expected)?;
+    sink.put_u32(expected)
+}
+
+/// The number of elements of a bulk block. Whether the block can be that long is for its
+/// transport to check.
+///
+/// # Errors
+/// [`DecodeError::TooLong`], [`DecodeError::Short`].
+pub fn get_count<S: Source + ?Sized>(source: &mut S, max: u32) -> Result<u32, DecodeError> {
+    match source.get_u32()? {
+        len if len <= max => Ok(len),
+        len => Err(DecodeError::TooLong { len, max }),
+    }
+}
+
+/// The number of elements of a bulk block of fixed length.
+///
+/// # Errors
+/// [`DecodeError::WrongLength`], [`DecodeError::Short`].
+pub fn get_exact_count<S: Source + ?Sized>(
+    source: &mut S,
+    expected: u32,
+) -> Result<u32, DecodeError> {
+    match source.get_u32()? {
+        len if len == expected => Ok(len),
+        len => Err(DecodeError::WrongLength { len, expected }),
+    }
+}
+
 /// Fixed-length opaque data.
 ///
 /// # Errors
@@ -317,10 +364,12 @@ pub fn get_list<T, S: Source + ?Sized>(
     mut get: impl FnMut(&mut S) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let mut elements = Vec::new();
+    source.enter()?;
     while present(source)? {
         // A vector that grows takes up to twice its elements, and thrice while it moves.
         source.charge(size_of::<T>().max(1).saturating_mul(3))?;
         elements.push(get(source)?);
     }
+    source.leave();
     Ok(elements)
 }

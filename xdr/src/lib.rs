@@ -38,12 +38,13 @@ mod source;
 pub use codec::{Decode, Encode, Quad};
 pub use error::{DecodeError, EncodeError};
 pub use items::{
-    get_array, get_list, get_long_array, get_long_opaque_array, get_opaque, get_opaque_array,
-    get_optional, get_string, get_vec, put_array, put_list, put_long_array, put_long_opaque_array,
-    put_opaque, put_opaque_array, put_optional, put_string, put_vec,
+    get_array, get_count, get_exact_count, get_list, get_long_array, get_long_opaque_array,
+    get_opaque, get_opaque_array, get_optional, get_string, get_vec, put_array, put_count,
+    put_exact_count, put_list, put_long_array, put_long_opaque_array, put_opaque, put_opaque_array,
+    put_optional, put_string, put_vec,
 };
 pub use order::{Little, Network, Order};
-pub use sink::{Counter, Sink, Writer};
+pub use sink::{Counter, Sink, SliceWriter, Writer};
 pub use source::{Limits, Reader, Source};
 
 /// Bytes that follow `len` bytes to make a multiple of four.

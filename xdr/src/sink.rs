@@ -138,3 +138,50 @@ impl<O: Order> Sink for Writer<O> {
         self.append(bytes, crate::padding(bytes.len()))
     }
 }
+
+/// Encodes into a slice.
+#[derive(Debug)]
+pub struct SliceWriter<'a, O> {
+    rest: &'a mut [u8],
+    order: PhantomData<O>,
+}
+
+impl<'a, O: Order> SliceWriter<'a, O> {
+    /// A writer at the start of `target`.
+    #[must_use]
+    pub const fn new(target: &'a mut [u8]) -> SliceWriter<'a, O> {
+        SliceWriter { rest: target, order: PhantomData }
+    }
+
+    /// Bytes that are not written yet.
+    #[must_use]
+    pub const fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    fn append(&mut self, bytes: &[u8], padding: usize) -> Result<(), EncodeError> {
+        let (need, left) = (bytes.len().saturating_add(padding), self.rest.len());
+        let rest = std::mem::take(&mut self.rest);
+        let Some((target, rest)) = rest.split_at_mut_checked(need) else {
+            return Err(EncodeError::Full { need, left });
+        };
+        target[..bytes.len()].copy_from_slice(bytes);
+        target[bytes.len()..].fill(0);
+        self.rest = rest;
+        Ok(())
+    }
+}
+
+impl<O: Order> Sink for SliceWriter<'_, O> {
+    fn put_u32(&mut self, value: u32) -> Result<(), EncodeError> {
+        self.append(&O::from_u32(value), 0)
+    }
+
+    fn put_u64(&mut self, value: u64) -> Result<(), EncodeError> {
+        self.append(&O::from_u64(value), 0)
+    }
+
+    fn put_padded(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        self.append(bytes, crate::padding(bytes.len()))
+    }
+}

@@ -54,8 +54,7 @@ fn about_to_replace(old: c_int, new: c_int) {
         && raw::fcntl(old, libc::F_GETFD, 0).is_ok()
         && !fork::in_vfork_child()
     {
-        close::before(new);
-        fd_table::forget(new);
+        close::retire(new);
         if control::owns(new) {
             control::lost(new);
         }
@@ -130,8 +129,7 @@ export! {
                 // SAFETY: as above.
                 return unsafe { real::close(fd) };
             }
-            close::before(fd);
-            fd_table::forget(fd);
+            close::retire(fd);
             if control::owns(fd) {
                 control::lost(fd);
             }
@@ -233,8 +231,7 @@ export! {
 
 fn close_all(first: c_uint, last: c_uint) {
     for fd in fd_table::tracked(first, last) {
-        close::before(fd);
-        fd_table::forget(fd);
+        close::retire(fd);
     }
     control::lost_range(first, last);
 }

@@ -7,7 +7,7 @@ use super::{Outcome, SHUT_READ, demote};
 use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::rx;
-use crate::{upgrade, user_memory};
+use crate::{parked, upgrade, user_memory};
 use libc::iovec;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
@@ -198,7 +198,7 @@ enum Step {
 }
 
 /// Receives into the buffers as recv(2) would.
-pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
+pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let side = link.side;
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0
         || side.rx_state.load(Ordering::Relaxed) == rx::ENDED
@@ -247,7 +247,10 @@ pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
                     break Outcome::Done(done);
                 }
                 demote::comply(link, fd);
-                match wait::for_data(link, fd, flags) {
+                let waited = wait::for_data(link, fd, flags);
+                // Another thread may have closed the number while we slept.
+                fd = parked::number_now(link, fd).unwrap_or(-1);
+                match waited {
                     Ok(Wake::Look) => {}
                     Ok(Wake::End) => break Outcome::Done(done),
                     Err(errno) => break Outcome::Failed(errno),

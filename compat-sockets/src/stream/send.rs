@@ -8,7 +8,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::tx;
 use crate::upgrade;
-use crate::{raw, real, settings, user_memory};
+use crate::{parked, raw, real, settings, user_memory};
 use libc::iovec;
 use vmmc::config::StreamProtocol;
 use vmmc::sync::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ const STUCK: u32 = 16;
 const KERNEL_FLAGS: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
 /// Sends the buffers as send(2) would.
-pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
+pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let Some(wanted) = total(vectors) else { return Outcome::Kernel };
     let side = link.side;
     if wanted == 0 || side.shut.load(Ordering::Relaxed) & (SHUT_WRITE | super::GONE) != 0 {
@@ -67,7 +67,9 @@ pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
                     }
                     break Outcome::Failed(libc::EAGAIN);
                 }
-                match wait::for_space(link, fd) {
+                let waited = wait::for_space(link, fd);
+                fd = parked::number_now(link, fd).unwrap_or(-1);
+                match waited {
                     Ok(Room::Look) => {}
                     // A short count leaves the error to the next call, as in the kernel.
                     Ok(Room::Gone) if done > 0 => break Outcome::Done(done),

@@ -14,6 +14,7 @@ use super::send::peer_is_gone;
 use super::{SHUT_WRITE, demote, recv};
 use crate::counters::{self, Counter};
 use crate::fd_table::Link;
+use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
 use crate::{raw, real, settings};
 use vmmc::sync::{AtomicU32, AtomicU64, Ordering, spin_hint};
@@ -199,6 +200,7 @@ fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
 
 fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
     let side = link.side;
+    let Some(parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
     side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     link.arm_data();
     let result = if something_new(link) {
@@ -211,6 +213,8 @@ fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
         usize::try_from(got).map_err(|_| real::errno())
     };
     link.wakes(fd);
+    let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
+    drop(parked);
     if result == Err(libc::EAGAIN) && raw::is_nonblocking(fd) {
         link.sock.nonblocking.store(1, Ordering::Relaxed);
     }
@@ -276,6 +280,7 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
     if spin_for(link, moved) {
         return Ok(Room::Look);
     }
+    let Some(_parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
     let deadline = send_timeout(fd).map(|timeout| raw::now_ns().saturating_add(timeout));
     counters::one(Counter::space_sleeps);
     loop {
@@ -299,12 +304,15 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
             return Err(libc::EAGAIN);
         }
         // While the daemon sends for us nobody rings when it has done.
+        let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
         let pumped = demote::is_pumped(link);
         if pumped && demote::end_by_now(link, fd) {
             return Ok(Room::Look);
         }
         let slice = if pumped { PUMP_SLICE_NS } else { SLICE_NS };
-        match raw::futex_wait(word.as_ptr().as_ptr(), 1, left.min(slice)) {
+        let waited = raw::futex_wait(word.as_ptr().as_ptr(), 1, left.min(slice));
+        let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
+        match waited {
             Err(libc::ETIMEDOUT) if peer_is_gone(link, fd) => return Ok(Room::Gone),
             Err(libc::ETIMEDOUT) => {}
             // With a timeout set the kernel never restarts a send; without, as the handler says.

@@ -1,7 +1,6 @@
 //! What came back.
 
-use super::Taken;
-use super::request::Blocks;
+use super::{Mode, Taken, at_once};
 use crate::bulk::{self, Element};
 use crate::error::{CallError, Fault};
 use crate::layout::{self, FlagWord, Kind, Status};
@@ -17,7 +16,6 @@ pub struct Reply<'b> {
     image: Image,
     /// Where the request lies in the server's buffer, if it does.
     request: Option<usize>,
-    blocks: Blocks,
     /// Next byte of the plain part, from the start of the image.
     at: usize,
     spent: usize,
@@ -30,17 +28,35 @@ enum Image {
     /// In our buffer: where it begins.
     Buffer(usize),
     /// Put together from pieces, headed by the part of the request that holds INOUT blocks.
-    Memory { memory: Memory, inout_at: usize, inout_len: usize },
+    Memory(Box<Collected>),
+}
+
+/// A reply that came in pieces.
+#[derive(Debug)]
+struct Collected {
+    memory: Memory,
+    inout_at: usize,
+    inout_len: usize,
 }
 
 impl<'b> Reply<'b> {
     #[inline]
     pub(super) fn new(
+        taken: Taken<'b>,
+        procedure: u32,
+        word: u64,
+        request: Option<usize>,
+    ) -> Result<Reply<'b>, CallError> {
+        at_once(Reply::make(taken, procedure, word, request, Mode::Block))
+    }
+
+    #[inline]
+    pub(super) async fn make(
         mut taken: Taken<'b>,
         procedure: u32,
         word: u64,
         request: Option<usize>,
-        blocks: Blocks,
+        mode: Mode,
     ) -> Result<Reply<'b>, CallError> {
         let flag = take_flag(&mut taken, word)?;
         if flag.code != Status::Ok as u16 {
@@ -50,10 +66,10 @@ impl<'b> Reply<'b> {
             Kind::Whole => {
                 Image::Buffer(layout::flag_at(taken.lane().replies().len()) - flag.len_bytes())
             }
-            Kind::First => collect(&mut taken, flag)?,
+            Kind::First => collect(&mut taken, flag, mode).await?,
             _ => return Err(protocol(&mut taken, "a reply of an impossible kind")),
         };
-        Ok(Reply { taken, image, request, blocks, at: 0, spent: 0, depth: 0 })
+        Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
     }
 
     /// The reply, from its plain part to the flag.
@@ -61,13 +77,13 @@ impl<'b> Reply<'b> {
     fn view(&self) -> View<'_> {
         let (view, start) = match &self.image {
             Image::Buffer(start) => (self.taken.lane().replies(), *start),
-            Image::Memory { memory, inout_len, .. } => (memory.view(), *inout_len),
+            Image::Memory(it) => (it.memory.view(), it.inout_len),
         };
-        let len = match &self.image {
-            Image::Buffer(_) => layout::flag_at(view.len()) - start,
-            Image::Memory { .. } => view.len() - start,
+        let end = match &self.image {
+            Image::Buffer(_) => layout::flag_at(view.len()),
+            Image::Memory(_) => view.len(),
         };
-        match view.slice(start, len) {
+        match view.slice(start, end - start) {
             Ok(view) => view,
             Err(error) => unreachable!("checked when the reply came: {error}"),
         }
@@ -94,17 +110,17 @@ impl<'b> Reply<'b> {
     /// # Errors
     /// [`CallError::Decode`], also when it has not as many elements as `to`.
     pub fn inout<T: Element>(&mut self, index: usize, to: &mut [T]) -> Result<(), CallError> {
-        let (offset, len) = self.blocks.get(index).unwrap_or((0, 0));
+        let (offset, len) = self.taken.lane().blocks.get(index).copied().unwrap_or((0, 0));
         if len != to.len().saturating_mul(T::SIZE) {
             let short = DecodeError::Short { need: to.len().saturating_mul(T::SIZE), left: len };
             return Err(short.into());
         }
         let block = match (&self.image, self.request) {
-            (Image::Memory { memory, inout_at, inout_len }, None) => {
-                let at = offset.checked_sub(*inout_at);
-                let end = at.and_then(|at| at.checked_add(len)).filter(|end| end <= inout_len);
+            (Image::Memory(it), None) => {
+                let at = offset.checked_sub(it.inout_at);
+                let end = at.and_then(|at| at.checked_add(len)).filter(|end| *end <= it.inout_len);
                 match (at, end) {
-                    (Some(at), Some(_)) => memory.view().slice(at, len)?,
+                    (Some(at), Some(_)) => it.memory.view().slice(at, len)?,
                     _ if len == 0 => return Ok(()),
                     _ => return Err(CallError::Protocol { what: "INOUT data is missing" }),
                 }
@@ -200,7 +216,7 @@ fn protocol(taken: &mut Taken<'_>, what: &'static str) -> CallError {
 
 /// Puts a reply together that comes in pieces.
 #[cold]
-fn collect(taken: &mut Taken<'_>, first: FlagWord) -> Result<Image, CallError> {
+async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<Image, CallError> {
     let (node, max) = (taken.binding().node(), taken.binding().call_max());
     let timeout = taken.binding().timeout();
     let word = |at| usize::try_from(taken.lane().head64(at)).unwrap_or(usize::MAX);
@@ -226,10 +242,10 @@ fn collect(taken: &mut Taken<'_>, first: FlagWord) -> Result<Image, CallError> {
         copy(piece, memory.view().slice(at, len)?)?;
         at += len;
         if at == total {
-            return Ok(Image::Memory { memory, inout_at, inout_len });
+            return Ok(Image::Memory(Box::new(Collected { memory, inout_at, inout_len })));
         }
         taken.lane_mut().send(node, Kind::More, 0, 0)?;
-        let word = taken.lane_mut().wait(node, timeout)?;
+        let word = taken.await_reply(timeout, mode).await?;
         flag = take_flag(taken, word)?;
         if flag.kind != Kind::Next || flag.code != Status::Ok as u16 {
             return Err(protocol(taken, "something else than the next piece"));

@@ -1,6 +1,7 @@
 //! One call, from its first argument to its reply.
 
-use super::{Reply, Taken, clock_ns};
+use super::lane::{Lane, SHORT_UNITS};
+use super::{Mode, Reply, Taken, at_once, clock_ns};
 use crate::bulk::Element;
 use crate::error::CallError;
 use crate::layout::{self, FlagWord, Kind};
@@ -24,49 +25,23 @@ pub struct Request<'b> {
     /// Where the plain part ends, padding not counted.
     plain_end: usize,
     end: usize,
-    blocks: Blocks,
 }
 
 /// Where a message is put together.
 #[derive(Debug)]
 enum Place {
+    /// In the lane's own memory, right-justified: it is short.
+    Short,
     /// In the server's buffer.
     Buffer,
     /// Here: it does not fit.
-    Memory(Memory),
-}
-
-/// Offset from the message's start and bytes of each block.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Blocks {
-    count: usize,
-    first: [(usize, usize); 4],
-    others: Vec<(usize, usize)>,
-}
-
-impl Blocks {
-    #[inline]
-    pub(crate) fn push(&mut self, offset: usize, len: usize) {
-        match self.first.get_mut(self.count) {
-            Some(block) => *block = (offset, len),
-            None => self.others.push((offset, len)),
-        }
-        self.count += 1;
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, index: usize) -> Option<(usize, usize)> {
-        if index >= self.count {
-            return None;
-        }
-        self.first.get(index).or_else(|| self.others.get(index - self.first.len())).copied()
-    }
+    Memory(Box<Memory>),
 }
 
 impl<'b> Request<'b> {
     #[inline]
     pub(super) fn new(
-        taken: Taken<'b>,
+        mut taken: Taken<'b>,
         procedure: u32,
         plain: usize,
         bulk: usize,
@@ -81,27 +56,22 @@ impl<'b> Request<'b> {
             }
         };
         let room = taken.lane().room();
-        let (place, end) = if len <= room {
+        let (place, end) = if len <= SHORT_UNITS * layout::UNIT {
+            (Place::Short, SHORT_UNITS * layout::UNIT)
+        } else if len <= room {
             (Place::Buffer, layout::flag_at(taken.lane().calls().len()))
         } else {
-            (Place::Memory(Memory::new(len)), len)
+            (Place::Memory(Box::new(Memory::new(len))), len)
         };
         let start = end - len;
-        Ok(Request {
-            taken,
-            procedure,
-            place,
-            start,
-            at: start,
-            plain_end: start + plain,
-            end,
-            blocks: Blocks::default(),
-        })
+        taken.lane_mut().blocks.clear();
+        Ok(Request { taken, procedure, place, start, at: start, plain_end: start + plain, end })
     }
 
     #[inline]
     fn view(&self) -> View<'_> {
         match &self.place {
+            Place::Short => self.taken.lane().short.view(),
             Place::Buffer => self.taken.lane().calls(),
             Place::Memory(memory) => memory.view(),
         }
@@ -123,7 +93,7 @@ impl<'b> Request<'b> {
     /// Pads the plain part, all of which must have been written.
     #[inline]
     fn end_plain(&mut self) -> Result<(), CallError> {
-        if self.at == self.plain_end && self.blocks.count == 0 {
+        if self.at == self.plain_end && self.taken.lane().blocks.is_empty() {
             let padded = self.start + (self.plain_end - self.start).next_multiple_of(layout::UNIT);
             Put::new(self.view(), self.at, self.end).pad_to(padded)?;
             self.at = padded;
@@ -145,7 +115,8 @@ impl<'b> Request<'b> {
         let end = cursor.at();
         cursor.pad_to(end.next_multiple_of(layout::UNIT))?;
         let at = cursor.at();
-        self.blocks.push(self.at - self.start, bytes);
+        let offset = self.at - self.start;
+        self.taken.lane_mut().blocks.push((offset, bytes));
         self.at = at;
         Ok(())
     }
@@ -157,9 +128,28 @@ impl<'b> Request<'b> {
     #[inline]
     pub fn call(mut self) -> Result<Reply<'b>, CallError> {
         let timeout = self.transmit(false)?;
+        if matches!(self.place, Place::Memory(_)) {
+            at_once(self.send_pieces(false, timeout, Mode::Block))?;
+        }
         let binding = self.taken.binding();
         let word = self.taken.lane_mut().wait(binding.node(), timeout)?;
-        self.into_reply(word)
+        let (taken, procedure, in_place) = self.into_parts();
+        Reply::new(taken, procedure, word, in_place)
+    }
+
+    /// [`Request::call`] for futures: any executor's. Dropped before it is ready, the server is told, and
+    /// the lane is used again after the late reply.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call_async(mut self) -> Result<Reply<'b>, CallError> {
+        let timeout = self.transmit(false)?;
+        if matches!(self.place, Place::Memory(_)) {
+            self.send_pieces(false, timeout, Mode::Async).await?;
+        }
+        let word = self.taken.await_reply(timeout, Mode::Async).await?;
+        let (taken, procedure, in_place) = self.into_parts();
+        Reply::make(taken, procedure, word, in_place, Mode::Async).await
     }
 
     /// Sends it and goes on: nothing comes back. The next call waits until the server is done
@@ -168,17 +158,29 @@ impl<'b> Request<'b> {
     /// # Errors
     /// See [`CallError`].
     pub fn send(mut self) -> Result<(), CallError> {
-        self.transmit(true).map(drop)
+        let timeout = self.transmit(true)?;
+        if matches!(self.place, Place::Memory(_)) {
+            at_once(self.send_pieces(true, timeout, Mode::Block))?;
+        }
+        Ok(())
     }
 
-    pub(super) fn into_reply(self, word: u64) -> Result<Reply<'b>, CallError> {
-        let Request { taken, procedure, place, start, blocks, .. } = self;
+    #[inline]
+    fn into_parts(self) -> (Taken<'b>, u32, Option<usize>) {
+        let Request { taken, procedure, place, start, .. } = self;
         // What was sent in pieces is not in the server's buffer any more.
-        let in_place = matches!(place, Place::Buffer).then_some(start);
-        Reply::new(taken, procedure, word, in_place, blocks)
+        let in_place = match place {
+            Place::Short => {
+                let end = layout::flag_at(taken.lane().calls().len());
+                Some(end - (SHORT_UNITS * layout::UNIT - start))
+            }
+            Place::Buffer => Some(start),
+            Place::Memory(_) => None,
+        };
+        (taken, procedure, in_place)
     }
 
-    /// All but the wait for the reply. Returns the time that is left for that.
+    /// All but the pieces and the wait for the reply. Returns the time that is left for that.
     #[inline]
     fn transmit(&mut self, one_way: bool) -> Result<Option<Duration>, CallError> {
         self.end_plain()?;
@@ -196,70 +198,77 @@ impl<'b> Request<'b> {
             self.taken.lane_mut().set_deadline(0);
         }
         let lane = self.taken.lane_mut();
-        let code = match u16::try_from(self.procedure) {
-            Ok(code) if code != layout::WIDE => code,
-            _ => {
-                lane.put32(layout::CALL_PROCEDURE, self.procedure);
-                layout::WIDE
+        let code = code(lane, self.procedure);
+        let len = self.end - self.start;
+        let whole = if one_way { Kind::OneWay } else { Kind::Whole };
+        match &self.place {
+            Place::Short => {
+                let at = layout::flag_at(lane.calls().len()) - len;
+                copy(lane.short.view().slice(self.start, len)?, lane.calls().slice(at, len)?)?;
+                lane.send(node, whole, code, len)?;
             }
-        };
+            Place::Buffer => lane.send(node, whole, code, len)?,
+            Place::Memory(_) => lane.put64(layout::CALL_TOTAL, len as u64),
+        }
         let counters = node.counters();
         counters.add(count::CALLS, 1);
-        let len = self.end - self.start;
         counters.add(count::PACKET_BYTES, (len + layout::FLAG_LEN) as u64);
-        match &self.place {
-            Place::Buffer => {
-                let kind = if one_way { Kind::OneWay } else { Kind::Whole };
-                lane.send(node, kind, code, len)?;
-            }
-            Place::Memory(memory) => {
-                lane.put64(layout::CALL_TOTAL, len as u64);
-                let kind = if one_way { Kind::FirstOneWay } else { Kind::First };
-                send_pieces(&mut self.taken, memory.view(), kind, code, timeout)?;
-            }
-        }
         Ok(timeout)
     }
 }
 
-/// Sends a call in pieces; the reply to the last one is the call's.
-#[cold]
-fn send_pieces(
-    taken: &mut Taken<'_>,
-    message: View<'_>,
-    first: Kind,
-    code: u16,
-    timeout: Option<Duration>,
-) -> Result<(), CallError> {
-    let node = taken.binding().node();
-    let mut sent = 0;
-    let mut kind = first;
-    loop {
-        let lane = taken.lane_mut();
-        let len = (message.len() - sent).min(lane.room());
-        let at = layout::flag_at(lane.calls().len()) - len;
-        let piece = message.slice(sent, len)?;
-        copy(piece, lane.calls().slice(at, len)?)?;
-        lane.send(node, kind, code, len)?;
-        kind = Kind::Next;
-        sent += len;
-        if sent == message.len() {
-            return Ok(());
+/// The code field of a call's flag.
+#[inline]
+fn code(lane: &Lane, procedure: u32) -> u16 {
+    match u16::try_from(procedure) {
+        Ok(code) if code != layout::WIDE => code,
+        _ => {
+            lane.put32(layout::CALL_PROCEDURE, procedure);
+            layout::WIDE
         }
-        let word = lane.wait(node, timeout)?;
-        match FlagWord::unpack(word) {
-            Some(FlagWord { kind: Kind::More, units: 0, .. }) => {}
-            // Refused before all of it was sent.
-            Some(FlagWord { kind: Kind::Whole, .. }) => {
-                let reply = Reply::new_refusal(taken, word).map_or_else(
-                    |error| error,
-                    |()| CallError::Protocol { what: "a reply before the call was complete" },
-                );
-                return Err(reply);
+    }
+}
+
+impl Request<'_> {
+    /// Sends a call in pieces; the reply to the last one is the call's.
+    #[cold]
+    async fn send_pieces(
+        &mut self,
+        one_way: bool,
+        timeout: Option<Duration>,
+        mode: Mode,
+    ) -> Result<(), CallError> {
+        let Place::Memory(memory) = &self.place else { return Ok(()) };
+        let (taken, message) = (&mut self.taken, memory.view());
+        let node = taken.binding().node();
+        let code = code(taken.lane(), self.procedure);
+        let mut sent = 0;
+        let mut kind = if one_way { Kind::FirstOneWay } else { Kind::First };
+        loop {
+            let lane = taken.lane_mut();
+            let len = (message.len() - sent).min(lane.room());
+            let at = layout::flag_at(lane.calls().len()) - len;
+            copy(message.slice(sent, len)?, lane.calls().slice(at, len)?)?;
+            lane.send(node, kind, code, len)?;
+            kind = Kind::Next;
+            sent += len;
+            if sent == message.len() {
+                return Ok(());
             }
-            _ => {
-                taken.discard();
-                return Err(CallError::Protocol { what: "no request for the next piece" });
+            let word = taken.await_reply(timeout, mode).await?;
+            match FlagWord::unpack(word) {
+                Some(FlagWord { kind: Kind::More, units: 0, .. }) => {}
+                // Refused before all of it was sent.
+                Some(FlagWord { kind: Kind::Whole, .. }) => {
+                    Reply::new_refusal(taken, word)?;
+                    return Err(CallError::Protocol {
+                        what: "a reply before the call was complete",
+                    });
+                }
+                _ => {
+                    taken.discard();
+                    return Err(CallError::Protocol { what: "no request for the next piece" });
+                }
             }
         }
     }

@@ -4,11 +4,12 @@ use super::slot::{Message, Ready, Slot};
 use crate::bulk::{Bulk, BulkMut, Element};
 use crate::error::{DispatchError, Fault, ReplyError};
 use crate::layout::{self, Kind, Status, Turn};
-use crate::memory::{Memory, copy};
+use crate::memory::{Memory, Small, copy};
 use crate::message::{Get, Put};
 use crate::process::count;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc::PeerInfo;
@@ -69,21 +70,82 @@ impl Context {
     }
 }
 
-/// The state of one call. Lives as long as somebody may reply.
+/// Units of the OUT data that is kept back until the reply, because the client polls that line.
+const CLOSE_UNITS: usize = 6;
+
+/// Units of the longest reply that is stored in one go.
+const SHORT_UNITS: usize = 15;
+
+/// What a worker keeps from call to call, so that a call moves little.
 #[derive(Debug)]
-struct Core {
+pub(super) struct Desk {
     context: Context,
-    message: Message,
-    one_way: bool,
-    /// Where the next block begins, from the start of the message.
-    next_block: Cell<usize>,
     /// Blocks taken so far: offset, bytes, and whether the handler may change them.
     blocks: RefCell<Vec<(usize, usize, bool)>>,
+    /// The OUT blocks that lie within the flag's own line, right-justified.
+    close: Small<CLOSE_UNITS>,
+    /// Where a short reply is put together.
+    short: Small<SHORT_UNITS>,
+}
+
+impl Desk {
+    pub(super) fn new(slot: Arc<Slot>) -> Desk {
+        Desk {
+            context: Context { slot, turn: Turn::NONE, procedure: 0 },
+            blocks: RefCell::new(Vec::with_capacity(4)),
+            close: Small::new(),
+            short: Small::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_of(&self, slot: &Arc<Slot>) -> bool {
+        Arc::ptr_eq(&self.context.slot, slot)
+    }
+
+    /// For the next call of the same client.
+    #[inline]
+    pub(super) fn renew(&mut self, ready: &Ready) {
+        self.context.turn = ready.turn;
+        self.context.procedure = ready.procedure;
+        self.blocks.get_mut().clear();
+    }
+
+    #[inline]
+    pub(super) fn slot(&self) -> &Slot {
+        &self.context.slot
+    }
+
+    /// A desk of a call's own, with what is on this one.
+    fn take_over(&self) -> Desk {
+        let Context { slot, turn, procedure } = &self.context;
+        let desk = Desk {
+            context: Context { slot: slot.clone(), turn: *turn, procedure: *procedure },
+            blocks: RefCell::new(self.blocks.take()),
+            close: Small::new(),
+            short: Small::new(),
+        };
+        let _ = copy(self.close.view(), desk.close.view()); // as long
+        desk
+    }
+}
+
+/// The state of one call. Lives as long as somebody may reply.
+#[derive(Debug)]
+struct Core<D> {
+    /// The worker's, or the call's own once it is put off.
+    desk: D,
+    message: Message,
+    one_way: bool,
+    answered: Cell<bool>,
+    /// Where the next block begins, from the start of the message.
+    next_block: Cell<usize>,
     /// Bytes before the flag that OUT blocks take.
     outs: Cell<usize>,
+    /// Bytes of them that are kept back.
+    close_len: Cell<usize>,
     /// OUT blocks that do not fit the client's buffer.
     spilled: OnceCell<Box<Spill>>,
-    answered: Cell<bool>,
 }
 
 /// An OUT block in our own memory; a list, so that a block stays where it is while others are added.
@@ -94,12 +156,27 @@ struct Spill {
     next: OnceCell<Box<Spill>>,
 }
 
-impl Core {
+impl<D: Deref<Target = Desk>> Core<D> {
+    #[inline]
+    fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    #[inline]
+    fn context(&self) -> &Context {
+        &self.desk().context
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        &self.desk().context.slot
+    }
+
     #[inline]
     fn request(&self) -> View<'_> {
         match &self.message {
             Message::Buffer(start) => {
-                let calls = self.context.slot.calls();
+                let calls = self.slot().calls();
                 match calls.slice(*start, layout::flag_at(calls.len()) - start) {
                     Ok(view) => view,
                     Err(error) => unreachable!("checked when the call came: {error}"),
@@ -117,13 +194,13 @@ impl Core {
         let view = request.slice(at, bytes).map_err(|_| short)?;
         // The last block's padding may be missing in a hostile message; then nothing follows it.
         self.next_block.set(at + bytes.next_multiple_of(layout::UNIT));
-        self.blocks.borrow_mut().push((at, bytes, change));
+        self.desk().blocks.borrow_mut().push((at, bytes, change));
         Ok(view)
     }
 
     /// Allots an OUT block of `bytes`: in the client's buffer if it fits, below the others.
     fn allot(&self, bytes: usize) -> Result<(View<'_>, u32), ReplyError> {
-        let max = self.context.slot.call_max;
+        let max = self.slot().call_max;
         let too_long = |len| ReplyError::TooLong { len, max };
         let used = bytes
             .checked_next_multiple_of(layout::UNIT)
@@ -134,8 +211,13 @@ impl Core {
             return Err(too_long(used));
         }
         self.outs.set(used);
-        let replies = self.context.slot.replies();
-        if self.spilled.get().is_none() && used <= self.context.slot.room() {
+        if used <= CLOSE_UNITS * layout::UNIT {
+            self.close_len.set(used);
+            let close = self.desk().close.view();
+            return Ok((close.slice(close.len() - used, bytes)?, distance));
+        }
+        let replies = self.slot().replies();
+        if self.spilled.get().is_none() && used <= self.slot().room() {
             let at = layout::flag_at(replies.len()) - used;
             return Ok((replies.slice(at, bytes)?, distance));
         }
@@ -153,7 +235,7 @@ impl Core {
         if matches!(self.message, Message::Buffer(_)) {
             return (0, 0);
         }
-        let blocks = self.blocks.borrow();
+        let blocks = self.desk().blocks.borrow();
         let changed = || blocks.iter().filter(|(_, len, change)| *change && *len > 0);
         let start = changed().map(|(at, ..)| *at).min().unwrap_or(0);
         let end = changed().map(|(at, len, _)| at + len).max().unwrap_or(0);
@@ -162,11 +244,11 @@ impl Core {
 
     /// Room for the reply's plain part.
     #[inline]
-    fn writer(&self, plain: usize) -> Result<Writer<'_>, ReplyError> {
+    fn writer(&self, plain: usize) -> Result<Writer<'_, D>, ReplyError> {
         if self.answered.get() {
             return Err(ReplyError::Answered);
         }
-        let slot = &self.context.slot;
+        let slot = self.slot();
         let max = slot.call_max;
         let padded = plain.checked_next_multiple_of(layout::UNIT);
         let total = padded.and_then(|it| it.checked_add(self.outs.get()));
@@ -175,10 +257,13 @@ impl Core {
         };
         let inout = self.inout_range();
         let fits = self.spilled.get().is_none() && total <= slot.room() && inout.1 == 0;
-        let (place, start) = if fits {
+        let short = SHORT_UNITS * layout::UNIT;
+        let (place, start) = if fits && total <= short && self.outs.get() == self.close_len.get() {
+            (Place::Short, short - total)
+        } else if fits {
             (Place::Buffer, layout::flag_at(slot.replies().len()) - total)
         } else {
-            (Place::Memory(Memory::new(inout.1 + total), inout), inout.1)
+            (Place::Memory(Box::new(Memory::new(inout.1 + total)), inout), inout.1)
         };
         Ok(Writer { core: self, place, at: start, plain_end: start + plain, total })
     }
@@ -190,6 +275,7 @@ impl Core {
         // The padding of the last block may be missing.
         let len = inout.1.min(request.len().saturating_sub(inout.0));
         copy(request.slice(inout.0, len)?, whole.slice(0, len)?)?;
+        self.add_close(whole)?;
         let mut in_place = self.outs.get();
         let mut spill = self.spilled.get();
         if let Some(first) = spill {
@@ -200,11 +286,24 @@ impl Core {
             copy(from, whole.slice(whole.len() - one.distance, from.len())?)?;
             spill = one.next.get();
         }
-        let replies = self.context.slot.replies();
-        let from = replies.slice(layout::flag_at(replies.len()) - in_place, in_place)?;
-        copy(from, whole.slice(whole.len() - in_place, in_place)?)?;
+        let replies = self.slot().replies();
+        // Those kept back were added already.
+        let in_place_len = in_place.saturating_sub(self.close_len.get());
+        let from = replies.slice(layout::flag_at(replies.len()) - in_place, in_place_len)?;
+        copy(from, whole.slice(whole.len() - in_place, in_place_len)?)?;
         let copied = self.outs.get() + len;
-        self.context.slot.node().counters().add(count::COPIED_BYTES, copied as u64);
+        self.slot().node().counters().add(count::COPIED_BYTES, copied as u64);
+        Ok(())
+    }
+
+    /// Copies the OUT data that was kept back to the end of a reply.
+    #[inline]
+    fn add_close(&self, reply: View<'_>) -> Result<(), ReplyError> {
+        let len = self.close_len.get();
+        if len > 0 {
+            let close = self.desk().close.view();
+            copy(close.slice(close.len() - len, len)?, reply.slice(reply.len() - len, len)?)?;
+        }
         Ok(())
     }
 
@@ -212,7 +311,7 @@ impl Core {
         if self.answered.replace(true) {
             return Err(ReplyError::Answered);
         }
-        send_fault(&self.context.slot, self.context.turn, status, fault)
+        send_fault(self.slot(), self.context().turn, status, fault)
     }
 }
 
@@ -245,27 +344,24 @@ pub(super) fn send_fault(
 /// A call to be dispatched: arguments to take, in order, and a reply to give.
 #[derive(Debug)]
 pub struct ServerCall<'c> {
-    core: Core,
-    /// Of the worker that serves it.
-    worker: PhantomData<&'c ()>,
+    core: Core<&'c Desk>,
 }
 
-impl ServerCall<'_> {
+impl<'w> ServerCall<'w> {
     #[inline]
-    pub(super) fn new(slot: Arc<Slot>, ready: Ready) -> Self {
-        let Ready { turn, procedure, one_way, message } = ready;
+    pub(super) fn new(desk: &'w Desk, ready: Ready) -> ServerCall<'w> {
+        let Ready { one_way, message, .. } = ready;
         ServerCall {
             core: Core {
-                context: Context { slot, turn, procedure },
+                desk,
                 message,
                 one_way,
-                next_block: Cell::new(0),
-                blocks: RefCell::default(),
-                outs: Cell::new(0),
-                spilled: OnceCell::new(),
                 answered: Cell::new(false),
+                next_block: Cell::new(0),
+                outs: Cell::new(0),
+                close_len: Cell::new(0),
+                spilled: OnceCell::new(),
             },
-            worker: PhantomData,
         }
     }
 
@@ -273,14 +369,14 @@ impl ServerCall<'_> {
     #[must_use]
     #[inline]
     pub fn context(&self) -> &Context {
-        &self.core.context
+        self.core.context()
     }
 
     /// The plain part of the arguments.
     #[must_use]
     #[inline]
     pub fn args(&self) -> Args<'_> {
-        let limits = Limits { memory: self.core.context.slot.call_max, ..Limits::DEFAULT };
+        let limits = Limits { memory: self.core.slot().call_max, ..Limits::DEFAULT };
         Args { get: Get::new(self.core.request(), limits), core: &self.core }
     }
 
@@ -328,7 +424,7 @@ impl ServerCall<'_> {
     /// The end of a one-way call: the client may use the buffer again.
     pub fn finish_oneway(self) -> Finished {
         if !self.core.answered.replace(true) {
-            let context = &self.core.context;
+            let context = self.core.context();
             let _ = context.slot.send(context.turn, Kind::Whole, Status::Ok, 0);
         }
         Finished(())
@@ -337,7 +433,11 @@ impl ServerCall<'_> {
     /// Puts the reply off: the returned value may be kept, sent to other threads, and replied to later.
     /// The client's buffers are its own until then.
     pub fn defer(self) -> (DeferredCall, Finished) {
-        (DeferredCall { core: self.core }, Finished(()))
+        let desk = Box::new(self.core.desk().take_over());
+        let Core { message, one_way, answered, next_block, outs, close_len, spilled, .. } =
+            self.core;
+        let core = Core { desk, message, one_way, answered, next_block, outs, close_len, spilled };
+        (DeferredCall { core }, Finished(()))
     }
 
     /// Whether the client expects a reply.
@@ -360,7 +460,7 @@ fn zero(view: View<'_>) {
 #[derive(Debug)]
 pub struct Args<'c> {
     get: Get<'c>,
-    core: &'c Core,
+    core: &'c Core<&'c Desk>,
 }
 
 impl Args<'_> {
@@ -417,7 +517,7 @@ source_by_get!(Args<'_>);
 /// OUT data of a length that the handler decides.
 #[derive(Debug)]
 pub struct BulkOut<'c, T> {
-    core: &'c Core,
+    core: &'c Core<&'c Desk>,
     max: u32,
     opened: (u32, u32),
     elements: PhantomData<T>,
@@ -470,15 +570,17 @@ impl<'c, T: Element> BulkOut<'c, T> {
 /// Where a reply is put together.
 #[derive(Debug)]
 enum Place {
+    /// On the desk, right-justified: it is short.
+    Short,
     /// In the client's buffer.
     Buffer,
     /// Here: it does not fit, or INOUT data must go back with it.
-    Memory(Memory, (usize, usize)),
+    Memory(Box<Memory>, (usize, usize)),
 }
 
 #[derive(Debug)]
-struct Writer<'c> {
-    core: &'c Core,
+struct Writer<'c, D> {
+    core: &'c Core<D>,
     place: Place,
     at: usize,
     plain_end: usize,
@@ -486,14 +588,15 @@ struct Writer<'c> {
     total: usize,
 }
 
-impl Writer<'_> {
+impl<D: Deref<Target = Desk>> Writer<'_, D> {
     #[inline]
     fn put<T>(
         &mut self,
         put: impl FnOnce(&mut Put<'_>) -> Result<T, EncodeError>,
     ) -> Result<T, EncodeError> {
         let view = match &self.place {
-            Place::Buffer => self.core.context.slot.replies(),
+            Place::Short => self.core.desk().short.view(),
+            Place::Buffer => self.core.slot().replies(),
             Place::Memory(memory, _) => memory.view(),
         };
         let mut cursor = Put::new(view, self.at, self.plain_end);
@@ -515,25 +618,34 @@ impl Writer<'_> {
         if self.core.answered.replace(true) {
             return Err(ReplyError::Answered);
         }
-        let context = &self.core.context;
+        let context = self.core.context();
+        let replies = context.slot.replies();
+        let end = layout::flag_at(replies.len());
         match self.place {
-            Place::Buffer => {
-                let stored = self.total - self.core.outs.get() + layout::FLAG_LEN;
-                context.slot.node().counters().add(count::PACKET_BYTES, stored as u64);
-                context.slot.send(context.turn, Kind::Whole, Status::Ok, self.total)
+            Place::Short => {
+                let short = self.core.desk().short.view();
+                self.core.add_close(short)?;
+                let from = short.slice(short.len() - self.total, self.total)?;
+                copy(from, replies.slice(end - self.total, self.total)?)?;
             }
+            Place::Buffer => self.core.add_close(replies.slice(0, end)?)?,
             Place::Memory(memory, inout) => {
                 self.core.gather(&memory, inout)?;
-                context.slot.send_long(context.turn, memory, inout)
+                return context.slot.send_long(context.turn, *memory, inout);
             }
         }
+        context.slot.send(context.turn, Kind::Whole, Status::Ok, self.total)?;
+        let in_place = self.core.outs.get() - self.core.close_len.get();
+        let stored = self.total - in_place + layout::FLAG_LEN;
+        context.slot.node().counters().add(count::PACKET_BYTES, stored as u64);
+        Ok(())
     }
 }
 
 /// Takes the plain part of the results.
 #[derive(Debug)]
 pub struct ReplyWriter<'c> {
-    writer: Writer<'c>,
+    writer: Writer<'c, &'c Desk>,
 }
 
 impl ReplyWriter<'_> {
@@ -551,14 +663,14 @@ impl ReplyWriter<'_> {
 /// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`].
 #[derive(Debug)]
 pub struct DeferredCall {
-    core: Core,
+    core: Core<Box<Desk>>,
 }
 
 impl DeferredCall {
     /// Who calls.
     #[must_use]
     pub fn context(&self) -> &Context {
-        &self.core.context
+        self.core.context()
     }
 
     /// Replaces INOUT block `index`, counted over all blocks taken, by data of the same length.
@@ -567,7 +679,7 @@ impl DeferredCall {
     /// [`ReplyError::InoutLength`].
     pub fn inout<T: Element>(&self, index: usize, data: &[T]) -> Result<(), ReplyError> {
         let given = data.len().saturating_mul(T::SIZE);
-        let block = self.core.blocks.borrow().get(index).copied().filter(|block| block.2);
+        let block = self.core.desk().blocks.borrow().get(index).copied().filter(|block| block.2);
         let (at, expected, _) = block.unwrap_or_default();
         if given != expected {
             return Err(ReplyError::InoutLength { index, expected, given });
@@ -614,7 +726,7 @@ impl Drop for DeferredCall {
 /// Takes the plain part of results that come later.
 #[derive(Debug)]
 pub struct DeferredReply<'c> {
-    writer: Writer<'c>,
+    writer: Writer<'c, Box<Desk>>,
 }
 
 impl DeferredReply<'_> {

@@ -47,12 +47,23 @@ impl Poll {
     pub(super) fn take_ended(&mut self) -> Vec<Arc<Slot>> {
         let mut ended: Vec<_> = self.cold.extract_if(.., |slot| !slot.is_open()).collect();
         ended.extend(self.hot.extract_if(.., |hot| !hot.slot.is_open()).map(|hot| hot.slot));
+        while self.hot.len() < HOT
+            && let Some(slot) = self.cold.pop()
+        {
+            self.hot.push(Hot { slot, last: self.found });
+        }
         ended
     }
 
-    /// The next message and whose it is.
+    /// The hot slot of that number.
     #[inline]
-    pub(super) fn look(&mut self, look: Look, node: &Node) -> Option<(Arc<Slot>, u64)> {
+    pub(super) fn slot(&self, hot: usize) -> Option<&Arc<Slot>> {
+        self.hot.get(hot).map(|hot| &hot.slot)
+    }
+
+    /// The next message, and the number of the hot slot that has it.
+    #[inline]
+    pub(super) fn look(&mut self, look: Look, node: &Node) -> Option<(usize, u64)> {
         let hot_ones = self.hot.len();
         for turn in 0..hot_ones {
             let at = self.next_hot + turn;
@@ -62,15 +73,14 @@ impl Poll {
                 self.found += 1;
                 hot.last = self.found;
                 self.next_hot = if at + 1 < hot_ones { at + 1 } else { 0 };
-                node.counters().add(count::HOT, 1);
-                return Some((hot.slot.clone(), word));
+                return Some((at, word));
             }
         }
         self.look_at_cold(look, node)
     }
 
     #[inline]
-    fn look_at_cold(&mut self, look: Look, node: &Node) -> Option<(Arc<Slot>, u64)> {
+    fn look_at_cold(&mut self, look: Look, node: &Node) -> Option<(usize, u64)> {
         if self.cold.is_empty() {
             return None;
         }
@@ -80,22 +90,19 @@ impl Poll {
                 if self.next_cold + 1 < self.cold.len() { self.next_cold + 1 } else { 0 };
             let Some(slot) = self.cold.get(self.next_cold) else { break };
             if let Some(word) = slot.look() {
-                let slot = slot.clone();
                 node.counters().add(count::COLD, 1);
-                self.warm(self.next_cold);
-                return Some((slot, word));
+                return Some((self.warm(self.next_cold)?, word));
             }
         }
         None
     }
 
-    /// Makes a cold slot hot, in the place of the quietest.
-    fn warm(&mut self, cold: usize) {
+    /// Makes a cold slot hot, in the place of the quietest. Returns its number.
+    fn warm(&mut self, cold: usize) -> Option<usize> {
         self.found += 1;
-        let quietest = self.hot.iter_mut().min_by_key(|hot| hot.last);
-        if let (Some(hot), Some(slot)) = (quietest, self.cold.get_mut(cold)) {
-            std::mem::swap(&mut hot.slot, slot);
-            hot.last = self.found;
-        }
+        let (at, hot) = self.hot.iter_mut().enumerate().min_by_key(|(_, hot)| hot.last)?;
+        std::mem::swap(&mut hot.slot, self.cold.get_mut(cold)?);
+        hot.last = self.found;
+        Some(at)
     }
 }

@@ -1,9 +1,9 @@
 //! One pair of buffers, as the server has it.
 //!
-//! A slot is **idle** until the flag of the turn that is due is found, **busy** until that turn's reply is
-//! sent, by whichever thread, and **ended** when the client has gone. Only the thread that polls makes it
-//! busy; it is made idle just before the reply's flag is stored, because from then on the
-//! client may call again.
+//! A slot is **idle** until the flag of the turn that is due is found, and **busy** until that turn's reply is
+//! sent, by whichever thread. Only the thread that polls makes it busy; it is made idle just
+//! before the reply's flag is stored, because from then on the client may call again. It is
+//! **ended** for good when the client has gone.
 
 use super::Program;
 use crate::config::Settings;
@@ -13,13 +13,9 @@ use crate::memory::{Memory, copy};
 use crate::process::count;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::mem::View;
-use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::sync::{AtomicBool, AtomicU32, Ordering};
 use vmmc::word::Word as _;
 use vmmc::{Binding as Bound, Export, Node, PeerInfo};
-
-const IDLE: u32 = 0;
-const BUSY: u32 = 1;
-const ENDED: u32 = 2;
 
 /// See the module.
 #[derive(Debug)]
@@ -33,7 +29,8 @@ pub(crate) struct Slot {
     pub(crate) program: Arc<Program>,
     /// Turn of the call that is due, or is being served.
     turn: AtomicU32,
-    state: AtomicU32,
+    busy: AtomicBool,
+    ended: AtomicBool,
     /// Of a call or reply in pieces.
     pieces: Mutex<Pieces>,
     pub(crate) call_max: usize,
@@ -108,7 +105,8 @@ impl Slot {
             peer,
             program,
             turn: AtomicU32::new(Turn::NONE.next().number()),
-            state: AtomicU32::new(IDLE),
+            busy: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             pieces: Mutex::default(),
             call_max: settings.call_max,
         }
@@ -160,18 +158,16 @@ impl Slot {
         // PAIRS(message): with the release in Lane::send, by Flag::signal.
         let word = word.load(Ordering::Acquire);
         // PAIRS(slot): with the release in `hand_back`: the turn is that of the idle slot.
-        (self.state.load(Ordering::Acquire) == IDLE
-            && FlagWord::turn_of(word).number() == self.turn.load(Ordering::Relaxed))
-        .then_some(word)
+        let due = !self.busy.load(Ordering::Acquire)
+            && FlagWord::turn_of(word).number() == self.turn.load(Ordering::Relaxed)
+            && !self.ended.load(Ordering::Relaxed);
+        due.then_some(word)
     }
 
     /// Takes the message that [`Slot::look`] found.
     #[inline]
     pub(crate) fn accept(&self, word: u64) -> Step {
-        // An ended slot stays so.
-        if self.state.compare_exchange(IDLE, BUSY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            return Step::Done;
-        }
+        self.busy.store(true, Ordering::Relaxed);
         let Some(flag) = FlagWord::unpack(word) else { return Step::Faulty };
         let end = layout::flag_at(self.calls.len());
         let Some(start) = end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN)
@@ -261,8 +257,9 @@ impl Slot {
         if !self.hand_back(turn) {
             return Err(ReplyError::Answered);
         }
+        flag.signal(word)?;
         self.node.counters().add(count::PACKETS, 1);
-        Ok(flag.signal(word)?)
+        Ok(())
     }
 
     /// Makes the slot idle and the next turn due; false when the turn was over already.
@@ -272,9 +269,9 @@ impl Slot {
             return false;
         }
         self.turn.store(turn.next().number(), Ordering::Relaxed);
-        // PAIRS(slot): with the acquire in `look`. An ended slot stays so.
-        let idle = self.state.compare_exchange(BUSY, IDLE, Ordering::Release, Ordering::Relaxed);
-        idle.is_ok() || idle == Err(ENDED)
+        // PAIRS(slot): with the acquire in `look`.
+        self.busy.store(false, Ordering::Release);
+        true
     }
 
     /// Whether the call of that turn was not answered yet.
@@ -323,11 +320,11 @@ impl Slot {
 
     /// Whether the client is still there.
     pub(crate) fn is_open(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != ENDED
+        !self.ended.load(Ordering::Relaxed)
     }
 
     /// No more calls from here.
     pub(crate) fn end(&self) {
-        self.state.store(ENDED, Ordering::Relaxed);
+        self.ended.store(true, Ordering::Relaxed);
     }
 }

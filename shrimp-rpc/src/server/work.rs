@@ -1,6 +1,6 @@
 //! The threads that serve.
 
-use super::call::{self, ServerCall};
+use super::call::{self, Desk, ServerCall};
 use super::poll::Poll;
 use super::slot::{Ready, Slot, Step};
 use super::{Shared, Task};
@@ -28,18 +28,23 @@ impl Staff {
 
 /// What a wait found.
 enum Found {
-    Message(Arc<Slot>, u64),
+    /// Number of the hot slot, and its flag.
+    Message(usize, u64),
     /// Slots came or went, or the server ends.
     Change,
 }
 
 pub(super) fn worker(shared: &Arc<Shared>) {
     let mut calls = 0u32;
+    // Of the client served last; often it is the next one too.
+    let mut desk = None;
     let mut poll = shared.poll.lock().unwrap_or_else(PoisonError::into_inner);
     while !shared.is_stopping() {
         match next(shared, &mut poll) {
-            Some(Found::Message(slot, word)) => {
-                serve(shared, slot, word);
+            Some(Found::Message(hot, word)) => {
+                if let Some(slot) = poll.slot(hot) {
+                    serve(shared, &mut desk, slot, word);
+                }
                 calls = calls.wrapping_add(1);
                 if calls.is_multiple_of(CALLS_PER_DISPATCH) {
                     shared.node.dispatch();
@@ -53,8 +58,8 @@ pub(super) fn worker(shared: &Arc<Shared>) {
 
 fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) -> Option<Found> {
     let found = shared.node.wait_until(None, None, |look| {
-        if let Some((slot, word)) = poll.look(look, &shared.node) {
-            return Some(Found::Message(slot, word));
+        if let Some((hot, word)) = poll.look(look, &shared.node) {
+            return Some(Found::Message(hot, word));
         }
         let changed = shared.changed.load(Ordering::Relaxed) || shared.stop.load(Ordering::Relaxed);
         changed.then_some(Found::Change)
@@ -76,9 +81,16 @@ fn change(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) {
 }
 
 #[inline]
-fn serve(shared: &Shared, slot: Arc<Slot>, word: u64) {
+fn serve(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) {
     match slot.accept(word) {
-        Step::Call(ready) => run(slot, ready),
+        Step::Call(ready) => {
+            let desk = match last {
+                Some(desk) if desk.is_of(slot) => desk,
+                last => last.insert(Desk::new(slot.clone())),
+            };
+            desk.renew(&ready);
+            run(desk, ready);
+        }
         Step::Done => {}
         Step::Faulty => faulty(shared, slot),
     }
@@ -86,34 +98,31 @@ fn serve(shared: &Shared, slot: Arc<Slot>, word: u64) {
 
 /// The client wrote what no client writes: it is not listened to any more.
 #[cold]
-fn faulty(shared: &Shared, slot: Arc<Slot>) {
+fn faulty(shared: &Shared, slot: &Arc<Slot>) {
     slot.node().counters().add(count::FAULTY_PEERS, 1);
     slot.end();
-    let key = shared.slots().iter().find(|(_, one)| Arc::ptr_eq(one, &slot)).map(|(key, _)| *key);
+    let key = shared.slots().iter().find(|(_, one)| Arc::ptr_eq(one, slot)).map(|(key, _)| *key);
     if let Some(key) = key {
         shared.tasks.push_end(key);
     }
-    shared.tasks.push(Task::Drop(slot));
 }
 
 /// Runs the handler of a call.
 #[inline]
-fn run(slot: Arc<Slot>, ready: Ready) {
-    let (turn, procedure, one_way) = (ready.turn, ready.procedure, ready.one_way);
-    slot.node().counters().add(count::SERVED, 1);
-    let program = slot.program.clone();
-    let call = ServerCall::new(slot.clone(), ready);
-    let dispatch = AssertUnwindSafe(|| (program.dispatch)(procedure, call));
+fn run(desk: &Desk, ready: Ready) {
+    let (turn, procedure) = (ready.turn, ready.procedure);
+    let slot = desk.slot();
+    let call = ServerCall::new(desk, ready);
+    let dispatch = AssertUnwindSafe(|| (slot.program.dispatch)(procedure, call));
     match catch_unwind(dispatch) {
-        Ok(Ok(_)) if !one_way || !slot.is_unanswered(turn) => {}
-        // A one-way procedure whose handler said nothing.
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => refuse(&slot, turn, &error),
+        Ok(Err(error)) => refuse(slot, turn, &error),
         Err(_) => {
             let fault = Fault::new(Fault::PANICKED, "the handler panicked");
-            refuse(&slot, turn, &DispatchError::Fault(fault));
+            refuse(slot, turn, &DispatchError::Fault(fault));
         }
     }
+    slot.node().counters().add(count::SERVED, 1);
 }
 
 /// Tells the client why there is no reply, unless there was one.

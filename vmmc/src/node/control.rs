@@ -10,7 +10,7 @@
 //! is simply sent again to the next one.
 
 use super::NodeInner;
-use super::post::Post;
+use super::post::{Post, Quiet};
 use crate::config::Config;
 use crate::control::connect::{ConnectError, Connection, LinkError, SETUP_TIMEOUT};
 use crate::control::message::{Hello, Refusal, Request, Resume, Role, Welcome};
@@ -219,6 +219,11 @@ impl Control {
         id
     }
 
+    /// Taken by a caller before it asks and waits: see [`super::post`].
+    pub(crate) fn quiet(&self) -> Option<Quiet> {
+        self.connection().map(|post| post.quiet())
+    }
+
     /// Waits until what is queued for the daemon has gone.
     fn see_off(&self) {
         if let Some(post) = self.connection() {
@@ -346,6 +351,7 @@ impl Control {
 
     /// Asks and waits for the answer.
     pub(crate) fn call(&self, node: &NodeInner, make: impl FnOnce(RequestId) -> Request) -> Answer {
+        let _quiet = self.quiet();
         let id = self.ask(node, make, Vec::new(), Draft::Plain);
         match self.answer(node, id, None) {
             Some(answer) => answer,

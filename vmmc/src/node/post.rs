@@ -36,12 +36,28 @@ const WATCH_TOKEN: epoll::EventData = epoll::EventData::new_u64(0);
 
 /// One connection to a daemon, with what waits to be sent on it.
 #[derive(Debug)]
-pub(super) struct Post {
+pub(crate) struct Post {
     connection: Connection,
     /// Readable when the control thread has something to receive.
     watch: Fd,
+    turns: Mutex<Turns>,
     /// In order. Sent under this lock, so that nothing overtakes.
     queue: Mutex<VecDeque<Parcel>>,
+}
+
+/// Whose turn it is to read.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Guards of [`Post::quiet`].
+    quiet: u32,
+    /// Threads that wait for room to send: some of those guards may be theirs.
+    blocked: u32,
+}
+
+impl Turns {
+    fn control_reads(&self) -> bool {
+        self.quiet == 0 || self.blocked > 0
+    }
 }
 
 #[derive(Debug)]
@@ -66,16 +82,27 @@ impl Post {
     pub(super) fn new(connection: Connection) -> rustix::io::Result<Post> {
         let watch = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         epoll::add(&watch, &connection, WATCH_TOKEN, epoll::EventFlags::IN)?;
-        Ok(Post { connection, watch, queue: Mutex::default() })
+        Ok(Post { connection, watch, turns: Mutex::default(), queue: Mutex::default() })
     }
 
-    /// Keeps the control thread asleep while the calling thread, which holds the reader lock,
-    /// receives. (The end of the connection wakes it all the same.)
-    pub(super) fn quiet(&self) -> Quiet<'_> {
-        // If it fails the control thread is woken for nothing.
-        let _ =
-            epoll::modify(&self.watch, &self.connection, WATCH_TOKEN, epoll::EventFlags::empty());
-        Quiet(self)
+    /// Keeps the control thread asleep until the guard is dropped. For threads that will read, or wait
+    /// for one that does, before they drop it. (The end of the connection wakes it all the same.)
+    pub(super) fn quiet(self: &Arc<Post>) -> Quiet {
+        self.change_turns(|turns| turns.quiet += 1);
+        Quiet(self.clone())
+    }
+
+    /// Lets the control thread be woken, or not, as `change` leaves things.
+    fn change_turns(&self, change: impl FnOnce(&mut Turns)) {
+        let mut turns = self.turns.lock();
+        let before = turns.control_reads();
+        change(&mut turns);
+        let after = turns.control_reads();
+        if before != after {
+            let events = if after { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+            // Changes an entry that is there, for which the kernel needs no memory.
+            let _ = epoll::modify(&self.watch, &self.connection, WATCH_TOKEN, events);
+        }
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -113,13 +140,18 @@ impl Post {
     /// under a lock: another thread must be free to read meanwhile.
     pub(super) fn see_off(&self) {
         loop {
-            match self.flush() {
-                Left::Nothing => return,
-                Left::NoRoom => {
-                    sleep_at(&mut [PollFd::new(&self.connection, PollFlags::OUT)], None);
-                }
-                Left::Shortage => std::thread::sleep(SHORTAGE_RETRY),
+            let left = self.flush();
+            if left == Left::Nothing {
+                return;
             }
+            // The daemon may wait for us to read before it reads on.
+            self.change_turns(|turns| turns.blocked += 1);
+            if left == Left::NoRoom {
+                sleep_at(&mut [PollFd::new(&self.connection, PollFlags::OUT)], None);
+            } else {
+                std::thread::sleep(SHORTAGE_RETRY);
+            }
+            self.change_turns(|turns| turns.blocked -= 1);
         }
     }
 
@@ -166,12 +198,10 @@ fn sleep_at(fds: &mut [PollFd<'_>], deadline: Option<Instant>) {
 /// See [`Post::quiet`].
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Quiet<'p>(&'p Post);
+pub(crate) struct Quiet(Arc<Post>);
 
-impl Drop for Quiet<'_> {
+impl Drop for Quiet {
     fn drop(&mut self) {
-        let post = self.0;
-        // Fails only if the kernel lacks memory, and then as it was before: it has an entry already.
-        let _ = epoll::modify(&post.watch, &post.connection, WATCH_TOKEN, epoll::EventFlags::IN);
+        self.0.change_turns(|turns| turns.quiet -= 1);
     }
 }

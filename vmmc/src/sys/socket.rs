@@ -25,14 +25,6 @@ pub fn tcp_state(socket: impl AsFd) -> Option<u8> {
     (len == 1).then_some(value[0])
 }
 
-/// `TCP_INFO` of a socket, cut to `N` bytes. `None` when it is no TCP socket, or when the kernel
-/// knows less.
-#[must_use]
-pub fn tcp_info<const N: usize>(socket: impl AsFd) -> Option<[u8; N]> {
-    let (value, len) = option::<N>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    (len == N).then_some(value)
-}
-
 /// Number of the network namespace that a socket is in (`SO_NETNS_COOKIE`, Linux 5.14).
 #[must_use]
 pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {
@@ -40,3 +32,13 @@ pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {
     let (value, len) = option::<8>(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)?;
     (len == 8).then(|| u64::from_ne_bytes(value))
 }
+
+/// `struct tcp_info` of a TCP socket, as far as its byte counts (linux/tcp.h).
+#[must_use]
+pub fn tcp_info(socket: impl AsFd) -> Option<[u8; TCP_INFO_LEN]> {
+    let (value, len) = option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    (len == TCP_INFO_LEN).then_some(value)
+}
+
+/// Length of the part that [`tcp_info`] gives.
+pub const TCP_INFO_LEN: usize = 216;

@@ -334,11 +334,12 @@ impl Supervisor {
             return;
         }
         self.phase = Phase::Ending(Instant::now() + self.settings.patience);
+        let culprit = self.cause.as_ref().and_then(Cause::who).map(|who| who.pid);
         for member in self.members.iter().filter(|member| member.is_running()) {
             member.kill(Signal::TERM);
             // A stopped process ends only once it goes on.
             member.kill(Signal::CONT);
-            self.ended += 1;
+            self.ended += usize::from(Some(member.who().pid) != culprit);
         }
     }
 

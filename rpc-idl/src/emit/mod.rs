@@ -1,0 +1,51 @@
+//! From a checked interface to source text.
+
+pub mod names;
+pub mod rust;
+
+/// Text with indentation.
+#[derive(Debug, Default)]
+pub(crate) struct Out {
+    text: String,
+    depth: usize,
+}
+
+impl Out {
+    pub(crate) fn new() -> Out {
+        Out::default()
+    }
+
+    /// One line. A line that ends with an opening bracket indents what follows, one that begins
+    /// with a closing one ends that.
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
+        let line = line.as_ref();
+        if line.is_empty() {
+            self.text.push('\n');
+            return;
+        }
+        if line.starts_with(['}', ')', ']']) {
+            self.depth = self.depth.saturating_sub(1);
+        }
+        for _ in 0..self.depth {
+            self.text.push_str("    ");
+        }
+        self.text.push_str(line);
+        self.text.push('\n');
+        if line.ends_with(['{', '(', '[']) {
+            self.depth += 1;
+        }
+    }
+
+    /// A line that neither opens nor closes anything, whatever it ends with.
+    pub(crate) fn plain(&mut self, line: &str) {
+        for _ in 0..self.depth {
+            self.text.push_str("    ");
+        }
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    pub(crate) fn finish(self) -> String {
+        self.text
+    }
+}

@@ -1,0 +1,345 @@
+//! Stubs for SHRIMP RPC: clients.
+
+use super::Emitter;
+use super::params::{Outputs, Param};
+use crate::ast::Direction;
+use crate::emit::names::{Scope, camel, snake, upper};
+use crate::model::{Procedure, Program, Version};
+
+/// A procedure with all its names.
+pub(super) struct Proc<'m> {
+    pub(super) idl: &'m Procedure,
+    /// Name of its method.
+    pub(super) method: String,
+    /// Its number, as a path.
+    pub(super) number: String,
+    /// Name of the functions that encode its arguments and its results.
+    pub(super) encode: String,
+    pub(super) params: Vec<Param<'m>>,
+    /// What comes back outside bulk parameters.
+    pub(super) plain: Outputs,
+    /// What comes back, bulk parameters as vectors.
+    pub(super) owned: Outputs,
+}
+
+impl Proc<'_> {
+    /// The bulk parameters of the request, in the order of their blocks.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &Param<'_>)> {
+        self.params.iter().filter(|p| p.goes_in() && p.idl.bulk.is_some()).enumerate()
+    }
+
+    pub(super) fn has_plain_args(&self) -> bool {
+        self.params.iter().any(Param::goes_in)
+    }
+}
+
+impl Emitter<'_> {
+    pub(super) fn shrimp_version(&mut self, program: &Program, version: &Version) {
+        let module = self.numbers(program, version, "");
+        let base = camel(&version.name);
+        let mut methods = Scope::with(&["connect", "new", "binding", "clone"]);
+        let mut constants = Scope::with(&["PROGRAM", "VERSION"]);
+        let mut procs = Vec::new();
+        for procedure in &version.procedures {
+            let params = self.params(procedure);
+            let method = methods.claim(&snake(&procedure.name));
+            let plain = self.outputs(procedure, &params, "Reply", |p| p.idl.bulk.is_none());
+            let bulk_back = params.iter().any(|p| p.comes_out() && p.idl.bulk.is_some());
+            let owned = if bulk_back {
+                self.outputs(procedure, &params, "Results", |_| true)
+            } else {
+                self.outputs_again(&plain)
+            };
+            let title = format!("What `{}` gives back.", procedure.name);
+            self.outputs_struct(&plain, &title);
+            if bulk_back && (self.options.asynchronous || procedure.deferred) {
+                let title = format!("What `{}` gives back, bulk data included.", procedure.name);
+                self.outputs_struct(&owned, &title);
+            }
+            let constant = constants.claim(&upper(&procedure.name));
+            procs.push(Proc {
+                idl: procedure,
+                number: format!("{module}::{constant}"),
+                encode: format!("{module}_{}", method.trim_start_matches("r#")),
+                method,
+                params,
+                plain,
+                owned,
+            });
+        }
+        for procedure in &procs {
+            self.encode_args(procedure);
+            self.encode_reply(procedure);
+        }
+        self.client(&base, &module, version, &procs, false);
+        if self.options.asynchronous {
+            self.client(&base, &module, version, &procs, true);
+        }
+        self.server(&base, &module, version, &procs);
+        if self.options.asynchronous {
+            self.async_server(&base, &module, version, &procs);
+        }
+    }
+
+    /// The same outputs again.
+    fn outputs_again(&self, outputs: &Outputs) -> Outputs {
+        let list = outputs
+            .list
+            .iter()
+            .map(|o| super::params::Output {
+                name: o.name.clone(),
+                ty: o.ty.clone(),
+                bulk: o.bulk.clone(),
+                direction: o.direction,
+                doc: o.doc.clone(),
+            })
+            .collect();
+        Outputs { list, ty: outputs.ty.clone() }
+    }
+
+    /// The function that writes the plain part of a request.
+    fn encode_args(&mut self, procedure: &Proc<'_>) {
+        if !procedure.has_plain_args() {
+            return;
+        }
+        let xdr = self.xdr.clone();
+        let mut parameters = vec!["sink: &mut S".to_owned()];
+        let mut lines = Vec::new();
+        for param in procedure.params.iter().filter(|p| p.goes_in()) {
+            match &param.idl.bulk {
+                Some(bulk) => {
+                    parameters.push(format!("{}: usize", param.name));
+                    let put = if bulk.fixed { "put_exact_count" } else { "put_count" };
+                    lines.push(format!("{xdr}::{put}(sink, {}, {})?;", param.name, bulk.len));
+                }
+                None => {
+                    let (ty, value) = self.passed(&param.idl.ty, &param.name);
+                    parameters.push(format!("{}: {ty}", param.name));
+                    lines.push(format!("{}?;", self.put(&param.idl.ty, &value)));
+                }
+            }
+        }
+        self.out.line("");
+        self.out.line(format!("fn {}_args<S: {xdr}::Sink + ?Sized>(", procedure.encode));
+        for parameter in parameters {
+            self.out.line(format!("{parameter},"));
+        }
+        self.out.line(format!(") -> Result<(), {xdr}::EncodeError> {{"));
+        for line in lines {
+            self.out.line(line);
+        }
+        self.out.line("Ok(())");
+        self.out.line("}");
+    }
+
+    /// The function that writes the plain part of a reply: what is plain, and where bulk outputs
+    /// are.
+    fn encode_reply(&mut self, procedure: &Proc<'_>) {
+        let xdr = self.xdr.clone();
+        if procedure.idl.oneway || procedure.owned.list.is_empty() {
+            return;
+        }
+        let mut parameters = vec!["sink: &mut S".to_owned()];
+        if !procedure.plain.list.is_empty() {
+            parameters.push(format!("results: &{}", procedure.plain.ty));
+        }
+        let mut lines = Vec::new();
+        let mut plain = 0;
+        for output in &procedure.owned.list {
+            if output.bulk.is_none() {
+                let place = procedure.plain.place("results", plain);
+                let value =
+                    if procedure.plain.list.len() == 1 { place } else { format!("&{place}") };
+                lines.push(format!("{}?;", self.put(&output.ty, &value)));
+                plain += 1;
+            } else if output.direction == Direction::Out {
+                parameters.push(format!("{}: (u32, u32)", output.name));
+                lines.push(format!("sink.put_u32({}.0)?;", output.name));
+                lines.push(format!("sink.put_u32({}.1)?;", output.name));
+            }
+        }
+        if lines.is_empty() {
+            return;
+        }
+        self.out.line("");
+        self.out.line(format!("fn {}_reply<S: {xdr}::Sink + ?Sized>(", procedure.encode));
+        for parameter in parameters {
+            self.out.line(format!("{parameter},"));
+        }
+        self.out.line(format!(") -> Result<(), {xdr}::EncodeError> {{"));
+        for line in lines {
+            self.out.line(line);
+        }
+        self.out.line("Ok(())");
+        self.out.line("}");
+    }
+
+    fn client(
+        &mut self,
+        base: &str,
+        module: &str,
+        version: &Version,
+        procs: &[Proc<'_>],
+        asynchronous: bool,
+    ) {
+        let runtime = self.runtime.clone();
+        let kind = if asynchronous { "AsyncClient" } else { "Client" };
+        let name = self.types.claim(&format!("{base}{kind}"));
+        self.out.line("");
+        let how = if asynchronous { ", for `async` code of any executor" } else { "" };
+        self.doc(&[], &format!("Calls the procedures of `{}`{how}.", version.name));
+        self.out.line("#[derive(Debug)]");
+        self.out.line(format!("pub struct {name} {{"));
+        self.out.line(format!("binding: {runtime}::Binding,"));
+        self.out.line("}");
+        self.out.line("");
+        self.out.line(format!("impl {name} {{"));
+        self.doc(&[], "Binds to the service of this name.");
+        self.out.plain("///");
+        self.out.plain("/// # Errors");
+        self.out.plain("/// There is no such service, or it refuses this client.");
+        self.out.line(format!(
+            "pub fn connect(name: &str) -> Result<Self, {runtime}::ConnectError> {{"
+        ));
+        self.out.line(format!(
+            "{runtime}::Binding::connect(name, {module}::PROGRAM, {module}::VERSION).map(Self::new)"
+        ));
+        self.out.line("}");
+        self.out.line("");
+        self.doc(&[], "Uses a binding made elsewhere.");
+        self.out.line("#[must_use]");
+        self.out.line(format!("pub fn new(binding: {runtime}::Binding) -> Self {{"));
+        self.out.line("Self { binding }");
+        self.out.line("}");
+        self.out.line("");
+        self.doc(&[], "The binding.");
+        self.out.line("#[must_use]");
+        self.out.line(format!("pub fn binding(&self) -> &{runtime}::Binding {{"));
+        self.out.line("&self.binding");
+        self.out.line("}");
+        for procedure in procs {
+            self.out.line("");
+            self.client_method(procedure, asynchronous);
+        }
+        self.out.line("}");
+    }
+
+    fn client_method(&mut self, procedure: &Proc<'_>, asynchronous: bool) {
+        let (xdr, runtime) = (self.xdr.clone(), self.runtime.clone());
+        let (keyword, suffix, wait) =
+            if asynchronous { ("async ", "_async", ".await") } else { ("", "", "") };
+        self.procedure_doc(procedure.idl, &procedure.params, "");
+        self.out.plain("///");
+        self.out.plain("/// # Errors");
+        self.out.plain("/// The call could not be made or was not answered.");
+        self.out.line(format!("pub {keyword}fn {}(", procedure.method));
+        self.out.line("&self,");
+        for param in &procedure.params {
+            let ty = match &param.idl.bulk {
+                Some(bulk) => {
+                    let element = self.element(bulk);
+                    match (param.idl.direction, bulk.fixed) {
+                        (Direction::In, _) => format!("&[{element}]"),
+                        (Direction::Out, false) => format!("&mut Vec<{element}>"),
+                        _ => format!("&mut [{element}]"),
+                    }
+                }
+                None if param.is_out() => continue,
+                None => self.passed(&param.idl.ty, &param.name).0,
+            };
+            self.out.line(format!("{}: {ty},", param.name));
+        }
+        self.out.line(format!(") -> Result<{}, {runtime}::CallError> {{", procedure.plain.ty));
+
+        let names: Vec<String> = procedure
+            .params
+            .iter()
+            .filter(|p| p.goes_in())
+            .map(|p| match p.idl.bulk {
+                Some(_) => format!(", {}.len()", p.name),
+                None => format!(", {}", p.name),
+            })
+            .collect();
+        let names = names.concat();
+        let plain = if procedure.has_plain_args() {
+            self.out.line(format!("let mut counter = {xdr}::Counter::new();"));
+            self.out.line(format!("{}_args(&mut counter{names})?;", procedure.encode));
+            "counter.len()"
+        } else {
+            "0"
+        };
+        let blocks: Vec<String> = procedure
+            .blocks()
+            .map(|(_, p)| format!("{xdr}::padded8(std::mem::size_of_val::<[_]>({}))", p.name))
+            .collect();
+        let mut sizes = Vec::new();
+        for (block, (_, param)) in blocks.iter().zip(procedure.blocks()) {
+            let bulk = param.idl.bulk.as_ref();
+            let struct_element =
+                bulk.is_some_and(|b| matches!(b.element, crate::model::Element::Struct(_)));
+            sizes.push(if struct_element {
+                let element = bulk.map(|b| self.element(b)).unwrap_or_default();
+                format!(
+                    "{xdr}::padded8({}.len().saturating_mul(<{element} as {runtime}::Element>::SIZE))",
+                    param.name
+                )
+            } else {
+                block.clone()
+            });
+        }
+        let bulk = match &sizes[..] {
+            [] => "0".to_owned(),
+            [first, rest @ ..] => {
+                rest.iter().fold(first.clone(), |sum, size| format!("{sum}.saturating_add({size})"))
+            }
+        };
+        let mutable = if procedure.has_plain_args() { "mut " } else { "" };
+        self.out.line(format!(
+            "let {mutable}request = self.binding.request{suffix}({}, {plain}, {bulk}){wait}?;",
+            procedure.number
+        ));
+        if procedure.has_plain_args() {
+            self.out.line(format!("{}_args(&mut request{names})?;", procedure.encode));
+        }
+        for (_, param) in procedure.blocks() {
+            self.out.line(format!(
+                "request.block::<{}>({})?;",
+                param.idl.bulk.as_ref().map(|b| self.element(b)).unwrap_or_default(),
+                param.name
+            ));
+        }
+        if procedure.idl.oneway {
+            self.out.line("request.send()");
+            self.out.line("}");
+            return;
+        }
+        let reads = !procedure.owned.list.is_empty();
+        let mutable = if reads { "mut " } else { "" };
+        self.out.line(format!("let {mutable}reply = request.call{suffix}(){wait}?;"));
+        let mut plain = Vec::new();
+        for output in &procedure.owned.list {
+            match &output.bulk {
+                None => {
+                    self.out.line("let source = &mut reply;");
+                    self.out.line(format!("let {} = {}?;", output.name, self.get(&output.ty)));
+                    plain.push(output.name.clone());
+                }
+                Some(bulk) if output.direction == Direction::Out => {
+                    let call = if bulk.fixed {
+                        format!("out_array({})", output.name)
+                    } else {
+                        format!("out_vec({}, {})", bulk.len, output.name)
+                    };
+                    self.out.line(format!("reply.{call}?;"));
+                }
+                Some(_) => {}
+            }
+        }
+        for (index, param) in procedure.blocks().filter(|(_, p)| p.comes_out()) {
+            self.out.line(format!("reply.inout({index}, {})?;", param.name));
+        }
+        self.out.line("reply.finish()?;");
+        self.out.line(format!("Ok({})", procedure.plain.whole()));
+        self.out.line("}");
+    }
+}
