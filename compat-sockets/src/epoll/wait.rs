@@ -185,7 +185,9 @@ unsafe fn spin_on(
     mask: *const sigset_t,
 ) -> Spun {
     let budget = set.spin_ns.load(Ordering::Relaxed).min(settings::spin_ns());
-    let alone = hot.len == 1 && hot.iter().any(|item| shares_cpu(&item.link));
+    // Every link is told where we run, so this looks at all of them.
+    let elsewhere = hot.iter().filter(|item| !shares_cpu(&item.link)).count();
+    let alone = elsewhere == 0;
     let mut part = SPIN_PART_NS / 4;
     let mut spent = 0;
     while spent < budget && !alone {
