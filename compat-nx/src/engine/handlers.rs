@@ -74,7 +74,7 @@ impl Handlers {
             if state.stop {
                 return;
             }
-            match state.queue.pop_front().filter(|_| true) {
+            match state.queue.pop_front() {
                 Some(next) if !state.masked => {
                     state.running = true;
                     drop(state);
@@ -112,6 +112,12 @@ impl Handlers {
             self.changed.notify_all();
         }
         before
+    }
+
+    /// Whether no handler runs or is about to.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.queue.is_empty() && !state.running
     }
 
     /// Handlers run so far.
