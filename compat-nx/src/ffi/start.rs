@@ -161,6 +161,45 @@ pub(super) fn default_size() -> Result<Shape, Failure> {
     }
 }
 
+/// Sizes of message buffers, as switches ask for them: what is set in the environment goes first.
+fn apply_sizes(switches: &Switches, size: u32) {
+    /// Packet buffers of each pair and direction.
+    const PER_PAIR: u64 = 32;
+    let each = switches.each.or(switches.buffers.map(|all| all / u64::from(size)));
+    if let Some(bytes) = switches.packet.or(each.map(|each| each / PER_PAIR)) {
+        set_default("NX_SLOT_BYTES", bytes.clamp(256, 65536));
+    }
+    if let Some(bytes) = switches.threshold {
+        set_default("NX_LARGE", bytes);
+    }
+    if let Some(number) = switches.correspondents
+        && lookup("NX_DEBUG").is_some()
+    {
+        eprintln!("nx: switch -noc {number} has no effect: every node has every other as a peer");
+    }
+}
+
+fn set_default(name: &str, value: u64) {
+    if lookup(name).is_none() {
+        // SAFETY: before main there is no other thread of the program.
+        unsafe { std::env::set_var(name, value.to_string()) };
+    }
+}
+
+/// Every node of an application has a process here: `-on` may name them all, or nothing works.
+fn check_nodes(switches: &Switches, size: u32) -> Result<(), Failure> {
+    match &switches.on {
+        Some(on) if on.len() != size as usize || on.last() != Some(&(size - 1)) => {
+            let why = format!(
+                "-on names {} of {size} nodes; every node needs a process: leave it out, or use -sz",
+                on.len()
+            );
+            Err(Failure::System(super::errno::EQPARAM, why))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn start_failure(error: impl std::fmt::Display) -> Failure {
     Failure::System(super::errno::EQNOACT, error.to_string())
 }
@@ -175,6 +214,8 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
             return app::begin_under_launcher(job, control);
         }
         let switches = arguments.take()?;
+        check_nodes(&switches, job.size)?;
+        apply_sizes(&switches, job.size);
         return be_node(Job { ptype: switches.ptype.or(job.ptype), ..job }, control);
     }
     if let Some(way) = pmi::find(&lookup).map_err(start_failure)? {
@@ -192,6 +233,8 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
         Some(shape) => shape,
         None => default_size()?,
     };
+    check_nodes(&switches, shape.nodes())?;
+    apply_sizes(&switches, shape.nodes());
     app::set_shape(shape);
     let mut job = Job::new(shape.nodes()).map_err(start_failure)?;
     job.ptype = switches.ptype.or(Some(0));
