@@ -31,7 +31,6 @@ struct State {
     stop: bool,
     /// Whether the thread was started.
     started: bool,
-    run: u64,
 }
 
 impl std::fmt::Debug for Handlers {
@@ -83,7 +82,6 @@ impl Handlers {
                     INSIDE.set(Some(true)); // whatever the handler left
                     state = self.lock();
                     state.running = false;
-                    state.run += 1;
                     self.changed.notify_all();
                 }
                 Some(next) => {
@@ -118,11 +116,6 @@ impl Handlers {
     pub(super) fn is_idle(&self) -> bool {
         let state = self.lock();
         state.queue.is_empty() && !state.running
-    }
-
-    /// Handlers run so far.
-    pub(super) fn run_so_far(&self) -> u64 {
-        self.lock().run
     }
 
     /// No handler starts after this; one that runs may go on.

@@ -1082,6 +1082,7 @@ impl State {
             Owner::Nobody => drop(self.ops.remove(id)),
             Owner::Handler(handler) => {
                 let handler = handler.take();
+                e.count(count::HANDLERS, 1);
                 match (handler, self.ops.remove(id).result) {
                     (Some(handler), Ok(Outcome::Received(info))) => e.handlers.queue(handler, info),
                     (Some(handler), Ok(Outcome::Sent)) => {
