@@ -61,6 +61,82 @@ fn a_program_starts_its_nodes_itself_and_talks_to_them_as_host() {
 }
 
 #[test]
+fn a_fortran_program_starts_its_nodes_itself_and_its_output_comes_once() {
+    let program = build::fortran("fortran/nfork.f", &["-std=legacy", "-w"]);
+    let job = Job::new();
+    for done in [run(&mut job.command(&program)), shrimp_run(&job, 3, &program, &[])] {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert!(done.out.contains("nfork: all good"), "{done}");
+        // Buffers are not written twice by a fork.
+        assert_eq!(done.out.matches("controlling process").count(), 1, "{done}");
+        assert_eq!(done.out.matches(" done").count(), 3, "{done}");
+    }
+}
+
+#[test]
+fn hosts_and_loading_with_int_arrays() {
+    let narrow = Options { flags: &["-w", "-DNX_INT_ARRAYS"], ..Options::default() };
+    let (early, load, ring) =
+        (compile("early.c", narrow), compile("load.c", narrow), plain("ring.c"));
+    let job = Job::new();
+    let done = run(job.command(&early).args(["keep", "-sz", "3"]));
+    assert_eq!(done.code, Some(0), "{done}");
+    let done = run(job.command(&load).arg(&ring));
+    assert_eq!(done.code, Some(0), "{done}");
+}
+
+#[test]
+fn old_mains_that_leave_any_exit_code_print_all_they_have() {
+    let text = "main() { int n = numnodes(); gsync(); printf(\"%d of %d\\n\", mynode(), n); \
+                return 1 + mynode(); }";
+    let program = build::compile_text("codes.c", text, Options { flags: &["-w"], libraries: &[] });
+    let done = shrimp_run(&Job::new(), 4, &program, &[]);
+    assert!(done.code.is_some_and(|code| (1..=4).contains(&code)), "{done}");
+    assert_eq!(done.out.lines().count(), 4, "{done}");
+}
+
+#[test]
+fn exit_codes_of_forked_nodes_are_for_the_program_that_waits() {
+    let text = "#include \"check.h\"
+        #include <sys/wait.h>
+        int main(int argc, char **argv) {
+            int status, sum = 0;
+            if (nx_initve(NULL, 3, \"\", &argc, argv) != 3) return 1;
+            if (nx_nfork(NULL, -1, 0, NULL) == 0) { gsync(); return 10 + mynode(); }
+            while (wait(&status) > 0) sum += WEXITSTATUS(status);
+            printf(\"sum %d\\n\", sum);
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("waited.c", text, options);
+    let job = Job::new();
+    for done in
+        [run(&mut job.command(&program)), nodes(&job, &["--grace", "0", "-n", "3"], &program, &[])]
+    {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert!(done.out.contains("sum 33"), "{done}");
+    }
+}
+
+#[test]
+fn a_silent_truncation_can_be_chosen() {
+    let text = "#include \"check.h\"
+        int main(void) {
+            char big[100], small[10];
+            csend(1, big, 100, mynode(), 0);
+            crecv(1, small, 10);
+            CHECK(infocount() == 100);
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("silent.c", text, options);
+    let job = Job::new();
+    let done = run(job.command(&program).env("NX_TRUNCATE", "silent"));
+    assert_eq!(done.code, Some(0), "{done}");
+    let done = run(&mut job.command(&program));
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("crecv: message of 100 bytes"), "{done}");
+}
+
+#[test]
 fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
     let (program, worker) = (plain("load.c"), plain("ring.c"));
     let job = Job::new();

@@ -38,10 +38,7 @@ fn every_global_operation_in_both_forms_and_widths() {
 #[test]
 fn message_calls_with_int_arrays() {
     let narrow = Options { flags: &["-DNX_INT_ARRAYS"], ..Options::default() };
-    let source = std::fs::read_to_string(build::source("c/messages.c")).unwrap();
-    let source = source.replace("long info[8]", "int info[8]");
-    let program = build::compile_text("messages32.c", &source, narrow);
-    at_all_sizes(&program, &[], "messages: all good");
+    at_all_sizes(&compile("messages.c", narrow), &[], "messages: all good");
 }
 
 #[test]
@@ -164,4 +161,19 @@ fn a_ring_by_each_way_of_starting() {
             assert!(done.out.contains(&says(size)), "way {way}: {done}");
         }
     }
+}
+
+#[test]
+fn random_traffic_keeps_order_and_contents() {
+    let program = compile("traffic.c", Options::default());
+    at_all_sizes(&program, &["300"], "all good");
+}
+
+#[test]
+#[ignore = "minutes"]
+fn random_traffic_of_16_nodes_for_minutes() {
+    let program = compile("traffic.c", Options::default());
+    let done = shrimp_run(&Job::new(), 16, &program, &["40000"]);
+    assert_eq!(done.code, Some(0), "{done}");
+    assert!(done.out.contains("all good"), "{done}");
 }

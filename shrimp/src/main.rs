@@ -76,6 +76,9 @@ enum Command {
     /// Internal: the ordinary client of `perf sockets`
     #[command(name = "__perf-sockets-client", hide = true)]
     PerfSocketsClient(perf::SocketsClientArgs),
+    /// Internal: a node of `perf nx`
+    #[command(name = "__perf-nx-rank", hide = true)]
+    PerfNxRank(perf::RankArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -102,7 +105,7 @@ impl Command {
             Command::Child(_) => "child",
             Command::EchoServer => "echo server",
             Command::EchoClient { .. } => "echo client",
-            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) => "perf peer",
+            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) | Command::PerfNxRank(_) => "perf peer",
             Command::PerfSocketsServer(_) | Command::PerfSocketsClient(_) => "perf sockets",
         }
     }
@@ -134,6 +137,7 @@ impl Command {
             Command::PerfVmmcPeer(args) => perf::serve_vmmc(args).map(|()| Exit::Ok),
             Command::PerfSocketsServer(args) => perf::serve_sockets(args).map(|()| Exit::Ok),
             Command::PerfSocketsClient(args) => perf::measure_sockets(args).map(|()| Exit::Ok),
+            Command::PerfNxRank(args) => Ok(perf::play_nx(args).map(|()| Exit::Ok)?),
         }
     }
 }

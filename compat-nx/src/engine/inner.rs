@@ -13,12 +13,16 @@ use super::types::{Outcome, Source};
 use crate::error::NxError;
 use crate::job::Job;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmmc::config::WaitPolicy;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use vmmc::wait::{self, Spun};
 use vmmc::word::Word;
 use vmmc::{Export, Node};
+
+/// How long a thread gives its processor away before it sleeps, when there are more processes than
+/// processors.
+const YIELDING: Duration = Duration::from_micros(500);
 
 /// See [`super::Engine::on_failure`].
 pub(super) struct OnFailure(pub(super) Box<dyn Fn(&NxError) + Send + Sync>);
@@ -313,6 +317,18 @@ impl Inner {
             .then_some(())
         };
         let shares = |cpu| self.shares_cpu(cpu);
+        if self.crowded && self.data.wait_policy() != WaitPolicy::Block {
+            // Whoever we wait for needs a processor: give it ours, which costs less than a
+            // sleep and a wake-up as long as all make progress.
+            let end = Instant::now() + YIELDING;
+            while Instant::now() < end {
+                if look().is_some() {
+                    self.look_at_ends();
+                    return Ok(());
+                }
+                std::thread::yield_now();
+            }
+        }
         if starving {
             // Credits usually come by themselves; before sleeping for them, ask (N18, N19).
             let policy = match self.data.wait_policy() {
@@ -349,6 +365,8 @@ impl Inner {
     ) -> Result<(), NxError> {
         let staged = peer.out64(layout::STAGED + 8 * staging.block as usize);
         let mut may_go = may_lock;
+        // In at least four pieces, so that the receiver fetches while the rest is copied.
+        let chunk = self.settings.stage_chunk.min((data.len / 4).max(4096));
         let mut done = 0;
         while done < data.len {
             if may_go && let Some(go) = Go::read(peer, staging.block) {
@@ -358,7 +376,7 @@ impl Inner {
                 }
                 may_go = false;
             }
-            let part = mem::part(data, done, self.settings.stage_chunk);
+            let part = mem::part(data, done, chunk);
             stage_part(staging, part, done);
             done += part.len;
             // PAIRS(staged): with the acquire in `fetch_some`.

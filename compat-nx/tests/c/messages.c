@@ -102,7 +102,8 @@ static void order(void)
 /* The x-calls: by source; msginfo and own arrays (7); masks (15); -1. */
 static void selective(void)
 {
-	long info[8], from, value, i, mids[16], all = -1;
+	long from, value, i, mids[16], all = -1;
+	nx_int_t info[8];
 	static long values[16];
 
 	for (from = 0; from < n; from++) {
@@ -261,7 +262,8 @@ static void both_ways(void)
 /* A message too long: an error, and the full length is told (2.7). */
 static void truncation(void)
 {
-	long mid, info[8];
+	long mid;
+	nx_int_t info[8];
 
 	fill(out, 100, me, 90);
 	csend(90, out, 100, me, 0);

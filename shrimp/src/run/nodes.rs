@@ -30,9 +30,9 @@ pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
     let inbox = supervisor.inbox();
     let job = Job::new(args.size()?).context(|| "random bytes".into())?;
     let mut sources = Vec::new();
-    let own_pid = rustix::process::getpid();
+    let start = Start { own: rustix::process::getpid(), mask: signals.before() };
     for node in 0..job.size {
-        match start_node(args, &program, Job { node, ..job.clone() }, own_pid, &mut sources) {
+        match start_node(args, &program, Job { node, ..job.clone() }, start, &mut sources) {
             Ok(member) => supervisor.add(member),
             Err(failure) => {
                 strays::kill_all();
@@ -86,11 +86,20 @@ fn outer_process(parent: u32) -> Result<OwnedFd, Io> {
     Ok(pidfd)
 }
 
+/// What a node needs to know between fork and exec.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    /// This process.
+    own: Pid,
+    /// Signals to block.
+    mask: signals::Mask,
+}
+
 fn start_node(
     args: &Args,
     program: &Path,
     place: Job,
-    own: Pid,
+    start: Start,
     sources: &mut Vec<Source>,
 ) -> Result<Member, Failure> {
     let (theirs, ours) = control::pair().context(|| "control channel".into())?;
@@ -110,8 +119,9 @@ fn start_node(
     // SAFETY: only system calls that are safe between fork and exec.
     unsafe {
         command.pre_exec(move || {
+            start.mask.restore();
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            if rustix::process::getppid() != Some(own) {
+            if rustix::process::getppid() != Some(start.own) {
                 return Err(std::io::Error::other("the parent has gone"));
             }
             let channel = std::os::fd::BorrowedFd::borrow_raw(number);

@@ -1,4 +1,5 @@
 //! The process that people see.
+#![allow(unsafe_code)] // between fork and exec
 
 use super::{Args, end_with, signals, strays};
 use crate::children;
@@ -27,6 +28,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     }
     command.args(std::env::args_os().skip_while(|word| word != "run").skip(1));
     command.process_group(0);
+    let mask = signals.before();
+    // SAFETY: only a system call that is safe between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            mask.restore();
+            Ok(())
+        })
+    };
     let inner = command.spawn().context(|| "starting the nodes".into())?;
     let inner = Pid::from_child(&inner);
     let code = watch(inner, &signals, terminal);

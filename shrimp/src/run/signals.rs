@@ -16,11 +16,32 @@ const PASSED: [i32; 8] = [
     libc::SIGWINCH,
 ];
 
-/// A descriptor that signals come from. They are blocked in this process; programs that it starts
-/// have none blocked.
+/// A descriptor that signals come from. They are blocked in this process; in programs that it
+/// starts they are blocked too, unless [`Mask::restore`] is called between fork and exec.
 #[derive(Debug)]
 pub(super) struct Signals {
     fd: OwnedFd,
+    before: Mask,
+}
+
+/// The signals that were blocked when we were started.
+#[derive(Clone, Copy)]
+pub(super) struct Mask(libc::sigset_t);
+
+impl std::fmt::Debug for Mask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mask")
+    }
+}
+
+impl Mask {
+    /// Blocks these and no others. May be called between fork and exec.
+    pub(super) fn restore(&self) {
+        // SAFETY: the set is whole; the old mask is not wanted.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
 }
 
 impl Signals {
@@ -32,9 +53,11 @@ impl Signals {
             // SAFETY: `set` is ours.
             unsafe { libc::sigaddset(&raw mut set, signal) };
         }
-        // SAFETY: as above; the old mask is not wanted.
+        // SAFETY: as above.
+        let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: both sets are ours.
         let blocked =
-            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
         if blocked != 0 {
             return Err(std::io::Error::from_raw_os_error(blocked));
         }
@@ -45,7 +68,13 @@ impl Signals {
             return Err(std::io::Error::last_os_error());
         }
         // SAFETY: just made, and nobody else's.
-        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Signals { fd, before: Mask(before) })
+    }
+
+    /// What programs that we start shall have blocked.
+    pub(super) fn before(&self) -> Mask {
+        self.before
     }
 
     /// Waits for at least one.
