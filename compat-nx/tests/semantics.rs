@@ -571,7 +571,7 @@ fn the_second_large_message_makes_no_trip_to_the_daemon() {
 fn large_messages_go_from_user_memory_to_user_memory() {
     let daemon = Daemon::start();
     for after in ["0", "1"] {
-        daemon.run(2, "direct", "", &[("NX_DIRECT_AFTER", after)]);
+        daemon.run(2, "direct", "", &[("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", after)]);
     }
 }
 

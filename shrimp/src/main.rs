@@ -68,6 +68,9 @@ enum Command {
     /// Internal: the other side of `perf vmmc`
     #[command(name = "__perf-vmmc-peer", hide = true)]
     PerfVmmcPeer(perf::VmmcPeerArgs),
+    /// Internal: a node of `perf nx`
+    #[command(name = "__perf-nx-rank", hide = true)]
+    PerfNxRank(perf::RankArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -94,7 +97,7 @@ impl Command {
             Command::Child(_) => "child",
             Command::EchoServer => "echo server",
             Command::EchoClient { .. } => "echo client",
-            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) => "perf peer",
+            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) | Command::PerfNxRank(_) => "perf peer",
         }
     }
 
@@ -123,6 +126,7 @@ impl Command {
             }
             Command::PerfPeer(args) => perf::serve(args).map(|()| Exit::Ok),
             Command::PerfVmmcPeer(args) => perf::serve_vmmc(args).map(|()| Exit::Ok),
+            Command::PerfNxRank(args) => Ok(perf::play_nx(args).map(|()| Exit::Ok)?),
         }
     }
 }

@@ -349,6 +349,8 @@ impl Inner {
     ) -> Result<(), NxError> {
         let staged = peer.out64(layout::STAGED + 8 * staging.block as usize);
         let mut may_go = may_lock;
+        // In at least four pieces, so that the receiver fetches while the rest is copied.
+        let chunk = self.settings.stage_chunk.min((data.len / 4).max(4096));
         let mut done = 0;
         while done < data.len {
             if may_go && let Some(go) = Go::read(peer, staging.block) {
@@ -358,7 +360,7 @@ impl Inner {
                 }
                 may_go = false;
             }
-            let part = mem::part(data, done, self.settings.stage_chunk);
+            let part = mem::part(data, done, chunk);
             stage_part(staging, part, done);
             done += part.len;
             // PAIRS(staged): with the acquire in `fetch_some`.

@@ -193,9 +193,6 @@ impl Engine {
     /// Value of a counter of [`counters`] or of `vmmc`.
     #[must_use]
     pub fn counter(&self, counter: usize) -> u64 {
-        if counter == counters::HANDLERS {
-            return self.inner.handlers.run_so_far();
-        }
         self.inner.data.counters().get(counter)
     }
 

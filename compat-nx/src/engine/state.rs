@@ -244,6 +244,9 @@ impl State {
     }
 
     fn send_now(&mut self, e: &Inner, peer: &Peer, letter: Letter) -> Result<Sent, NxError> {
+        if peer.gone.load(Ordering::Relaxed) {
+            return Ok(Sent::Whole); // it left in order, and will receive nothing any more
+        }
         if letter.data.len > layout::room(peer.stride).min(e.settings.large) {
             return self.scout(e, peer, letter);
         }
@@ -1079,6 +1082,7 @@ impl State {
             Owner::Nobody => drop(self.ops.remove(id)),
             Owner::Handler(handler) => {
                 let handler = handler.take();
+                e.count(count::HANDLERS, 1);
                 match (handler, self.ops.remove(id).result) {
                     (Some(handler), Ok(Outcome::Received(info))) => e.handlers.queue(handler, info),
                     (Some(handler), Ok(Outcome::Sent)) => {
@@ -1155,9 +1159,10 @@ impl State {
         vmmc::sync::fence(Ordering::SeqCst);
     }
 
-    /// Called by the progress thread: with no handler posted, interrupts for messages end.
+    /// Called by the progress thread: with no handler posted, interrupts for messages end. A handler
+    /// that is about to run will most likely post its receive again.
     pub(super) fn want_no_more(&mut self, e: &Inner) {
-        if self.wants && self.handlers == 0 {
+        if self.wants && self.handlers == 0 && e.handlers.is_idle() {
             self.wants = false;
             for peer in e.peers() {
                 peer.out32(layout::WANTS).store(0, Ordering::Relaxed);

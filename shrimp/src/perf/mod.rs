@@ -6,6 +6,7 @@
 //! medians over the rounds. Budgets are printed as figures and never end in a failing exit code.
 
 mod memcpy;
+mod nx;
 mod peer;
 mod raw;
 mod vmmc;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(crate) use self::nx::{RankArgs, play as play_nx};
 pub(crate) use self::vmmc::game::{PeerArgs as VmmcPeerArgs, serve as serve_vmmc};
 pub(crate) use peer::{PeerArgs, serve};
 pub(crate) use raw::cache_line_round;
@@ -51,7 +53,21 @@ enum Subject {
     /// R measured in the same rounds; and what an import and an export cost through the daemon.
     #[command(after_help = VMMC_EXAMPLES)]
     Vmmc(Options),
+    /// NX messages: figure 4 of the SHRIMP paper on this machine, with Open MPI and MPICH beside it
+    ///
+    /// Ping-pong of 0 B to 4 MiB between two pinned nodes, in all ways of sending, and the barrier and
+    /// the sum of 2 to 16 nodes, beside R and memcpy measured in the same rounds. The MPIs take part if
+    /// mpicc.openmpi, mpicc.mpich and their launchers are installed.
+    #[command(after_help = NX_EXAMPLES)]
+    Nx(Options),
 }
+
+const NX_EXAMPLES: &str = "\
+Examples:
+  shrimp perf nx
+  shrimp perf nx --json nx.json --svg figures/   (figure4-latency.svg, figure4-bandwidth.svg)
+
+Uses a private daemon. Takes about three minutes; with --quick about one.";
 
 const VMMC_EXAMPLES: &str = "\
 Examples:
@@ -181,5 +197,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.subject {
         Subject::Raw(options) => raw::run(options),
         Subject::Vmmc(options) => self::vmmc::run(options),
+        Subject::Nx(options) => self::nx::run(options),
     }
 }
