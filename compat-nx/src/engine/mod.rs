@@ -1,7 +1,7 @@
 //! The protocol: one [`Engine`] per process, every NX operation a method of it.
 //!
 //! All methods may be called from any thread, handlers included. Methods that take raw memory
-//! ([`Source`], [`Target`]) are `unsafe`; [`crate::Nx`] is the safe interface over them.
+//! ([`types::Source`], [`types::Target`]) are `unsafe`; [`crate::Nx`] is the safe interface over them.
 //!
 //! | file | what |
 //! |---|---|

@@ -2,7 +2,7 @@
 //!
 //! Every call exists as C's `name`, which ends the application on an error, as C's `_name`, which
 //! answers -1 with `errno`, and as Fortran's `name_`, which takes everything by reference and ends
-//! the application on an error. [`calls!`] makes the three (and two more, see hazard 2) from one
+//! the application on an error. The macro `calls!` makes the three (and two more, see hazard 2) from one
 //! body.
 //!
 //! # Hazards of this interface on today's machines

@@ -116,18 +116,18 @@ fn start_node(
     command.stdin(if place.node == 0 { Stdio::inherit() } else { Stdio::null() });
     command.stdout(out_writer).stderr(err_writer);
     let number = theirs.as_raw_fd();
-    // SAFETY: only system calls that are safe between fork and exec.
-    unsafe {
-        command.pre_exec(move || {
-            start.mask.restore();
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            if rustix::process::getppid() != Some(start.own) {
-                return Err(std::io::Error::other("the parent has gone"));
-            }
-            let channel = std::os::fd::BorrowedFd::borrow_raw(number);
-            Ok(rustix::io::fcntl_setfd(channel, rustix::io::FdFlags::empty())?)
-        })
+    let prepare = move || {
+        start.mask.restore();
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() != Some(start.own) {
+            return Err(std::io::Error::other("the parent has gone"));
+        }
+        // SAFETY: the channel is open in the child, as it was in the parent.
+        let channel = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        Ok(rustix::io::fcntl_setfd(channel, rustix::io::FdFlags::empty())?)
     };
+    // SAFETY: only system calls that are safe between fork and exec.
+    unsafe { command.pre_exec(prepare) };
     let child = command
         .spawn()
         .map_err(|source| RunError::Start { program: program.to_owned(), source })?;

@@ -69,12 +69,7 @@ fn wait(lines: &[Line], prompts: bool) -> Vec<usize> {
     let mut fds: Vec<PollFd<'_>> =
         lines.iter().map(|line| PollFd::new(&line.source.pipe, PollFlags::IN)).collect();
     let parts = prompts && lines.iter().any(|line| !line.held.is_empty());
-    loop {
-        match poll(&mut fds, parts.then_some(&ALONE)) {
-            Err(rustix::io::Errno::INTR) => {}
-            _ => break,
-        }
-    }
+    while poll(&mut fds, parts.then_some(&ALONE)) == Err(rustix::io::Errno::INTR) {}
     fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(at, _)| at).collect()
 }
 
