@@ -5,30 +5,52 @@ use crate::counters::{self, Counter};
 use crate::fd_table::{self, Link, Sock};
 use crate::side::{rx, tx};
 use crate::stream::{SHUT_READ, demote, drain};
-use crate::{raw, stream};
+use crate::{parked, raw, stream};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
 
-/// Before the program's descriptor `fd` is closed.
-pub(crate) fn before(fd: i32) {
-    let Some(sock) = fd_table::sock(fd) else { return };
-    if !fd_table::is_last(sock) {
-        return;
+/// Before the program's descriptor `fd` is closed, or comes to mean something else: nothing is known
+/// of the number from now on.
+pub(crate) fn retire(fd: i32) {
+    let link = match fd_table::sock(fd) {
+        Some(sock) if fd_table::is_last(sock) => sock.enter(fd),
+        _ => None,
+    };
+    let Some(link) = link else { return fd_table::forget(fd) };
+    // Whoever wakes up meanwhile takes one of these before it uses a number.
+    let locked = [&link.side.rx_lock, &link.side.tx_lock].map(|lock| (lock, lock.lock().is_ok()));
+    fd_table::forget(fd);
+    // PAIRS(parked): with the look at the table in `parked::Parked::new`.
+    if !parked::keep_for_sleepers(&link, fd) && locked.iter().all(|(_, taken)| *taken) {
+        finish_locked(&link, fd);
     }
-    if let Some(link) = sock.enter(fd) {
-        finish(&link, fd);
-        link.leave();
+    for (lock, taken) in locked {
+        if taken {
+            lock.unlock();
+        }
     }
+    link.leave();
 }
 
 /// The last descriptor of this process goes.
 fn finish(link: &Link, fd: i32) {
+    if link.side.rx_lock.lock().is_ok() {
+        finish_locked(link, fd);
+        link.side.rx_lock.unlock();
+    }
+}
+
+/// The descriptor that was kept for sleepers is no longer needed: the socket is closed now.
+pub(crate) fn finish_kept(link: &Link, fd: i32) {
+    finish(link, fd);
+    raw::close(fd);
+}
+
+/// Under the rx lock.
+fn finish_locked(link: &Link, fd: i32) {
     let side = link.side;
     let last = side.sharers.load(Ordering::Acquire) == 1;
-    if side.rx_lock.lock().is_err() {
-        return;
-    }
     if last {
         // No doorbell from now on: an unread one would turn our FIN into an RST.
         bell::disarm(&link.mine().armed_data());
@@ -46,7 +68,7 @@ fn finish(link: &Link, fd: i32) {
     if side.rx_state.load(Ordering::Relaxed) == rx::RING
         && side.rx_left.load(Ordering::Relaxed) == 0
     {
-        let unread = link.consumer().available().unwrap_or(0) > 0;
+        let unread = link.ring_has_more();
         if unread && last && side.shut.load(Ordering::Relaxed) & SHUT_READ == 0 {
             // TCP answers a close with unread data by an RST.
             let now = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -55,7 +77,6 @@ fn finish(link: &Link, fd: i32) {
             drain(link, fd);
         }
     }
-    side.rx_lock.unlock();
     if last {
         link.mine().closed().store(1, Ordering::SeqCst);
         let wait = link.rx().space_wait();
@@ -87,6 +108,15 @@ pub(crate) fn demote_both(fd: i32, sock: &'static Sock) -> bool {
     done
 }
 
+/// The socket is about to be used where we do not see it: it is, and stays, the kernel's.
+pub(crate) fn leave_to_kernel(fd: i32) {
+    let Some(sock) = fd_table::sock(fd) else { return };
+    sock.make_plain(Counter::plain_option);
+    if sock.is_active() && !demote_both(fd, sock) {
+        counters::one(Counter::exec_unsafe);
+    }
+}
+
 /// Before the descriptor is sent to another process: the socket lives on there.
 pub(crate) fn before_passing(fd: i32) {
     let Some(sock) = fd_table::sock(fd) else { return };
@@ -101,6 +131,11 @@ pub(crate) fn before_passing(fd: i32) {
     }
 }
 
+/// Whether an exec leaves the descriptor open.
+fn is_inherited(fd: i32) -> bool {
+    raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
 /// Before exec: upgraded descriptors that the new program inherits go back to TCP.
 pub(crate) fn before_exec() {
     for (fd, sock) in fd_table::socks() {
@@ -108,8 +143,7 @@ pub(crate) fn before_exec() {
         if !sock.is_active() {
             continue;
         }
-        let inherited =
-            raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+        let inherited = is_inherited(fd);
         if inherited && !demote_both(fd, sock) {
             counters::one(Counter::exec_unsafe);
         } else if let Some(link) = sock.enter(fd) {
@@ -122,6 +156,46 @@ pub(crate) fn before_exec() {
     }
 }
 
+/// Before the C library starts a child: the same for what the child inherits. The rest stays as it
+/// is, since this process goes on.
+pub(crate) fn before_spawn() {
+    for (fd, sock) in fd_table::socks() {
+        if sock.may_upgrade() && is_inherited(fd) {
+            sock.make_plain(Counter::plain_forked);
+            if sock.is_active() && !demote_both(fd, sock) {
+                counters::one(Counter::exec_unsafe);
+            }
+        }
+    }
+}
+
+/// Before exec in a `vfork` child, whose descriptors are not those of the table: every upgraded
+/// socket among them that the new program inherits goes back to TCP.
+pub(crate) fn before_vfork_exec() {
+    for (fd, sock) in fd_table::socks() {
+        if !sock.may_upgrade() {
+            continue;
+        }
+        let cookie = sock.cookie.load(Ordering::Relaxed);
+        let numbers = std::iter::once(fd).chain(0..=9);
+        // The number it has in the parent, or one it was given for the new program.
+        let found = numbers.into_iter().find(|&number| {
+            is_inherited(number)
+                && cookie != 0
+                && raw::socket_option(number, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64) == Ok(cookie)
+        });
+        if let Some(number) = found {
+            sock.make_plain(Counter::plain_forked);
+            if let Some(link) = sock.enter(fd) {
+                if !demote::receiver_stops(&link, number) {
+                    counters::one(Counter::exec_unsafe);
+                }
+                link.leave();
+            }
+        }
+    }
+}
+
 /// exec may fail, so this only does what is harmless then: doorbells are drained.
 fn finish_for_exec(link: &Link, fd: i32) {
     if link.side.rx_lock.lock().is_err() {
@@ -129,7 +203,7 @@ fn finish_for_exec(link: &Link, fd: i32) {
     }
     if link.side.rx_state.load(Ordering::Relaxed) == rx::RING
         && link.side.rx_left.load(Ordering::Relaxed) == 0
-        && !link.consumer().looks_readable()
+        && !link.ring_has_more()
     {
         drain(link, fd);
     }

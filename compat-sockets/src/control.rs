@@ -14,7 +14,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table::{self, Sock, state};
 use crate::lock::Lock;
 use crate::segment::{MAX_RING, SHAPE, Segment};
-use crate::{raw, settings, side, upgrade};
+use crate::{io_uring, raw, settings, side, upgrade};
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -40,6 +40,8 @@ static SOCKET_IS: AtomicU64 = AtomicU64::new(0);
 static PIPE_IS: AtomicU64 = AtomicU64::new(0);
 /// Whether the daemon's handshake packet has come.
 static SHAKEN: AtomicU32 = AtomicU32::new(0);
+/// Which daemon it is, once it has greeted us; 0 before.
+static INCARNATION: AtomicU64 = AtomicU64::new(0);
 /// No connection is tried before this time.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
 /// Offers unanswered.
@@ -124,6 +126,7 @@ fn still_ours(slot: &AtomicU32, is: &AtomicU64) -> Option<i32> {
 
 /// Closes what is still ours.
 fn let_go() {
+    INCARNATION.store(0, Ordering::Relaxed);
     for (slot, is) in [(&SOCKET, &SOCKET_IS), (&PIPE, &PIPE_IS)] {
         if let Some(fd) = still_ours(slot, is) {
             raw::close(fd);
@@ -236,20 +239,15 @@ fn offer(sock: &'static Sock, fd: i32) {
     if sock.state.load(Ordering::SeqCst) != candidate || !upgrade::is_eligible(sock, fd) {
         return;
     }
+    if io_uring::in_use() {
+        sock.make_plain(Counter::plain_io_uring);
+        return;
+    }
     let Some(slot) = TABLE.iter().find(|slot| slot.fd.load(Ordering::Relaxed) == 0) else {
         upgrade::not_now(sock, Counter::plain_resources);
         return;
     };
-    if SOCKET.load(Ordering::Relaxed) != u32::MAX && still_ours(&SOCKET, &SOCKET_IS).is_none() {
-        // Closed where we did not see it.
-        hang_up();
-        NOT_BEFORE.store(0, Ordering::Relaxed);
-    }
-    let socket = match SOCKET.load(Ordering::Relaxed) as i32 {
-        open if open >= 0 => Some(open),
-        _ => open(),
-    };
-    let Some(socket) = socket.and_then(borrowed) else {
+    let Some(socket) = connection() else {
         upgrade::not_now(sock, Counter::plain_no_daemon);
         return;
     };
@@ -260,7 +258,7 @@ fn offer(sock: &'static Sock, fd: i32) {
     sock.cookie.store(cookie, Ordering::Relaxed);
     slot.cookie.store(cookie, Ordering::Relaxed);
     slot.sock.store(std::ptr::from_ref(sock).addr(), Ordering::Relaxed);
-    let mut buffer = [0; 128];
+    let mut buffer = [0; 256];
     let Ok(packet) = codec::encode(&Request::RegisterSocket { cookie, shape: SHAPE }, &mut buffer)
     else {
         return;
@@ -299,12 +297,83 @@ pub(crate) fn forget(cookie: u64) {
     }
 }
 
+/// Asks the daemon to send from the peer's socket what is unread in our ring
+/// ([`vmmc_ring::pump`]). Its answer is in the segment.
+pub(crate) fn ask_pump(fd: i32) {
+    if !LOCK.try_lock() {
+        return;
+    }
+    if let Some(socket) = connection()
+        && let Ok(cookie) = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64)
+        && let Some(tcp) = borrowed(fd)
+    {
+        let mut buffer = [0; 32];
+        if let Ok(packet) = codec::encode(&Request::PumpSocket { cookie }, &mut buffer) {
+            let _ = packet::send(socket, packet, &[tcp], SendFlags::DONTWAIT);
+        }
+    }
+    LOCK.unlock();
+}
+
+/// Whether the daemon that pumps (its incarnation) is certainly dead: another one answers, or
+/// none listens. A daemon that is dead closes its sockets after its last thread has ended.
+pub(crate) fn pumper_is_gone(number: u64) -> bool {
+    if !LOCK.try_lock() {
+        return false;
+    }
+    let known = connection().map(|socket| raw::pending_events(socket.as_raw_fd(), libc::POLLIN));
+    if known.is_some_and(|events| events & libc::POLLHUP != 0) {
+        hang_up();
+    } else if known.is_some() && INCARNATION.load(Ordering::Relaxed) == 0 {
+        // It has not greeted us yet.
+        read_mail();
+    }
+    let gone = match INCARNATION.load(Ordering::Relaxed) {
+        _ if SOCKET.load(Ordering::Relaxed) == u32::MAX => nobody_listens(),
+        0 => false,
+        other => other != number,
+    };
+    LOCK.unlock();
+    gone
+}
+
+fn nobody_listens() -> bool {
+    let Some(path) = settings::get().and_then(|settings| settings.socket.as_ref()) else {
+        return true;
+    };
+    let (Ok(address), Ok(socket)) = (rustix::net::SocketAddrUnix::new(path), packet::socket())
+    else {
+        return false;
+    };
+    let refused = [rustix::io::Errno::CONNREFUSED, rustix::io::Errno::NOENT];
+    rustix::net::connect(&socket, &address).is_err_and(|errno| refused.contains(&errno))
+}
+
+/// The connection, opened if there is none. Under the lock.
+fn connection() -> Option<BorrowedFd<'static>> {
+    if SOCKET.load(Ordering::Relaxed) != u32::MAX && still_ours(&SOCKET, &SOCKET_IS).is_none() {
+        // Closed where we did not see it.
+        hang_up();
+        NOT_BEFORE.store(0, Ordering::Relaxed);
+    }
+    match SOCKET.load(Ordering::Relaxed) as i32 {
+        open if open >= 0 => borrowed(open),
+        _ => open().and_then(borrowed),
+    }
+}
+
 /// Reads whatever the daemon has sent, without waiting.
 #[cold]
 pub(crate) fn poll_mail() {
     if WAITING.load(Ordering::Relaxed) == 0 || !LOCK.try_lock() {
         return;
     }
+    read_mail();
+    LOCK.unlock();
+}
+
+/// Under the lock.
+fn read_mail() {
     while let Some(socket) = still_ours(&SOCKET, &SOCKET_IS).and_then(borrowed) {
         let mut buffer = [0; MAX_PACKET_LEN];
         match packet::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {
@@ -318,7 +387,6 @@ pub(crate) fn poll_mail() {
             Ok(None) | Err(_) => hang_up(),
         }
     }
-    LOCK.unlock();
 }
 
 /// Acts on one packet; false when it makes no sense.
@@ -328,7 +396,10 @@ fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
         return codec::check_handshake(packet).is_ok();
     }
     match codec::decode::<Event>(packet) {
-        Ok(Event::Welcome(welcome)) => settings::set_wake_cost(welcome.wake_cost_ns),
+        Ok(Event::Welcome(welcome)) => {
+            INCARNATION.store(welcome.incarnation, Ordering::Relaxed);
+            settings::set_wake_cost(welcome.wake_cost_ns);
+        }
         Ok(Event::Paired { cookie, side, ring_len }) => {
             let memory = fds.take();
             if let Some((sock, fd)) = answered(cookie)

@@ -54,6 +54,7 @@ counters! {
     plain_not_tcp: "Kept plain: not TCP.",
     plain_forked: "Kept plain: shared with a forked process before the upgrade.",
     plain_option: "Kept plain: an option or call that needs the kernel.",
+    plain_io_uring: "Kept plain: the program uses io_uring.",
     plain_resources: "Kept plain: no memory or table space.",
     poisoned: "Connections ended because the peer wrote nonsense.",
     exec_unsafe: "Upgraded descriptors that could not be demoted in time before exec.",

@@ -40,7 +40,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::AtomicPtr;
 use vmmc::sync::{AtomicU32, Ordering};
-use vmmc_ring::bell;
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -51,7 +50,7 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 /// Events that do not go away again.
 const ENDS: u32 = ALWAYS | libc::EPOLLRDHUP as u32;
 
-/// Hot members of a set at most.
+/// Hot members of a set, unless more have something to tell at the same time.
 const HOT: usize = 64;
 /// Waits without an event after which a member is cold.
 const IDLE_WAITS: u32 = 4096;
@@ -371,13 +370,15 @@ impl Members {
         let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return };
         link.sock.cold.store(1, Ordering::SeqCst);
         link.arm_data();
-        let news = link.looks_readable(fd);
-        link.leave();
-        if news && let Some(record) = self.records.get_mut(&fd) {
+        // What is there already nobody rings for, and for room only waits of ours arm.
+        let news = link.looks_readable(fd) || record.masked || !link.looks_writable();
+        if news {
+            link.sock.cold.store(0, Ordering::SeqCst);
             record.hot = true;
             record.idle = 0;
             self.hot.push(fd);
         }
+        link.leave();
     }
 }
 
@@ -453,15 +454,17 @@ struct Hot {
     ended: bool,
 }
 
-/// Hot members for the length of one wait, on the stack.
+/// Hot members for the length of one wait: on the stack, or where there are more than usual, because
+/// many have bytes at once, the rest of them in `more`.
 struct HotList {
     items: [Option<Hot>; HOT + 1],
     len: usize,
+    more: Vec<Hot>,
 }
 
 impl HotList {
     fn collect(set: &EpollSet) -> HotList {
-        let mut list = HotList { items: [None; HOT + 1], len: 0 };
+        let mut list = HotList { items: [None; HOT + 1], len: 0, more: Vec::new() };
         set.with(|members| {
             let Members { records, hot, .. } = members;
             for &fd in hot.iter() {
@@ -469,11 +472,13 @@ impl HotList {
                 if record.spent {
                     continue;
                 }
-                if let Some(link) = record.sock.and_then(|sock| sock.enter(fd))
-                    && let Some(slot) = list.items.get_mut(list.len)
-                {
+                if let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) {
                     let Record { events, reported, ended, .. } = *record;
-                    *slot = Some(Hot { fd, link, events, reported, ended });
+                    let item = Hot { fd, link, events, reported, ended };
+                    match list.items.get_mut(list.len) {
+                        Some(slot) => *slot = Some(item),
+                        None => list.more.push(item),
+                    }
                     list.len += 1;
                 }
             }
@@ -482,7 +487,7 @@ impl HotList {
     }
 
     fn iter(&self) -> impl Iterator<Item = &Hot> {
-        self.items.iter().take(self.len).flatten()
+        self.items.iter().take(self.len).flatten().chain(&self.more)
     }
 
     /// Whether the kernel has more to say of a member than its ring has: an end, an error.
@@ -675,9 +680,7 @@ unsafe fn one_wait(
     // SAFETY: passed on.
     let count = unsafe { ask_kernel(epfd, set, out, 0, sleep, mask) };
     for item in hot.iter() {
-        if item.link.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
-            bell::disarm(&item.link.mine().armed_data());
-        }
+        item.link.wakes(item.fd);
     }
     // With nothing to report, the clock and the rings are looked at anew: what woke us may have
     // been a doorbell.

@@ -184,10 +184,16 @@ pub(crate) struct Sock {
     pub(crate) shadow: AtomicU32,
     /// A poll has met an end or an error: the kernel has a say in every poll from now on.
     pub(crate) ended: AtomicU32,
+    /// Threads that may be asleep in a call on it.
+    pub(crate) parked: AtomicU32,
+    /// Number plus one under which it is kept for them after its close ([`crate::parked`]).
+    pub(crate) kept: AtomicU32,
     /// The kernel's number for the socket.
     pub(crate) cookie: AtomicU64,
     /// Address of the next free Sock.
     next_free: AtomicUsize,
+    /// Who else has it, if it was forked before the upgrade; null: nobody.
+    family: AtomicPtr<Side>,
 }
 
 const _: () = assert!(size_of::<Sock>() == 128, "a connection's private part is one pair of lines");
@@ -259,16 +265,21 @@ pub(crate) fn track(fd: i32, nonblocking: bool) {
         &sock.cold,
         &sock.shadow,
         &sock.ended,
+        &sock.parked,
+        &sock.kept,
     ] {
         word.store(0, Ordering::Relaxed);
     }
     sock.segment.store(std::ptr::null_mut(), Ordering::Relaxed);
     sock.side.store(std::ptr::null_mut(), Ordering::Relaxed);
+    sock.family.store(std::ptr::null_mut(), Ordering::Relaxed);
     sock.nonblocking.store(nonblocking.into(), Ordering::Relaxed);
     sock.try_at.store(FIRST_TRY_CALLS, Ordering::Relaxed);
     sock.cookie.store(0, Ordering::Relaxed);
     sock.refs.store(1, Ordering::Relaxed);
-    sock.state.store(state::CANDIDATE, Ordering::Release);
+    // Standard input, output and error may be used by stdio, which we do not see.
+    let first = if fd <= 2 { state::PLAIN } else { state::CANDIDATE };
+    sock.state.store(first, Ordering::Release);
     entry.store(std::ptr::from_ref(sock).expose_provenance(), Ordering::Release);
 }
 
@@ -407,6 +418,20 @@ impl Sock {
         }
     }
 
+    /// The processes that have it, if there is a list.
+    #[inline]
+    pub(crate) fn family(&self) -> Option<crate::family::Family> {
+        let family = NonNull::new(self.family.load(Ordering::Acquire))?;
+        // SAFETY: sides are never unmapped.
+        Some(unsafe { family.as_ref() })
+    }
+
+    /// Keeps or drops the list.
+    pub(crate) fn set_family(&self, family: Option<crate::family::Family>) {
+        let family = family.map_or(std::ptr::null_mut(), |it| std::ptr::from_ref(it).cast_mut());
+        self.family.store(family, Ordering::Release);
+    }
+
     /// Whether it has a segment.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
@@ -439,7 +464,11 @@ impl Sock {
         {
             return;
         }
+        crate::family::leave(self);
         if let Some(link) = self.link() {
+            if let Some(kept) = crate::parked::take_kept(self) {
+                crate::close::finish_kept(&link, kept);
+            }
             unmap(self.segment.swap(std::ptr::null_mut(), Ordering::AcqRel), &link);
             crate::control::forget(self.cookie.load(Ordering::Relaxed));
             self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
@@ -475,14 +504,28 @@ pub(crate) fn socks() -> impl Iterator<Item = (i32, &'static Sock)> {
     tracked(0, u32::MAX).filter_map(|fd| Some((fd, sock(fd)?)))
 }
 
+/// As [`socks`], each socket once, with one of its descriptors.
+pub(crate) fn socks_once() -> impl Iterator<Item = (i32, &'static Sock)> {
+    socks().filter(|&(fd, sock)| {
+        let first = socks().find(|(_, other)| std::ptr::eq(*other, sock));
+        sock.refs.load(Ordering::Relaxed) <= 1 || first.is_none_or(|(first, _)| first == fd)
+    })
+}
+
 /// In a forked child: only the calling thread exists.
-pub(crate) fn after_fork() {
+pub(crate) fn after_fork(announced: bool) {
     SLAB.lock.reset();
     for (_, sock) in socks() {
         sock.users.store(0, Ordering::Relaxed);
         sock.plain_rx.store(0, Ordering::Relaxed);
         sock.plain_tx.store(0, Ordering::Relaxed);
-        sock.make_plain(crate::counters::Counter::plain_forked);
+        sock.parked.store(0, Ordering::Relaxed);
+    }
+    for (fd, sock) in socks_once() {
+        let candidate = sock.state.load(Ordering::Relaxed) == state::CANDIDATE;
+        if !(candidate && sock.is_at(fd) && announced && crate::family::in_child(sock)) {
+            sock.make_plain(crate::counters::Counter::plain_forked);
+        }
     }
     let _ = raw::getpid();
 }

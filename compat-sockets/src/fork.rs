@@ -2,13 +2,13 @@
 //!
 //! * An **upgraded** connection keeps working in both: the segment is mapped in both, and the
 //!   side's own state and locks are in memory they share ([`crate::side`]).
-//! * A connection **not yet upgraded** stays plain in both: the bytes of two processes could not
-//!   be told apart at the switch.
+//! * A connection **not yet upgraded** stays plain while both have it ([`crate::family`]); one
+//!   that is just being offered stays plain for good.
 //! * The child drops its copy of the daemon connection and opens its own when it needs one.
 //!
 //! `fork` is handled by `pthread_atfork`, which the C library runs for every `fork` however it
-//! was called. A child made by `_Fork` or a raw `clone` finds out at its next call, by a page
-//! that the kernel wipes in children ([`vmmc::sys::fork`]); its parent does not hear of it.
+//! was called. `_Fork` is hooked. A child made by a raw `clone` finds out at its next call, by a
+//! page that the kernel wipes in children ([`vmmc::sys::fork`]); its parent does not hear of it.
 //!
 //! A `vfork` child runs in the parent's memory with descriptors of its own: it must not touch
 //! the table. [`in_vfork_child`] asks the kernel who we are; only the calls that change the table
@@ -16,7 +16,7 @@
 
 use crate::fd_table::{self, state};
 use crate::side::{self, tx};
-use crate::{control, counters, epoll, raw};
+use crate::{control, counters, epoll, family, io_uring, parked, raw};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
@@ -45,7 +45,7 @@ pub(crate) fn tid() -> u32 {
     if let Some(Some(guard)) = GUARD.get()
         && !guard.is_original_process()
     {
-        after();
+        after(false);
     }
     let tid = TID.get();
     if tid != 0 { tid } else { learn_tid() }
@@ -64,14 +64,28 @@ pub(crate) fn in_vfork_child() -> bool {
     pid != 0 && raw::getpid() != pid
 }
 
+/// Around `_Fork`, which runs no handlers.
+pub(crate) fn without_handlers(fork: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: runs here as it does before a fork.
+    unsafe { before() };
+    let pid = fork();
+    if pid == 0 {
+        after(true);
+    }
+    pid
+}
+
 /// In the parent, before the fork.
 unsafe extern "C" fn before() {
-    for (_, sock) in fd_table::socks() {
-        match sock.state.load(Ordering::SeqCst) {
-            state::CANDIDATE | state::PENDING => {
-                sock.make_plain(counters::Counter::plain_forked);
-            }
-            _ => {}
+    // An answer that has come already counts.
+    control::poll_mail();
+    for (_, sock) in fd_table::socks_once() {
+        let listed = match sock.state.load(Ordering::SeqCst) {
+            state::CANDIDATE => family::before_fork(sock),
+            state => state != state::PENDING,
+        };
+        if !listed {
+            sock.make_plain(counters::Counter::plain_forked);
         }
     }
     // One share per socket and child, not per descriptor: `after` counts the same way.
@@ -86,11 +100,7 @@ unsafe extern "C" fn before() {
 
 /// Calls `body` once per upgraded socket.
 fn for_each_active(mut body: impl FnMut(&'static side::Side)) {
-    for (fd, sock) in fd_table::socks() {
-        let first = fd_table::socks().find(|(_, other)| std::ptr::eq(*other, sock));
-        if first.is_some_and(|(first, _)| first != fd) {
-            continue;
-        }
+    for (fd, sock) in fd_table::socks_once() {
         if let Some(link) = sock.enter(fd) {
             body(link.side);
             link.leave();
@@ -99,11 +109,12 @@ fn for_each_active(mut body: impl FnMut(&'static side::Side)) {
 }
 
 unsafe extern "C" fn child() {
-    after();
+    after(true);
 }
 
+/// Puts a child's state in order. `announced`: its parent ran [`before`].
 #[cold]
-fn after() {
+fn after(announced: bool) {
     if let Some(Some(guard)) = GUARD.get() {
         if guard.is_original_process() {
             return;
@@ -114,7 +125,9 @@ fn after() {
     TID.set(0);
     counters::after_fork();
     control::after_fork();
+    io_uring::after_fork();
+    parked::after_fork();
     side::after_fork();
     epoll::after_fork();
-    fd_table::after_fork();
+    fd_table::after_fork(announced);
 }

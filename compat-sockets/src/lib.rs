@@ -36,15 +36,19 @@
 // What only the exported functions reach is not reached where they are not exported.
 #![cfg_attr(any(test, not(feature = "preload")), allow(dead_code))]
 
+mod api;
 mod close;
 mod control;
 pub mod counters;
 pub mod entry;
 mod epoll;
+mod family;
 mod fd_table;
 mod file;
 mod fork;
+mod io_uring;
 mod lock;
+mod parked;
 mod poll;
 mod raw;
 mod real;
@@ -56,8 +60,15 @@ mod stream;
 mod upgrade;
 mod user_memory;
 
-/// Runs when the library is loaded.
+pub use api::*;
+
+/// Runs when the library is loaded, or first used.
 extern "C" fn load() {
+    static LOADED: std::sync::Once = std::sync::Once::new();
+    LOADED.call_once(init);
+}
+
+fn init() {
     real::resolve_all();
     settings::init();
     counters::init();

@@ -17,7 +17,6 @@ use crate::stream::wait::{adapted, shares_cpu, spin};
 use crate::{raw, real, settings};
 use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t, timespec};
 use vmmc::sync::{AtomicU32, Ordering};
-use vmmc_ring::bell;
 
 /// Events that mean "there is something to receive".
 const IN: i16 = POLLIN | POLLRDNORM;
@@ -239,9 +238,7 @@ fn arm(fds: &[pollfd], items: &[Item]) -> bool {
 
 fn disarm(items: &[Item]) {
     for item in items {
-        if item.link.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
-            bell::disarm(&item.link.mine().armed_data());
-        }
+        item.link.wakes(item.fd);
     }
 }
 
@@ -252,11 +249,15 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
     }
     for item in items {
         let Some(entry) = fds.get_mut(item.index) else { continue };
+        if !item.link.sock.is_at(item.fd) {
+            // Closed by another thread while we slept: the number is the kernel's, as it says.
+            continue;
+        }
         let mut events = item.link.without_reset(entry.revents as u32) as i16;
         if entry.revents & ENDS != 0 {
             item.link.sock.ended.store(1, Ordering::Relaxed);
         }
-        if events & IN != 0 && readiness(&item.link, entry.fd) == Readiness::NotReady {
+        if events & IN != 0 && readiness(&item.link, item.fd) == Readiness::NotReady {
             events &= !IN;
         }
         if item.link.looks_readable(item.fd) {

@@ -141,6 +141,19 @@ pub(crate) fn unread(fd: i32) -> Result<usize> {
     Ok(count.max(0) as usize)
 }
 
+/// Bytes that a socket surely takes without waiting: half of what its buffer has left, since the
+/// kernel counts its own overhead.
+pub(crate) fn send_room(fd: i32) -> usize {
+    let size = socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 0i32).unwrap_or(0);
+    let mut queued: libc::c_int = 0;
+    // The result is on this stack.
+    let asked = call!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued);
+    if asked.is_err() {
+        return 0;
+    }
+    (size / 2).saturating_sub(queued).max(0) as usize / 2
+}
+
 /// fcntl(2) with a plain argument.
 pub(crate) fn fcntl(fd: i32, command: i32, argument: usize) -> Result<i32> {
     call!(libc::SYS_fcntl, fd, command, argument).map(|value| value as i32)
@@ -223,6 +236,11 @@ pub(crate) fn gettid() -> u32 {
 /// Process id, from the kernel and not from a cache.
 pub(crate) fn getpid() -> u32 {
     call!(libc::SYS_getpid).unwrap_or(0) as u32
+}
+
+/// The parent's process id; 0 when it is outside this namespace.
+pub(crate) fn getppid() -> u32 {
+    call!(libc::SYS_getppid).unwrap_or(0) as u32
 }
 
 /// Whether a thread with this id exists somewhere.

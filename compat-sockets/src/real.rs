@@ -68,6 +68,7 @@ pub(crate) fn errno() -> c_int {
 
 macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
+        #[allow(non_snake_case)] // the C names
         struct Table { $($name: Real,)* }
         static TABLE: Table = Table { $($name: Real::new(concat!(stringify!($name), "\0")),)* };
 
@@ -82,6 +83,7 @@ macro_rules! real {
             /// # Safety
             /// As the function's manual page says.
             #[inline]
+            #[allow(non_snake_case)] // as above
             pub(crate) unsafe fn $name($($arg: $type),*) -> $ret {
                 let pointer = TABLE.$name.get();
                 if pointer.is_null() {
@@ -136,6 +138,24 @@ real! {
     epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int;
     epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long;
+    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    _Fork() -> libc::pid_t;
+    system(command: *const libc::c_char) -> c_int;
+    posix_spawn(pid: *mut libc::pid_t, path: *const libc::c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) -> c_int;
+    posix_spawnp(pid: *mut libc::pid_t, file: *const libc::c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) -> c_int;
+    posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int;
+    aio_read(control: *mut libc::aiocb) -> c_int;
+    aio_write(control: *mut libc::aiocb) -> c_int;
+    aio_read64(control: *mut libc::aiocb) -> c_int;
+    aio_write64(control: *mut libc::aiocb) -> c_int;
+    lio_listio(mode: c_int, list: *const *mut libc::aiocb, count: c_int, event: *mut libc::sigevent) -> c_int;
+    lio_listio64(mode: c_int, list: *const *mut libc::aiocb, count: c_int, event: *mut libc::sigevent) -> c_int;
+    io_uring_queue_init(entries: libc::c_uint, ring: *mut c_void, flags: libc::c_uint) -> c_int;
+    io_uring_queue_init_params(entries: libc::c_uint, ring: *mut c_void, params: *mut c_void) -> c_int;
+    io_uring_queue_init_mem(entries: libc::c_uint, ring: *mut c_void, params: *mut c_void, memory: *mut c_void, len: size_t) -> c_int;
+    io_uring_setup(entries: libc::c_uint, params: *mut c_void) -> c_int;
     close(fd: c_int) -> c_int;
     close_range(first: libc::c_uint, last: libc::c_uint, flags: c_int) -> c_int;
     dup(fd: c_int) -> c_int;
@@ -148,26 +168,32 @@ real! {
     fexecve(fd: c_int, argv: *const *const libc::c_char, envp: *const *const libc::c_char) -> c_int;
 }
 
-/// `fdopen` answers a pointer, so it has its own caller.
-static FDOPEN: Real = Real::new("fdopen\0");
+/// These answer a pointer, so they have their own caller ([`stream`]).
+pub(crate) static FDOPEN: Real = Real::new("fdopen\0");
+/// As [`FDOPEN`].
+pub(crate) static POPEN: Real = Real::new("popen\0");
 /// As [`FDOPEN`].
 static CLOSEFROM: Real = Real::new("closefrom\0");
 
-/// The C library's fdopen.
+/// A function of the C library that makes a stdio stream.
 ///
 /// # Safety
 /// As its manual page says.
-pub(crate) unsafe fn fdopen(fd: c_int, mode: *const libc::c_char) -> *mut c_void {
-    let pointer = FDOPEN.get();
+pub(crate) unsafe fn stream(
+    function: &Real,
+    first: usize,
+    mode: *const libc::c_char,
+) -> *mut c_void {
+    let pointer = function.get();
     if pointer.is_null() {
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     }
-    type Fdopen = unsafe extern "C-unwind" fn(c_int, *const libc::c_char) -> *mut c_void;
-    // SAFETY: libc's function of this name has this type.
-    let function = unsafe { std::mem::transmute::<*mut c_void, Fdopen>(pointer) };
+    type Opener = unsafe extern "C-unwind" fn(usize, *const libc::c_char) -> *mut c_void;
+    // SAFETY: the function takes a descriptor or a pointer, and the mode; a register each.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Opener>(pointer) };
     // SAFETY: passed on.
-    unsafe { function(fd, mode) }
+    unsafe { function(first, mode) }
 }
 
 /// The C library's closefrom.

@@ -3,6 +3,7 @@
 //! ```text
 //!   0      direction 0: side 0 sends, side 1 receives
 //!    +0      tail u64 · prefix u64 · end u64 · bells u64 · mode u32       by the sender
+//!    +40     pumped u64 · pumper u64                 by the daemon ([`vmmc_ring::pump`])
 //!    +128    head u64                                                    by the receiver
 //!    +256    space_wait u32   futex of a sender blocked on a full ring: sender sets, receiver
 //!                             swaps to 0 and wakes
@@ -10,12 +11,14 @@
 //!   1024   side 0
 //!    +0      ready u32        this side has attached and reads through the library
 //!            closed u32       this side closed its last descriptor
-//!            demote u32       this side asks the other to send by TCP again (`demote::ask`)
+//!            demote u32       this side asks the other to send by TCP again
+//!                             ([`vmmc_ring::pump::request`])
 //!            cpu u32          processor this side last ran on, plus one; 0 unknown
 //!            armed_data u32   ring me when there is data; the other side swaps it to 0
 //!            armed_space u32  ring me when there is room; the other side swaps it to 0
 //!            seen u32         this side has seen the other's direction switch to the ring
 //!    +128    bells u64        doorbells this side has sent (counted before the send)
+//!    +136    owed u64         of these, ones that the kernel had no room for
 //!   1536   side 1                                                         (same shape)
 //!   4096   ring of direction 0, then ring of direction 1, `ring_len` bytes each
 //! ```
@@ -29,14 +32,15 @@
 //! [`crate::side`], which the peer cannot reach.
 
 use std::ptr::NonNull;
-use vmmc::control::message::StreamShape;
+use vmmc::control::message::{StreamShape, StreamWords};
 use vmmc::mem::View;
 use vmmc::word::{MappedU32, MappedU64};
 use vmmc_ring::ViewBytes;
+use vmmc_ring::pump::Words;
 use vmmc_ring::switch::Switch;
 
 /// Version of this layout; both ends of a connection must have the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Bytes before the rings.
 pub(crate) const CONTROL_LEN: usize = 4096;
 const DIRECTION_LEN: usize = 512;
@@ -48,6 +52,8 @@ const PREFIX: usize = 8;
 const END: usize = 16;
 const BELLS_FINAL: usize = 24;
 const MODE: usize = 32;
+const PUMPED: usize = 40;
+const PUMPER: usize = 48;
 const HEAD: usize = 128;
 const SPACE_WAIT: usize = 256;
 
@@ -59,6 +65,7 @@ const ARMED_DATA: usize = 16;
 const ARMED_SPACE: usize = 20;
 const SEEN: usize = 24;
 const BELLS: usize = 128;
+const OWED: usize = 136;
 
 const _: () = assert!(SIDES_AT + 2 * SIDE_LEN <= CONTROL_LEN, "sides run into the rings");
 const _: () = assert!(SPACE_WAIT + 128 <= DIRECTION_LEN, "directions share a line");
@@ -71,7 +78,28 @@ pub(crate) const SHAPE: StreamShape = StreamShape {
     version: VERSION,
     control_len: CONTROL_LEN as u32,
     produced_at: [TAIL as u32, (DIRECTION_LEN + TAIL) as u32],
+    words: Some([stream_words(0), stream_words(1)]),
+    bells: false,
 };
+
+/// Where the words of the direction are in which a side sends.
+const fn stream_words(sender: usize) -> StreamWords {
+    let direction = (sender * DIRECTION_LEN) as u32;
+    let mine = (SIDES_AT + sender * SIDE_LEN) as u32;
+    let peer = (SIDES_AT + (1 - sender) * SIDE_LEN) as u32;
+    StreamWords {
+        request: peer + DEMOTE as u32,
+        mode: direction + MODE as u32,
+        prefix: direction + PREFIX as u32,
+        end: direction + END as u32,
+        final_bells: direction + BELLS_FINAL as u32,
+        consumed: direction + HEAD as u32,
+        bells: mine + BELLS as u32,
+        owed: mine + OWED as u32,
+        pumped: direction + PUMPED as u32,
+        pumper: direction + PUMPER as u32,
+    }
+}
 
 /// A mapped segment.
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +190,21 @@ impl Direction {
         }
     }
 
+    /// The words by which the direction is given back to TCP.
+    pub(crate) fn pump(self) -> Words<MappedU32<'static>, MappedU64<'static>> {
+        let sender = self.segment.side(self.sender);
+        Words {
+            request: self.segment.side(self.sender ^ 1).demote(),
+            switch: self.switch(),
+            tail: self.tail(),
+            head: self.head(),
+            bells: sender.bells(),
+            owed: sender.owed(),
+            pumped: self.segment.word64(self.at + PUMPED),
+            pumper: self.segment.word64(self.at + PUMPER),
+        }
+    }
+
     #[inline]
     pub(crate) fn bytes(self) -> ViewBytes<'static> {
         let at = CONTROL_LEN + usize::from(self.sender & 1) * self.segment.ring_len;
@@ -218,5 +261,10 @@ impl SideWords {
     #[inline]
     pub(crate) fn bells(self) -> MappedU64<'static> {
         self.segment.word64(self.at + BELLS)
+    }
+
+    #[inline]
+    pub(crate) fn owed(self) -> MappedU64<'static> {
+        self.segment.word64(self.at + OWED)
     }
 }

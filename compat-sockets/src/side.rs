@@ -62,7 +62,10 @@ pub(crate) struct Side {
     pub(crate) tx_full: AtomicU32,
     /// Counts such sends: each waits for an edge of writability.
     pub(crate) tx_refused: AtomicU32,
-    pad: [u32; 14],
+    /// Forked children that are not in `members` yet ([`crate::family`]).
+    pub(crate) born: AtomicU32,
+    /// Processes that have the socket, by pid ([`crate::family`]); 0: free.
+    pub(crate) members: [AtomicU32; 13],
 
     /// Held for every use of the receiving end.
     pub(crate) rx_lock: Lock,
@@ -180,8 +183,12 @@ impl Side {
             &self.rx_error,
             &self.shut,
             &self.eager,
+            &self.born,
         ] {
             word.store(0, Ordering::Relaxed);
+        }
+        for member in &self.members {
+            member.store(0, Ordering::Relaxed);
         }
         for word in [
             &self.tail,

@@ -20,15 +20,18 @@
 //! * given to TCP by the sender: `bytes_sent - bytes_retrans + notsent_bytes` of `TCP_INFO`;
 //! * taken out by the receiver: `bytes_received` (less one after a FIN, which the kernel counts)
 //!   minus the unread queue, read again until nothing arrived in between.
+//!
+//! ([`vmmc_ring::tcp_count`], which the daemon's pump uses too.)
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, Link, Sock, shadow, state};
+use crate::fd_table::{self, FIRST_TRY_CALLS, Link, Sock, shadow, state};
 use crate::segment::Segment;
 use crate::side::{Side, tx};
-use crate::{control, epoll, raw, settings};
+use crate::{control, epoll, family, raw, settings};
 use std::ptr::NonNull;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::Word;
+use vmmc_ring::tcp_count::TcpInfo;
 
 /// Data bytes at which a connection is offered even before enough calls.
 const FIRST_TRY_BYTES: u32 = 16 * 1024;
@@ -86,7 +89,11 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
     if sock.state.load(Ordering::Relaxed) == state::CANDIDATE {
         let first = sock.tries.load(Ordering::Relaxed) == 0;
         let much = first && sock.bytes.load(Ordering::Relaxed) >= FIRST_TRY_BYTES;
-        if calls >= try_at || much {
+        if (calls >= try_at || much) && !family::is_alone(sock) {
+            // Somebody else has it too: asked again at this call's double.
+            sock.try_at.store(calls.wrapping_mul(2).max(FIRST_TRY_CALLS), Ordering::Relaxed);
+            sock.bytes.store(0, Ordering::Relaxed);
+        } else if calls >= try_at || much {
             sock.try_at.store(calls, Ordering::Relaxed);
             control::register(sock, fd);
         }
@@ -276,50 +283,14 @@ pub(crate) fn try_switch(link: &Link, fd: i32) -> bool {
     false
 }
 
-/// The fields of `TCP_INFO` that count bytes.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct TcpInfo {
-    state: u8,
-    rest: [u8; 7],
-    words: [u32; 24],
-    pacing: [u64; 2],
-    bytes_acked: u64,
-    bytes_received: u64,
-    segs: [u32; 2],
-    notsent_bytes: u32,
-    min_rtt: u32,
-    data_segs: [u32; 2],
-    delivery_rate: u64,
-    busy_time: u64,
-    rwnd_limited: u64,
-    sndbuf_limited: u64,
-    delivered: u32,
-    delivered_ce: u32,
-    bytes_sent: u64,
-    bytes_retrans: u64,
-}
-
-const _: () = assert!(std::mem::offset_of!(TcpInfo, bytes_acked) == 120, "linux/tcp.h tcp_info");
-const _: () = assert!(std::mem::offset_of!(TcpInfo, bytes_sent) == 200, "linux/tcp.h tcp_info");
-
 fn tcp_info(fd: i32) -> Option<TcpInfo> {
     raw::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, TcpInfo::default()).ok()
 }
 
-const ESTABLISHED: u8 = 1;
-const FIN_WAIT_1: u8 = 4;
-const FIN_WAIT_2: u8 = 5;
-
-/// Data bytes the program has given to TCP; `None` in a state in which the FIN blurs the count.
-fn given_to_tcp(fd: i32) -> Option<u64> {
-    const CLOSE_WAIT: u8 = 8;
-    let info = tcp_info(fd)?;
-    if info.state != ESTABLISHED && info.state != CLOSE_WAIT {
-        return None;
-    }
-    let sent = info.bytes_sent.checked_sub(info.bytes_retrans)?;
-    sent.checked_add(info.notsent_bytes.into())
+/// Data bytes the program has given to TCP, doorbells included; `None` in a state in which the
+/// FIN blurs the count.
+pub(crate) fn given_to_tcp(fd: i32) -> Option<u64> {
+    tcp_info(fd)?.given()
 }
 
 /// Data bytes the program has taken out of TCP.
@@ -329,9 +300,7 @@ pub(crate) fn taken_from_tcp(fd: i32) -> Option<u64> {
         let unread = raw::unread(fd).ok()? as u64;
         let after = tcp_info(fd)?;
         if after.bytes_received == before.bytes_received && after.state == before.state {
-            let open = [ESTABLISHED, FIN_WAIT_1, FIN_WAIT_2].contains(&after.state);
-            let fin = u64::from(!open);
-            return after.bytes_received.checked_sub(unread)?.checked_sub(fin);
+            return after.taken(unread);
         }
         before = after;
     }

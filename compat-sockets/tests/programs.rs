@@ -54,7 +54,7 @@ struct Daemon {
 impl Daemon {
     fn start() -> Daemon {
         let profile = target_dir();
-        let program = ["../release/vmmcd", "vmmcd", "../debug/vmmcd"]
+        let program = ["vmmcd", "../release/vmmcd", "../debug/vmmcd"]
             .iter()
             .map(|name| profile.join(name))
             .find(|path| path.exists())
@@ -254,9 +254,10 @@ fn both_ends_in_one_process() {
     assert_eq!(counters.get("poisoned"), None);
 }
 
-/// A connection shared by a fork before its upgrade stays plain.
+/// A connection shared by a fork before its upgrade stays plain while two processes have it.
+/// (`fork_early` of the semantic tests shows that it is upgraded when one of them closes it.)
 #[test]
-fn a_connection_forked_before_its_upgrade_stays_plain() {
+fn a_connection_that_two_processes_have_before_its_upgrade_stays_plain() {
     let counters = three_ways("forked_early");
     assert_eq!(counters.get("ring_tx_bytes"), None);
 }

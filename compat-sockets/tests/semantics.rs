@@ -47,6 +47,8 @@ programs! {
     descriptors,
     /// fork, exec, inetd, descriptor passing.
     processes,
+    /// syscall(2), other names, children by other means, aio, io_uring.
+    hooks,
     /// IPv6, mapped addresses, connected to itself, other kinds of socket.
     addresses,
 }

@@ -15,6 +15,8 @@ pub(crate) enum Artefact {
     Daemon,
     /// The library that `exec --sockets` preloads.
     Sockets,
+    /// The library that NX programs are linked with.
+    Nx,
 }
 
 impl Artefact {
@@ -23,6 +25,7 @@ impl Artefact {
         match self {
             Artefact::Daemon => "vmmcd",
             Artefact::Sockets => "libvmmc_sockets.so",
+            Artefact::Nx => "libnx.so",
         }
     }
 
@@ -31,6 +34,7 @@ impl Artefact {
         match self {
             Artefact::Daemon => "vmmc-daemon",
             Artefact::Sockets => "compat-sockets",
+            Artefact::Nx => "compat-nx",
         }
     }
 }
@@ -62,7 +66,7 @@ pub(crate) fn candidates(artefact: Artefact) -> Vec<PathBuf> {
             found.push(dir.join(artefact.file_name()));
         }
         // An installed tree: bin/shrimp and lib/libvmmc_sockets.so.
-        if artefact == Artefact::Sockets
+        if artefact != Artefact::Daemon
             && let Some(prefix) = program.ancestors().nth(2)
         {
             found.push(prefix.join("lib").join(artefact.file_name()));

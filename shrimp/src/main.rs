@@ -2,6 +2,8 @@
 //!
 //! One file (or folder) per subcommand; [`exit`] holds what the exit codes mean.
 
+#![deny(unsafe_code)]
+
 mod artefacts;
 mod children;
 mod client;
@@ -16,6 +18,7 @@ mod machine;
 mod perf;
 mod plot;
 mod private;
+mod run;
 mod shm;
 mod stat;
 mod stats;
@@ -41,6 +44,7 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Exec(exec::Args),
+    Run(run::Args),
     Stat(stat::Args),
     Perf(perf::Args),
     Doctor(doctor::Args),
@@ -48,6 +52,9 @@ enum Command {
     /// Internal: become a child process of shrimp
     #[command(name = "__child", hide = true)]
     Child(ChildArgs),
+    /// Internal: the inner process of `run`
+    #[command(name = "__run-nodes", hide = true)]
+    RunNodes(run::NodesArgs),
     /// Internal: the demo's ordinary server
     #[command(name = "__echo-server", hide = true)]
     EchoServer,
@@ -81,6 +88,7 @@ impl Command {
         match self {
             Command::Demo(_) => "demo",
             Command::Exec(_) => "exec",
+            Command::Run(_) | Command::RunNodes(_) => "run",
             Command::Stat(_) => "stat",
             Command::Perf(_) => "perf",
             Command::Doctor(_) => "doctor",
@@ -96,6 +104,8 @@ impl Command {
         match self {
             Command::Demo(args) => demo::run(args).map(|()| Exit::Ok),
             Command::Exec(args) => exec::run(args).map(|()| Exit::Ok),
+            Command::Run(args) => run::run(args),
+            Command::RunNodes(args) => run::run_nodes(args),
             Command::Stat(args) => stat::run(args).map(|()| Exit::Ok),
             Command::Perf(args) => perf::run(args).map(|()| Exit::Ok),
             Command::Doctor(args) => doctor::run(args),

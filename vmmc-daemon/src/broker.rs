@@ -7,11 +7,14 @@
 //! Removing one tells its peers, which may doom others; the round ends when nobody is left to
 //! remove.
 
-use crate::client::{Client, Flushed, OutFd, Stage};
+use crate::acquaintances::Partings;
+use crate::client::{Client, Flushed, MAX_QUEUED, OutFd, Stage};
 use crate::counters::{Counter, Counters};
+use crate::failpoint::{Failpoint, hit};
 use crate::links::Links;
 use crate::listener::Listener;
 use crate::pairing::Pairing;
+use crate::placement::{self, Placement};
 use crate::policy::{Limits, Quotas};
 use crate::receive::{self, Fds, Received, receive};
 use crate::registry::Registry;
@@ -24,6 +27,7 @@ use std::time::{Duration, Instant};
 use vmmc::control::codec;
 use vmmc::control::message::{CloseReason, Event, MAX_PACKET_LEN, QuotaKind, Request, Role};
 use vmmc::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId};
+use vmmc::layout;
 use vmmc::sys::{Fd, process};
 
 /// Ready sources handled per wake-up.
@@ -70,6 +74,8 @@ pub enum Ending {
     Shutdown,
     /// Nobody was connected for the time given.
     Idle,
+    /// As [`Ending::Stopped`]; the service manager keeps everything for the next one.
+    Stored,
     /// A successor has everything.
     HandedOver {
         /// Its process id.
@@ -163,6 +169,7 @@ pub struct Broker {
     pub(crate) pairing: Pairing,
     pub(crate) quotas: Quotas,
     pub(crate) timers: Timers,
+    pub(crate) partings: Partings,
     pub(crate) counters: Counters,
     pub(crate) incarnation: u64,
     pub(crate) last_id: u64,
@@ -176,6 +183,12 @@ pub struct Broker {
     pub(crate) ending: Option<Ending>,
     accepting: bool,
     idle_timer: Option<crate::timers::TimerKey>,
+    placement: Placement,
+    /// Whether the client that is being served sleeps, or waits for, this processor.
+    beside_caller: bool,
+    /// Clients that have news waiting, and until when at most.
+    deferred: Vec<ClientId>,
+    deferred_until: Option<Instant>,
 }
 
 impl Broker {
@@ -209,6 +222,7 @@ impl Broker {
             links: Links::new(),
             pairing: Pairing::default(),
             timers: Timers::default(),
+            partings: Partings::default(),
             counters: Counters::default(),
             incarnation,
             // Numbers of different incarnations are apart, so that what is restored after a crash
@@ -221,6 +235,10 @@ impl Broker {
             ending: None,
             accepting: true,
             idle_timer: None,
+            placement: Placement::fixed(),
+            beside_caller: false,
+            deferred: Vec::new(),
+            deferred_until: None,
         };
         broker.watch_idleness();
         Ok(broker)
@@ -262,6 +280,8 @@ impl Broker {
     /// When epoll itself fails.
     pub fn run(mut self) -> Result<Ending, BrokerError> {
         let mut events = Vec::with_capacity(EVENTS);
+        self.placement = Placement::following();
+        self.feed_watchdog();
         loop {
             self.handle_timers();
             self.bury();
@@ -279,7 +299,9 @@ impl Broker {
                 self.ending = None;
             }
             events.clear();
-            let timeout = self.timers.next_due().map(|due| {
+            let due = [self.timers.next_due(), self.placement.due(), self.deferred_until];
+            let due = due.into_iter().flatten().min();
+            let timeout = due.map(|due| {
                 let left = due.saturating_duration_since(Instant::now());
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
             });
@@ -291,6 +313,7 @@ impl Broker {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(system("epoll_wait")(errno)),
             }
+            self.send_deferred(events.is_empty());
             for event in &events {
                 let flags = event.flags;
                 match Source::of(event.data.u64()) {
@@ -307,7 +330,9 @@ impl Broker {
                         let read =
                             epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
                         if flags.intersects(read) {
+                            self.meet_caller(id);
                             self.read_some(id, PACKETS);
+                            self.beside_caller = false;
                         }
                     }
                 }
@@ -317,6 +342,9 @@ impl Broker {
 
     fn end(mut self, ending: Ending) -> Ending {
         tracing::info!(?ending, clients = self.clients.len(), "ending");
+        if ending == Ending::Stopped && !self.clients.is_empty() && self.store() {
+            return Ending::Stored;
+        }
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             self.flush(id);
         }
@@ -493,6 +521,17 @@ impl Broker {
         }
     }
 
+    /// Looks where a client is that has asked for something.
+    fn meet_caller(&mut self, id: ClientId) {
+        let Some(attached) = self.clients.get(&id).and_then(Client::attached) else { return };
+        let mut cpu = [0u8; 4];
+        if rustix::io::pread(&attached.page, &mut cpu, layout::page::CPU as u64) == Ok(4) {
+            let cpu = u32::from_ne_bytes(cpu);
+            self.beside_caller = rustix::thread::sched_getcpu() == cpu as usize;
+            self.placement.request_from(cpu);
+        }
+    }
+
     // ---- messages going ----
 
     /// Sends a message, now if the client has room, else as soon as it has.
@@ -500,14 +539,42 @@ impl Broker {
         let Some(client) = self.clients.get_mut(&id).filter(|client| !client.doomed) else {
             return;
         };
-        let first = client.queue.is_empty();
+        let blocked = client.is_blocked();
         // How links end is not in the receiver's hand, and there are no more such messages than
         // it has links: nobody is cut off for them.
-        let counts = !matches!(event, Event::LinkClosed { .. });
+        let counts = !matches!(event, Event::LinkClosed { .. } | Event::PeerGone { .. });
         if !client.push_event(event, fds) && counts {
             self.doom(id, Doom::NotReading);
-        } else if first {
+        } else if !blocked {
             self.flush(id);
+        }
+    }
+
+    /// Sends news to another client than the one that is being served. They go after the answer: if
+    /// the caller shares our processor, when it has had its turn (see [`crate::placement`]).
+    /// Whether they have been sent.
+    pub(crate) fn send_news(&mut self, id: ClientId, event: &Event, fds: Vec<OutFd>) -> bool {
+        let client = self.clients.get_mut(&id).filter(|client| !client.doomed);
+        match client.filter(|client| self.beside_caller && client.queue.len() < MAX_QUEUED) {
+            None => self.send(id, event, fds),
+            Some(client) => {
+                client.push_event(event, fds);
+                self.deferred.push(id);
+                self.deferred_until.get_or_insert_with(|| Instant::now() + placement::DEFER);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sends what has waited long enough, or all if there is nothing else to do.
+    fn send_deferred(&mut self, idle: bool) {
+        if self.deferred_until.is_some_and(|until| idle || until <= Instant::now()) {
+            self.deferred_until = None;
+            for id in std::mem::take(&mut self.deferred) {
+                self.flush(id);
+                hit(Failpoint::LinkOpenedSent);
+            }
         }
     }
 
@@ -616,6 +683,7 @@ impl Broker {
         for export in client.exports.drain() {
             self.drop_export(export, pid, uid, CloseReason::PeerDied);
         }
+        self.mourn(id, &client.acquaintances);
         self.forget_sockets(id, &client);
         self.quotas.give_socket(uid);
         self.watch_idleness();
@@ -648,14 +716,16 @@ impl Broker {
         self.quotas.give(link.importer_uid, QuotaKind::Imports, 1);
         if let Some((to_exporter, reason)) = tell {
             let to = if to_exporter { link.exporter } else { link.importer };
-            self.send(to, &Event::LinkClosed { link: id, reason }, Vec::new());
+            self.send_news(to, &Event::LinkClosed { link: id, reason }, Vec::new());
         }
+        self.link_ended(link.importer, link.exporter);
     }
 
     // ---- time passing ----
 
     fn handle_timers(&mut self) {
         let now = Instant::now();
+        self.placement.leave_if_due(now);
         while let Some(timer) = self.timers.pop(now) {
             match timer {
                 Timer::Nascent(id) => {
@@ -674,6 +744,8 @@ impl Broker {
                     }
                 }
                 Timer::Accept => self.set_accepting(true),
+                Timer::Partings => self.end_acquaintances(),
+                Timer::Watchdog => self.feed_watchdog(),
                 Timer::Idle => {
                     self.idle_timer = None;
                     if self.clients.is_empty() {
@@ -681,6 +753,14 @@ impl Broker {
                     }
                 }
             }
+        }
+    }
+
+    /// Tells the service manager that the loop goes round, and when it will again.
+    fn feed_watchdog(&mut self) {
+        if let Some(interval) = crate::notify::watchdog_interval() {
+            crate::notify::feed_watchdog();
+            self.timers.add(Instant::now() + interval, Timer::Watchdog);
         }
     }
 

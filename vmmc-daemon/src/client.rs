@@ -1,5 +1,6 @@
 //! One connection: who is at the other end, what it owns, what waits to be sent to it.
 
+use crate::acquaintances::Acquaintances;
 use crate::policy::Caller;
 use crate::registry::WaitFor;
 use crate::timers::TimerKey;
@@ -144,6 +145,8 @@ pub(crate) struct Client {
     /// Links in which it is the importer.
     pub(crate) imports: HashSet<LinkId>,
     pub(crate) pending: HashMap<RequestId, Pending>,
+    /// Whom it has been introduced.
+    pub(crate) acquaintances: Acquaintances,
     /// Cookies of TCP sockets registered or attached.
     pub(crate) sockets: HashSet<u64>,
     pub(crate) queue: VecDeque<Outgoing>,
@@ -170,6 +173,7 @@ impl Client {
             exports: HashSet::new(),
             imports: HashSet::new(),
             pending: HashMap::new(),
+            acquaintances: Acquaintances::default(),
             sockets: HashSet::new(),
             queue: VecDeque::new(),
             owned_in_queue: 0,
@@ -202,6 +206,11 @@ impl Client {
         self.queue.len() < PAUSE_READING_AT
             && self.owned_in_queue < PAUSE_READING_AT_OWNED
             && !matches!(self.stage, Stage::Leaving)
+    }
+
+    /// Whether sending waits for the client to read, or for descriptors: it goes on by itself.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.watched.1 || self.retry_due
     }
 
     /// Queues a packet. `false` when the bound is exceeded.

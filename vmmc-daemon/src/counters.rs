@@ -34,6 +34,7 @@ counters! {
     RefusedInternal = "refused_internal",
     Pairs = "pairs",
     Attached = "attached",
+    Pumped = "pumps",
     EndedRingBytes = "ended_ring_bytes",
     NotPairedNoPartner = "not_paired_no_partner",
     NotPairedNotEstablished = "not_paired_not_established",

@@ -40,6 +40,8 @@ failpoints! {
     TakeoverSent = "takeover-sent",
     /// The successor has everything; it has not confirmed.
     TakeoverReceived = "takeover-received",
+    /// The service manager keeps part of the descriptors, and no state.
+    StoreHalfSent = "store-half-sent",
 }
 
 static ARMED: OnceLock<Option<Failpoint>> = OnceLock::new();

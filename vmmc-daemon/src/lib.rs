@@ -45,6 +45,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![deny(unsafe_code)]
+
+mod acquaintances;
 pub mod broker;
 mod client;
 mod counters;
@@ -55,12 +58,15 @@ mod links;
 pub mod listener;
 pub mod notify;
 mod pairing;
+mod placement;
 pub mod policy;
+// A view of a mapping it has just made.
+#[allow(unsafe_code)]
+pub mod pump;
 mod receive;
 mod registry;
 mod requests;
 pub mod resume;
-pub mod signals;
 mod snapshot;
 mod tcp;
 mod timers;

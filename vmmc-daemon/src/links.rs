@@ -15,9 +15,6 @@ pub(crate) struct Link {
     pub(crate) importer_uid: u32,
     pub(crate) exporter: ClientId,
     pub(crate) rights: Rights,
-    /// The importer has been told that the exporter is ready: it is told once, however often the
-    /// exporter says so.
-    pub(crate) ready: bool,
     /// Kept to read the importer's statistics, which the daemon trusts for nothing; not kept when
     /// descriptors are scarce.
     pub(crate) segment: Option<Arc<Fd>>,

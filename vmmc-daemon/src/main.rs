@@ -1,4 +1,5 @@
 //! `vmmcd`: the broker as a program. Arguments only; the work is in the library.
+#![deny(unsafe_code)]
 
 use clap::{Parser, ValueEnum};
 use std::io::{Read, Write};
@@ -6,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
+use vmmc::sys::{activation, fork, signal};
+use vmmc_daemon::handover::store;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{ListenError, Listener};
 use vmmc_daemon::policy::{Limits, PairUsers};
-use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, notify, signals, wakecost};
+use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, notify, pump, wakecost};
 
 /// Broker of protected memory mappings: makes them between the processes of this machine, and
 /// destroys them. One per user, started by the first program that needs it, or one per machine, by
@@ -54,6 +57,17 @@ struct Arguments {
     /// Ring capacity of upgraded connections per direction, in KiB; a power of two from 16 to 4096
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = ring_kib)]
     ring_kib: u32,
+    /// Descriptors that the service manager keeps over a restart, as FileDescriptorStoreMax= of the
+    /// unit [default: 0, or what systemd says in FDSTORE]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "FDSTORE",
+        default_value_t = 0,
+        hide_env = true,
+        hide_default_value = true
+    )]
+    fd_store: u32,
     /// Which users' TCP connections may be upgraded to shared memory
     #[arg(long, value_enum, default_value_t = Pair::Same)]
     pair_users: Pair,
@@ -147,11 +161,10 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     if arguments.auto {
         // The starter reports what becomes of the daemon; the daemon goes on alone.
         let (outcome, report) = std::io::pipe().map_err(|error| format!("pipe: {error}"))?;
-        // SAFETY: the process has one thread, so the child may go on as if nothing had happened.
-        match unsafe { libc::fork() } {
-            -1 => return Err(format!("fork: {}", std::io::Error::last_os_error())),
-            0 => drop(outcome),
-            _ => {
+        match fork::fork_single_threaded() {
+            Err(error) => return Err(format!("fork: {error}")),
+            Ok(fork::Side::Child) => drop(outcome),
+            Ok(fork::Side::Parent) => {
                 drop(report);
                 return hear(outcome);
             }
@@ -203,8 +216,12 @@ struct Started {
 
 /// Gets a socket; `None` when there is nothing to do.
 fn start(arguments: &Arguments) -> Result<Option<Started>, String> {
-    let stop = signals::termination().map_err(|error| format!("signalfd: {error}"))?;
+    let stop = signal::termination().map_err(|error| format!("signalfd: {error}"))?;
     descriptors::raise_limit();
+    // A daemon that a client starts is not what the client's service manager waits for.
+    if !arguments.auto {
+        notify::Manager::from_env(arguments.fd_store).use_it();
+    }
     Ok(find_source(arguments)?.map(|source| Started { source, stop }))
 }
 
@@ -218,9 +235,7 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
     let (broker, took_over) = match source {
         Source::Listener(listener) => (Broker::new(listener, options, Some(stop)), false),
         Source::Predecessor(inherited) => {
-            if let Some(path) = inherited.notify_socket() {
-                notify::inherit(path);
-            }
+            inherited.manager().inherit();
             let broker = Broker::inherit(*inherited, options, Some(stop));
             (Ok(broker.map_err(|error| error.to_string())?), true)
         }
@@ -238,8 +253,16 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
     let ending = broker.run().map_err(|error| error.to_string())?;
     match ending {
         // The service goes on, in another process.
-        Ending::HandedOver { successor } => notify::send(&format!("MAINPID={successor}")),
-        _ => notify::send("STOPPING=1"),
+        Ending::HandedOver { successor } => {
+            notify::send(&format!("MAINPID={successor}"));
+            // To its clients the daemon lives on, and so must what it has begun.
+            pump::wait_for_all();
+        }
+        // The service manager asked for the end, and has been told more than that.
+        Ending::Stored => pump::wait_for_all(),
+        _ => {
+            notify::send("STOPPING=1");
+        }
     }
     Ok(())
 }
@@ -263,7 +286,22 @@ impl Source {
 
 /// Where to start from; `None` when there is nothing to do.
 fn find_source(arguments: &Arguments) -> Result<Option<Source>, String> {
-    if let Some(socket) = notify::activated_socket()? {
+    let passed = activation::take_passed()
+        .map_err(|(raw, errno)| format!("descriptor {raw} was to be passed: {errno}"))?;
+    let (stored, mut sockets): (Vec<_>, Vec<_>) = passed.into_iter().partition(store::is_stored);
+    let socket = match sockets.pop().filter(|_| sockets.is_empty()) {
+        Some(socket) => Some(notify::check_activated(socket.fd)?),
+        None if sockets.is_empty() => None,
+        None => return Err("several sockets were passed, expected exactly one".to_owned()),
+    };
+    if !stored.is_empty() {
+        let listener = socket.as_ref().and_then(|socket| socket.try_clone().ok());
+        match store::take_stored(stored, listener) {
+            Ok(inherited) => return Ok(Some(Source::Predecessor(Box::new(inherited)))),
+            Err(error) => eprintln!("vmmcd: {error}"),
+        }
+    }
+    if let Some(socket) = socket {
         return Ok(Some(Source::Listener(Listener::from_activation(socket))));
     }
     let path = arguments.socket();

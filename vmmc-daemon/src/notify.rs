@@ -1,44 +1,156 @@
-//! What systemd wants to know, and what it hands over (sd_notify(3), sd_listen_fds(3)), by hand: two
-//! environment variables and one datagram.
+//! What systemd wants to know, and what it hands over (sd_notify(3), sd_listen_fds(3)), by hand: a few
+//! environment variables and datagrams.
 
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::sync::OnceLock;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use serde::{Deserialize, Serialize};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use vmmc::sys::Fd;
 
-const LISTEN_FDS_START: i32 = 3;
-
-/// Of a predecessor, for one that took over.
-static INHERITED: OnceLock<OsString> = OnceLock::new();
-
-/// The service manager's socket: from the environment, or inherited.
-#[must_use]
-pub fn socket() -> Option<OsString> {
-    std::env::var_os("NOTIFY_SOCKET")
-        .filter(|path| !path.is_empty())
-        .or_else(|| INHERITED.get().cloned())
+/// What the service manager offers. Passes to a successor, which was not started by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manager {
+    /// Its socket (`NOTIFY_SOCKET`).
+    socket: Option<Vec<u8>>,
+    /// It expects a sign of life this often, in microseconds (`WATCHDOG_USEC`); 0: never.
+    watchdog_us: u64,
+    /// How many descriptors it keeps for us over a restart.
+    store: u32,
 }
 
-/// Uses the service manager's socket of a predecessor.
-pub fn inherit(path: OsString) {
-    let _ = INHERITED.set(path);
+/// The one in use.
+static MANAGER: Mutex<Manager> = Mutex::new(Manager { socket: None, watchdog_us: 0, store: 0 });
+
+fn lock() -> MutexGuard<'static, Manager> {
+    MANAGER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the service manager something, such as `READY=1`. Nothing happens without one.
-pub fn send(state: &str) {
-    let Some(path) = socket() else { return };
-    if let Err(errno) = send_to(path.as_bytes(), state) {
-        tracing::warn!(%errno, ?path, "cannot notify the service manager");
+impl Manager {
+    /// By the environment; `store` is the number of descriptors it is configured to keep.
+    #[must_use]
+    pub fn from_env(store: u32) -> Manager {
+        let socket = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty());
+        let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
+        let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let watchdog_us = number("WATCHDOG_USEC").filter(|_| ours && socket.is_some()).unwrap_or(0);
+        let store = if socket.is_some() { store } else { 0 };
+        Manager { socket: socket.map(OsStringExt::into_vec), watchdog_us, store }
+    }
+
+    /// Uses this one from here on.
+    pub fn use_it(self) {
+        *lock() = self;
+    }
+
+    /// What a predecessor was offered goes for its successor too, as far as that was told nothing: it
+    /// was started by the old daemon's service or by hand.
+    pub fn inherit(self) {
+        let mut now = lock();
+        if now.socket.is_none() {
+            now.socket = self.socket;
+        }
+        now.watchdog_us = now.watchdog_us.max(self.watchdog_us);
+        now.store = now.store.max(self.store);
     }
 }
 
-fn send_to(path: &[u8], state: &str) -> rustix::io::Result<()> {
+/// The one in use; by default one that offers nothing.
+#[must_use]
+pub fn manager() -> Manager {
+    lock().clone()
+}
+
+/// How many descriptors may be kept over a restart; 0 when none.
+#[must_use]
+pub fn store_size() -> usize {
+    lock().store as usize
+}
+
+/// How often to send `WATCHDOG=1`: twice as often as the service manager expects it.
+#[must_use]
+pub fn watchdog_interval() -> Option<Duration> {
+    let us = lock().watchdog_us;
+    (us > 0).then(|| Duration::from_micros(us / 2))
+}
+
+/// Tells the service manager something, such as `READY=1`. Nothing happens without one. Waits for room
+/// while it is busy, for some seconds at most; then it is `false`.
+pub fn send(state: &str) -> bool {
+    send_flags(state, SendFlags::empty())
+}
+
+/// A sign of life. Never waits: the next one is as good.
+pub fn feed_watchdog() {
+    send_flags("WATCHDOG=1", SendFlags::DONTWAIT);
+}
+
+fn send_flags(state: &str, flags: SendFlags) -> bool {
+    let Some(path) = manager().socket else { return true };
+    match send_to(&path, state, None, flags) {
+        Ok(()) => true,
+        Err(errno) => {
+            let path = String::from_utf8_lossy(&path);
+            tracing::warn!(%errno, %path, "cannot notify the service manager");
+            false
+        }
+    }
+}
+
+/// Gives a descriptor to the service manager to keep under a name, whatever becomes of its other end.
+/// Waits for room.
+///
+/// # Errors
+/// As sendmsg(2); `ENOTCONN` without a service manager.
+pub fn store(name: &str, fd: impl AsFd) -> rustix::io::Result<()> {
+    // Without FDPOLL=0 it would drop a socket as soon as the client hangs up.
+    send_waiting(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), Some(fd.as_fd()))
+}
+
+/// Waits until the service manager has read all that it was told, for at most `patience`.
+///
+/// # Errors
+/// `ETIMEDOUT`, or as sendmsg(2).
+pub fn barrier(patience: Duration) -> rustix::io::Result<()> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    send_waiting("BARRIER=1", Some(write.as_fd()))?;
+    drop(write);
+    // It closes its copy when its turn has come.
+    let timeout =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+    let mut fds = [PollFd::new(&read, PollFlags::empty())];
+    loop {
+        match poll(&mut fds, Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            result => return result.map(drop),
+        }
+    }
+}
+
+fn send_waiting(state: &str, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+    let socket = manager().socket.ok_or(Errno::NOTCONN)?;
+    send_to(&socket, state, fd, SendFlags::empty())
+}
+
+fn send_to(
+    path: &[u8],
+    state: &str,
+    fd: Option<BorrowedFd<'_>>,
+    flags: SendFlags,
+) -> rustix::io::Result<()> {
     let address = match path.split_first() {
         Some((b'@', name)) => SocketAddrUnix::new_abstract_name(name)?,
         Some((b'/', _)) => SocketAddrUnix::new(path)?,
-        _ => return Err(rustix::io::Errno::INVAL),
+        _ => return Err(Errno::INVAL),
     };
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -46,42 +158,41 @@ fn send_to(path: &[u8], state: &str) -> rustix::io::Result<()> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendto(&socket, state.as_bytes(), flags, &address).map(drop)
+    // A service manager that does not read must not keep us for ever.
+    rustix::net::sockopt::set_socket_timeout(
+        &socket,
+        rustix::net::sockopt::Timeout::Send,
+        Some(Duration::from_secs(5)),
+    )?;
+    let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    let bytes = [IoSlice::new(state.as_bytes())];
+    let flags = SendFlags::NOSIGNAL | flags;
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut control, flags)
+    })
+    .map(drop)
 }
 
-/// The listening socket that the service manager passed, if any.
+/// Checks a socket that the service manager passed.
 ///
 /// # Errors
-/// When something else than exactly one listening `SOCK_SEQPACKET` Unix socket was passed.
-pub fn activated_socket() -> Result<Option<Fd>, String> {
-    let ours = std::env::var("LISTEN_PID").ok().and_then(|pid| pid.parse::<u32>().ok())
-        == Some(std::process::id());
-    if !ours {
-        return Ok(None);
-    }
-    match std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse::<i32>().ok()) {
-        Some(1) => {}
-        count => return Err(format!("LISTEN_FDS is {count:?}, expected exactly one socket")),
-    }
-    // SAFETY: only looked at, and only while this process runs; checked before it is owned.
-    let passed = unsafe { BorrowedFd::borrow_raw(LISTEN_FDS_START) };
+/// When it is no listening `SOCK_SEQPACKET` Unix socket.
+pub fn check_activated(passed: Fd) -> Result<Fd, String> {
     let is = |check: rustix::io::Result<bool>| check.unwrap_or(false);
-    let good = is(rustix::net::sockopt::socket_domain(passed).map(|d| d == AddressFamily::UNIX))
-        && is(rustix::net::sockopt::socket_type(passed).map(|t| t == SocketType::SEQPACKET))
-        && is(rustix::net::sockopt::socket_acceptconn(passed));
+    let good = is(rustix::net::sockopt::socket_domain(&passed).map(|d| d == AddressFamily::UNIX))
+        && is(rustix::net::sockopt::socket_type(&passed).map(|t| t == SocketType::SEQPACKET))
+        && is(rustix::net::sockopt::socket_acceptconn(&passed));
     if !good {
         return Err("descriptor 3 is not a listening SOCK_SEQPACKET Unix socket; \
                     the unit needs ListenSequentialPacket="
             .to_owned());
     }
-    rustix::io::fcntl_setfd(passed, rustix::io::FdFlags::CLOEXEC)
-        .map_err(|errno| format!("descriptor 3: {errno}"))?;
-    // SAFETY: by the protocol of LISTEN_FDS the descriptor is this process's own; nothing else
-    // in the program uses the number.
-    let owned = unsafe { OwnedFd::from_raw_fd(LISTEN_FDS_START) };
     // The service manager's sockets may be blocking.
-    rustix::io::ioctl_fionbio(owned.as_fd(), true)
-        .map_err(|errno| format!("descriptor 3: {errno}"))?;
-    Ok(Some(owned.into()))
+    rustix::io::ioctl_fionbio(&passed, true).map_err(|errno| format!("descriptor 3: {errno}"))?;
+    Ok(passed)
 }

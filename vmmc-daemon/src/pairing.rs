@@ -18,7 +18,8 @@ use crate::counters::Counter;
 use crate::descriptors;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::read_u64;
-use crate::receive::Suspect;
+use crate::receive::{Fds, Suspect};
+use crate::requests;
 use crate::tcp::{self, Endpoint};
 use crate::timers::{Timer, TimerKey};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -50,6 +51,8 @@ pub(crate) struct Waiting {
     pub(crate) timer: TimerKey,
     /// Mirrored addresses were seen in another network namespace.
     pub(crate) elsewhere: bool,
+    /// Its doorbell, for the other end.
+    pub(crate) bell: Option<Arc<Fd>>,
 }
 
 /// One end of a pair.
@@ -167,7 +170,7 @@ fn describe(
     }
 }
 
-/// Whether a segment of this shape can be made: the daemon reads two words of it and no more.
+/// Whether a segment of this shape can be made.
 fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
     let len = shape.control_len;
     if len == 0 || len > MAX_CONTROL_LEN || !len.is_multiple_of(4096) {
@@ -176,6 +179,24 @@ fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
     for at in shape.produced_at {
         if !at.is_multiple_of(8) || at.checked_add(8).is_none_or(|end| end > len) {
             return Err(Fault::new(format!("produced_at {at} is not an aligned word inside")));
+        }
+    }
+    for words in shape.words.iter().flatten() {
+        let small = [words.request, words.mode].map(|at| (at, 4));
+        let large = [
+            words.prefix,
+            words.end,
+            words.final_bells,
+            words.consumed,
+            words.bells,
+            words.owed,
+            words.pumped,
+            words.pumper,
+        ];
+        for (at, size) in small.into_iter().chain(large.map(|at| (at, 8))) {
+            if !at.is_multiple_of(size) || at.checked_add(size).is_none_or(|end| end > len) {
+                return Err(Fault::new(format!("{at} is not the place of a word inside")));
+            }
         }
     }
     Ok(())
@@ -187,10 +208,19 @@ impl Broker {
         id: ClientId,
         said: u64,
         shape: StreamShape,
-        socket: Option<Suspect>,
+        fds: &mut Fds,
     ) -> Result<(), Fault> {
-        let socket = socket.ok_or_else(|| Fault::new("no socket came with its registration"))?;
+        let socket =
+            fds.take().ok_or_else(|| Fault::new("no socket came with its registration"))?;
         check_shape(&shape)?;
+        let bell = match shape.bells.then(|| fds.take()) {
+            None => None,
+            Some(None) => return Err(Fault::new("no doorbell came with a socket's registration")),
+            Some(Some(passed)) => match requests::doorbell_of(passed) {
+                Ok(bell) => Some(Arc::new(bell)),
+                Err(refusal) => return Err(Fault::new(refusal.to_string())),
+            },
+        };
         let examined = socket.look().and_then(tcp::examine);
         drop(socket);
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
@@ -215,7 +245,7 @@ impl Broker {
         }
         let partner = self.pairing.by_endpoint.get(&endpoint.mirrored()).copied();
         if let Some(other) = partner {
-            self.pair(other, (id, uid, cookie, endpoint, shape));
+            self.pair(other, (id, uid, cookie, endpoint, shape), bell);
             return Ok(());
         }
         let mirrored = (endpoint.remote, endpoint.local);
@@ -227,7 +257,7 @@ impl Broker {
             }
         }
         let timer = self.timers.add(Instant::now() + PARTNER_TIMEOUT, Timer::Pairing(cookie));
-        let waiting = Waiting { client: id, uid, endpoint, shape, timer, elsewhere };
+        let waiting = Waiting { client: id, uid, endpoint, shape, timer, elsewhere, bell };
         self.pairing.insert_waiting(cookie, waiting);
         if let Some(client) = self.clients.get_mut(&id) {
             client.sockets.insert(cookie);
@@ -236,13 +266,20 @@ impl Broker {
     }
 
     /// Joins a waiting end with one that has just come.
-    fn pair(&mut self, first: u64, second: (ClientId, u32, u64, Endpoint, StreamShape)) {
+    fn pair(
+        &mut self,
+        first: u64,
+        second: (ClientId, u32, u64, Endpoint, StreamShape),
+        bell: Option<Arc<Fd>>,
+    ) {
         let (client, uid, cookie, endpoint, shape) = second;
         let Some(waiting) = self.pairing.waiting.get(&first) else { return };
         let refused = if !self.options.limits.pair_users.allows(waiting.uid, uid) {
             Some(NotPairedReason::Policy)
         } else if waiting.shape != shape {
             Some(NotPairedReason::OtherVersion)
+        } else if shape.bells && waiting.bell.is_none() {
+            Some(NotPairedReason::Resources)
         } else {
             None
         };
@@ -286,9 +323,14 @@ impl Broker {
         self.counters.add(Counter::Pairs);
         hit(Failpoint::PairMade);
         let paired = |cookie, side| Event::Paired { cookie, side, ring_len };
-        self.send(waiting.client, &paired(first, 0), vec![OutFd::Same(segment.clone())]);
+        let with = |bell: Option<Arc<Fd>>| {
+            let mut fds = vec![OutFd::Same(segment.clone())];
+            fds.extend(bell.map(OutFd::Doorbell));
+            fds
+        };
+        self.send(waiting.client, &paired(first, 0), with(bell));
         hit(Failpoint::PairHalfSent);
-        self.send(client, &paired(cookie, 1), vec![OutFd::Same(segment)]);
+        self.send(client, &paired(cookie, 1), with(waiting.bell));
     }
 
     fn not_paired(

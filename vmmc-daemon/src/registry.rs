@@ -18,6 +18,8 @@ pub(crate) struct Export {
     pub(crate) token: Option<Token>,
     /// Announced again after a crash: links of before may be restored.
     pub(crate) restored: bool,
+    /// Somebody has imported it, or may have: its pages must be revoked.
+    pub(crate) touched: bool,
     /// No longer in the tables of names; only its links are left.
     pub(crate) withdrawn: bool,
     pub(crate) links: HashSet<LinkId>,

@@ -91,13 +91,8 @@ impl Broker {
                 }
                 Ok(())
             }
-            Request::LinkReady { link } => {
-                if let Some(known) = self.links.get_mut(&link).filter(|link| link.exporter == id)
-                    && !std::mem::replace(&mut known.ready, true)
-                {
-                    let importer = known.importer;
-                    self.send(importer, &Event::LinkReady { link }, Vec::new());
-                }
+            Request::Introduce { client } => {
+                self.introduce_again(id, client);
                 Ok(())
             }
             Request::CloseLink { link } => {
@@ -127,7 +122,7 @@ impl Broker {
                 Ok(())
             }
             Request::RegisterSocket { cookie, shape } => {
-                self.register_socket(id, cookie, shape, fds.take())
+                self.register_socket(id, cookie, shape, fds)
             }
             Request::ForgetSocket { cookie } => {
                 self.forget_socket(id, cookie);
@@ -135,6 +130,10 @@ impl Broker {
             }
             Request::AttachSocket { cookie } => {
                 self.attach_socket(id, cookie, fds.take());
+                Ok(())
+            }
+            Request::PumpSocket { cookie } => {
+                self.pump_socket(id, cookie, fds.take());
                 Ok(())
             }
             Request::TakeOver { request } => {
@@ -219,7 +218,7 @@ impl Broker {
         let gone = || Refusal::Internal { why: "find the client".to_owned() };
         let attached = match hello.role {
             Role::Tool => None,
-            Role::Process | Role::Sockets => Some(attach(fds)?),
+            Role::Process | Role::Sockets | Role::Rpc => Some(attach(fds)?),
         };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
         let session = Token(random_bytes()?);
@@ -303,6 +302,8 @@ impl Broker {
             entries: grants.into_iter().map(Entry::new).collect(),
             token,
             restored: old.is_some(),
+            // Of one of before a crash nobody knows.
+            touched: restore.is_some(),
             withdrawn: false,
             links: HashSet::new(),
         };
@@ -338,10 +339,15 @@ impl Broker {
             let refusal = Refusal::NotYours { what: "export".to_owned(), number: export.0 };
             return self.refuse(id, request, refusal);
         }
-        let pid = self.caller(id).map_or(0, |client| client.peer.pid);
-        self.registry.withdraw(export, pid);
+        let Some(peer) = self.caller(id).map(|client| client.peer) else { return };
+        let untouched = self.registry.exports.get(&export).is_some_and(|known| !known.touched);
+        if untouched {
+            self.drop_export(export, peer.pid, peer.uid, CloseReason::Unexported);
+        } else {
+            self.registry.withdraw(export, peer.pid);
+        }
         hit(Failpoint::Unexported);
-        self.send(id, &Event::Unexported { request }, Vec::new());
+        self.send(id, &Event::Unexported { request, untouched }, Vec::new());
     }
 
     fn revoked(&mut self, id: ClientId, export: ExportId) {
@@ -513,15 +519,18 @@ impl Broker {
         } else {
             OutFd::Same(known.memory.clone())
         };
-        let introduce = |client: &Client| -> Vec<OutFd> {
-            client.attached().map_or_else(Vec::new, |attached| {
+        // With its first link to a process a client gets what it takes to wake it.
+        let to_importer_new = !importer.acquaintances.knows(known.owner);
+        let to_exporter_new = !exporter.acquaintances.knows(id) && known.owner != id;
+        let introduce = |client: &Client, new: bool| -> Vec<OutFd> {
+            client.attached().filter(|_| new).map_or_else(Vec::new, |attached| {
                 vec![OutFd::Same(attached.page.clone()), OutFd::Doorbell(attached.doorbell.clone())]
             })
         };
         let mut to_importer = vec![memory];
-        to_importer.extend(introduce(exporter));
+        to_importer.extend(introduce(exporter, to_importer_new));
         let mut to_exporter = vec![OutFd::Same(pending.segment.clone())];
-        to_exporter.extend(introduce(importer));
+        to_exporter.extend(introduce(importer, to_exporter_new));
         let (importer_peer, exporter_peer) = (importer.peer, exporter.peer);
         let len = known.len;
         self.quotas.take(importer_peer.uid, QuotaKind::Imports, 1)?;
@@ -549,20 +558,18 @@ impl Broker {
                 exporter: exporter_peer.client,
                 rights,
                 segment: Some(pending.segment).filter(|segment| plenty(segment)),
-                ready: false,
             },
         );
         if let Some(export) = self.registry.exports.get_mut(&export) {
             export.links.insert(link);
+            export.touched = true;
         }
+        self.link_made(id, exporter_peer.client);
         if let Some(importer) = self.clients.get_mut(&id) {
             importer.imports.insert(link);
         }
         self.counters.add(Counter::Imports);
         hit(Failpoint::ImportGranted);
-        // Always introduced: whether a client still knows a peer is the client's affair, and a
-        // message that assumed so could cross the one that made it forget.
-        let introduces = true;
         let imported = Event::Imported {
             request,
             link,
@@ -570,14 +577,20 @@ impl Broker {
             len,
             rights,
             exporter: exporter_peer,
-            introduces,
+            introduces: to_importer_new,
         };
         self.send(id, &imported, to_importer);
         hit(Failpoint::ImportedSent);
-        let opened =
-            Event::LinkOpened { link, export, rights, importer: importer_peer, introduces };
-        self.send(exporter_peer.client, &opened, to_exporter);
-        hit(Failpoint::LinkOpenedSent);
+        let opened = Event::LinkOpened {
+            link,
+            export,
+            rights,
+            importer: importer_peer,
+            introduces: to_exporter_new,
+        };
+        if self.send_news(exporter_peer.client, &opened, to_exporter) {
+            hit(Failpoint::LinkOpenedSent);
+        }
         Ok(())
     }
 }
@@ -613,7 +626,6 @@ fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
 /// fstat(2) on a descriptor of a file system that a client runs could block.
 fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
     let no_page = || bad_segment("no process page came with hello");
-    let no_doorbell = || bad_segment("no doorbell came with hello");
     let passed = fds.take().ok_or_else(no_page)?;
     let page = passed.look().ok_or_else(no_page)?;
     memfd::verify(page, layout::page::LEN as u64)
@@ -626,19 +638,25 @@ fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
     }
     let page = memfd::reopen_read_only(page)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the process page", errno) })?;
-    let passed = fds.take().ok_or_else(no_doorbell)?;
-    let doorbell = passed.look().ok_or_else(no_doorbell)?;
+    let passed = fds.take().ok_or_else(|| bad_segment("no doorbell came with hello"))?;
+    Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell_of(passed)?) })
+}
+
+/// Checks that a descriptor is the write end of a pipe, which peers can be given their own of.
+pub(crate) fn doorbell_of(passed: Suspect) -> Result<Fd, Refusal> {
+    let nothing = || bad_segment("doorbell: not a descriptor");
+    let doorbell = passed.look().ok_or_else(nothing)?;
     if rustix::pipe::fcntl_getpipe_size(doorbell).is_err() {
         return Err(bad_segment("doorbell: not a pipe"));
     }
     if access_mode(doorbell) != OFlags::WRONLY {
         return Err(bad_segment("doorbell: not the write end of a pipe"));
     }
-    let doorbell = passed.keep().ok_or_else(no_doorbell)?;
+    let doorbell = passed.keep().ok_or_else(nothing)?;
     descriptors::enough(&doorbell)?;
     reopen_doorbell(&doorbell)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the doorbell", errno) })?;
-    Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell) })
+    Ok(doorbell)
 }
 
 fn random_bytes<const N: usize>() -> Result<[u8; N], Refusal> {

@@ -28,13 +28,17 @@
 //! 6. Imports that were waiting when the daemon died are sent again as they were, without
 //!    `restore`, with what is left of their timeout.
 //!
+//! Processes are introduced to each other anew, with the first link that comes back: a client keeps what
+//! its links use, and forgets the rest of what the daemon of before introduced, before it hears
+//! of any link from this one.
+//!
 //! Steps 4 and 5 in this order, all requests at once, without waiting for each answer.
 //!
 //! # What an exporter hears
 //! [`Event::LinkOpened`] for each link that its importer has announced again, with the same link
 //! number:
-//! * the number is known, and `importer.pid` is the same: the link lives on; close the descriptors, and send
-//!   [`Request::LinkReady`] again (the importer ignores a second one).
+//! * the number is known, and `importer.pid` is the same: the link lives on; close the descriptors, and ring
+//!   the importer once.
 //! * the number is known, `importer.pid` differs: somebody claims a link that is not theirs. End the old link as
 //!   [`CloseReason::PeerDied`] and treat this one as new.
 //! * the number is not known: a new link.
@@ -59,7 +63,6 @@
 //! [`Request::Export`]: vmmc::control::message::Request::Export
 //! [`Request::Import`]: vmmc::control::message::Request::Import
 //! [`Request::CloseLink`]: vmmc::control::message::Request::CloseLink
-//! [`Request::LinkReady`]: vmmc::control::message::Request::LinkReady
 //! [`Event::Exported`]: vmmc::control::message::Event::Exported
 //! [`Event::Imported`]: vmmc::control::message::Event::Imported
 //! [`Event::Refused`]: vmmc::control::message::Event::Refused

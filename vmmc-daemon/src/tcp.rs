@@ -2,7 +2,8 @@
 
 use rustix::net::{AddressFamily, SocketType};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
+use vmmc_ring::tcp_count::TcpInfo;
 
 /// One end of an established TCP connection. Within one network namespace the pair of addresses of a live
 /// connection is unique, so equal but mirrored endpoints are the two ends of one connection.
@@ -30,23 +31,6 @@ pub(crate) struct Examined {
 }
 
 const TCP_ESTABLISHED: u8 = 1;
-const SO_NETNS_COOKIE: libc::c_int = 71;
-
-fn option<T: Copy>(socket: impl AsFd, level: libc::c_int, name: libc::c_int, zero: T) -> Option<T> {
-    let mut value = zero;
-    let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: `value` is a plain integer or byte array of `len` bytes that the kernel fills.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            name,
-            std::ptr::from_mut(&mut value).cast(),
-            &raw mut len,
-        )
-    };
-    (rc == 0 && len as usize == size_of::<T>()).then_some(value)
-}
 
 /// IPv4-mapped addresses as IPv4, and no flow label or scope: both ends must look the same.
 fn normal(address: SocketAddr) -> SocketAddr {
@@ -70,15 +54,20 @@ pub(crate) fn examine(socket: impl AsFd + Copy) -> Option<Examined> {
         return None;
     }
     // The state is the first byte of struct tcp_info; the kernel cuts the struct to what we ask.
-    if option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, 0u8)? != TCP_ESTABLISHED {
+    if vmmc::sys::socket::tcp_state(socket)? != TCP_ESTABLISHED {
         return None;
     }
     let cookie = rustix::net::sockopt::socket_cookie(socket).ok()?;
-    let namespace = option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE, 0u64)?;
+    let namespace = vmmc::sys::socket::netns_cookie(socket)?;
     let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
     let remote = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
     let endpoint = Endpoint { namespace, local: normal(local), remote: normal(remote) };
     Some(Examined { cookie, endpoint })
+}
+
+/// Bytes that were given to a TCP socket for sending ([`TcpInfo::given`]).
+pub(crate) fn given(socket: impl AsFd) -> Option<u64> {
+    TcpInfo::from_bytes(&vmmc::sys::socket::tcp_info(socket)?).given()
 }
 
 /// The cookie of any TCP socket, whatever its state.

@@ -20,8 +20,12 @@ pub(crate) enum Timer {
     Flush(ClientId),
     /// Accepting stopped for want of descriptors.
     Accept,
+    /// Two clients have had no link for a while.
+    Partings,
     /// Nobody has been connected for a while.
     Idle,
+    /// The service manager expects a sign of life.
+    Watchdog,
 }
 
 /// Names one entry.

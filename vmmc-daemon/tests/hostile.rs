@@ -190,6 +190,51 @@ fn an_exporter_that_does_not_read_gets_no_more_links_and_is_not_cut_off() {
     busy.import("x");
 }
 
+/// A client that asks as fast as it can delays the others by one turn, and not by its whole queue: what
+/// it asked is counted at the moment at which another is answered.
+#[test]
+fn a_flood_of_requests_by_one_client_delays_the_others_by_one_turn() {
+    let daemon = Daemon::start();
+    let flood = Client::connect(&daemon.path);
+    let mut witness = Client::connect_as(&daemon.path, Role::Tool);
+    let pid = rustix::process::Pid::from_raw(daemon.pid() as i32).unwrap();
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    for round in 1..=5u64 {
+        let before = counter(&witness.snapshot(), "refused_not_yours");
+        signal(rustix::process::Signal::STOP);
+        let stopped = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T').then_some(())
+        };
+        eventually("it is stopped", stopped);
+        // Each is refused, and counted. As many as the socket takes.
+        let mut asked = 0;
+        let nonsense =
+            |request| Request::Unexport { request: RequestId(request), export: ExportId(1) };
+        while flood.connection.try_send(&nonsense(asked), &[]).is_ok() {
+            asked += 1;
+        }
+        assert!(asked > 150, "the socket takes {asked} only");
+        let request = witness.request_id();
+        witness.send(&Request::Snapshot { request }, &[]);
+        signal(rustix::process::Signal::CONT);
+        let mut incoming = witness.receive();
+        let Event::Listing { len, .. } = incoming.event else { panic!("{:?}", incoming.event) };
+        let mut bytes = vec![0; len as usize];
+        rustix::io::pread(incoming.fds.take().unwrap(), &mut bytes, 0).unwrap();
+        let then = counter(&postcard::from_bytes(&bytes).unwrap(), "refused_not_yours");
+        let meanwhile = then - before;
+        assert!(meanwhile <= 32, "round {round}: {meanwhile} of {asked} before another's one");
+        // All of them are answered in the end.
+        for answered in 0..asked {
+            match flood.receive().event {
+                Event::Refused { request, .. } => assert_eq!(request, RequestId(answered)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
 /// A client that leaves the answers to its own requests unread is cut off at the bound.
 #[test]
 fn a_client_that_does_not_read_its_answers_is_cut_off() {

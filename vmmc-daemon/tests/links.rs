@@ -39,8 +39,6 @@ fn an_import_gives_each_side_the_others_memory_page_and_doorbell() {
         assert!(rustix::fs::fcntl_getfl(&doorbell).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
     }
 
-    exporter.send(&Request::LinkReady { link: opened.link }, &[]);
-    assert_eq!(importer.receive().event, Event::LinkReady { link: imported.link });
     importer.send(&Request::CloseLink { link: imported.link }, &[]);
     assert_eq!(exporter.receive_closed(), (imported.link, CloseReason::Unimported));
     assert!(daemon.snapshot().links.is_empty());
@@ -102,7 +100,7 @@ fn after_unexport_no_import_is_granted_and_links_live_until_revoked() {
     exporter.receive_opened();
     let request = exporter.request_id();
     exporter.send(&Request::Unexport { request, export }, &[]);
-    assert_eq!(exporter.receive().event, Event::Unexported { request });
+    assert_eq!(exporter.receive().event, Event::Unexported { request, untouched: false });
     assert!(matches!(importer.try_import(Import::of("buffer")), Err(Refusal::NoSuchExport { .. })));
     importer.assert_silent();
     // The name is free again at once.
@@ -111,6 +109,83 @@ fn after_unexport_no_import_is_granted_and_links_live_until_revoked() {
     exporter.send(&Request::Revoked { export }, &[]);
     assert_eq!(importer.receive_closed(), (link, CloseReason::Unexported));
     assert_eq!(importer.import("buffer").export, next);
+}
+
+/// What nobody ever imported needs no revoking, and the daemon keeps nothing of it; what was imported
+/// once does, also when nobody imports it any more: a mapping may have been kept.
+#[test]
+fn an_export_that_nobody_imported_is_gone_with_its_name() {
+    let daemon = Daemon::start();
+    let mut exporter = Client::connect(&daemon.path);
+    let mut importer = Client::connect(&daemon.path);
+    let (export, _memory) = exporter.export("buffer");
+    let request = exporter.request_id();
+    exporter.send(&Request::Unexport { request, export }, &[]);
+    assert_eq!(exporter.receive().event, Event::Unexported { request, untouched: true });
+    assert!(daemon.snapshot().exports.is_empty());
+
+    let (export, _memory) = exporter.export("buffer");
+    let link = importer.import("buffer").link;
+    exporter.receive_opened();
+    importer.send(&Request::CloseLink { link }, &[]);
+    assert_eq!(exporter.receive_closed(), (link, CloseReason::Unimported));
+    let request = exporter.request_id();
+    exporter.send(&Request::Unexport { request, export }, &[]);
+    assert_eq!(exporter.receive().event, Event::Unexported { request, untouched: false });
+    assert_eq!(daemon.snapshot().exports.len(), 1, "it is not revoked yet");
+    exporter.send(&Request::Revoked { export }, &[]);
+    exporter.assert_silent();
+    assert!(daemon.snapshot().exports.is_empty());
+}
+
+#[test]
+fn two_processes_are_introduced_once_and_told_when_to_forget() {
+    let daemon = Daemon::start();
+    let mut one = Client::connect(&daemon.path);
+    let mut other = Client::connect(&daemon.path);
+    one.export("ones");
+    other.export("others");
+    assert!(other.import("ones").introduced.is_some());
+    assert!(one.receive_opened().introduced.is_some());
+    // Again, and in the other direction.
+    let again = other.import("ones");
+    assert!(again.introduced.is_none());
+    assert!(one.receive_opened().introduced.is_none());
+    assert!(one.import("others").introduced.is_none());
+    assert!(other.receive_opened().introduced.is_none());
+    // It lost what it had.
+    other.send(&Request::Introduce { client: one.welcome.client }, &[]);
+    other.send(&Request::Introduce { client: ClientId(u64::MAX) }, &[]);
+    assert!(other.import("ones").introduced.is_some());
+    assert!(one.receive_opened().introduced.is_none());
+    // A link that ends is no reason to forget; death is.
+    other.send(&Request::CloseLink { link: again.link }, &[]);
+    assert_eq!(one.receive_closed(), (again.link, CloseReason::Unimported));
+    let gone = other.welcome.client;
+    drop(other);
+    for _ in 0..3 {
+        assert_eq!(one.receive_closed().1, CloseReason::PeerDied);
+    }
+    assert_eq!(one.receive().event, Event::PeerGone { client: gone });
+    one.assert_silent();
+}
+
+/// What a process keeps of others does not grow with time.
+#[test]
+fn two_processes_without_a_link_forget_each_other_after_a_while() {
+    let daemon = Daemon::start();
+    let mut server = Client::connect(&daemon.path);
+    let mut guest = Client::connect(&daemon.path);
+    server.export("service");
+    let link = guest.import("service").link;
+    server.receive_opened();
+    guest.send(&Request::CloseLink { link }, &[]);
+    assert_eq!(server.receive_closed(), (link, CloseReason::Unimported));
+    let gone = |client: &Client| Event::PeerGone { client: client.welcome.client };
+    assert_eq!(server.receive().event, gone(&guest));
+    assert_eq!(guest.receive().event, gone(&server));
+    assert!(guest.import("service").introduced.is_some());
+    assert!(server.receive_opened().introduced.is_some());
 }
 
 /// G1.

@@ -8,7 +8,13 @@ use std::os::fd::AsFd;
 use vmmc::control::message::*;
 use vmmc::sys::Fd;
 
-const SHAPE: StreamShape = StreamShape { version: 1, control_len: 4096, produced_at: [256, 512] };
+const SHAPE: StreamShape = StreamShape {
+    version: 1,
+    control_len: 4096,
+    produced_at: [256, 512],
+    words: None,
+    bells: false,
+};
 
 fn connection(at: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(at).unwrap();
@@ -420,4 +426,41 @@ fn bound_connect(from: u16, to: u16) -> TcpStream {
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], from))).unwrap();
     rustix::net::connect(&socket, &SocketAddr::from(([127, 0, 0, 1], to))).unwrap();
     socket.into()
+}
+
+#[test]
+fn with_bells_each_end_gets_the_others_doorbell() {
+    let daemon = Daemon::start();
+    let shape = StreamShape { bells: true, ..SHAPE };
+    let (a, b) = connection("127.0.0.1:0");
+    let clients = [sockets_client(&daemon), sockets_client(&daemon)];
+    let bells = [(); 2].map(|()| vmmc::sys::doorbell::Doorbell::new().unwrap());
+    for ((client, bell), socket) in clients.iter().zip(&bells).zip([&a, &b]) {
+        let request = Request::RegisterSocket { cookie: cookie(socket), shape };
+        client.send(&request, &[socket.as_fd(), bell.write_end().as_fd()]);
+    }
+    for (client, (own, other)) in
+        clients.iter().zip([(&bells[0], &bells[1]), (&bells[1], &bells[0])])
+    {
+        let mut incoming = client.receive();
+        assert!(matches!(incoming.event, Event::Paired { .. }), "{:?}", incoming.event);
+        incoming.fds.take().expect("the segment");
+        let bell = incoming.fds.take().expect("the other end's doorbell");
+        vmmc::sys::doorbell::ring(&bell);
+        let now = || Some(std::time::Instant::now());
+        assert!(other.wait(now()).unwrap());
+        assert!(!own.wait(now()).unwrap());
+        other.drain();
+    }
+}
+
+#[test]
+fn a_doorbell_that_is_no_pipe_cuts_off_the_one_who_sent_it() {
+    let daemon = Daemon::start();
+    let shape = StreamShape { bells: true, ..SHAPE };
+    let (a, _b) = connection("127.0.0.1:0");
+    let client = sockets_client(&daemon);
+    let request = Request::RegisterSocket { cookie: cookie(&a), shape };
+    client.send(&request, &[a.as_fd(), a.as_fd()]);
+    eventually("it is cut off", || client.is_cut_off().then_some(()));
 }

@@ -265,8 +265,7 @@ fn forged_numbers_do_nothing() {
     assert!(matches!(forger.receive().event, Event::Refused { .. }));
     forger.send(&Request::Revoked { export }, &[]);
     forger.send(&Request::CloseLink { link }, &[]);
-    forger.send(&Request::LinkReady { link }, &[]);
-    importer.send(&Request::LinkReady { link }, &[]); // the exporter's to say
+    forger.send(&Request::Introduce { client: importer.welcome.client }, &[]);
     importer.send(&Request::Revoked { export }, &[]);
     forger.assert_silent();
     importer.assert_silent();

@@ -7,6 +7,7 @@
 //!                    <--- head -----------
 //!   bell    a word that one side arms before it sleeps and the other takes (swap) to ring once
 //!   switch  TCP -> ring at byte `prefix`, ring -> TCP at byte `end`, per direction
+//!   pump    ring -> TCP on behalf of a sender that makes no call
 //! ```
 //!
 //! Everything is generic over where its words and bytes live ([`vmmc::word::Word`], [`Bytes`]),
@@ -19,13 +20,21 @@
 //! that cannot be true is [`Poisoned`]: an error of this one stream, never a panic, a loop or an
 //! access out of bounds. Bytes that a misbehaving peer scribbles over arrive scribbled.
 
+#![deny(unsafe_code)]
+
 pub mod bell;
+// Copies between a ring and memory that only the caller knows.
+#[allow(unsafe_code)]
 mod bytes;
+pub mod pump;
+#[allow(unsafe_code)]
 mod ring;
 pub mod switch;
+pub mod tcp_count;
 
 pub use bytes::{Bytes, ViewBytes};
 pub use ring::{Consumer, Poisoned, Producer};
 
 #[cfg(all(test, vmmc_loom))]
+#[allow(unsafe_code)]
 mod loom_tests;

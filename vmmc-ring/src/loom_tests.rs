@@ -4,6 +4,7 @@
 //! cannot fail proves nothing.
 
 use crate::bell;
+use crate::pump::{Claim, Words, request};
 use crate::switch::{Standing, Switch};
 use crate::{Bytes, Consumer, Producer};
 use loom::cell::UnsafeCell;
@@ -191,5 +192,131 @@ fn loom_looking_before_disarming_takes_a_bell_for_data() {
         let tcp = switch.standing() == Standing::Tcp;
         bell::disarm(&armed);
         tcp
+    });
+}
+
+/// The words of one direction, all on the heap.
+struct Pumped {
+    request: AtomicU32,
+    mode: AtomicU32,
+    words: [AtomicU64; 9],
+}
+
+impl Pumped {
+    /// In the ring after no byte of TCP; the receiver has stopped.
+    fn new() -> Arc<Pumped> {
+        let pumped = Pumped {
+            request: AtomicU32::new(request::BACK),
+            mode: AtomicU32::new(0),
+            words: [(); 9].map(|()| AtomicU64::new(0)),
+        };
+        pumped.words().switch.to_ring(0);
+        Arc::new(pumped)
+    }
+
+    fn words(&self) -> Words<&AtomicU32, &AtomicU64> {
+        let [prefix, end, final_bells, tail, head, bells, owed, pumped, pumper] = &self.words;
+        let switch = Switch { mode: &self.mode, prefix, end, bells: final_bells };
+        Words { request: &self.request, switch, tail, head, bells, owed, pumped, pumper }
+    }
+}
+
+/// A sender publishes one byte and looks whether it is wanted back; the pump works. The byte must
+/// be sent by exactly one of them.
+fn nothing_lost_or_doubled(
+    published: fn(),
+    finish: fn(&Words<&AtomicU32, &AtomicU64>, u64) -> Option<u64>,
+) {
+    loom::model(move || {
+        let shared = Pumped::new();
+        let other = shared.clone();
+        let sender = thread::spawn(move || {
+            let words = other.words();
+            words.tail.store(1, Ordering::Release);
+            published();
+            if words.request.load(Ordering::Relaxed) == 0 {
+                return 0;
+            }
+            match words.sender_claims() {
+                Claim::AtHead => 1,
+                Claim::Pumped { to } => 1 - to,
+                Claim::AtTail | Claim::Busy => 0,
+            }
+        });
+        let words = shared.words();
+        let mut pumped = 0;
+        if words.claim(7) {
+            let (from, mut to) = words.begin(2).unwrap();
+            pumped = to - from;
+            while let Some(more) = finish(&words, to) {
+                pumped += more - to;
+                to = more;
+            }
+        }
+        assert_eq!(sender.join().unwrap() + pumped, 1, "sent once");
+    });
+}
+
+#[test]
+fn loom_the_pump_loses_and_doubles_nothing() {
+    nothing_lost_or_doubled(bell::published, |words, to| words.finish(to));
+}
+
+#[test]
+#[should_panic(expected = "sent once")]
+fn loom_a_pump_that_does_not_look_again_loses_bytes() {
+    nothing_lost_or_doubled(bell::published, |words, to| {
+        let _ = words.finish(to);
+        None
+    });
+}
+
+#[test]
+#[should_panic(expected = "sent once")]
+fn loom_without_the_senders_fence_bytes_are_lost() {
+    nothing_lost_or_doubled(|| (), |words, to| words.finish(to));
+}
+
+/// One thread rings while the pump works: no bell may come behind data.
+fn no_bell_behind_data(ring: fn(&Words<&AtomicU32, &AtomicU64>) -> bool) {
+    loom::model(move || {
+        let shared = Pumped::new();
+        let kernel = Arc::new(loom::sync::Mutex::new(Vec::new()));
+        let ringer = {
+            let (shared, kernel) = (shared.clone(), kernel.clone());
+            thread::spawn(move || {
+                if ring(&shared.words()) {
+                    kernel.lock().unwrap().push(BELL);
+                }
+            })
+        };
+        let words = shared.words();
+        assert!(words.claim(7));
+        let given = kernel.lock().unwrap().len() as u64;
+        // Else the pump looks again later, or gives up.
+        if words.settled(given).is_some() {
+            words.begin(2).unwrap();
+            kernel.lock().unwrap().push(DATA);
+        }
+        ringer.join().unwrap();
+        assert_ne!(*kernel.lock().unwrap(), [DATA, BELL], "a bell behind data");
+    });
+}
+
+#[test]
+fn loom_no_bell_follows_pumped_data() {
+    no_bell_behind_data(|words| {
+        words.bells.fetch_add(1, Ordering::SeqCst);
+        words.may_ring()
+    });
+}
+
+#[test]
+#[should_panic(expected = "a bell behind data")]
+fn loom_a_bell_counted_after_the_look_follows_data() {
+    no_bell_behind_data(|words| {
+        let may = words.may_ring();
+        words.bells.fetch_add(1, Ordering::SeqCst);
+        may
     });
 }

@@ -3,17 +3,24 @@
 //! The paper's hardware watched the memory bus and sent each store on. On one machine nothing need be
 //! sent: the bound range maps the very pages of the export. Stores of any kind and size propagate, at the
 //! price of a cache line's move.
+//!
+//! The pages are put either at a place that we find ([`Import::bind`]) or over memory that the program
+//! has already ([`Import::bind_at`]), so that data structures that exist propagate where they
+//! are. The hardware kept two copies, which could differ until they were stored to; here there is one
+//! set of pages from the bind on, and the caller says whose bytes it holds first ([`Initial`]).
+//!
+//! [`Import::bind`]: crate::Import::bind
+//! [`Import::bind_at`]: crate::Import::bind_at
 
 use crate::counters::index as count;
-use crate::error::{BindError, FlagError, SendError, SystemError, system};
+use crate::error::{AccessError, BindError, FlagError, SystemError, system};
 use crate::flag::{Flag, Side};
 use crate::id::Rights;
 use crate::import::{ImportInner, LinkOwner};
-use crate::mem::{OutOfBounds, View};
+use crate::mem::{Lent, OutOfBounds, Place, PlaceError, Region, View, owned_view};
 use crate::node::NodeInner;
-use crate::process::owned_view;
-use crate::region::Region;
 use crate::sync::Ordering;
+use crate::sys::Fd;
 use crate::sys::mmap::{self, Access, GuardedMapping};
 use crate::transport::Outgoing;
 use crate::word::{MappedU32, MappedU64};
@@ -21,36 +28,64 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A bound range. Dropping it unmaps it; [`Binding::unbind`] keeps the memory, local.
+/// A bound range. Dropping it unmaps it, or, if the memory was the program's before, makes that private
+/// again with its present contents; [`Binding::unbind`] keeps the memory, local, in either case.
 #[derive(Debug)]
 pub struct Binding {
     owner: Arc<LinkOwner>,
     range: Range<usize>,
     /// `None` only after `unbind` took it.
-    mapping: Option<GuardedMapping>,
+    place: Option<Place>,
+}
+
+/// Whose bytes the pages hold when memory that exists is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Initial {
+    /// The program's: they are written to the export, as if stored just after the bind.
+    Local,
+    /// The export's: they appear in the program's memory, whose own are lost.
+    Remote,
 }
 
 impl Binding {
     pub(crate) fn new(owner: &Arc<LinkOwner>, range: Range<usize>) -> Result<Binding, BindError> {
-        let inner = &owner.inner;
-        inner.local.check()?;
-        inner.need(Rights::BIND)?;
-        inner.link.check_open()?;
-        let page = mmap::page_size();
-        let size = inner.link.len();
-        let (offset, len) = (range.start, range.end.saturating_sub(range.start));
-        if len == 0 || range.end > size {
-            return Err(OutOfBounds { offset, len, size, align: page }.into());
-        }
-        if !offset.is_multiple_of(page) {
-            return Err(BindError::Misaligned { offset, page });
-        }
-        let Some(file) = inner.link.file() else { unreachable!("kept when BIND is granted") };
-        let mapping = GuardedMapping::at(file, offset as u64, len, Access::ReadWrite)
+        let (offset, len) = check(owner, &range)?;
+        let mapping = GuardedMapping::at(file(owner), offset, len, Access::ReadWrite)
             .map_err(system("mapping a binding"))?;
-        mapping.keep_from_children().map_err(system("madvise of a binding"))?;
-        inner.bindings.fetch_add(1, Ordering::AcqRel);
-        Ok(Binding { owner: owner.clone(), range, mapping: Some(mapping) })
+        Binding::over(owner, range, Place::Ours(mapping))
+    }
+
+    /// As [`Binding::new`], over memory of the program.
+    pub(crate) fn at(
+        owner: &Arc<LinkOwner>,
+        range: Range<usize>,
+        lent: Result<Lent, PlaceError>,
+        (address, initial): (usize, Initial),
+    ) -> Result<Binding, BindError> {
+        let (offset, len) = check(owner, &range)?;
+        let place = Place::Program(lent.map_err(|error| match error {
+            PlaceError::Misaligned => {
+                BindError::MisalignedMemory { address, len, page: mmap::page_size() }
+            }
+            PlaceError::InUse { address } => BindError::InUse { address },
+        })?);
+        if initial == Initial::Local {
+            let export = GuardedMapping::at(file(owner), offset, len, Access::ReadWrite)
+                .map_err(system("mapping a binding"))?;
+            owned_view(&export, len).write_from(0, place.view(len))?;
+        }
+        place.put(file(owner), offset).map_err(system("binding existing memory"))?;
+        Binding::over(owner, range, place)
+    }
+
+    fn over(
+        owner: &Arc<LinkOwner>,
+        range: Range<usize>,
+        place: Place,
+    ) -> Result<Binding, BindError> {
+        place.keep_from_children().map_err(system("madvise of a binding"))?;
+        owner.inner.bindings.fetch_add(1, Ordering::AcqRel);
+        Ok(Binding { owner: owner.clone(), range, place: Some(place) })
     }
 
     pub(crate) fn inner(&self) -> &ImportInner {
@@ -79,9 +114,9 @@ impl Binding {
     /// In a forked child the memory is not there: an access faults.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        match &self.mapping {
-            Some(mapping) => owned_view(mapping, self.len()),
-            None => unreachable!("only unbind takes the mapping, and the binding with it"),
+        match &self.place {
+            Some(place) => place.view(self.len()),
+            None => unreachable!("only unbind takes the place, and the binding with it"),
         }
     }
 
@@ -95,9 +130,9 @@ impl Binding {
     /// succeeds but reaches nobody; a [`Flag`] says so.
     ///
     /// # Errors
-    /// [`SendError::OutOfBounds`], [`SendError::Forked`].
+    /// [`AccessError::OutOfBounds`], [`AccessError::Forked`].
     #[inline]
-    pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), SendError> {
+    pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), AccessError> {
         self.inner().local.check()?;
         self.view().write(offset, source)?;
         // The copy from private memory that automatic update needs and deliberate update does not.
@@ -108,9 +143,9 @@ impl Binding {
     /// Copies the bytes at `offset` into `target`.
     ///
     /// # Errors
-    /// [`SendError::OutOfBounds`], [`SendError::Forked`].
+    /// [`AccessError::OutOfBounds`], [`AccessError::Forked`].
     #[inline]
-    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), SendError> {
+    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), AccessError> {
         self.inner().local.check()?;
         Ok(self.view().read(offset, target)?)
     }
@@ -140,17 +175,50 @@ impl Binding {
         }
     }
 
+    /// Whether the exporter last went to sleep on this processor, so that spinning for it there would
+    /// only keep it from running.
+    #[must_use]
+    pub fn peer_was_on(&self, cpu: u32) -> bool {
+        self.inner().local.check().is_ok() && self.inner().peer.was_on(cpu)
+    }
+
     /// Ends the binding and keeps the memory, at the same address and with its contents, as a
-    /// region of this process: what is written to it from here on stays here (V12).
+    /// region of this process: what is written to it from here on stays here (V12). Memory that was the
+    /// program's before the bind is so again when the region is dropped.
     ///
     /// # Errors
     /// [`SystemError`] when memory is short; the memory is unmapped then.
     pub fn unbind(mut self) -> Result<Region, SystemError> {
         let len = self.len();
-        match self.mapping.take() {
-            Some(mapping) => Region::from_binding(mapping, len),
-            None => unreachable!("only unbind takes the mapping, and the binding with it"),
+        match self.place.take() {
+            Some(place) => Region::from_binding(place, len),
+            None => unreachable!("only unbind takes the place, and the binding with it"),
         }
+    }
+}
+
+/// What must be so before anything is mapped; the range as offset and length.
+fn check(owner: &LinkOwner, range: &Range<usize>) -> Result<(u64, usize), BindError> {
+    let inner = &owner.inner;
+    inner.local.check()?;
+    inner.need(Rights::BIND)?;
+    inner.link.check_open()?;
+    let page = mmap::page_size();
+    let size = inner.link.len();
+    let (offset, len) = (range.start, range.end.saturating_sub(range.start));
+    if len == 0 || range.end > size {
+        return Err(OutOfBounds { offset, len, size, align: page }.into());
+    }
+    if !offset.is_multiple_of(page) {
+        return Err(BindError::Misaligned { offset, page });
+    }
+    Ok((offset as u64, len))
+}
+
+fn file(owner: &LinkOwner) -> &Fd {
+    match owner.inner.link.file() {
+        Some(file) => file,
+        None => unreachable!("kept when BIND is granted"),
     }
 }
 

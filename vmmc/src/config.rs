@@ -67,6 +67,18 @@ pub const TABLE: &[Tunable] = &[
         unit: "path",
         help: "file to which libvmmc_sockets.so appends its counters when the program exits",
     },
+    Tunable {
+        name: "VMMC_RPC",
+        default: "on",
+        unit: "on | off",
+        help: "off: libvrpc.so does nothing, every RPC goes the way libtirpc takes it",
+    },
+    Tunable {
+        name: "VMMC_RPC_REPORT",
+        default: "",
+        unit: "path",
+        help: "file to which libvrpc.so appends its counters when the program exits",
+    },
 ];
 
 /// How to wait for something that another process will do.
@@ -105,6 +117,10 @@ pub struct Config {
     pub sockets: bool,
     /// `VMMC_SOCKETS_REPORT`.
     pub sockets_report: Option<std::path::PathBuf>,
+    /// `VMMC_RPC`: whether the Sun RPC library takes part.
+    pub rpc: bool,
+    /// `VMMC_RPC_REPORT`.
+    pub rpc_report: Option<std::path::PathBuf>,
 }
 
 /// Whether and what to start when no daemon runs.
@@ -198,19 +214,17 @@ impl Config {
                 });
             }
         };
-        let sockets = match set("VMMC_SOCKETS").as_deref() {
-            None | Some("on") => true,
-            Some("off") => false,
+        let switch = |name: &'static str| match set(name).as_deref() {
+            None | Some("on") => Ok(true),
+            Some("off") => Ok(false),
             Some(value) => {
-                return Err(ConfigError {
-                    name: "VMMC_SOCKETS",
-                    value: value.to_owned(),
-                    expected: "\"on\" or \"off\"",
-                });
+                Err(ConfigError { name, value: value.to_owned(), expected: "\"on\" or \"off\"" })
             }
         };
         Ok(Config {
-            sockets,
+            sockets: switch("VMMC_SOCKETS")?,
+            rpc: switch("VMMC_RPC")?,
+            rpc_report: set("VMMC_RPC_REPORT").map(Into::into),
             sockets_report: set("VMMC_SOCKETS_REPORT").map(Into::into),
             socket: set("VMMC_SOCKET").map(Into::into),
             daemon,

@@ -25,6 +25,9 @@ pub mod index {
         };
         (@ $at:expr;) => {};
     }
+    /// First counter that a library above may name for itself ([`super::Counters::name_from`]).
+    pub const LIBRARY: usize = 32;
+
     counters! {
         /// Deliberate updates sent.
         SENDS = "sends",
@@ -63,38 +66,9 @@ pub mod index {
     }
 }
 
-std::thread_local! {
-    // `const` and without a destructor, so that an interposer may use it anywhere.
-    static STRIPE: std::cell::Cell<u32> = const { std::cell::Cell::new(u32::MAX) };
-}
+pub use crate::sync::{stripe_is_shared, thread_stripe};
 
-/// Number of this thread among the threads that ever counted, capped at the last stripe, which
-/// is shared. Also picks a link's busy slot.
-#[inline]
-#[must_use]
-pub fn thread_stripe() -> usize {
-    let mine = STRIPE.get();
-    if mine == u32::MAX { assign_stripe() } else { mine as usize }
-}
-
-#[cold]
-fn assign_stripe() -> usize {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let last = page::STRIPES as u32 - 1;
-    let taken = NEXT
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| Some((next + 1).min(last)))
-        .unwrap_or(last);
-    let mine = taken.min(last);
-    STRIPE.set(mine);
-    mine as usize
-}
-
-/// Whether stripe `stripe` may be written by several threads at once.
-#[inline]
-#[must_use]
-pub fn stripe_is_shared(stripe: usize) -> bool {
-    stripe == page::STRIPES - 1
-}
+const _: () = assert!(index::NAMES.len() <= index::LIBRARY, "counters run into the library's");
 
 /// The counters in a process page.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +89,12 @@ impl<'m> Counters<'m> {
 
     /// Gives counter `i` the name `names[i]`. Names longer than a field are cut.
     pub fn name_all(self, names: &[&str]) {
-        for (i, name) in names.iter().take(page::COUNTERS).enumerate() {
+        self.name_from(0, names);
+    }
+
+    /// Gives counter `first + i` the name `names[i]`; see [`index::LIBRARY`].
+    pub fn name_from(self, first: usize, names: &[&str]) {
+        for (name, i) in names.iter().zip(first..page::COUNTERS) {
             let mut field = [0u8; page::NAME_LEN];
             for (to, from) in field.iter_mut().zip(name.as_bytes()) {
                 *to = *from;

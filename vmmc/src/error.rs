@@ -17,12 +17,29 @@ pub struct Forked;
 
 /// A system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{call} failed: {errno}")]
+#[error("{call} failed: {errno}{}", hint(*errno))]
 pub struct SystemError {
     /// Which call, and for what.
     pub call: &'static str,
     /// How it failed.
     pub errno: rustix::io::Errno,
+}
+
+/// What to do about a system call that failed in the usual ways; empty for others.
+pub(crate) fn hint(errno: rustix::io::Errno) -> &'static str {
+    use rustix::io::Errno;
+    match errno {
+        Errno::MFILE => "; raise the limit of open files (ulimit -n), or close some",
+        Errno::NFILE => "; the machine is out of open files: raise fs.file-max",
+        Errno::NOMEM | Errno::NOSPC => {
+            "; memory is short, or a limit on it or on mappings (vm.max_map_count) is reached"
+        }
+        Errno::NOSYS | Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP => {
+            "; the kernel lacks it, or a container's seccomp profile forbids it: `shrimp doctor` tells"
+        }
+        Errno::AGAIN => "; a limit on processes and threads is reached (ulimit -u)",
+        _ => "",
+    }
 }
 
 /// A right that the import does not have.
@@ -99,6 +116,12 @@ pub enum RegionError {
         /// The page size.
         page: usize,
     },
+    /// Memory is exported or bound once at a time: receive buffers do not overlap (V7).
+    #[error("memory at {address:#x} is exported or bound already; unexport or unbind that first")]
+    InUse {
+        /// Where what has it begins.
+        address: usize,
+    },
     /// Out of memory or descriptors.
     #[error(transparent)]
     System(#[from] SystemError),
@@ -117,9 +140,6 @@ pub enum ExportError {
     /// The daemon is not there.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// Sealing or duplicating the memory file failed.
-    #[error(transparent)]
-    System(#[from] SystemError),
     /// Called in a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
@@ -158,7 +178,7 @@ impl From<Refusal> for ImportError {
     }
 }
 
-/// Why a deliberate update did not happen. Nothing was written then.
+/// Why a deliberate update did not happen, be it of bytes or of a flag word. Nothing was written then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -171,14 +191,56 @@ pub enum SendError {
     /// The other side has gone or is going.
     #[error(transparent)]
     Closed(#[from] Closed),
-    /// A `try_` form would have had to wait: the peer's notification queue is full.
+    /// Called in a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// Why a notification was not sent, waiting for room included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendNotifyError {
+    /// As for the data.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// Waiting for room in the peer's notification queue failed.
+    #[error(transparent)]
+    System(#[from] SystemError),
+}
+
+/// Why a send with a notification, without waiting, did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrySendError {
+    /// As for the data.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The peer's notification queue is full.
     #[error(
         "the peer has not taken its last 128 notifications; try again, or use the waiting form"
     )]
     WouldBlock,
-    /// Waiting for room in the peer's notification queue failed.
+}
+
+/// Why a send was not started. The source is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartSendError {
+    /// As for a send that is waited for.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// No helper thread could be made.
     #[error(transparent)]
     System(#[from] SystemError),
+}
+
+/// Why bytes of a binding were not copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The bytes do not fit the binding.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
     /// Called in a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
@@ -256,6 +318,24 @@ pub enum BindError {
         /// The page size.
         page: usize,
     },
+    /// Existing memory is bound in whole pages, on both sides.
+    #[error(
+        "existing memory at {address:#x} of {len} bytes is not whole pages of {page} bytes; align it, or use `bind`, which finds a place"
+    )]
+    MisalignedMemory {
+        /// Where the memory begins.
+        address: usize,
+        /// How long the range is.
+        len: usize,
+        /// The page size.
+        page: usize,
+    },
+    /// A local page has one destination at a time (H2).
+    #[error("memory at {address:#x} is exported or bound already; unexport or unbind that first")]
+    InUse {
+        /// Where what has it begins.
+        address: usize,
+    },
     /// The import may not bind.
     #[error(transparent)]
     NotGranted(#[from] NotGranted),
@@ -300,25 +380,49 @@ pub enum UnimportError {
     Forked(#[from] Forked),
 }
 
-/// Why notifications were not blocked, unblocked, changed or fetched.
+impl From<AccessError> for SendError {
+    fn from(error: AccessError) -> SendError {
+        match error {
+            AccessError::OutOfBounds(error) => error.into(),
+            AccessError::Forked(error) => error.into(),
+        }
+    }
+}
+
+/// Why notifications stay blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotifyError {
+pub enum UnblockError {
     /// `SBL_ENotInHandler`: in a handler, the automatic block cannot be undone.
     #[error("notifications stay blocked until the handler returns; unblock only what it blocked")]
     InHandler,
-    /// Waiting in a handler for what only another handler could do.
-    #[error("a handler may not wait for a notification: none is delivered until it returns")]
-    WaitInHandler,
-    /// The export keeps no queue to fetch from.
-    #[error("the export was not opened with `queue`, so there is nothing to fetch from")]
-    NoQueue,
-    /// The wait ended otherwise.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
     /// Called in a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
+}
+
+/// Why no notification was fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// The export keeps no queue to fetch from.
+    #[error("the export was not opened with `queue`, so there is nothing to fetch from")]
+    NoQueue,
+    /// The wait for one ended otherwise.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}
+
+/// Why a wait for a handler to run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitDeliveredError {
+    /// Waiting in a handler for what only another handler could do.
+    #[error("a handler may not wait for a notification: none is delivered until it returns")]
+    InHandler,
+    /// The wait ended otherwise.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
 }
 
 /// Why there is no list.

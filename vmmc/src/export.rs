@@ -2,24 +2,25 @@
 
 use crate::control::message::{CloseReason, Request};
 use crate::error::{
-    Closed, ExportError, FlagError, NotifyError, SystemError, UnexportError, WaitError,
+    Closed, ExportError, FetchError, FlagError, SystemError, UnexportError, WaitDeliveredError,
+    WaitError,
 };
 use crate::flag::{Flag, Side};
-use crate::id::{ExportId, Grant, LinkId, Name, PeerInfo, Rights, Token, Who};
+use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, Rights, Token, Who};
 use crate::layout::link;
 use crate::local::Local;
+use crate::mem::Region;
 use crate::mem::{OutOfBounds, View};
 use crate::node::NodeInner;
 use crate::node::control::{Answer, Draft, Failure};
 use crate::notify::{Handler, Notification};
 use crate::peer::Peer;
-use crate::region::Region;
-use crate::snapshot::Snapshot;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::sys::{Fd, membarrier};
 use crate::transport::shm::ShmIncoming;
+use crate::word::snapshot::Snapshot;
 use crate::word::{MappedU32, MappedU64};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,7 +81,50 @@ pub(crate) struct ExportInner {
     pub(crate) links: Mutex<Vec<Arc<IncomingLink>>>,
     /// Whom to wake when a word of the buffer changes: the peers of `links`.
     pub(crate) peers: Snapshot<Vec<Arc<Peer>>>,
+    roll: Mutex<Roll>,
     ends: Ends,
+}
+
+/// Links per peer. To change the list that senders of flags read costs a barrier on every processor,
+/// so it is changed only for a peer that is not in it, and one that has closed its last link
+/// stays in it until another does: it is rung for nothing meanwhile, if it sleeps.
+#[derive(Debug, Default)]
+struct Roll {
+    /// By number of the process, which a crash of the daemon may give to another one.
+    peers: HashMap<ClientId, Vec<(Arc<Peer>, usize)>>,
+    /// Peers in it without a link.
+    idle: usize,
+}
+
+impl Roll {
+    fn enter(&mut self, peer: &Arc<Peer>, list: &Snapshot<Vec<Arc<Peer>>>) {
+        let known = self.peers.entry(peer.info.client).or_default();
+        if let Some((_, links)) = known.iter_mut().find(|(other, _)| Arc::ptr_eq(other, peer)) {
+            self.idle -= usize::from(*links == 0);
+            *links += 1;
+            return;
+        }
+        known.push((peer.clone(), 1));
+        list.replace(|peers| peers.iter().chain([peer]).cloned().collect());
+    }
+
+    fn leave(&mut self, peer: &Arc<Peer>, reason: CloseReason, list: &Snapshot<Vec<Arc<Peer>>>) {
+        let Some(known) = self.peers.get_mut(&peer.info.client) else { return };
+        let Some((_, links)) = known.iter_mut().find(|(other, _)| Arc::ptr_eq(other, peer)) else {
+            return;
+        };
+        *links -= 1;
+        self.idle += usize::from(*links == 0);
+        if self.idle <= usize::from(reason == CloseReason::Unimported) {
+            return;
+        }
+        for known in self.peers.values_mut() {
+            known.retain(|(_, links)| *links > 0);
+        }
+        self.peers.retain(|_, known| !known.is_empty());
+        self.idle = 0;
+        list.replace(|_| self.peers.values().flatten().map(|(peer, _)| peer.clone()).collect());
+    }
 }
 
 /// Links that ended by death or fault. A wait reports an end that no wait reported before.
@@ -134,6 +178,7 @@ impl ExportInner {
             delivered: AtomicU64::new(0),
             links: Mutex::default(),
             peers: Snapshot::new(Vec::new()),
+            roll: Mutex::default(),
             ends: Ends::default(),
         }
     }
@@ -158,28 +203,23 @@ impl ExportInner {
 
     pub(crate) fn add_link(&self, link: &Arc<IncomingLink>) {
         link.shm.set_accept(self.wants_notifications());
-        self.links.lock().push(link.clone());
-        self.refresh_peers();
+        let mut links = self.links.lock();
+        links.push(link.clone());
+        self.roll.lock().enter(&link.peer, &self.peers);
     }
 
     pub(crate) fn remove_link(&self, link: &Arc<IncomingLink>, reason: CloseReason) {
-        self.links.lock().retain(|other| !Arc::ptr_eq(other, link));
-        self.refresh_peers();
+        let mut links = self.links.lock();
+        let before = links.len();
+        links.retain(|other| !Arc::ptr_eq(other, link));
+        if links.len() < before {
+            self.roll.lock().leave(&link.peer, reason, &self.peers);
+        }
+        drop(links);
         if matches!(reason, CloseReason::PeerDied | CloseReason::PeerFault) {
             *self.ends.last.lock() = Some(Closed { peer: link.peer.info, reason });
             self.ends.count.fetch_add(1, Ordering::Release);
         }
-    }
-
-    fn refresh_peers(&self) {
-        let links = self.links.lock();
-        let mut peers: Vec<Arc<Peer>> = Vec::new();
-        for link in links.iter() {
-            if !peers.iter().any(|peer| Arc::ptr_eq(peer, &link.peer)) {
-                peers.push(link.peer.clone());
-            }
-        }
-        self.peers.replace(|_| peers);
     }
 
     /// Wakes the importers that sleep.
@@ -330,13 +370,13 @@ impl ExportBuilder {
         let (file, len) = (draft.file.clone(), draft.len as u64);
         let make = |request| spec.request(request, len, None);
         let control = &self.node.control;
-        let id = control.ask(make, vec![file], Draft::Export(Box::new(draft)));
+        let _quiet = control.quiet();
+        let id = control.ask(&self.node, make, vec![file], Draft::Export(Box::new(draft)));
         match control.answer(&self.node, id, None) {
             Some(Answer::Exported(inner)) => {
                 Ok(Export { node: self.node, inner, region: Some(self.region) })
             }
             Some(Answer::Refused(refusal)) => Err(refusal.into()),
-            Some(Answer::Failed(Failure::System(error))) => Err(error.into()),
             Some(Answer::Failed(Failure::Daemon(error))) => Err(error.into()),
             _ => {
                 Err(crate::error::DaemonError::Nonsense { what: "something else to Export" }.into())
@@ -494,10 +534,10 @@ impl Export {
     /// The next notification, if the export was opened with [`ExportBuilder::queue`] and there is one.
     ///
     /// # Errors
-    /// [`NotifyError::NoQueue`], [`NotifyError::Forked`].
-    pub fn try_next_notification(&self) -> Result<Option<Notification>, NotifyError> {
-        self.node.local.check()?;
-        let Mode::Queue(queue) = &self.inner.mode else { return Err(NotifyError::NoQueue) };
+    /// [`FetchError::NoQueue`]; [`FetchError::Wait`] in a forked child.
+    pub fn try_next_notification(&self) -> Result<Option<Notification>, FetchError> {
+        self.node.local.check().map_err(WaitError::from)?;
+        let Mode::Queue(queue) = &self.inner.mode else { return Err(FetchError::NoQueue) };
         if let Some(next) = self.pop(queue) {
             return Ok(Some(next));
         }
@@ -518,13 +558,10 @@ impl Export {
     /// Waits for the next notification of this export, whatever arrives for others (V24).
     ///
     /// # Errors
-    /// [`NotifyError::NoQueue`] unless opened with [`ExportBuilder::queue`];
-    /// [`NotifyError::Wait`] for a timeout.
-    pub fn next_notification(
-        &self,
-        timeout: Option<Duration>,
-    ) -> Result<Notification, NotifyError> {
-        let Mode::Queue(queue) = &self.inner.mode else { return Err(NotifyError::NoQueue) };
+    /// [`FetchError::NoQueue`] unless opened with [`ExportBuilder::queue`];
+    /// [`FetchError::Wait`] for a timeout.
+    pub fn next_notification(&self, timeout: Option<Duration>) -> Result<Notification, FetchError> {
+        let Mode::Queue(queue) = &self.inner.mode else { return Err(FetchError::NoQueue) };
         let links = || self.inner.links.lock().iter().any(|link| link.shm.has_news());
         Ok(self.node.wait_for(
             timeout,
@@ -552,14 +589,14 @@ impl Export {
     /// between a call of [`Export::delivered`] and this.
     ///
     /// # Errors
-    /// [`NotifyError::WaitInHandler`]: no handler runs until this one returns.
+    /// [`WaitDeliveredError::InHandler`]: no handler runs until this one returns.
     pub fn wait_delivered(
         &self,
         since: u64,
         timeout: Option<Duration>,
-    ) -> Result<u64, NotifyError> {
+    ) -> Result<u64, WaitDeliveredError> {
         if self.node.inbox.in_handler() {
-            return Err(NotifyError::WaitInHandler);
+            return Err(WaitDeliveredError::InHandler);
         }
         Ok(self.node.wait_for(
             timeout,
@@ -621,10 +658,13 @@ impl NodeInner {
     fn withdraw(&self, export: &Arc<ExportInner>, region: &mut Region) -> Result<(), SystemError> {
         // After the answer no link of it is opened any more. A daemon that is gone opens none.
         let id = export.id();
-        self.control.call(self, |request| Request::Unexport { request, export: id });
+        let answer = self.control.call(self, |request| Request::Unexport { request, export: id });
         self.tables.lock().exports.remove(&export.id());
 
         let links = export.links.lock().clone();
+        if matches!(answer, Answer::Unexported { untouched: true }) && links.is_empty() {
+            return Ok(()); // no other process ever had the pages
+        }
         for link in &links {
             link.shm.set_state(link::CLOSING);
         }

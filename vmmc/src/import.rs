@@ -1,21 +1,21 @@
 //! Imports: other processes' buffers that this one may write into.
 
-use crate::binding::Binding;
+use crate::binding::{Binding, Initial};
 use crate::control::message::{CloseReason, Request};
 use crate::error::{
     BindError, Closed, DaemonError, FlagError, ImportError, NotGranted, ReadError, SendError,
-    UnimportError, WaitError,
+    SendNotifyError, StartSendError, TrySendError, UnimportError, WaitError,
 };
 use crate::flag::{Flag, Side};
 use crate::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use crate::local::Local;
-use crate::mem::View;
+use crate::mem::{Lent, View};
 use crate::node::NodeInner;
 use crate::node::control::{Answer, Draft, Failure};
 use crate::notify::{Handler, Notification};
 use crate::peer::Peer;
 use crate::send::Completion;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::sys::Fd;
 use crate::transport::shm::ShmOutgoing;
 use crate::transport::shm::segment::LinkSegment;
@@ -79,8 +79,6 @@ pub(crate) struct ImportInner {
     pub(crate) export: ExportId,
     pub(crate) spec: ImportSpec,
     pub(crate) segment_file: Arc<Fd>,
-    /// The exporter knows the link and will ring for it.
-    pub(crate) ready: AtomicBool,
     pub(crate) handler: Option<Mutex<Handler>>,
     pub(crate) bindings: AtomicUsize,
     /// Non-blocking sends not completed yet.
@@ -110,7 +108,6 @@ impl ImportInner {
             export,
             spec,
             segment_file,
-            ready: AtomicBool::new(false),
             handler,
             bindings: AtomicUsize::new(0),
             started: AtomicUsize::new(0),
@@ -234,6 +231,8 @@ impl ImportBuilder {
     /// # Errors
     /// See [`ImportError`]. Nothing is mapped then.
     pub fn open(self) -> Result<Import, ImportError> {
+        self.node.local.check()?;
+        let _quiet = self.node.control.quiet();
         self.start()?.wait()
     }
 
@@ -258,6 +257,7 @@ impl ImportBuilder {
         };
         let spec = self.spec;
         let request = self.node.control.ask(
+            &self.node,
             |request| spec.request(request, timeout_ms, None),
             vec![segment_file],
             Draft::Import(Box::new(draft)),
@@ -363,12 +363,14 @@ pub struct Import {
     pub(crate) owner: Arc<LinkOwner>,
 }
 
-fn send_error(error: TransportError, peer: PeerInfo) -> SendError {
+pub(crate) fn send_error(error: TransportError, peer: PeerInfo) -> SendError {
     match error {
         TransportError::OutOfBounds(error) => error.into(),
         TransportError::Closed(error) => error.into(),
-        TransportError::QueueFull => SendError::WouldBlock,
-        TransportError::PeerFault(_) => Closed { peer, reason: CloseReason::PeerFault }.into(),
+        // Only notifications can find the queue full, and they look for it themselves.
+        TransportError::QueueFull | TransportError::PeerFault(_) => {
+            Closed { peer, reason: CloseReason::PeerFault }.into()
+        }
     }
 }
 
@@ -495,6 +497,7 @@ impl Import {
     ///
     /// # Errors
     /// See [`SendError`]; nothing was written then.
+    #[allow(unsafe_code)] // a promise that only the caller can make
     pub unsafe fn send_raw(
         &self,
         offset: usize,
@@ -509,25 +512,25 @@ impl Import {
     /// while the receiver's queue is full.
     ///
     /// # Errors
-    /// See [`SendError`]. [`SendError::Closed`] while waiting for room: the data was written, the
+    /// See [`SendNotifyError`]. [`SendError::Closed`] while waiting for room: the data was written, the
     /// notification was not.
-    pub fn send_with_notify(&self, offset: usize, source: &[u8]) -> Result<(), SendError> {
+    pub fn send_with_notify(&self, offset: usize, source: &[u8]) -> Result<(), SendNotifyError> {
         self.send(offset, source)?;
         let entry =
             Entry { offset: offset as u64, len: source.len() as u64, last_word: last_word(source) };
         self.notify_waiting(entry)
     }
 
-    /// As [`Import::send_with_notify`], or [`SendError::WouldBlock`] when the receiver's queue is full:
+    /// As [`Import::send_with_notify`], or [`TrySendError::WouldBlock`] when the receiver's queue is full:
     /// nothing was sent then, unless another thread filled the queue meanwhile.
     ///
     /// # Errors
-    /// See [`SendError`].
-    pub fn try_send_with_notify(&self, offset: usize, source: &[u8]) -> Result<(), SendError> {
+    /// See [`TrySendError`].
+    pub fn try_send_with_notify(&self, offset: usize, source: &[u8]) -> Result<(), TrySendError> {
         let inner = self.inner();
         inner.may_send()?;
         if !inner.link.may_notify() {
-            return Err(SendError::WouldBlock);
+            return Err(TrySendError::WouldBlock);
         }
         self.send(offset, source)?;
         self.notify(Entry {
@@ -542,26 +545,27 @@ impl Import {
     /// while the receiver's queue is full.
     ///
     /// # Errors
-    /// See [`SendError`].
+    /// See [`SendNotifyError`].
     pub fn send_notification(
         &self,
         offset: usize,
         len: usize,
         last_word: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), SendNotifyError> {
         let inner = self.inner();
-        inner.local.check()?;
+        inner.local.check().map_err(SendError::from)?;
         if !inner.link.rights().intersects(Rights::WRITE | Rights::BIND) {
-            inner.need(Rights::WRITE)?;
+            inner.need(Rights::WRITE).map_err(SendError::from)?;
         }
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             let size = self.len();
-            return Err(crate::mem::OutOfBounds { offset, len, size, align: 1 }.into());
+            let outside = crate::mem::OutOfBounds { offset, len, size, align: 1 };
+            return Err(SendError::from(outside).into());
         }
         self.notify_waiting(Entry { offset: offset as u64, len: len as u64, last_word })
     }
 
-    fn notify(&self, entry: Entry) -> Result<(), SendError> {
+    fn notify(&self, entry: Entry) -> Result<(), TrySendError> {
         let inner = self.inner();
         match inner.link.notify(entry) {
             Ok(false) => Ok(()),
@@ -571,28 +575,32 @@ impl Import {
             }
             Err(TransportError::PeerFault(_)) => {
                 self.node().drop_faulty_import(inner);
-                Err(Closed { peer: inner.peer.info, reason: CloseReason::PeerFault }.into())
+                let closed = Closed { peer: inner.peer.info, reason: CloseReason::PeerFault };
+                Err(SendError::from(closed).into())
             }
-            Err(error) => Err(send_error(error, inner.peer.info)),
+            Err(TransportError::QueueFull) => Err(TrySendError::WouldBlock),
+            Err(error) => Err(send_error(error, inner.peer.info).into()),
         }
     }
 
-    fn notify_waiting(&self, entry: Entry) -> Result<(), SendError> {
+    fn notify_waiting(&self, entry: Entry) -> Result<(), SendNotifyError> {
         let inner = self.inner();
         loop {
             match self.notify(entry) {
-                Err(SendError::WouldBlock) => {}
-                result => return result,
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Send(error)) => return Err(error.into()),
+                Err(TrySendError::WouldBlock) => {}
             }
             inner.local.meter.add(crate::counters::index::NOTIFY_STALLS, 1);
             inner.peer.wake();
             let shares = |cpu| inner.peer.was_on(cpu);
             let room = || inner.link.may_notify().then_some(Ok(()));
-            self.node().wait_for(None, shares, room).map_err(|error| match error {
-                WaitError::System(error) => SendError::System(error),
-                WaitError::Forked(error) => SendError::Forked(error),
-                _ => SendError::WouldBlock,
-            })?;
+            match self.node().wait_for(None, shares, room) {
+                Err(WaitError::System(error)) => return Err(error.into()),
+                Err(WaitError::Forked(error)) => return Err(SendError::from(error).into()),
+                // Room, or an end of the link, which the next attempt tells.
+                _ => {}
+            }
         }
     }
 
@@ -606,21 +614,21 @@ impl Import {
     /// order in which they were started.
     ///
     /// # Errors
-    /// See [`SendError`]: what can be known at once. [`SendError::System`] when no helper thread can
-    /// be made.
-    pub fn start_send<B>(&self, offset: usize, source: B) -> Result<Completion<B>, SendError>
+    /// See [`StartSendError`]: what can be known at once.
+    pub fn start_send<B>(&self, offset: usize, source: B) -> Result<Completion<B>, StartSendError>
     where
         B: AsRef<[u8]> + Send + 'static,
     {
         let inner = self.inner();
         inner.may_send()?;
-        inner.link.check_open()?;
+        inner.link.check_open().map_err(SendError::from)?;
         let len = source.as_ref().len();
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             let size = self.len();
-            return Err(crate::mem::OutOfBounds { offset, len, size, align: 1 }.into());
+            let outside = crate::mem::OutOfBounds { offset, len, size, align: 1 };
+            return Err(SendError::from(outside).into());
         }
-        self.owner.node.engine()?.start(self.owner.clone(), offset, source)
+        Ok(self.owner.node.engine()?.start(self.owner.clone(), offset, source))
     }
 
     /// Waits until all sends started so far ([`Import::start_send`]) are complete.
@@ -683,6 +691,32 @@ impl Import {
     /// See [`BindError`]; [`BindError::NotGranted`] without [`Rights::BIND`].
     pub fn bind(&self, range: std::ops::Range<usize>) -> Result<Binding, BindError> {
         Binding::new(&self.owner, range)
+    }
+
+    /// As [`Import::bind`], over memory that the program has already: the range's pages take the
+    /// place of those at `start`, at the same address, and `initial` says whose bytes they hold
+    /// first. From then on every store to that memory is a store to the export, and what the exporter
+    /// stores appears there. `range` must be whole pages. When the binding is dropped the memory is
+    /// the program's again, private, with the contents of that moment.
+    ///
+    /// # Safety
+    /// `start` to `start + range.len()` must be memory that the caller owns, readable and writable,
+    /// and must stay so for the life of the binding and of a region that [`Binding::unbind`] makes of
+    /// it. No Rust reference into it may be alive, and no other thread may write to it during the
+    /// call. In forked children the memory is not there.
+    ///
+    /// # Errors
+    /// See [`BindError`]; the memory is as it was then.
+    #[allow(unsafe_code)] // a promise that only the caller can make
+    pub unsafe fn bind_at(
+        &self,
+        range: std::ops::Range<usize>,
+        start: NonNull<u8>,
+        initial: Initial,
+    ) -> Result<Binding, BindError> {
+        // SAFETY: passed on.
+        let lent = unsafe { Lent::new(start, range.len()) };
+        Binding::at(&self.owner, range, lent, (start.as_ptr().addr(), initial))
     }
 
     /// Ends the import. Sends have arrived when they returned; started ones are waited for, and

@@ -29,7 +29,8 @@
 //!
 //! # Two ways to write
 //! * **Deliberate update**: [`Import::send`] and its relatives copy from anywhere.
-//! * **Automatic update**: [`Import::bind`] maps a range of the buffer; every store to it is there.
+//! * **Automatic update**: [`Import::bind`] maps a range of the buffer, [`Import::bind_at`] puts it over
+//!   memory that exists; every store to it is there.
 //!
 //! # Two ways to notice
 //! * **Flags** ([`Flag`]): the receiver loads a word, or waits for it.
@@ -45,18 +46,27 @@
 //! Each uses only those before it: [`id`], [`config`], [`sync`], [`sys`], [`layout`], [`mem`], [`word`],
 //! [`counters`], [`wait`], [`control`], [`transport`], and then the objects named above.
 
+#![deny(unsafe_code)]
+
 pub mod config;
 pub mod control;
 pub mod counters;
 pub mod id;
+#[allow(unsafe_code)]
 pub mod layout;
+#[allow(unsafe_code)]
 pub mod mem;
+#[allow(unsafe_code)]
 pub mod sync;
+#[allow(unsafe_code)]
 pub mod sys;
 pub mod wait;
+#[allow(unsafe_code)]
 pub mod word;
 
 mod hub;
+#[allow(unsafe_code)] // swaps its own page in place
+pub mod library_page;
 
 pub mod transport;
 
@@ -70,20 +80,18 @@ mod node;
 mod notify;
 mod peer;
 mod process;
-mod region;
 mod send;
-mod snapshot;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 
-pub use binding::Binding;
+pub use binding::{Binding, Initial};
 pub use config::Config;
 pub use control::message::CloseReason;
 pub use export::{Export, ExportBuilder, ExportSummary, Importer};
 pub use flag::Flag;
 pub use id::{Grant, Name, PeerInfo, Rights, Token, Who};
 pub use import::{Import, ImportBuilder, ImportSummary, PendingImport};
+pub use mem::Region;
 pub use node::{HandlerThread, Look, Node, NodeBuilder};
 pub use notify::{Event, Handler, Notification};
-pub use region::Region;
 pub use send::Completion;

@@ -17,7 +17,7 @@
 
 use crate::control::message::CloseReason;
 use crate::counters::index as count;
-use crate::error::NotifyError;
+use crate::error::UnblockError;
 use crate::export::{ExportInner, IncomingLink, Mode};
 use crate::id::{LinkId, PeerInfo};
 use crate::import::ImportInner;
@@ -254,12 +254,12 @@ impl Inbox {
     }
 
     /// See [`crate::Node::unblock_notifications`].
-    pub(crate) fn unblock(&self) -> Result<u32, NotifyError> {
+    pub(crate) fn unblock(&self) -> Result<u32, UnblockError> {
         let mut state = self.state.lock();
         let in_handler = state.running == Some(std::thread::current().id());
         match (state.blocks, in_handler) {
             // The counter stands at one: the automatic block of the handler we are in.
-            (0, true) => Err(NotifyError::InHandler),
+            (0, true) => Err(UnblockError::InHandler),
             // Nothing is blocked. SBL does not say what it returns; a loop
             // `while unblock() == 0 {}` must end, so: positive.
             (0, false) => Ok(1),

@@ -5,6 +5,7 @@ use crate::error::{SystemError, system};
 use crate::hub::{Bell, Hub};
 use crate::layout::{self, page};
 use crate::mem::View;
+pub(crate) use crate::mem::owned_view;
 use crate::sync::Ordering;
 use crate::sys::doorbell::Doorbell;
 use crate::sys::mmap::{Access, GuardedMapping};
@@ -14,15 +15,6 @@ use rustix::event::{EventfdFlags, epoll};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::Instant;
-
-/// A view of a mapping that the same value owns. The lifetime is a fiction of this module: such
-/// views stay private to the values that hold the mapping.
-pub(crate) fn owned_view(mapping: &GuardedMapping, len: usize) -> View<'static> {
-    debug_assert!(len <= mapping.len());
-    // SAFETY: mapped as long as the value that holds both; the views are never handed out with
-    // this lifetime (crate-private, reborrowed to `&self` at the public interface).
-    unsafe { View::from_raw(mapping.as_ptr(), len) }
-}
 
 /// A word whose offset is a constant of the layout and so always inside and aligned.
 pub(crate) fn fixed32(view: View<'static>, offset: usize) -> MappedU32<'static> {

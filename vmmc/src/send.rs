@@ -1,10 +1,10 @@
 //! Non-blocking deliberate update: a helper thread that copies (V14).
 
 use crate::error::{SendError, SystemError, system};
-use crate::import::LinkOwner;
+use crate::import::{LinkOwner, send_error};
 use crate::node::{NodeInner, spawn_quiet};
 use crate::sync::{Condvar, Mutex, Ordering};
-use crate::transport::{Outgoing, TransportError};
+use crate::transport::Outgoing;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -124,13 +124,13 @@ impl Engine {
         owner: Arc<LinkOwner>,
         offset: usize,
         source: B,
-    ) -> Result<Completion<B>, SendError> {
+    ) -> Completion<B> {
         let ticket = Arc::new(Ticket::default());
         owner.inner.started.fetch_add(1, Ordering::AcqRel);
         let job = Job { owner, offset, source: Box::new(source), ticket: ticket.clone() };
         self.shared.queue.lock().jobs.push_back(job);
         self.shared.arrived.notify_all();
-        Ok(Completion { ticket, source: PhantomData })
+        Completion { ticket, source: PhantomData }
     }
 }
 
@@ -156,12 +156,8 @@ fn work(shared: &Shared) {
             }
         };
         let Job { owner, offset, source, ticket } = job;
-        let result = match owner.inner.link.write(offset, source.bytes()) {
-            Ok(()) => Ok(()),
-            Err(TransportError::OutOfBounds(error)) => Err(error.into()),
-            Err(TransportError::Closed(error)) => Err(error.into()),
-            Err(_) => Err(SendError::WouldBlock),
-        };
+        let written = owner.inner.link.write(offset, source.bytes());
+        let result = written.map_err(|error| send_error(error, owner.inner.peer.info));
         *ticket.done.lock() = Some((result, source.into_any()));
         ticket.finished.notify_all();
         // The link is let go before the send counts as complete, so that an unimport that waited

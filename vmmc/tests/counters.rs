@@ -13,7 +13,7 @@ fn spinning(config: Config) -> Node {
     Node::builder().config(config).connect().unwrap()
 }
 
-/// M1: copies from or to the user's buffers, beside the one transfer itself: AU-1copy (sender),
+/// V16, M1: copies from or to the user's buffers, beside the one transfer itself: AU-1copy (sender),
 /// AU-2copy (both), DU-0copy (none), DU-1copy (receiver).
 #[test]
 fn the_four_strategies_copy_as_often_as_their_names_say() {

@@ -1,14 +1,25 @@
 //! G10: every refusal that no other test provokes, by its name and with its remedy.
 
 mod common;
+mod support;
 
 use common::{Daemon, PATIENCE, export, import};
+use std::os::fd::AsFd;
 use std::time::Duration;
 use vmmc::config::{Config, DaemonStart};
-use vmmc::control::ConnectError;
-use vmmc::control::message::Refusal;
-use vmmc::error::{ExportError, FlagError, RegionError};
-use vmmc::{Node, Region, Rights, Who};
+use vmmc::control::codec::{self, CodecError};
+use vmmc::control::message::{
+    Event, MAX_PACKET_LEN, PROTOCOL_VERSION, QuotaKind, Refusal, Request, Welcome,
+};
+use vmmc::control::{ConnectError, Connection};
+use vmmc::error::{
+    DaemonError, ExportError, FlagError, ImportError, ListError, RegionError, UnexportError,
+    WaitError,
+};
+use vmmc::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId};
+use vmmc::sys::memfd::{self, SegmentError};
+use vmmc::sys::packet;
+use vmmc::{Node, Region, Rights, Token, Who};
 
 fn connect(config: Config) -> ConnectError {
     Node::builder().config(config).connect().expect_err("cannot connect")
@@ -29,12 +40,349 @@ fn connecting_says_what_is_missing() {
     let program = Config { daemon: DaemonStart::Program("/bin/false".into()), ..config.clone() };
     let error = connect(program);
     assert!(matches!(error, ConnectError::NotStarted { .. }), "{error}");
+    says(&error, &["/bin/false", "nobody.sock", "exit status: 1"]);
+    // What the program said of it is passed on.
+    let open = dir.path().join("open to all");
+    std::fs::create_dir(&open).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let program = DaemonStart::Program(common::vmmcd().clone());
+    let at = open.join("d.sock");
+    let error = connect(Config { daemon: program, socket: Some(at), ..config.clone() });
+    says(&error, &["open to all", "other users can write in it", "set VMMC_SOCKET"]);
+    let missing = DaemonStart::Program(dir.path().join("no such vmmcd"));
+    let error = connect(Config { daemon: missing, ..config.clone() });
+    says(&error, &["no such vmmcd", "No such file"]);
 
     // A socket file whose listener is gone counts as no daemon.
     let stale = dir.path().join("stale.sock");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
-    let error = connect(Config { socket: Some(stale), ..config });
-    assert!(!error.to_string().is_empty());
+    let error = connect(Config { socket: Some(stale), ..config.clone() });
+    assert!(matches!(error, ConnectError::NoDaemon { errno: rustix::io::Errno::CONNREFUSED, .. }));
+    says(&error, &["stale.sock", "shrimp daemon start"]);
+    let long = dir.path().join("x".repeat(200));
+    let error = connect(Config { socket: Some(long), ..config });
+    says(&error, &["socket path"]);
+}
+
+/// The message holds the value, the reason and the remedy.
+fn says(error: &dyn std::error::Error, words: &[&str]) {
+    let text = error.to_string();
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in {text:?}");
+    }
+}
+
+/// Something at the daemon's socket that is not what it should be.
+struct Impostor {
+    dir: tempfile::TempDir,
+}
+
+/// What it does with a connection after the two handshakes; given the first request.
+type Answers = fn(&Connection, Request) -> Option<(Event, Vec<vmmc::sys::Fd>)>;
+
+impl Impostor {
+    /// Sends `first` in the place of a handshake, and then answers requests until `None`.
+    fn start(first: Vec<u8>, answers: Answers) -> Impostor {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = packet::socket().unwrap();
+        let address = rustix::net::SocketAddrUnix::new(dir.path().join("d.sock")).unwrap();
+        rustix::net::bind(&socket, &address).unwrap();
+        rustix::net::listen(&socket, 8).unwrap();
+        std::thread::spawn(move || {
+            while let Ok(client) = rustix::net::accept(&socket) {
+                let client = vmmc::sys::Fd::from(client);
+                let none = rustix::net::SendFlags::empty();
+                if packet::send(&client, &first, &[], none).is_err() {
+                    continue;
+                }
+                serve(client, answers);
+            }
+        });
+        Impostor { dir }
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            socket: Some(self.dir.path().join("d.sock")),
+            daemon: DaemonStart::Never,
+            ..Config::from_env().unwrap()
+        }
+    }
+
+    fn node(&self) -> Node {
+        Node::builder().config(self.config()).connect().unwrap()
+    }
+}
+
+fn serve(client: vmmc::sys::Fd, answers: Answers) {
+    let connection = Connection::from_fd(client);
+    let mut buffer = [0; MAX_PACKET_LEN];
+    let flags = rustix::net::RecvFlags::empty();
+    while let Ok(Some((len, _fds))) = packet::receive(&connection, &mut buffer, flags) {
+        let Ok(request) = codec::decode::<Request>(&buffer[..len]) else { continue };
+        let Some((event, fds)) = answers(&connection, request) else { return };
+        let mut out = [0; MAX_PACKET_LEN];
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let bytes = codec::encode(&event, &mut out).unwrap();
+        let _ = packet::send(&connection, bytes, &fds, rustix::net::SendFlags::empty());
+    }
+}
+
+fn welcome() -> Event {
+    Event::Welcome(Welcome {
+        client: ClientId(7),
+        session: Token([0; 16]),
+        incarnation: 1,
+        resumed: false,
+        wake_cost_ns: 0,
+        ring_len: 65536,
+    })
+}
+
+/// Whatever is at the socket: told apart, and named.
+#[test]
+fn a_daemon_that_is_none_or_of_another_version_is_told_apart() {
+    let mut old = codec::handshake().to_vec();
+    old[4..8].copy_from_slice(&77u32.to_le_bytes());
+    let impostor = Impostor::start(old, |_, _| None);
+    let error = connect(impostor.config());
+    let version = CodecError::Version { ours: PROTOCOL_VERSION, theirs: 77 };
+    assert!(matches!(&error, ConnectError::Protocol { source, .. } if *source == version));
+    says(&error, &["d.sock", "77", &PROTOCOL_VERSION.to_string(), "restart the older"]);
+
+    let impostor = Impostor::start(b"SSH-2.0-OpenSSH".to_vec(), |_, _| None);
+    let error = connect(impostor.config());
+    assert!(matches!(&error, ConnectError::Protocol { source: CodecError::NotOurs, .. }));
+    says(&error, &["d.sock", "does not speak", "VMMC_SOCKET"]);
+
+    // It hangs up on hello.
+    let impostor = Impostor::start(codec::handshake().to_vec(), |_, _| None);
+    let error = connect(impostor.config());
+    assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error:?}");
+    says(&error, &["d.sock", "gone away", "shrimp doctor"]);
+
+    let impostor = Impostor::start(codec::handshake().to_vec(), |_, _| {
+        let refusal = Refusal::Quota { uid: 5, quota: QuotaKind::Clients, limit: 3 };
+        Some((Event::Refused { request: RequestId(0), refusal }, Vec::new()))
+    });
+    let error = connect(impostor.config());
+    assert!(matches!(error, ConnectError::Refused(_)), "{error:?}");
+    says(&error, &["user 5", "quota of 3 clients", "--clients-per-user"]);
+}
+
+/// Answers that make no sense end the one operation, with an error that says so.
+#[test]
+fn senseless_answers_of_a_daemon_are_errors_of_the_operation() {
+    let impostor = Impostor::start(codec::handshake().to_vec(), |_, request| {
+        let done = |request| Some((Event::Done { request }, Vec::new()));
+        match request {
+            Request::Hello(_) => Some((welcome(), Vec::new())),
+            Request::Export { request, .. } => done(request),
+            // Without the memory that should come with it.
+            Request::Import { request, .. } => Some((imported(request, 4096), Vec::new())),
+            Request::List { request } => Some((Event::Listing { request, len: 10 }, Vec::new())),
+            // Ten bytes that are no snapshot.
+            Request::Snapshot { request } => {
+                let file = memfd::create("listing", 10).unwrap();
+                rustix::io::pwrite(&file, &[0xff; 10], 0).unwrap();
+                Some((Event::Listing { request, len: 10 }, vec![file]))
+            }
+            _ => None,
+        }
+    });
+    let node = impostor.node();
+    let same = "run the same version of vmmcd";
+    let error = node.export(Region::new(64).unwrap()).name("x").open().unwrap_err();
+    assert!(matches!(error, ExportError::Daemon(DaemonError::Nonsense { .. })), "{error:?}");
+    says(&error, &[same]);
+    let error = node.import("x").open().unwrap_err();
+    assert!(matches!(error, ImportError::Daemon(DaemonError::Nonsense { .. })), "{error:?}");
+    says(&error, &["without its memory", same]);
+    let error = node.list().unwrap_err();
+    assert!(matches!(error, ListError::Daemon(DaemonError::Nonsense { .. })), "{error:?}");
+    let error = node.snapshot().unwrap_err();
+    assert!(matches!(error, ListError::Daemon(DaemonError::Nonsense { .. })), "{error:?}");
+    says(&error, &["unreadable listing", same]);
+}
+
+fn imported(request: RequestId, len: u64) -> Event {
+    Event::Imported {
+        request,
+        link: LinkId(1),
+        export: ExportId(1),
+        len,
+        rights: Rights::WRITE,
+        exporter: PeerInfo { client: ClientId(9), pid: 1, uid: 0, gid: 0 },
+        introduces: true,
+    }
+}
+
+/// G3: the importer looks at the memory itself, whatever the daemon says of it.
+#[test]
+fn memory_that_could_shrink_is_not_imported() {
+    let impostor = Impostor::start(codec::handshake().to_vec(), |_, request| match request {
+        Request::Hello(_) => Some((welcome(), Vec::new())),
+        Request::Import { request, .. } => {
+            let unsealed = memfd::create("unsealed", 4096).unwrap();
+            let (_, page) = support::raw::process_page();
+            let bell = vmmc::sys::doorbell::Doorbell::new().unwrap();
+            let bell = bell.write_end().try_clone().unwrap();
+            Some((imported(request, 4096), vec![unsealed, page, bell]))
+        }
+        _ => None,
+    });
+    let error = impostor.node().import("x").open().unwrap_err();
+    assert!(matches!(error, ImportError::BadSegment(SegmentError::Unsealed { .. })), "{error:?}");
+    says(&error, &["lacks seals", "SHRINK", "restart the exporter"]);
+}
+
+/// Each refusal's text names the value, the reason and the remedy. (The daemon's tests provoke them
+/// one by one: vmmc-daemon/tests/permissions.rs.)
+#[test]
+fn every_refusal_names_the_value_the_reason_and_the_remedy() {
+    let name = || vmmc::Name::from("the-name");
+    let (granted, wanted) = (Rights::READ, Rights::WRITE);
+    let table: &[(Refusal, &[&str])] = &[
+        (
+            Refusal::NameTaken { name: name(), pid: 12 },
+            &["the-name", "process 12", "choose another"],
+        ),
+        (Refusal::BadName { name: name() }, &["the-name", "1 to 255 bytes"]),
+        (Refusal::ProcessNeeded { number: 33 }, &["33", "exporting process", "`process`"]),
+        (
+            Refusal::NoSuchExport { name: name(), waited_ms: 44 },
+            &["the-name", "44 ms", "start the exporter", "longer timeout"],
+        ),
+        (
+            Refusal::NotPermitted { name: name(), uid: 55, granted, wanted },
+            &["the-name", "user 55", "READ", "WRITE", "add a grant"],
+        ),
+        (Refusal::BadToken { name: name() }, &["the-name", "token", "get it from the exporter"]),
+        (Refusal::NoRights, &["at least one right", "`rights`"]),
+        (
+            Refusal::Quota { uid: 66, quota: QuotaKind::Bytes, limit: 77 },
+            &["user 66", "77 bytes", "--bytes-per-user"],
+        ),
+        (Refusal::BadLength { len: 88, max: 80 }, &["88", "80 bytes", "--max-export-bytes"]),
+        (Refusal::BadSegment { why: "it is odd".into() }, &["it is odd", "`Region`"]),
+        (Refusal::TooManyGrants { count: 99 }, &["99 grants", "at most 32", "use groups"]),
+        (
+            Refusal::NotYours { what: "link".into(), number: 111 },
+            &["link 111", "not this process's", "its own"],
+        ),
+        (
+            Refusal::NotAdministrator { uid: 122, owner: 1, what: "look at pages".into() },
+            &["user 122", "look at pages", "only user 1 and root"],
+        ),
+        (Refusal::Cancelled, &["cancelled"]),
+        (Refusal::Internal { why: "open it".into() }, &["open it", "log", "shrimp doctor"]),
+    ];
+    for (refusal, words) in table {
+        says(refusal, words);
+    }
+    // A new one needs a line above.
+    let kinds = table.iter().map(|(refusal, _)| std::mem::discriminant(refusal));
+    assert_eq!(kinds.collect::<std::collections::HashSet<_>>().len(), 15);
+}
+
+/// Out of descriptors: each operation says which call failed and how.
+#[test]
+fn a_process_without_descriptors_is_told_what_failed() {
+    let daemon = Daemon::start();
+    let _export = export(&daemon.node(), "there", 64);
+    let mut second = daemon.second("starved", &[]);
+    second.expect("all said so");
+    second.finish();
+}
+
+fn starved(_: &[String]) {
+    let node = Node::connect().unwrap();
+    let region = Region::new(64).unwrap();
+    let limit = |now| {
+        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        limit.current = Some(now);
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    };
+    let before = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap();
+    // The numbers below 3 are in use for ever: those that are open stay, and no other comes.
+    limit(3);
+    let emfile = "Too many open files";
+    let error = Region::new(64).unwrap_err();
+    assert!(matches!(error, RegionError::System(_)), "{error:?}");
+    says(&error, &["memory file of a region", emfile, "ulimit -n"]);
+    let error = node.import("there").open().unwrap_err();
+    assert!(matches!(error, ImportError::System(_)), "{error:?}");
+    says(&error, &[emfile]);
+    let error = node.as_fd().unwrap_err();
+    says(&error, &["event loops", emfile]);
+    let error = Node::connect().unwrap_err();
+    assert!(matches!(error, ConnectError::System { .. }), "{error:?}");
+    says(&error, &[emfile]);
+    limit(before);
+    // What was there before is of use again.
+    let again = common::open(node.export(region).name("again"));
+    // Somebody had it: its pages must be swapped.
+    drop(node.import("again").open().unwrap());
+    // No room for the fresh pages: withdrawn, but not given back.
+    limit(3);
+    let error = again.unexport().unwrap_err();
+    assert!(matches!(error, UnexportError::System(_)), "{error:?}");
+    says(&error, &["memory file of a region", emfile]);
+    limit(before);
+    let error = node.import("again").timeout(Duration::ZERO).open().unwrap_err();
+    assert!(matches!(error, ImportError::Refused(Refusal::NoSuchExport { .. })), "{error:?}");
+    common::say("all said so");
+    common::pause();
+}
+
+#[test]
+fn second_process() {
+    common::second_process(&[("starved", starved), ("without_features", without_features)]);
+}
+
+/// A kernel without a feature that is needed (or a seccomp profile that forbids it): the error names
+/// the call and says where to look. What is only good to have is done without.
+#[test]
+fn a_kernel_without_a_needed_feature_is_told_apart() {
+    let daemon = Daemon::start();
+    let _export = export(&daemon.node(), "there", 64);
+    let mut second = daemon.second("without_features", &[]);
+    second.expect("all said so");
+    second.finish();
+}
+
+fn without_features(_: &[String]) {
+    let forbid = |call: libc::c_long, errno: i32| support::forbid(call, errno);
+    let doctor = "`shrimp doctor`";
+    // Without membarrier revoking is slower, and that is all.
+    forbid(libc::SYS_membarrier, libc::ENOSYS);
+    let node = Node::connect().unwrap();
+    let there = import(&node, "there");
+    there.send(0, b"slowly").unwrap();
+    let mine = export(&node, "mine", 64);
+    import(&node, "mine").send(0, b"mine").unwrap();
+    assert_eq!(&mine.unexport().unwrap().as_slice()[..4], b"mine");
+    forbid(libc::SYS_memfd_create, libc::EPERM);
+    let error = Region::new(64).unwrap_err();
+    says(&error, &["memory file of a region", "not permitted", "seccomp", doctor]);
+    let error = node.import("there").open().unwrap_err();
+    assert!(matches!(error, ImportError::System(_)), "{error:?}");
+    says(&error, &["not permitted", "seccomp", doctor]);
+    let error = Node::connect().unwrap_err();
+    assert!(matches!(error, ConnectError::System { .. }), "{error:?}");
+    says(&error, &["process page", "seccomp", doctor]);
+    forbid(libc::SYS_pipe2, libc::ENOSYS);
+    // What was there goes on.
+    there.send(0, b"still").unwrap();
+    // Sleeping fails: the wait says so, and does not spin for ever.
+    forbid(libc::SYS_ppoll, libc::EPERM);
+    forbid(libc::SYS_poll, libc::EPERM);
+    let end = there.flag32(60).unwrap().wait_until(|_| false, PATIENCE).unwrap_err();
+    assert!(matches!(end, WaitError::System(_)), "{end:?}");
+    says(&end, &["poll of the doorbell", doctor]);
+    common::say("all said so");
+    common::pause();
 }
 
 #[test]

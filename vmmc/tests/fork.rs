@@ -5,7 +5,9 @@
 mod common;
 
 use common::{Daemon, PATIENCE, export, import, pause, say, until};
-use vmmc::error::{ExportError, ImportError, SendError, UnexportError};
+use vmmc::error::{
+    AccessError, ExportError, ImportError, SendError, SendNotifyError, UnexportError,
+};
 use vmmc::{CloseReason, Node, Region};
 
 #[test]
@@ -74,9 +76,15 @@ fn forks(_: &[String]) {
     let good = in_child(|| {
         let mut refused = true;
         refused &= check(line!(), matches!(out.send(0, b"child!"), Err(SendError::Forked(_))));
+        refused &= check(
+            line!(),
+            matches!(
+                out.send_with_notify(0, b"child!"),
+                Err(SendNotifyError::Send(SendError::Forked(_)))
+            ),
+        );
         refused &=
-            check(line!(), matches!(out.send_with_notify(0, b"child!"), Err(SendError::Forked(_))));
-        refused &= check(line!(), matches!(binding.write(0, b"child!"), Err(SendError::Forked(_))));
+            check(line!(), matches!(binding.write(0, b"child!"), Err(AccessError::Forked(_))));
         refused &= check(line!(), out.flag32(0).is_err() && binding.flag32(0).is_err());
         refused &= check(line!(), mine.flag32(0).unwrap().signal(1).is_err());
         refused &= check(line!(), matches!(name("child's"), Err(ExportError::Forked(_))));

@@ -17,7 +17,7 @@ use vmmc::control::connect::Connection;
 use vmmc::control::message as wire;
 use vmmc::control::message::{Hello, Request, Role};
 use vmmc::counters::index as count;
-use vmmc::error::{SendError, WaitError};
+use vmmc::error::{SendError, TrySendError, WaitError};
 use vmmc::id::{ExportId, LinkId, RequestId};
 use vmmc::layout::link;
 use vmmc::sys::mmap::{Access, GuardedMapping};
@@ -98,6 +98,8 @@ struct Raw {
     segment: GuardedMapping,
     bells: Vec<vmmc::sys::Fd>,
     memory: GuardedMapping,
+    /// Rung by the exporter when it has heard of the link.
+    bell: doorbell::Doorbell,
 }
 
 fn raw_import() -> Raw {
@@ -109,12 +111,12 @@ fn raw_import() -> Raw {
     let view = unsafe { vmmc::mem::View::from_raw(mapped.as_ptr(), vmmc::layout::page::LEN) };
     view.write(8, &vmmc::layout::VERSION.to_ne_bytes()).unwrap();
     view.write(0, &vmmc::layout::page::MAGIC.to_ne_bytes()).unwrap();
+    view.write(vmmc::layout::page::ARMED, &1u32.to_ne_bytes()).unwrap();
     std::mem::forget(mapped);
     memfd::seal_single_writer(&page).unwrap();
     let bell = doorbell::Doorbell::new().unwrap();
     let hello = Hello { role: Role::Process, program: "hostile".into(), resume: None };
     connection.hello(hello, &[page.as_fd(), bell.write_end().as_fd()]).unwrap();
-    std::mem::forget(bell);
 
     let len = vmmc::layout::link::LEN;
     let file = memfd::create("link", len as u64).unwrap();
@@ -138,14 +140,13 @@ fn raw_import() -> Raw {
     let memory = answer.fds.take().unwrap();
     let memory = GuardedMapping::new(&memory, 8192, Access::ReadWrite).unwrap();
     let bells = std::iter::from_fn(|| answer.fds.take()).skip(1).collect();
-    Raw { connection, segment, bells, memory }
+    Raw { connection, segment, bells, memory, bell }
 }
 
 fn hostile(args: &[String]) {
-    let Raw { connection, segment, bells, memory } = raw_import();
-    // Wait for LinkReady: the exporter has the segment.
+    let Raw { connection: _connected, segment, bells, memory, bell } = raw_import();
     if args[0] != "magic" {
-        connection.receive().unwrap();
+        while !bell.wait(None).unwrap() {}
     }
     let len = vmmc::layout::link::LEN;
     // SAFETY: mapped by `raw_import`.
@@ -257,7 +258,7 @@ fn forger(args: &[String]) {
         Request::Unexport { request: RequestId(9), export },
         Request::Revoked { export },
         Request::CloseLink { link },
-        Request::LinkReady { link },
+        Request::Introduce { client: vmmc::id::ClientId(link.0) },
         Request::CancelImport { request: RequestId(1) },
         Request::TakeOver { request: RequestId(9) },
     ];
@@ -547,7 +548,7 @@ fn a_hostile_exporter_only_ends_the_link() {
         let mapping = GuardedMapping::new(&segment, link::LEN, Access::ReadWrite).unwrap();
         let segment = support::raw::forever(mapping);
         set32(segment, at, value);
-        let is_fault = |result: Result<(), SendError>| matches!(result, Err(SendError::Closed(it)) if it.reason == CloseReason::PeerFault);
+        let is_fault = |result| matches!(result, Err(TrySendError::Send(SendError::Closed(it))) if it.reason == CloseReason::PeerFault);
         // A position is only looked at when the queue seems full.
         let faulty = (0..200).any(|_| is_fault(import.try_send_with_notify(0, b"x")));
         assert!(faulty, "nobody noticed {value:#x} at {at}");

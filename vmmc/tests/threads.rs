@@ -135,3 +135,50 @@ fn set_up_from_many_threads_at_once() {
     });
     assert!(node.exports().is_empty() && node.imports().is_empty());
 }
+
+#[test]
+fn second_process() {
+    common::second_process(&[("exports_alone", exports_alone)]);
+}
+
+/// A caller reads its own answers: the control thread sleeps through them, and wakes for what
+/// nobody asked for.
+#[test]
+fn the_control_thread_is_not_woken_by_the_answers_of_callers() {
+    let daemon = Daemon::start();
+    let mut other = daemon.second("exports_alone", &[]);
+    other.expect("done");
+    let node = daemon.node();
+    let import = import(&node, "last");
+    other.go_on();
+    other.expect("imported");
+    drop(import);
+}
+
+fn exports_alone(_: &[String]) {
+    let node = vmmc::Node::connect().unwrap();
+    let named = || {
+        let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|it| it.unwrap().path());
+        tasks.find(|it| std::fs::read_to_string(it.join("comm")).unwrap() == "vmmc-control\n")
+    };
+    until("it has its name", || named().is_some());
+    let control = named().unwrap();
+    let switches = || {
+        let status = std::fs::read_to_string(control.join("status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("voluntary")).unwrap();
+        line.split_whitespace().next_back().unwrap().parse::<u64>().unwrap()
+    };
+    until("it sleeps", || switches() > 0);
+    let before = switches();
+    for _ in 0..200 {
+        drop(export(&node, "passing", 4096));
+    }
+    let after = switches();
+    assert!(after - before < 20, "woken {} times by 400 answers", after - before);
+    let last = export(&node, "last", 4096);
+    common::say("done");
+    common::pause();
+    // Nobody reads here but the control thread.
+    until("the importer is known", || !last.importers().is_empty());
+    common::say("imported");
+}

@@ -194,6 +194,31 @@ export! {
         )
     }
 
+    /// preadv2(2). Without an offset it is readv(2) with flags.
+    fn preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+        // SAFETY: as above.
+        let call = || unsafe { real::preadv2(fd, vectors, count, offset, flags) };
+        let Some(how) = message_flags(offset, flags) else { return call() };
+        dispatch(
+            fd,
+            Way::Receive,
+            // SAFETY: as above.
+            |link| match unsafe { copy_vectors(vectors, count.max(0) as usize) } {
+                Ok(_) if count < 0 => Outcome::Failed(libc::EINVAL),
+                Ok(list) if list.iter().all(|one| one.iov_len == 0) => Outcome::Done(0),
+                Ok(list) => recv::recv(link, fd, list, how),
+                Err(errno) => Outcome::Failed(errno),
+            },
+            call,
+        )
+    }
+
+    /// preadv2(2), large files.
+    fn preadv64v2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+        // SAFETY: as above; on 64-bit Linux they are the same.
+        unsafe { preadv2(fd, vectors, count, offset, flags) }
+    }
+
     /// recvmsg(2).
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         dispatch(
@@ -289,6 +314,29 @@ export! {
         )
     }
 
+    /// pwritev2(2). Without an offset it is writev(2) with flags.
+    fn pwritev2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+        // SAFETY: as above.
+        let call = || unsafe { real::pwritev2(fd, vectors, count, offset, flags) };
+        let Some(how) = message_flags(offset, flags) else { return call() };
+        dispatch_send(
+            fd,
+            // SAFETY: as above.
+            |link| match unsafe { copy_vectors(vectors, count.max(0) as usize) } {
+                Ok(_) if count < 0 => Outcome::Failed(libc::EINVAL),
+                Ok(list) => with_signal(send::send(link, fd, list, how), how),
+                Err(errno) => Outcome::Failed(errno),
+            },
+            call,
+        )
+    }
+
+    /// pwritev2(2), large files.
+    fn pwritev64v2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+        // SAFETY: as above; on 64-bit Linux they are the same.
+        unsafe { pwritev2(fd, vectors, count, offset, flags) }
+    }
+
     /// sendmsg(2).
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         // SAFETY: as above.
@@ -356,6 +404,17 @@ export! {
         }
         call()
     }
+}
+
+/// What the flags of preadv2 mean for a stream: flags of a receive or send. `None` where only the
+/// kernel can say (an offset, which sockets refuse; flags we do not know).
+fn message_flags(offset: off64_t, flags: c_int) -> Option<c_int> {
+    // Of no meaning to a socket.
+    const IGNORED: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC;
+    if offset != -1 || flags & !(IGNORED | libc::RWF_NOWAIT) != 0 {
+        return None;
+    }
+    Some(if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 })
 }
 
 fn fortify_failed() -> ! {

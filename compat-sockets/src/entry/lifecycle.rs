@@ -39,6 +39,14 @@ fn duplicated(old: c_int, new: c_int) {
     }
 }
 
+/// Before a socket becomes standard input, output or error: stdio may use it there without our
+/// seeing it.
+fn before_standard(old: c_int, new: c_int) {
+    if (0..=2).contains(&new) && old != new && !fork::in_vfork_child() {
+        close::leave_to_kernel(old);
+    }
+}
+
 /// Before `new` is overwritten by a duplicate: what closing it would do.
 fn about_to_replace(old: c_int, new: c_int) {
     if old != new
@@ -46,8 +54,7 @@ fn about_to_replace(old: c_int, new: c_int) {
         && raw::fcntl(old, libc::F_GETFD, 0).is_ok()
         && !fork::in_vfork_child()
     {
-        close::before(new);
-        fd_table::forget(new);
+        close::retire(new);
         if control::owns(new) {
             control::lost(new);
         }
@@ -122,8 +129,7 @@ export! {
                 // SAFETY: as above.
                 return unsafe { real::close(fd) };
             }
-            close::before(fd);
-            fd_table::forget(fd);
+            close::retire(fd);
             if control::owns(fd) {
                 control::lost(fd);
             }
@@ -161,6 +167,7 @@ export! {
 
     /// dup2(2).
     fn dup2(old: c_int, new: c_int) -> c_int {
+        before_standard(old, new);
         about_to_replace(old, new);
         // SAFETY: as above.
         let result = unsafe { real::dup2(old, new) };
@@ -170,6 +177,7 @@ export! {
 
     /// dup3(2).
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        before_standard(old, new);
         about_to_replace(old, new);
         // SAFETY: as above.
         let result = unsafe { real::dup3(old, new, flags) };
@@ -215,19 +223,15 @@ export! {
 
     /// fdopen(3): stdio's own calls do not pass through us, so the socket stays with TCP.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-        if let Some(sock) = fd_table::sock(fd) {
-            sock.make_plain(crate::counters::Counter::plain_option);
-            close::demote_both(fd, sock);
-        }
+        close::leave_to_kernel(fd);
         // SAFETY: as above.
-        unsafe { real::fdopen(fd, mode) }
+        unsafe { real::stream(&real::FDOPEN, fd as usize, mode) }
     }
 }
 
 fn close_all(first: c_uint, last: c_uint) {
     for fd in fd_table::tracked(first, last) {
-        close::before(fd);
-        fd_table::forget(fd);
+        close::retire(fd);
     }
     control::lost_range(first, last);
 }

@@ -10,11 +10,14 @@
 //! Variadic functions are declared with fixed `usize` arguments: on x86-64 and AArch64 Linux the
 //! register passing is the same.
 
-mod data;
-mod lifecycle;
-mod options;
+mod aliases;
+mod asynchronous;
+pub(crate) mod data;
+pub(crate) mod lifecycle;
+pub(crate) mod options;
 mod process;
 mod readiness;
+mod syscall;
 mod variadic;
 
 /// Declares exported functions. In unit tests they are ordinary functions, so that the test

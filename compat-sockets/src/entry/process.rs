@@ -1,15 +1,26 @@
-//! exec. (fork is seen by `pthread_atfork`, see [`crate::fork`]; vfork children are told apart
-//! where it matters.)
+//! exec and its kin. (fork is seen by `pthread_atfork`, see [`crate::fork`]; vfork children are
+//! told apart where it matters.)
+//!
+//! `posix_spawn`, `system` and `popen` start their programs inside the C library: what the child
+//! inherits goes back to TCP before, as it does in a child that calls exec.
 
 use super::export;
 use crate::{close, fork, real};
-use libc::{c_char, c_int};
+use libc::{c_char, c_int, c_void, pid_t};
 
 pub(super) fn prepare() {
-    // A vfork child shares our memory: its exec is not ours, and what it must not inherit is
-    // close-on-exec or demoted by nobody. See SUPPORT.md.
-    if !fork::in_vfork_child() {
+    if fork::in_vfork_child() {
+        // It shares our memory and not our descriptors.
+        close::before_vfork_exec();
+    } else {
         close::before_exec();
+    }
+}
+
+/// Before a child is started by the C library.
+fn prepare_child() {
+    if !fork::in_vfork_child() {
+        close::before_spawn();
     }
 }
 
@@ -49,5 +60,47 @@ export! {
         prepare();
         // SAFETY: as above.
         unsafe { real::fexecve(fd, argv, envp) }
+    }
+
+    /// posix_spawn(3).
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int {
+        prepare_child();
+        // SAFETY: as above.
+        unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) }
+    }
+
+    /// posix_spawnp(3).
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int {
+        prepare_child();
+        // SAFETY: as above.
+        unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) }
+    }
+
+    /// posix_spawn_file_actions_adddup2(3): the child will have the socket, close-on-exec or not.
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
+        close::leave_to_kernel(old);
+        // SAFETY: as above.
+        unsafe { real::posix_spawn_file_actions_adddup2(actions, old, new) }
+    }
+
+    /// system(3).
+    fn system(command: *const c_char) -> c_int {
+        prepare_child();
+        // SAFETY: as above.
+        unsafe { real::system(command) }
+    }
+
+    /// popen(3).
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+        prepare_child();
+        // SAFETY: as above.
+        unsafe { real::stream(&real::POPEN, command.expose_provenance(), mode) }
+    }
+
+    /// _Fork(3).
+    #[allow(non_snake_case)] // its name
+    fn _Fork() -> pid_t {
+        // SAFETY: as above.
+        fork::without_handlers(|| unsafe { real::_Fork() })
     }
 }

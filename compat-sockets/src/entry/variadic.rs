@@ -78,6 +78,9 @@ macro_rules! trampoline {
 }
 
 trampoline!(
+    /// syscall(2): see [`super::syscall`].
+    syscall, |number, name| super::syscall::handler(number).unwrap_or_else(|| name.address()));
+trampoline!(
     /// execl(3).
     execl, |_, name| before_exec(name));
 trampoline!(

@@ -13,10 +13,13 @@ use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
 
-/// After bytes were published in our ring: rings if the peer wants to hear of data.
+/// After bytes were published in our ring: rings if the peer wants to hear of data. Not under the
+/// tx lock.
 #[inline]
 pub(super) fn after_data(link: &Link, fd: i32) {
     bell::published();
+    // PAIRS(pump): with the fence in `Words::finish`.
+    super::demote::comply(link, fd);
     if bell::take(&link.peer().armed_data()) {
         ring(link, fd);
     }
@@ -67,9 +70,16 @@ fn polling_sender(link: &Link, fd: i32) {
 pub(super) fn ring(link: &Link, fd: i32) {
     let side = link.side;
     if side.bell_gate.fetch_add(1, Ordering::SeqCst) & GATE_CLOSED == 0 {
-        counters::one(Counter::doorbells);
         side.bells.fetch_add(1, Ordering::SeqCst);
         link.mine().bells().fetch_add(1, Ordering::SeqCst);
+        if !link.tx().pump().may_ring() {
+            // Data follows on TCP, which wakes as well.
+            link.mine().bells().fetch_add(u64::MAX, Ordering::SeqCst);
+            side.bells.fetch_sub(1, Ordering::SeqCst);
+            side.bell_gate.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        counters::one(Counter::doorbells);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // Any failure but these is the connection's end, which every call will see.
         if let Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) =
@@ -78,6 +88,7 @@ pub(super) fn ring(link: &Link, fd: i32) {
             // No room: the peer has unread bytes, so it is readable anyway. The byte is owed,
             // because it is counted.
             side.bells_owed.fetch_add(1, Ordering::SeqCst);
+            link.mine().owed().fetch_add(1, Ordering::SeqCst);
             counters::one(Counter::doorbells_owed);
         }
     }

@@ -4,12 +4,17 @@
 //! ends and how many doorbells there were, and sends data by TCP from then on. The receiver
 //! reads the ring to that position, throws the remaining doorbells away, and reads TCP.
 //!
+//! The position is one that the receiver has reached, or nearly: what it has not read is sent
+//! again by TCP, so that it can leave for a program without the library later. Bytes that it has
+//! read behind the position it throws away like doorbells.
+//!
 //! A receiver that needs the kernel (descriptor passing, `exec`, stdio) asks by a word that the
 //! peer looks at in every call, receiving ones included. It has stopped reading then, and the bytes
 //! that are unread go back: the sender ends the ring part at the receiver's position and sends the
-//! rest again by TCP. Only the sender can do that, because only its kernel can put bytes into the
-//! receiver's queue. A peer that makes no call cannot comply; the receiver waits a while and says
-//! so ([`receiver_stops`]).
+//! rest again by TCP. Only the sender's socket can do that, because only its kernel can put bytes
+//! into the receiver's queue. For a peer that makes no call the daemon does it
+//! ([`vmmc_ring::pump`]); where it cannot (the peer may not be traced, or has shut its sending
+//! side), the receiver waits a while for the peer and says so ([`receiver_stops`]).
 //!
 //! A direction that has ended stays with TCP.
 
@@ -17,24 +22,19 @@ use super::bells;
 use super::recv::{Source, source};
 use crate::counters::{self, Counter};
 use crate::fd_table::{Link, shadow};
-use crate::raw;
 use crate::side::{GATE_CLOSED, rx, tx};
+use crate::{control, raw, upgrade};
 use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::Word;
 use vmmc_ring::bell;
-
-/// Values of a side's `demote` word. Written by the side, except for [`ask::TAKEN`].
-pub(crate) mod ask {
-    /// Send by TCP from now on.
-    pub(crate) const TCP: u32 = 1;
-    /// The same, and take back what is unread: the receiver has stopped.
-    pub(crate) const BACK: u32 = 2;
-    /// The peer is doing that.
-    pub(crate) const TAKEN: u32 = 3;
-}
+use vmmc_ring::pump::Claim;
+pub(crate) use vmmc_ring::pump::request;
+use vmmc_ring::switch::Standing;
 
 /// How long a receiver that has stopped waits for the peer, in milliseconds.
 const ASK_MS: u32 = 200;
+/// How long it waits before it asks the daemon.
+const PUMP_AFTER_MS: u32 = 2;
 
 /// Whether our ring part may be ended: the peer has seen that it began. A peer that has not may
 /// be reading TCP into the program's buffer, and would take what follows the end for what
@@ -59,44 +59,80 @@ pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
     }
     link.side.tx_frozen.store(1, Ordering::SeqCst);
     let done = match link.side.tx_state.load(Ordering::SeqCst) {
-        tx::RING => end_ring(link, fd),
+        tx::RING => end_ring(link, fd) == Ended::Yes,
         _ => true,
     };
     link.side.tx_lock.unlock();
     done
 }
 
+/// What became of the wish to end our ring part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It has ended.
+    Yes,
+    /// The peer has not seen that it began: it goes on.
+    NotYet,
+    /// The daemon is sending for us: nothing may be sent now.
+    Busy,
+}
+
 /// Ends the ring part if that may be done. The caller holds the tx lock and the state is `RING`.
-pub(crate) fn end_ring(link: &Link, fd: i32) -> bool {
+pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
     if !may_end(link) {
-        return false;
+        return Ended::NotYet;
+    }
+    let words = link.tx().pump();
+    let mut claim = words.sender_claims();
+    let mut inherited = false;
+    if claim == Claim::Busy {
+        inherited = control::pumper_is_gone(words.pumper.load(Ordering::Relaxed))
+            && words.sender_inherits();
+        if !inherited {
+            return Ended::Busy;
+        }
+        claim = Claim::AtHead;
     }
     let side = link.side;
     side.bell_gate.fetch_or(GATE_CLOSED, Ordering::SeqCst);
     while side.bell_gate.load(Ordering::SeqCst) & !GATE_CLOSED != 0 {
         spin_hint();
     }
-    let bells = side.bells.load(Ordering::SeqCst);
     let tail = side.tail.load(Ordering::Relaxed);
-    let end = taken_back(link, tail);
-    if end != tail {
-        side.tail.store(end, Ordering::Relaxed);
-        link.tx().tail().store(end, Ordering::Release);
-    }
-    link.tx().switch().to_tcp(end, bells);
-    // What is counted must travel before data does. The peer reads on until it has them.
-    while side.bells_owed.load(Ordering::SeqCst) > 0 {
-        match raw::send(fd, &[0], libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
-            Ok(_) => {
-                side.bells_owed.fetch_sub(1, Ordering::SeqCst);
-            }
-            Err(libc::EAGAIN | libc::EINTR) => {
-                raw::wait_for(fd, libc::POLLOUT, 20);
-            }
-            Err(_) => break,
+    let within = |position: u64| {
+        let unread = tail.wrapping_sub(position);
+        unread <= link.tx().bytes().0.len() as u64
+    };
+    let pumped = if inherited {
+        upgrade::given_to_tcp(fd).and_then(|given| words.pumped_by_count(given))
+    } else {
+        None
+    };
+    let from = match (claim, pumped) {
+        (Claim::Pumped { to }, _) => to,
+        (_, Some((sent, owed))) => {
+            pay(fd, owed);
+            sent
         }
+        _ => {
+            let head = link.tx().head().load(Ordering::Acquire);
+            // A peer that lies about its position spoils its own stream only.
+            let unread = if within(head) { tail.wrapping_sub(head) } else { 0 };
+            // A peer that has not stopped need not have all: as much as goes without waiting.
+            let back = match claim {
+                Claim::AtHead => unread,
+                _ => unread.min(raw::send_room(fd) as u64),
+            };
+            let end = tail.wrapping_sub(back);
+            link.tx().switch().to_tcp(end, side.bells.load(Ordering::SeqCst));
+            // What is counted must travel before data does. The peer reads on until it has them.
+            pay(fd, side.bells_owed.swap(0, Ordering::SeqCst).into());
+            end
+        }
+    };
+    if within(from) {
+        send_again(link, fd, from, tail);
     }
-    send_again(link, fd, end, tail);
     side.tx_state.store(tx::ENDED, Ordering::SeqCst);
     let set = link.sock.shadow.load(Ordering::Relaxed);
     for (name, bit) in [(libc::TCP_NODELAY, shadow::NODELAY), (libc::TCP_CORK, shadow::CORK)] {
@@ -104,19 +140,18 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> bool {
         let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &value);
     }
     counters::one(Counter::demoted_tx);
-    true
+    Ended::Yes
 }
 
-/// Where our ring part ends: at the tail, or at the position where the peer has stopped.
-fn taken_back(link: &Link, tail: u64) -> u64 {
-    let word = link.peer().demote();
-    if word.compare_exchange(ask::BACK, ask::TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        return tail;
+/// Sends doorbells that are counted and were not sent.
+fn pay(fd: i32, mut owed: u64) {
+    while owed > 0 {
+        match raw::send(fd, &[0], libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
+            Ok(_) => owed -= 1,
+            Err(libc::EAGAIN | libc::EINTR) => raw::wait_for(fd, libc::POLLOUT, 20),
+            Err(_) => return,
+        }
     }
-    let head = link.tx().head().load(Ordering::Acquire);
-    let unread = tail.wrapping_sub(head);
-    // A peer that lies about its position spoils its own stream only.
-    if unread <= link.tx().bytes().0.len() as u64 { head } else { tail }
 }
 
 /// Sends the ring's bytes from position `from` to `to` by TCP.
@@ -141,9 +176,21 @@ fn send_again(link: &Link, fd: i32, mut from: u64, to: u64) {
 /// before it sleeps: the peer stores its request before it looks whether we are armed.
 #[inline]
 pub(crate) fn is_urgent(link: &Link) -> bool {
-    link.peer().demote().load(Ordering::Relaxed) == ask::BACK
+    matches!(link.peer().demote().load(Ordering::Relaxed), request::BACK | request::REFUSED)
         && link.side.tx_state.load(Ordering::Relaxed) == tx::RING
         && may_end(link)
+}
+
+/// Whether the daemon is sending for us: until it has done, nothing can be sent.
+#[inline]
+pub(crate) fn is_pumped(link: &Link) -> bool {
+    link.peer().demote().load(Ordering::Relaxed) == request::PUMP
+}
+
+/// Whether the daemon has done with sending for us, or has died at it.
+pub(crate) fn end_by_now(link: &Link, fd: i32) -> bool {
+    comply(link, fd);
+    link.side.tx_state.load(Ordering::SeqCst) != tx::RING
 }
 
 /// Does what the peer asks for, if it asks: called wherever a thread of ours looks at the
@@ -162,19 +209,21 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
     if side.rx_lock.lock().is_err() {
         return false;
     }
+    let word = link.mine().demote();
     // A part of the prefix that is unread in the kernel cannot be stepped over.
     let is_in_ring = || {
         side.rx_state.load(Ordering::Relaxed) == rx::RING
             && side.rx_left.load(Ordering::Relaxed) == 0
     };
     // A switch that no call of ours has acted on yet comes to light first: a peer that has
-    // complied with `ask::TCP` cannot take back what is in the ring any more.
+    // complied with `request::TCP` cannot take back what is in the ring any more.
     source(link, fd);
     let mut in_ring = is_in_ring();
-    their_way(link, fd, if in_ring { ask::BACK } else { ask::TCP });
+    their_way(link, fd, if in_ring { request::BACK } else { request::TCP });
     let mut ours = our_way(link, fd);
     let mut done = false;
-    for turn in 0..2 * ASK_MS {
+    let mut asked = 0;
+    for turn in 0.. {
         ours = ours || our_way(link, fd);
         // The tail may go back: forget the one that was seen.
         side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -188,18 +237,35 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
         if !done && !in_ring && is_in_ring() {
             // The switch came to light just now.
             in_ring = true;
-            their_way(link, fd, ask::BACK);
+            their_way(link, fd, request::BACK);
         }
-        let late = turn == ASK_MS && in_ring;
-        if done
-            || (late
-                && link
-                    .mine()
-                    .demote()
-                    .compare_exchange(ask::BACK, ask::TCP, Ordering::SeqCst, Ordering::SeqCst)
-                    .is_ok())
-        {
+        let state = word.load(Ordering::SeqCst);
+        if done {
             break;
+        }
+        if in_ring && state == request::BACK && turn >= PUMP_AFTER_MS && asked == 0 {
+            asked = turn + 1;
+            control::ask_pump(fd);
+        }
+        match state {
+            // Somebody is at it. Reading on could mean reading twice what he sends.
+            request::PUMP => {
+                let pumper = link.rx().pump().pumper.load(Ordering::Relaxed);
+                if control::pumper_is_gone(pumper)
+                    && !matches!(link.rx().switch().standing(), Standing::Ended { .. })
+                {
+                    let back = request::BACK;
+                    let _ = word.compare_exchange(state, back, Ordering::SeqCst, Ordering::SeqCst);
+                }
+            }
+            request::BACK | request::REFUSED if turn >= ASK_MS => {
+                let tcp = request::TCP;
+                if word.compare_exchange(state, tcp, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    break;
+                }
+            }
+            _ if turn >= 2 * ASK_MS => break,
+            _ => {}
         }
         raw::wait_for(-1, 0, 1);
     }
@@ -208,9 +274,19 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
     done
 }
 
-/// Asks the peer to send by TCP ([`ask`]).
+/// Asks the peer to send by TCP ([`request`]).
 pub(crate) fn their_way(link: &Link, fd: i32, how: u32) {
-    link.mine().demote().store(how, Ordering::SeqCst);
+    let word = link.mine().demote();
+    loop {
+        let found = word.load(Ordering::SeqCst);
+        // A request that somebody is at, or has done, stands.
+        if found >= request::TAKEN || found == how {
+            break;
+        }
+        if word.compare_exchange(found, how, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            break;
+        }
+    }
     // Wake a sender that is blocked on a full ring, and a poller.
     let wait = link.rx().space_wait();
     bell::published();

@@ -3,6 +3,7 @@
 mod bells;
 pub(crate) mod demote;
 pub(crate) mod recv;
+pub(crate) mod report;
 pub(crate) mod send;
 mod vectors;
 pub(crate) mod wait;
@@ -95,6 +96,26 @@ impl Link {
         }
     }
 
+    /// Bytes from our head to the end of the ring part; the largest number while it has not ended.
+    #[inline]
+    pub(crate) fn before_end(&self) -> u64 {
+        match self.rx().switch().standing() {
+            Standing::Ended { end, .. } => {
+                let left = end.wrapping_sub(self.side.head.load(Ordering::Relaxed));
+                // We may have read on before the peer chose the end.
+                if left > self.rx().bytes().0.len() as u64 { 0 } else { left }
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// Whether the ring has bytes that were not read, or the peer claims so. For pollers, without
+    /// the lock.
+    #[inline]
+    pub(crate) fn ring_has_more(&self) -> bool {
+        self.consumer().looks_readable() && self.before_end() > 0
+    }
+
     /// Asks the peer to ring for data. The caller looks at the ring again before it sleeps.
     ///
     /// While the peer has not been seen to switch, this excludes a read from the kernel into the
@@ -106,6 +127,26 @@ impl Link {
     /// As [`Link::arm_data`], for room.
     pub(crate) fn arm_space(&self) {
         self.arm(self.mine().armed_space());
+    }
+
+    /// A thread that counted itself in [`crate::side::Side::rx_sleepers`] has woken: no doorbell is
+    /// wanted any more, unless others rely on one.
+    pub(crate) fn wakes(&self, fd: i32) {
+        let relied_on = || {
+            self.sock.cold.load(Ordering::SeqCst) != 0
+                || self.side.eager.load(Ordering::Relaxed) != 0
+        };
+        if self.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) != 1 || relied_on() {
+            return;
+        }
+        bell::disarm(&self.mine().armed_data());
+        if relied_on() {
+            // Since just now: what came in between has rung for nobody.
+            self.arm_data();
+            if self.looks_readable(fd) {
+                crate::epoll::activated(fd, self.sock);
+            }
+        }
     }
 
     fn arm(&self, word: MappedU32<'static>) {
@@ -164,8 +205,7 @@ impl Link {
         match self.side.rx_state.load(Ordering::Relaxed) {
             rx::RING => {
                 self.side.rx_left.load(Ordering::Relaxed) == 0
-                    && (self.consumer().looks_readable()
-                        || self.side.rx_error.load(Ordering::Relaxed) != 0)
+                    && (self.ring_has_more() || self.side.rx_error.load(Ordering::Relaxed) != 0)
             }
             rx::POISONED => true,
             _ => false,
@@ -177,6 +217,9 @@ impl Link {
     pub(crate) fn looks_writable(&self) -> bool {
         match self.side.tx_state.load(Ordering::Relaxed) {
             tx::RING => {
+                if demote::is_pumped(self) {
+                    return false;
+                }
                 if self.side.tx_full.load(Ordering::Relaxed) == 0 {
                     return true;
                 }

@@ -7,11 +7,11 @@ use super::{Outcome, SHUT_READ, demote};
 use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::rx;
-use crate::{upgrade, user_memory};
+use crate::{parked, upgrade, user_memory};
 use libc::iovec;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
-use vmmc_ring::bell;
+use vmmc_ring::Poisoned;
 use vmmc_ring::switch::Standing;
 
 /// Bytes taken out before the room is given back.
@@ -20,11 +20,10 @@ const PART: usize = 32 * 1024;
 /// Where the next byte comes from, found under the rx lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The kernel; the peer has not switched. Our armed words are taken until
-    /// [`done_with_tcp`].
+    /// The kernel; the peer has not switched.
     Tcp {
-        /// Whether a sender of ours had armed for room.
-        space: bool,
+        /// Whether somebody of ours waits for a doorbell, so that one can come at any time.
+        armed: bool,
     },
     /// The kernel, that many bytes before the ring.
     Prefix(u64),
@@ -56,16 +55,23 @@ pub(crate) fn source(link: &Link, fd: i32) -> Source {
     if left > 0 {
         return Source::Prefix(left);
     }
-    let consumer = link.consumer();
-    let seen = consumer.available_seen();
+    let seen = link.consumer().available_seen();
     if seen > 0 {
         return Source::Ring(seen);
     }
-    match consumer.available() {
+    match available(link) {
         Err(_) => poisoned(link),
         Ok(0) => empty(link, fd),
         Ok(there) => Source::Ring(there),
     }
+}
+
+/// Bytes to read in the ring now. What lies behind the end of the ring part travels by TCP,
+/// though the sender's tail still counts it.
+#[inline]
+fn available(link: &Link) -> Result<u64, Poisoned> {
+    let there = link.consumer().available()?;
+    Ok(if there > 0 { there.min(link.before_end()) } else { 0 })
 }
 
 #[cold]
@@ -78,20 +84,18 @@ fn poisoned(link: &Link) -> Source {
 fn unswitched(link: &Link, fd: i32) -> Option<Source> {
     let side = link.side;
     upgrade::publish_ready(link);
-    // Before the mode is loaded: see `vmmc_ring::switch`.
-    bell::disarm(&link.mine().armed_data());
-    let space = bell::disarm(&link.mine().armed_space());
+    // Before the mode is loaded: see `vmmc_ring::switch`. Nobody arms under our lock, and what is
+    // armed stays so: whoever waits for a doorbell would miss one that was not sent.
+    let is_armed = |word: vmmc::word::MappedU32<'_>| word.load(Ordering::SeqCst) != 0;
+    let armed = is_armed(link.mine().armed_data()) || is_armed(link.mine().armed_space());
     match link.rx().switch().standing() {
-        Standing::Tcp => return Some(Source::Tcp { space }),
+        Standing::Tcp => return Some(Source::Tcp { armed }),
         Standing::Nonsense => return Some(poisoned(link)),
         Standing::Ring { prefix } | Standing::Ended { prefix, .. } => {
             let left = upgrade::taken_from_tcp(fd).and_then(|taken| prefix.checked_sub(taken));
             let Some(left) = left else { return Some(poisoned(link)) };
             side.rx_left.store(left, Ordering::Relaxed);
         }
-    }
-    if space {
-        bell::arm(&link.mine().armed_space());
     }
     side.rx_state.store(rx::RING, Ordering::SeqCst);
     // PAIRS(seen): from now on every byte of TCP is looked at for what it is.
@@ -100,12 +104,27 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
     None
 }
 
-/// After a read in [`Source::Tcp`]: a sender of ours may be rung for room again.
-#[inline]
-fn done_with_tcp(link: &Link, space: bool) {
-    if space {
-        bell::arm(&link.mine().armed_space());
+/// Reads from the kernel before the switch, while a doorbell may come at any time: only what was
+/// in its queue while the peer had certainly not switched, which no doorbell can be among. (A
+/// doorbell follows the store of the mode, and the kernel's lock orders the two for us.)
+fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> Step {
+    let there = match crate::raw::unread(fd) {
+        Ok(0) => match crate::raw::peek_one(fd) {
+            // Came just now.
+            Ok(len) if len > 0 => return Step::Again,
+            Ok(_) => return Step::End,
+            Err(libc::EAGAIN) => return Step::Wait,
+            Err(libc::EINTR) => return Step::Again,
+            // Takes the error, as the read would.
+            Err(_) => 1,
+        },
+        Ok(there) => there,
+        Err(errno) => return Step::Failed(errno),
+    };
+    if link.rx().switch().standing() != Standing::Tcp {
+        return Step::Again;
     }
+    from_kernel(link, fd, cursor, there as u64, flags)
 }
 
 /// The ring is empty: has its part ended?
@@ -114,16 +133,18 @@ fn empty(link: &Link, fd: i32) -> Source {
     match link.rx().switch().standing() {
         Standing::Ended { end, bells, .. } => {
             // What was published before the end is visible now: look once more.
-            match link.consumer().available() {
+            match available(link) {
                 Err(_) => return poisoned(link),
                 Ok(0) => {}
                 Ok(there) => return Source::Ring(there),
             }
-            let left = bells.wrapping_sub(side.drained.load(Ordering::Relaxed));
-            if end != side.head.load(Ordering::Relaxed) || left > u64::from(u32::MAX) {
+            // What we read behind the end comes by TCP once more, after the remaining doorbells,
+            // which were sent before anything that counts.
+            let twice = side.head.load(Ordering::Relaxed).wrapping_sub(end);
+            let left = bells.wrapping_add(twice).wrapping_sub(side.drained.load(Ordering::Relaxed));
+            if twice > link.rx().bytes().0.len() as u64 || left > u64::from(u32::MAX) {
                 return poisoned(link);
             }
-            // The remaining doorbells were sent before anything that counts.
             let mut left = left;
             while left > 0 {
                 match crate::raw::discard(fd, left as usize) {
@@ -177,7 +198,7 @@ enum Step {
 }
 
 /// Receives into the buffers as recv(2) would.
-pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
+pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let side = link.side;
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0
         || side.rx_state.load(Ordering::Relaxed) == rx::ENDED
@@ -226,7 +247,10 @@ pub(crate) fn recv(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
                     break Outcome::Done(done);
                 }
                 demote::comply(link, fd);
-                match wait::for_data(link, fd, flags) {
+                let waited = wait::for_data(link, fd, flags);
+                // Another thread may have closed the number while we slept.
+                fd = parked::number_now(link, fd).unwrap_or(-1);
+                match waited {
                     Ok(Wake::Look) => {}
                     Ok(Wake::End) => break Outcome::Done(done),
                     Err(errno) => break Outcome::Failed(errno),
@@ -254,8 +278,10 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
             if there >= wanted as u64 {
                 return from_ring(link, cursor, there, flags);
             }
-            match link.consumer().available() {
-                Ok(there) => from_ring(link, cursor, there, flags),
+            match available(link) {
+                // Less when the peer has ended its part before what we saw: that stays to be
+                // read (and thrown away when it comes again), and none of it is not the end.
+                Ok(now) => from_ring(link, cursor, now.max(there), flags),
                 Err(_) => {
                     link.poison();
                     Step::Failed(libc::ECONNRESET)
@@ -263,10 +289,14 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
             }
         }
         Source::Empty => ring_is_empty(link, fd),
-        Source::Tcp { space } => {
-            let step = from_kernel(link, fd, cursor, u64::MAX, flags);
+        Source::Tcp { armed } => {
+            let step = if armed {
+                unarmed_part(link, fd, cursor, flags)
+            } else {
+                from_kernel(link, fd, cursor, u64::MAX, flags)
+            };
             // An end, or an error, that came after the peer switched: the ring goes first.
-            let step = match step {
+            match step {
                 Step::End | Step::Failed(_) if link.rx().switch().standing() != Standing::Tcp => {
                     if let Step::Failed(errno) = step {
                         link.side.rx_error.store(errno as u32, Ordering::Relaxed);
@@ -274,9 +304,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
                     Step::Again
                 }
                 step => step,
-            };
-            done_with_tcp(link, space);
-            step
+            }
         }
         Source::Prefix(left) => match from_kernel(link, fd, cursor, left, flags) {
             Step::Got(len) => {
@@ -359,7 +387,7 @@ fn ring_is_empty(link: &Link, fd: i32) -> Step {
     }
     let found = bells::drain(link, fd);
     // Whatever the kernel's end means, bytes published before it go first.
-    if link.consumer().looks_readable() {
+    if link.ring_has_more() {
         if let Drained::Failed(errno) = found {
             side.rx_error.store(errno as u32, Ordering::Relaxed);
         }
@@ -403,23 +431,18 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     }
     let was_ring = link.side.rx_state.load(Ordering::Relaxed) == rx::RING;
     let answer = match source(link, fd) {
-        Source::Tcp { space } => {
-            // The caller arms again before it sleeps.
-            done_with_tcp(link, space);
-            Readiness::Kernel
-        }
         // The last doorbells were thrown away just now: the kernel's answer is from before.
         Source::Ended if was_ring && crate::raw::peek_one(fd) == Err(libc::EAGAIN) => {
             Readiness::NotReady
         }
-        Source::Prefix(_) | Source::Ended => Readiness::Kernel,
+        Source::Tcp { .. } | Source::Prefix(_) | Source::Ended => Readiness::Kernel,
         Source::Ring(_) | Source::Poisoned => Readiness::Ready,
         Source::Empty => {
             if link.side.rx_error.load(Ordering::Relaxed) != 0 {
                 Readiness::Ready
             } else {
                 match bells::drain(link, fd) {
-                    _ if link.consumer().looks_readable() => Readiness::Ready,
+                    _ if link.ring_has_more() => Readiness::Ready,
                     Drained::Empty => at_end(link, fd),
                     Drained::End => Readiness::Ready,
                     Drained::Failed(errno) => {
@@ -463,11 +486,7 @@ pub(crate) enum Readiness {
 pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
     link.side.rx_lock.lock().ok()?;
     let answer = match source(link, fd) {
-        Source::Tcp { space } => {
-            done_with_tcp(link, space);
-            None
-        }
-        Source::Ended => None,
+        Source::Tcp { .. } | Source::Ended => None,
         Source::Prefix(left) => {
             let queued = crate::raw::unread(fd).unwrap_or(0) as u64;
             let ring = link.consumer().available().unwrap_or(0);
@@ -488,17 +507,13 @@ pub(crate) fn is_before_kernel(link: &Link, fd: i32) -> bool {
     }
     let answer = match source(link, fd) {
         Source::Ring(_) => true,
-        Source::Tcp { space } => {
-            done_with_tcp(link, space);
-            false
-        }
         Source::Empty => {
             if let Drained::Failed(errno) = bells::drain(link, fd) {
                 link.side.rx_error.store(errno as u32, Ordering::Relaxed);
             }
-            link.consumer().looks_readable()
+            link.ring_has_more()
         }
-        Source::Prefix(_) | Source::Ended | Source::Poisoned => false,
+        Source::Tcp { .. } | Source::Prefix(_) | Source::Ended | Source::Poisoned => false,
     };
     link.side.rx_lock.unlock();
     answer

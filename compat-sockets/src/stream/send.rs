@@ -1,5 +1,6 @@
 //! Sending on an upgraded connection.
 
+use super::demote::Ended;
 use super::vectors::{Cursor, total};
 use super::wait::{self, Room};
 use super::{Outcome, SHUT_WRITE, bells, demote};
@@ -7,7 +8,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::tx;
 use crate::upgrade;
-use crate::{raw, real, user_memory};
+use crate::{parked, raw, real, user_memory};
 use libc::iovec;
 use vmmc::sync::{AtomicU64, Ordering};
 use vmmc::word::Word;
@@ -21,7 +22,7 @@ const STUCK: u32 = 16;
 const KERNEL_FLAGS: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
 /// Sends the buffers as send(2) would.
-pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
+pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let Some(wanted) = total(vectors) else { return Outcome::Kernel };
     let side = link.side;
     if wanted == 0 || side.shut.load(Ordering::Relaxed) & (SHUT_WRITE | super::GONE) != 0 {
@@ -65,7 +66,9 @@ pub(crate) fn send(link: &Link, fd: i32, vectors: &[iovec], flags: i32) -> Outco
                     }
                     break Outcome::Failed(libc::EAGAIN);
                 }
-                match wait::for_space(link, fd) {
+                let waited = wait::for_space(link, fd);
+                fd = parked::number_now(link, fd).unwrap_or(-1);
+                match waited {
                     Ok(Room::Look) => {}
                     // A short count leaves the error to the next call, as in the kernel.
                     Ok(Room::Gone) if done > 0 => break Outcome::Done(done),
@@ -114,8 +117,12 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
         _ => return Step::Kernel,
     }
     let peer = link.peer();
-    if demote::is_wanted(link) && demote::end_ring(link, fd) {
-        return Step::Kernel;
+    if demote::is_wanted(link) {
+        match demote::end_ring(link, fd) {
+            Ended::Yes => return Step::Kernel,
+            Ended::Busy => return Step::Full,
+            Ended::NotYet => {}
+        }
     }
     // To a closed socket the kernel knows best what to say: an RST comes back, then EPIPE.
     if peer.closed().load(Ordering::Relaxed) != 0 {
@@ -296,8 +303,12 @@ fn in_place_locked(
         tx::POISONED => return InPlace::Poisoned,
         _ => return InPlace::Kernel,
     }
-    if demote::is_wanted(link) && demote::end_ring(link, fd) {
-        return InPlace::Kernel;
+    if demote::is_wanted(link) {
+        match demote::end_ring(link, fd) {
+            Ended::Yes => return InPlace::Kernel,
+            Ended::Busy => return InPlace::Full,
+            Ended::NotYet => {}
+        }
     }
     if link.peer().closed().load(Ordering::Relaxed) != 0 {
         return InPlace::Kernel;

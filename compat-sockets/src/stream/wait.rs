@@ -13,6 +13,7 @@ use super::send::peer_is_gone;
 use super::{SHUT_WRITE, demote, recv};
 use crate::counters::{self, Counter};
 use crate::fd_table::Link;
+use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
 use crate::{raw, real, settings};
 use vmmc::sync::{AtomicU32, Ordering, spin_hint};
@@ -22,6 +23,8 @@ use vmmc_ring::switch::Standing;
 
 /// Longest sleep of a sender before it asks whether the peer still lives, in nanoseconds.
 const SLICE_NS: u64 = 20_000_000;
+/// The same while the daemon sends for us.
+const PUMP_SLICE_NS: u64 = 1_000_000;
 /// Shortest spin that is still tried, in nanoseconds, so that a better time is noticed.
 const LEAST_SPIN_NS: u32 = 2_000;
 
@@ -124,7 +127,7 @@ fn something_new(link: &Link) -> bool {
         rx::TCP => link.rx().switch().standing() != Standing::Tcp,
         rx::RING => {
             link.side.rx_left.load(Ordering::Relaxed) == 0
-                && (link.consumer().looks_readable()
+                && (link.ring_has_more()
                     || matches!(link.rx().switch().standing(), Standing::Nonsense))
         }
         _ => true,
@@ -168,6 +171,7 @@ fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
 
 fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
     let side = link.side;
+    let Some(parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
     side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     link.arm_data();
     let result = if something_new(link) {
@@ -179,9 +183,9 @@ fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
         let got = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
         usize::try_from(got).map_err(|_| real::errno())
     };
-    if side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
-        bell::disarm(&link.mine().armed_data());
-    }
+    link.wakes(fd);
+    let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
+    drop(parked);
     if result == Err(libc::EAGAIN) && raw::is_nonblocking(fd) {
         link.sock.nonblocking.store(1, Ordering::Relaxed);
     }
@@ -230,7 +234,7 @@ fn refuse_uncounted(link: &Link, fd: i32) {
     let uncounted = || {
         link.peer().bells().load(Ordering::SeqCst) == side.drained.load(Ordering::Relaxed)
             && matches!(link.rx().switch().standing(), Standing::Ring { .. })
-            && !link.consumer().looks_readable()
+            && !link.ring_has_more()
     };
     if uncounted() && raw::peek_one(fd).is_ok_and(|len| len > 0) && uncounted() {
         link.poison();
@@ -247,6 +251,7 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
     if spin_for(link, moved) {
         return Ok(Room::Look);
     }
+    let Some(_parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
     let deadline = send_timeout(fd).map(|timeout| raw::now_ns().saturating_add(timeout));
     counters::one(Counter::space_sleeps);
     loop {
@@ -254,7 +259,7 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
         bell::arm(&word);
         if moved()
             || link.peer().closed().load(Ordering::Relaxed) != 0
-            || link.peer().demote().load(Ordering::Relaxed) != 0
+            || (demote::is_wanted(link) && !demote::is_pumped(link))
             || side.tx_state.load(Ordering::SeqCst) != tx::RING
         {
             return Ok(Room::Look);
@@ -269,7 +274,16 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
         if left == 0 {
             return Err(libc::EAGAIN);
         }
-        match raw::futex_wait(word.as_ptr().as_ptr(), 1, left.min(SLICE_NS)) {
+        // While the daemon sends for us nobody rings when it has done.
+        let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
+        let pumped = demote::is_pumped(link);
+        if pumped && demote::end_by_now(link, fd) {
+            return Ok(Room::Look);
+        }
+        let slice = if pumped { PUMP_SLICE_NS } else { SLICE_NS };
+        let waited = raw::futex_wait(word.as_ptr().as_ptr(), 1, left.min(slice));
+        let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
+        match waited {
             Err(libc::ETIMEDOUT) if peer_is_gone(link, fd) => return Ok(Room::Gone),
             Err(libc::ETIMEDOUT) => {}
             // With a timeout set the kernel never restarts a send; without, as the handler says.

@@ -530,6 +530,53 @@ static void reset_peer(int fd) {
     NEED(close(fd));
 }
 
+/* More members than any list of lively ones has room for, all busy, told of a few at a time. */
+enum { CROWD = 150, CROWD_ROUNDS = 60 };
+static void crowd_round(int epoll, const int *ends, bool answer) {
+    bool got[CROWD] = {false};
+    int left = CROWD;
+    while (left > 0) {
+        struct epoll_event events[16];
+        long long count = NEED(epoll_wait(epoll, events, COUNT(events), -1));
+        for (long long i = 0; i < count; i++) {
+            uint64_t who = events[i].data.u64;
+            char byte;
+            REQUIRE(who < CROWD && !got[who]);
+            REQUIRE(read(ends[who], &byte, 1) == 1 && byte == (char)who);
+            got[who] = true;
+            left--;
+            if (answer)
+                write_all(ends[who], &byte, 1);
+        }
+    }
+}
+static void crowd(void) {
+    static int near[CROWD], far[CROWD];
+    int near_set = (int)NEED(epoll_create1(0)), far_set = (int)NEED(epoll_create1(0));
+    for (uint64_t i = 0; i < CROWD; i++) {
+        int ends[2];
+        make_cold_pair(ends);
+        near[i] = ends[0];
+        far[i] = ends[1];
+        add(near_set, near[i], EPOLLIN, i);
+        add(far_set, far[i], EPOLLIN, i);
+    }
+    for (int round = 0; round < CROWD_ROUNDS; round++) {
+        for (int i = 0; i < CROWD; i++) {
+            char byte = (char)i;
+            write_all(near[i], &byte, 1);
+        }
+        crowd_round(far_set, far, true);
+        crowd_round(near_set, near, false);
+    }
+    warm_up(near[0], far[0]);
+    CHECK(true, "everybody was heard in every round");
+    for (int i = 0; i < CROWD; i++) {
+        NEED(close(near[i]));
+        NEED(close(far[i]));
+    }
+}
+
 static const struct test_case cases[] = {
     PAIR(partial_read),
     PAIR(never_false),
@@ -547,5 +594,6 @@ static const struct test_case cases[] = {
     PAIR(both_directions),
     PAIR(end_of_file),
     PAIR(reset),
+    LONER(crowd),
 };
 MAIN(cases)

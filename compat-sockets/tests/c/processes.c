@@ -59,10 +59,12 @@ static void fork_server_peer(int fd) {
     CHECK_EQ(read(fd, &byte, 1), 0, "end of file only when the child has ended");
 }
 
-/* Forked before the connection has carried anything, as PostgreSQL does. */
+/* Forked before the connection has carried anything, as PostgreSQL does: once the parent has closed
+ * its copy the child's is upgraded like any other. */
 static void fork_early_here(int fd) {
     pid_t child = (pid_t)NEED(fork());
     if (child == 0) {
+        warm_up_leader(fd);
         for (int i = 0; i < 1000; i++) {
             char byte;
             read_all(fd, &byte, 1);
@@ -75,6 +77,7 @@ static void fork_early_here(int fd) {
 }
 static void fork_early_peer(int fd) {
     char byte;
+    warm_up_follower(fd);
     for (int i = 0; i < 1000; i++) {
         char sent = (char)i;
         write_all(fd, &sent, 1);
@@ -249,6 +252,17 @@ static void epoll_crosses_fork_peer(int fd) {
 
 /* ---- exec ---- */
 
+/* Bytes in the kernel's queue, asked without a call that the library sees. */
+static int queued_in_kernel(int fd) {
+    int count = 0;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(SYS_ioctl), "D"(fd), "S"(FIONREAD), "d"(&count)
+                     : "rcx", "r11", "memory");
+    return result == 0 ? count : -1;
+}
+
 /* As inetd does it: the connection becomes a program's standard input and output. */
 static void inetd(int fd, char *const command[], char *const environment[]) {
     pid_t child = (pid_t)NEED(fork());
@@ -297,6 +311,28 @@ static void inetd_late_peer(int fd) {
     read_pattern(fd, 9000, 1000, 1);
     write_pattern(fd, 5000, 0, 2);
     read_pattern(fd, 5000, 0, 2);
+    NEED(shutdown(fd, SHUT_WR));
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "everything came back, then the end");
+}
+
+/* The same while the peer makes no call, and with more than its kernel buffers first take; then it
+ * goes on sending behind that. */
+static void inetd_silent_here(int fd) {
+    tell('s');
+    UNTIL(readable_bytes(fd) == 60 * KIB);
+    read_pattern(fd, 1000, 0, 1);
+    tell('x');
+    inetd(fd, (char *[]){"/bin/cat", NULL}, (char *[]){"PATH=/bin:/usr/bin", NULL});
+}
+static void inetd_silent_peer(int fd) {
+    await('s');
+    write_pattern(fd, 60 * KIB, 0, 1);
+    await('x');
+    /* No call before the stranger has answered everything. */
+    UNTIL(queued_in_kernel(fd) >= 60 * (int)KIB - 1000); /* and doorbells */
+    write_pattern(fd, 30 * KIB, 60 * KIB, 1);
+    read_pattern(fd, 90 * KIB - 1000, 1000, 1);
     NEED(shutdown(fd, SHUT_WR));
     char byte;
     CHECK_EQ(read(fd, &byte, 1), 0, "everything came back, then the end");
@@ -550,6 +586,7 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(inetd_cat),
     PAIR_OF_PROCESSES(inetd_stranger),
     PAIR_OF_PROCESSES(inetd_late),
+    PAIR_OF_PROCESSES(inetd_silent),
     PAIR_OF_PROCESSES(exec_self),
     PAIR_OF_PROCESSES(close_on_exec),
     PAIR_OF_PROCESSES(children_on_the_side),

@@ -426,6 +426,64 @@ static void closed_under_a_reader_peer(int fd) {
     CHECK_EQ(read(fd, &byte, 1), 0, "then the end");
 }
 
+/* The same by dup2 of something else onto the number. */
+static void replaced_under_a_reader_here(int fd) {
+    pthread_t reader;
+    void *result;
+    waiter_tid = 0;
+    helper_start(&reader, receive_one, &fd);
+    UNTIL(waiter_tid != 0);
+    until_asleep(waiter_tid);
+    int ends[2];
+    NEED(pipe(ends));
+    CHECK_EQ(dup2(ends[1], fd), fd, "replaced");
+    tell('s');
+    pthread_join(reader, &result);
+    CHECK_EQ((intptr_t)result, 'x', "the waiting call ends with what came");
+    CHECK_EQ(write(fd, "abc", 3), 3, "the number is the pipe");
+    char text[4] = "";
+    CHECK_EQ(read(ends[0], text, 3), 3, "which has what was written");
+}
+static void replaced_under_a_reader_peer(int fd) { closed_under_a_reader_peer(fd); }
+
+/* poll looks at the number again when it wakes. */
+static void *poll_one(void *argument) {
+    struct pollfd wait = {.fd = *(int *)argument, .events = POLLIN};
+    waiter_tid = gettid();
+    return (void *)(intptr_t)(poll(&wait, 1, -1) == 1 ? wait.revents : -1);
+}
+static void closed_under_a_poller_here(int fd) {
+    pthread_t poller;
+    void *result;
+    waiter_tid = 0;
+    helper_start(&poller, poll_one, &fd);
+    UNTIL(waiter_tid != 0);
+    until_asleep(waiter_tid);
+    CHECK_EQ(close(fd), 0, "closed");
+    tell('s');
+    pthread_join(poller, &result);
+    CHECK_EQ((intptr_t)result, POLLNVAL, "poll tells that the number is gone");
+}
+static void closed_under_a_poller_peer(int fd) {
+    char byte;
+    await('s');
+    CHECK_EQ(send(fd, "x", 1, MSG_NOSIGNAL), 1, "a byte for it");
+    CHECK_FAILS(read(fd, &byte, 1), ECONNRESET, "closed with the byte unread");
+}
+
+/* A cancelled call holds nothing. */
+static void cancelled_and_closed_here(int fd) {
+    cancel_in(wait_in_recv, fd, "in recv");
+    cancel_in(wait_in_poll, fd, "in poll");
+    CHECK_EQ(close(fd), 0, "closed");
+    await('q');
+}
+static void cancelled_and_closed_peer(int fd) {
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "end of file");
+    tell('q');
+}
+
 static void shut_under_a_reader_here(int fd) {
     pthread_t reader;
     void *result = (void *)99;
@@ -498,6 +556,9 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(stopped),
     PAIR(cancelled),
     PAIR(closed_under_a_reader),
+    PAIR(replaced_under_a_reader),
+    PAIR(closed_under_a_poller),
+    PAIR(cancelled_and_closed),
     PAIR(shut_under_a_reader),
     PAIR(shut_under_a_writer),
     PAIR(reader_and_writer),

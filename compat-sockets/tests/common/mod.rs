@@ -1,7 +1,7 @@
 //! Compiles a C test program and runs its cases the three ways; see `semantics.rs`.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
-mod daemon;
+pub mod daemon;
 mod differences;
 
 pub use daemon::Daemon;

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -75,17 +76,58 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def free_ports(count):
+    """The first of so many consecutive free ports, none of which the kernel gives to clients."""
+    while True:
+        first = random.randrange(10_000, 30_000)
+        probes = []
+        try:
+            for port in range(first, first + count):
+                probes.append(socket.socket())
+                probes[-1].bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+        finally:
+            for probe in probes:
+                probe.close()
+
+
+def is_root():
+    """Whether processes run as root: some servers refuse to, unless told."""
+    return os.geteuid() == 0
+
+
+def find(program):
+    """The path of a program; servers live in sbin, which is not on everybody's path."""
+    path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if path is None:
+        raise Failure(f"{program} is not installed; run ci/deps")
+    return path
+
+
+def seconds_of(action):
+    """How long something takes."""
+    started = time.monotonic()
+    action()
+    return time.monotonic() - started
+
+
 class Run:
     """One leg of one program: a directory, a daemon where the leg has one, and every process
     that was started, all gone when the context ends."""
 
-    def __init__(self, leg):
+    def __init__(self, leg, user=None):
         self.leg = leg
+        # Whom every process runs as, the daemon included; None: who we are.
+        self.user = user if os.geteuid() == 0 else None
         self.failed = False
         self._processes = []  # (name, Popen, log file)
 
     def __enter__(self):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="vmmc-programs-"))
+        if self.user:
+            shutil.chown(self.directory, self.user)
         try:
             if self.leg.daemon:
                 self._start_daemon()
@@ -105,8 +147,9 @@ class Run:
         """Starts a process of a side, "server" or "client", with its output in a log."""
         return self._spawn(os.path.basename(argv[0]), argv, self._environment(side), **more)
 
-    def run(self, side, argv, stdin=b"", **more):
-        """Runs a process of a side to its end and returns what it wrote to standard output."""
+    def run(self, side, argv, stdin=b"", codes=(0,), **more):
+        """Runs a process of a side to its end and returns what it wrote to standard output. It must
+        end with one of the codes."""
         argv = [str(word) for word in argv]
         with tempfile.TemporaryFile() as errors, subprocess.Popen(
             argv,
@@ -116,6 +159,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=errors,
             start_new_session=True,
+            user=self.user,
             **more,
         ) as process:
             try:
@@ -127,7 +171,7 @@ class Run:
             except BaseException:
                 _kill_group(process)
                 raise
-            if process.returncode != 0:
+            if process.returncode not in codes:
                 errors.seek(0)
                 text = (output[-2000:] + errors.read()[-4000:]).decode(errors="replace")
                 raise Failure(f"{argv} ended with {process.returncode}:\n{text}")
@@ -163,6 +207,12 @@ class Run:
             raise Failure(f"{process.args[0]} does not end\n{self._where_everybody_is()}") from None
         if actual != code:
             raise Failure(f"{process.args[0]} ended with {actual}, expected {code}")
+
+    def output(self, process):
+        """What a started process has written so far."""
+        log = next(log for _, started, log in self._processes if started is process)
+        log.seek(0)
+        return log.read()
 
     # --- what the daemon says
 
@@ -228,6 +278,7 @@ class Run:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            user=self.user,
             **more,
         )
         self._processes.append((name, process, log))
@@ -310,12 +361,14 @@ def exercise(name, program, legs):
         print(f"{name}: {leg.name} ...", end=" ", flush=True)
         started = time.monotonic()
         try:
-            with Run(leg) as run:
+            with Run(leg, getattr(program, "USER", None)) as run:
                 result = program.exercise(run)
                 ring = run.ring_bytes() if leg.daemon else 0
                 if leg.both_ours and program.UPGRADES and ring == 0:
                     raise Failure("no byte went through shared memory")
-                if leg.daemon and not leg.both_ours and ring != 0:
+                if leg.daemon and not leg.both_ours and ring != 0 and leg not in getattr(
+                    program, "SERVERS_TALK_IN", ()
+                ):
                     raise Failure(f"{ring} bytes went into a ring that has no other end")
         except Failure as failure:
             print("FAILED")

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import random
+import sys
 
 import harness
 
@@ -13,6 +14,30 @@ UPGRADES = True
 
 # Around sizes where buffers of the program, the socket and the ring end.
 VALUE_LENGTHS = (1, 2, 16, 1000, 4095, 4096, 4097, 16384, 65535, 65536, 65537, 300_000)
+
+
+# Hears so many messages and prints the digest of all. Reads by recv of a few bytes at a time.
+SUBSCRIBER = r"""
+import hashlib, socket, sys
+port, command, channel, count = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+connection = socket.create_connection(("127.0.0.1", port))
+connection.sendall(f"{command} {channel}\r\n".encode())
+file = connection.makefile("rb", buffering=512)
+
+def value():
+    line = file.readline()
+    if line[:1] == b"*":
+        return [value() for _ in range(int(line[1:]))]
+    if line[:1] == b"$":
+        return file.read(int(line[1:]) + 2)[:-2]
+    return line[1:-2]
+
+assert value()[0] in (b"subscribe", b"psubscribe")
+digest = hashlib.sha256()
+for _ in range(count):
+    digest.update(value()[-1])
+print(digest.hexdigest())
+"""
 
 
 def command(*words):
@@ -74,13 +99,32 @@ def exercise(run):
     same("rpush", cli("rpush", "list", "element"), b"1\n")
     run.expect_exit(waiting)
 
-    def benchmark(clients, requests, pipeline=1):
+    # Published to two subscribers, one of which listens for a pattern: idle connections that the
+    # server writes to without being asked, in order and nothing missing.
+    messages = [b"message-%d" % i * (1 + i % 700) for i in range(300)]
+    subscribers = [
+        run.start("client", [sys.executable, "-c", SUBSCRIBER, port, command_name, channel,
+                             len(messages)])
+        for command_name, channel in (("SUBSCRIBE", "news"), ("PSUBSCRIBE", "ne*"))
+    ]
+    run.wait_until(lambda: cli("pubsub", "numsub", "news") == b"news\n1\n"
+                   and cli("pubsub", "numpat") == b"1\n", "subscribed to")
+    cli("--pipe", stdin=b"".join(command("publish", "news", message) for message in messages))
+    for subscriber in subscribers:
+        run.expect_exit(subscriber)
+        digest = run.output(subscriber).strip().decode()
+        expected = hashlib.sha256(b"".join(messages)).hexdigest()
+        if digest != expected:
+            raise harness.Failure(f"a subscriber heard {digest}, expected {expected}")
+
+    def benchmark(clients, requests, pipeline=1, length=3):
         rows = csv.reader(io.StringIO(run.run("client", [
             "redis-benchmark", "-h", "127.0.0.1", "-p", port, "-t", "set,get", "--csv",
-            "-c", clients, "-n", requests, "-P", pipeline]).decode()))
+            "-c", clients, "-n", requests, "-P", pipeline, "-d", length]).decode()))
         for test, rate, *_ in rows:
             if test != "test":
                 name = f"{test} -c {clients}" + (f" -P {pipeline}" if pipeline > 1 else "")
+                name += f" -d {length}" if length > 3 else ""
                 result.rates[name] = (float(rate), "requests/s")
 
     scale = 1 if run.leg.measured else 0.1
@@ -88,6 +132,8 @@ def exercise(run):
     benchmark(50, int(100_000 * scale))
     benchmark(1, int(200_000 * scale), pipeline=16)
     benchmark(50, int(400_000 * scale), pipeline=16)
+    benchmark(500, int(50_000 * scale))
+    benchmark(4, int(10_000 * scale), length=100_000)
 
     run.run("client", ["redis-cli", "-h", "127.0.0.1", "-p", port, "shutdown", "nosave"])
     run.expect_exit(server)

@@ -10,17 +10,31 @@ import argparse
 import json
 import sys
 
+import haproxy
 import harness
 import http_server
 import iperf3
+import memcached
 import nginx
+import no_part
+import nuttcp
+import postgres
 import redis_server
+import rsync
+import sockperf
 
 PROGRAMS = {
     "redis": redis_server,
+    "memcached": memcached,
     "http": http_server,
-    "iperf3": iperf3,
     "nginx": nginx,
+    "haproxy": haproxy,
+    "postgres": postgres,
+    "iperf3": iperf3,
+    "nuttcp": nuttcp,
+    "sockperf": sockperf,
+    "rsync": rsync,
+    "no-part": no_part,
 }
 
 

@@ -8,7 +8,7 @@ use crate::process::{count, export_for};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::error::Closed;
-use vmmc::error::{SendError, WaitError};
+use vmmc::error::{SendError, SendNotifyError, WaitError};
 use vmmc::mem::View;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::{MappedU64, Word as _};
@@ -68,7 +68,7 @@ impl Lane {
         let door = door.open().map_err(service)?;
         let server = door.exporter();
         let (number, replies) = our_half(node, wanted, server)?;
-        let transport = |error: SendError| ConnectError::Transport(error.into());
+        let transport = |error: SendNotifyError| ConnectError::Transport(error.into());
         door.send_notification(0, 0, u64::from(number)).map_err(transport)?;
         let answer = await_answer(node, wanted, &door, &replies, patience)?;
         let export = read32(replies.view(), layout::BIND_EXPORT);

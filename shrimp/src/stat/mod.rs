@@ -233,6 +233,7 @@ fn client_part(client: &ClientInfo, counters: Vec<(String, u64)>) -> ClientPart 
         role: match client.role {
             Role::Process => "process",
             Role::Sockets => "sockets",
+            Role::Rpc => "rpc",
             Role::Tool => "tool",
         },
         program: printable(&client.program),

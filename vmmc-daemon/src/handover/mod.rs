@@ -22,6 +22,7 @@
 //! `State` (state.rs) in postcard; a change to it raises [`VERSION`].
 
 pub(crate) mod state;
+pub mod store;
 
 use crate::broker::Broker;
 use crate::failpoint::{Failpoint, hit};
@@ -33,7 +34,6 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown,
 };
 use state::State;
-use std::ffi::OsString;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -46,7 +46,7 @@ use vmmc::id::{ClientId, RequestId};
 use vmmc::sys::{Fd, process};
 
 /// Version of the header's meaning and of the state.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 3;
 
 /// Descriptors per packet; the kernel takes at most 253.
 const BATCH: usize = 250;
@@ -97,17 +97,15 @@ pub enum TakeOverError {
 pub struct Inherited {
     pub(crate) state: State,
     pub(crate) fds: Vec<Option<Arc<Fd>>>,
-    connection: Fd,
-    /// Lives as long as the predecessor.
-    predecessor: Fd,
+    /// None when the predecessor has ended already (see [`store`]).
+    taken: Option<Taken>,
 }
 
 impl Inherited {
-    /// The service manager's socket that the predecessor used.
+    /// The service manager of the predecessor.
     #[must_use]
-    pub fn notify_socket(&self) -> Option<OsString> {
-        use std::os::unix::ffi::OsStringExt;
-        self.state.notify_socket.clone().map(OsString::from_vec)
+    pub fn manager(&self) -> crate::notify::Manager {
+        self.state.manager.clone()
     }
 
     /// Where the predecessor listens, if at a path of its own.
@@ -116,9 +114,8 @@ impl Inherited {
         self.state.listener.path()
     }
 
-    pub(crate) fn into_parts(self) -> (State, Vec<Option<Arc<Fd>>>, Taken) {
-        let taken = Taken { connection: self.connection, predecessor: self.predecessor };
-        (self.state, self.fds, taken)
+    pub(crate) fn into_parts(self) -> (State, Vec<Option<Arc<Fd>>>, Option<Taken>) {
+        (self.state, self.fds, self.taken)
     }
 }
 
@@ -126,6 +123,7 @@ impl Inherited {
 #[derive(Debug)]
 pub(crate) struct Taken {
     connection: Fd,
+    /// Readable when the predecessor has ended.
     predecessor: Fd,
 }
 
@@ -209,7 +207,7 @@ pub fn take_over(path: &Path) -> Result<Inherited, TakeOverError> {
         }
         all.extend(fds.into_iter().map(|fd| Some(Arc::new(fd))));
     }
-    Ok(Inherited { state, fds: all, connection, predecessor })
+    Ok(Inherited { state, fds: all, taken: Some(Taken { connection, predecessor }) })
 }
 
 fn gone_or(call: &'static str) -> impl Fn(Errno) -> TakeOverError {

@@ -32,7 +32,7 @@ pub(crate) struct State {
     incarnation: u64,
     last_id: u64,
     counters: Vec<(String, u64)>,
-    pub(super) notify_socket: Option<Vec<u8>>,
+    pub(super) manager: crate::notify::Manager,
     pub(super) listener: ListenerState,
     clients: Vec<ClientState>,
     exports: Vec<ExportState>,
@@ -50,6 +50,11 @@ pub(super) struct ListenerState {
 }
 
 impl ListenerState {
+    /// Place of the socket.
+    pub(super) fn slot(&self) -> usize {
+        self.socket as usize
+    }
+
     pub(super) fn path(&self) -> Option<PathBuf> {
         let (path, _) = self.name.as_ref()?;
         Some(std::ffi::OsString::from_vec(path.clone()).into())
@@ -64,6 +69,8 @@ struct ClientState {
     pidfd: Slot,
     stage: StageState,
     pending: Vec<PendingState>,
+    /// Whom it knows, and whether they have been introduced to it.
+    acquaintances: Vec<(ClientId, bool)>,
     queue: Vec<(Vec<u8>, Vec<OutState>)>,
 }
 
@@ -113,6 +120,7 @@ struct ExportState {
     entries: Vec<(Grant, Option<u64>)>,
     token: Option<Token>,
     restored: bool,
+    touched: bool,
     withdrawn: bool,
 }
 
@@ -230,6 +238,7 @@ impl Broker {
                 entries: known.entries.iter().map(|it| (it.grant, it.started)).collect(),
                 token: known.token,
                 restored: known.restored,
+                touched: known.touched,
                 withdrawn: known.withdrawn,
             })
             .collect();
@@ -282,7 +291,7 @@ impl Broker {
             incarnation: self.incarnation,
             last_id: self.last_id,
             counters: self.counters.all(),
-            notify_socket: crate::notify::socket().map(|path| path.as_bytes().to_vec()),
+            manager: crate::notify::manager(),
             listener,
             clients,
             exports,
@@ -341,7 +350,9 @@ impl Broker {
         }
         broker.pairing.plain = state.plain.into();
         broker.watch_idleness();
-        taken.confirm()?;
+        if let Some(taken) = taken {
+            taken.confirm()?;
+        }
         Ok(broker)
     }
 
@@ -386,6 +397,10 @@ impl Broker {
                 .collect::<Result<_, TakeOverError>>()?;
             client.push(packet, out);
         }
+        for (other, introduced) in state.acquaintances {
+            client.acquaintances.inherit(other, introduced);
+            self.watch_parting(id, other);
+        }
         pendings.extend(state.pending.into_iter().map(|pending| (id, pending)));
         self.quotas.take_over_socket(state.peer.uid);
         self.watch_client(id, &mut client)
@@ -415,6 +430,7 @@ impl Broker {
             entries: entries.map(|(grant, started)| Entry { grant, started }).collect(),
             token: state.token,
             restored: state.restored,
+            touched: state.touched,
             withdrawn: state.withdrawn,
             links: HashSet::new(),
         };
@@ -429,14 +445,17 @@ impl Broker {
         let importer = self.clients.get_mut(&state.importer).ok_or_else(|| lost("importer"))?;
         export.links.insert(state.link);
         importer.imports.insert(state.link);
-        self.quotas.take_over(importer.peer.uid, QuotaKind::Imports, 1);
+        importer.acquaintances.link(state.exporter);
+        let importer_uid = importer.peer.uid;
+        self.quotas.take_over(importer_uid, QuotaKind::Imports, 1);
+        let exporter = self.clients.get_mut(&state.exporter).ok_or_else(|| lost("exporter"))?;
+        exporter.acquaintances.link(state.importer);
         let link = Link {
             export: state.export,
             importer: state.importer,
-            importer_uid: importer.peer.uid,
+            importer_uid,
             exporter: state.exporter,
             rights: state.rights,
-            ready: false,
             segment,
         };
         self.links.insert(state.link, link);
@@ -491,6 +510,8 @@ impl Broker {
             shape: state.shape,
             timer: self.timers.add(due, Timer::Pairing(state.cookie)),
             elsewhere: state.elsewhere,
+            // Doorbells are not handed over: such an end stays with TCP.
+            bell: None,
         };
         self.pairing.insert_waiting(state.cookie, waiting);
     }
@@ -566,6 +587,7 @@ fn client_state<'b>(client: &'b Client, slots: &mut Slots<'b>) -> ClientState {
         pidfd: slots.put(&client.pidfd),
         stage,
         pending,
+        acquaintances: client.acquaintances.all().collect(),
         queue,
     }
 }

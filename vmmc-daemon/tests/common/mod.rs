@@ -459,7 +459,8 @@ impl Daemon {
         let at = std::os::fd::AsRawFd::as_raw_fd(&socket);
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).unwrap();
         let script = format!("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&{at}");
-        let mut command = Command::new("/bin/sh");
+        // Not any shell: some know descriptors of one digit only.
+        let mut command = Command::new("/bin/bash");
         command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_vmmcd")).args(arguments);
         command.envs(env.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null());
         if std::env::var_os("VMMC_LOG").is_none() {

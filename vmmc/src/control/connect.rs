@@ -47,12 +47,16 @@ pub enum ConnectError {
         looked: Vec<PathBuf>,
     },
     /// The daemon program did not come up.
-    #[error("{program:?} was started but does not listen at {path:?}; run it by hand to see why")]
+    #[error(
+        "{program:?} was started but does not listen at {path:?}: {why}; run it by hand to see more"
+    )]
     NotStarted {
         /// The program.
         program: PathBuf,
         /// The socket it should have made.
         path: PathBuf,
+        /// What it said, or why it was not even started.
+        why: String,
     },
     /// The directory of the user's socket belongs to somebody else.
     #[error("{path:?} is not a directory of user {uid} alone; remove it or set VMMC_SOCKET")]
@@ -63,7 +67,9 @@ pub enum ConnectError {
         uid: u32,
     },
     /// The daemon is of another user than it should be.
-    #[error("the daemon at {path:?} runs as user {uid}, expected {expected} or root")]
+    #[error(
+        "the daemon at {path:?} runs as user {uid}, expected {expected} or root; remove the socket, or set VMMC_SOCKET to your own daemon's"
+    )]
     WrongOwner {
         /// The socket.
         path: PathBuf,
@@ -92,7 +98,7 @@ pub enum ConnectError {
         why: String,
     },
     /// A system call failed.
-    #[error("{call} failed: {errno}")]
+    #[error("{call} failed: {errno}{}", crate::error::hint(*errno))]
     System {
         /// Which.
         call: &'static str,
@@ -266,7 +272,7 @@ impl Connection {
     /// [`ConnectError::Refused`] by quota, [`ConnectError::NoAnswer`].
     pub fn hello(&self, hello: Hello, fds: &[BorrowedFd<'_>]) -> Result<Welcome, ConnectError> {
         let no_answer = |error: &dyn std::fmt::Display| ConnectError::NoAnswer {
-            path: PathBuf::new(),
+            path: self.peer_path(),
             why: error.to_string(),
         };
         self.send(&Request::Hello(hello), fds).map_err(|error| no_answer(&error))?;
@@ -276,6 +282,19 @@ impl Connection {
             Event::Refused { refusal, .. } => Err(refusal.into()),
             other => Err(no_answer(&format!("it answered {other:?} to hello"))),
         }
+    }
+
+    /// Where the daemon listens, for messages to people.
+    fn peer_path(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        rustix::net::getpeername(&self.socket)
+            .ok()
+            .flatten()
+            .and_then(|address| rustix::net::SocketAddrUnix::try_from(address).ok())
+            .and_then(|address| {
+                address.path_bytes().map(|path| std::ffi::OsStr::from_bytes(path).into())
+            })
+            .unwrap_or_default()
     }
 
     /// Sends one message; waits while the daemon's queue is full.
@@ -397,6 +416,18 @@ fn daemon_candidates() -> Vec<PathBuf> {
     found
 }
 
+/// What a program that has ended wrote, its last line. Does not wait: children of it may have the
+/// pipe open still.
+fn last_words(pipe: &std::process::ChildStderr) -> String {
+    let mut said = [0; 1024];
+    let len = match rustix::io::ioctl_fionbio(pipe, true) {
+        Ok(()) => rustix::io::read(pipe, &mut said).unwrap_or(0),
+        Err(_) => 0,
+    };
+    let said = String::from_utf8_lossy(said.get(..len).unwrap_or_default());
+    said.trim().lines().last().unwrap_or_default().to_owned()
+}
+
 fn start_daemon(config: &Config, path: &Path, owner: Owner) -> Result<Connection, ConnectError> {
     let program = match &config.daemon {
         DaemonStart::Program(program) => program.clone(),
@@ -421,25 +452,29 @@ fn start_daemon(config: &Config, path: &Path, owner: Owner) -> Result<Connection
         .env_remove("LD_PRELOAD")
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null());
-    let not_started = || ConnectError::NotStarted { program: program.clone(), path: path.into() };
-    let mut child = command.spawn().map_err(|_| not_started())?;
+        .stderr(std::process::Stdio::piped());
+    let not_started =
+        |why| ConnectError::NotStarted { program: program.clone(), path: path.into(), why };
+    let mut child = command.spawn().map_err(|error| not_started(error.to_string()))?;
     let deadline = Instant::now() + SETUP_TIMEOUT;
-    let mut exited = false;
+    let mut ended: Option<std::process::ExitStatus> = None;
     loop {
         match Connection::connect(path, owner) {
             Err(ConnectError::NoDaemon { .. }) if Instant::now() < deadline => {}
-            Err(ConnectError::NoDaemon { .. }) => return Err(not_started()),
+            Err(ConnectError::NoDaemon { .. }) => {
+                return Err(not_started(format!("nothing for {SETUP_TIMEOUT:?}")));
+            }
             result => {
                 let _ = child.wait();
                 return result;
             }
         }
-        if exited {
-            return Err(not_started());
+        if let Some(status) = ended {
+            let said = child.stderr.as_ref().map_or_else(String::new, last_words);
+            return Err(not_started(if said.is_empty() { status.to_string() } else { said }));
         }
-        exited = matches!(child.try_wait(), Ok(Some(_)));
-        if !exited {
+        ended = child.try_wait().ok().flatten();
+        if ended.is_none() {
             std::thread::sleep(Duration::from_millis(2));
         }
     }

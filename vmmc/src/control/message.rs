@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -23,6 +23,8 @@ pub enum Role {
     Process,
     /// The sockets library inside an unmodified program.
     Sockets,
+    /// The Sun RPC library inside an unmodified program.
+    Rpc,
     /// A tool that only looks and administers (`shrimp`).
     Tool,
 }
@@ -68,7 +70,7 @@ pub struct Welcome {
     pub ring_len: u32,
 }
 
-/// What the sockets library needs to know of a connection's segment to be laid out; the daemon
+/// What a library that upgrades connections needs to know of a connection's segment to be laid out; the daemon
 /// only allocates it (zeroed, sealed, `control_len` plus two rings long) and reads two counts
 /// for its statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +82,37 @@ pub struct StreamShape {
     /// Offsets of the two `u64` words in which side 0 and side 1 count bytes they put into
     /// their rings.
     pub produced_at: [u32; 2],
+    /// Words of the directions that side 0 and side 1 send in, for [`Request::PumpSocket`].
+    /// `None`: the daemon cannot be asked.
+    pub words: Option<[StreamWords; 2]>,
+    /// Whether each end brings a doorbell for the other: the write end of a pipe, which the other
+    /// gets with the segment.
+    pub bells: bool,
+}
+
+/// Offsets of the words by which a direction is given back to the kernel's connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamWords {
+    /// `u32`: the receiving side's request.
+    pub request: u32,
+    /// `u32`: how the direction stands.
+    pub mode: u32,
+    /// `u64`: bytes on the kernel's connection before the ring.
+    pub prefix: u32,
+    /// `u64`: ring position of the end.
+    pub end: u32,
+    /// `u64`: doorbells ever sent, known at the end.
+    pub final_bells: u32,
+    /// `u64`: bytes taken out of the ring.
+    pub consumed: u32,
+    /// `u64`: doorbells counted so far.
+    pub bells: u32,
+    /// `u64`: of these, ones for which the kernel had no room.
+    pub owed: u32,
+    /// `u64`: ring position up to which the daemon has sent.
+    pub pumped: u32,
+    /// `u64`: [`Welcome::incarnation`] of the daemon that sends.
+    pub pumper: u32,
 }
 
 /// What a client asks.
@@ -104,7 +137,8 @@ pub enum Request {
         restore: Option<ExportId>,
     },
     /// Withdraws an export: no import is granted after the answer, [`Event::Unexported`], and
-    /// no [`Event::LinkOpened`] for it follows. Existing links stay until [`Request::Revoked`].
+    /// no [`Event::LinkOpened`] for it follows. Existing links stay until [`Request::Revoked`]. Of an
+    /// export that was never imported nothing stays.
     Unexport {
         /// Matches the answer.
         request: RequestId,
@@ -142,11 +176,11 @@ pub enum Request {
         /// The import's number.
         request: RequestId,
     },
-    /// The exporter has mapped the link segment and will ring the importer's doorbell. The
-    /// daemon tells the importer ([`Event::LinkReady`]). No answer.
-    LinkReady {
-        /// Which.
-        link: LinkId,
+    /// This client has no use of what introduced another process to it, or has lost it (no memory,
+    /// no descriptor): that process is introduced again with the next link. No answer.
+    Introduce {
+        /// The other process.
+        client: ClientId,
     },
     /// The importer has dropped its mapping, or the exporter gives up a link whose peer
     /// misbehaves. The other side hears [`Event::LinkClosed`]. No answer.
@@ -174,8 +208,9 @@ pub enum Request {
         /// Whose.
         client: ClientId,
     },
-    /// Offers one end of an established TCP connection for pairing (sockets library).
-    /// Descriptor: the TCP socket, which the daemon examines and closes at once. The answer,
+    /// Offers one end of an established TCP connection for pairing.
+    /// Descriptors: the TCP socket, which the daemon examines and closes at once; with
+    /// [`StreamShape::bells`], the write end of a doorbell pipe. The answer,
     /// [`Event::Paired`] or [`Event::NotPaired`], comes when the other end has registered or
     /// the wait is over.
     RegisterSocket {
@@ -194,6 +229,14 @@ pub enum Request {
     /// this one (exec, descriptor passing). Descriptor: the TCP socket. Answer as
     /// [`Request::RegisterSocket`].
     AttachSocket {
+        /// The socket's cookie.
+        cookie: u64,
+    },
+    /// The client has stopped reading the ring of this connection, for good, and says so in the
+    /// segment; the other end makes no call. The daemon takes the unread bytes out of the ring
+    /// and sends them from the other end's socket. Descriptor: the client's TCP socket. No
+    /// answer but in the segment ([`StreamWords`]).
+    PumpSocket {
         /// The socket's cookie.
         cookie: u64,
     },
@@ -226,6 +269,9 @@ pub enum Event {
     Unexported {
         /// The request.
         request: RequestId,
+        /// Nobody ever imported it: no other process has its memory, the daemon has forgotten it,
+        /// and there is nothing to revoke.
+        untouched: bool,
     },
     /// Answer to [`Request::Import`]. Descriptors: the export's memory (read-only when only
     /// [`Rights::READ`] was asked for), and, when `introduces`, the exporter's process page and
@@ -243,12 +289,14 @@ pub enum Event {
         rights: Rights,
         /// The exporter.
         exporter: PeerInfo,
-        /// Whether the exporter's page and doorbell are attached. The daemon attaches them always:
-        /// only the client knows whether it still has them, and closes what it has already.
+        /// Whether the exporter's page and doorbell are attached: with the first link between two
+        /// processes, in whichever direction, and not again until [`Event::PeerGone`] or
+        /// [`Request::Introduce`]. A client that has them already closes these.
         introduces: bool,
     },
     /// To the exporter: somebody imported. Descriptors: the link segment, and, when
-    /// `introduces`, the importer's process page and doorbell.
+    /// `introduces`, the importer's process page and doorbell. From here on the exporter rings the
+    /// importer; it rings once now, for what it stored before it knew.
     LinkOpened {
         /// The link's number.
         link: LinkId,
@@ -261,17 +309,18 @@ pub enum Event {
         /// Whether the importer's page and doorbell are attached (see [`Event::Imported`]).
         introduces: bool,
     },
-    /// To the importer: the exporter knows the link and will ring for it.
-    LinkReady {
-        /// Which.
-        link: LinkId,
-    },
     /// The other side of a link is gone.
     LinkClosed {
         /// Which.
         link: LinkId,
         /// Why.
         reason: CloseReason,
+    },
+    /// A process that was introduced is dead, or has had no link with this one for a while: its page and
+    /// doorbell are needed no more. It is introduced again with the next link.
+    PeerGone {
+        /// The process.
+        client: ClientId,
     },
     /// A request was not granted.
     Refused {
@@ -294,7 +343,8 @@ pub enum Event {
         request: RequestId,
     },
     /// The two ends of a TCP connection are both ours. Descriptor: the connection's segment,
-    /// made and sealed by the daemon.
+    /// made and sealed by the daemon; with [`StreamShape::bells`], then the other end's doorbell
+    /// (non-blocking, write only; none in an answer to [`Request::AttachSocket`]).
     Paired {
         /// The socket's cookie.
         cookie: u64,
@@ -358,7 +408,7 @@ pub enum Refusal {
     },
     /// A number needs a process.
     #[error(
-        "import of number {number} needs the exporting process: numbers are unique per process only"
+        "import of number {number} needs the exporting process: numbers are unique per process only; name it with `process`"
     )]
     ProcessNeeded {
         /// The number.
@@ -389,13 +439,15 @@ pub enum Refusal {
         wanted: Rights,
     },
     /// The token is missing or wrong.
-    #[error("{name} asks for a token, and the one presented is missing or wrong")]
+    #[error(
+        "{name} asks for a token, and the one presented is missing or wrong; get it from the exporter"
+    )]
     BadToken {
         /// The name.
         name: Name,
     },
     /// No rights were asked for.
-    #[error("an import must ask for at least one right")]
+    #[error("an import must ask for at least one right; name it with `rights`")]
     NoRights,
     /// A quota of the user is used up.
     #[error(
@@ -420,7 +472,7 @@ pub enum Refusal {
         max: u64,
     },
     /// The descriptor is missing or not a sealed memory file of that length.
-    #[error("the segment is not acceptable: {why}")]
+    #[error("the segment is not acceptable: {why}; make it with `Region`, or restart the program")]
     BadSegment {
         /// What is wrong with it.
         why: String,
@@ -432,7 +484,7 @@ pub enum Refusal {
         count: u32,
     },
     /// The number is not one of the caller's.
-    #[error("{what} {number} is not this process's")]
+    #[error("{what} {number} is not this process's; use one of its own")]
     NotYours {
         /// "export" or "link".
         what: String,

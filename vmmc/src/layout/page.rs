@@ -30,7 +30,7 @@ pub const COUNTERS: usize = 64;
 /// Offset of the counter stripes.
 pub const STRIPES_AT: usize = 2048;
 /// Number of stripes; the last one is shared by all threads beyond the first fifteen.
-pub const STRIPES: usize = 16;
+pub const STRIPES: usize = crate::sync::STRIPES;
 /// Length of one stripe in bytes: whole lines, so stripes share none.
 pub const STRIPE_LEN: usize = COUNTERS * 8;
 /// Length of a process page in bytes.

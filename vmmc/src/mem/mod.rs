@@ -6,6 +6,21 @@
 //! been read is a private copy; check the copy and use the copy (no second look).
 
 pub mod copy;
+mod place;
+mod region;
 mod view;
 
+pub(crate) use place::{Lent, Place, PlaceError};
+pub use region::Region;
 pub use view::{OutOfBounds, View};
+
+use crate::sys::mmap::GuardedMapping;
+
+/// A view of a mapping that the same value owns. The lifetime is a fiction of this crate: such
+/// views stay private to the values that hold the mapping.
+pub(crate) fn owned_view(mapping: &GuardedMapping, len: usize) -> View<'static> {
+    debug_assert!(len <= mapping.len());
+    // SAFETY: mapped as long as the value that holds both; the views are never handed out with
+    // this lifetime (crate-private, reborrowed to `&self` at the public interface).
+    unsafe { View::from_raw(mapping.as_ptr(), len) }
+}

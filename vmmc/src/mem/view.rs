@@ -1,6 +1,7 @@
 //! A bounds-checked window onto shared memory.
 
 use super::copy;
+use crate::sys::mmap::GuardedMapping;
 use crate::word::{MappedU32, MappedU64};
 use std::ptr::NonNull;
 
@@ -36,6 +37,15 @@ unsafe impl Send for View<'_> {}
 unsafe impl Sync for View<'_> {}
 
 impl<'m> View<'m> {
+    /// All of a mapping. Others in this process, too, access it through views only (V6).
+    #[inline]
+    #[must_use]
+    pub fn of(mapping: &'m GuardedMapping) -> View<'m> {
+        // SAFETY: mapped as long as it is borrowed; whoever makes a reference into a shared mapping
+        // breaks that reference's own promise, not this one.
+        unsafe { View::from_raw(mapping.as_ptr(), mapping.len()) }
+    }
+
     /// A view of mapped memory.
     ///
     /// # Safety
@@ -44,6 +54,12 @@ impl<'m> View<'m> {
     #[must_use]
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> View<'m> {
         View { start, len, mapping: std::marker::PhantomData }
+    }
+
+    /// A view of no bytes.
+    #[must_use]
+    pub fn empty() -> View<'m> {
+        View { start: NonNull::dangling(), len: 0, mapping: std::marker::PhantomData }
     }
 
     /// Length in bytes.
@@ -103,6 +119,25 @@ impl<'m> View<'m> {
         let source = self.slice(offset, target.len())?;
         // SAFETY: as in `write`, the other way round.
         unsafe { copy::bytes(source.start.as_ptr(), target.as_mut_ptr(), target.len()) };
+        Ok(())
+    }
+
+    /// Copies all of `source`, which may be shared memory too, to `offset`. Where the two overlap the
+    /// result is as if `source` had been copied away first.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]; nothing was written then.
+    #[inline]
+    pub fn write_from(self, offset: usize, source: View<'_>) -> Result<(), OutOfBounds> {
+        let target = self.slice(offset, source.len)?;
+        let (from, to) = (source.start.as_ptr(), target.start.as_ptr());
+        if from.addr().abs_diff(to.addr()) < source.len {
+            let mut copy = vec![0; source.len];
+            source.read(0, &mut copy)?;
+            return target.write(0, &copy);
+        }
+        // SAFETY: both are mapped, `source.len` bytes long, and do not overlap.
+        unsafe { copy::bytes(from, to, source.len) };
         Ok(())
     }
 

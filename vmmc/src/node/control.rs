@@ -3,13 +3,14 @@
 //! The thread that asks also reads: it takes the *reader* lock and receives messages, its own answer and
 //! everybody else's, until its answer is among them. That saves a hand-over between threads per
 //! request, which costs more than the daemon does. The control thread reads when nobody else
-//! does. Messages are handled in the order in which they came, by whoever holds the reader lock.
+//! does, and sleeps through what callers read (see [`super::post`]); so whoever stops reading tells
+//! the callers that wait, and one of them reads on. Messages are handled in the order in which they came, by whoever holds the reader lock.
 //!
 //! A request stays in the table of pending ones until it is answered, so after a loss of the daemon it
 //! is simply sent again to the next one.
 
 use super::NodeInner;
-use super::post::Post;
+use super::post::{Post, Quiet};
 use crate::config::Config;
 use crate::control::connect::{ConnectError, Connection, LinkError, SETUP_TIMEOUT};
 use crate::control::message::{Hello, Refusal, Request, Resume, Role, Welcome};
@@ -48,6 +49,8 @@ struct State {
     shut: bool,
     /// When the daemon was lost, while it is.
     lost: Option<Instant>,
+    /// Callers that wait while another thread reads.
+    waiting: u32,
 }
 
 #[derive(Debug)]
@@ -85,7 +88,14 @@ pub(crate) enum Answer {
     Exported(Arc<ExportInner>),
     Imported(Arc<ImportInner>),
     Done,
-    Listing { file: Fd, len: u64 },
+    /// Whether nobody ever imported it, by the daemon's word.
+    Unexported {
+        untouched: bool,
+    },
+    Listing {
+        file: Fd,
+        len: u64,
+    },
     Refused(Refusal),
     Failed(Failure),
 }
@@ -124,12 +134,13 @@ impl Control {
     ) -> Result<(Control, Welcome), ConnectError> {
         let (connection, welcome) = introduce(config, local, role, &program, None)?;
         let state = State {
-            connection: Some(Arc::new(Post::new(connection))),
+            connection: Some(Arc::new(post_for(connection)?)),
             welcome,
             pending: HashMap::new(),
             next_request: 1,
             shut: false,
             lost: None,
+            waiting: 0,
         };
         let control = Control {
             state: Mutex::new(state),
@@ -146,10 +157,12 @@ impl Control {
         &self,
         config: &Config,
         local: &Local,
-    ) -> Result<(Connection, Welcome), ConnectError> {
+    ) -> Result<(Post, Welcome), ConnectError> {
         let before = self.welcome();
         let resume = Resume { client: before.client, session: before.session };
-        introduce(config, local, self.role, &self.program, Some(resume))
+        let (connection, welcome) =
+            introduce(config, local, self.role, &self.program, Some(resume))?;
+        Ok((post_for(connection)?, welcome))
     }
 
     pub(crate) fn welcome(&self) -> Welcome {
@@ -195,13 +208,20 @@ impl Control {
     /// Asks: enters the request into the table and sends it. Not for the reader; see [`Post`].
     pub(crate) fn ask(
         &self,
+        node: &NodeInner,
         make: impl FnOnce(RequestId) -> Request,
         fds: Vec<Arc<Fd>>,
         draft: Draft,
     ) -> RequestId {
+        node.local.page.note_cpu(); // the daemon comes to us
         let id = self.ask_at_once(make, fds, draft);
         self.see_off();
         id
+    }
+
+    /// Taken by a caller before it asks and waits: see [`super::post`].
+    pub(crate) fn quiet(&self) -> Option<Quiet> {
+        self.connection().map(|post| post.quiet())
     }
 
     /// Waits until what is queued for the daemon has gone.
@@ -228,14 +248,17 @@ impl Control {
                 send_call(post, &call);
                 Pending::Waiting(call)
             }
-            // As in `lose`: a daemon that is gone need not be waited for.
+            // As in `lose`: a daemon that is gone need not be waited for. (Whether anybody has
+            // imported the export is not known then.)
             None if matches!(call.request, Request::Unexport { .. }) => {
                 Pending::Done(Box::new(Answer::Done))
             }
             None => Pending::Waiting(call),
         };
         state.pending.insert(id, entry);
-        self.changed.notify_all(); // a control thread without a daemon tries again at once
+        if state.connection.is_none() {
+            self.changed.notify_all(); // the control thread tries again at once
+        }
         id
     }
 
@@ -278,8 +301,8 @@ impl Control {
             let connection = state.connection.clone();
             if let (Some(connection), Some(reader)) = (connection, self.reader.try_lock()) {
                 drop(state);
-                connection.wait(deadline);
-                self.receive_all(node, &connection, &reader);
+                self.receive_waiting(node, &connection, deadline, &reader);
+                self.stop_reading(reader);
                 continue;
             }
             let give_up = state.lost.map(|since| since + SETUP_TIMEOUT);
@@ -292,13 +315,44 @@ impl Control {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            drop(self.changed.wait(state, until));
+            state.waiting += 1;
+            let mut state = self.changed.wait(state, until);
+            state.waiting -= 1;
+        }
+    }
+
+    /// Receives what comes, at least one message unless the deadline is first.
+    fn receive_waiting(
+        &self,
+        node: &NodeInner,
+        connection: &Arc<Post>,
+        deadline: Option<Instant>,
+        reader: &MutexGuard<'_, ()>,
+    ) {
+        let _quiet = connection.quiet();
+        let first = if deadline.is_none() { connection.receive() } else { None };
+        match first {
+            Some(Ok(incoming)) => node.handle(connection, incoming),
+            Some(Err(LinkError::WouldBlock)) => {}
+            Some(Err(_)) => return self.lose(connection),
+            None => connection.wait(deadline),
+        }
+        self.receive_all(node, connection, reader);
+    }
+
+    /// Lets another thread read: one that waits for an answer, or else the control thread.
+    fn stop_reading(&self, reader: MutexGuard<'_, ()>) {
+        drop(reader);
+        // A caller looks for the reader lock under this one: it has found it free, or sleeps by now.
+        if self.state.lock().waiting > 0 {
+            self.changed.notify_all();
         }
     }
 
     /// Asks and waits for the answer.
     pub(crate) fn call(&self, node: &NodeInner, make: impl FnOnce(RequestId) -> Request) -> Answer {
-        let id = self.ask(make, Vec::new(), Draft::Plain);
+        let _quiet = self.quiet();
+        let id = self.ask(node, make, Vec::new(), Draft::Plain);
         match self.answer(node, id, None) {
             Some(answer) => answer,
             None => unreachable!("no deadline was given"),
@@ -326,14 +380,18 @@ impl Control {
     }
 
     pub(super) fn complete(&self, id: RequestId, answer: Answer) {
-        self.state.lock().pending.insert(id, Pending::Done(Box::new(answer)));
-        self.changed.notify_all();
+        let mut state = self.state.lock();
+        state.pending.insert(id, Pending::Done(Box::new(answer)));
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// The control thread's turn: handles what has arrived, unless another thread is at it.
     pub(super) fn receive(&self, node: &NodeInner, connection: &Arc<Post>) {
         let reader = self.reader.lock();
         self.receive_all(node, connection, &reader);
+        self.stop_reading(reader);
     }
 
     fn receive_all(&self, node: &NodeInner, connection: &Arc<Post>, _reader: &MutexGuard<'_, ()>) {
@@ -393,6 +451,10 @@ impl Control {
 
 fn send_call(post: &Post, call: &Call) {
     post.send(call.request.clone(), call.fds.clone());
+}
+
+fn post_for(connection: Connection) -> Result<Post, ConnectError> {
+    Post::new(connection).map_err(|errno| ConnectError::System { call: "epoll", errno })
 }
 
 fn introduce(

@@ -1,8 +1,8 @@
 //! What the daemon says, acted upon. Runs in whichever thread holds the reader lock, in order.
 
-use super::NodeInner;
 use super::control::{Answer, Call, Draft, Failure};
 use super::post::Post;
+use super::{Known, NodeInner};
 use crate::control::connect::Incoming;
 use crate::control::message::{CloseReason, Event, Request};
 use crate::counters::index as count;
@@ -17,7 +17,7 @@ use crate::sys::memfd;
 use crate::sys::packet::Fds;
 use crate::transport::shm::outgoing::Granted;
 use crate::transport::shm::{ShmIncoming, ShmOutgoing};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// The fields of [`Event::Imported`] and [`Event::LinkOpened`] that both have.
 struct Opened {
@@ -43,21 +43,20 @@ impl NodeInner {
             }
             Event::LinkOpened { link, export, rights, importer, introduces } => {
                 let opened = Opened { link, export, rights, peer: importer, introduces };
-                let answer = match self.link_opened(&opened, fds) {
-                    Some(()) => Request::LinkReady { link },
-                    None => Request::CloseLink { link },
-                };
-                post.send(answer, Vec::new());
-            }
-            Event::LinkReady { link } => {
-                if let Some(import) = self.tables.lock().imports.get(&link) {
-                    import.ready.store(true, Ordering::Release);
+                match self.link_opened(post, &opened, fds) {
+                    // If it sleeps it must look once more: we may have stored before we knew it.
+                    Some(importer) => drop(importer.wake()),
+                    None => post.send(Request::CloseLink { link }, Vec::new()),
                 }
-                // Whoever sleeps looks once more: the exporter may have stored before it knew us.
-                self.local.hub.wake_all();
             }
+            Event::PeerGone { client } => drop(self.tables.lock().peers.remove(&client)),
             Event::LinkClosed { link, reason } => self.link_closed(link, reason),
-            Event::Unexported { request } | Event::Done { request } => {
+            Event::Unexported { request, untouched } => {
+                if self.control.take_call(request).is_some() {
+                    self.control.complete(request, Answer::Unexported { untouched });
+                }
+            }
+            Event::Done { request } => {
                 if self.control.take_call(request).is_some() {
                     self.control.complete(request, Answer::Done);
                 }
@@ -114,7 +113,7 @@ impl NodeInner {
         let call = self.control.take_call(request);
         match call {
             Some(Call { draft: Draft::Import(draft), .. }) => {
-                let answer = match self.make_import(*draft, opened, len, &mut fds) {
+                let answer = match self.make_import(post, *draft, opened, len, &mut fds) {
                     Ok(inner) => Answer::Imported(inner),
                     Err(failure) => {
                         post.send(close, Vec::new());
@@ -124,6 +123,9 @@ impl NodeInner {
                 self.control.complete(request, answer);
             }
             Some(Call { draft: Draft::RestoreImport(import), .. }) => {
+                // The memory is mapped already; the exporter may be introduced by this alone.
+                drop(fds.take());
+                let _ = self.peer(post, opened, &mut fds);
                 // Another exporter's memory of the same name is not the memory mapped here.
                 if opened.export == import.export && opened.peer.pid == import.peer.info.pid {
                     if !self.import_restored(&import, opened.link) {
@@ -144,6 +146,7 @@ impl NodeInner {
 
     fn make_import(
         &self,
+        post: &Post,
         draft: ImportDraft,
         opened: &Opened,
         len: u64,
@@ -151,7 +154,7 @@ impl NodeInner {
     ) -> Result<Arc<ImportInner>, Failure> {
         let missing = |what| Failure::Daemon(DaemonError::Nonsense { what });
         let file = fds.take().ok_or(missing("an import without its memory"))?;
-        let peer = self.peer(opened, fds).ok_or(missing("an import without its exporter"))?;
+        let peer = self.peer(post, opened, fds).ok_or(missing("an import without its exporter"))?;
         // The exporter made the file: its seals and length are checked here again.
         memfd::verify(&file, len)?;
         let len = usize::try_from(len).map_err(|_| missing("an import of impossible length"))?;
@@ -164,37 +167,37 @@ impl NodeInner {
         Ok(inner)
     }
 
-    /// The other process of a link. The daemon introduces it with every link; one that we know
-    /// already is used on, so that a process is rung through one descriptor. Forgotten with its last
-    /// link.
-    fn peer(&self, opened: &Opened, fds: &mut Fds) -> Option<Arc<Peer>> {
-        let introduced = if opened.introduces { Some((fds.take()?, fds.take()?)) } else { None };
+    /// The other process of a link, introduced with it or before. `None`: it is not to be had, and the
+    /// daemon was told so.
+    fn peer(&self, post: &Post, opened: &Opened, fds: &mut Fds) -> Option<Arc<Peer>> {
         let client = opened.peer.client;
-        let known = self.tables.lock().peers.get(&client).and_then(Weak::upgrade);
+        let introduced = if opened.introduces { fds.take().zip(fds.take()) } else { None };
+        let known = self.tables.lock().peers.get(&client).and_then(Known::peer);
         // After a crash of the daemon the number may have gone to another process.
-        if let Some(peer) = known.filter(|peer| peer.info == opened.peer) {
-            return Some(peer);
+        let known = known.filter(|peer| peer.info == opened.peer);
+        let peer = known.or_else(|| {
+            let (page, bell) = introduced?;
+            Peer::new(opened.peer, &page, bell, self.local.clone()).ok().map(Arc::new)
+        });
+        match &peer {
+            Some(peer) => {
+                self.tables.lock().peers.insert(client, Known::Introduced(peer.clone()));
+            }
+            None => post.send(Request::Introduce { client }, Vec::new()),
         }
-        let (page, bell) = introduced?;
-        let peer = Peer::new(opened.peer, &page, bell, self.local.clone()).ok().map(Arc::new)?;
-        let mut tables = self.tables.lock();
-        if tables.peers.len() >= 64 && tables.peers.len().is_power_of_two() {
-            tables.peers.retain(|_, peer| peer.strong_count() > 0);
-        }
-        tables.peers.insert(client, Arc::downgrade(&peer));
-        Some(peer)
+        peer
     }
 
     /// `None`: the link is not acceptable, or its export is gone.
-    fn link_opened(&self, opened: &Opened, mut fds: Fds) -> Option<()> {
+    fn link_opened(&self, post: &Post, opened: &Opened, mut fds: Fds) -> Option<Arc<Peer>> {
         let segment = fds.take()?;
-        let peer = self.peer(opened, &mut fds)?;
+        let peer = self.peer(post, opened, &mut fds)?;
         let known = self.tables.lock().incoming.get(&opened.link).cloned();
         if let Some((export, link)) = known {
             if link.peer.info.pid == opened.peer.pid {
                 // Claimed again after a crash of the daemon: it lives on as it is.
                 link.confirmed.store(true, Ordering::Relaxed);
-                return Some(());
+                return Some(peer);
             }
             self.close_incoming(&export, &link, CloseReason::PeerDied);
         }
@@ -203,7 +206,7 @@ impl NodeInner {
             self.local.meter.add(count::PEER_FAULTS, 1);
             return None;
         };
-        let link = Arc::new(IncomingLink::new(opened.link, shm, peer, opened.rights));
+        let link = Arc::new(IncomingLink::new(opened.link, shm, peer.clone(), opened.rights));
         export.add_link(&link);
         let mut tables = self.tables.lock();
         tables.incoming.insert(opened.link, (export.clone(), link.clone()));
@@ -215,7 +218,7 @@ impl NodeInner {
         drop(tables);
         // Notifications may have been queued before we knew the link; waiters may count links.
         self.local.hub.wake_all();
-        Some(())
+        Some(peer)
     }
 
     fn link_closed(&self, link: LinkId, reason: CloseReason) {

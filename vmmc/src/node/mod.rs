@@ -14,14 +14,14 @@ use crate::config::{Config, WaitPolicy};
 use crate::control::connect::ConnectError;
 use crate::control::message::{Role, Welcome};
 use crate::counters::{Counters, index as count};
-use crate::error::{Forked, NotifyError, SystemError, WaitError, system};
+use crate::error::{Forked, SystemError, UnblockError, WaitError, system};
 use crate::export::{ExportBuilder, ExportInner, IncomingLink};
 use crate::id::{ClientId, ExportId, LinkId, Name};
 use crate::import::{ImportBuilder, ImportInner};
 use crate::local::{Local, SPIN_SLICE};
+use crate::mem::Region;
 use crate::notify::Inbox;
 use crate::peer::Peer;
-use crate::region::Region;
 use crate::send::Engine;
 use crate::sync::Mutex;
 use crate::sys::membarrier;
@@ -61,7 +61,7 @@ pub(crate) struct Tables {
     pub(crate) exports: HashMap<ExportId, Arc<ExportInner>>,
     pub(crate) imports: HashMap<LinkId, Arc<ImportInner>>,
     pub(crate) incoming: HashMap<LinkId, (Arc<ExportInner>, Arc<IncomingLink>)>,
-    pub(crate) peers: HashMap<ClientId, Weak<Peer>>,
+    pub(crate) peers: HashMap<ClientId, Known>,
     /// Incoming links of exports that want notifications: what collecting looks at.
     pub(crate) listening: Arc<Vec<(Arc<ExportInner>, Arc<IncomingLink>)>>,
 }
@@ -73,6 +73,41 @@ pub enum Look {
     Quick,
     /// The last one before the wait sleeps.
     Complete,
+}
+
+/// Another process that we have had a link with.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// The daemon counts on our keeping it until [`Event::PeerGone`].
+    ///
+    /// [`Event::PeerGone`]: crate::control::message::Event::PeerGone
+    Introduced(Arc<Peer>),
+    /// By a daemon that crashed: kept by the links alone.
+    Before(Weak<Peer>),
+}
+
+impl Known {
+    fn peer(&self) -> Option<Arc<Peer>> {
+        match self {
+            Known::Introduced(peer) => Some(peer.clone()),
+            Known::Before(peer) => peer.upgrade(),
+        }
+    }
+
+    /// The daemon that introduced it is no more.
+    fn let_go(&mut self) {
+        if let Known::Introduced(peer) = self {
+            *self = Known::Before(Arc::downgrade(peer));
+        }
+    }
+
+    /// Whether there is still something to know.
+    fn lives(&self) -> bool {
+        match self {
+            Known::Introduced(_) => true,
+            Known::Before(peer) => peer.strong_count() > 0,
+        }
+    }
 }
 
 /// Settings for a [`Node`] that are not the environment's.
@@ -213,6 +248,25 @@ impl Node {
         )
     }
 
+    /// Waits until `look` finds something in the words that the caller knows of: several flags at
+    /// once, or flags and values of this process. Spins and then sleeps by the node's policy; does
+    /// not spin on when `shares_cpu` says that a processor (ours) is where the awaited peer was
+    /// last seen ([`crate::Binding::peer_was_on`]). Peers end the sleep by signalling a flag or by
+    /// [`crate::Binding::ring`], threads of this process by [`Node::wake_waiters`]. Handlers may run in this thread
+    /// before it sleeps.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`], [`WaitError::Forked`].
+    #[inline]
+    pub fn wait_for<T>(
+        &self,
+        shares_cpu: impl Fn(u32) -> bool,
+        mut look: impl FnMut() -> Option<T>,
+        timeout: Option<Duration>,
+    ) -> Result<T, WaitError> {
+        self.inner.wait_for(timeout, shares_cpu, || look().map(Ok))
+    }
+
     /// Waits until `look` finds something: in a word of any export, import or binding, or of several.
     /// Spins and then sleeps by this node's policy; does not spin while `peer`'s process was last
     /// seen on this processor. `look` is asked often and must not wait. [`Look::Quick`] may leave
@@ -299,8 +353,8 @@ impl Node {
     /// handler thread.
     ///
     /// # Errors
-    /// [`NotifyError::InHandler`]: a handler cannot undo its own automatic block.
-    pub fn unblock_notifications(&self) -> Result<u32, NotifyError> {
+    /// [`UnblockError::InHandler`]: a handler cannot undo its own automatic block.
+    pub fn unblock_notifications(&self) -> Result<u32, UnblockError> {
         self.inner.local.check()?;
         let unblocked = self.inner.inbox.unblock()?;
         if unblocked > 0 {

@@ -9,12 +9,19 @@
 //! * Everybody else sees the queue off afterwards, holding nothing ([`Post::see_off`]).
 //! * The reader's sleep ends when there is something to receive, *or* room for what is queued
 //!   ([`Post::wait`]).
+//!
+//! # Who is woken by a message
+//! The kernel wakes every thread that polls a socket, and the control thread would be woken by each
+//! answer that a caller reads itself: two switches between threads per request, which cost more than
+//! the daemon does. So the control thread does not poll the socket but an epoll descriptor with the
+//! socket in it, and a caller that reads takes the socket's event out meanwhile ([`Post::quiet`]).
+//! Putting it back wakes the control thread if something has arrived since.
 
-use crate::control::connect::{Connection, LinkError};
+use crate::control::connect::{Connection, Incoming, LinkError};
 use crate::control::message::Request;
 use crate::sync::Mutex;
 use crate::sys::Fd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -24,12 +31,33 @@ use std::time::{Duration, Instant};
 /// When to try again after the kernel ran out of something that nothing can be polled for.
 const SHORTAGE_RETRY: Duration = Duration::from_millis(2);
 
+/// The watch has one entry.
+const WATCH_TOKEN: epoll::EventData = epoll::EventData::new_u64(0);
+
 /// One connection to a daemon, with what waits to be sent on it.
 #[derive(Debug)]
-pub(super) struct Post {
+pub(crate) struct Post {
     connection: Connection,
+    /// Readable when the control thread has something to receive.
+    watch: Fd,
+    turns: Mutex<Turns>,
     /// In order. Sent under this lock, so that nothing overtakes.
     queue: Mutex<VecDeque<Parcel>>,
+}
+
+/// Whose turn it is to read.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Guards of [`Post::quiet`].
+    quiet: u32,
+    /// Threads that wait for room to send: some of those guards may be theirs.
+    blocked: u32,
+}
+
+impl Turns {
+    fn control_reads(&self) -> bool {
+        self.quiet == 0 || self.blocked > 0
+    }
 }
 
 #[derive(Debug)]
@@ -49,8 +77,32 @@ enum Left {
 }
 
 impl Post {
-    pub(super) fn new(connection: Connection) -> Post {
-        Post { connection, queue: Mutex::default() }
+    /// # Errors
+    /// As epoll_create(2), epoll_ctl(2).
+    pub(super) fn new(connection: Connection) -> rustix::io::Result<Post> {
+        let watch = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        epoll::add(&watch, &connection, WATCH_TOKEN, epoll::EventFlags::IN)?;
+        Ok(Post { connection, watch, turns: Mutex::default(), queue: Mutex::default() })
+    }
+
+    /// Keeps the control thread asleep until the guard is dropped. For threads that will read, or wait
+    /// for one that does, before they drop it. (The end of the connection wakes it all the same.)
+    pub(super) fn quiet(self: &Arc<Post>) -> Quiet {
+        self.change_turns(|turns| turns.quiet += 1);
+        Quiet(self.clone())
+    }
+
+    /// Lets the control thread be woken, or not, as `change` leaves things.
+    fn change_turns(&self, change: impl FnOnce(&mut Turns)) {
+        let mut turns = self.turns.lock();
+        let before = turns.control_reads();
+        change(&mut turns);
+        let after = turns.control_reads();
+        if before != after {
+            let events = if after { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+            // Changes an entry that is there, for which the kernel needs no memory.
+            let _ = epoll::modify(&self.watch, &self.connection, WATCH_TOKEN, events);
+        }
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -88,32 +140,68 @@ impl Post {
     /// under a lock: another thread must be free to read meanwhile.
     pub(super) fn see_off(&self) {
         loop {
-            match self.flush() {
-                Left::Nothing => return,
-                Left::NoRoom => self.poll(PollFlags::OUT, None),
-                Left::Shortage => std::thread::sleep(SHORTAGE_RETRY),
+            let left = self.flush();
+            if left == Left::Nothing {
+                return;
             }
+            // The daemon may wait for us to read before it reads on.
+            self.change_turns(|turns| turns.blocked += 1);
+            if left == Left::NoRoom {
+                sleep_at(&mut [PollFd::new(&self.connection, PollFlags::OUT)], None);
+            } else {
+                std::thread::sleep(SHORTAGE_RETRY);
+            }
+            self.change_turns(|turns| turns.blocked -= 1);
         }
     }
 
-    /// The reader's sleep: until there is something to receive (or the end), or the deadline, or
-    /// a signal. Sends what is queued as there is room.
+    /// The sleep of a caller that reads: until there is something to receive (or the end), or the
+    /// deadline, or a signal. Sends what is queued as there is room.
     pub(super) fn wait(&self, deadline: Option<Instant>) {
-        let soon = Instant::now() + SHORTAGE_RETRY;
-        match self.flush() {
-            Left::Nothing => self.poll(PollFlags::IN, deadline),
-            Left::NoRoom => self.poll(PollFlags::IN | PollFlags::OUT, deadline),
-            Left::Shortage => {
-                self.poll(PollFlags::IN, deadline.map_or(Some(soon), |at| Some(at.min(soon))))
-            }
-        }
+        self.wait_at(&self.connection, deadline);
     }
 
-    fn poll(&self, flags: PollFlags, deadline: Option<Instant>) {
-        let timeout = deadline.map(|deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-        });
-        let _ = poll(&mut [PollFd::new(&self.connection, flags)], timeout.as_ref());
+    /// The same for the control thread: no caller's answers.
+    pub(super) fn wait_in_turn(&self, deadline: Option<Instant>) {
+        self.wait_at(&self.watch, deadline);
+    }
+
+    /// The next message, waiting for it. `None` where [`Post::wait`] is needed first: something is
+    /// queued.
+    pub(super) fn receive(&self) -> Option<Result<Incoming, LinkError>> {
+        (self.flush() == Left::Nothing).then(|| self.connection.receive())
+    }
+
+    fn wait_at(&self, incoming: impl AsFd, deadline: Option<Instant>) {
+        let soon = Instant::now() + SHORTAGE_RETRY;
+        let (room, deadline) = match self.flush() {
+            Left::Nothing => (PollFlags::empty(), deadline),
+            Left::NoRoom => (PollFlags::OUT, deadline),
+            Left::Shortage => {
+                (PollFlags::empty(), deadline.map_or(Some(soon), |at| Some(at.min(soon))))
+            }
+        };
+        let mut fds = [PollFd::new(&incoming, PollFlags::IN), PollFd::new(&self.connection, room)];
+        let count = if room.is_empty() { 1 } else { 2 };
+        sleep_at(fds.get_mut(..count).unwrap_or_default(), deadline);
+    }
+}
+
+fn sleep_at(fds: &mut [PollFd<'_>], deadline: Option<Instant>) {
+    let timeout = deadline.map(|deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+    });
+    let _ = poll(fds, timeout.as_ref());
+}
+
+/// See [`Post::quiet`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Quiet(Arc<Post>);
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        self.0.change_turns(|turns| turns.quiet -= 1);
     }
 }

@@ -5,9 +5,8 @@
 //! numbers, each side for itself (the protocol is told in `vmmc-daemon/src/resume.rs`). An importer whose
 //! exporter does not come back is refused; an exporter ends links that no importer has claimed in time.
 
-use super::NodeInner;
 use super::control::Draft;
-use super::post::Post;
+use super::{Known, NodeInner};
 use crate::config::{Config, DaemonStart};
 
 use crate::control::message::CloseReason;
@@ -42,12 +41,15 @@ impl NodeInner {
                 false => Config { daemon: DaemonStart::Never, ..self.config.clone() },
             };
             match self.control.connect_again(&config, &self.local) {
-                Ok((connection, welcome)) => {
+                Ok((post, welcome)) => {
                     self.local.meter.add(count::RECONNECTS, 1);
                     let known = welcome.resumed;
-                    self.control.found(Arc::new(Post::new(connection)), welcome);
+                    // Before anybody hears of links and processes from the new daemon.
                     if !known {
                         self.doubt_links();
+                    }
+                    self.control.found(Arc::new(post), welcome);
+                    if !known {
                         self.announce();
                     }
                     self.local.hub.wake_all();
@@ -91,9 +93,11 @@ impl NodeInner {
         }
     }
 
-    /// From here on importers must claim their links.
+    /// From here on importers must claim their links, and other processes are introduced anew.
     fn doubt_links(&self) {
-        let tables = self.tables.lock();
+        let mut tables = self.tables.lock();
+        tables.peers.values_mut().for_each(Known::let_go);
+        tables.peers.retain(|_, known| known.lives());
         for (_, link) in tables.incoming.values() {
             link.confirmed.store(false, Ordering::Relaxed);
         }

@@ -2,28 +2,9 @@
 
 use super::{Node, NodeInner};
 use crate::sync::{AtomicBool, Ordering};
+pub(crate) use crate::sys::thread::spawn_quiet;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-
-/// Starts a thread with every signal blocked, so that it takes none from the program.
-pub(crate) fn spawn_quiet(
-    name: &str,
-    body: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, rustix::io::Errno> {
-    // SAFETY: an all-zero signal set is a valid place for sigfillset to write.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `all` is writable.
-    unsafe { libc::sigfillset(&raw mut all) };
-    let mut before = all;
-    // SAFETY: both are valid sets. A thread inherits the mask of its maker at that moment.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    let result = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    // SAFETY: `before` is the mask that was in force.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    result.map_err(|error| {
-        rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN)
-    })
-}
 
 /// The control thread: handles what the daemon says when no caller is listening, and finds the
 /// daemon again when it is lost. It keeps no node alive.
@@ -42,7 +23,7 @@ fn control_turn(node: &Weak<NodeInner>) -> bool {
     match connection {
         Some(connection) => {
             // Without a strong reference, or the node could not end while the daemon is silent.
-            connection.wait(deadline);
+            connection.wait_in_turn(deadline);
             let Some(node) = node.upgrade() else { return false };
             node.control.receive(&node, &connection);
             node.end_unclaimed();

@@ -20,4 +20,6 @@ pub fn spin_hint() {
 }
 
 mod lock;
+mod stripe;
 pub use lock::{Condvar, Mutex, MutexGuard};
+pub use stripe::{STRIPES, stripe_is_shared, thread_stripe};

@@ -21,6 +21,31 @@ fn next_generation() -> u32 {
     }
 }
 
+/// Which side of a fork this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The process that called.
+    Parent,
+    /// The new process.
+    Child,
+}
+
+/// Forks a process that has one thread, so that the child may go on as if nothing had happened.
+///
+/// # Errors
+/// As fork(2); `EBUSY` when there are other threads, which the child would not have.
+pub fn fork_single_threaded() -> std::io::Result<Side> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(rustix::io::Errno::BUSY.into());
+    }
+    // SAFETY: no other thread exists that could hold a lock or be in the middle of anything.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error()),
+        0 => Ok(Side::Child),
+        _ => Ok(Side::Parent),
+    }
+}
+
 /// A page that holds this process's generation, and zero in its forked children.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkGuard {

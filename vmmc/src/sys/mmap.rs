@@ -106,6 +106,37 @@ pub unsafe fn replace_with_shared(
     .map(drop)
 }
 
+/// Moves the pages at `from` onto `to`, whose own are dropped, in one step.
+///
+/// # Safety
+/// Both ranges of `len` bytes (whole pages) must be mappings that the caller owns, different ones,
+/// with no Rust reference into either; `from` is unmapped afterwards.
+///
+/// # Errors
+/// As mremap(2).
+pub unsafe fn move_onto(from: NonNull<u8>, to: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
+    // SAFETY: the caller owns both ranges.
+    unsafe {
+        rustix::mm::mremap_fixed(
+            from.as_ptr().cast(),
+            len,
+            len,
+            rustix::mm::MremapFlags::MAYMOVE,
+            to.as_ptr().cast(),
+        )
+    }
+    .map(drop)
+}
+
+/// Keeps the pages at `address` out of forked children.
+///
+/// # Errors
+/// As madvise(2) `MADV_DONTFORK`.
+pub fn keep_from_children(address: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
+    // SAFETY: this process sees no change, and in its children nothing is there to be accessed.
+    unsafe { rustix::mm::madvise(address.as_ptr().cast(), len, rustix::mm::Advice::LinuxDontFork) }
+}
+
 /// A shared mapping of a whole segment, between two guard pages (V6): a store that runs over
 /// either end faults instead of reaching another buffer. Unmapped when dropped.
 #[derive(Debug)]
@@ -183,14 +214,7 @@ impl GuardedMapping {
     /// # Errors
     /// As madvise(2) `MADV_DONTFORK`.
     pub fn keep_from_children(&self) -> rustix::io::Result<()> {
-        // SAFETY: the range is the mapping owned by this value; parents see no change.
-        unsafe {
-            rustix::mm::madvise(
-                self.as_ptr().as_ptr().cast(),
-                self.len,
-                rustix::mm::Advice::LinuxDontFork,
-            )
-        }?;
+        keep_from_children(self.as_ptr(), self.len)?;
         let generation = ForkGuard::get().map_or(0, ForkGuard::ensure_generation);
         self.kept_by.store(generation, Ordering::Relaxed);
         Ok(())

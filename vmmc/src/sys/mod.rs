@@ -4,13 +4,19 @@
 //! `syscall`), never through a libc symbol that an interposer built on this crate may itself
 //! export. ([`process`] uses `getsockopt` of libc: it is for the daemon and for set-up.)
 
+pub mod activation;
 pub mod doorbell;
 pub mod fd;
 pub mod fork;
 pub mod membarrier;
 pub mod memfd;
+pub mod mirror;
 pub mod mmap;
 pub mod packet;
 pub mod process;
+pub mod sched;
+pub mod signal;
+pub mod socket;
+pub mod thread;
 
 pub use fd::Fd;

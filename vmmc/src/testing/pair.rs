@@ -3,7 +3,7 @@
 use crate::error::SystemError;
 use crate::id::{ClientId, PeerInfo, Rights};
 use crate::local::Local;
-use crate::region::Region;
+use crate::mem::Region;
 use crate::sys::Fd;
 use crate::transport::shm::outgoing::Granted;
 use crate::transport::shm::segment::LinkSegment;

@@ -10,6 +10,7 @@
 pub mod arm;
 pub mod credit;
 mod mapped;
+pub(crate) mod snapshot;
 
 pub use mapped::{MappedU32, MappedU64};
 

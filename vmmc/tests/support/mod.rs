@@ -234,3 +234,24 @@ pub fn bytes_of(view: View<'_>) -> Vec<u8> {
     view.read(0, &mut bytes).expect("its own length");
     bytes
 }
+
+/// Lets a system call fail in all threads of this process, as a kernel without it or a seccomp profile
+/// would. For good; several add up.
+pub fn forbid(call: libc::c_long, errno: i32) {
+    let step =
+        |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
+    let answer = libc::SECCOMP_RET_ERRNO | errno as u32;
+    let mut program = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, answer, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: sets a flag of this process.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    let (mode, all) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+    // SAFETY: `filter` is a valid program for the call.
+    let rc = unsafe { libc::syscall(libc::SYS_seccomp, mode, all, &raw const filter) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+}

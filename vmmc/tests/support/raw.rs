@@ -211,11 +211,12 @@ impl Raw {
     /// Imports as an honest library would.
     pub fn import(&mut self, name: &str, rights: Rights) -> RawImport {
         let (segment, file) = link_segment();
+        // Asleep: an exporter that has heard of the link rings.
+        self.bell.drain();
+        set32(self.page, page::ARMED, self.next as u32 | 1 << 31);
         let import = self.try_import_with(name, rights, segment, &[file.as_fd()]).expect("imports");
-        let link = import.link;
-        self.hear(|event, _| {
-            matches!(event, Event::LinkReady { link: of } if *of == link).then_some(())
-        });
+        while !self.bell.wait(Some(patience())).expect("polls") {}
+        set32(self.page, page::ARMED, 0);
         import
     }
 }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use vmmc::config::{DaemonStart, WaitChoice, WaitPolicy};
 use vmmc::counters::index;
 use vmmc::error::{
-    BindError, ExportError, FlagError, ImportError, RegionError, SendError, WaitError,
+    AccessError, BindError, ExportError, FlagError, ImportError, RegionError, SendError, WaitError,
 };
 use vmmc::sync::Ordering;
 use vmmc::word::{MappedU32, Word as _};
@@ -126,6 +126,7 @@ macro_rules! from {
     )* };
 }
 from!(
+    AccessError,
     BindError,
     ExportError,
     FlagError,

@@ -95,8 +95,7 @@ impl ShmOutgoing {
         };
         let proxy = match &mapping {
             Some(mapping) => owned_view(mapping, len),
-            // SAFETY: a view of no bytes is never accessed.
-            None => unsafe { View::from_raw(std::ptr::NonNull::dangling(), 0) },
+            None => View::empty(),
         };
         Ok(ShmOutgoing {
             proxy,
@@ -243,20 +242,7 @@ impl Outgoing for ShmOutgoing {
     fn write_from(&self, offset: usize, source: View<'_>) -> Result<(), TransportError> {
         let len = source.len();
         let target = self.proxy.slice(offset, len)?;
-        let distance = target.as_ptr().as_ptr().addr().abs_diff(source.as_ptr().as_ptr().addr());
-        if distance < len {
-            // The two ranges overlap in our address space: go through a private copy.
-            let mut copy = vec![0; len];
-            source.read(0, &mut copy)?;
-            return self.write(offset, &copy);
-        }
-        self.transfer(|| {
-            let (from, to) = (source.as_ptr().as_ptr(), target.as_ptr().as_ptr());
-            // SAFETY: both views are `len` bytes, mapped as long as they are borrowed, and do not
-            // overlap.
-            unsafe { crate::mem::copy::bytes(from, to, len) };
-            Ok(())
-        })?;
+        self.transfer(|| target.write_from(0, source))?;
         self.count_send(len);
         self.note(len);
         Ok(())

@@ -168,6 +168,7 @@ mod tests {
 }
 
 #[cfg(all(test, vmmc_loom))]
+#[allow(unsafe_code)] // the cells that the model checks
 mod loom_tests {
     use super::*;
     use loom::cell::UnsafeCell;

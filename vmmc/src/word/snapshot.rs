@@ -11,8 +11,7 @@
 //! The same bargain as in [`crate::transport::shm::busy`], within one process: a reader that the
 //! writer does not see busy has not loaded the old pointer before the membarrier, or is through with it.
 
-use crate::counters::{stripe_is_shared, thread_stripe};
-use crate::layout::page::STRIPES;
+use crate::sync::{STRIPES, stripe_is_shared, thread_stripe};
 use crate::sys::membarrier;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 

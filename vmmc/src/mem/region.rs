@@ -8,8 +8,8 @@
 //! place of the old one, at the same address and in one step. Whoever kept a mapping of the old file writes to
 //! pages that nobody else has.
 
+use super::{Lent, Place, PlaceError, View};
 use crate::error::{RegionError, SystemError, system};
-use crate::mem::View;
 use crate::sys::mmap::{self, Access, GuardedMapping};
 use crate::sys::{Fd, memfd};
 use std::ptr::NonNull;
@@ -24,20 +24,6 @@ pub struct Region {
     /// Length in bytes as asked for.
     len: usize,
 }
-
-#[derive(Debug)]
-enum Place {
-    /// Mapped by us, between guard pages.
-    Ours(GuardedMapping),
-    /// The program's own address range; the mapping stays when the region goes.
-    Adopted(NonNull<u8>),
-}
-
-// SAFETY: the value owns a range of address space; what may be done with the bytes is decided by
-// the methods: slices need exclusive or shared access as usual, views are safe from any thread.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
 
 fn sealed_file(len: usize) -> Result<Fd, SystemError> {
     let file =
@@ -74,37 +60,35 @@ impl Region {
     /// # Errors
     /// [`RegionError::Misaligned`] when it is not whole pages; [`RegionError::System`].
     pub unsafe fn adopt(start: NonNull<u8>, len: usize) -> Result<Region, RegionError> {
-        let page = mmap::page_size();
-        let address = start.as_ptr().addr();
         if len == 0 {
             return Err(RegionError::BadLength { len });
         }
-        if !address.is_multiple_of(page) || !len.is_multiple_of(page) {
-            return Err(RegionError::Misaligned { address, len, page });
-        }
+        let address = start.as_ptr().addr();
+        // SAFETY: owned by the caller's word, for the life of the region.
+        let lent = unsafe { Lent::new(start, len) }.map_err(|error| match error {
+            PlaceError::Misaligned => {
+                RegionError::Misaligned { address, len, page: mmap::page_size() }
+            }
+            PlaceError::InUse { address } => RegionError::InUse { address },
+        })?;
+        Ok(Region::replace_by_copy(Place::Program(lent), len, "mapping adopted memory")?)
+    }
+
+    /// Puts a memory file with the same bytes behind a place.
+    fn replace_by_copy(
+        place: Place,
+        len: usize,
+        call: &'static str,
+    ) -> Result<Region, SystemError> {
         let file = sealed_file(len)?;
-        // SAFETY: mapped and owned by the caller's word, for longer than this call.
-        let old = unsafe { View::from_raw(start, len) };
-        copy_into(&file, old)?;
-        // SAFETY: the caller owns the range and holds no reference into it.
-        unsafe { mmap::replace_with_shared(start, len, &file, 0, Access::ReadWrite) }
-            .map_err(system("mapping adopted memory"))?;
-        Ok(Region { file: Arc::new(file), place: Place::Adopted(start), len })
+        copy_into(&file, place.view(len))?;
+        place.put(&file, 0).map_err(system(call))?;
+        Ok(Region { file: Arc::new(file), place, len })
     }
 
     /// Wraps pages that a binding leaves behind; see [`crate::Binding::unbind`].
-    pub(crate) fn from_binding(mapping: GuardedMapping, len: usize) -> Result<Region, SystemError> {
-        // SAFETY: the mapping covers `len` bytes and lives until the end of this function.
-        let bytes = unsafe { View::from_raw(mapping.as_ptr(), len) };
-        let file = sealed_file(len)?;
-        copy_into(&file, bytes)?;
-        // SAFETY: the mapping is owned here; only views (no references) into it existed, and
-        // they borrowed the binding that was given up.
-        unsafe {
-            mmap::replace_with_shared(mapping.as_ptr(), mapping.len(), &file, 0, Access::ReadWrite)
-        }
-        .map_err(system("mapping unbound memory"))?;
-        Ok(Region { file: Arc::new(file), place: Place::Ours(mapping), len })
+    pub(crate) fn from_binding(place: Place, len: usize) -> Result<Region, SystemError> {
+        Region::replace_by_copy(place, len, "mapping unbound memory")
     }
 
     /// Length in bytes.
@@ -117,10 +101,7 @@ impl Region {
     /// First byte; page aligned, the same as long as the region lives.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
-        match &self.place {
-            Place::Ours(mapping) => mapping.as_ptr(),
-            Place::Adopted(start) => *start,
-        }
+        self.place.start()
     }
 
     /// The bytes. While the region is not exported nobody else has them.
@@ -149,9 +130,7 @@ impl Region {
     /// The bytes as memory that others may write meanwhile. For the export, which hands it out;
     /// a region on its own has slices.
     pub(crate) fn view(&self) -> View<'_> {
-        // SAFETY: `len` bytes are mapped as long as `self` is borrowed; callers inside the crate
-        // do not make slices while views are in use.
-        unsafe { View::from_raw(self.as_ptr(), self.len) }
+        self.place.view(self.len)
     }
 
     /// The memory file.
@@ -165,27 +144,9 @@ impl Region {
     pub(crate) fn revoke(&mut self) -> Result<(), SystemError> {
         let fresh = sealed_file(self.len)?;
         copy_into(&fresh, self.view())?;
-        // SAFETY: the range is the region's own mapping (whole pages); while exported it is only
-        // accessed through views, and slices would borrow `self`.
-        unsafe {
-            mmap::replace_with_shared(
-                self.as_ptr(),
-                self.mapped_len(),
-                &fresh,
-                0,
-                Access::ReadWrite,
-            )
-        }
-        .map_err(system("swapping the pages of a region"))?;
+        self.place.put(&fresh, 0).map_err(system("swapping the pages of a region"))?;
         self.file = Arc::new(fresh);
         Ok(())
-    }
-
-    fn mapped_len(&self) -> usize {
-        match &self.place {
-            Place::Ours(mapping) => mapping.len(),
-            Place::Adopted(_) => self.len,
-        }
     }
 }
 
@@ -193,24 +154,9 @@ impl Region {
 fn copy_into(file: &Fd, source: View<'_>) -> Result<(), SystemError> {
     let mapping = GuardedMapping::new(file, source.len(), Access::ReadWrite)
         .map_err(system("mapping a copy"))?;
-    // SAFETY: both ranges are mapped for `source.len()` bytes and are different mappings.
-    unsafe {
-        crate::mem::copy::bytes(source.as_ptr().as_ptr(), mapping.as_ptr().as_ptr(), source.len());
-    }
+    // Both are `source.len()` bytes long.
+    let _ = super::owned_view(&mapping, source.len()).write_from(0, source);
     Ok(())
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let Place::Adopted(start) = self.place else { return };
-        // The program goes on using its memory: make it private again, so that forked children
-        // get copies as they would have. If that fails it stays the memory file's, which works.
-        let bytes = self.as_slice().to_vec();
-        // SAFETY: the range is the program's, handed to us by `adopt`; no references by contract.
-        if unsafe { mmap::replace_with_private(start, self.len) }.is_ok() {
-            let _ = self.view().write(0, &bytes);
-        }
-    }
 }
 
 #[cfg(all(test, not(vmmc_loom)))]
@@ -257,5 +203,24 @@ mod tests {
         // SAFETY: refused before it is touched.
         let error = unsafe { Region::adopt(odd, 4096) }.unwrap_err();
         assert!(matches!(error, RegionError::Misaligned { address: 4097, .. }));
+    }
+
+    /// V7: receive buffers do not overlap.
+    #[test]
+    fn memory_is_lent_to_one_region_at_a_time() {
+        let page = mmap::page_size();
+        let start = mmap::map_private_anonymous(3 * page).unwrap();
+        let address = start.as_ptr().addr();
+        let adopt = |at: usize, pages: usize| {
+            let start = NonNull::new(start.as_ptr().wrapping_add(at * page)).unwrap();
+            // SAFETY: inside the three pages mapped just now, which stay; no references into them.
+            unsafe { Region::adopt(start, pages * page) }
+        };
+        let first = adopt(0, 2).unwrap();
+        assert_eq!(adopt(1, 2).unwrap_err(), RegionError::InUse { address });
+        assert_eq!(adopt(0, 1).unwrap_err(), RegionError::InUse { address });
+        let _beside = adopt(2, 1).unwrap();
+        drop(first);
+        let _again = adopt(1, 1).unwrap();
     }
 }

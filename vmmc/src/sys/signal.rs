@@ -1,7 +1,7 @@
 //! SIGTERM and SIGINT as a readable descriptor.
 
+use super::Fd;
 use std::os::fd::{FromRawFd, OwnedFd};
-use vmmc::sys::Fd;
 
 /// Blocks SIGTERM, SIGINT and SIGHUP for this thread and those it will start, and returns a descriptor that is
 /// readable once one has arrived. SIGPIPE is ignored by the Rust runtime already.

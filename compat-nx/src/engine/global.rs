@@ -1,0 +1,340 @@
+//! Global operations: every node calls, the host process does not.
+//!
+//! They use a channel of their own, so that user messages and user receives of any type never meet
+//! theirs, and exact partners, so that the order of messages between two nodes keeps successive
+//! operations apart. With n nodes:
+//!
+//! * `gsync`: dissemination, in ceil(log2 n) rounds (Hensgen, Finkel, Manber, 1988).
+//! * reductions: recursive doubling; with n no power of two, the nodes that are too many first
+//!   give their values to a neighbour and get the result from it. Every node combines in the same order.
+//! * `gcol`, `gcolx`: in ceil(log2 n) rounds, each sending all that a node has (Bruck et al., 1997).
+#![allow(unsafe_code)] // raw memory of callers; each block has its proof
+
+use super::Engine;
+use super::mem;
+use super::state::Letter;
+use super::types::{Info, Select, Source, Target};
+use crate::error::NxError;
+use std::ffi::c_void;
+
+/// Channel of global operations.
+const GLOBAL: u32 = 1;
+
+/// Binary operations of the global reductions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// `g?sum`.
+    Sum,
+    /// `g?prod`.
+    Product,
+    /// `g?high`.
+    High,
+    /// `g?low`.
+    Low,
+    /// `giand`.
+    And,
+    /// `gior`.
+    Or,
+    /// `gixor`.
+    Xor,
+    /// `gland`.
+    LogicalAnd,
+    /// `glor`.
+    LogicalOr,
+    /// `glxor`.
+    LogicalXor,
+}
+
+/// What reductions work on. `i64` is C's `long`, `i32` Fortran's INTEGER and LOGICAL.
+pub trait Element: Copy + Send + 'static {
+    /// `a op b`; `None` when the operation makes no sense for the type (bits of a float).
+    fn combine(op: Reduction, a: Self, b: Self) -> Option<Self>;
+}
+
+macro_rules! element {
+    ($($type:ty, $sum:expr, $product:expr, $zero:expr, |$a:ident, $b:ident| $bits:expr;)*) => { $(
+        impl Element for $type {
+            #[inline]
+            fn combine(op: Reduction, $a: Self, $b: Self) -> Option<Self> {
+                let truth = |it: bool| if it { $zero + 1 as $type } else { $zero };
+                Some(match op {
+                    Reduction::Sum => $sum($a, $b),
+                    Reduction::Product => $product($a, $b),
+                    Reduction::High => if $b > $a { $b } else { $a },
+                    Reduction::Low => if $b < $a { $b } else { $a },
+                    Reduction::LogicalAnd => truth($a != $zero && $b != $zero),
+                    Reduction::LogicalOr => truth($a != $zero || $b != $zero),
+                    Reduction::LogicalXor => truth(($a != $zero) != ($b != $zero)),
+                    bits => {
+                        let with: fn(Reduction, Self, Self) -> Option<Self> = |op, $a, $b| $bits(op);
+                        return with(bits, $a, $b);
+                    }
+                })
+            }
+        }
+    )* };
+}
+
+fn no_bits<T>(_: Reduction) -> Option<T> {
+    None
+}
+
+element! {
+    f64, |a, b| a + b, |a, b| a * b, 0.0, |_a, _b| no_bits;
+    f32, |a, b| a + b, |a, b| a * b, 0.0, |_a, _b| no_bits;
+    i64, i64::wrapping_add, i64::wrapping_mul, 0, |a, b| |op| bits(op, a & b, a | b, a ^ b);
+    i32, i32::wrapping_add, i32::wrapping_mul, 0, |a, b| |op| bits(op, a & b, a | b, a ^ b);
+}
+
+fn bits<T>(op: Reduction, and: T, or: T, xor: T) -> Option<T> {
+    match op {
+        Reduction::And => Some(and),
+        Reduction::Or => Some(or),
+        Reduction::Xor => Some(xor),
+        _ => None,
+    }
+}
+
+/// Who this node is among how many.
+#[derive(Clone, Copy)]
+struct Place {
+    me: usize,
+    nodes: usize,
+}
+
+impl Engine {
+    fn place(&self) -> Result<Place, NxError> {
+        self.inner.check()?;
+        let (me, nodes) = (self.inner.job.node as usize, self.inner.job.size as usize);
+        if me < nodes { Ok(Place { me, nodes }) } else { Err(NxError::HostGlobal) }
+    }
+
+    fn give(&self, to: usize, tag: i32, data: Source) -> Result<(), NxError> {
+        let letter = Letter { channel: GLOBAL, type_: tag, ptype: 0, data };
+        match self.inner.peer(to) {
+            Some(peer) => self.send_blocking(peer, letter),
+            None => unreachable!("partners are other nodes"),
+        }
+    }
+
+    fn get(&self, from: usize, tag: i32, room: Target) -> Result<(), NxError> {
+        let select = Select { typesel: tag, node: from as i32, ptype: -1 };
+        let info = self.receive_on(GLOBAL, select, room)?;
+        if info.count == room.len {
+            return Ok(());
+        }
+        // The nodes disagree about the length: a mistake of the program.
+        Err(NxError::MessageTooLong { info, room: room.len })
+    }
+
+    /// Waits until all nodes are here.
+    ///
+    /// # Errors
+    /// [`NxError::HostGlobal`]; [`NxError::PeerDied`] and its like when the job has ended.
+    pub fn gsync(&self) -> Result<(), NxError> {
+        let Place { me, nodes } = self.place()?;
+        let nothing = Source { start: std::ptr::null(), len: 0 };
+        let nowhere = Target { start: std::ptr::null_mut(), len: 0 };
+        let mut distance = 1;
+        while distance < nodes {
+            self.give((me + distance) % nodes, TAG_SYNC, nothing)?;
+            self.get((me + nodes - distance) % nodes, TAG_SYNC, nowhere)?;
+            distance *= 2;
+        }
+        Ok(())
+    }
+
+    /// `gdsum` and its like: combines `n` elements of all nodes, the result in `x` on every node.
+    /// `work` is overwritten. No alignment is asked for.
+    ///
+    /// # Errors
+    /// [`NxError::BadReduction`] for bits of floats; as [`Engine::gsync`].
+    ///
+    /// # Safety
+    /// `x` and `work` must be `n` elements each, writable, used by nobody else during the call, and not
+    /// overlap.
+    pub unsafe fn reduce<T: Element>(
+        &self,
+        op: Reduction,
+        x: *mut T,
+        n: usize,
+        work: *mut T,
+    ) -> Result<(), NxError> {
+        let len = n.checked_mul(size_of::<T>()).ok_or(NxError::BadLength { len: -1 })?;
+        super::check_memory(x.is_null(), len)?;
+        super::check_memory(work.is_null(), len)?;
+        let mut bad = false;
+        let mut combine = |x: *mut c_void, work: *mut c_void| {
+            let (x, work) = (x.cast::<T>(), work.cast::<T>());
+            for i in 0..n {
+                let (x, work) = (x.wrapping_add(i), work.wrapping_add(i));
+                // SAFETY: i < n elements, by the caller's word; any alignment.
+                let a = unsafe { x.read_unaligned() };
+                // SAFETY: as above.
+                let b = unsafe { work.read_unaligned() };
+                match T::combine(op, a, b) {
+                    // SAFETY: as above.
+                    Some(value) => unsafe { x.write_unaligned(value) },
+                    None => bad = true,
+                }
+            }
+        };
+        // SAFETY: passed on.
+        unsafe { self.gopf(x.cast(), len, work.cast(), &mut combine) }?;
+        if bad { Err(NxError::BadReduction { op }) } else { Ok(()) }
+    }
+
+    /// `gopf`: an operation of the program's own, which must be associative and commutative.
+    /// `combine(x, work)` leaves its result in `x`.
+    ///
+    /// # Errors
+    /// As [`Engine::gsync`].
+    ///
+    /// # Safety
+    /// `x` and `work` must be `len` bytes each, writable, used by nobody else during the call, and
+    /// not overlap; `combine` is called with both.
+    pub unsafe fn gopf(
+        &self,
+        x: *mut c_void,
+        len: usize,
+        work: *mut c_void,
+        combine: &mut dyn FnMut(*mut c_void, *mut c_void),
+    ) -> Result<(), NxError> {
+        let Place { me, nodes } = self.place()?;
+        super::check_memory(x.is_null(), len)?;
+        super::check_memory(work.is_null(), len)?;
+        let mine = Source { start: x.cast_const().cast(), len };
+        let result = Target { start: x.cast(), len };
+        let theirs = Target { start: work.cast(), len };
+        // `even` is the number of nodes that double; the first `odd` pairs are too many.
+        let even = 1 << nodes.ilog2();
+        let odd = nodes - even;
+        let folded = me < 2 * odd;
+        if folded && me % 2 == 0 {
+            self.give(me + 1, TAG_REDUCE, mine)?;
+            return self.get(me + 1, TAG_REDUCE, result);
+        }
+        if folded {
+            self.get(me - 1, TAG_REDUCE, theirs)?;
+            combine(x, work);
+        }
+        let rank = if folded { me / 2 } else { me - odd };
+        let node = |rank: usize| if rank < odd { 2 * rank + 1 } else { rank + odd };
+        let mut distance = 1;
+        while distance < even {
+            let partner = node(rank ^ distance);
+            self.give(partner, TAG_REDUCE, mine)?;
+            self.get(partner, TAG_REDUCE, theirs)?;
+            combine(x, work);
+            distance *= 2;
+        }
+        if folded { self.give(me - 1, TAG_REDUCE, mine) } else { Ok(()) }
+    }
+
+    /// `gcol`: concatenates what the nodes have, in node order; returns the length of all.
+    ///
+    /// # Errors
+    /// [`NxError::MessageTooLong`] when `y` is too short: it holds the beginning. As
+    /// [`Engine::gsync`].
+    ///
+    /// # Safety
+    /// `x` must be readable and `y` writable during the call, and not overlap.
+    pub unsafe fn gcol(&self, x: Source, y: Target) -> Result<usize, NxError> {
+        let Place { me, nodes } = self.place()?;
+        super::check_memory(x.start.is_null(), x.len)?;
+        super::check_memory(y.start.is_null(), y.len)?;
+        let mine = (x.len as u64).to_ne_bytes();
+        let lens: Vec<usize> = self
+            .collect(&mine, &vec![8; nodes])?
+            .chunks_exact(8)
+            .map(|len| len.try_into().map_or(0, u64::from_ne_bytes) as usize)
+            .collect();
+        // SAFETY: readable by the caller's word.
+        let all = self.collect(unsafe { mem::source(x) }, &lens)?;
+        // SAFETY: writable and ours by the caller's word.
+        let target = unsafe { mem::room(y, 0, all.len()) };
+        target.copy_from_slice(&all[..target.len()]);
+        if all.len() <= y.len {
+            return Ok(all.len());
+        }
+        let (node, ptype) = (me as i32, self.ptype());
+        let info = Info { type_: 0, count: all.len(), node, ptype };
+        Err(NxError::MessageTooLong { info, room: y.len })
+    }
+
+    /// `gcolx`: the same with lengths that every node knows, in bytes, one per node.
+    ///
+    /// # Errors
+    /// [`NxError::BadLength`] when there are not as many lengths as nodes. As [`Engine::gsync`].
+    ///
+    /// # Safety
+    /// `x` must be readable for this node's length and `y` writable for the sum, during the call,
+    /// and not overlap.
+    pub unsafe fn gcolx(&self, x: *const u8, lens: &[usize], y: *mut u8) -> Result<(), NxError> {
+        let Place { me, nodes } = self.place()?;
+        let Some(&len) = lens.get(me).filter(|_| lens.len() == nodes) else {
+            return Err(NxError::BadLength { len: lens.len() as i64 });
+        };
+        let total = lens.iter().try_fold(0usize, |sum, &len| sum.checked_add(len));
+        let total = total.ok_or(NxError::BadLength { len: -1 })?;
+        super::check_memory(x.is_null(), len)?;
+        super::check_memory(y.is_null(), total)?;
+        // SAFETY: readable by the caller's word.
+        let all = self.collect(unsafe { mem::source(Source { start: x, len }) }, lens)?;
+        // SAFETY: writable and ours by the caller's word.
+        unsafe { mem::room(Target { start: y, len: total }, 0, total) }.copy_from_slice(&all);
+        Ok(())
+    }
+
+    /// What all nodes have, in node order.
+    fn collect(&self, mine: &[u8], lens: &[usize]) -> Result<Vec<u8>, NxError> {
+        let Place { me, nodes } = self.place()?;
+        let sum = |from: usize, count: usize| -> usize {
+            (from..from + count).filter_map(|node| lens.get(node % nodes)).sum()
+        };
+        // What this node has: of the nodes me, me + 1 ... in this order.
+        let mut all = mine.to_vec();
+        all.reserve_exact(sum(me, nodes) - all.len());
+        let mut have = 1;
+        while have < nodes {
+            let count = have.min(nodes - have);
+            let given = Source { start: all.as_ptr(), len: sum(me, count) };
+            self.give((me + nodes - have) % nodes, TAG_COLLECT, given)?;
+            let from = (me + have) % nodes;
+            let start = all.len();
+            all.resize(start + sum(from, count), 0);
+            let len = all.len() - start;
+            let room = Target { start: all[start..].as_mut_ptr(), len };
+            self.get(from, TAG_COLLECT, room)?;
+            have += count;
+        }
+        all.rotate_right(sum(0, me));
+        Ok(all)
+    }
+}
+
+/// Types on the channel, one per kind of operation: they only catch programs whose nodes call different
+/// ones.
+const TAG_SYNC: i32 = 1;
+const TAG_REDUCE: i32 = 2;
+const TAG_COLLECT: i32 = 3;
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_combine_as_their_names_say() {
+        use Reduction as R;
+        assert_eq!(f64::combine(R::Sum, 1.5, 2.0), Some(3.5));
+        assert_eq!(f64::combine(R::High, -1.0, 2.0), Some(2.0));
+        assert_eq!(f32::combine(R::Low, -1.0, 2.0), Some(-1.0));
+        assert_eq!(f64::combine(R::And, 1.0, 1.0), None);
+        assert_eq!(i32::combine(R::Sum, i32::MAX, 1), Some(i32::MIN));
+        assert_eq!(i64::combine(R::Xor, 6, 3), Some(5));
+        assert_eq!(i64::combine(R::And, 6, 3), Some(2));
+        assert_eq!(i32::combine(R::LogicalAnd, 6, 1), Some(1));
+        assert_eq!(i32::combine(R::LogicalXor, 6, 1), Some(0));
+        assert_eq!(i32::combine(R::LogicalOr, 0, 0), Some(0));
+    }
+}

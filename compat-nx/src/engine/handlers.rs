@@ -1,0 +1,127 @@
+//! The handler thread: runs the functions of `hrecv`, `hsend` and their like while the program computes.
+//!
+//! One handler at a time, in a thread of its own, so that a handler may block in a receive, send,
+//! allocate and print as a handler of NX could. `masktrap` is a lock around them: while the
+//! program has masked handlers none starts, and masking waits for one that runs. Inside a
+//! handler others are masked anyway; there `masktrap` only keeps the value, so that a handler
+//! may save and restore it.
+
+use super::types::{Handler, Info};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+thread_local! {
+    /// Whether this is a handler thread, and the value that its `masktrap` keeps.
+    static INSIDE: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Handlers {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<(Handler, Info)>,
+    masked: bool,
+    running: bool,
+    stop: bool,
+    /// Whether the thread was started.
+    started: bool,
+    run: u64,
+}
+
+impl std::fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Handlers")
+    }
+}
+
+impl Handlers {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread if there is none yet.
+    pub(super) fn start(this: &Arc<Handlers>) -> std::io::Result<()> {
+        let mut state = this.lock();
+        if state.started {
+            return Ok(());
+        }
+        let handlers = this.clone();
+        std::thread::Builder::new().name("nx-handlers".into()).spawn(move || handlers.run())?;
+        state.started = true;
+        Ok(())
+    }
+
+    /// Runs a handler soon.
+    pub(super) fn queue(&self, handler: Handler, info: Info) {
+        self.lock().queue.push_back((handler, info));
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        INSIDE.set(Some(true));
+        let mut state = self.lock();
+        loop {
+            if state.stop {
+                return;
+            }
+            match state.queue.pop_front().filter(|_| true) {
+                Some(next) if !state.masked => {
+                    state.running = true;
+                    drop(state);
+                    let (handler, info) = next;
+                    handler(info);
+                    INSIDE.set(Some(true)); // whatever the handler left
+                    state = self.lock();
+                    state.running = false;
+                    state.run += 1;
+                    self.changed.notify_all();
+                }
+                Some(next) => {
+                    state.queue.push_front(next);
+                    state = self.wait(state);
+                }
+                None => state = self.wait(state),
+            }
+        }
+    }
+
+    /// See [`super::Engine::masktrap`].
+    pub(super) fn mask(&self, mask: bool) -> bool {
+        if let Some(value) = INSIDE.get() {
+            INSIDE.set(Some(mask));
+            return value;
+        }
+        let mut state = self.lock();
+        let before = state.masked;
+        state.masked = mask;
+        if mask {
+            while state.running {
+                state = self.wait(state);
+            }
+        } else {
+            self.changed.notify_all();
+        }
+        before
+    }
+
+    /// Handlers run so far.
+    pub(super) fn run_so_far(&self) -> u64 {
+        self.lock().run
+    }
+
+    /// No handler starts after this; one that runs may go on.
+    pub(super) fn stop(&self) {
+        self.lock().stop = true;
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,303 @@
+//! The parts of an engine, and how its threads wait and wake each other.
+
+use super::counters as count;
+use super::handlers::Handlers;
+use super::layout;
+use super::mem;
+use super::ops::OpId;
+use super::peer::Peer;
+use super::settings::Settings;
+use super::state::{Staging, State};
+use super::types::{Outcome, Source};
+use crate::error::NxError;
+use crate::job::Job;
+use std::sync::Arc;
+use std::time::Duration;
+use vmmc::config::WaitPolicy;
+use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use vmmc::wait::{self, Spun};
+use vmmc::word::Word;
+use vmmc::{Export, Node};
+
+/// What all threads of an engine share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) job: Job,
+    pub(super) settings: Settings,
+    /// Stride of the slots that we own.
+    pub(super) stride: usize,
+    /// For threads that wait in calls.
+    pub(super) data: Node,
+    /// For the progress thread.
+    pub(super) bell: Node,
+    pub(super) door: Export,
+    /// By process number; `None` is this process.
+    peers: Box<[Option<Peer>]>,
+    pub(super) state: Mutex<State>,
+    pub(super) handlers: Arc<Handlers>,
+    ptype: AtomicU32,
+    /// Counts completions that some thread may wait for.
+    changes: AtomicU64,
+    /// Threads waiting in calls.
+    waiters: AtomicU32,
+    /// Something ended the job; what, in `failure`.
+    failed: AtomicBool,
+    failure: Mutex<Option<NxError>>,
+    /// Process number + 1 of a peer whose links ended, by the links' handlers; 0: none new.
+    pub(super) ended: Arc<AtomicBool>,
+    pub(super) stop: AtomicBool,
+    pub(super) left: AtomicBool,
+    /// More processes than processors: who waits had better sleep.
+    crowded: bool,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("State")
+    }
+}
+
+/// The parts that are there before the peers.
+pub(super) struct Parts {
+    pub(super) job: Job,
+    pub(super) settings: Settings,
+    pub(super) home: super::peer::Home,
+    pub(super) peers: Vec<Option<Peer>>,
+    pub(super) ended: Arc<AtomicBool>,
+}
+
+impl Inner {
+    pub(super) fn new(parts: Parts) -> Inner {
+        let Parts { job, settings, home, peers, ended } = parts;
+        let processes = peers.len();
+        let inner = Inner {
+            stride: settings.stride(processes),
+            ptype: AtomicU32::new(job.ptype.unwrap_or(super::types::INVALID_PTYPE) as u32),
+            job,
+            settings,
+            data: home.data,
+            bell: home.bell,
+            door: home.door,
+            peers: peers.into(),
+            state: Mutex::new(State::new(processes)),
+            handlers: Arc::default(),
+            changes: AtomicU64::new(0),
+            waiters: AtomicU32::new(0),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            ended,
+            stop: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            crowded: processes > vmmc::sys::process::online_processors(),
+        };
+        inner.data.counters().name_from(vmmc::counters::index::LIBRARY, count::NAMES);
+        inner.count(count::LINKS, inner.peers().count() as u64);
+        inner.state.lock().expect_first(&inner);
+        inner
+    }
+
+    #[inline]
+    pub(super) fn count(&self, counter: usize, amount: u64) {
+        self.data.counters().add(counter, amount);
+    }
+
+    #[inline]
+    pub(super) fn ptype(&self) -> i32 {
+        self.ptype.load(Ordering::Relaxed) as i32
+    }
+
+    pub(super) fn set_ptype(&self, ptype: i32) {
+        self.ptype.store(ptype as u32, Ordering::Relaxed);
+    }
+
+    pub(super) fn processes(&self) -> usize {
+        self.peers.len()
+    }
+
+    #[inline]
+    pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().flatten()
+    }
+
+    #[inline]
+    pub(super) fn peer(&self, number: usize) -> Option<&Peer> {
+        self.peers.get(number).and_then(Option::as_ref)
+    }
+
+    pub(super) fn interrupt(&self, peer: &Peer) {
+        self.count(count::INTERRUPTS, 1);
+        peer.interrupt();
+    }
+
+    /// Something completed that a thread may wait for.
+    #[inline]
+    pub(super) fn changed(&self) {
+        // Under the lock, as are the readers that count: no more than a load and a store.
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.changes.store(changes.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Ends the job for this process: every call that waits or comes answers `error`.
+    #[cold]
+    pub(super) fn fail(&self, error: NxError) {
+        let mut failure = self.failure.lock();
+        if failure.is_none() {
+            *failure = Some(error);
+            drop(failure);
+            self.failed.store(true, Ordering::Release);
+            self.data.wake_waiters();
+        }
+    }
+
+    /// What ended the job, if anything did.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), NxError> {
+        if self.failed.load(Ordering::Relaxed) { self.failure() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn failure(&self) -> Result<(), NxError> {
+        match self.failure.lock().clone() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at links that ended: a peer that did not say bye has died.
+    pub(super) fn look_at_ends(&self) {
+        if !self.ended.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for peer in self.peers() {
+            if peer.gone.load(Ordering::Relaxed) || peer.out_import.check_open().is_ok() {
+                continue;
+            }
+            if peer.said_bye() {
+                peer.gone.store(true, Ordering::Relaxed);
+                self.data.wake_waiters();
+            } else if !self.left.load(Ordering::Acquire) {
+                self.fail(NxError::PeerDied { node: peer.number });
+            }
+        }
+    }
+
+    #[inline]
+    fn has_news(&self) -> bool {
+        self.peers().any(Peer::has_news)
+    }
+
+    fn shares_cpu(&self, cpu: u32) -> bool {
+        self.crowded || self.peers().take(4).any(|peer| peer.out.peer_was_on(cpu))
+    }
+
+    /// Waits until `done` finds something in the state; makes progress meanwhile.
+    pub(super) fn wait<T>(
+        &self,
+        mut done: impl FnMut(&mut State) -> Option<Result<T, NxError>>,
+    ) -> Result<T, NxError> {
+        let mut state = self.state.lock();
+        let before = self.changes.load(Ordering::Relaxed);
+        let result = loop {
+            if let Err(error) = state.progress(self) {
+                self.fail(error);
+            }
+            if let Some(result) = done(&mut state) {
+                break result;
+            }
+            if let Err(error) = self.check() {
+                break Err(error);
+            }
+            let seen = self.changes.load(Ordering::Relaxed);
+            let starving = state.starving > 0;
+            let waiters = self.waiters.load(Ordering::Relaxed);
+            self.waiters.store(waiters + 1, Ordering::Relaxed);
+            drop(state);
+            let waited = self.sleep(seen, starving);
+            state = self.state.lock();
+            let waiters = self.waiters.load(Ordering::Relaxed);
+            self.waiters.store(waiters - 1, Ordering::Relaxed);
+            if let Err(error) = waited {
+                break Err(error);
+            }
+        };
+        self.wake_others(state, before);
+        result
+    }
+
+    /// What this thread completed for others while it had the lock is told to them.
+    #[inline]
+    pub(super) fn wake_others(&self, state: vmmc::sync::MutexGuard<'_, State>, before: u64) {
+        let others = self.waiters.load(Ordering::Relaxed) > 0
+            && self.changes.load(Ordering::Relaxed) != before;
+        drop(state);
+        if others {
+            self.data.wake_waiters();
+        }
+    }
+
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Waits for anything that the state should be looked at for.
+    fn sleep(&self, seen: u64, starving: bool) -> Result<(), NxError> {
+        let mut look = || {
+            (self.has_news()
+                || self.changes.load(Ordering::Acquire) != seen
+                || self.ended.load(Ordering::Relaxed)
+                || self.failed.load(Ordering::Relaxed))
+            .then_some(())
+        };
+        let shares = |cpu| self.shares_cpu(cpu);
+        if starving {
+            // Credits usually come by themselves; before sleeping for them, ask (N18, N19).
+            let policy = match self.data.wait_policy() {
+                WaitPolicy::Spin => WaitPolicy::Hybrid { budget: Duration::from_micros(50) },
+                policy => policy,
+            };
+            let crowded = || self.crowded;
+            match wait::spin(policy, None, crowded, &mut look) {
+                Spun::Found(()) => {
+                    self.look_at_ends();
+                    return Ok(());
+                }
+                _ => self.state.lock().ask_all(self),
+            }
+        }
+        self.data.wait_for(shares, look, None)?;
+        self.look_at_ends();
+        Ok(())
+    }
+
+    /// Waits for an operation of this thread's and forgets it.
+    pub(super) fn wait_op(&self, op: OpId) -> Result<Outcome, NxError> {
+        self.wait(|state| state.ops.get(op).is_done().then(|| state.ops.remove(op).result))
+    }
+
+    /// Makes the safe copy of an announced message (N10).
+    pub(super) fn stage(
+        &self,
+        peer: &Peer,
+        staging: &Staging,
+        data: Source,
+    ) -> Result<(), NxError> {
+        let staged = peer.out64(layout::STAGED + 8 * staging.block as usize);
+        let mut done = 0;
+        while done < data.len {
+            let part = mem::part(data, done, self.settings.stage_chunk);
+            // SAFETY: the operation is not complete before this returns.
+            #[allow(unsafe_code)]
+            let bytes = unsafe { mem::source(part) };
+            if staging.export.view().write(staging.offset + done, bytes).is_err() {
+                unreachable!("the place is as long as the message");
+            }
+            done += part.len;
+            // PAIRS(staged): with the acquire in `fetch_some`.
+            staged.store(done as u64, Ordering::Release);
+        }
+        peer.out.ring();
+        self.count(count::STAGED_BYTES, done as u64);
+        self.count(count::SAFE_COPIES, 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! The memory that one process of a pair writes for the other: a *lane*.
+//!
+//! A lane lies in the memory of its **owner**, who exports it; its **writer** is one other process. Two lanes
+//! make a pair. All of a lane is written by the writer, but for the head.
+//!
+//! ```text
+//!     0  head            magic u64 · version u32 · stride u32      by the owner, before the export
+//!   128  control         starved u32 · wants u32 · bye u32         see the constants
+//!   256  credits         64 x u32: slots and blocks of the other lane that are free again
+//!   512  staged          32 x u64: how much of block b's message is there
+//!   768  go              32 x 32 bytes: where block b's message may be put directly
+//!  2048  slots           32 x stride bytes: a message each
+//! ```
+//!
+//! A slot is a descriptor of three words and up to `stride - 64 - 24` bytes of data behind it, so that
+//! the descriptor and 40 bytes share a line:
+//!
+//! ```text
+//!     0  arrival u64     sequence number u32 (high) · kind u8 · length u24 of the data: written last
+//!     8  what u64        message type u32 · channel u32
+//!    16  ptypes u64      of the sender u32 · of the receiver u32
+//!    24  data
+//! ```
+//!
+//! The arrival word is the *size* field of the paper. The paper's receiver resets it to a special
+//! value; here it carries the number of the message, which the receiver knows in advance (see
+//! [`super::slots`]), so nothing need be reset and an empty message is not an empty slot.
+
+/// "NX LANE" in ASCII.
+pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"NX LANE\0");
+/// Version of this layout and of the protocol spoken in it.
+pub(super) const VERSION: u32 = 1;
+/// Offsets of the head.
+pub(super) const HEAD_MAGIC: usize = 0;
+pub(super) const HEAD_VERSION: usize = 8;
+pub(super) const HEAD_STRIDE: usize = 12;
+
+/// Offset of the starved word: a set of `STARVED_*`. The writer waits for credits.
+pub(super) const STARVED: usize = 128;
+/// Some operation of the writer waits for a slot or a block.
+pub(super) const STARVED_WAITS: u32 = 1;
+/// Nobody waits for it inside a call: interrupt when there are credits.
+pub(super) const STARVED_AWAY: u32 = 2;
+/// Blocks are wanted, too: staged messages should be fetched.
+pub(super) const STARVED_BLOCKS: u32 = 4;
+/// Offset of the wants word: 1 when the writer has handlers posted and wants to be interrupted
+/// for each message.
+pub(super) const WANTS: usize = 132;
+/// Offset of the bye word: 1 when the writer left in order.
+pub(super) const BYE: usize = 136;
+
+/// Offset of the credits.
+pub(super) const CREDITS: usize = 256;
+/// Entries of the credit ring. More than can be under way: each names a slot or block in use.
+pub(super) const CREDIT_ENTRIES: u32 = 64;
+/// Set in the low byte of a credit that names a block.
+pub(super) const CREDIT_BLOCK: u32 = 0x80;
+
+/// Offset of the staged words.
+pub(super) const STAGED: usize = 512;
+/// The bytes staged so far.
+pub(super) const STAGED_COUNT: u64 = (1 << 48) - 1;
+
+/// Offset of the go records.
+pub(super) const GO: usize = 768;
+/// Length of a go record: region number + 1 (written last) · offset in it · first byte of the message
+/// that goes there · how many; `u64` each.
+pub(super) const GO_LEN: usize = 32;
+
+/// Blocks per lane: large messages under way.
+pub(super) const BLOCKS: usize = 32;
+/// Offset of the slots.
+pub(super) const SLOTS_AT: usize = 2048;
+/// Slots per lane.
+pub(super) const SLOTS: usize = 32;
+/// Length of a slot's descriptor.
+pub(super) const DESCRIPTOR: usize = 24;
+/// Smallest and largest stride.
+pub(super) const STRIDES: std::ops::RangeInclusive<usize> = 192..=(1 << 20);
+
+/// Kinds of message in a slot.
+pub(super) mod kind {
+    /// The data follows.
+    pub(in super::super) const DATA: u8 = 1;
+    /// A large message is announced: a [`super::Scout`] follows.
+    pub(in super::super) const SCOUT: u8 = 2;
+}
+
+const _: () = assert!(CREDITS + CREDIT_ENTRIES as usize * 4 <= STAGED, "credits run over");
+const _: () = assert!(STAGED + BLOCKS * 8 <= GO, "staged words run over");
+const _: () = assert!(GO + BLOCKS * GO_LEN <= SLOTS_AT, "go records run over");
+const _: () = assert!(SLOTS + BLOCKS <= CREDIT_ENTRIES as usize, "a credit could be overwritten");
+
+/// Length of a lane in bytes.
+pub(super) fn lane_len(stride: usize) -> usize {
+    SLOTS_AT + SLOTS * stride
+}
+
+/// Data bytes that fit a slot. The last line of the stride stays free, so that two slots never share
+/// one and slots do not all begin at the same place of a page.
+pub(super) fn room(stride: usize) -> usize {
+    stride - 64 - DESCRIPTOR
+}
+
+/// What a scout says: where the safe copy of a large message is being made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scout {
+    /// Length of the message in bytes.
+    pub(super) len: u64,
+    /// Offset of the safe copy in its region.
+    pub(super) offset: u64,
+    /// Number of the region, counted by the sender per receiver.
+    pub(super) region: u32,
+    /// Block number: index of the staged word and the go record.
+    pub(super) block: u32,
+}
+
+impl Scout {
+    pub(super) const LEN: usize = 24;
+
+    pub(super) fn to_bytes(self) -> [u8; Scout::LEN] {
+        let mut bytes = [0; Scout::LEN];
+        let words = [self.len, self.offset, u64::from(self.region) << 32 | u64::from(self.block)];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// `None` when the block number is impossible.
+    pub(super) fn from_bytes(bytes: [u8; Scout::LEN]) -> Option<Scout> {
+        let word = |i: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes.get(8 * i..8 * i + 8)?);
+            Some(u64::from_ne_bytes(word))
+        };
+        let (len, offset, both) = (word(0)?, word(1)?, word(2)?);
+        let (region, block) = ((both >> 32) as u32, both as u32);
+        ((block as usize) < BLOCKS).then_some(Scout { len, offset, region, block })
+    }
+}

@@ -1,0 +1,234 @@
+//! The protocol: one [`Engine`] per process, every NX operation a method of it.
+//!
+//! All methods may be called from any thread, handlers included. Methods that take raw memory
+//! ([`Source`], [`Target`]) are `unsafe`; [`crate::Nx`] is the safe interface over them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `layout`, `slots` | the memory that one process writes for another; who may use which slot |
+//! | `peer`, `stage` | links to other processes; memory for safe copies |
+//! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
+//! | `inner`, `progress`, `handlers` | waiting, and the threads that help |
+//! | `send`, `receive`, `mids`, `global` | the methods |
+
+pub mod counters;
+mod global;
+mod handlers;
+mod inner;
+mod layout;
+mod mem;
+mod mids;
+mod ops;
+mod peer;
+mod progress;
+mod receive;
+mod send;
+pub mod settings;
+mod slots;
+mod stage;
+mod state;
+pub mod types;
+
+pub use global::{Element, Reduction};
+
+use crate::error::{NxError, StartError};
+use crate::job::Job;
+use inner::{Inner, Parts};
+use settings::Settings;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use types::{FORCE_LAST, FORCE_TYPE, InfoTarget, NORMAL_LAST};
+use vmmc::sync::{AtomicBool, Mutex, Ordering};
+use vmmc::word::Word;
+
+/// Channel of user messages.
+const USER: u32 = 0;
+
+/// This process's part of a job.
+#[derive(Debug)]
+pub struct Engine {
+    inner: Arc<Inner>,
+    progress: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Joins the job: connects to the daemon and to every other process. Blocks until all are
+    /// there.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left behind.
+    pub fn start(job: &Job) -> Result<Engine, StartError> {
+        Engine::start_with(job, Settings::from_env()?)
+    }
+
+    /// The same, with settings that are not the environment's.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with(job: &Job, settings: Settings) -> Result<Engine, StartError> {
+        let processes = job.size + u32::from(job.host);
+        if job.node >= processes || job.size == 0 {
+            return Err(StartError::BadJob { node: job.node, size: job.size });
+        }
+        let home = peer::Home::open(job)?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let stride = settings.stride(processes as usize);
+        let mut opening = Vec::new();
+        for number in 0..processes {
+            if number == job.node {
+                opening.push(None);
+                continue;
+            }
+            let ended = ended.clone();
+            let on_end = move |_| ended.store(true, Ordering::Release);
+            opening.push(Some(peer::Opening::start(&home, job, number, stride, on_end)?));
+        }
+        let seconds = settings.start_s;
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        let mut peers = Vec::new();
+        for opening in opening {
+            peers.push(opening.map(|opening| opening.finish(deadline, seconds)).transpose()?);
+        }
+        let inner = Arc::new(Inner::new(Parts { job: job.clone(), settings, home, peers, ended }));
+        let helper = inner.clone();
+        let progress = std::thread::Builder::new()
+            .name("nx-progress".into())
+            .spawn(move || progress::run(&helper))
+            .map_err(|error| StartError::SetUp {
+                what: "progress thread",
+                reason: error.to_string(),
+            })?;
+        Ok(Engine { inner, progress: Mutex::new(Some(progress)) })
+    }
+
+    /// Leaves in order: waits until what was sent no longer needs this process; the others go on.
+    /// Calls that come later fail with [`NxError::NotStarted`]. Also done when the engine is dropped.
+    pub fn leave(&self) {
+        let inner = &*self.inner;
+        if inner.left.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        inner.handlers.stop();
+        let mut asked = false;
+        let drained = inner.wait(|state| match state.is_drained(inner) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) if asked => None,
+            Ok(false) => {
+                asked = true;
+                state.ask_to_fetch(inner);
+                None
+            }
+            Err(error) => Some(Err(error)),
+        });
+        if drained.is_ok() {
+            for peer in inner.peers() {
+                peer.out32(layout::BYE).store(1, Ordering::Release);
+            }
+        }
+        inner.fail(NxError::NotStarted);
+        inner.stop.store(true, Ordering::Release);
+        inner.bell.wake_waiters();
+        if let Some(progress) = self.progress.lock().take() {
+            let _ = progress.join();
+        }
+    }
+
+    /// This process's node number.
+    #[must_use]
+    pub fn node(&self) -> i32 {
+        self.inner.job.node as i32
+    }
+
+    /// Number of nodes.
+    #[must_use]
+    pub fn nodes(&self) -> i32 {
+        self.inner.job.size as i32
+    }
+
+    /// The host process's node number, if there is one.
+    #[must_use]
+    pub fn host(&self) -> Option<i32> {
+        self.inner.job.host.then_some(self.inner.job.size as i32)
+    }
+
+    /// Process type, [`types::INVALID_PTYPE`] before it is set.
+    #[must_use]
+    pub fn ptype(&self) -> i32 {
+        self.inner.ptype()
+    }
+
+    /// Sets the process type. Messages for the new type that have come already are taken from here on.
+    ///
+    /// # Errors
+    /// [`NxError::BadPtype`].
+    pub fn set_ptype(&self, ptype: i32) -> Result<(), NxError> {
+        if !(0..=NORMAL_LAST).contains(&ptype) {
+            return Err(NxError::BadPtype { ptype });
+        }
+        self.inner.set_ptype(ptype);
+        Ok(())
+    }
+
+    /// Masks (true) or allows (false) handlers; returns the previous state. Masking waits for a
+    /// handler that runs now. Inside a handler it only keeps the value.
+    pub fn masktrap(&self, mask: bool) -> bool {
+        self.inner.handlers.mask(mask)
+    }
+
+    /// A turn of the protocol, and the processor to others (`flick`).
+    pub fn flick(&self) {
+        let mut state = self.inner.state.lock();
+        let before = self.inner.changes();
+        if let Err(error) = state.progress(&self.inner) {
+            self.inner.fail(error);
+        }
+        self.inner.wake_others(state, before);
+        std::thread::yield_now();
+    }
+
+    /// Value of a counter of [`counters`] or of `vmmc`.
+    #[must_use]
+    pub fn counter(&self, counter: usize) -> u64 {
+        if counter == counters::HANDLERS {
+            return self.inner.handlers.run_so_far();
+        }
+        self.inner.data.counters().get(counter)
+    }
+
+    /// What ended the job, once something did.
+    ///
+    /// # Errors
+    /// That.
+    pub fn check(&self) -> Result<(), NxError> {
+        self.inner.check()
+    }
+
+    /// A process may not communicate before it has a type.
+    fn need_ptype(&self) -> Result<(), NxError> {
+        self.inner.check()?;
+        if self.ptype() == types::INVALID_PTYPE { Err(NxError::NoPtype) } else { Ok(()) }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn check_type(type_: i32) -> Result<(), NxError> {
+    match type_ {
+        0..=NORMAL_LAST | FORCE_TYPE..=FORCE_LAST => Ok(()),
+        _ => Err(NxError::BadType { type_ }),
+    }
+}
+
+fn check_memory(is_null: bool, len: usize) -> Result<(), NxError> {
+    match len {
+        0 => Ok(()),
+        len if len > isize::MAX as usize => Err(NxError::BadLength { len: len as i64 }),
+        len if is_null => Err(NxError::NullBuffer { len }),
+        _ => Ok(()),
+    }
+}

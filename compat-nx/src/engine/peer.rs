@@ -1,0 +1,315 @@
+//! The other processes of the job: lanes, doors, and what is polled without a lock.
+//!
+//! Each process has two connections to the daemon. The first one's doorbell wakes threads that
+//! wait inside an NX call. The second one's belongs to the progress thread, which sleeps on it
+//! always: to ring that one is to *interrupt* a process that computes (section 6 of the paper).
+//! A sender interrupts by storing to the word of the other's **door**, a page of its own.
+
+use super::layout::{self, BLOCKS};
+use super::slots;
+use crate::error::{NxError, StartError};
+use crate::job::Job;
+use std::time::{Duration, Instant};
+use vmmc::mem::View;
+use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vmmc::word::{MappedU32, MappedU64, Word};
+use vmmc::{Binding, Export, Import, Node, PendingImport, Region, Rights, Who};
+
+/// No credit is waited for.
+const NO_CREDIT: u64 = u64::MAX;
+
+/// Another process of the job.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) number: u32,
+    /// The lane that we write, in its memory. By stores, and by deliberate updates.
+    pub(super) out: Binding,
+    pub(super) out_import: Import,
+    /// Stride of the slots of that lane.
+    pub(super) stride: usize,
+    /// The lane that it writes, in our memory.
+    lane: Export,
+    door: Import,
+    /// Where the next arrival word will be (high half) and its sequence number; 0: nowhere, all
+    /// slots are in use.
+    expect: AtomicU64,
+    /// The credit that a queued send waits for, or `NO_CREDIT`.
+    credit: AtomicU64,
+    /// Blocks whose messages are being fetched, a bit each, and their staged words when last seen.
+    watching: AtomicU32,
+    seen: [AtomicU64; BLOCKS],
+    /// It has left in order.
+    pub(super) gone: AtomicBool,
+}
+
+/// Views of lanes are longer than any constant of the layout; slots are checked when a lane is opened.
+fn word64<'m>(view: View<'m>, at: usize) -> MappedU64<'m> {
+    match view.word64(at) {
+        Ok(word) => word,
+        Err(error) => unreachable!("layout: {error}"),
+    }
+}
+
+fn word32<'m>(view: View<'m>, at: usize) -> MappedU32<'m> {
+    match view.word32(at) {
+        Ok(word) => word,
+        Err(error) => unreachable!("layout: {error}"),
+    }
+}
+
+impl Peer {
+    /// A word of the lane that we write.
+    #[inline]
+    pub(super) fn out64(&self, at: usize) -> MappedU64<'_> {
+        word64(self.out.view(), at)
+    }
+
+    #[inline]
+    pub(super) fn out32(&self, at: usize) -> MappedU32<'_> {
+        word32(self.out.view(), at)
+    }
+
+    /// A word of the lane that the peer writes.
+    #[inline]
+    pub(super) fn in64(&self, at: usize) -> MappedU64<'_> {
+        word64(self.lane.view(), at)
+    }
+
+    #[inline]
+    pub(super) fn in32(&self, at: usize) -> MappedU32<'_> {
+        word32(self.lane.view(), at)
+    }
+
+    /// The lane that the peer writes.
+    #[inline]
+    pub(super) fn lane(&self) -> View<'_> {
+        self.lane.view()
+    }
+
+    /// Publishes where the next message is expected.
+    #[inline]
+    pub(super) fn set_expect(&self, at: usize, sequence: u32) {
+        self.expect.store((at as u64) << 32 | u64::from(sequence), Ordering::Relaxed);
+    }
+
+    pub(super) fn expect_nothing(&self) {
+        self.expect.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn await_credit(&self, taken: Option<u32>) {
+        self.credit.store(taken.map_or(NO_CREDIT, u64::from), Ordering::Relaxed);
+    }
+
+    pub(super) fn watch(&self, block: u32, seen: u64) {
+        if let Some(place) = self.seen.get(block as usize) {
+            place.store(seen, Ordering::Relaxed);
+        }
+        self.watching.fetch_or(1 << block, Ordering::Relaxed);
+    }
+
+    pub(super) fn unwatch(&self, block: u32) {
+        self.watching.fetch_and(!(1 << block), Ordering::Relaxed);
+    }
+
+    /// Whether there is something to do for this peer. Without the lock: may be wrong in either
+    /// direction for a moment, while another thread is doing it.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        let expect = self.expect.load(Ordering::Relaxed);
+        if expect != 0 {
+            let word = self.in64((expect >> 32) as usize).load(Ordering::Acquire);
+            if slots::arrived(word, expect as u32).is_some() {
+                return true;
+            }
+        }
+        let credit = self.credit.load(Ordering::Relaxed);
+        if credit != NO_CREDIT && self.credit(credit as u32).is_some() {
+            return true;
+        }
+        let mut watching = self.watching.load(Ordering::Relaxed);
+        while watching != 0 {
+            let block = watching.trailing_zeros() as usize;
+            watching &= watching - 1;
+            let seen = self.seen.get(block).map_or(0, |seen| seen.load(Ordering::Relaxed));
+            if self.in64(layout::STAGED + 8 * block).load(Ordering::Acquire) != seen {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Credit number `taken`, if it was given.
+    #[inline]
+    pub(super) fn credit(&self, taken: u32) -> Option<u32> {
+        slots::take(self.in32(layout::CREDITS + 4 * slots::index(taken)), taken)
+    }
+
+    /// Interrupts the process: its progress thread looks at everything.
+    pub(super) fn interrupt(&self) {
+        // A peer that is gone needs no interrupt.
+        if let Ok(word) = self.door.flag32(0) {
+            let _ = word.signal(1);
+        }
+    }
+
+    /// Whether the peer said that it leaves in order.
+    pub(super) fn said_bye(&self) -> bool {
+        self.in32(layout::BYE).load(Ordering::Acquire) != 0
+    }
+}
+
+/// What a process has before it knows its peers.
+pub(super) struct Home {
+    pub(super) data: Node,
+    pub(super) bell: Node,
+    pub(super) door: Export,
+}
+
+fn set_up<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StartError {
+    move |error| StartError::SetUp { what, reason: error.to_string() }
+}
+
+fn lane_name(job: &Job, writer: u32, owner: u32) -> String {
+    format!("nx/{}/{writer}>{owner}", job.id)
+}
+
+fn door_name(job: &Job, owner: u32) -> String {
+    format!("nx/{}/door/{owner}", job.id)
+}
+
+impl Home {
+    pub(super) fn open(job: &Job) -> Result<Home, StartError> {
+        let data = Node::connect()?;
+        let mut config = vmmc::Config::from_env().map_err(set_up("settings"))?;
+        // The progress thread never spins: it would take the processor from the program.
+        config.wait = vmmc::config::WaitChoice::Fixed(vmmc::config::WaitPolicy::Block);
+        let bell = Node::builder().config(config).program("nx-progress").connect()?;
+        let door = bell
+            .export(Region::new(64).map_err(set_up("memory of the door"))?)
+            .name(door_name(job, job.node))
+            .grant(Who::SameUser, Rights::WRITE)
+            .token(job.token)
+            .open()
+            .map_err(set_up("exporting the door"))?;
+        Ok(Home { data, bell, door })
+    }
+}
+
+/// The links to one peer in the making.
+pub(super) struct Opening {
+    number: u32,
+    lane: Export,
+    out: PendingImport,
+    door: PendingImport,
+}
+
+impl Opening {
+    /// Exports our lane and starts importing the peer's. `ended` is called when the peer is gone, in
+    /// a thread that waits or in the progress thread.
+    pub(super) fn start(
+        home: &Home,
+        job: &Job,
+        peer: u32,
+        stride: usize,
+        ended: impl Fn(u32) + Send + Clone + 'static,
+    ) -> Result<Opening, StartError> {
+        let mut region =
+            Region::new(layout::lane_len(stride)).map_err(set_up("memory of a lane"))?;
+        let head: [(usize, &[u8]); 3] = [
+            (layout::HEAD_MAGIC, &layout::MAGIC.to_ne_bytes()),
+            (layout::HEAD_VERSION, &layout::VERSION.to_ne_bytes()),
+            (layout::HEAD_STRIDE, &(stride as u32).to_ne_bytes()),
+        ];
+        for (at, bytes) in head {
+            region.write(at, bytes).map_err(set_up("head of a lane"))?;
+        }
+        let lane = home
+            .data
+            .export(region)
+            .name(lane_name(job, peer, job.node))
+            .grant(Who::SameUser, Rights::WRITE | Rights::BIND)
+            .token(job.token)
+            .open()
+            .map_err(set_up("exporting a lane"))?;
+        let on_end = move |ended: &(dyn Fn(u32) + Send), event| {
+            if let vmmc::Event::Closed { .. } = event {
+                ended(peer);
+            }
+        };
+        let (one, other) = (ended.clone(), ended);
+        let out = home
+            .data
+            .import(lane_name(job, job.node, peer))
+            .rights(Rights::WRITE | Rights::BIND)
+            .token(job.token)
+            .handler(move |notification| on_end(&one, notification.event))
+            .start()
+            .map_err(set_up("importing a lane"))?;
+        let door = home
+            .bell
+            .import(door_name(job, peer))
+            .token(job.token)
+            .handler(move |notification| on_end(&other, notification.event))
+            .start()
+            .map_err(set_up("importing a door"))?;
+        Ok(Opening { number: peer, lane, out, door })
+    }
+
+    /// Waits for the peer, at most until `deadline`.
+    pub(super) fn finish(self, deadline: Instant, seconds: u64) -> Result<Peer, StartError> {
+        let Opening { number, lane, mut out, mut door } = self;
+        let left = || {
+            Some(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
+        };
+        let missing = StartError::Missing { node: number, seconds };
+        if !out.wait_for(left()).map_err(set_up("importing a lane"))?
+            || !door.wait_for(left()).map_err(set_up("importing a door"))?
+        {
+            return Err(missing);
+        }
+        let out_import = out.wait().map_err(set_up("importing a lane"))?;
+        let door = door.wait().map_err(set_up("importing a door"))?;
+        let out = out_import.bind(0..out_import.len()).map_err(set_up("binding a lane"))?;
+        let stride = open_lane(out.view(), number)?;
+        Ok(Peer {
+            number,
+            out,
+            out_import,
+            stride,
+            lane,
+            door,
+            expect: AtomicU64::new(0),
+            credit: AtomicU64::new(NO_CREDIT),
+            watching: AtomicU32::new(0),
+            seen: std::array::from_fn(|_| AtomicU64::new(0)),
+            gone: AtomicBool::new(false),
+        })
+    }
+}
+
+/// Checks the head of a lane that the peer owns; returns its stride.
+fn open_lane(view: View<'_>, number: u32) -> Result<usize, StartError> {
+    let refuse = |reason: String| StartError::SetUp { what: "a lane of another process", reason };
+    if view.len() < layout::SLOTS_AT {
+        return Err(refuse(format!("node {number}'s is {} bytes", view.len())));
+    }
+    if word64(view, layout::HEAD_MAGIC).load(Ordering::Relaxed) != layout::MAGIC {
+        return Err(refuse(format!("node {number}'s is none")));
+    }
+    let version = word32(view, layout::HEAD_VERSION).load(Ordering::Relaxed);
+    if version != layout::VERSION {
+        let ours = layout::VERSION;
+        return Err(refuse(format!("node {number} speaks version {version}, we speak {ours}")));
+    }
+    let stride = word32(view, layout::HEAD_STRIDE).load(Ordering::Relaxed) as usize;
+    let fits = layout::STRIDES.contains(&stride)
+        && stride.is_multiple_of(64)
+        && layout::lane_len(stride) <= view.len();
+    if fits { Ok(stride) } else { Err(refuse(format!("node {number}'s stride is {stride}"))) }
+}
+
+impl From<vmmc::error::WaitError> for NxError {
+    fn from(error: vmmc::error::WaitError) -> NxError {
+        NxError::System { what: "waiting", reason: error.to_string() }
+    }
+}

@@ -1,0 +1,195 @@
+//! The receiving and probing methods.
+#![allow(unsafe_code)] // raw memory of callers, passed on
+
+use super::ops::{OpId, Owner};
+use super::send::received;
+use super::types::{Handler, Info, InfoTarget, Mid, Select, Target};
+use super::{Engine, USER, check_memory};
+use crate::error::NxError;
+
+impl Engine {
+    pub(super) fn check_receive(&self, select: Select, room: Target) -> Result<(), NxError> {
+        self.need_ptype()?;
+        check_memory(room.start.is_null(), room.len)?;
+        let last = self.inner.processes() as u32 - 1;
+        if select.node < -1 || select.node > last as i32 {
+            return Err(NxError::BadNode { node: select.node, last });
+        }
+        if select.ptype < -1 {
+            return Err(NxError::BadPtype { ptype: select.ptype });
+        }
+        Ok(())
+    }
+
+    /// Posts a receive for an operation, and looks what has come.
+    pub(super) fn start_receive(&self, op: OpId, select: Select) -> Result<(), NxError> {
+        self.start_receive_on(op, USER, select)
+    }
+
+    pub(super) fn start_receive_on(
+        &self,
+        op: OpId,
+        channel: u32,
+        select: Select,
+    ) -> Result<(), NxError> {
+        let inner = &*self.inner;
+        let mut state = inner.state.lock();
+        let before = inner.changes();
+        let result = state
+            .progress(inner)
+            .and_then(|()| state.post(inner, op, channel, select))
+            // Handlers: what was sent before the senders knew that they must interrupt us.
+            .and_then(|()| state.progress(inner));
+        inner.wake_others(state, before);
+        result.inspect_err(|error| inner.fail(error.clone()))
+    }
+
+    /// Receives (`crecv`, `crecvx`).
+    ///
+    /// # Errors
+    /// [`NxError::MessageTooLong`]: the message is taken, the room holds its beginning.
+    /// [`NxError::BadNode`], [`NxError::BadPtype`], [`NxError::NullBuffer`], [`NxError::NoPtype`];
+    /// [`NxError::PeerDied`] and its like when the job has ended.
+    ///
+    /// # Safety
+    /// `room` must be writable during the call, and nobody else may use it.
+    #[inline]
+    pub unsafe fn crecv(&self, select: Select, room: Target) -> Result<Info, NxError> {
+        self.check_receive(select, room)?;
+        self.receive_on(USER, select, room)
+    }
+
+    pub(super) fn receive_on(
+        &self,
+        channel: u32,
+        select: Select,
+        room: Target,
+    ) -> Result<Info, NxError> {
+        let mut posted = None;
+        let inner = &*self.inner;
+        let outcome = inner.wait(|state| {
+            let op = match posted {
+                Some(op) => op,
+                None => {
+                    let op = state.ops.add(Owner::Caller, 1, room, None);
+                    posted = Some(op);
+                    if let Err(error) = state.post(inner, op, channel, select) {
+                        inner.fail(error);
+                    }
+                    op
+                }
+            };
+            state.ops.is_done(op).then(|| {
+                posted = None;
+                state.ops.remove(op).result
+            })
+        });
+        if let Some(op) = posted {
+            // The job has ended; the room is the caller's again.
+            let mut state = inner.state.lock();
+            state.abandon(op);
+        }
+        received(outcome?)
+    }
+
+    /// Starts receiving and returns an id at once (`irecv`, `irecvx`); `info` is written at
+    /// completion.
+    ///
+    /// # Errors
+    /// As [`Engine::crecv`], and [`NxError::NoMid`]. A message too long is an error of
+    /// [`Engine::msgwait`] or [`Engine::msgdone`].
+    ///
+    /// # Safety
+    /// `room` must stay writable, and nobody else may use it, until the id is done or cancelled;
+    /// `info` must be callable until then.
+    pub unsafe fn irecv(
+        &self,
+        select: Select,
+        room: Target,
+        info: Option<InfoTarget>,
+    ) -> Result<Mid, NxError> {
+        self.check_receive(select, room)?;
+        let (op, mid) = self.new_mid(1, room, info)?;
+        self.start_receive(op, select)?;
+        Ok(mid)
+    }
+
+    /// Runs `handler` when a message has come into `room` (`hrecv`, `hrecvx`), also while the program
+    /// computes. Once: a handler posts the next receive.
+    ///
+    /// # Errors
+    /// As [`Engine::crecv`]. A message too long ends the job.
+    ///
+    /// # Safety
+    /// `room` must stay writable, and nobody else may use it, until the handler runs or the receive is
+    /// cancelled.
+    pub unsafe fn hrecv(
+        &self,
+        select: Select,
+        room: Target,
+        handler: Handler,
+    ) -> Result<(), NxError> {
+        self.check_receive(select, room)?;
+        self.start_handlers()?;
+        let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 1, room, None);
+        self.start_receive(op, select)
+    }
+
+    pub(super) fn start_handlers(&self) -> Result<(), NxError> {
+        super::handlers::Handlers::start(&self.inner.handlers)
+            .map_err(|error| NxError::System { what: "handler thread", reason: error.to_string() })
+    }
+
+    /// Takes back the posted handler receives of a selector (`hrecv` with a null handler).
+    /// Returns how many there were.
+    ///
+    /// # Errors
+    /// When the job has ended.
+    pub fn cancel_hrecv(&self, typesel: i32) -> Result<usize, NxError> {
+        self.inner.check()?;
+        Ok(self.inner.state.lock().cancel_handlers(typesel))
+    }
+
+    /// Waits for a message that a receive with this selector would take, and leaves it where it is.
+    ///
+    /// # Errors
+    /// As [`Engine::crecv`].
+    pub fn cprobe(&self, select: Select) -> Result<Info, NxError> {
+        self.check_receive(select, Target { start: std::ptr::null_mut(), len: 0 })?;
+        let inner = &*self.inner;
+        // Arrivals do not complete anything here, so they are found by the look of `wait` itself.
+        inner.wait(|state| state.probe(inner, select).map(Ok))
+    }
+
+    /// Whether there is such a message now.
+    ///
+    /// # Errors
+    /// As [`Engine::crecv`].
+    pub fn iprobe(&self, select: Select) -> Result<Option<Info>, NxError> {
+        self.check_receive(select, Target { start: std::ptr::null_mut(), len: 0 })?;
+        let inner = &*self.inner;
+        let mut state = inner.state.lock();
+        let before = inner.changes();
+        if let Err(error) = state.progress(inner) {
+            inner.fail(error);
+        }
+        let found = state.probe(inner, select);
+        inner.wake_others(state, before);
+        inner.check()?;
+        Ok(found)
+    }
+
+    /// Throws away the messages that are here and selected (`flushmsg`).
+    ///
+    /// # Errors
+    /// When the job has ended.
+    pub fn flushmsg(&self, select: Select) -> Result<(), NxError> {
+        self.need_ptype()?;
+        let inner = &*self.inner;
+        let mut state = inner.state.lock();
+        let before = inner.changes();
+        let result = state.progress(inner).and_then(|()| state.throw_away(inner, select));
+        inner.wake_others(state, before);
+        result.inspect_err(|error| inner.fail(error.clone()))
+    }
+}

@@ -1,0 +1,291 @@
+//! The sending methods.
+#![allow(unsafe_code)] // raw memory of callers, passed on
+
+use super::ops::{OpId, Owner};
+use super::peer::Peer;
+use super::state::{Letter, Sent};
+use super::types::{Dest, Handler, Mid, Select, Source, Target};
+use super::{Engine, USER, check_memory, check_type};
+use crate::error::NxError;
+use crate::{Info, Outcome};
+
+/// Whom a destination means.
+enum Route<'e> {
+    Own,
+    One(&'e Peer),
+    AllOthers,
+}
+
+const NOWHERE: Target = Target { start: std::ptr::null_mut(), len: 0 };
+
+impl Engine {
+    fn route(&self, to: Dest) -> Result<Route<'_>, NxError> {
+        let last = self.inner.processes() as u32 - 1;
+        let bad = NxError::BadNode { node: to.node, last };
+        if to.node == -1 {
+            return Ok(Route::AllOthers);
+        }
+        let number = usize::try_from(to.node).map_err(|_| bad.clone())?;
+        if to.node == self.node() {
+            return Ok(Route::Own);
+        }
+        self.inner.peer(number).map(Route::One).ok_or(bad)
+    }
+
+    fn check_send(&self, type_: i32, data: Source, to: Dest) -> Result<(), NxError> {
+        self.need_ptype()?;
+        check_type(type_)?;
+        check_memory(data.start.is_null(), data.len)?;
+        if to.ptype < 0 { Err(NxError::BadPtype { ptype: to.ptype }) } else { Ok(()) }
+    }
+
+    /// Sends; returns when the buffer may be used again.
+    ///
+    /// # Errors
+    /// [`NxError::BadType`], [`NxError::BadNode`], [`NxError::BadPtype`], [`NxError::NoPtype`],
+    /// [`NxError::NullBuffer`]; [`NxError::PeerDied`] and its like when the job has ended.
+    ///
+    /// # Safety
+    /// `data` must be readable during the call.
+    #[inline]
+    pub unsafe fn csend(&self, type_: i32, data: Source, to: Dest) -> Result<(), NxError> {
+        self.check_send(type_, data, to)?;
+        let letter = Letter { channel: USER, type_, ptype: to.ptype, data };
+        match self.route(to)? {
+            Route::One(peer) => self.send_blocking(peer, letter),
+            Route::Own => self.send_to_self(letter),
+            Route::AllOthers => {
+                for peer in self.nodes_but_this() {
+                    self.send_blocking(peer, letter)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The other nodes, without a host process.
+    pub(super) fn nodes_but_this(&self) -> impl Iterator<Item = &Peer> {
+        self.inner.peers().filter(|peer| peer.number < self.inner.job.size)
+    }
+
+    fn send_to_self(&self, letter: Letter) -> Result<(), NxError> {
+        let mut state = self.inner.state.lock();
+        let before = self.inner.changes();
+        state.deliver(&self.inner, letter);
+        self.inner.wake_others(state, before);
+        Ok(())
+    }
+
+    /// Sends to one peer and returns when the buffer is free.
+    #[inline]
+    pub(super) fn send_blocking(&self, peer: &Peer, letter: Letter) -> Result<(), NxError> {
+        let inner = &*self.inner;
+        let mut state = inner.state.lock();
+        match state.send(inner, peer, letter)? {
+            Sent::Whole => Ok(()),
+            Sent::Scouted(staging) => {
+                drop(state);
+                inner.stage(peer, &staging, letter.data)
+            }
+            Sent::Starved => {
+                let op = state.ops.add(Owner::Caller, 1, NOWHERE, None);
+                state.queue(inner, peer, op, letter, false);
+                drop(state);
+                inner.wait_op(op).map(drop)
+            }
+        }
+    }
+
+    /// Starts sending for an operation that may have other parts.
+    pub(super) fn start_send(&self, op: OpId, letter: Letter, to: Dest) -> Result<(), NxError> {
+        let inner = &*self.inner;
+        let route = self.route(to)?;
+        let targets: Vec<&Peer> = match route {
+            Route::One(peer) => vec![peer],
+            Route::Own => vec![],
+            Route::AllOthers => self.nodes_but_this().collect(),
+        };
+        let mut state = inner.state.lock();
+        let before = inner.changes();
+        // The part of the operation that stands for "all started".
+        state.ops.get_mut(op).left += targets.len() as u32;
+        if matches!(self.route(to)?, Route::Own) {
+            state.deliver(inner, letter);
+        }
+        for peer in targets {
+            match state.send(inner, peer, letter) {
+                Ok(Sent::Whole) => state.complete(inner, op, None),
+                Ok(Sent::Scouted(staging)) => {
+                    drop(state);
+                    inner.stage(peer, &staging, letter.data)?;
+                    state = inner.state.lock();
+                    state.complete(inner, op, None);
+                }
+                Ok(Sent::Starved) => state.queue(inner, peer, op, letter, true),
+                Err(error) => return Err(error),
+            }
+        }
+        state.complete(inner, op, None);
+        inner.wake_others(state, before);
+        Ok(())
+    }
+
+    /// A new operation that the program will hold an id of.
+    pub(super) fn new_mid(
+        &self,
+        parts: u32,
+        room: Target,
+        info: Option<super::InfoTarget>,
+    ) -> Result<(OpId, Mid), NxError> {
+        let mut state = self.inner.state.lock();
+        if state.ops.mids() >= self.inner.settings.mids {
+            return Err(NxError::NoMid { limit: self.inner.settings.mids });
+        }
+        let op = state.ops.add(Owner::Program, parts, room, info);
+        let mid = state.ops.mid(op);
+        Ok((op, mid))
+    }
+
+    /// Starts sending and returns an id at once.
+    ///
+    /// # Errors
+    /// As [`Engine::csend`], and [`NxError::NoMid`].
+    ///
+    /// # Safety
+    /// `data` must stay readable and unchanged until the id is done.
+    pub unsafe fn isend(&self, type_: i32, data: Source, to: Dest) -> Result<Mid, NxError> {
+        self.check_send(type_, data, to)?;
+        self.route(to)?;
+        let (op, mid) = self.new_mid(1, NOWHERE, None)?;
+        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)?;
+        Ok(mid)
+    }
+
+    /// Starts sending, and runs `handler` when the buffer is free again. It gets an empty info.
+    ///
+    /// # Errors
+    /// As [`Engine::csend`].
+    ///
+    /// # Safety
+    /// `data` must stay readable and unchanged until the handler runs.
+    pub unsafe fn hsend(
+        &self,
+        type_: i32,
+        data: Source,
+        to: Dest,
+        handler: Handler,
+    ) -> Result<(), NxError> {
+        self.check_send(type_, data, to)?;
+        self.route(to)?;
+        self.start_handlers()?;
+        let sent = Info { type_, count: data.len, node: self.node(), ptype: self.ptype() };
+        let handler: Handler = Box::new(move |_| handler(sent));
+        let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 1, NOWHERE, None);
+        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)
+    }
+
+    /// Sends to a list of nodes, to this process's own type there.
+    ///
+    /// # Errors
+    /// As [`Engine::csend`]; nothing was sent when a node of the list is bad.
+    ///
+    /// # Safety
+    /// `data` must be readable during the call.
+    pub unsafe fn gsendx(&self, type_: i32, data: Source, nodes: &[i32]) -> Result<(), NxError> {
+        let ptype = self.ptype();
+        for &node in nodes {
+            let to = Dest { node, ptype };
+            self.check_send(type_, data, to)?;
+            if node == -1 {
+                return Err(NxError::BadNode { node, last: self.inner.processes() as u32 - 1 });
+            }
+            self.route(to)?;
+        }
+        for &node in nodes {
+            // SAFETY: passed on.
+            unsafe { self.csend(type_, data, Dest { node, ptype }) }?;
+        }
+        Ok(())
+    }
+
+    /// Sends and receives; returns what was received.
+    ///
+    /// # Errors
+    /// As [`Engine::csend`] and [`Engine::crecv`].
+    ///
+    /// # Safety
+    /// As of both; the buffers must not overlap.
+    pub unsafe fn csendrecv(
+        &self,
+        type_: i32,
+        data: Source,
+        to: Dest,
+        select: Select,
+        room: Target,
+    ) -> Result<Info, NxError> {
+        self.check_send(type_, data, to)?;
+        self.check_receive(select, room)?;
+        self.route(to)?;
+        let op = self.inner.state.lock().ops.add(Owner::Caller, 2, room, None);
+        self.start_receive(op, select)?;
+        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)?;
+        received(self.inner.wait_op(op)?)
+    }
+
+    /// Starts sending and receiving; the id is done when both are.
+    ///
+    /// # Errors
+    /// As [`Engine::isend`] and [`Engine::irecv`].
+    ///
+    /// # Safety
+    /// As of both; the buffers must not overlap.
+    pub unsafe fn isendrecv(
+        &self,
+        type_: i32,
+        data: Source,
+        to: Dest,
+        select: Select,
+        room: Target,
+    ) -> Result<Mid, NxError> {
+        self.check_send(type_, data, to)?;
+        self.check_receive(select, room)?;
+        self.route(to)?;
+        let (op, mid) = self.new_mid(2, room, None)?;
+        self.start_receive(op, select)?;
+        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)?;
+        Ok(mid)
+    }
+
+    /// Starts sending and receiving, and runs `handler` with what was received when both are done.
+    ///
+    /// # Errors
+    /// As [`Engine::hsend`] and [`Engine::hrecv`].
+    ///
+    /// # Safety
+    /// As of both; the buffers must not overlap.
+    pub unsafe fn hsendrecv(
+        &self,
+        type_: i32,
+        data: Source,
+        to: Dest,
+        select: Select,
+        room: Target,
+        handler: Handler,
+    ) -> Result<(), NxError> {
+        self.check_send(type_, data, to)?;
+        self.check_receive(select, room)?;
+        self.route(to)?;
+        self.start_handlers()?;
+        let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 2, room, None);
+        self.start_receive(op, select)?;
+        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)
+    }
+}
+
+/// The info of an operation with a receive part.
+pub(super) fn received(outcome: Outcome) -> Result<Info, NxError> {
+    match outcome {
+        Outcome::Received(info) => Ok(info),
+        Outcome::Sent => unreachable!("a receive ends with its message"),
+    }
+}

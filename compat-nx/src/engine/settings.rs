@@ -1,0 +1,194 @@
+//! Every tunable of the engine: name, default, unit, why. The environment is read here only.
+
+use crate::error::StartError;
+use vmmc::config::Tunable;
+
+/// All tunables.
+pub const TABLE: &[Tunable] = &[
+    Tunable {
+        name: "NX_SEND",
+        default: "au",
+        unit: "au | du1 | du2",
+        help: "how small messages are sent: stores as the message is marshalled; two deliberate updates without a copy; one after a copy",
+    },
+    Tunable {
+        name: "NX_SLOT_BYTES",
+        default: "auto",
+        unit: "bytes",
+        help: "size of a packet buffer, 32 per pair and direction; auto: 4160, less in large jobs",
+    },
+    Tunable {
+        name: "NX_LARGE",
+        default: "auto",
+        unit: "bytes",
+        help: "messages longer than this are announced by a scout; auto, and at most: what fits a packet buffer",
+    },
+    Tunable {
+        name: "NX_STAGE_CHUNK",
+        default: "32768",
+        unit: "bytes",
+        help: "the safe copy of a large message is published, and the reply looked for, each so many bytes",
+    },
+    Tunable {
+        name: "NX_DIRECT",
+        default: "65536",
+        unit: "bytes | off",
+        help: "messages at least this long may go from user memory to user memory",
+    },
+    Tunable {
+        name: "NX_DIRECT_AFTER",
+        default: "1",
+        unit: "receives",
+        help: "a buffer is made reachable for its sender when this many large messages have come into it from there: setting up costs more than one copy",
+    },
+    Tunable {
+        name: "NX_MIDS",
+        default: "1024",
+        unit: "message ids",
+        help: "how many operations may be outstanding; then isend and irecv fail",
+    },
+    Tunable {
+        name: "NX_TRUNCATE",
+        default: "error",
+        unit: "error | silent",
+        help: "what becomes of a message longer than its buffer; silent: the receive succeeds, infocount tells",
+    },
+    Tunable {
+        name: "NX_START_S",
+        default: "60",
+        unit: "seconds",
+        help: "how long to wait for the other processes of the job at the start",
+    },
+];
+
+/// How small messages are sent (Figure 4 of the paper).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendMode {
+    /// Automatic update: the descriptor and the data are stored where they belong as they are made.
+    Automatic,
+    /// Deliberate update in two transfers, the data straight from user memory ("1copy").
+    Deliberate1,
+    /// Deliberate update in one transfer of a marshalled copy ("2copy").
+    Deliberate2,
+}
+
+/// The settings of one process.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `NX_SEND`.
+    pub send: SendMode,
+    /// `NX_SLOT_BYTES`; `None`: by the size of the job.
+    pub slot_bytes: Option<usize>,
+    /// `NX_LARGE`.
+    pub large: usize,
+    /// `NX_STAGE_CHUNK`.
+    pub stage_chunk: usize,
+    /// `NX_DIRECT`; `usize::MAX` when off.
+    pub direct: usize,
+    /// `NX_DIRECT_AFTER`.
+    pub direct_after: u32,
+    /// `NX_MIDS`.
+    pub mids: usize,
+    /// `NX_TRUNCATE`.
+    pub truncate: bool,
+    /// `NX_START_S`.
+    pub start_s: u64,
+}
+
+impl Settings {
+    /// From the environment.
+    ///
+    /// # Errors
+    /// [`StartError::Setting`] for the first variable that is not understood.
+    pub fn from_env() -> Result<Settings, StartError> {
+        Settings::from_lookup(&|name| std::env::var(name).ok())
+    }
+
+    /// From any source of variables.
+    ///
+    /// # Errors
+    /// As [`Settings::from_env`].
+    pub fn from_lookup(get: &dyn Fn(&str) -> Option<String>) -> Result<Settings, StartError> {
+        let set = |name: &str| get(name).filter(|value| !value.is_empty());
+        let number = |name: &'static str,
+                      word: &str,
+                      meant: usize,
+                      range: std::ops::RangeInclusive<usize>| {
+            let Some(value) = set(name).filter(|value| value != word) else { return Ok(meant) };
+            match value.parse() {
+                Ok(number) if range.contains(&number) => Ok(number),
+                _ => Err(StartError::Setting {
+                    name,
+                    value,
+                    expected: "a whole number in its range",
+                }),
+            }
+        };
+        let one_of = |name: &'static str, names: &[&str], expected: &'static str| match set(name) {
+            None => Ok(0),
+            Some(value) => names
+                .iter()
+                .position(|known| *known == value)
+                .ok_or(StartError::Setting { name, value, expected }),
+        };
+        let any = 1..=usize::MAX;
+        let send = match one_of("NX_SEND", &["au", "du1", "du2"], "au, du1 or du2")? {
+            0 => SendMode::Automatic,
+            1 => SendMode::Deliberate1,
+            _ => SendMode::Deliberate2,
+        };
+        Ok(Settings {
+            send,
+            slot_bytes: match number("NX_SLOT_BYTES", "auto", 0, super::layout::STRIDES)? {
+                0 => None,
+                bytes => Some(bytes.next_multiple_of(64)),
+            },
+            large: number("NX_LARGE", "auto", usize::MAX, 0..=usize::MAX)?,
+            stage_chunk: number("NX_STAGE_CHUNK", "auto", 32 << 10, any.clone())?,
+            direct: match set("NX_DIRECT").as_deref() {
+                Some("off") => usize::MAX,
+                _ => number("NX_DIRECT", "auto", 64 << 10, any.clone())?,
+            },
+            direct_after: number("NX_DIRECT_AFTER", "auto", 1, 0..=u32::MAX as usize)? as u32,
+            mids: number("NX_MIDS", "auto", 1024, 1..=60_000)?,
+            truncate: one_of("NX_TRUNCATE", &["error", "silent"], "error or silent")? == 1,
+            start_s: number("NX_START_S", "auto", 60, any)? as u64,
+        })
+    }
+
+    /// Stride of the slots in a job of `processes`: about 16 MiB of slots per process at most.
+    #[must_use]
+    pub fn stride(&self, processes: usize) -> usize {
+        let fair = (16 << 20) / processes.max(1) / super::layout::SLOTS;
+        let stride = self.slot_bytes.unwrap_or(fair.min(4160) / 64 * 64);
+        stride.clamp(*super::layout::STRIDES.start(), *super::layout::STRIDES.end())
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tunable_can_be_set_and_a_bad_value_names_it() {
+        for tunable in TABLE {
+            let with = |value: &'static str| {
+                Settings::from_lookup(&move |asked| (asked == tunable.name).then(|| value.into()))
+            };
+            assert!(with("").is_ok());
+            assert!(with(tunable.default).is_ok(), "{}", tunable.name);
+            match with("nonsense") {
+                Err(StartError::Setting { name, .. }) => assert_eq!(name, tunable.name),
+                other => panic!("{}: {other:?}", tunable.name),
+            }
+        }
+    }
+
+    #[test]
+    fn slots_shrink_with_the_size_of_the_job() {
+        let settings = Settings::from_lookup(&|_| None).unwrap();
+        assert_eq!(settings.stride(2), 4160);
+        assert_eq!(settings.stride(64), 4160);
+        assert!(settings.stride(1024) < 1024);
+    }
+}

@@ -1,0 +1,223 @@
+//! Slot-named credits: who may use which slot next.
+//!
+//! Messages may be consumed in any order, so a credit names the slot that is free again. The sender
+//! keeps its free slots in a **queue**: at first 0, 1, 2 ..., then in the order in which credits
+//! name them, and always takes the oldest. The receiver, who gives the credits, keeps the same
+//! queue, and so knows **which slot the next message will come in**: it polls one word per sender
+//! however many slots there are, and messages of a sender are found in the order in which they were sent.
+//!
+//! ```text
+//!   receiver                                    sender
+//!   (1) takes the message out of slot s
+//!   (2) credit n := (n + 1, s)    (release)     (1) loads credit n (acquire); its number is n + 1:
+//!   (3) own queue: s behind                         own queue: s behind
+//!                                               (2) writes slot s, its arrival word last (release)
+//!   (4) loads the arrival word of the first slot of its queue (acquire)
+//! ```
+//!
+//! A credit's number tells it from the one that stood there a round earlier; with at most
+//! [`layout::SLOTS`] slots and [`layout::BLOCKS`] blocks in use, none is overwritten before it is taken.
+
+use super::layout::{self, CREDIT_BLOCK, CREDIT_ENTRIES, SLOTS};
+use vmmc::sync::Ordering;
+use vmmc::word::Word;
+
+/// Slot numbers in the order in which they will be used.
+#[derive(Clone, Debug)]
+pub(super) struct SlotQueue {
+    ring: [u8; SLOTS],
+    head: u32,
+    tail: u32,
+}
+
+impl SlotQueue {
+    /// All slots, in order.
+    pub(super) fn full() -> SlotQueue {
+        SlotQueue { ring: std::array::from_fn(|i| i as u8), head: 0, tail: SLOTS as u32 }
+    }
+
+    /// The next slot.
+    #[inline]
+    pub(super) fn first(&self) -> Option<usize> {
+        (self.head != self.tail).then(|| usize::from(self.ring[self.head as usize % SLOTS]))
+    }
+
+    /// Takes the next slot.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<usize> {
+        let first = self.first()?;
+        self.head = self.head.wrapping_add(1);
+        Some(first)
+    }
+
+    /// Puts a slot behind the others. The caller has seen to it that the slot was in use, so there is
+    /// room.
+    #[inline]
+    pub(super) fn push(&mut self, slot: usize) {
+        self.ring[self.tail as usize % SLOTS] = slot as u8;
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tail.wrapping_sub(self.head) as usize
+    }
+}
+
+/// Number of the credit after `given`, as it is written: 24 bits.
+#[inline]
+fn number(given: u32) -> u32 {
+    given.wrapping_add(1) & 0x00ff_ffff
+}
+
+/// Index of credit `given` in the ring.
+#[inline]
+pub(super) fn index(given: u32) -> usize {
+    (given % CREDIT_ENTRIES) as usize
+}
+
+/// Gives credit number `given` (counted from 0) for `what`: step 2 of the receiver.
+#[inline]
+pub(super) fn give<W: Word<Value = u32>>(entry: W, given: u32, what: u32) {
+    // PAIRS(credit): with the acquire in `take`: our reading of the slot is before its next writing.
+    entry.store(number(given) << 8 | what, Ordering::Release);
+}
+
+/// Takes credit number `taken` if it has been given: step 1 of the sender.
+#[inline]
+pub(super) fn take<W: Word<Value = u32>>(entry: W, taken: u32) -> Option<u32> {
+    // PAIRS(credit): with the release in `give`.
+    let value = entry.load(Ordering::Acquire);
+    (value >> 8 == number(taken) && value != 0).then_some(value & 0xff)
+}
+
+/// What a credit names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Credit {
+    Slot(usize),
+    Block(usize),
+}
+
+/// Decodes a peer's credit; `None` when there is no such slot or block.
+pub(super) fn decode(what: u32) -> Option<Credit> {
+    let which = (what & !CREDIT_BLOCK) as usize;
+    match what & CREDIT_BLOCK {
+        0 => (which < SLOTS).then_some(Credit::Slot(which)),
+        _ => (which < layout::BLOCKS).then_some(Credit::Block(which)),
+    }
+}
+
+/// The arrival word of message `sequence`.
+#[inline]
+pub(super) fn arrival(sequence: u32, kind: u8, len: usize) -> u64 {
+    u64::from(sequence) << 32 | u64::from(kind) << 24 | len as u64 & 0x00ff_ffff
+}
+
+/// Kind and length of the message that an arrival word tells of, if it is message `sequence`.
+#[inline]
+pub(super) fn arrived(word: u64, sequence: u32) -> Option<(u8, usize)> {
+    ((word >> 32) as u32 == sequence).then_some(((word >> 24) as u8, (word & 0x00ff_ffff) as usize))
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use vmmc::sync::AtomicU32;
+
+    proptest! {
+        /// N5: whatever the order of consumption, both queues name the same slots in the same order.
+        #[test]
+        fn sender_and_receiver_agree_on_the_next_slot(
+            choices in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..400),
+        ) {
+            let ring: Vec<AtomicU32> = (0..CREDIT_ENTRIES).map(|_| AtomicU32::new(0)).collect();
+            let (mut sender, mut receiver) = (SlotQueue::full(), SlotQueue::full());
+            let (mut given, mut taken) = (0u32, 0u32);
+            let mut held = Vec::new();
+            for (send, pick) in choices {
+                if send {
+                    while let Some(what) = take(&ring[index(taken)], taken) {
+                        taken += 1;
+                        let Some(Credit::Slot(slot)) = decode(what) else { panic!("a slot") };
+                        sender.push(slot);
+                    }
+                    if let Some(slot) = sender.pop() {
+                        prop_assert_eq!(receiver.pop(), Some(slot));
+                        held.push(slot);
+                    }
+                } else if !held.is_empty() {
+                    let slot = held.swap_remove(pick % held.len());
+                    give(&ring[index(given)], given, slot as u32);
+                    given += 1;
+                    receiver.push(slot);
+                }
+                prop_assert_eq!(receiver.len() + held.len(), SLOTS);
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_slot_is_not_an_empty_message() {
+        assert_eq!(arrived(0, 1), None);
+        assert_eq!(arrived(arrival(1, layout::kind::DATA, 0), 1), Some((layout::kind::DATA, 0)));
+        assert_eq!(arrived(arrival(1, layout::kind::DATA, 0), 2), None);
+    }
+
+    #[test]
+    fn a_credit_for_no_slot_is_nonsense() {
+        assert_eq!(decode(31), Some(Credit::Slot(31)));
+        assert_eq!(decode(32), None);
+        assert_eq!(decode(CREDIT_BLOCK | 31), Some(Credit::Block(31)));
+        assert_eq!(decode(CREDIT_BLOCK | 32), None);
+    }
+}
+
+#[cfg(all(test, vmmc_loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU32;
+    use loom::thread;
+
+    /// One slot, two messages: the second is written only after the first was read.
+    fn a_slot_is_not_written_while_it_is_read(store: Ordering) {
+        loom::model(move || {
+            struct Shared {
+                arrival: AtomicU32,
+                data: AtomicU32,
+                credit: AtomicU32,
+            }
+            let shared = Arc::new(Shared {
+                arrival: AtomicU32::new(0),
+                data: AtomicU32::new(0),
+                credit: AtomicU32::new(0),
+            });
+            let sender = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    shared.data.store(1, Ordering::Relaxed);
+                    shared.arrival.store(1, Ordering::Release);
+                    if take(&shared.credit, 0).is_some() {
+                        shared.data.store(2, Ordering::Relaxed);
+                        shared.arrival.store(2, Ordering::Release);
+                    }
+                })
+            };
+            if shared.arrival.load(Ordering::Acquire) == 1 {
+                let read = shared.data.load(Ordering::Relaxed);
+                if store == Ordering::Release {
+                    give(&shared.credit, 0, 0);
+                } else {
+                    shared.credit.store(number(0) << 8, store);
+                }
+                assert_eq!(read, 1, "the slot was written while it was read");
+            }
+            sender.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_a_slot_is_not_written_while_it_is_read() {
+        a_slot_is_not_written_while_it_is_read(Ordering::Release);
+    }
+}

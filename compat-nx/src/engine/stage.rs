@@ -1,0 +1,173 @@
+//! Safe copies: memory of the sender in which one receiver reads.
+//!
+//! A *region* is an export of the sender's, cut into places of one size; large messages of similar
+//! length share it, one after the other. It is made when first needed, and imported by the
+//! receiver when a scout first names it: from then on neither goes to the daemon again (N12).
+
+use crate::error::NxError;
+use crate::job::Job;
+use std::sync::Arc;
+use vmmc::{Export, Import, Node, Region, Rights, Who};
+
+/// Smallest place, in bytes.
+const SMALLEST: usize = 16 << 10;
+/// Places above this size are not rounded to powers of two, but to multiples of it.
+const ROUND: usize = 4 << 20;
+/// Regions hold as many places as fit into this, at least one.
+const REGION: usize = 512 << 10;
+/// Most places in a region.
+const MOST: usize = 16;
+
+/// A region of the sender's.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) export: Arc<Export>,
+    /// Size of a place.
+    pub(super) place: usize,
+    /// Free places, a bit each.
+    free: u32,
+}
+
+/// A place in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) region: u32,
+    pub(super) index: u32,
+}
+
+/// All regions for one receiver.
+#[derive(Debug, Default)]
+pub(super) struct Stages {
+    regions: Vec<Stage>,
+}
+
+fn name(job: &Job, sender: u32, receiver: u32, region: u32) -> String {
+    format!("nx/{}/{sender}>{receiver}/stage/{region}", job.id)
+}
+
+/// The size of place for a message of `len` bytes.
+fn place_for(len: usize) -> usize {
+    if len <= ROUND {
+        len.next_power_of_two().max(SMALLEST)
+    } else {
+        len.checked_next_multiple_of(ROUND).unwrap_or(len)
+    }
+}
+
+impl Stages {
+    /// A place for `len` bytes; whether a region had to be made for it.
+    pub(super) fn take(
+        &mut self,
+        node: &Node,
+        job: &Job,
+        receiver: u32,
+        len: usize,
+    ) -> Result<(Place, bool), NxError> {
+        let wanted = place_for(len);
+        let found = self.regions.iter().position(|it| it.place == wanted && it.free != 0);
+        let region = match found {
+            Some(region) => region,
+            None => {
+                self.make(node, job, receiver, wanted)?;
+                self.regions.len() - 1
+            }
+        };
+        let Some(stage) = self.regions.get_mut(region) else { unreachable!("found or made") };
+        let index = stage.free.trailing_zeros();
+        stage.free &= !(1 << index);
+        Ok((Place { region: region as u32, index }, found.is_none()))
+    }
+
+    fn make(&mut self, node: &Node, job: &Job, receiver: u32, place: usize) -> Result<(), NxError> {
+        let failed = |reason: String| NxError::System { what: "memory for a safe copy", reason };
+        let places = (REGION / place).clamp(1, MOST);
+        let region = Region::new(place * places).map_err(|error| failed(error.to_string()))?;
+        let export = node
+            .export(region)
+            .name(name(job, job.node, receiver, self.regions.len() as u32))
+            .grant(Who::SameUser, Rights::READ)
+            .token(job.token)
+            .open()
+            .map_err(|error| failed(error.to_string()))?;
+        let free = u32::MAX >> (32 - places as u32);
+        self.regions.push(Stage { export: Arc::new(export), place, free });
+        Ok(())
+    }
+
+    /// The region's memory, and where the place begins.
+    pub(super) fn at(&self, place: Place) -> (Arc<Export>, usize) {
+        match self.regions.get(place.region as usize) {
+            Some(stage) => (stage.export.clone(), place.index as usize * stage.place),
+            None => unreachable!("places are of regions"),
+        }
+    }
+
+    pub(super) fn give_back(&mut self, place: Place) {
+        if let Some(stage) = self.regions.get_mut(place.region as usize) {
+            stage.free |= 1 << place.index;
+        }
+    }
+}
+
+/// The regions of one sender that this process, the receiver, has imported.
+#[derive(Debug, Default)]
+pub(super) struct Fetched {
+    imports: Vec<Option<Arc<Import>>>,
+}
+
+/// Regions that one sender may make. Far more than an honest one does.
+const MOST_REGIONS: u32 = 4096;
+
+impl Fetched {
+    /// The region; whether it had to be imported.
+    pub(super) fn region(
+        &mut self,
+        node: &Node,
+        job: &Job,
+        sender: u32,
+        region: u32,
+    ) -> Result<(Arc<Import>, bool), NxError> {
+        let fault =
+            NxError::PeerFault { node: sender, what: "a scout names a region that cannot be" };
+        if region >= MOST_REGIONS {
+            return Err(fault);
+        }
+        let index = region as usize;
+        if let Some(Some(import)) = self.imports.get(index) {
+            return Ok((import.clone(), false));
+        }
+        if self.imports.len() <= index {
+            self.imports.resize(index + 1, None);
+        }
+        // It was exported before the scout was sent, so there is nothing to wait for.
+        let import = node
+            .import(name(job, sender, job.node, region))
+            .rights(Rights::READ)
+            .token(job.token)
+            .timeout(std::time::Duration::ZERO)
+            .open()
+            .map_err(|error| NxError::System {
+                what: "a sender's safe copy",
+                reason: error.to_string(),
+            })?;
+        let import = Arc::new(import);
+        if let Some(known) = self.imports.get_mut(index) {
+            *known = Some(import.clone());
+        }
+        Ok((import, true))
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_a_little_longer_than_the_message() {
+        assert_eq!(place_for(1), SMALLEST);
+        assert_eq!(place_for(SMALLEST + 1), 2 * SMALLEST);
+        assert_eq!(place_for(ROUND), ROUND);
+        assert_eq!(place_for(ROUND + 1), 2 * ROUND);
+        assert_eq!(place_for(9 * ROUND - 5), 9 * ROUND);
+    }
+}

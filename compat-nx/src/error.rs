@@ -1,0 +1,150 @@
+//! What can go wrong. Each message names the value, the reason and the remedy.
+
+use crate::engine::types::Info;
+
+/// Why an NX operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NxError {
+    /// Called before the job was joined, or after it was left.
+    #[error(
+        "the job has not started here; start the program with `shrimp run`, or call nx_initve first"
+    )]
+    NotStarted,
+    /// A null pointer for a message that is not empty.
+    #[error("null buffer for {len} bytes; give a buffer, or the length 0")]
+    NullBuffer {
+        /// Length given.
+        len: usize,
+    },
+    /// A negative length.
+    #[error("length {len}; give 0 or more")]
+    BadLength {
+        /// Length given.
+        len: i64,
+    },
+    /// No such node.
+    #[error("node {node}: there are nodes 0 to {last}, and -1 for all others")]
+    BadNode {
+        /// Node given.
+        node: i32,
+        /// Highest node number.
+        last: u32,
+    },
+    /// No such process type.
+    #[error("process type {ptype}; give 0 to 999999999")]
+    BadPtype {
+        /// Type given.
+        ptype: i32,
+    },
+    /// The process has no type yet.
+    #[error("this process has no process type yet; call setptype first")]
+    NoPtype,
+    /// A type that users may not use.
+    #[error("message type {type_}; use 0 to 999999999, or 1073741824 to 1999999999 to force")]
+    BadType {
+        /// Type given.
+        type_: i32,
+    },
+    /// No such message id, or its message was waited for already.
+    #[error("message id {mid} is not in use; each id can be waited for once")]
+    BadMid {
+        /// Id given.
+        mid: i32,
+    },
+    /// All message ids are in use.
+    #[error(
+        "all {limit} message ids are in use; wait for some (msgwait, msgdone) before posting more"
+    )]
+    NoMid {
+        /// How many there are.
+        limit: usize,
+    },
+    /// A null handler.
+    #[error("null handler; give a function")]
+    BadHandler,
+    /// The message is longer than the buffer. The buffer holds its beginning.
+    #[error("message of {} bytes, type {}, from node {} for a buffer of {room} bytes; give a longer buffer", info.count, info.type_, info.node)]
+    MessageTooLong {
+        /// The message, with its full length.
+        info: Info,
+        /// Length of the buffer.
+        room: usize,
+    },
+    /// A host process called a global operation.
+    #[error("global operations are for the nodes; the host process takes no part")]
+    HostGlobal,
+    /// The operation makes no sense for these elements.
+    #[error("{op:?} makes no sense for floating-point numbers; use an integer form")]
+    BadReduction {
+        /// Operation asked for.
+        op: crate::engine::Reduction,
+    },
+    /// Another process of the job died.
+    #[error("node {node} died; the job cannot go on")]
+    PeerDied {
+        /// Which.
+        node: u32,
+    },
+    /// Another process of the job wrote nonsense into its link.
+    #[error("node {node} broke the protocol: {what}; run the same libnx in every process")]
+    PeerFault {
+        /// Which.
+        node: u32,
+        /// How.
+        what: &'static str,
+    },
+    /// Memory or the daemon failed us.
+    #[error("{what}: {reason}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        reason: String,
+    },
+}
+
+/// Why a job could not be joined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The daemon could not be reached.
+    #[error(transparent)]
+    Connect(#[from] vmmc::control::connect::ConnectError),
+    /// The launcher's description is nonsense.
+    #[error(
+        "node {node} of {size}: node numbers are 0 to size - 1; start the program with `shrimp run`"
+    )]
+    BadJob {
+        /// Node given.
+        node: u32,
+        /// Size given.
+        size: u32,
+    },
+    /// A tunable is nonsense.
+    #[error("{name}={value:?} is not understood: expected {expected}; unset it for the default")]
+    Setting {
+        /// Environment variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// Setting up memory or links failed.
+    #[error("{what}: {reason}")]
+    SetUp {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        reason: String,
+    },
+    /// Another process of the job never came.
+    #[error("node {node} did not join within {seconds} s; the job cannot start")]
+    Missing {
+        /// Which.
+        node: u32,
+        /// How long we waited.
+        seconds: u64,
+    },
+}

@@ -1,0 +1,163 @@
+//! The channel from a process of an application to its supervisor.
+//!
+//! A `SOCK_SEQPACKET` pair; each packet is one [`Message`], postcard-encoded, in one direction
+//! only: the supervisor never writes. Its end of file tells either side that the other is gone.
+
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, BorrowedFd};
+use vmmc::sys::{Fd, packet};
+
+/// Longest packet.
+pub const MAX_PACKET: usize = 4096;
+
+/// Longest text of [`Message::Abort`]; a longer one is cut at a character.
+pub const MAX_TEXT: usize = 2048;
+
+/// What a process tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// This process is the host: it starts the nodes itself.
+    Host,
+    /// This process started another one. The packet carries its pidfd and its control channel.
+    Add {
+        /// Node of the new process; -1 for a host.
+        node: i32,
+        /// Its process type.
+        ptype: i32,
+        /// Its process id, for people.
+        pid: i32,
+    },
+    /// `setptype`: the process is known by another type from now on.
+    Ptype(i32),
+    /// The application cannot go on: everyone is to end, the launcher with this code.
+    Abort {
+        /// 1 to 255.
+        code: u8,
+        /// Why, without a newline at the end. Empty: the process has said all itself.
+        text: String,
+    },
+    /// `killproc` and `killcube`: end these processes; -1 is all.
+    Kill {
+        /// Node, -1 for all.
+        node: i32,
+        /// Process type, -1 for all.
+        ptype: i32,
+    },
+    /// The process leaves in the ordinary way, by `exit` or by returning from `main`.
+    Finished,
+}
+
+/// Makes a channel: the process's end, the supervisor's end.
+///
+/// # Errors
+/// As socketpair(2): no descriptors left.
+pub fn pair() -> rustix::io::Result<(Fd, Fd)> {
+    packet::pair()
+}
+
+/// Whether an inherited descriptor is a control channel and not something else that took its
+/// number after a program between closed it.
+#[must_use]
+pub fn is_channel(fd: BorrowedFd<'_>) -> bool {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET)
+        && sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
+}
+
+/// Tells the supervisor; waits when its queue is full.
+///
+/// # Errors
+/// As sendmsg(2): `EPIPE` or `ECONNRESET` when the supervisor is gone.
+pub fn tell(
+    channel: impl AsFd,
+    message: &Message,
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<()> {
+    let mut buffer = [0; MAX_PACKET];
+    let short;
+    let message = match message {
+        Message::Abort { code, text } if text.len() > MAX_TEXT => {
+            let cut = (0..=MAX_TEXT).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            short = Message::Abort { code: *code, text: text[..cut].to_owned() };
+            &short
+        }
+        message => message,
+    };
+    let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| rustix::io::Errno::MSGSIZE)?;
+    packet::send(channel, bytes, fds, rustix::net::SendFlags::empty())
+}
+
+/// What the supervisor finds on a channel.
+#[derive(Debug)]
+pub enum Heard {
+    /// A message, and the descriptors that came with it.
+    Message(Message, packet::Fds),
+    /// Nothing at the moment.
+    Nothing,
+    /// The process has closed its end, or does not follow the protocol.
+    Closed,
+}
+
+/// Looks for a message without waiting. A packet that is no message closes the channel.
+#[must_use]
+pub fn hear(channel: impl AsFd) -> Heard {
+    let mut buffer = [0; MAX_PACKET];
+    match packet::receive(channel, &mut buffer, rustix::net::RecvFlags::DONTWAIT) {
+        Ok(Some((len, fds))) => match postcard::from_bytes(&buffer[..len]) {
+            Ok(message) => Heard::Message(message, fds),
+            Err(_) => Heard::Closed,
+        },
+        Err(rustix::io::Errno::AGAIN) => Heard::Nothing,
+        Ok(None) | Err(_) => Heard::Closed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_arrives_as_it_was_told_with_its_descriptors() {
+        let (process, supervisor) = pair().unwrap();
+        let all = [
+            Message::Host,
+            Message::Add { node: -1, ptype: 7, pid: 1 },
+            Message::Ptype(3),
+            Message::Abort { code: 1, text: "why".into() },
+            Message::Kill { node: -1, ptype: -1 },
+            Message::Finished,
+        ];
+        for message in &all {
+            tell(&process, message, &[process.as_fd()]).unwrap();
+        }
+        for message in all {
+            let Heard::Message(heard, mut fds) = hear(&supervisor) else { panic!() };
+            assert_eq!(heard, message);
+            assert!(is_channel(fds.take().unwrap().as_fd()));
+        }
+        assert!(matches!(hear(&supervisor), Heard::Nothing));
+        drop(process);
+        assert!(matches!(hear(&supervisor), Heard::Closed));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character_and_nonsense_closes_the_channel() {
+        let (process, supervisor) = pair().unwrap();
+        let text = format!("x{}", "é".repeat(MAX_TEXT));
+        tell(&process, &Message::Abort { code: 1, text: text.clone() }, &[]).unwrap();
+        let Heard::Message(Message::Abort { text: cut, .. }, _) = hear(&supervisor) else {
+            panic!()
+        };
+        assert!(cut.len() >= MAX_TEXT - 1 && cut.len() <= MAX_TEXT && text.starts_with(&cut));
+        packet::send(&process, &[0xff; 30], &[], rustix::net::SendFlags::empty()).unwrap();
+        assert!(matches!(hear(&supervisor), Heard::Closed));
+    }
+
+    #[test]
+    fn a_file_or_another_socket_is_no_channel() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(!is_channel(file.as_fd()));
+        let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!is_channel(stream.as_fd()));
+    }
+}

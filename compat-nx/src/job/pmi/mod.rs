@@ -1,0 +1,209 @@
+//! Joining an application that an MPI launcher started (`mpiexec.hydra`, `srun --mpi=pmi2`).
+//!
+//! The launcher tells each process its rank and the number of ranks, and keeps words under keys
+//! for all of them. Node 0 makes the [`Job`] and puts it; everyone meets at the
+//! barrier; the others get it. The connection stays open until the process leaves: by it the
+//! launcher is asked to end everyone (`abort`).
+//!
+//! Two versions of the protocol are in use: PMI-1 ([`v1`]: hydra and most others) and PMI-2
+//! ([`v2`]: slurm's `--mpi=pmi2`). Both begin with the same line, in which we say which of them
+//! we speak; [`choose`] takes PMI-1 unless the launcher is slurm's or `NX_PMI=2` is set.
+//!
+//! Source: the PMI-1 wire protocol as in *PMI: A Scalable Parallel Process-Management Interface
+//! for Extreme-Scale Systems* (EuroMPI 2010), section 4; PMI-2 as documented by its implementers.
+
+mod v1;
+mod v2;
+mod wire;
+
+use super::{Job, JobError};
+use std::os::fd::AsRawFd as _;
+use vmmc::sys::Fd;
+
+/// Key under which node 0 puts the job.
+const KEY: &str = "nx-job";
+
+/// Which protocol to speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// PMI-1.
+    One,
+    /// PMI-2.
+    Two,
+}
+
+/// How to reach the launcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// An inherited descriptor (`PMI_FD`); rank and size are in the environment too.
+    Fd {
+        /// Its number.
+        fd: i32,
+        /// `PMI_RANK`.
+        rank: u32,
+        /// `PMI_SIZE`.
+        size: u32,
+    },
+    /// An address to connect to (`PMI_PORT`, host:port), and who we are there (`PMI_ID`).
+    Port {
+        /// Host and port.
+        address: String,
+        /// Our number.
+        id: u32,
+    },
+}
+
+/// Why joining did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum PmiError {
+    /// A variable of the launcher is nonsense.
+    #[error("{name}={value:?} is not understood; start the program by mpiexec, srun or shrimp run")]
+    Variable {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// The connection failed.
+    #[error("talking to the launcher by PMI ({what}): {source}")]
+    Io {
+        /// What we were doing.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The launcher said no, or something else than the protocol has.
+    #[error("the launcher answered {answer:?} to PMI {command}; try `shrimp run` instead")]
+    Refused {
+        /// What we asked.
+        command: &'static str,
+        /// What it said.
+        answer: String,
+    },
+    /// The word under our key is no job.
+    #[error("{0}; are all processes linked with the same libnx?")]
+    Job(#[from] JobError),
+    /// No random bytes for the token.
+    #[error("making a token: {0}")]
+    Token(#[from] rustix::io::Errno),
+}
+
+/// How to reach an MPI launcher; `None` when there is none.
+///
+/// # Errors
+/// [`PmiError::Variable`] for a variable that is not understood.
+pub fn find(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Way>, PmiError> {
+    let number = |name: &'static str| {
+        let value = get(name).unwrap_or_default();
+        value.parse::<u32>().map_err(|_| PmiError::Variable { name, value })
+    };
+    if get("PMI_FD").is_some() {
+        let fd = number("PMI_FD")? as i32;
+        return Ok(Some(Way::Fd { fd, rank: number("PMI_RANK")?, size: number("PMI_SIZE")? }));
+    }
+    match get("PMI_PORT") {
+        Some(address) => Ok(Some(Way::Port { address, id: number("PMI_ID")? })),
+        None => Ok(None),
+    }
+}
+
+/// Which version to speak: what `NX_PMI` says, else PMI-2 where slurm offers it.
+#[must_use]
+pub fn choose(get: &dyn Fn(&str) -> Option<String>) -> Version {
+    match get("NX_PMI").as_deref() {
+        Some("2") => Version::Two,
+        Some("1") => Version::One,
+        _ if get("SLURM_JOBID").is_some() && get("PMI_JOBID").is_some() => Version::Two,
+        _ => Version::One,
+    }
+}
+
+/// The open connection to the launcher.
+#[derive(Debug)]
+pub enum Launcher {
+    /// Speaks PMI-1.
+    One(v1::Client),
+    /// Speaks PMI-2.
+    Two(v2::Client),
+}
+
+/// Joins: answers the job, from this process's view, and the connection.
+///
+/// Blocks until every process of the application has come.
+///
+/// # Errors
+/// [`PmiError`].
+pub fn join(
+    way: &Way,
+    version: Version,
+    inherited: Option<Fd>,
+) -> Result<(Job, Launcher), PmiError> {
+    let (stream, id) = match way {
+        Way::Fd { fd, rank, .. } => {
+            let io = || PmiError::Io {
+                what: "the inherited descriptor",
+                source: rustix::io::Errno::BADF.into(),
+            };
+            let stream = inherited.filter(|own| own.as_raw_fd() == *fd).ok_or_else(io)?;
+            (wire::Stream::new(stream), *rank)
+        }
+        Way::Port { address, id } => (wire::Stream::connect(address)?, *id),
+    };
+    let known = match way {
+        Way::Fd { rank, size, .. } => Some((*rank, *size)),
+        Way::Port { .. } => None,
+    };
+    match version {
+        Version::One => {
+            let (mut client, rank, size) = v1::Client::start(stream, id, known)?;
+            let job = exchange(rank, size, &mut client)?;
+            Ok((job, Launcher::One(client)))
+        }
+        Version::Two => {
+            let (mut client, rank, size) = v2::Client::start(stream, id, known)?;
+            let job = exchange(rank, size, &mut client)?;
+            Ok((job, Launcher::Two(client)))
+        }
+    }
+}
+
+/// The store of words that all processes see.
+trait Store {
+    fn put(&mut self, key: &str, word: &str) -> Result<(), PmiError>;
+    /// Everyone waits here for everyone; then all see what was put before.
+    fn fence(&mut self) -> Result<(), PmiError>;
+    fn get(&mut self, key: &str) -> Result<String, PmiError>;
+}
+
+fn exchange(rank: u32, size: u32, store: &mut dyn Store) -> Result<Job, PmiError> {
+    let own = (rank == 0).then(|| Job::new(size)).transpose()?;
+    if let Some(job) = &own {
+        store.put(KEY, &job.to_word())?;
+    }
+    store.fence()?;
+    match own {
+        Some(job) => Ok(job),
+        None => Ok(Job::from_word(&store.get(KEY)?, rank)?),
+    }
+}
+
+impl Launcher {
+    /// Asks the launcher to end every process; nothing can be done if it does not.
+    pub fn abort(&mut self, code: u8, why: &str) {
+        let _ = match self {
+            Launcher::One(client) => client.abort(code),
+            Launcher::Two(client) => client.abort(why),
+        };
+    }
+
+    /// Tells the launcher that this process leaves in the ordinary way.
+    pub fn finish(&mut self) {
+        let _ = match self {
+            Launcher::One(client) => client.finish(),
+            Launcher::Two(client) => client.finish(),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

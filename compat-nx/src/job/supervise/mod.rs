@@ -1,0 +1,368 @@
+//! One application, one end: watches its processes and ends them together.
+//!
+//! The supervisor runs in the process that started the nodes (`shrimp run`, the controlling
+//! process of `prog -sz N`, or a thread of the program that called `nx_nfork`). It waits in one
+//! `poll` for
+//!
+//! * the pidfd of each process: its end;
+//! * the [control channel](super::control) of each process: what it has to say;
+//! * an [`Inbox`], through which other threads of the supervising process speak to it.
+//!
+//! # When one ends
+//! | how | the others |
+//! |---|---|
+//! | exit code 0 | go on |
+//! | killed by a signal | are ended at once |
+//! | said `Abort`, or `Kill` for all | are ended at once |
+//! | another exit code | have [`Settings::grace`], and are then ended |
+//!
+//! The last row is not "at once" because old C programs that run off the end of `main` leave an
+//! exit code that nobody chose, and their other nodes may still be printing.
+//!
+//! To be ended means SIGTERM, and SIGKILL after [`Settings::patience`].
+
+mod cause;
+mod member;
+
+pub use cause::{Cause, Outcome, Who};
+pub use member::{Ended, Member};
+
+use super::control::{Heard, Message, hear};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::process::Signal;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use vmmc::sys::Fd;
+
+/// What a supervisor may be told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long the others may go on after one has exited with a code other than 0.
+    pub grace: Duration,
+    /// How long after SIGTERM comes SIGKILL.
+    pub patience: Duration,
+    /// Whether to reap children. A program that called `nx_nfork` reaps its own.
+    pub reap: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { grace: Duration::from_secs(5), patience: Duration::from_secs(2), reap: true }
+    }
+}
+
+/// What other threads ask of the supervisor.
+#[derive(Debug)]
+enum Request {
+    Add(Member),
+    /// Pass the signal on; a second one that asks to end, ends.
+    Signal(Signal),
+    /// The processes got this signal too, from the terminal.
+    Noted(Signal),
+    End(Cause),
+}
+
+/// How other threads of this process speak to the supervisor.
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    requests: Mutex<Vec<Request>>,
+    /// An eventfd: readable while there is a request.
+    wake: Fd,
+}
+
+impl Inbox {
+    fn new() -> rustix::io::Result<Inbox> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Shared { requests: Mutex::new(Vec::new()), wake: wake.into() };
+        Ok(Inbox { shared: Arc::new(shared) })
+    }
+
+    fn put(&self, request: Request) {
+        // A list is whole whatever thread panicked with it.
+        self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        // Full is as good as written: the counter is not 0.
+        let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<Request> {
+        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        std::mem::take(&mut *self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One more process to watch.
+    pub fn add(&self, member: Member) {
+        self.put(Request::Add(member));
+    }
+
+    /// Passes a signal on to every process. The second signal that asks to end (HUP, INT, QUIT,
+    /// TERM) is the last: who is left after it is killed.
+    pub fn signal(&self, signal: Signal) {
+        self.put(Request::Signal(signal));
+    }
+
+    /// Tells that every process got this signal by itself (a key on the terminal).
+    pub fn noted(&self, signal: Signal) {
+        self.put(Request::Noted(signal));
+    }
+
+    /// Ends the application.
+    pub fn end(&self, cause: Cause) {
+        self.put(Request::End(cause));
+    }
+}
+
+/// What happens to those that still run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// They may come to their own end until then.
+    Grace(Instant),
+    /// They have SIGTERM, and get SIGKILL then.
+    Ending(Instant),
+    /// They have SIGKILL.
+    Killed,
+}
+
+/// Watches the processes of one application.
+#[derive(Debug)]
+pub struct Supervisor {
+    settings: Settings,
+    inbox: Inbox,
+    members: Vec<Member>,
+    phase: Phase,
+    /// Why it ends; the first cause is the one that counts.
+    cause: Option<Cause>,
+    /// The last signal that asked the whole application to end.
+    asked: Option<Signal>,
+    /// How many processes were ended by us.
+    ended: usize,
+}
+
+impl Supervisor {
+    /// One that watches nobody yet.
+    ///
+    /// # Errors
+    /// As eventfd(2): no descriptors left.
+    pub fn new(settings: Settings) -> rustix::io::Result<Supervisor> {
+        Ok(Supervisor {
+            settings,
+            inbox: Inbox::new()?,
+            members: Vec::new(),
+            phase: Phase::Running,
+            cause: None,
+            asked: None,
+            ended: 0,
+        })
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn inbox(&self) -> Inbox {
+        self.inbox.clone()
+    }
+
+    /// One more process to watch. Who joins an application that is ending is ended too.
+    pub fn add(&mut self, member: Member) {
+        match self.phase {
+            Phase::Running | Phase::Grace(_) => {}
+            Phase::Ending(_) | Phase::Killed => member.kill(Signal::KILL),
+        }
+        self.members.push(member);
+    }
+
+    /// Watches until no process is left, and tells how it came.
+    pub fn run(&mut self) -> Outcome {
+        self.serve_inbox();
+        while self.members.iter().any(Member::is_running) {
+            self.wait();
+            self.serve_inbox();
+            self.serve_members();
+            self.serve_clock();
+        }
+        Outcome { cause: self.cause.clone(), ended: self.ended }
+    }
+
+    /// Waits until there is somebody to watch. For a supervisor that lives as long as its
+    /// process.
+    pub fn wait_for_members(&mut self) {
+        while !self.members.iter().any(Member::is_running) {
+            self.members.clear();
+            let mut fds = [PollFd::new(&self.inbox.shared.wake, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, None);
+            self.serve_inbox();
+        }
+    }
+
+    /// Waits for anything to happen.
+    fn wait(&self) {
+        let mut fds = vec![PollFd::new(&self.inbox.shared.wake, PollFlags::IN)];
+        for member in &self.members {
+            fds.extend(member.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        }
+        let timeout = match self.phase {
+            Phase::Running | Phase::Killed => None,
+            Phase::Grace(until) | Phase::Ending(until) => {
+                // A clock that has passed is served after an immediate return.
+                let left = until.saturating_duration_since(Instant::now());
+                Timespec::try_from(left).ok()
+            }
+        };
+        // Interrupted or not: everything is looked at again.
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+    }
+
+    fn serve_inbox(&mut self) {
+        for request in self.inbox.take() {
+            match request {
+                Request::Add(member) => self.add(member),
+                Request::End(cause) => self.end(cause),
+                Request::Noted(signal) => {
+                    let _ = self.asks_to_end(signal);
+                }
+                Request::Signal(signal) => {
+                    if self.asks_to_end(signal) {
+                        self.end(Cause::Signal(signal));
+                        self.kill_all();
+                    } else {
+                        for member in self.members.iter().filter(|member| member.is_running()) {
+                            member.kill(signal);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes a signal; whether it is the second that asks to end.
+    fn asks_to_end(&mut self, signal: Signal) -> bool {
+        if ![Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal) {
+            return false;
+        }
+        self.asked.replace(signal).is_some()
+    }
+
+    fn serve_members(&mut self) {
+        for index in 0..self.members.len() {
+            // What it said before it ended comes first.
+            self.serve_channel(index);
+            if self.members[index].is_running()
+                && let Some(ended) = self.members[index].look(self.settings.reap)
+            {
+                self.serve_channel(index);
+                self.judge(index, ended);
+            }
+        }
+    }
+
+    fn serve_channel(&mut self, index: usize) {
+        while let Some(channel) = self.members[index].control() {
+            match hear(channel) {
+                Heard::Nothing => return,
+                Heard::Closed => self.members[index].close_control(),
+                Heard::Message(message, fds) => self.obey(index, message, fds),
+            }
+        }
+    }
+
+    fn obey(&mut self, index: usize, message: Message, mut fds: vmmc::sys::packet::Fds) {
+        match message {
+            Message::Host => self.members[index].node = None,
+            Message::Ptype(ptype) => self.members[index].ptype = ptype,
+            Message::Finished => self.members[index].finished = true,
+            Message::Add { node, ptype, pid } => {
+                let node = u32::try_from(node).ok();
+                if let Some(pidfd) = fds.take() {
+                    self.add(Member::relative(node, ptype, pid, pidfd, fds.take()));
+                }
+            }
+            Message::Abort { code, text } => {
+                let by = self.members[index].who();
+                self.end(Cause::Aborted { by, code, text });
+            }
+            Message::Kill { node, ptype } => self.kill_some(index, node, ptype),
+        }
+    }
+
+    fn kill_some(&mut self, by: usize, node: i32, ptype: i32) {
+        let all = node < 0 && ptype <= 0;
+        if all {
+            return self.end(Cause::KilledAll { by: self.members[by].who() });
+        }
+        for member in &mut self.members {
+            let matches = (node < 0 || member.node.is_some_and(|own| own as i32 == node))
+                && (ptype < 0 || member.ptype == ptype);
+            if matches && member.is_running() {
+                member.on_request = true;
+                member.kill(Signal::KILL);
+            }
+        }
+    }
+
+    /// One has ended: what that means for the others.
+    fn judge(&mut self, index: usize, ended: Ended) {
+        let member = &mut self.members[index];
+        let who = member.who();
+        if member.on_request || matches!(self.phase, Phase::Ending(_) | Phase::Killed) {
+            return;
+        }
+        match ended {
+            Ended::Code(0) => {}
+            Ended::Unknown if member.finished => {}
+            Ended::Code(code) => {
+                if self.cause.is_none() {
+                    self.cause = Some(Cause::Exited { who, code });
+                    self.phase = Phase::Grace(Instant::now() + self.settings.grace);
+                }
+            }
+            Ended::Signal(signal) if self.asked.is_some_and(|asked| asked.as_raw() == signal) => {
+                let asked = self.asked.unwrap_or(Signal::TERM);
+                self.end(Cause::Signal(asked));
+            }
+            Ended::Signal(signal) => self.end(Cause::Killed { who, signal }),
+            Ended::Unknown => self.end(Cause::Died { who }),
+        }
+    }
+
+    fn end(&mut self, cause: Cause) {
+        self.cause.get_or_insert(cause);
+        if matches!(self.phase, Phase::Ending(_) | Phase::Killed) {
+            return;
+        }
+        self.phase = Phase::Ending(Instant::now() + self.settings.patience);
+        let culprit = self.cause.as_ref().and_then(Cause::who).map(|who| who.pid);
+        for member in self.members.iter().filter(|member| member.is_running()) {
+            member.kill(Signal::TERM);
+            // A stopped process ends only once it goes on.
+            member.kill(Signal::CONT);
+            self.ended += usize::from(Some(member.who().pid) != culprit);
+        }
+    }
+
+    fn kill_all(&mut self) {
+        self.phase = Phase::Killed;
+        for member in self.members.iter().filter(|member| member.is_running()) {
+            member.kill(Signal::KILL);
+        }
+    }
+
+    fn serve_clock(&mut self) {
+        let now = Instant::now();
+        match self.phase {
+            Phase::Grace(until) if now >= until => {
+                if let Some(cause) = self.cause.clone() {
+                    self.end(cause);
+                }
+            }
+            Phase::Ending(until) if now >= until => self.kill_all(),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

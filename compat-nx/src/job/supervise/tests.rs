@@ -1,0 +1,152 @@
+use super::super::control;
+use super::*;
+use std::process::Command;
+
+/// The long wait of a process that is to be ended; it only ends a hang.
+const LONG: &str = "600";
+
+fn quick() -> Supervisor {
+    let settings = Settings { grace: Duration::ZERO, ..Settings::default() };
+    Supervisor::new(settings).unwrap()
+}
+
+/// A shell as a node; `reap` is the supervisor's, so the handle is forgotten.
+fn node(node: u32, script: &str) -> (Member, Fd) {
+    let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+    let (own, theirs) = control::pair().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    (Member::child(Some(node), 0, pid, Some(theirs)).unwrap(), own)
+}
+
+fn sleeper(number: u32) -> (Member, Fd) {
+    node(number, &format!("exec sleep {LONG}"))
+}
+
+#[test]
+fn exit_code_0_of_all_is_a_good_end() {
+    let mut supervisor = quick();
+    let (one, _a) = node(0, "exit 0");
+    let (other, _b) = node(1, "exit 0");
+    supervisor.add(one);
+    supervisor.add(other);
+    let outcome = supervisor.run();
+    assert_eq!((outcome.cause.clone(), outcome.code(), outcome.ended), (None, 0, 0));
+}
+
+#[test]
+fn a_signal_that_kills_one_ends_all_and_is_the_reason() {
+    let mut supervisor = quick();
+    let (idle, _a) = sleeper(0);
+    let (dying, _b) = node(1, "kill -SEGV $$");
+    supervisor.add(idle);
+    supervisor.add(dying);
+    let outcome = supervisor.run();
+    let text = outcome.to_string();
+    assert_eq!(outcome.code(), 128 + 11);
+    assert!(text.contains("node 1") && text.contains("SIGSEGV"), "{text}");
+    assert!(text.ends_with("the other process was ended"), "{text}");
+}
+
+#[test]
+fn another_exit_code_ends_the_others_after_the_grace_and_is_the_exit_code() {
+    let mut supervisor = quick();
+    let (idle, _a) = sleeper(0);
+    let (failing, _b) = node(1, "exit 3");
+    supervisor.add(idle);
+    supervisor.add(failing);
+    let outcome = supervisor.run();
+    assert!(matches!(&outcome.cause, Some(Cause::Exited { who, code: 3 }) if who.node == Some(1)));
+    assert_eq!((outcome.code(), outcome.ended), (3, 1));
+}
+
+#[test]
+fn within_the_grace_the_others_come_to_their_own_end() {
+    let settings = Settings { grace: Duration::from_secs(3600), ..Settings::default() };
+    let mut supervisor = Supervisor::new(settings).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let waiting = Command::new("sh").args(["-c", "read x; exit 0"]).stdin(reader).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&waiting);
+    let (failing, _b) = node(1, "exit 3");
+    supervisor.add(failing);
+    while supervisor.cause.is_none() {
+        supervisor.wait();
+        supervisor.serve_members();
+    }
+    supervisor.add(Member::child(Some(0), 0, pid, None).unwrap());
+    drop(writer); // only now can the other one end
+    let outcome = supervisor.run();
+    assert_eq!((outcome.code(), outcome.ended), (3, 0));
+}
+
+#[test]
+fn who_ignores_sigterm_is_killed() {
+    let settings = Settings { patience: Duration::from_millis(1), ..Settings::default() };
+    let mut supervisor = Supervisor::new(settings).unwrap();
+    let (stubborn, _a) = node(0, &format!("trap '' TERM; exec sleep {LONG}"));
+    let (other, control) = sleeper(1);
+    supervisor.add(stubborn);
+    supervisor.add(other);
+    control::tell(&control, &Message::Abort { code: 9, text: "no".into() }, &[]).unwrap();
+    let outcome = supervisor.run();
+    assert_eq!(outcome.code(), 9);
+    assert!(outcome.to_string().contains("node 1") && outcome.to_string().contains("no"));
+}
+
+#[test]
+fn killproc_of_one_ends_that_one_and_of_all_ends_all() {
+    let mut supervisor = quick();
+    let (victim, _a) = sleeper(0);
+    let (caller, control) = sleeper(1);
+    supervisor.add(victim);
+    supervisor.add(caller);
+    control::tell(&control, &Message::Kill { node: 0, ptype: -1 }, &[]).unwrap();
+    while supervisor.members[0].is_running() {
+        supervisor.wait();
+        supervisor.serve_members();
+    }
+    assert!(supervisor.members[1].is_running() && supervisor.cause.is_none());
+    control::tell(&control, &Message::Kill { node: -1, ptype: -1 }, &[]).unwrap();
+    let outcome = supervisor.run();
+    assert!(matches!(outcome.cause, Some(Cause::KilledAll { .. })));
+    assert_eq!(outcome.code(), 137);
+}
+
+#[test]
+fn a_process_that_a_node_started_is_watched_like_the_others() {
+    let mut supervisor = quick();
+    let (idle, _a) = sleeper(0);
+    let (parent, control) = sleeper(1);
+    supervisor.add(idle);
+    supervisor.add(parent);
+    let mut extra = Command::new("sleep").arg(LONG).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&extra);
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    let message = Message::Add { node: 1, ptype: 5, pid: extra.id() as i32 };
+    control::tell(&control, &message, &[std::os::fd::AsFd::as_fd(&pidfd)]).unwrap();
+    while supervisor.members.len() < 3 {
+        supervisor.wait();
+        supervisor.serve_members();
+    }
+    extra.kill().unwrap();
+    let outcome = supervisor.run();
+    let text = outcome.to_string();
+    assert!(text.contains("node 1 (ptype 5") && text.contains("SIGKILL"), "{text}");
+    let _ = extra.wait();
+}
+
+#[test]
+fn a_signal_is_passed_on_and_the_second_one_kills() {
+    let mut supervisor = quick();
+    let (one, _a) = sleeper(0);
+    supervisor.add(one);
+    supervisor.inbox().signal(Signal::TERM);
+    let outcome = supervisor.run();
+    assert_eq!((outcome.cause.clone(), outcome.code()), (Some(Cause::Signal(Signal::TERM)), 143));
+
+    let mut supervisor = quick();
+    let (stubborn, _b) = node(0, &format!("trap '' TERM; exec sleep {LONG}"));
+    supervisor.add(stubborn);
+    supervisor.inbox().signal(Signal::TERM);
+    supervisor.inbox().signal(Signal::TERM);
+    assert_eq!(supervisor.run().code(), 143);
+}

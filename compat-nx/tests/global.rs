@@ -1,0 +1,77 @@
+//! Global operations among 1 to 16 real processes.
+#![allow(unsafe_code)] // the engine's raw interface
+
+mod common;
+
+use common::Daemon;
+use nx::engine::Reduction;
+use nx::{Engine, Source, Target};
+
+fn reduce<T: nx::engine::Element>(engine: &Engine, op: Reduction, x: &mut [T]) {
+    let mut work = x.to_vec();
+    // SAFETY: both are borrowed exclusively for the call.
+    unsafe { engine.reduce(op, x.as_mut_ptr(), x.len(), work.as_mut_ptr()) }.expect("reduces");
+}
+
+fn everything(engine: &Engine, _: &str) {
+    let (me, n) = (engine.node(), engine.nodes());
+    for round in 0..10 {
+        engine.gsync().expect("gsync");
+        let mut x = [f64::from(me + round), 1.0, f64::from(-me)];
+        reduce(engine, Reduction::Sum, &mut x);
+        let all: i32 = (0..n).sum();
+        assert_eq!(x, [f64::from(all + n * round), f64::from(n), f64::from(-all)]);
+
+        let mut x = [me + round, -me];
+        reduce(engine, Reduction::High, &mut x);
+        assert_eq!(x, [n - 1 + round, 0]);
+        let mut x = [1i64 << me, me.into()];
+        reduce(engine, Reduction::Or, &mut x);
+        let or = (0..i64::from(n)).fold(0, |all, it| all | it);
+        assert_eq!(x, [(1 << n) - 1, or]);
+        let mut x = [2.0f32, 0.5];
+        reduce(engine, Reduction::Product, &mut x);
+        assert_eq!(x, [2f32.powi(n), 0.5f32.powi(n)]);
+    }
+    // Longer than a slot, and long enough for a scout.
+    for len in [600, 20_000] {
+        let mut x: Vec<f64> = (0..len).map(|i| f64::from(i % 7 + me)).collect();
+        reduce(engine, Reduction::Sum, &mut x);
+        let sum: i32 = (0..n).sum();
+        let expected = (0..len).map(|i| f64::from(n * (i % 7) + sum));
+        assert!(x.iter().copied().eq(expected), "{len} elements");
+    }
+
+    // Each node brings as many bytes as its number says, node 0 nothing.
+    for unit in [1usize, 3000] {
+        let len = |node: i32| node as usize * unit;
+        let mine = vec![me as u8; len(me)];
+        let expected: Vec<u8> =
+            (0..n).flat_map(|node| std::iter::repeat_n(node as u8, len(node))).collect();
+        let mut y = vec![0xee; expected.len() + 5];
+        let x = Source { start: mine.as_ptr(), len: mine.len() };
+        let room = Target { start: y.as_mut_ptr(), len: y.len() };
+        // SAFETY: both are borrowed for the call.
+        assert_eq!(unsafe { engine.gcol(x, room) }, Ok(expected.len()));
+        assert_eq!(y[..expected.len()], expected);
+        y.fill(0xee);
+        let lens: Vec<usize> = (0..n).map(len).collect();
+        // SAFETY: both are borrowed for the call, and long enough.
+        unsafe { engine.gcolx(mine.as_ptr(), &lens, y.as_mut_ptr()) }.expect("gcolx");
+        assert_eq!(y[..expected.len()], expected);
+        assert_eq!(y[expected.len()..], [0xee; 5]);
+    }
+}
+
+#[test]
+fn rank() {
+    common::play(&[("everything", everything)]);
+}
+
+#[test]
+fn results_are_right_for_every_number_of_nodes() {
+    let daemon = Daemon::start();
+    for nodes in [1, 2, 3, 4, 5, 8, 16] {
+        daemon.run(nodes, "everything", "", &[]);
+    }
+}

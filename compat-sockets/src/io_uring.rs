@@ -1,0 +1,72 @@
+//! Programs that use io_uring: the kernel then reads and writes sockets for them, and nothing of
+//! that passes through us. Their sockets stay with, or go back to, TCP.
+//!
+//! A ring is noticed when it is made through `syscall` or liburing. One made by system calls of the
+//! program's own is found among its descriptors before a socket is offered, at most ten times a
+//! second ([`in_use`]).
+
+use crate::{close, fd_table, raw};
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::AsRawFd;
+use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
+
+static SEEN: AtomicU32 = AtomicU32::new(0);
+/// When the descriptors may be looked through again.
+static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+/// Nanoseconds between two looks.
+const LOOK_EVERY_NS: u64 = 100_000_000;
+
+/// The process has made a ring: every socket goes back to the kernel.
+pub(crate) fn seen() {
+    if SEEN.swap(1, Ordering::SeqCst) != 0 {
+        return;
+    }
+    for (fd, _) in fd_table::socks() {
+        close::leave_to_kernel(fd);
+    }
+}
+
+/// Whether the process has a ring, as far as can be told without looking at every call.
+pub(crate) fn in_use() -> bool {
+    if SEEN.load(Ordering::Relaxed) != 0 {
+        return true;
+    }
+    let now = raw::now_ns();
+    if now < NEXT_LOOK.load(Ordering::Relaxed) {
+        return false;
+    }
+    NEXT_LOOK.store(now + LOOK_EVERY_NS, Ordering::Relaxed);
+    if has_ring() {
+        seen();
+    }
+    SEEN.load(Ordering::Relaxed) != 0
+}
+
+/// In a forked child: it does not use its parent's ring.
+pub(crate) fn after_fork() {
+    NEXT_LOOK.store(0, Ordering::Relaxed);
+}
+
+/// Looks for a ring among the descriptors of the process.
+fn has_ring() -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(listing) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else {
+        return false;
+    };
+    let mut room = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut entries = rustix::fs::RawDir::new(&listing, &mut room);
+    let mut found = false;
+    while let Some(Ok(entry)) = entries.next() {
+        let mut name = [std::mem::MaybeUninit::uninit(); 64];
+        if let Ok((text, _)) =
+            rustix::fs::readlinkat_raw(&listing, entry.file_name(), &mut name[..])
+        {
+            found |= *text == *b"anon_inode:[io_uring]";
+        }
+    }
+    // Closed by number: the type's own close is a hook here.
+    let number = listing.as_raw_fd();
+    std::mem::forget(listing);
+    raw::close(number);
+    found
+}

@@ -1,0 +1,344 @@
+/* Less usual ways to the same calls: syscall(2), other names, children made by other means, io_uring. */
+#include "semantics.h"
+#include <aio.h>
+#include <dlfcn.h>
+#include <linux/io_uring.h>
+#include <spawn.h>
+
+/* Every call by its number, as language runtimes make them. */
+static void by_number(void) {
+    int ends[2];
+    make_pair(ends);
+    char buffer[64] = "";
+    CHECK_EQ(syscall(SYS_write, ends[0], "abcdef", 6), 6, "write");
+    CHECK_EQ(syscall(SYS_read, ends[1], buffer, 3), 3, "read");
+    CHECK_EQ(syscall(SYS_recvfrom, ends[1], buffer + 3, 10, 0, NULL, NULL), 3, "recvfrom");
+    CHECK(strcmp(buffer, "abcdef") == 0, "in order");
+    CHECK_EQ(syscall(SYS_sendto, ends[0], "ghi", 3, 0, NULL, 0), 3, "sendto");
+    struct iovec parts[2] = {{buffer, 1}, {buffer + 1, 9}};
+    CHECK_EQ(syscall(SYS_readv, ends[1], parts, 2), 3, "readv");
+    CHECK(memcmp(buffer, "ghi", 3) == 0, "its bytes");
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1};
+    memcpy(buffer, "j", 1);
+    CHECK_EQ(syscall(SYS_sendmsg, ends[1], &message, 0), 1, "sendmsg");
+    CHECK_EQ(syscall(SYS_writev, ends[1], parts, 1), 1, "writev");
+    UNTIL(readable_bytes(ends[0]) == 2);
+    struct pollfd wait = {.fd = ends[0], .events = POLLIN};
+    CHECK_EQ(syscall(SYS_ppoll, &wait, 1, NULL, NULL, 8), 1, "ppoll");
+    CHECK_EQ(wait.revents, POLLIN, "readable");
+    int count = 0;
+    NEED(syscall(SYS_ioctl, ends[0], FIONREAD, &count));
+    CHECK_EQ(count, 2, "FIONREAD");
+    CHECK_EQ(syscall(SYS_recvmsg, ends[0], &message, 0), 1, "recvmsg");
+    CHECK_EQ(syscall(SYS_read, ends[0], buffer, 10), 1, "the rest");
+    CHECK_FAILS(syscall(SYS_recvfrom, ends[0], buffer, 1, MSG_DONTWAIT, NULL, NULL), EAGAIN,
+                "empty");
+    int epoll = (int)NEED(syscall(SYS_epoll_create1, 0));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = 5};
+    NEED(syscall(SYS_epoll_ctl, epoll, EPOLL_CTL_ADD, ends[0], &event));
+    write_all(ends[1], "k", 1);
+    CHECK_EQ(syscall(SYS_epoll_pwait, epoll, &event, 1, -1, NULL, 8), 1, "epoll_pwait");
+    CHECK(event.data.u64 == 5 && event.events == EPOLLIN, "its event");
+    int copy = (int)NEED(syscall(SYS_dup, ends[0]));
+    NEED(syscall(SYS_close, ends[0]));
+    CHECK_EQ(syscall(SYS_read, copy, buffer, 10), 1, "through a copy");
+    exchange(copy, ends[1], 3);
+    int third = (int)NEED(syscall(SYS_dup3, copy, 600, O_CLOEXEC));
+    exchange(third, ends[1], 4);
+    int fourth = (int)NEED(syscall(SYS_fcntl, third, F_DUPFD, 700));
+    exchange(fourth, ends[1], 5);
+    NEED(syscall(SYS_close_range, 600, 800, 0));
+    NEED(syscall(SYS_shutdown, copy, SHUT_WR));
+    CHECK_EQ(syscall(SYS_read, ends[1], buffer, 10), 0, "end after shutdown");
+    NEED(syscall(SYS_close, copy));
+    CHECK_FAILS(syscall(SYS_read, -1, buffer, 1), EBADF, "no such descriptor");
+    CHECK_EQ(syscall(SYS_getppid), getppid(), "other numbers pass");
+}
+
+/* A whole conversation by numbers, blocking. */
+static void blocking_by_number_here(int fd) {
+    unsigned char buffer[4000];
+    for (uint32_t i = 0; i < 300; i++) {
+        size_t done = 0, length = 1 + i * 13;
+        pattern(buffer, length, 0, i);
+        while (done < length)
+            done += (size_t)NEED(syscall(SYS_write, fd, buffer + done, length - done));
+        done = 0;
+        while (done < length)
+            done += (size_t)NEED(syscall(SYS_read, fd, buffer + done, length - done));
+        REQUIRE(pattern_match(buffer, length, 0, i + 1) == length);
+    }
+    CHECK(true, "answered each time");
+}
+static void blocking_by_number_peer(int fd) {
+    for (uint32_t i = 0; i < 300; i++) {
+        read_pattern(fd, 1 + i * 13, 0, i);
+        write_pattern(fd, 1 + i * 13, 0, i + 1);
+    }
+    CHECK(true, "all there");
+}
+
+/* The C library's other names, found as a linker would. */
+static void other_names(void) {
+    int ends[2];
+    char buffer[16];
+    make_pair(ends);
+    ssize_t (*send_by)(int, const void *, size_t, int) = dlsym(RTLD_DEFAULT, "__send");
+    ssize_t (*write_by)(int, const void *, size_t) = dlsym(RTLD_DEFAULT, "__write");
+    ssize_t (*read_by)(int, void *, size_t) = dlsym(RTLD_DEFAULT, "__read");
+    ssize_t (*recv_by)(int, void *, size_t, int) = dlsym(RTLD_DEFAULT, "__recv");
+    int (*poll_by)(struct pollfd *, nfds_t, int) = dlsym(RTLD_DEFAULT, "__poll");
+    int (*close_by)(int) = dlsym(RTLD_DEFAULT, "__close");
+    REQUIRE(send_by && write_by && read_by && recv_by && poll_by && close_by);
+    CHECK_EQ(send_by(ends[0], "ab", 2, 0), 2, "__send");
+    CHECK_EQ(write_by(ends[0], "cd", 2), 2, "__write");
+    struct pollfd wait = {.fd = ends[1], .events = POLLIN};
+    CHECK_EQ(poll_by(&wait, 1, -1), 1, "__poll");
+    UNTIL(readable_bytes(ends[1]) == 4);
+    CHECK_EQ(read_by(ends[1], buffer, 3), 3, "__read");
+    CHECK_EQ(recv_by(ends[1], buffer + 3, 9, 0), 1, "__recv");
+    CHECK(memcmp(buffer, "abcd", 4) == 0, "in order");
+    CHECK_EQ(close_by(ends[0]), 0, "__close");
+    CHECK_EQ(read(ends[1], buffer, 1), 0, "end of file");
+}
+
+/* preadv2 and pwritev2 without an offset are readv and writev with flags. */
+static void with_flags(void) {
+    int ends[2];
+    make_pair(ends);
+    char buffer[16];
+    struct iovec in = {buffer, sizeof buffer}, out[2] = {{"abc", 3}, {"def", 3}};
+    CHECK_FAILS(preadv2(ends[1], &in, 1, -1, RWF_NOWAIT), EAGAIN, "nothing there");
+    CHECK_EQ(pwritev2(ends[0], out, 2, -1, 0), 6, "pwritev2");
+    CHECK_EQ(preadv2(ends[1], &in, 1, -1, RWF_NOWAIT), 6, "preadv2");
+    CHECK(memcmp(buffer, "abcdef", 6) == 0, "the bytes");
+    CHECK_FAILS(preadv2(ends[1], &in, 1, 0, 0), ESPIPE, "an offset");
+    CHECK_FAILS(pwritev2(ends[0], out, 2, 7, 0), ESPIPE, "an offset");
+    exchange(ends[0], ends[1], 1);
+}
+
+/* POSIX aio: other threads read and write, inside the C library. */
+static void by_aio_here(int fd) {
+    char buffer[10] = "";
+    tell('s');
+    UNTIL(readable_bytes(fd) == 5);
+    struct aiocb one = {.aio_fildes = fd, .aio_buf = buffer, .aio_nbytes = 5};
+    NEED(aio_read(&one));
+    UNTIL(aio_error(&one) != EINPROGRESS);
+    CHECK_EQ(aio_return(&one), 5, "bytes read");
+    CHECK(strcmp(buffer, "hello") == 0, "and the right ones");
+    struct aiocb two = {.aio_fildes = fd, .aio_buf = buffer, .aio_nbytes = 5};
+    NEED(aio_write(&two));
+    UNTIL(aio_error(&two) != EINPROGRESS);
+    CHECK_EQ(aio_return(&two), 5, "bytes written");
+    write_all(fd, "!", 1);
+}
+static void by_aio_peer(int fd) {
+    char buffer[10] = "";
+    await('s');
+    write_all(fd, "hello", 5);
+    read_all(fd, buffer, 6);
+    CHECK(strcmp(buffer, "hello!") == 0, "came back");
+}
+
+/* _Fork runs no handlers of pthread_atfork. */
+static void forked_bare_here(int fd) {
+    pid_t child = (pid_t)NEED(_Fork());
+    if (child == 0) {
+        for (uint32_t i = 0; i < 100; i++) {
+            read_pattern(fd, 100, 0, i);
+            write_pattern(fd, 100, 0, i);
+        }
+        _exit(4);
+    }
+    CHECK_EQ(wait_exit(child), 4, "the child served");
+    tell('p');
+    read_pattern(fd, 100, 0, 1000);
+    write_pattern(fd, 100, 0, 1000);
+    CHECK(true, "and then the parent");
+}
+static void forked_bare_peer(int fd) {
+    for (uint32_t i = 0; i < 100; i++) {
+        write_pattern(fd, 100, 0, i);
+        read_pattern(fd, 100, 0, i);
+    }
+    await('p');
+    write_pattern(fd, 100, 0, 1000);
+    read_pattern(fd, 100, 0, 1000);
+}
+
+/* A program started without exec of ours, that serves the connection as its standard files. */
+static char *const plain_environment[] = {"PATH=/bin:/usr/bin", NULL};
+static void cat_client(int fd) {
+    await('s');
+    write_pattern(fd, 20 * KIB, 0, 1);
+    read_pattern(fd, 20 * KIB, 0, 1);
+    write_pattern(fd, 5000, 0, 2);
+    read_pattern(fd, 5000, 0, 2);
+    NEED(shutdown(fd, SHUT_WR));
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "everything came back, then the end");
+}
+static void spawned_here(int fd) {
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    NEED(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    tell('s');
+    UNTIL(readable_bytes(fd) == 20 * KIB);
+    NEED(posix_spawn_file_actions_init(&actions));
+    NEED(posix_spawn_file_actions_adddup2(&actions, fd, 0));
+    NEED(posix_spawn_file_actions_adddup2(&actions, fd, 1));
+    REQUIRE(posix_spawn(&child, "/bin/cat", &actions, NULL, (char *[]){"cat", NULL},
+                        plain_environment) == 0);
+    NEED(close(fd));
+    CHECK_EQ(wait_exit(child), 0, "the program ended well");
+}
+static void spawned_peer(int fd) { cat_client(fd); }
+
+static __attribute__((noinline)) pid_t vfork_cat(int fd) {
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(fd, 1);
+        close(fd);
+        execve("/bin/cat", (char *[]){"cat", NULL}, plain_environment);
+        _exit(127);
+    }
+    return child;
+}
+static void vforked_here(int fd) {
+    tell('s');
+    UNTIL(readable_bytes(fd) == 20 * KIB);
+    pid_t child = (pid_t)NEED(vfork_cat(fd));
+    NEED(close(fd));
+    CHECK_EQ(wait_exit(child), 0, "the program ended well");
+}
+static void vforked_peer(int fd) { cat_client(fd); }
+
+static void by_system_here(int fd) {
+    tell('s');
+    UNTIL(readable_bytes(fd) == 20 * KIB);
+    NEED(dup2(fd, 9)); /* the shell knows numbers of one digit */
+    CHECK_EQ(system("LD_PRELOAD= exec cat <&9 >&9"), 0, "the command ended well");
+    NEED(close(9));
+    NEED(close(fd));
+}
+static void by_system_peer(int fd) { cat_client(fd); }
+
+/* Standard output becomes the connection, and stdio writes to it. */
+static void standard_output_here(int fd) {
+    int kept = (int)NEED(fcntl(1, F_DUPFD_CLOEXEC, 0));
+    fflush(stdout);
+    NEED(dup2(fd, 1));
+    for (int i = 0; i < 100; i++) {
+        printf("%03d", i);
+        fflush(stdout);
+        write_all(fd, "w", 1);
+    }
+    NEED(dup2(kept, 1));
+    CHECK(true, "written");
+    tell('q');
+}
+static void standard_output_peer(int fd) {
+    for (int i = 0; i < 100; i++) {
+        char text[8] = "", want[16];
+        read_all(fd, text, 4);
+        snprintf(want, sizeof want, "%03dw", i);
+        REQUIRE(strcmp(text, want) == 0);
+    }
+    CHECK(true, "in order");
+    await('q');
+}
+
+/* io_uring, as small as it can be: one request at a time. `inline_call`: set up by an instruction
+ * of our own, which no library sees. */
+struct ring {
+    int fd;
+    unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
+    struct io_uring_sqe *sqes;
+    struct io_uring_cqe *cqes;
+};
+static bool ring_setup(struct ring *ring) {
+    struct io_uring_params params = {0};
+    ring->fd = (int)syscall(SYS_io_uring_setup, 4, &params);
+    if (ring->fd < 0)
+        return false;
+    size_t sq = params.sq_off.array + params.sq_entries * sizeof(unsigned);
+    size_t cq = params.cq_off.cqes + params.cq_entries * sizeof(struct io_uring_cqe);
+    int rights = PROT_READ | PROT_WRITE, how = MAP_SHARED | MAP_POPULATE;
+    char *s = mmap(NULL, sq, rights, how, ring->fd, IORING_OFF_SQ_RING);
+    char *c = mmap(NULL, cq, rights, how, ring->fd, IORING_OFF_CQ_RING);
+    ring->sqes = mmap(NULL, params.sq_entries * sizeof(struct io_uring_sqe), rights, how, ring->fd,
+                      IORING_OFF_SQES);
+    REQUIRE(s != MAP_FAILED && c != MAP_FAILED && ring->sqes != MAP_FAILED);
+    ring->sq_tail = (unsigned *)(s + params.sq_off.tail);
+    ring->sq_mask = (unsigned *)(s + params.sq_off.ring_mask);
+    ring->sq_array = (unsigned *)(s + params.sq_off.array);
+    ring->cq_head = (unsigned *)(c + params.cq_off.head);
+    ring->cq_tail = (unsigned *)(c + params.cq_off.tail);
+    ring->cq_mask = (unsigned *)(c + params.cq_off.ring_mask);
+    ring->cqes = (struct io_uring_cqe *)(c + params.cq_off.cqes);
+    return true;
+}
+static int ring_do(struct ring *ring, int operation, int fd, void *buffer, unsigned length) {
+    unsigned tail = *ring->sq_tail, at = tail & *ring->sq_mask;
+    ring->sqes[at] = (struct io_uring_sqe){.opcode = (uint8_t)operation,
+                                           .fd = fd,
+                                           .addr = (uintptr_t)buffer,
+                                           .len = length};
+    ring->sq_array[at] = at;
+    __atomic_store_n(ring->sq_tail, tail + 1, __ATOMIC_RELEASE);
+    NEED(syscall(SYS_io_uring_enter, ring->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0));
+    unsigned head = *ring->cq_head;
+    REQUIRE(head != __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE));
+    int result = ring->cqes[head & *ring->cq_mask].res;
+    __atomic_store_n(ring->cq_head, head + 1, __ATOMIC_RELEASE);
+    return result;
+}
+
+static void by_io_uring_here(int fd) {
+    struct ring ring;
+    unsigned char buffer[1000];
+    tell('s');
+    UNTIL(readable_bytes(fd) == 1000);
+    bool there = ring_setup(&ring);
+    for (uint32_t i = 0; i < 50; i++) {
+        size_t done = 0;
+        while (done < sizeof buffer)
+            done += there ? (size_t)NEED(ring_do(&ring, IORING_OP_RECV, fd, buffer + done,
+                                                 (unsigned)(sizeof buffer - done)))
+                          : (size_t)NEED(read(fd, buffer + done, sizeof buffer - done));
+        REQUIRE(pattern_match(buffer, sizeof buffer, 0, i) == sizeof buffer);
+        done = 0;
+        while (done < sizeof buffer)
+            done += there ? (size_t)NEED(ring_do(&ring, IORING_OP_SEND, fd, buffer + done,
+                                                 (unsigned)(sizeof buffer - done)))
+                          : (size_t)NEED(write(fd, buffer + done, sizeof buffer - done));
+    }
+    CHECK(true, "whole conversation");
+    tell('q');
+}
+static void by_io_uring_peer(int fd) {
+    await('s');
+    for (uint32_t i = 0; i < 50; i++) {
+        write_pattern(fd, 1000, 0, i);
+        read_pattern(fd, 1000, 0, i);
+    }
+    CHECK(true, "all came back");
+    await('q');
+}
+
+static const struct test_case cases[] = {
+    LONER(by_number),
+    PAIR(blocking_by_number),
+    LONER(other_names),
+    LONER(with_flags),
+    PAIR(by_aio),
+    PAIR_OF_PROCESSES(forked_bare),
+    PAIR_OF_PROCESSES(spawned),
+    PAIR_OF_PROCESSES(vforked),
+    PAIR_OF_PROCESSES(by_system),
+    PAIR_OF_PROCESSES(standard_output),
+    PAIR(by_io_uring),
+};
+MAIN(cases)

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Runs CPython's own test suite of sockets with and without us and compares test by test.
+
+    cpython.py [all | MODULE...]
+
+The interpreter is the first of PYTHONS that has its tests (Debian keeps them in a package of
+their own, libpython3-testsuite). Both runs are of the same interpreter. Servers and clients of
+these tests are threads or processes of one program, so both ends of each connection are ours.
+"""
+
+import collections
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+
+import harness
+
+PYTHONS = ("/usr/bin/python3", sys.executable)
+# Module -> further arguments. VSOCK tests hang on some machines, with or without us.
+MODULES = {
+    "test_socket": ["-i", "*VSOCK*"],
+    "test_asyncio": [],
+    "test_selectors": [],
+    "test_ssl": [],
+    "test_httplib": [],
+    "test_socketserver": ["-u", "network"],
+    "test_epoll": [],
+    "test_poll": [],
+    "test_select": [],
+    "test_subprocess": [],
+}
+# Patterns of tests for every run in CI, by module: the streams, and what waits for them.
+QUICK = {
+    "test_socket": ["*TCP*", "*Sendfile*", "*Timeout*", "*FileObject*", "*Recvmsg*Stream*",
+                    "*SendmsgStream*", "*SocketConnected*", "*Blocking*"],
+    "test_asyncio": ["*test_sendfile*", "*test_streams*", "*test_server*", "*test_sock_lowlevel*",
+                     "*test_buffered_proto*"],
+    "test_selectors": ["*Epoll*", "*Poll*", "*Select*"],
+    "test_httplib": [],
+    "test_socketserver": [],
+    "test_epoll": [],
+    "test_select": [],
+}
+PLAIN, OURS = harness.PLAIN, harness.OURS
+WATCHDOG_S = 600
+
+
+def interpreter():
+    """A Python that can run its own tests."""
+    for python in PYTHONS:
+        found = subprocess.run([python, "-c", "import test.test_socket"], capture_output=True)
+        if found.returncode == 0:
+            return python
+    raise harness.Failure("no Python has its own tests; run ci/deps")
+
+
+def outcomes(run, python, module, patterns):
+    """{test: outcome} of one run of a module."""
+    report = run.directory / f"{module}.xml"
+    arguments = [*MODULES[module], *(word for it in patterns for word in ("-m", it))]
+    # The code tells that some failed, which the report does too, test by test. One more try for
+    # each: these tests are full of time limits, and this machine may be busy.
+    output = run.run("server", [python, "-m", "test", "-w", "--junit-xml", report, *arguments, module],
+                     codes=range(256))
+    if not report.exists():
+        raise harness.Failure(f"{module} gave no report:\n{output[-4000:].decode(errors='replace')}")
+    result = {}
+    again = re.search(rb"Re-running .*", output)
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        name = case.get("name")
+        found = {child.tag for child in case} & {"failure", "error", "skipped"}
+        # A test that was tried again is there twice; the better one counts.
+        outcome = "passed" if case.get("result") == "completed" and not found else (
+            "skipped" if "skipped" in found else "failed")
+        if not (again and result.get(name) == "passed"):
+            result[name] = outcome
+    return result
+
+
+def main():
+    harness.WATCHDOG_S = WATCHDOG_S
+    words = sys.argv[1:]
+    chosen = {name: [] for name in MODULES} if words == ["all"] else (
+        {name: [] for name in words} if words else QUICK)
+    if unknown := set(chosen) - set(MODULES):
+        sys.exit(f"no such module: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
+    python = interpreter()
+    different = []
+    moved = 0
+    for module, patterns in chosen.items():
+        results = {}
+        for leg in (PLAIN, OURS):
+            with harness.Run(leg) as run:
+                results[leg] = outcomes(run, python, module, patterns)
+                ring = run.ring_bytes() if leg.daemon else 0
+                moved += ring
+        counts = collections.Counter(results[OURS].values())
+        print(f"{module}: {dict(counts)}, {ring} ring bytes", flush=True)
+        for test, plain in results[PLAIN].items():
+            ours = results[OURS].get(test, "absent")
+            if plain == "passed" and ours != "passed":
+                different.append(f"{module} {test}: {ours}, but passed without us")
+        if not any(outcome == "passed" for outcome in results[PLAIN].values()):
+            different.append(f"{module}: nothing passed, which proves nothing")
+    if not words and moved == 0:
+        different.append("no byte of any test went through shared memory")
+    if different:
+        sys.exit("\n".join(different))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except harness.Failure as failure:
+        sys.exit(str(failure))

@@ -1,0 +1,241 @@
+//! A channel: two rings that carry records, and how their ends wait for each other.
+
+mod own;
+mod reader;
+pub(crate) mod segment;
+mod writer;
+
+pub(crate) use reader::Incoming;
+pub(crate) use writer::Writer;
+
+use crate::counters::{self, Counter};
+use crate::settings;
+use own::Own;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use segment::Segment;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+use vmmc::sync::Ordering;
+use vmmc::sys::Fd;
+use vmmc::sys::doorbell::{self, Doorbell};
+use vmmc::sys::mirror::MirroredMapping;
+use vmmc::wait::{self, Spun};
+use vmmc::word::{MappedU64, Word};
+use vmmc_ring::{Consumer, Poisoned, Producer, ViewBytes, bell};
+
+/// Longest record taken in pieces, in bytes: memory grows with what has really come, up to here.
+pub(crate) const MAX_RECORD: usize = 1 << 30;
+
+/// The producer of our direction.
+type Tx<'c> = Producer<MappedU64<'c>, MappedU64<'c>, ViewBytes<'c>>;
+/// The consumer of the peer's direction.
+type Rx<'c> = Consumer<MappedU64<'c>, MappedU64<'c>, ViewBytes<'c>>;
+
+/// Why a channel can no longer be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The peer wrote what cannot be true.
+    Nonsense,
+    /// The TCP connection ended, and with it the channel.
+    Gone(Errno),
+    /// The record is longer than [`MAX_RECORD`].
+    TooLong,
+    /// The time is over.
+    TimedOut,
+}
+
+impl From<Poisoned> for Broken {
+    fn from(_: Poisoned) -> Broken {
+        Broken::Nonsense
+    }
+}
+
+/// One end of a channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    segment: Segment,
+    own: Own,
+    /// Rings the other side.
+    peer_bell: Fd,
+    /// Bytes of a record of which not all pieces have come.
+    assembly: Vec<u8>,
+    /// The record that [`Channel::next_record`] returned and that is not yet released: bytes it
+    /// takes up in the ring, 0 when it is in `assembly`.
+    handed_out: Option<usize>,
+    /// Pieces that found no room ([`Channel::flush`]).
+    backlog: Vec<u8>,
+    backlog_at: usize,
+}
+
+impl Channel {
+    /// Attaches to a segment whose length has been verified.
+    pub(crate) fn attach(
+        memory: &Fd,
+        ring_len: u32,
+        side: u8,
+        peer_bell: Fd,
+    ) -> rustix::io::Result<Channel> {
+        let mapping = MirroredMapping::new(memory, segment::CONTROL_LEN, ring_len as usize)?;
+        let channel = Channel {
+            segment: Segment::new(mapping, side),
+            own: Own::new()?,
+            peer_bell,
+            assembly: Vec::new(),
+            handed_out: None,
+            backlog: Vec::new(),
+            backlog_at: 0,
+        };
+        // Armed first: a peer that sees us attached rings only if we are.
+        bell::arm(&channel.segment.own().armed_data());
+        channel.segment.own().attached().store(1, Ordering::Release);
+        Ok(channel)
+    }
+
+    fn tx(&self) -> Tx<'_> {
+        let (tail, head, bytes) = self.segment.outgoing();
+        Producer { tail, head, own: self.own.tail(), seen: self.own.head_seen(), bytes }
+    }
+
+    fn rx(&self) -> Rx<'_> {
+        let (tail, head, bytes) = self.segment.incoming();
+        Consumer { tail, head, own: self.own.head(), seen: self.own.tail_seen(), bytes }
+    }
+
+    /// Rings the other side if it sleeps for data.
+    fn wake_for_data(&self) {
+        bell::published();
+        let peer = self.segment.peer();
+        if peer.attached().load(Ordering::Acquire) == 0 || bell::take(&peer.armed_data()) {
+            self.ring();
+        }
+    }
+
+    /// Rings the other side if it sleeps for room.
+    fn wake_for_space(&self) {
+        bell::published();
+        if bell::take(&self.segment.peer().armed_space()) {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        counters::one(Counter::doorbells);
+        doorbell::ring(&self.peer_bell);
+    }
+
+    /// Whether a record (or a piece of one) seems to be there; for spinning.
+    pub(crate) fn looks_readable(&self) -> bool {
+        self.rx().looks_readable()
+    }
+
+    /// Says that we are about to sleep outside; the caller looks once more after this.
+    pub(crate) fn arm(&self) {
+        bell::arm(&self.segment.own().armed_data());
+        if self.backlog_at < self.backlog.len() {
+            bell::arm(&self.segment.own().armed_space());
+        }
+    }
+
+    /// Says that we are awake and look by ourselves.
+    pub(crate) fn disarm(&self) {
+        bell::disarm(&self.segment.own().armed_data());
+    }
+
+    /// Waits for something to read until `deadline`. `bell` is ours, `socket` the TCP connection.
+    pub(crate) fn wait_readable(
+        &self,
+        bell: &Doorbell,
+        socket: BorrowedFd<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Broken> {
+        self.wait(bell, socket, deadline, Waiting::Data, || self.looks_readable())
+    }
+
+    /// Waits for room in the ring in which we send.
+    pub(crate) fn wait_room(
+        &self,
+        bell: &Doorbell,
+        socket: BorrowedFd<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Broken> {
+        let tx = self.tx();
+        self.wait(bell, socket, deadline, Waiting::Space, || {
+            tx.room().map_or(true, |room| room >= writer::LEAST_ROOM)
+        })
+    }
+
+    fn wait(
+        &self,
+        bell: &Doorbell,
+        socket: BorrowedFd<'_>,
+        deadline: Option<Instant>,
+        what: Waiting,
+        look: impl Fn() -> bool,
+    ) -> Result<(), Broken> {
+        let own = self.segment.own();
+        let cpu = u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0) + 1;
+        own.cpu().store(cpu, Ordering::Relaxed);
+        let shares = || self.segment.peer().cpu().load(Ordering::Relaxed) == cpu;
+        let armed = match what {
+            Waiting::Data => own.armed_data(),
+            Waiting::Space => own.armed_space(),
+        };
+        match wait::spin(settings::wait_policy(), deadline, shares, || look().then_some(())) {
+            Spun::Found(()) => {
+                counters::one(Counter::spin_hits);
+                return Ok(());
+            }
+            Spun::Late => return Err(Broken::TimedOut),
+            Spun::Spent => {}
+        }
+        loop {
+            bell::arm(&armed);
+            if look() {
+                bell::disarm(&armed);
+                return Ok(());
+            }
+            counters::one(Counter::sleeps);
+            let ended = sleep(bell, socket, deadline);
+            bell::disarm(&armed);
+            bell.drain();
+            if look() {
+                return Ok(());
+            }
+            ended?;
+        }
+    }
+}
+
+/// What a wait is for.
+#[derive(Clone, Copy, Debug)]
+enum Waiting {
+    Data,
+    Space,
+}
+
+/// Sleeps until rung, or until the connection has ended.
+fn sleep(bell: &Doorbell, socket: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<(), Broken> {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    if left.is_some_and(|left| left.is_zero()) {
+        return Err(Broken::TimedOut);
+    }
+    let timeout = left.map(|left| Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(left.subsec_nanos()),
+    });
+    let mut fds = [
+        PollFd::new(bell.read_end(), PollFlags::IN),
+        PollFd::from_borrowed_fd(socket, PollFlags::RDHUP),
+    ];
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok(()),
+        Err(errno) => return Err(Broken::Gone(errno)),
+    }
+    let over = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    if fds[1].revents().intersects(over) {
+        return Err(Broken::Gone(Errno::CONNRESET));
+    }
+    Ok(())
+}

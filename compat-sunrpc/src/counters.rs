@@ -1,0 +1,57 @@
+//! What happened, counted: in the process page, where `shrimp stat` reads it, and once more at
+//! the end of the process into the file that `VMMC_RPC_REPORT` names.
+
+use vmmc::control::message::Role;
+use vmmc::library_page::LibraryPage;
+
+macro_rules! counters {
+    ($($name:ident: $doc:literal),* $(,)?) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        #[allow(non_camel_case_types)]
+        pub enum Counter { $(#[doc = $doc] $name),* }
+
+        /// Names by number.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+counters! {
+    channels: "Connections that got a channel.",
+    offers: "Connections that a client offered to its server.",
+    declined: "Offers that the server declined or did not understand.",
+    not_local: "Connections not offered: the other end is on another machine, or no TCP.",
+    no_daemon: "Channels not made: no daemon, or it refused.",
+    calls_ring: "Calls made over rings.",
+    calls_kernel: "Calls made the way libtirpc takes them.",
+    served_ring: "Calls served over rings.",
+    served_kernel: "Calls served the way libtirpc takes them.",
+    sent_records: "Records put into rings.",
+    sent_bytes: "Bytes put into rings.",
+    spilled_bytes: "Bytes of records longer than the room in the ring: copied once more.",
+    received_records: "Records taken out of rings.",
+    received_bytes: "Bytes taken out of rings.",
+    assembled_bytes: "Bytes of records that came in pieces: copied once more.",
+    doorbells: "Doorbells rung: one system call each.",
+    sleeps: "Times a waiter went to sleep.",
+    spin_hits: "Waits that ended while still polling.",
+    timeouts: "Calls that timed out.",
+    broken: "Channels ended by the death of the other side.",
+    poisoned: "Channels ended because the other side wrote nonsense.",
+}
+
+/// This process's page.
+pub static PAGE: LibraryPage = LibraryPage::new(Role::Rpc, NAMES);
+
+/// Counts.
+#[inline]
+pub(crate) fn add(counter: Counter, amount: u64) {
+    PAGE.add(counter as usize, amount);
+}
+
+/// Counts one.
+#[inline]
+pub(crate) fn one(counter: Counter) {
+    add(counter, 1);
+}

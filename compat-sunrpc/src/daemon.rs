@@ -1,0 +1,211 @@
+//! The conversation with the daemon: one connection per process, opened at the first offer. The
+//! daemon is never started from here: `shrimp exec --rpc` has done so.
+
+use crate::channel::{Channel, segment};
+use crate::counters;
+use crate::settings;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use vmmc::control::Connection;
+use vmmc::control::connect::LinkError;
+use vmmc::control::message::{Event, Hello, Request, Role};
+use vmmc::sys::doorbell::Doorbell;
+use vmmc::sys::{Fd, memfd};
+
+/// Longest ring accepted from the daemon, bytes.
+const MAX_RING: u32 = 64 << 20;
+/// Our descriptor has a number from here on, out of the way of `select`.
+const FLOOR: i32 = 512;
+/// How long a missing daemon is left alone.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a client waits for the other end of its connection; the daemon gives up earlier.
+const PAIRING: Duration = Duration::from_secs(2);
+
+/// What the daemon said of a connection.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Both ends are ours.
+    Channel(Box<Channel>),
+    /// It stays with TCP.
+    Plain,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    connection: Option<Connection>,
+    /// The process that opened it: a forked child opens its own.
+    owner: u32,
+    not_before: Option<Instant>,
+    /// Answers that came while another was waited for, by cookie.
+    answers: HashMap<u64, Answer>,
+    /// Connections that still wait for theirs.
+    waiting: Vec<u64>,
+}
+
+static LINK: Mutex<Option<Link>> = Mutex::new(None);
+
+fn link() -> MutexGuard<'static, Option<Link>> {
+    LINK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn own_pid() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+impl Link {
+    fn hang_up(&mut self) {
+        self.connection = None;
+        self.answers.clear();
+        self.waiting.clear();
+        self.not_before = Some(Instant::now() + RETRY);
+    }
+
+    fn connection(&mut self, bell: &Doorbell) -> Option<&Connection> {
+        if self.owner != own_pid() {
+            // In a child: the parent's connection is not ours, nor what it waits for.
+            *self = Link { owner: own_pid(), ..Link::default() };
+            counters::PAGE.after_fork();
+        }
+        if self.connection.is_none() && self.not_before.is_none_or(|at| Instant::now() >= at) {
+            self.connection = open(bell);
+            if self.connection.is_none() {
+                self.not_before = Some(Instant::now() + RETRY);
+            }
+        }
+        self.connection.as_ref()
+    }
+
+    /// Notes one answer.
+    fn heard(&mut self, incoming: Result<vmmc::control::connect::Incoming, LinkError>) -> bool {
+        let (cookie, answer) = match incoming {
+            Ok(mut incoming) => match incoming.event {
+                Event::Paired { cookie, side, ring_len } => {
+                    let fds = (incoming.fds.take(), incoming.fds.take());
+                    (cookie, attach(fds, side, ring_len).map_or(Answer::Plain, Answer::Channel))
+                }
+                Event::NotPaired { cookie, .. } => (cookie, Answer::Plain),
+                _ => return true,
+            },
+            Err(LinkError::WouldBlock) => return false,
+            Err(_) => {
+                self.hang_up();
+                return false;
+            }
+        };
+        if self.waiting.contains(&cookie) {
+            self.waiting.retain(|&it| it != cookie);
+            self.answers.insert(cookie, answer);
+        }
+        true
+    }
+}
+
+fn open(bell: &Doorbell) -> Option<Connection> {
+    let config = &settings::get()?.config;
+    let connection = Connection::open(config).ok()?;
+    let socket = connection.into_fd();
+    let connection = Connection::from_fd(socket.dup_above(FLOOR).unwrap_or(socket));
+    let program = std::env::args_os().next().unwrap_or_default();
+    let program = std::path::Path::new(&program)
+        .file_name()
+        .map(|name| name.to_string_lossy().chars().take(15).collect())
+        .unwrap_or_default();
+    let page = counters::PAGE.share()?;
+    let hello = Hello { role: Role::Rpc, program, resume: None };
+    let welcome = connection.hello(hello, &[page.as_fd(), bell.write_end().as_fd()]).ok()?;
+    settings::set_wake_cost(welcome.wake_cost_ns);
+    Some(connection)
+}
+
+fn attach(fds: (Option<Fd>, Option<Fd>), side: u8, ring_len: u32) -> Option<Box<Channel>> {
+    let (memory, bell) = (fds.0?, fds.1?);
+    let page = u32::try_from(vmmc::sys::mmap::page_size()).ok()?;
+    if !ring_len.is_power_of_two() || !(page..=MAX_RING).contains(&ring_len) || side > 1 {
+        return None;
+    }
+    memfd::verify(&memory, segment::CONTROL_LEN as u64 + 2 * u64::from(ring_len)).ok()?;
+    Channel::attach(&memory, ring_len, side, bell).ok().map(Box::new)
+}
+
+/// Offers a connection to the daemon. Waits for nothing but the daemon's greeting, once. False:
+/// there is no daemon.
+pub(crate) fn register(socket: BorrowedFd<'_>, cookie: u64, bell: &Doorbell) -> bool {
+    let mut guard = link();
+    let link = guard.get_or_insert_default();
+    let Some(connection) = link.connection(bell) else { return false };
+    let request = Request::RegisterSocket { cookie, shape: segment::SHAPE };
+    match connection.try_send(&request, &[socket, bell.write_end().as_fd()]) {
+        Ok(()) => {
+            link.waiting.push(cookie);
+            true
+        }
+        Err(LinkError::WouldBlock) => false,
+        Err(_) => {
+            link.hang_up();
+            false
+        }
+    }
+}
+
+/// The daemon's answer about a connection, if it has come.
+pub(crate) fn answer(cookie: u64) -> Option<Answer> {
+    let mut guard = link();
+    let link = guard.as_mut()?;
+    loop {
+        if let Some(answer) = link.answers.remove(&cookie) {
+            return Some(answer);
+        }
+        if !link.waiting.contains(&cookie) {
+            return Some(Answer::Plain); // the daemon is gone, and the question with it
+        }
+        let incoming = link.connection.as_ref()?.try_receive();
+        if !link.heard(incoming) && link.connection.is_some() {
+            return None;
+        }
+    }
+}
+
+/// Waits for the daemon's answer, a bounded time.
+pub(crate) fn wait_answer(cookie: u64) -> Answer {
+    let deadline = Instant::now() + PAIRING;
+    loop {
+        if let Some(answer) = answer(cookie) {
+            return answer;
+        }
+        let fd = match link().as_ref().and_then(|link| link.connection.as_ref()) {
+            Some(connection) => connection.as_fd().try_clone_to_owned(),
+            None => return Answer::Plain,
+        };
+        let Ok(fd) = fd else { return Answer::Plain };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            forget(cookie);
+            return Answer::Plain;
+        }
+        // Another thread may take our answer out for us meanwhile: look again soon.
+        let slice = left.min(Duration::from_millis(20));
+        let timeout =
+            rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos()) };
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return Answer::Plain,
+        }
+    }
+}
+
+/// A connection is closed, or its answer no longer wanted.
+pub(crate) fn forget(cookie: u64) {
+    let mut guard = link();
+    let Some(link) = guard.as_mut() else { return };
+    link.waiting.retain(|&it| it != cookie);
+    link.answers.remove(&cookie);
+    if link.owner == own_pid()
+        && let Some(connection) = &link.connection
+    {
+        let _ = connection.try_send(&Request::ForgetSocket { cookie }, &[]);
+    }
+}

@@ -1,0 +1,56 @@
+//! The functions that stand before libtirpc's of the same names.
+//!
+//! | function | what is different |
+//! |---|---|
+//! | `clnt_vc_create` | the client may be moved to a channel |
+//! | `xprt_register` | an accepted connection may get a channel |
+//! | `svc_run` | spins over the channels before it sleeps |
+
+use crate::abi::{Client, Svcxprt};
+use crate::{clnt, real, settings, svc};
+use std::ffi::{c_int, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// # Safety
+/// As libtirpc's.
+#[cfg_attr(all(not(test), feature = "preload"), unsafe(no_mangle))]
+unsafe extern "C" fn clnt_vc_create(
+    fd: c_int,
+    address: *const c_void,
+    prog: u32,
+    vers: u32,
+    send_size: c_uint,
+    receive_size: c_uint,
+) -> *mut Client {
+    let Some(create) = real::clnt_vc_create() else { return std::ptr::null_mut() };
+    // SAFETY: the caller's own arguments.
+    let client = unsafe { create(fd, address, prog, vers, send_size, receive_size) };
+    if !client.is_null() {
+        // A panic of ours leaves the client as libtirpc made it.
+        let _ = catch_unwind(AssertUnwindSafe(|| clnt::upgrade(client, fd, prog, vers)));
+    }
+    client
+}
+
+/// # Safety
+/// As libtirpc's.
+#[cfg_attr(all(not(test), feature = "preload"), unsafe(no_mangle))]
+unsafe extern "C" fn xprt_register(xprt: *mut Svcxprt) {
+    if let Some(register) = real::xprt_register() {
+        // SAFETY: the caller's own argument.
+        unsafe { register(xprt) };
+    }
+    let _ = catch_unwind(AssertUnwindSafe(|| svc::registered(xprt)));
+}
+
+/// # Safety
+/// As libtirpc's.
+#[cfg_attr(all(not(test), feature = "preload"), unsafe(no_mangle))]
+unsafe extern "C" fn svc_run() {
+    if settings::is_on() && real::svc_pollfd().is_some() {
+        svc::run();
+    } else if let Some(run) = real::svc_run() {
+        // SAFETY: libtirpc's own.
+        unsafe { run() };
+    }
+}

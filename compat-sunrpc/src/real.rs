@@ -1,0 +1,74 @@
+//! libtirpc's own functions, found behind ours at their first use.
+
+use crate::abi::{Bool, Client, RpcErr, RpcMsg, Svcxprt, Xdr};
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use vmmc::sync::{AtomicUsize, Ordering};
+
+/// An address looked up once.
+struct Symbol {
+    name: &'static CStr,
+    /// 0: not looked up; 1: not there.
+    address: AtomicUsize,
+}
+
+impl Symbol {
+    const fn new(name: &'static CStr) -> Symbol {
+        Symbol { name, address: AtomicUsize::new(0) }
+    }
+
+    fn find(&self, from: *mut c_void) -> Option<*mut c_void> {
+        let known = self.address.load(Ordering::Relaxed);
+        let address = if known == 0 {
+            // SAFETY: a terminated string; `from` is RTLD_NEXT or RTLD_DEFAULT.
+            let found = unsafe { libc::dlsym(from, self.name.as_ptr()) };
+            let found = if found.is_null() { 1 } else { found.expose_provenance() };
+            self.address.store(found, Ordering::Relaxed);
+            found
+        } else {
+            known
+        };
+        (address != 1).then(|| std::ptr::with_exposed_provenance_mut(address))
+    }
+}
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal: $type:ty;)*) => {$(
+        /// libtirpc's function of this name; `None` when the program has none.
+        pub(crate) fn $name() -> Option<$type> {
+            static SYMBOL: Symbol = Symbol::new($symbol);
+            let address = SYMBOL.find(libc::RTLD_NEXT)?;
+            // SAFETY: the symbol has this type in <rpc/rpc.h>, and function pointers are as wide
+            // as data pointers here.
+            Some(unsafe { std::mem::transmute::<*mut c_void, $type>(address) })
+        }
+    )*};
+}
+
+functions! {
+    clnt_vc_create = c"clnt_vc_create":
+        unsafe extern "C" fn(c_int, *const c_void, u32, u32, c_uint, c_uint) -> *mut Client;
+    xprt_register = c"xprt_register": unsafe extern "C" fn(*mut Svcxprt);
+    xprt_unregister = c"xprt_unregister": unsafe extern "C" fn(*mut Svcxprt);
+    svc_run = c"svc_run": unsafe extern "C" fn();
+    svc_getreq_common = c"svc_getreq_common": unsafe extern "C" fn(c_int);
+    svc_getreq_poll = c"svc_getreq_poll": unsafe extern "C" fn(*mut libc::pollfd, c_int);
+    xdr_callmsg = c"xdr_callmsg": unsafe extern "C" fn(*mut Xdr, *mut RpcMsg) -> Bool;
+    xdr_replymsg = c"xdr_replymsg": unsafe extern "C" fn(*mut Xdr, *mut RpcMsg) -> Bool;
+    seterr_reply = c"_seterr_reply": unsafe extern "C" fn(*mut RpcMsg, *mut RpcErr);
+}
+
+macro_rules! data {
+    ($($name:ident = $symbol:literal: $type:ty;)*) => {$(
+        /// Address of libtirpc's variable, the program's copy where it has one.
+        pub(crate) fn $name() -> Option<*mut $type> {
+            static SYMBOL: Symbol = Symbol::new($symbol);
+            SYMBOL.find(libc::RTLD_DEFAULT).map(|address| address.cast())
+        }
+    )*};
+}
+
+data! {
+    svc_pollfd = c"svc_pollfd": *mut libc::pollfd;
+    svc_max_pollfd = c"svc_max_pollfd": c_int;
+    svc_auth_none = c"svc_auth_none": crate::abi::Svcauth;
+}

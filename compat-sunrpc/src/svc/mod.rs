@@ -1,0 +1,184 @@
+//! The server: connections that libtirpc accepted get operations that serve a channel beside the
+//! socket; one doorbell of the process wakes whatever loop the program has.
+//!
+//! ```text
+//!   client rings ─▶ doorbell (a transport to libtirpc) ─▶ svc_getreq_common(connection)
+//!                                                            ─▶ our xp_recv ─▶ dispatch
+//! ```
+
+mod bell;
+mod ops;
+mod run;
+
+pub(crate) use run::run;
+
+use crate::abi::{Svcxprt, Xdr, XpOps};
+use crate::channel::Channel;
+use crate::settings;
+use crate::xdr::Source;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What hangs at an accepted connection: `xp_ops` points at its first field.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Transport {
+    ops: XpOps,
+    /// libtirpc's operations, which still own `xp_p1`.
+    stock: XpOps,
+    /// Where they are.
+    stock_at: *const XpOps,
+    xprt: *mut Svcxprt,
+    fd: i32,
+    cookie: u64,
+    link: Link,
+    /// Where the request that is being served came from.
+    from: From,
+    /// The request's record while it is served.
+    request: Option<(Box<Source>, Xdr)>,
+    xid: u32,
+}
+
+/// How far the channel is.
+#[derive(Debug)]
+pub(crate) enum Link {
+    /// No offer has come.
+    None,
+    /// Accepted; the daemon has not answered.
+    Waiting,
+    /// In use.
+    Channel(Box<Channel>),
+    /// The peer wrote nonsense: the connection is to be closed.
+    Broken,
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    Kernel,
+    Ring,
+}
+
+/// Pointers to every [`Transport`]. They are made and freed under this lock, and otherwise used by
+/// the one thread that runs libtirpc's server loop.
+#[derive(Debug, Default)]
+struct Table {
+    transports: Vec<Pointer>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pointer(*mut Transport);
+// SAFETY: libtirpc's server side is used by one thread at a time (as its own globals demand).
+unsafe impl Send for Pointer {}
+
+static TABLE: Mutex<Table> = Mutex::new(Table { transports: Vec::new() });
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The socket's cookie, if it is a TCP connection with both ends on this machine.
+pub(crate) fn local_connection(fd: i32) -> Option<u64> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: used for these calls only; a number that is closed meanwhile answers EBADF.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let domain = sockopt::socket_domain(socket).ok()?;
+    if sockopt::socket_type(socket).ok()? != SocketType::STREAM
+        || !matches!(domain, AddressFamily::INET | AddressFamily::INET6)
+    {
+        return None;
+    }
+    let address = |any: rustix::net::SocketAddrAny| std::net::SocketAddr::try_from(any).ok();
+    let own = address(rustix::net::getsockname(socket).ok()?)?.ip().to_canonical();
+    let peer = address(rustix::net::getpeername(socket).ok()??)?.ip().to_canonical();
+    if own != peer && !peer.is_loopback() {
+        return None;
+    }
+    sockopt::socket_cookie(socket).ok()
+}
+
+/// libtirpc has registered a transport: connections of this machine get our operations.
+pub(crate) fn registered(xprt: *mut Svcxprt) {
+    if !settings::is_on() || xprt.is_null() {
+        return;
+    }
+    // SAFETY: libtirpc's transport, just registered.
+    let handle = unsafe { &mut *xprt };
+    // Listeners and datagram transports have no peer; our own doorbell is no socket.
+    let Some(cookie) = local_connection(handle.xp_fd) else { return };
+    if table().transports.iter().any(|it| is_at(*it, xprt)) {
+        return; // registered again
+    }
+    let transport = Transport {
+        ops: ops::OPS,
+        // SAFETY: transports of libtirpc's have complete tables.
+        stock: unsafe { handle.xp_ops.read() },
+        stock_at: handle.xp_ops,
+        xprt,
+        fd: handle.xp_fd,
+        cookie,
+        link: Link::None,
+        from: From::Kernel,
+        request: None,
+        xid: 0,
+    };
+    let transport = Box::into_raw(Box::new(transport));
+    table().transports.push(Pointer(transport));
+    handle.xp_ops = transport.cast::<XpOps>();
+}
+
+fn is_at(pointer: Pointer, xprt: *mut Svcxprt) -> bool {
+    // SAFETY: pointers in the table are alive.
+    unsafe { (*pointer.0).xprt == xprt }
+}
+
+/// Descriptors of the connections whose channel has something to read; takes the daemon's
+/// answers first.
+fn ready() -> Vec<i32> {
+    let transports: Vec<Pointer> = table().transports.clone();
+    let mut ready = Vec::new();
+    for pointer in transports {
+        // SAFETY: alive: nothing is served between the copy above and here, and only serving
+        // frees transports.
+        let transport = unsafe { &mut *pointer.0 };
+        transport.take_answer();
+        if let Link::Channel(channel) = &mut transport.link {
+            // Room may have come for what waits to be sent.
+            if channel.is_behind() && channel.flush().is_err() {
+                transport.link = Link::Broken;
+            }
+        }
+        if transport.looks_ready() {
+            ready.push(transport.fd);
+        }
+    }
+    ready
+}
+
+impl Transport {
+    fn looks_ready(&self) -> bool {
+        match &self.link {
+            Link::Channel(channel) => channel.looks_readable(),
+            Link::Broken => true,
+            Link::None | Link::Waiting => false,
+        }
+    }
+
+    /// Attaches when the daemon has answered.
+    fn take_answer(&mut self) {
+        use crate::daemon::{Answer, answer};
+        if matches!(self.link, Link::Waiting) {
+            self.link = match answer(self.cookie) {
+                None => return,
+                Some(Answer::Channel(channel)) => {
+                    crate::counters::one(crate::counters::Counter::channels);
+                    Link::Channel(channel)
+                }
+                Some(Answer::Plain) => Link::None,
+            };
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The operations of a connection that may have a channel (`struct xp_ops`).
+
+use super::{From, Link, Transport, bell, table};
+use crate::abi::{
+    Bool, FALSE, RpcMsg, Svcauth, SvcauthOps, Svcxprt, SvcxprtExt, TRUE, Xdr, XdrProc, XpOps,
+    accept, reply, xprt,
+};
+use crate::counters::{self, Counter};
+use crate::offer;
+use crate::xdr::{self, Source};
+use crate::{daemon, real};
+use rustix::net::RecvFlags;
+use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+
+/// The table that every wrapped connection has a copy of.
+pub(super) const OPS: XpOps = XpOps {
+    xp_recv: recv,
+    xp_stat: stat,
+    xp_getargs: get_args,
+    xp_reply: send_reply,
+    xp_freeargs: free_args,
+    xp_destroy: destroy,
+};
+
+/// What hangs at a connection.
+///
+/// # Safety
+/// `handle` must have our operations; the result must not be used across anything that may
+/// call them again.
+unsafe fn ours<'t>(handle: *mut Svcxprt) -> &'t mut Transport {
+    // SAFETY: the caller's word.
+    let ops = unsafe { (*handle).xp_ops };
+    // SAFETY: `registered` made `xp_ops` point at the first field of a `Transport`; libtirpc's
+    // server side is used by one thread at a time.
+    unsafe { &mut *ops.cast_mut().cast::<Transport>() }
+}
+
+/// Whether the socket has something to say: data, its end, or an error.
+fn kernel_has_news(fd: i32) -> bool {
+    // SAFETY: the connection's own descriptor, for one call.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let mut byte = [0u8; 1];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    !matches!(rustix::net::recv(socket, &mut byte, flags), Err(rustix::io::Errno::AGAIN))
+}
+
+unsafe extern "C" fn recv(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
+    // SAFETY: an operation of our table gets a wrapped connection.
+    let ours = unsafe { ours(handle) };
+    ours.request = None;
+    ours.take_answer();
+    if let Link::Channel(channel) = &mut ours.link {
+        channel.disarm();
+        match channel.next_record() {
+            Ok(Some(record)) => {
+                // SAFETY: libtirpc's own message to fill.
+                return unsafe { ours.received(record, message) };
+            }
+            Ok(None) => {}
+            Err(_) => {
+                counters::one(Counter::poisoned);
+                ours.link = Link::Broken;
+            }
+        }
+        if matches!(ours.link, Link::Channel(_)) && !kernel_has_news(ours.fd) {
+            ours.from = From::Ring; // nothing: `stat` arms and looks again
+            return FALSE;
+        }
+    }
+    if matches!(ours.link, Link::Broken) {
+        return FALSE;
+    }
+    ours.from = From::Kernel;
+    let stock = ours.stock;
+    // SAFETY: libtirpc's own operation on its own connection.
+    if unsafe { (stock.xp_recv)(handle, message) } == FALSE {
+        return FALSE;
+    }
+    // SAFETY: a call that was decoded.
+    let body = unsafe { (*message).ru };
+    // SAFETY: a call.
+    let call = unsafe { body.call };
+    if call.cb_prog != offer::RPCBIND && call.cb_proc == 0 {
+        // SAFETY: the credential that libtirpc decoded.
+        if unsafe { offer::is_offer(&call.cb_cred) } {
+            // SAFETY: as the operation.
+            unsafe { accept_offer(handle, message) };
+            return FALSE; // answered here: nothing to dispatch
+        }
+    }
+    counters::one(Counter::served_kernel);
+    TRUE
+}
+
+impl Transport {
+    /// Decodes the head of a call.
+    ///
+    /// # Safety
+    /// `message` must be what libtirpc passes to `xp_recv`.
+    unsafe fn received(&mut self, record: crate::channel::Incoming, message: *mut RpcMsg) -> Bool {
+        self.from = From::Ring;
+        let mut source = Box::new(Source::new(record));
+        let mut xdrs = xdr::decoder(&mut source);
+        let Some(callmsg) = real::xdr_callmsg() else { return FALSE };
+        // SAFETY: libtirpc's procedure on our handle and its own message.
+        if unsafe { callmsg(&raw mut xdrs, message) } == FALSE {
+            // As libtirpc: a head that makes no sense ends the connection.
+            self.link = Link::Broken;
+            return FALSE;
+        }
+        // SAFETY: just decoded.
+        self.xid = unsafe { (*message).rm_xid };
+        self.request = Some((source, xdrs));
+        counters::one(Counter::served_ring);
+        TRUE
+    }
+}
+
+/// Accepts a channel: registers the connection with the daemon, then answers. When there is no
+/// daemon, or the offer comes twice, it is answered like a flavor we do not know.
+///
+/// # Safety
+/// `handle` and `message` must be those of `xp_recv`, the message decoded.
+unsafe fn accept_offer(handle: *mut Svcxprt, message: *mut RpcMsg) {
+    // SAFETY: a wrapped connection.
+    let ours = unsafe { ours(handle) };
+    // SAFETY: its own descriptor, open while it exists.
+    let socket = unsafe { BorrowedFd::borrow_raw(ours.fd) };
+    let fresh = matches!(ours.link, Link::None);
+    let registered =
+        fresh && bell::with(|bell| daemon::register(socket, ours.cookie, bell)).unwrap_or(false);
+    if registered {
+        ours.link = Link::Waiting;
+    } else {
+        counters::one(Counter::no_daemon);
+    }
+    let stock = ours.stock;
+    // SAFETY: a decoded call.
+    let xid = unsafe { (*message).rm_xid };
+    // No service has run on this connection: libtirpc may not have set how results are wrapped.
+    // SAFETY: its own handle.
+    unsafe { wrap_plainly(handle) };
+    if registered {
+        offer::accepting(|verifier| {
+            let mut answer = RpcMsg::accepted(verifier, Some(xdr::void), std::ptr::null_mut());
+            answer.rm_xid = xid;
+            // SAFETY: libtirpc's own operation with a complete message.
+            unsafe { (stock.xp_reply)(handle, &raw mut answer) };
+        });
+    } else {
+        let mut answer = RpcMsg::rejected();
+        answer.rm_xid = xid;
+        // SAFETY: as above.
+        unsafe { (stock.xp_reply)(handle, &raw mut answer) };
+    }
+}
+
+/// Results are encoded as they are, as for `AUTH_NONE`.
+///
+/// # Safety
+/// `handle` must be libtirpc's.
+unsafe fn wrap_plainly(handle: *mut Svcxprt) {
+    // SAFETY: the caller's word.
+    let extension = unsafe { (*handle).xp_p3 }.cast::<SvcxprtExt>();
+    let Some(plain) = real::svc_auth_none() else { return };
+    // SAFETY: null, or an extension that nobody else uses now.
+    let Some(extension) = (unsafe { extension.as_mut() }) else { return };
+    // SAFETY: libtirpc's variable.
+    extension.xp_auth = unsafe { plain.read() };
+}
+
+unsafe extern "C" fn stat(handle: *mut Svcxprt) -> c_int {
+    // SAFETY: an operation of our table gets a wrapped connection.
+    let ours = unsafe { ours(handle) };
+    ours.request = None;
+    if let Link::Channel(channel) = &mut ours.link {
+        channel.release();
+        let behind = channel.is_behind();
+        if behind && channel.flush().is_err() {
+            ours.link = Link::Broken;
+        }
+    }
+    match &mut ours.link {
+        Link::Broken => return xprt::DIED,
+        Link::Channel(channel) => {
+            if channel.looks_readable() {
+                return xprt::MOREREQS;
+            }
+            if !super::run::is_spinning() {
+                channel.arm();
+                if channel.looks_readable() {
+                    channel.disarm();
+                    return xprt::MOREREQS;
+                }
+            }
+        }
+        Link::None | Link::Waiting => {}
+    }
+    if ours.from == From::Ring {
+        return xprt::IDLE;
+    }
+    // SAFETY: libtirpc's own operation on its own connection.
+    unsafe { (ours.stock.xp_stat)(handle) }
+}
+
+/// How the arguments and results of the current call are wrapped.
+///
+/// # Safety
+/// `handle` must be libtirpc's.
+unsafe fn wrapping(handle: *mut Svcxprt) -> Option<(*mut Svcauth, SvcauthOps)> {
+    // SAFETY: the caller's word.
+    let extension = unsafe { (*handle).xp_p3 }.cast::<SvcxprtExt>();
+    // SAFETY: null, or an extension.
+    let auth = &mut unsafe { extension.as_mut() }?.xp_auth;
+    // SAFETY: null, or a complete table of a flavor.
+    let ops = unsafe { auth.svc_ah_ops.as_ref() }?;
+    Some((auth, *ops))
+}
+
+unsafe extern "C" fn get_args(
+    handle: *mut Svcxprt,
+    procedure: Option<XdrProc>,
+    at: *mut c_void,
+) -> Bool {
+    // SAFETY: an operation of our table gets a wrapped connection.
+    let ours = unsafe { ours(handle) };
+    if ours.from == From::Kernel {
+        // SAFETY: libtirpc's own operation on its own connection.
+        return unsafe { (ours.stock.xp_getargs)(handle, procedure, at) };
+    }
+    let Some((_, xdrs)) = &mut ours.request else { return FALSE };
+    let xdrs: *mut Xdr = xdrs;
+    // SAFETY: libtirpc's handle.
+    match unsafe { wrapping(handle) } {
+        // SAFETY: the flavor's own operation, the program's procedure.
+        Some((auth, ops)) => unsafe { (ops.svc_ah_unwrap)(auth, xdrs, procedure, at) },
+        // SAFETY: the program's procedure and its variable.
+        None => unsafe { xdr::call(procedure, xdrs, at) },
+    }
+}
+
+unsafe extern "C" fn free_args(
+    handle: *mut Svcxprt,
+    procedure: Option<XdrProc>,
+    at: *mut c_void,
+) -> Bool {
+    // SAFETY: an operation of our table gets a wrapped connection.
+    let ours = unsafe { ours(handle) };
+    if ours.from == From::Kernel {
+        // SAFETY: libtirpc's own operation on its own connection.
+        return unsafe { (ours.stock.xp_freeargs)(handle, procedure, at) };
+    }
+    let mut xdrs = xdr::freer();
+    // SAFETY: the program's procedure and what it decoded.
+    unsafe { xdr::call(procedure, &raw mut xdrs, at) }
+}
+
+unsafe extern "C" fn send_reply(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
+    // SAFETY: an operation of our table gets a wrapped connection.
+    let ours = unsafe { ours(handle) };
+    if ours.from == From::Kernel {
+        // SAFETY: libtirpc's own operation on its own connection.
+        return unsafe { (ours.stock.xp_reply)(handle, message) };
+    }
+    // SAFETY: the transport and libtirpc's message of a finished call.
+    unsafe { ours.reply(handle, message) }.unwrap_or(FALSE)
+}
+
+/// Takes the results out of a successful reply: they are wrapped by the flavor, the head is not.
+fn take_results(message: &mut RpcMsg) -> Option<(Option<XdrProc>, *mut c_void)> {
+    // SAFETY: `message` is a reply: both kinds begin with their status.
+    let body = unsafe { &mut message.ru.reply };
+    if body.rp_stat != reply::ACCEPTED {
+        return None;
+    }
+    // SAFETY: an accepted reply.
+    let accepted = unsafe { &mut body.ru.accepted };
+    if accepted.ar_stat != accept::SUCCESS {
+        return None;
+    }
+    let results = (accepted.results_proc, accepted.results_where);
+    accepted.results_proc = Some(xdr::void);
+    accepted.results_where = std::ptr::null_mut();
+    Some(results)
+}
+
+impl Transport {
+    /// Encodes a reply into the ring.
+    ///
+    /// # Safety
+    /// As `xp_reply`.
+    unsafe fn reply(&mut self, handle: *mut Svcxprt, message: *mut RpcMsg) -> Option<Bool> {
+        let replymsg = real::xdr_replymsg()?;
+        let Link::Channel(channel) = &mut self.link else { return None };
+        // SAFETY: a complete message of libtirpc's.
+        let message = unsafe { &mut *message };
+        message.rm_xid = self.xid;
+        let results = take_results(message);
+        // SAFETY: libtirpc's handle.
+        let wrapping = unsafe { wrapping(handle) };
+        // SAFETY: null, or libtirpc's variable.
+        let plain = real::svc_auth_none().map(|plain| unsafe { plain.read() }.svc_ah_ops);
+        let plainly = match &wrapping {
+            // SAFETY: alive while the call is served.
+            Some((auth, _)) => plain == Some(unsafe { (**auth).svc_ah_ops }),
+            None => true,
+        };
+        let mut writer = match channel.writer(!plainly) {
+            Ok(writer) => writer,
+            Err(_) => {
+                self.link = Link::Broken;
+                return None;
+            }
+        };
+        let mut xdrs = xdr::encoder(&mut writer);
+        // SAFETY: libtirpc's procedure on our handle and its own message.
+        let mut done = unsafe { replymsg(&raw mut xdrs, message) };
+        if done != FALSE
+            && let Some((procedure, at)) = results
+        {
+            done = match wrapping {
+                // SAFETY: the flavor's own operation, the program's procedure.
+                Some((auth, ops)) => unsafe {
+                    (ops.svc_ah_wrap)(auth, &raw mut xdrs, procedure, at)
+                },
+                // SAFETY: the program's procedure and its results.
+                None => unsafe { xdr::call(procedure, &raw mut xdrs, at) },
+            };
+        }
+        if done == FALSE {
+            return Some(FALSE);
+        }
+        // The request has been decoded: its room may go back before the reply is seen.
+        self.request = None;
+        channel.release();
+        channel.submit(writer);
+        if channel.flush().is_err() {
+            self.link = Link::Broken;
+            return Some(FALSE);
+        }
+        Some(TRUE)
+    }
+}
+
+unsafe extern "C" fn destroy(handle: *mut Svcxprt) {
+    // SAFETY: libtirpc's handle, with our operations.
+    let pointer = unsafe { (*handle).xp_ops }.cast_mut().cast::<Transport>();
+    table().transports.retain(|it| it.0 != pointer);
+    // SAFETY: made by `registered` with `Box::into_raw`; out of the table, so nobody has it.
+    let ours = unsafe { Box::from_raw(pointer) };
+    if !matches!(ours.link, Link::None) {
+        daemon::forget(ours.cookie);
+    }
+    // SAFETY: as libtirpc made it.
+    unsafe { (*handle).xp_ops = ours.stock_at };
+    let stock = ours.stock;
+    drop(ours);
+    // SAFETY: libtirpc's own operation on its own connection.
+    unsafe { (stock.xp_destroy)(handle) };
+}

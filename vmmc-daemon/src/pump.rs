@@ -1,0 +1,273 @@
+//! Sending a ring's unread bytes by TCP in the place of a process that makes no call.
+//!
+//! A process that hands its end of an upgraded connection to a program without the sockets
+//! library (exec, descriptor passing, stdio) has stopped reading the ring; what it left there must
+//! reach its kernel socket, and only the *other* end's socket can send it. When that end's
+//! process makes no call, its holder cannot. So the daemon takes a descriptor of that socket out
+//! of the process (`pidfd_getfd`, which the kernel permits to whoever may trace it: the same
+//! user, or root), checks by `SO_COOKIE` that it is the right one, and sends. The protocol in the
+//! segment is [`vmmc_ring::pump`].
+//!
+//! Each pump is a thread: the receiver may be slow to read, and the daemon waits for nobody. It
+//! keeps the socket open until all is sent, so that a close by its process does not overtake the
+//! bytes. There are at most `MAX`; more are refused, as is everything that cannot be done: the
+//! asker sees it in the segment and goes on without.
+
+use crate::broker::Broker;
+use crate::counters::Counter;
+use crate::receive::{self, Suspect};
+use crate::tcp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustix::process::PidfdGetfdFlags;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use vmmc::control::message::{StreamShape, StreamWords};
+use vmmc::id::ClientId;
+use vmmc::mem::View;
+use vmmc::sys::Fd;
+use vmmc::sys::mmap::{Access, GuardedMapping};
+use vmmc::word::{MappedU32, MappedU64};
+use vmmc_ring::pump::Words;
+use vmmc_ring::switch::Switch;
+
+/// Pumps at once.
+const MAX: usize = 64;
+/// How long doorbells that are counted may take to reach the kernel.
+const SETTLING: Duration = Duration::from_millis(500);
+/// Bytes sent at a time.
+const PART: usize = 64 * 1024;
+
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// Waits until every pump has sent its bytes: a daemon that leaves must not leave half of them.
+pub fn wait_for_all() {
+    while RUNNING.load(Ordering::Acquire) != 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A process that may have the socket.
+struct Holder {
+    pid: i32,
+    pidfd: Fd,
+}
+
+/// What a pump is to do.
+struct Job {
+    segment: Arc<Fd>,
+    shape: StreamShape,
+    ring_len: usize,
+    words: StreamWords,
+    /// Side that sends.
+    sender: usize,
+    /// The sender's socket.
+    cookie: u64,
+    holders: Vec<Holder>,
+    number: u64,
+}
+
+impl Broker {
+    /// [`vmmc::control::message::Request::PumpSocket`]. Possession of the socket is the right to
+    /// its unread bytes.
+    pub(crate) fn pump_socket(&mut self, id: ClientId, said: u64, socket: Option<Suspect>) {
+        let examined = socket.as_ref().and_then(Suspect::look).and_then(tcp::cookie);
+        drop(socket);
+        let found = examined
+            .filter(|&cookie| cookie == said)
+            .and_then(|cookie| self.pairing.paired.get(&cookie).copied());
+        let Some((number, receiver)) = found else { return };
+        let Some(uid) = self.clients.get(&id).map(|client| client.peer.uid) else { return };
+        let Some(pair) = self.pairing.pairs.get(&number) else { return };
+        let sender = 1 - receiver;
+        let Some(end) = pair.ends.get(sender) else { return };
+        let words = pair.shape.words.and_then(|words| words.get(sender).copied());
+        let Some(words) = words.filter(|_| self.options.limits.pair_users.allows(uid, end.uid))
+        else {
+            return;
+        };
+        let holders = end.holders.iter().filter_map(|id| self.clients.get(id));
+        let holders = holders.filter_map(|client| {
+            let pidfd = client.pidfd.try_clone().ok()?;
+            Some(Holder { pid: client.peer.pid as i32, pidfd })
+        });
+        let job = Job {
+            segment: pair.segment.clone(),
+            shape: pair.shape,
+            ring_len: pair.ring_len as usize,
+            words,
+            sender,
+            cookie: end.cookie,
+            holders: holders.collect(),
+            number: self.incarnation,
+        };
+        self.counters.add(Counter::Pumped);
+        if RUNNING.fetch_add(1, Ordering::AcqRel) >= MAX || !spawn(job) {
+            RUNNING.fetch_sub(1, Ordering::AcqRel);
+            tracing::warn!(cookie = said, "no thread to give a connection's bytes back");
+        }
+    }
+}
+
+fn spawn(job: Job) -> bool {
+    let thread = std::thread::Builder::new().name("pump".to_owned()).stack_size(128 * 1024);
+    thread
+        .spawn(move || {
+            let cookie = job.cookie;
+            match job.run() {
+                Ok(sent) => tracing::debug!(cookie, sent, "gave a connection's bytes back"),
+                Err(why) => tracing::info!(cookie, why, "cannot give a connection's bytes back"),
+            }
+            RUNNING.fetch_sub(1, Ordering::AcqRel);
+        })
+        .is_ok()
+}
+
+impl Job {
+    fn run(&self) -> Result<u64, &'static str> {
+        let len = self.shape.control_len as usize + 2 * self.ring_len;
+        let mapping = GuardedMapping::new(&self.segment, len, Access::ReadWrite)
+            .map_err(|_| "the segment cannot be mapped")?;
+        let view = View::of(&mapping);
+        let ring = view
+            .slice(self.shape.control_len as usize + self.sender * self.ring_len, self.ring_len)
+            .map_err(|_| "the segment has another shape")?;
+        let words = self.words(view).ok_or("the segment has another shape")?;
+        let Some(socket) = self.find_socket() else {
+            words.give_up();
+            return Err("no process that may be asked has the other end's socket");
+        };
+        let result = pump(&words, ring, &socket, self.number);
+        receive::close(socket);
+        result
+    }
+
+    fn words<'m>(&self, view: View<'m>) -> Option<Words<MappedU32<'m>, MappedU64<'m>>> {
+        let tail = *self.shape.produced_at.get(self.sender)?;
+        let word64 = |at: u32| view.word64(at as usize).ok();
+        let word32 = |at: u32| view.word32(at as usize).ok();
+        Some(Words {
+            request: word32(self.words.request)?,
+            switch: Switch {
+                mode: word32(self.words.mode)?,
+                prefix: word64(self.words.prefix)?,
+                end: word64(self.words.end)?,
+                bells: word64(self.words.final_bells)?,
+            },
+            tail: word64(tail)?,
+            head: word64(self.words.consumed)?,
+            bells: word64(self.words.bells)?,
+            owed: word64(self.words.owed)?,
+            pumped: word64(self.words.pumped)?,
+            pumper: word64(self.words.pumper)?,
+        })
+    }
+
+    /// A descriptor of the sender's socket, from whichever holder has it.
+    fn find_socket(&self) -> Option<Fd> {
+        self.holders.iter().find_map(|holder| self.socket_of(holder))
+    }
+
+    fn socket_of(&self, holder: &Holder) -> Option<Fd> {
+        let listing = std::fs::read_dir(format!("/proc/{}/fd", holder.pid)).ok()?;
+        let numbers = listing.flatten().filter_map(|entry| {
+            let target = std::fs::read_link(entry.path()).ok()?;
+            let number = entry.file_name().to_str()?.parse::<i32>().ok()?;
+            target.to_str()?.starts_with("socket:").then_some(number)
+        });
+        numbers.into_iter().find_map(|number| {
+            let flags = PidfdGetfdFlags::empty();
+            let copy = rustix::process::pidfd_getfd(&holder.pidfd, number, flags).ok()?;
+            let copy = Fd::from(copy);
+            if tcp::cookie(copy.as_fd()) == Some(self.cookie) {
+                return Some(copy);
+            }
+            receive::close(copy);
+            None
+        })
+    }
+}
+
+/// Does the work; returns how many bytes it sent.
+fn pump(
+    words: &Words<MappedU32<'_>, MappedU64<'_>>,
+    ring: View<'_>,
+    socket: &Fd,
+    number: u64,
+) -> Result<u64, &'static str> {
+    if !words.claim(number) {
+        // The other end woke up, or the asker has thought better of it.
+        return Ok(0);
+    }
+    let deadline = Instant::now() + SETTLING;
+    let owed = loop {
+        let Some(given) = tcp::given(socket) else {
+            words.give_up();
+            return Err("the other end has shut its sending side");
+        };
+        match words.settled(given) {
+            Some(owed) => break owed,
+            None if Instant::now() > deadline => {
+                words.give_up();
+                return Err("the kernel's count of what was sent does not fit");
+            }
+            None => std::thread::sleep(Duration::from_micros(50)),
+        }
+    };
+    let Some((mut from, mut to)) = words.begin(ring.len() as u64) else {
+        words.give_up();
+        return Err("the ring's positions cannot be true");
+    };
+    let begun = from;
+    let alive = (0..owed).all(|_| send_all(socket, &[0]));
+    if alive {
+        let mut part = vec![0; PART.min(ring.len())];
+        loop {
+            if !send_range(socket, ring, &mut from, to, &mut part) {
+                break;
+            }
+            match words.finish(to) {
+                Some(more) if more.wrapping_sub(from) <= ring.len() as u64 => to = more,
+                _ => return Ok(from.wrapping_sub(begun)),
+            }
+        }
+    }
+    // The connection is over: there is nobody to send anything to.
+    let _ = words.finish(to);
+    Ok(from.wrapping_sub(begun))
+}
+
+/// Sends ring bytes; false when the connection is over.
+fn send_range(socket: &Fd, ring: View<'_>, from: &mut u64, to: u64, part: &mut [u8]) -> bool {
+    let capacity = ring.len() as u64;
+    while *from != to {
+        let at = *from % capacity;
+        let len = to.wrapping_sub(*from).min(capacity - at).min(part.len() as u64) as usize;
+        let Some(bytes) = part.get_mut(..len) else { return false };
+        if ring.read(at as usize, bytes).is_err() || !send_all(socket, bytes) {
+            return false;
+        }
+        *from = from.wrapping_add(len as u64);
+    }
+    true
+}
+
+/// Sends bytes, however long it takes; false when the connection is over.
+fn send_all(socket: &Fd, mut bytes: &[u8]) -> bool {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    while !bytes.is_empty() {
+        match rustix::net::send(socket, bytes, flags) {
+            Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+            Err(Errno::AGAIN | Errno::NOBUFS) => {
+                let slice = Timespec { tv_sec: 1, tv_nsec: 0 };
+                let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&slice));
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,44 @@
+//! Socket options that rustix does not know.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+fn option<const N: usize>(socket: impl AsFd, level: i32, name: i32) -> Option<([u8; N], usize)> {
+    let mut value = [0u8; N];
+    let mut len = N as libc::socklen_t;
+    // SAFETY: `value` is `len` bytes that the kernel fills.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    (rc == 0).then_some((value, len as usize))
+}
+
+/// State of a TCP socket, the first byte of `TCP_INFO`; 1 when established. `None` when it is none.
+#[must_use]
+pub fn tcp_state(socket: impl AsFd) -> Option<u8> {
+    let (value, len) = option::<1>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    (len == 1).then_some(value[0])
+}
+
+/// Number of the network namespace that a socket is in (`SO_NETNS_COOKIE`, Linux 5.14).
+#[must_use]
+pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {
+    const SO_NETNS_COOKIE: i32 = 71;
+    let (value, len) = option::<8>(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)?;
+    (len == 8).then(|| u64::from_ne_bytes(value))
+}
+
+/// `struct tcp_info` of a TCP socket, as far as its byte counts (linux/tcp.h).
+#[must_use]
+pub fn tcp_info(socket: impl AsFd) -> Option<[u8; TCP_INFO_LEN]> {
+    let (value, len) = option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    (len == TCP_INFO_LEN).then_some(value)
+}
+
+/// Length of the part that [`tcp_info`] gives.
+pub const TCP_INFO_LEN: usize = 216;
