@@ -332,10 +332,9 @@ impl Parser<'_> {
                     "const" | "enum" | "struct" | "union" | "typedef" | "program"
                 );
             // A definition at the start of a line ends any braces that were left open.
-            let (_, column) = self.sources.line_column(word.span);
             match word.kind {
                 Kind::End => return,
-                _ if begins && (open == 0 || column == 1) => return,
+                _ if begins && (open == 0 || self.sources.line_column(word.span).1 == 1) => return,
                 Kind::Punct(b'{') => open += 1,
                 Kind::Punct(b'}') => open = open.saturating_sub(1),
                 Kind::Punct(b';') if open == 0 => {
