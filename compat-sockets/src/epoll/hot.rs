@@ -138,6 +138,9 @@ impl Members {
         link.arm_data();
         let news = link.looks_readable(fd);
         link.leave();
+        if record.masked && !self.full.contains(&fd) {
+            self.full.push(fd);
+        }
         if news && let Some(record) = self.records.get_mut(&fd) {
             record.hot = true;
             record.idle = 0;
@@ -157,7 +160,8 @@ impl Members {
         let mut oldest = None;
         for &fd in &self.hot {
             if let Some(record) = self.records.get_mut(&fd) {
-                record.idle = record.idle.saturating_add(1);
+                // One that waits for room is not idle.
+                record.idle = if record.masked { 0 } else { record.idle.saturating_add(1) };
                 if record.idle > IDLE_WAITS {
                     oldest = Some(fd);
                 }

@@ -268,7 +268,8 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
                 return from_ring(link, cursor, there, flags);
             }
             match available(link) {
-                Ok(there) => from_ring(link, cursor, there, flags),
+                // Bytes seen before stay good, though the part may have been ended before them.
+                Ok(now) => from_ring(link, cursor, now.max(there), flags),
                 Err(_) => {
                     link.poison();
                     Step::Failed(libc::ECONNRESET)
