@@ -3,7 +3,7 @@
 use super::nested::make_eager;
 use super::{EDGE, EpollSet, IN, Members, OUT, Record};
 use crate::fd_table::{Link, state};
-use crate::side::tx;
+use crate::side::{rx, tx};
 use vmmc::sync::Ordering;
 
 /// Hot members of a set at most.
@@ -53,9 +53,15 @@ impl HotList {
         self.items.iter().take(self.len).flatten()
     }
 
-    /// Whether the kernel has more to say of a member than its ring has: an end, an error.
+    /// Whether the kernel may have more to say of a member than its ring has: an end, an error, or
+    /// bytes that come by TCP.
     pub(super) fn some_ended(&self) -> bool {
-        self.iter().any(|hot| hot.ended || hot.link.side.shut.load(Ordering::Relaxed) != 0)
+        self.iter().any(|hot| {
+            let side = hot.link.side;
+            let by_tcp = side.rx_state.load(Ordering::Relaxed) != rx::RING
+                || side.rx_left.load(Ordering::Relaxed) != 0;
+            hot.ended || side.shut.load(Ordering::Relaxed) != 0 || (hot.events & IN != 0 && by_tcp)
+        })
     }
 
     pub(super) fn leave(&self) {

@@ -201,6 +201,12 @@ pub(crate) fn is_pumped(link: &Link) -> bool {
     link.peer().demote().load(Ordering::Relaxed) == request::PUMP
 }
 
+/// Before our FIN: does what the peer asks for. True while the daemon is still sending for us.
+pub(crate) fn precedes_fin(link: &Link, fd: i32) -> bool {
+    comply(link, fd);
+    is_pumped(link) && link.side.tx_state.load(Ordering::SeqCst) == tx::RING
+}
+
 /// Whether the daemon has done with sending for us, or has died at it.
 pub(crate) fn end_by_now(link: &Link, fd: i32) -> bool {
     comply(link, fd);
