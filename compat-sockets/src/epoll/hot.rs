@@ -3,7 +3,7 @@
 use super::nested::make_eager;
 use super::{EDGE, EpollSet, IN, Members, OUT, Record};
 use crate::fd_table::{Link, state};
-use crate::side::tx;
+use crate::side::{rx, tx};
 use vmmc::sync::Ordering;
 
 /// Hot members of a set, unless more have something to tell at the same time.
@@ -57,9 +57,15 @@ impl HotList {
         self.items.iter().take(self.len).flatten().chain(&self.more)
     }
 
-    /// Whether the kernel has more to say of a member than its ring has: an end, an error.
+    /// Whether the kernel may have more to say of a member than its ring has: an end, an error, or
+    /// bytes that come by TCP.
     pub(super) fn some_ended(&self) -> bool {
-        self.iter().any(|hot| hot.ended || hot.link.side.shut.load(Ordering::Relaxed) != 0)
+        self.iter().any(|hot| {
+            let side = hot.link.side;
+            let by_tcp = side.rx_state.load(Ordering::Relaxed) != rx::RING
+                || side.rx_left.load(Ordering::Relaxed) != 0;
+            hot.ended || side.shut.load(Ordering::Relaxed) != 0 || (hot.events & IN != 0 && by_tcp)
+        })
     }
 
     pub(super) fn leave(&self) {
@@ -163,7 +169,8 @@ impl Members {
         let mut oldest = None;
         for &fd in &self.hot {
             if let Some(record) = self.records.get_mut(&fd) {
-                record.idle = record.idle.saturating_add(1);
+                // One that waits for room is not idle.
+                record.idle = if record.masked { 0 } else { record.idle.saturating_add(1) };
                 if record.idle > IDLE_WAITS {
                     oldest = Some(fd);
                 }

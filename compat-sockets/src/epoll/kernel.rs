@@ -47,7 +47,40 @@ pub(super) fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
             }
         });
     }
+    if set.full_count.load(Ordering::Relaxed) != 0 {
+        waiting |= unmask_cold(epfd, set);
+    }
     waiting
+}
+
+/// The same for members that wait for room and are not hot: there can be more of them than hot ones.
+fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
+    let left = set.with(|members| {
+        let list = std::mem::take(&mut members.full);
+        for fd in list {
+            let Some(record) = members.records.get_mut(&fd) else { continue };
+            if record.hot || !record.masked || record.spent {
+                continue;
+            }
+            let link = record.sock.and_then(|sock| sock.enter(fd));
+            let full = link.is_some_and(|link| {
+                link.arm_space();
+                let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
+                let full = ringing && !link.looks_writable();
+                link.leave();
+                full
+            });
+            if full {
+                members.full.push(fd);
+            } else if kernel_mod(epfd, fd, record.events, record.data) {
+                record.masked = false;
+            }
+        }
+        members.full.len()
+    });
+    let left = left.unwrap_or(0);
+    set.full_count.store(left as u32, Ordering::Relaxed);
+    left != 0
 }
 
 /// The kernel's events from `from` on, corrected; returns their number or -1.

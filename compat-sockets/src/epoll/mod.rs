@@ -105,6 +105,8 @@ struct Members {
     /// Registered descriptors by data; the count tells whether the data names one alone.
     by_data: Map<u64, (u32, i32)>,
     hot: Vec<i32>,
+    /// Members that are not hot and whose `EPOLLOUT` is taken away in the kernel.
+    full: Vec<i32>,
     nested: bool,
 }
 
@@ -118,6 +120,8 @@ struct EpollSet {
     spin_ns: AtomicU32,
     /// Number of hot members, to be read without the lock.
     hot_count: AtomicU32,
+    /// Length of [`Members::full`], likewise.
+    full_count: AtomicU32,
     members: UnsafeCell<Members>,
 }
 // SAFETY: `members` is only touched under `lock`; everything else is atomic.
@@ -154,6 +158,7 @@ pub(crate) fn created(fd: i32) {
                 since_kernel: AtomicU32::new(0),
                 spin_ns: AtomicU32::new(0),
                 hot_count: AtomicU32::new(0),
+                full_count: AtomicU32::new(0),
                 members: UnsafeCell::default(),
             }));
             let null = std::ptr::null_mut();
@@ -172,6 +177,7 @@ pub(crate) fn created(fd: i32) {
         if set.refs.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             set.with(|members| *members = Members::default());
             set.hot_count.store(0, Ordering::Relaxed);
+            set.full_count.store(0, Ordering::Relaxed);
             set.spin_ns.store(u32::MAX, Ordering::Relaxed);
             fd_table::track_epoll(fd, number);
             return;
@@ -225,8 +231,9 @@ pub(crate) fn after_fork() {
 }
 
 fn sync_hot(set: &EpollSet) {
-    if let Some(count) = set.with(|members| members.hot.len()) {
-        set.hot_count.store(count as u32, Ordering::Relaxed);
+    if let Some((hot, full)) = set.with(|members| (members.hot.len(), members.full.len())) {
+        set.hot_count.store(hot as u32, Ordering::Relaxed);
+        set.full_count.store(full as u32, Ordering::Relaxed);
     }
 }
 
@@ -241,6 +248,7 @@ impl Members {
         let Some(record) = self.records.remove(&fd) else { return };
         uncount(&record);
         self.hot.retain(|&hot| hot != fd);
+        self.full.retain(|&full| full != fd);
         self.unlist(record.data, fd);
     }
 

@@ -58,6 +58,10 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
                     side.tx_refused.fetch_add(1, Ordering::Relaxed);
                     side.tx_full.store(1, Ordering::SeqCst);
+                    if link.sock.cold.load(Ordering::Relaxed) != 0 {
+                        // Room is looked for in hot members only.
+                        crate::epoll::activated(fd, link.sock);
+                    }
                     if link.sock.watched.load(Ordering::Relaxed) == 0 {
                         // Whoever watches this descriptor does it where we cannot see it; only
                         // the kernel can tell it about room.
