@@ -6,7 +6,7 @@ use super::{EDGE, EpollSet, Members, ONCE, set};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
 use crate::stream::demote;
-use crate::stream::wait::{adapted, shares_cpu, spin};
+use crate::stream::wait::{adapted, shares_cpu, slept, spin};
 use crate::{poll, raw, settings};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::{AtomicU32, Ordering};
@@ -157,10 +157,14 @@ unsafe fn one_wait(
     if quiet {
         counters::one(Counter::sleeps);
     }
+    let before = if hot.len > 0 { raw::now_ns() } else { 0 };
     // SAFETY: passed on.
     let count = unsafe { ask_kernel(epfd, set, out, 0, sleep, mask) };
     for item in hot.iter() {
         item.link.wakes(item.fd);
+    }
+    if hot.len > 0 && quiet {
+        slept(&set.spin_ns, before);
     }
     // With nothing to report, the clock and the rings are looked at anew: what woke us may have
     // been a doorbell.

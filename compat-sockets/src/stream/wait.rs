@@ -118,6 +118,17 @@ pub(crate) fn adapted(budget: u32, hit: bool) -> u32 {
     next.max(LEAST_SPIN_NS).min(most)
 }
 
+/// After a sleep begun at `began`, for want of luck in a spin: one that was so short that a full spin
+/// would have met its end makes the next spin a full one. Without this a budget that was halved below the
+/// usual wait would never recover.
+pub(crate) fn slept(budget: &AtomicU32, began: u64) {
+    let most = settings::spin_ns();
+    // The sleeper's own wake-up is in the time, and costs about as much as the longest spin.
+    if raw::now_ns().wrapping_sub(began) < 2 * u64::from(most) {
+        budget.store(most, Ordering::Relaxed);
+    }
+}
+
 /// This processor's number plus one.
 fn this_cpu() -> u32 {
     // SAFETY: no arguments; answers from memory the kernel keeps for the thread.
@@ -176,15 +187,19 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32) -> Result<Wake, i32> {
     let consumer = link.consumer();
     let in_ring = link.side.rx_state.load(Ordering::Relaxed) == rx::RING
         && link.side.rx_left.load(Ordering::Relaxed) == 0;
-    if in_ring
-        && spin_for(link, || {
-            consumer.prefetch();
-            consumer.looks_readable()
-        })
-    {
+    if !in_ring {
+        return sleep(link, fd);
+    }
+    if spin_for(link, || {
+        consumer.prefetch();
+        consumer.looks_readable()
+    }) {
         return Ok(Wake::Look);
     }
-    sleep(link, fd)
+    let began = raw::now_ns();
+    let woken = sleep(link, fd);
+    slept(&sock.spin_ns, began);
+    woken
 }
 
 /// Non-blocking: nothing was found in the ring, what does the kernel say?
