@@ -1,4 +1,4 @@
-//! Finding `vmmcd` and `libvmmc_sockets.so`, and building them in a source tree.
+//! Finding `vmmcd` and the libraries to preload, and building them in a source tree.
 //!
 //! They are installed beside `shrimp` (or, for tests and examples, one directory up). A plain
 //! `cargo run -p shrimp` builds only `shrimp`; then the missing ones are built here, once, by the
@@ -15,6 +15,8 @@ pub(crate) enum Artefact {
     Daemon,
     /// The library that `exec --sockets` preloads.
     Sockets,
+    /// The library that `exec --rpc` preloads.
+    Rpc,
 }
 
 impl Artefact {
@@ -23,6 +25,7 @@ impl Artefact {
         match self {
             Artefact::Daemon => "vmmcd",
             Artefact::Sockets => "libvmmc_sockets.so",
+            Artefact::Rpc => "libvrpc.so",
         }
     }
 
@@ -31,6 +34,7 @@ impl Artefact {
         match self {
             Artefact::Daemon => "vmmc-daemon",
             Artefact::Sockets => "compat-sockets",
+            Artefact::Rpc => "compat-sunrpc",
         }
     }
 }
@@ -61,8 +65,8 @@ pub(crate) fn candidates(artefact: Artefact) -> Vec<PathBuf> {
         for dir in program.ancestors().skip(1).take(2) {
             found.push(dir.join(artefact.file_name()));
         }
-        // An installed tree: bin/shrimp and lib/libvmmc_sockets.so.
-        if artefact == Artefact::Sockets
+        // An installed tree: bin/shrimp and lib/libvmmc_sockets.so, lib/libvrpc.so.
+        if artefact != Artefact::Daemon
             && let Some(prefix) = program.ancestors().nth(2)
         {
             found.push(prefix.join("lib").join(artefact.file_name()));
