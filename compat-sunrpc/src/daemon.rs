@@ -66,8 +66,10 @@ impl Link {
     fn connection(&mut self, bell: &Doorbell) -> Option<&Connection> {
         if self.owner != own_pid() {
             // In a child: the parent's connection is not ours, nor what it waits for.
+            if self.owner != 0 {
+                counters::PAGE.after_fork();
+            }
             *self = Link { owner: own_pid(), ..Link::default() };
-            counters::PAGE.after_fork();
         }
         if self.connection.is_none() && self.not_before.is_none_or(|at| Instant::now() >= at) {
             self.connection = open(bell);

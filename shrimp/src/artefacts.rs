@@ -1,4 +1,4 @@
-//! Finding `vmmcd` and `libvmmc_sockets.so`, and building them in a source tree.
+//! Finding `vmmcd` and the libraries to preload, and building them in a source tree.
 //!
 //! They are installed beside `shrimp` (or, for tests and examples, one directory up). A plain
 //! `cargo run -p shrimp` builds only `shrimp`; then the missing ones are built here, once, by the
@@ -17,6 +17,8 @@ pub(crate) enum Artefact {
     Sockets,
     /// The library that NX programs are linked with.
     Nx,
+    /// The library that `exec --rpc` preloads.
+    Rpc,
 }
 
 impl Artefact {
@@ -26,6 +28,7 @@ impl Artefact {
             Artefact::Daemon => "vmmcd",
             Artefact::Sockets => "libvmmc_sockets.so",
             Artefact::Nx => "libnx.so",
+            Artefact::Rpc => "libvrpc.so",
         }
     }
 
@@ -35,6 +38,7 @@ impl Artefact {
             Artefact::Daemon => "vmmc-daemon",
             Artefact::Sockets => "compat-sockets",
             Artefact::Nx => "compat-nx",
+            Artefact::Rpc => "compat-sunrpc",
         }
     }
 }
@@ -65,7 +69,7 @@ pub(crate) fn candidates(artefact: Artefact) -> Vec<PathBuf> {
         for dir in program.ancestors().skip(1).take(2) {
             found.push(dir.join(artefact.file_name()));
         }
-        // An installed tree: bin/shrimp and lib/libvmmc_sockets.so.
+        // An installed tree: bin/shrimp and lib/libvmmc_sockets.so, lib/libvrpc.so.
         if artefact != Artefact::Daemon
             && let Some(prefix) = program.ancestors().nth(2)
         {

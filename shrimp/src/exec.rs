@@ -18,18 +18,22 @@ use vmmc::control::Connection;
 
 /// Run a program over shared memory, unchanged
 ///
-/// Preloads libvmmc_sockets.so into PROG: TCP connections between two programs run this way on
-/// one machine carry their bytes through shared memory. Every other connection, and every
+/// --sockets preloads libvmmc_sockets.so into PROG: TCP connections between two programs run this
+/// way on one machine carry their bytes through shared memory. --rpc preloads libvrpc.so: Sun RPC
+/// calls (libtirpc) between two such programs do. Every other connection and call, and every
 /// program that nothing can be preloaded into, works as ever over the kernel's TCP.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Preload the sockets library (the default while it is the only one)
+    /// Preload the sockets library (the default when neither is chosen)
     #[arg(long)]
     sockets: bool,
     /// Which connections may be upgraded; the first rule that holds decides [default: all may]
     #[arg(long = "rule", value_name = "RULE", value_parser = rule)]
     rules: Vec<String>,
+    /// Preload the Sun RPC library
+    #[arg(long)]
+    rpc: bool,
     /// Tell on standard error what is preloaded into what, or why nothing is
     #[arg(short = 'v', long, visible_alias = "explain")]
     verbose: bool,
@@ -48,6 +52,7 @@ Examples:
   shrimp exec --sockets -- redis-server --port 7000
   shrimp exec --sockets -- redis-benchmark -p 7000 -c 1 -t get,set
   shrimp exec -v -- python3 -m http.server 8000
+  shrimp exec --rpc -- ./my_rpc_server
 
   shrimp exec --rule 'allow port=6379' --rule deny -- ./server
   shrimp exec --rule 'deny program=curl* address=10.0.0.0/8' -- ./script
@@ -61,8 +66,8 @@ A connection about which no rule decides may be upgraded. Rules go to the progra
 as VMMC_SOCKETS_RULES, separated by semicolons.
 
 Both ends must be run this way. `shrimp stat` shows which connections were upgraded, and why the
-others were not. VMMC_SOCKETS=off in the environment turns the library off; VMMC_SPIN_US=0 makes
-every wait sleep at once, without polling.
+others were not. VMMC_SOCKETS=off and VMMC_RPC=off in the environment turn the libraries off;
+VMMC_SPIN_US=0 makes every wait sleep at once, without polling.
 
 If no daemon listens, one is started, and leaves when nobody has used it for a while.
 
@@ -120,16 +125,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         SearchError::NotFound => ExecError::NotFound(name.into()),
         SearchError::NotExecutable => ExecError::NotExecutable(name.into()),
     })?;
-    // --sockets is the only library so far; leaving it out means all there are.
-    let _ = args.sockets;
     let rules = rules(args)?;
-    let library = find_library(args.verbose)?;
+    let chosen = Chosen { sockets: args.sockets || !args.rpc, rpc: args.rpc };
+    let libraries = find_libraries(chosen, args.verbose)?;
     let verdict = judge(&program, 0);
     let mut command = std::process::Command::new(&program);
     command.arg0(name).args(arguments);
     match &verdict {
         Verdict::Preload | Verdict::Ignored(_) => {
-            let value = preload_value(&library, std::env::var_os("LD_PRELOAD").as_deref())?;
+            let mut value = std::env::var_os("LD_PRELOAD");
+            for library in libraries.iter().rev() {
+                value = Some(preload_value(library, value.as_deref())?);
+            }
+            let value = value.unwrap_or_default();
             if args.verbose {
                 eprintln!("shrimp exec: {}: LD_PRELOAD={}", program.display(), value.display());
             }
@@ -137,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             if let Some(rules) = rules {
                 command.env("VMMC_SOCKETS_RULES", rules);
             }
-            ensure_daemon(args.verbose);
+            ensure_daemon(chosen, args.verbose);
         }
         Verdict::Incompatible(_) => {}
     }
@@ -162,25 +170,40 @@ fn rules(args: &Args) -> Result<Option<String>, ExecError> {
     Ok((!args.rules.is_empty()).then(|| all.join("; ")))
 }
 
-/// The library, absolute. In a source tree it is built if it is missing, and the daemon that it
-/// will want to start with it.
-fn find_library(verbose: bool) -> Result<PathBuf, ArtefactError> {
-    let both = artefacts::find_or_build(&[Artefact::Sockets, Artefact::Daemon], false);
-    if let (Err(error), true) = (&both, verbose) {
+/// The libraries to preload.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    sockets: bool,
+    rpc: bool,
+}
+
+/// The libraries, absolute. In a source tree they are built if one is missing, and the daemon
+/// that they will want to start with them.
+fn find_libraries(chosen: Chosen, verbose: bool) -> Result<Vec<PathBuf>, ArtefactError> {
+    let wanted = [(chosen.sockets, Artefact::Sockets), (chosen.rpc, Artefact::Rpc)];
+    let libraries = wanted.iter().filter(|(chosen, _)| *chosen).map(|(_, artefact)| *artefact);
+    let mut all: Vec<Artefact> = libraries.clone().collect();
+    all.push(Artefact::Daemon);
+    if let (Err(error), true) = (artefacts::find_or_build(&all, false), verbose) {
         eprintln!("shrimp exec: {error}");
     }
     // Without a daemon program there may still be a daemon.
-    artefacts::find(Artefact::Sockets)
+    libraries.map(artefacts::find).collect()
 }
 
 /// Starts the user's own daemon if none listens: a program cannot do that from inside a preloaded
 /// library. Without one the program runs all the same, over plain TCP; a warning says so, unless
 /// the user has chosen that (`VMMC_DAEMON=none`, `VMMC_SOCKETS=off`).
-fn ensure_daemon(verbose: bool) {
+fn ensure_daemon(chosen_libraries: Chosen, verbose: bool) {
     let chosen = |config: &Config| config.daemon == DaemonStart::Never && !verbose;
     let failure = match Config::from_env() {
         Err(error) => error.to_string(),
-        Ok(config) if !config.sockets => return,
+        Ok(config)
+            if !(chosen_libraries.sockets && config.sockets)
+                && !(chosen_libraries.rpc && config.rpc) =>
+        {
+            return;
+        }
         Ok(config) => match Connection::open(&config) {
             Ok(_) => return,
             Err(_) if chosen(&config) => return,

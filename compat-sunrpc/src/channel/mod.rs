@@ -129,10 +129,26 @@ impl Channel {
         self.rx().looks_readable()
     }
 
+    /// For a server: whether there is something to do, which is a request, or room for the replies
+    /// that wait. While replies wait no request is taken: a client that does not fetch its
+    /// replies costs a bounded amount of memory, as it does over TCP.
+    pub(crate) fn looks_serviceable(&self) -> bool {
+        if self.is_behind() {
+            self.tx().room().map_or(true, |room| room >= writer::LEAST_ROOM)
+        } else {
+            self.looks_readable()
+        }
+    }
+
+    /// For a server: the next record, unless replies wait.
+    pub(crate) fn next_request(&mut self) -> Result<Option<Incoming>, Broken> {
+        if self.flush()? { self.next_record() } else { Ok(None) }
+    }
+
     /// Says that we are about to sleep outside; the caller looks once more after this.
     pub(crate) fn arm(&self) {
         bell::arm(&self.segment.own().armed_data());
-        if self.backlog_at < self.backlog.len() {
+        if self.is_behind() {
             bell::arm(&self.segment.own().armed_space());
         }
     }
@@ -140,6 +156,13 @@ impl Channel {
     /// Says that we are awake and look by ourselves.
     pub(crate) fn disarm(&self) {
         bell::disarm(&self.segment.own().armed_data());
+    }
+
+    /// Tells the other side where we wait: who shares a processor with us does not spin.
+    pub(crate) fn note_cpu(&self) -> u32 {
+        let cpu = u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0) + 1;
+        self.segment.own().cpu().store(cpu, Ordering::Relaxed);
+        cpu
     }
 
     /// Waits for something to read until `deadline`. `bell` is ours, `socket` the TCP connection.
@@ -174,17 +197,26 @@ impl Channel {
         look: impl Fn() -> bool,
     ) -> Result<(), Broken> {
         let own = self.segment.own();
-        let cpu = u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0) + 1;
-        own.cpu().store(cpu, Ordering::Relaxed);
+        let cpu = self.note_cpu();
         let shares = || self.segment.peer().cpu().load(Ordering::Relaxed) == cpu;
         let armed = match what {
             Waiting::Data => own.armed_data(),
             Waiting::Space => own.armed_space(),
         };
-        match wait::spin(settings::wait_policy(), deadline, shares, || look().then_some(())) {
-            Spun::Found(()) => {
+        // Who only ever spins would not see the connection end.
+        let mut looks = 0u32;
+        let spun = wait::spin(settings::wait_policy(), deadline, shares, || {
+            looks = looks.wrapping_add(1);
+            if look() {
+                return Some(Ok(()));
+            }
+            (looks.is_multiple_of(LOOKS_PER_POLL) && has_ended(socket))
+                .then_some(Err(Broken::Gone(Errno::CONNRESET)))
+        });
+        match spun {
+            Spun::Found(found) => {
                 counters::one(Counter::spin_hits);
-                return Ok(());
+                return found;
             }
             Spun::Late => return Err(Broken::TimedOut),
             Spun::Spent => {}
@@ -205,6 +237,16 @@ impl Channel {
             ended?;
         }
     }
+}
+
+/// Looks at the rings between two looks at the connection.
+const LOOKS_PER_POLL: u32 = 1 << 16;
+
+/// Whether the connection is over.
+fn has_ended(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut fds, Some(&now)), Ok(1..))
 }
 
 /// What a wait is for.

@@ -204,8 +204,10 @@ impl Channel {
                 }
             }
         }
-        self.backlog.clear();
-        self.backlog_at = 0;
+        if self.backlog_at > 0 {
+            self.backlog = Vec::new(); // a large record may be never seen again
+            self.backlog_at = 0;
+        }
         Ok(true)
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct VrpcClient {
 #[derive(Debug)]
 pub(crate) struct State {
     channel: Box<Channel>,
-    /// Of the last call; each call takes one less, as libtirpc does.
+    /// Of the last call; the next is [`next_xid`].
     xid: u32,
     prog: u32,
     vers: u32,
@@ -54,6 +54,12 @@ pub(crate) struct State {
     error: RpcErr,
     /// The channel cannot be used any more: every call fails with this errno.
     broken: Option<i32>,
+}
+
+/// The number of the call after that of number `xid`. libtirpc counts down in the byte order of the
+/// wire, so that is what programs see that ask for the number (`CLGET_XID`) or set it.
+fn next_xid(xid: u32) -> u32 {
+    u32::from_be(xid.to_be().wrapping_sub(1))
 }
 
 /// Tries to move a client that libtirpc has just made to a channel. Leaves it as it is when that

@@ -109,7 +109,7 @@ impl VrpcClient {
         call: &Call,
         may_refresh: bool,
     ) -> Result<bool, Broken> {
-        state.xid = state.xid.wrapping_sub(1);
+        state.xid = super::next_xid(state.xid);
         let Some(writer) = self.encode(state, client, call.procedure, call.arguments)? else {
             state.error.re_status = stat::CANTENCODEARGS;
             return Ok(false);
@@ -345,8 +345,7 @@ unsafe extern "C" fn control(client: *mut Client, request: c_uint, info: *mut c_
         // SAFETY: as above.
         *wanted = unsafe { info.read() };
         if request == control::SET_XID {
-            // The next call takes one less, and then has the number that was set.
-            *wanted = wanted.wrapping_add(1);
+            *wanted = wanted.wrapping_add(1); // as libtirpc: see `next_xid`
         }
     }
     TRUE

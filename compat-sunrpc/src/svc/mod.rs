@@ -146,8 +146,15 @@ fn ready() -> Vec<i32> {
         let transport = unsafe { &mut *pointer.0 };
         transport.take_answer();
         if let Link::Channel(channel) = &mut transport.link {
-            // Room may have come for what waits to be sent.
-            if channel.is_behind() && channel.flush().is_err() {
+            // Room may have come for what waits to be sent. What still waits asks to be rung for
+            // more: its connection is not served now, which would do so.
+            while matches!(channel.flush(), Ok(false)) {
+                channel.arm();
+                if !channel.looks_serviceable() {
+                    break;
+                }
+            }
+            if channel.flush().is_err() {
                 transport.link = Link::Broken;
             }
         }
@@ -161,7 +168,7 @@ fn ready() -> Vec<i32> {
 impl Transport {
     fn looks_ready(&self) -> bool {
         match &self.link {
-            Link::Channel(channel) => channel.looks_readable(),
+            Link::Channel(channel) => channel.looks_serviceable(),
             Link::Broken => true,
             Link::None | Link::Waiting => false,
         }

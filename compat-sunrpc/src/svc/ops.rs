@@ -52,7 +52,8 @@ unsafe extern "C" fn recv(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
     ours.take_answer();
     if let Link::Channel(channel) = &mut ours.link {
         channel.disarm();
-        match channel.next_record() {
+        channel.release(); // of a call that a service interrupts to serve others
+        match channel.next_request() {
             Ok(Some(record)) => {
                 // SAFETY: libtirpc's own message to fill.
                 return unsafe { ours.received(record, message) };
@@ -176,20 +177,19 @@ unsafe extern "C" fn stat(handle: *mut Svcxprt) -> c_int {
     ours.request = None;
     if let Link::Channel(channel) = &mut ours.link {
         channel.release();
-        let behind = channel.is_behind();
-        if behind && channel.flush().is_err() {
+        if channel.flush().is_err() {
             ours.link = Link::Broken;
         }
     }
     match &mut ours.link {
         Link::Broken => return xprt::DIED,
         Link::Channel(channel) => {
-            if channel.looks_readable() {
+            if channel.looks_serviceable() {
                 return xprt::MOREREQS;
             }
             if !super::run::is_spinning() {
                 channel.arm();
-                if channel.looks_readable() {
+                if channel.looks_serviceable() {
                     channel.disarm();
                     return xprt::MOREREQS;
                 }

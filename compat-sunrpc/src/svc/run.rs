@@ -118,6 +118,7 @@ fn arm_all() -> bool {
     for pointer in &table().transports {
         // SAFETY: pointers in the table are alive.
         if let Link::Channel(channel) = unsafe { &(*pointer.0).link } {
+            channel.note_cpu();
             channel.arm();
         }
     }

@@ -34,6 +34,7 @@ pub(super) fn findings() -> Vec<Finding> {
     found.extend(directory(&socket));
     found.push(file(Artefact::Daemon));
     found.push(file(Artefact::Sockets));
+    found.push(file(Artefact::Rpc));
     if let Some(preload) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
         found.push(Finding::info(
             FILES,

@@ -1,0 +1,42 @@
+//! A daemon of the test's own.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use vmmc::control::Connection;
+
+/// A private daemon, killed at the end.
+pub struct Daemon {
+    child: Child,
+    pub path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    pub fn start() -> Daemon {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vmmcd.sock");
+        let mut child = Command::new(&super::artefacts().daemon)
+            .arg("--socket")
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + super::WATCHDOG;
+        while Connection::open_existing(&path).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "the daemon ended at once");
+            assert!(Instant::now() < deadline, "the daemon does not listen");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Daemon { child, path, _dir: dir }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

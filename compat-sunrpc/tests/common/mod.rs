@@ -1,0 +1,336 @@
+//! Makes the C programs of `tests/c` with rpcgen and cc, and runs a server and a client, each with
+//! or without the library, over a private daemon.
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub, dead_code)]
+
+mod daemon;
+
+pub use daemon::Daemon;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::Duration;
+
+/// Ends what hangs; never an assertion on speed.
+pub const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// What we build, of the profile the tests have.
+pub struct Artefacts {
+    pub library: PathBuf,
+    pub daemon: PathBuf,
+}
+
+/// Builds the library and the daemon if they are not up to date: `cargo test` of this package
+/// alone builds neither as a file to run.
+pub fn artefacts() -> &'static Artefacts {
+    static ARTEFACTS: OnceLock<Artefacts> = OnceLock::new();
+    ARTEFACTS.get_or_init(|| {
+        let exe = std::env::current_exe().unwrap();
+        let dir = exe.ancestors().nth(2).unwrap().to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "compat-sunrpc", "-p", "vmmc-daemon"]);
+        if dir.file_name().is_some_and(|name| name == "release") {
+            cargo.arg("--release");
+        }
+        let target = dir.parent().unwrap();
+        cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(cargo.status().unwrap().success(), "cannot build: {cargo:?}");
+        Artefacts { library: dir.join("libvrpc.so"), daemon: dir.join("vmmcd") }
+    })
+}
+
+/// How rpcgen makes the stubs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    Default,
+    /// `-M`: results where the caller says.
+    MtSafe,
+    /// `-N`: arguments by value.
+    NewStyle,
+    /// `-N -M`.
+    Both,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Default => "default",
+            Mode::MtSafe => "M",
+            Mode::NewStyle => "N",
+            Mode::Both => "NM",
+        }
+    }
+
+    fn rpcgen(self) -> &'static [&'static str] {
+        match self {
+            Mode::Default => &[],
+            Mode::MtSafe => &["-M"],
+            Mode::NewStyle => &["-N", "-DNEWSTYLE"],
+            Mode::Both => &["-N", "-M", "-DNEWSTYLE"],
+        }
+    }
+
+    fn cc(self) -> &'static [&'static str] {
+        match self {
+            Mode::Default => &[],
+            Mode::MtSafe => &["-DMODE_M"],
+            Mode::NewStyle => &["-DNEWSTYLE"],
+            Mode::Both => &["-DMODE_M", "-DNEWSTYLE"],
+        }
+    }
+}
+
+fn succeed(command: &mut Command, package: &str) {
+    let by_hand = format!("{command:?}");
+    match command.status() {
+        Ok(status) => assert!(status.success(), "failed ({package} installed?): {by_hand}"),
+        Err(error) => panic!("{by_hand}: {error}; install the Debian package {package}"),
+    }
+}
+
+/// Compiles the programs of one mode, once, and returns the directory that they are in; they stay
+/// in the target directory to be run by hand.
+pub fn programs(mode: Mode) -> PathBuf {
+    static BUILT: Mutex<Option<HashMap<Mode, PathBuf>>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let built = built.get_or_insert_with(HashMap::new);
+    built.entry(mode).or_insert_with(|| compile(mode)).clone()
+}
+
+fn compile(mode: Mode) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    // Tests of several files run at the same time.
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "rpc-{}-{}",
+        std::env::current_exe().unwrap().file_stem().unwrap().to_string_lossy(),
+        mode.name()
+    ));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::copy(sources.join("types.x"), dir.join("types.x")).unwrap();
+    let kinds =
+        [("-h", "types.h"), ("-l", "types_clnt.c"), ("-m", "types_svc.c"), ("-c", "types_xdr.c")];
+    for (kind, output) in kinds {
+        let mut rpcgen = Command::new("rpcgen");
+        rpcgen.args(mode.rpcgen()).args([kind, "-o", output, "types.x"]).current_dir(&dir);
+        succeed(&mut rpcgen, "rpcsvc-proto");
+    }
+    for (program, stubs) in [("server", "types_svc.c"), ("client", "types_clnt.c")] {
+        let mut cc = Command::new("cc");
+        // The generated code has unused variables and casts of function types.
+        cc.args(["-D_GNU_SOURCE", "-O1", "-g", "-w", "-I/usr/include/tirpc", "-I."])
+            .args(mode.cc())
+            .arg("-I")
+            .arg(&sources)
+            .args(["-o", program])
+            .arg(sources.join(format!("{program}.c")))
+            .args([stubs, "types_xdr.c", "-ltirpc", "-pthread"])
+            .current_dir(&dir);
+        succeed(&mut cc, "libtirpc-dev");
+    }
+    dir
+}
+
+/// Whether a program runs with the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Stock,
+    Ours,
+}
+
+/// A process with its counters, killed at the end.
+pub struct Process {
+    pub child: Child,
+    pub by_hand: String,
+    report: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+/// What a process counted, by name; all zero when it left no report.
+#[derive(Debug, Default)]
+pub struct Counted(pub HashMap<String, u64>);
+
+impl Counted {
+    pub fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+}
+
+impl Process {
+    pub fn start(command: &mut Command, side: Side, daemon: &Daemon) -> Process {
+        Process::start_with(command, side, daemon, &[])
+    }
+
+    /// With settings of ours beside those that every test has.
+    pub fn start_with(
+        command: &mut Command,
+        side: Side,
+        daemon: &Daemon,
+        settings: &[(&str, &str)],
+    ) -> Process {
+        let dir = tempfile::tempdir().unwrap();
+        let report = dir.path().join("report");
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("VMMC_") {
+                command.env_remove(name);
+            }
+        }
+        command.env_remove("LD_PRELOAD");
+        if side == Side::Ours {
+            command
+                .env("LD_PRELOAD", &artefacts().library)
+                .env("VMMC_SOCKET", &daemon.path)
+                .env("VMMC_RPC_REPORT", &report)
+                .envs(settings.iter().copied());
+        }
+        let by_hand = format!("{command:?}");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = command.spawn().unwrap();
+        Process { child, by_hand, report, _dir: dir }
+    }
+
+    /// The counters, summed over forked children, once the process has ended.
+    pub fn counted(&self) -> Counted {
+        let mut sum = HashMap::new();
+        for line in std::fs::read_to_string(&self.report).unwrap_or_default().lines() {
+            for (name, value) in line.split(' ').filter_map(|word| word.split_once('=')) {
+                *sum.entry(name.to_owned()).or_insert(0) += value.parse::<u64>().unwrap();
+            }
+        }
+        Counted(sum)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `what`, which may wait for others, and panics when it does not end.
+pub fn watched<R: Send + 'static>(name: &str, what: impl FnOnce() -> R + Send + 'static) -> R {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = sender.send(what());
+    });
+    receiver.recv_timeout(WATCHDOG).unwrap_or_else(|_| panic!("hangs: {name}"))
+}
+
+/// A running server.
+pub struct Server {
+    pub process: Process,
+    pub port: u16,
+    pub udp: u16,
+    dir: PathBuf,
+}
+
+impl Server {
+    pub fn start(mode: Mode, waits: &str, side: Side, daemon: &Daemon) -> Server {
+        Server::start_with(mode, waits, side, daemon, &[])
+    }
+
+    pub fn start_with(
+        mode: Mode,
+        waits: &str,
+        side: Side,
+        daemon: &Daemon,
+        env: &[(&str, &str)],
+    ) -> Server {
+        let dir = programs(mode);
+        let mut command = Command::new(dir.join("server"));
+        command.arg(waits).envs(env.iter().copied());
+        let mut process = Process::start(&mut command, side, daemon);
+        let mut line = String::new();
+        let mut stdout = BufReader::new(process.child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let mut ports = line.split_whitespace().map(|word| word.parse().unwrap());
+        let (port, udp) = (ports.next().expect("no port"), ports.next().unwrap());
+        Server { process, port, udp, dir }
+    }
+
+    pub fn client_command(&self, case: &str, argument: &str) -> Command {
+        let mut command = Command::new(self.dir.join("client"));
+        command.arg(self.port.to_string()).arg(case).arg(argument);
+        command
+    }
+
+    /// Runs one case to its end: its lines and what it counted.
+    pub fn client(
+        &self,
+        case: &str,
+        argument: &str,
+        side: Side,
+        daemon: &Daemon,
+    ) -> (String, Counted) {
+        let process = Process::start(&mut self.client_command(case, argument), side, daemon);
+        finish(process, case)
+    }
+
+    /// Makes the server leave its loop; what it counted.
+    pub fn quit(self, daemon: &Daemon) -> Counted {
+        let (said, _) = self.client("quit", "", Side::Stock, daemon);
+        assert_eq!(said, "quit 0\n");
+        let mut process = self.process;
+        let mut child =
+            std::mem::replace(&mut process.child, Command::new("true").spawn().unwrap());
+        let ended = watched("a server that was told to leave", move || child.wait().unwrap());
+        assert!(ended.success(), "server: {ended}: {}", process.by_hand);
+        process.counted()
+    }
+}
+
+/// Waits for the end of a process and of all that have its output.
+pub fn finish(mut process: Process, name: &str) -> (String, Counted) {
+    let mut stdout = process.child.stdout.take().unwrap();
+    let said = watched(&format!("{name}: {}", process.by_hand), move || {
+        let mut said = String::new();
+        stdout.read_to_string(&mut said).unwrap();
+        said
+    });
+    let status = process.child.wait().unwrap();
+    assert!(status.success(), "{name}: {status}: {}\n{said}", process.by_hand);
+    (said, process.counted())
+}
+
+/// Reads one line of a process.
+pub fn line(process: &mut Process) -> String {
+    let mut line = String::new();
+    let stdout = process.child.stdout.as_mut().unwrap();
+    let mut byte = [0];
+    while stdout.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+        line.push(byte[0] as char);
+    }
+    line
+}
+
+/// Lets a process that waits for a line go on.
+pub fn go_on(process: &mut Process) {
+    process.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+}
+
+/// Runs a case four ways and compares. The counters of the fourth are returned, client's and
+/// server's; in the others no call may have gone over a ring.
+pub fn four_ways(mode: Mode, waits: &str, case: &str, argument: &str) -> (Counted, Counted) {
+    let daemon = Daemon::start();
+    let mut expected = None;
+    for server_side in [Side::Stock, Side::Ours] {
+        for client_side in [Side::Stock, Side::Ours] {
+            let server = Server::start(mode, waits, server_side, &daemon);
+            let (said, client) = server.client(case, argument, client_side, &daemon);
+            let served = server.quit(&daemon);
+            let way = format!("{case}, {mode:?}, loop {waits}, {server_side:?}/{client_side:?}");
+            assert!(!said.is_empty() && !said.contains("DIFFERENT"), "{way}:\n{said}");
+            let expected = expected.get_or_insert_with(|| said.clone());
+            assert_eq!(*expected, said, "{way}");
+            if (server_side, client_side) == (Side::Ours, Side::Ours) {
+                assert!(client.get("calls_ring") > 0, "{way}: {client:?} {served:?}");
+                assert!(served.get("served_ring") > 0, "{way}: {client:?} {served:?}");
+                return (client, served);
+            }
+            assert_eq!(client.get("calls_ring") + served.get("served_ring"), 0, "{way}");
+        }
+    }
+    unreachable!("the fourth way returns")
+}
