@@ -70,6 +70,9 @@ enum Command {
     /// Internal: the other side of `perf vmmc`
     #[command(name = "__perf-vmmc-peer", hide = true)]
     PerfVmmcPeer(perf::VmmcPeerArgs),
+    /// Internal: the other side of `perf rpc`
+    #[command(name = "__perf-rpc-server", hide = true)]
+    PerfRpcServer(perf::RpcPeerArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -96,7 +99,9 @@ impl Command {
             Command::Child(_) => "child",
             Command::EchoServer => "echo server",
             Command::EchoClient { .. } => "echo client",
-            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) => "perf peer",
+            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) | Command::PerfRpcServer(_) => {
+                "perf peer"
+            }
         }
     }
 
@@ -125,6 +130,7 @@ impl Command {
             }
             Command::PerfPeer(args) => perf::serve(args).map(|()| Exit::Ok),
             Command::PerfVmmcPeer(args) => perf::serve_vmmc(args).map(|()| Exit::Ok),
+            Command::PerfRpcServer(args) => perf::serve_rpc(args).map(|()| Exit::Ok),
         }
     }
 }
