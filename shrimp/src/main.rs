@@ -79,6 +79,9 @@ enum Command {
     /// Internal: a node of `perf nx`
     #[command(name = "__perf-nx-rank", hide = true)]
     PerfNxRank(perf::RankArgs),
+    /// Internal: the other side of `perf rpc`
+    #[command(name = "__perf-rpc-server", hide = true)]
+    PerfRpcServer(perf::RpcPeerArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -105,7 +108,10 @@ impl Command {
             Command::Child(_) => "child",
             Command::EchoServer => "echo server",
             Command::EchoClient { .. } => "echo client",
-            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) | Command::PerfNxRank(_) => "perf peer",
+            Command::PerfPeer(_)
+            | Command::PerfVmmcPeer(_)
+            | Command::PerfNxRank(_)
+            | Command::PerfRpcServer(_) => "perf peer",
             Command::PerfSocketsServer(_) | Command::PerfSocketsClient(_) => "perf sockets",
         }
     }
@@ -138,6 +144,7 @@ impl Command {
             Command::PerfSocketsServer(args) => perf::serve_sockets(args).map(|()| Exit::Ok),
             Command::PerfSocketsClient(args) => perf::measure_sockets(args).map(|()| Exit::Ok),
             Command::PerfNxRank(args) => Ok(perf::play_nx(args).map(|()| Exit::Ok)?),
+            Command::PerfRpcServer(args) => perf::serve_rpc(args).map(|()| Exit::Ok),
         }
     }
 }

@@ -10,7 +10,10 @@ use crate::process::count;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use vmmc::Look;
+use vmmc::config::WaitPolicy;
 use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
+use vmmc::wait::{self, Spun};
 use vmmc::word::Word;
 use vmmc::word::arm::{Ringer, Sleeper};
 
@@ -173,13 +176,14 @@ pub(super) fn worker(shared: &Arc<Shared>) {
     // Of the client served last; often it is the next one too.
     let mut desk = None;
     let alone = shared.settings.workers == 1;
+    let mut slept = false;
     let mut calls = 0u32;
     let mut held = shared.poll.try_lock().ok();
     while !shared.is_stopping() {
         let Some(mut poll) = held.take().or_else(|| shared.staff.relieve(&shared.poll)) else {
             return;
         };
-        match next(shared, &mut poll) {
+        match next(shared, &mut poll, &mut slept) {
             Some(Found::Message(hot, word)) => {
                 let ready = poll.slot(hot).and_then(|slot| take(shared, &mut desk, slot, word));
                 calls = calls.wrapping_add(1);
@@ -206,6 +210,8 @@ pub(super) fn worker(shared: &Arc<Shared>) {
             }
             Some(Found::Change) => {
                 change(shared, &mut poll);
+                // Nothing of a client that has gone is kept.
+                desk = desk.filter(|desk: &Desk| desk.slot().is_open());
                 held = Some(poll);
             }
             None => return,
@@ -213,13 +219,30 @@ pub(super) fn worker(shared: &Arc<Shared>) {
     }
 }
 
-fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) -> Option<Found> {
-    let found = shared.node.wait_until(None, None, |look| {
+/// How long a server that was woken for a call looks for the next one, at least. The client that rang is
+/// likely to sleep too by the time it is answered: with a budget shorter than its wake-up both
+/// would go on to sleep at every call.
+const LINGER: Duration = Duration::from_micros(120);
+
+fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> Option<Found> {
+    let mut find = |look| {
         if let Some((hot, word)) = poll.look(look, &shared.node) {
             return Some(Found::Message(hot, word));
         }
         let changed = shared.changed.load(Ordering::Relaxed) || shared.stop.load(Ordering::Relaxed);
         changed.then_some(Found::Change)
+    };
+    let hybrid =
+        matches!(shared.node.wait_policy(), WaitPolicy::Hybrid { budget } if !budget.is_zero());
+    if std::mem::take(slept) && hybrid {
+        let policy = WaitPolicy::Hybrid { budget: LINGER };
+        if let Spun::Found(found) = wait::spin(policy, None, || false, || find(Look::Quick)) {
+            return Some(found);
+        }
+    }
+    let found = shared.node.wait_until(None, None, |look| {
+        *slept |= look == Look::Complete;
+        find(look)
     });
     found.ok() // in a forked child there is nothing to serve
 }
