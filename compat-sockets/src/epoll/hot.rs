@@ -143,8 +143,12 @@ impl Members {
         link.sock.cold.store(1, Ordering::SeqCst);
         link.arm_data();
         let news = link.looks_readable(fd);
+        let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
+        let refused = link.side.tx_refused.load(Ordering::Relaxed) != record.refused;
+        let full = ringing && (refused || !link.looks_writable());
         link.leave();
-        if record.masked && !self.full.contains(&fd) {
+        // It waits for room, or for the edge that room makes.
+        if record.events & OUT != 0 && (record.masked || full) && !self.full.contains(&fd) {
             self.full.push(fd);
         }
         if news && let Some(record) = self.records.get_mut(&fd) {
