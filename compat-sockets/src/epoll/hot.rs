@@ -146,8 +146,15 @@ impl Members {
         let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return };
         link.sock.cold.store(1, Ordering::SeqCst);
         link.arm_data();
-        // What is there already nobody rings for, and for room only waits of ours arm.
-        let news = link.looks_readable(fd) || record.masked || !link.looks_writable();
+        // What is there already nobody rings for.
+        let news = link.looks_readable(fd);
+        let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
+        let refused = link.side.tx_refused.load(Ordering::Relaxed) != record.refused;
+        let full = ringing && (refused || !link.looks_writable());
+        // It waits for room, or for the edge that room makes.
+        if record.events & OUT != 0 && (record.masked || full) && !self.full.contains(&fd) {
+            self.full.push(fd);
+        }
         if news {
             link.sock.cold.store(0, Ordering::SeqCst);
             record.hot = true;

@@ -59,21 +59,22 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
         let list = std::mem::take(&mut members.full);
         for fd in list {
             let Some(record) = members.records.get_mut(&fd) else { continue };
-            if record.hot || !record.masked || record.spent {
+            if record.hot || record.spent {
                 continue;
             }
-            let link = record.sock.and_then(|sock| sock.enter(fd));
-            let full = link.is_some_and(|link| {
-                link.arm_space();
-                let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
-                let full = ringing && !link.looks_writable();
-                link.leave();
-                full
-            });
+            let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { continue };
+            link.arm_space();
+            let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
+            let full = ringing && !link.looks_writable();
+            let refused = link.side.tx_refused.load(Ordering::Relaxed);
+            link.leave();
             if full {
+                let events = (record.events & !OUT) | libc::EPOLLIN as u32;
+                record.masked = record.masked || kernel_mod(epfd, fd, events, record.data);
                 members.full.push(fd);
-            } else if kernel_mod(epfd, fd, record.events, record.data) {
-                record.masked = false;
+            } else if record.masked || record.refused != refused {
+                record.masked = !kernel_mod(epfd, fd, record.events, record.data);
+                record.refused = refused;
             }
         }
         members.full.len()

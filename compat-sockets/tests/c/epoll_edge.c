@@ -437,6 +437,42 @@ static void workers_peer(int fd) {
     tell('d');
 }
 
+/* More connections without room than any list is long: each is told of room when it has some. */
+static void many_full(void) {
+    enum { PAIRS = 80 };
+    static int ends[PAIRS][2];
+    struct epoll_event events[PAIRS];
+    int epoll = (int)NEED(epoll_create1(0));
+    for (int i = 0; i < PAIRS; i++) {
+        make_pair(ends[i]);
+        set_option(ends[i][0], SOL_SOCKET, SO_SNDBUF, 20000);
+        set_option(ends[i][1], SOL_SOCKET, SO_RCVBUF, 20000);
+        set_nonblocking(ends[i][0], true);
+        set_nonblocking(ends[i][1], true);
+        uint32_t edge = i % 2 ? EPOLLET : 0;
+        struct epoll_event event = {.events = EPOLLOUT | edge, .data.u64 = (uint64_t)i};
+        NEED(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[i][0], &event));
+        fill(ends[i][0], 0, (uint32_t)i);
+    }
+    /* What was writable before is told, then nobody is. */
+    while (NEED(epoll_wait(epoll, events, PAIRS, 20)) > 0)
+        for (int i = 0; i < PAIRS; i++)
+            fill(ends[i][0], 0, 0);
+    for (int i = 0; i < PAIRS; i++) {
+        static char buffer[64 * KIB];
+        static bool told[PAIRS]; /* an edge may come while another is waited for */
+        while (!told[i]) {
+            while (recv(ends[i][1], buffer, sizeof buffer, 0) > 0)
+                ;
+            int count = (int)NEED(epoll_wait(epoll, events, PAIRS, 20));
+            for (int at = 0; at < count; at++)
+                told[events[at].data.u64] |= (events[at].events & EPOLLOUT) != 0;
+        }
+        NEED(close(ends[i][0]) + close(ends[i][1]));
+    }
+    CHECK(true, "each was told of room");
+}
+
 static const struct test_case cases[] = {
     PAIR(one_edge_per_arrival),
     PAIR(exactly_one),
@@ -451,5 +487,6 @@ static const struct test_case cases[] = {
     PAIR(two_sets),
     PAIR(end_of_file),
     PAIR(workers),
+    LONER(many_full),
 };
 MAIN(cases)
