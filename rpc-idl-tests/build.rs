@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-env-changed=RPC_IDL_TESTS_SEED");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("run by cargo only")?);
     for (dir, builder) in [
-        ("shrimp", rpc_idl::Builder::shrimp_rpc().no_async()),
+        ("shrimp", rpc_idl::Builder::shrimp_rpc()),
         // The seam of Sun RPC is in the codec; the library that carries the calls is not needed.
         ("sunrpc", rpc_idl::Builder::sun_rpc().runtime("crate")),
     ] {

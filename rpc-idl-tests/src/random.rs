@@ -14,7 +14,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -23,7 +23,7 @@ impl Random {
 
     /// A number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 16) % n
+        (self.number() >> 16) % n
     }
 }
 
@@ -133,7 +133,7 @@ pub fn definitions(seed: u64, count: usize) -> Vec<Def> {
             0 => {
                 let mut values = Vec::new();
                 for _ in 0..1 + random.below(5) {
-                    let value = random.next() as i32 >> random.below(31);
+                    let value = random.number() as i32 >> random.below(31);
                     if !values.contains(&value) {
                         values.push(value);
                     }
@@ -250,11 +250,11 @@ pub fn value(random: &mut Random, defs: &[Def], ty: &Ty, out: &mut Vec<u8>) {
             let value = low + random.below((high - low + 1) as u64) as i64;
             out.extend((value as i32).to_be_bytes());
         }
-        Ty::Basic(_, Basic::Four) => out.extend((random.next() as u32).to_be_bytes()),
-        Ty::Basic(_, Basic::Eight) => out.extend(random.next().to_be_bytes()),
+        Ty::Basic(_, Basic::Four) => out.extend((random.number() as u32).to_be_bytes()),
+        Ty::Basic(_, Basic::Eight) => out.extend(random.number().to_be_bytes()),
         Ty::Basic(_, Basic::Sixteen) => {
-            out.extend(random.next().to_be_bytes());
-            out.extend(random.next().to_be_bytes());
+            out.extend(random.number().to_be_bytes());
+            out.extend(random.number().to_be_bytes());
         }
         Ty::OpaqueArray(len) => bytes(random, *len, false, out),
         Ty::Opaque(max) | Ty::Text(max) => {
@@ -281,7 +281,7 @@ pub fn value(random: &mut Random, defs: &[Def], ty: &Ty, out: &mut Vec<u8>) {
 
 fn bytes(random: &mut Random, len: u64, text: bool, out: &mut Vec<u8>) {
     for _ in 0..len {
-        let byte = random.next() as u8;
+        let byte = random.number() as u8;
         out.push(if text { b' ' + byte % 95 } else { byte });
     }
     while !out.len().is_multiple_of(4) {

@@ -13,7 +13,7 @@ use crate::lex::{Kind, Token, lex};
 use crate::source::{MAX_FILE, SourceMap, Span};
 
 /// Why a file was not formatted.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 #[non_exhaustive]
 pub struct FormatError(

@@ -380,24 +380,30 @@ impl Drop for Binding {
 /// A lane that another thread binds.
 #[derive(Debug, Default)]
 struct Outcome {
-    state: Mutex<(Option<Result<Lane, ConnectError>>, Option<Waker>)>,
+    state: Mutex<OutcomeState>,
+}
+
+#[derive(Debug, Default)]
+struct OutcomeState {
+    result: Option<Result<Lane, ConnectError>>,
+    waker: Option<Waker>,
 }
 
 impl Outcome {
     fn set(&self, result: Result<Lane, ConnectError>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.0 = Some(result);
-        if let Some(waker) = state.1.take() {
+        state.result = Some(result);
+        if let Some(waker) = state.waker.take() {
             waker.wake();
         }
     }
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Result<Lane, ConnectError>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.0.take() {
+        match state.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
-                state.1 = Some(cx.waker().clone());
+                state.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

@@ -74,7 +74,7 @@ impl<'b> Reply<'b> {
 
     /// The reply, from its plain part to the flag.
     #[inline]
-    fn view(&self) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         let (view, start) = match &self.image {
             Image::Buffer(start) => (self.taken.lane().replies(), *start),
             Image::Memory(it) => (it.memory.view(), it.inout_len),
@@ -115,23 +115,32 @@ impl<'b> Reply<'b> {
             let short = DecodeError::Short { need: to.len().saturating_mul(T::SIZE), left: len };
             return Err(short.into());
         }
-        let block = match (&self.image, self.request) {
+        Ok(T::load_all(self.inout_block(offset, len)?, to)?)
+    }
+
+    /// Copies INOUT bytes back from where they are in the request.
+    pub(crate) fn inout_at(&self, offset: usize, to: &mut [u8]) -> Result<(), CallError> {
+        self.inout_block(offset, to.len())?.read(0, to)?;
+        Ok(())
+    }
+
+    fn inout_block(&self, offset: usize, len: usize) -> Result<View<'_>, CallError> {
+        const MISSING: CallError = CallError::Protocol { what: "INOUT data is missing" };
+        if len == 0 {
+            return Ok(self.view().slice(0, 0)?);
+        }
+        match (&self.image, self.request) {
+            (_, Some(start)) => {
+                let calls = self.taken.lane().calls();
+                let end = layout::flag_at(calls.len());
+                Ok(calls.slice(start, end - start)?.slice(offset, len)?)
+            }
             (Image::Memory(it), None) => {
-                let at = offset.checked_sub(it.inout_at);
-                let end = at.and_then(|at| at.checked_add(len)).filter(|end| *end <= it.inout_len);
-                match (at, end) {
-                    (Some(at), Some(_)) => it.memory.view().slice(at, len)?,
-                    _ if len == 0 => return Ok(()),
-                    _ => return Err(CallError::Protocol { what: "INOUT data is missing" }),
-                }
+                let at = offset.checked_sub(it.inout_at).ok_or(MISSING)?;
+                Ok(it.memory.view().slice(0, it.inout_len)?.slice(at, len).map_err(|_| MISSING)?)
             }
-            (_, Some(start)) => self.taken.lane().calls().slice(start + offset, len)?,
-            (Image::Buffer(_), None) if len == 0 => return Ok(()),
-            (Image::Buffer(_), None) => {
-                return Err(CallError::Protocol { what: "INOUT data is missing" });
-            }
-        };
-        Ok(T::load_all(block, to)?)
+            (Image::Buffer(_), None) => Err(MISSING),
+        }
     }
 
     /// Takes distance and number of an OUT block from the plain part. Returns its bytes.

@@ -77,6 +77,19 @@ impl<'b> Request<'b> {
         }
     }
 
+    /// First byte, for stubs that write by pointer.
+    pub(crate) fn as_ptr(&self) -> std::ptr::NonNull<u8> {
+        match self.view().slice(self.start, self.end - self.start) {
+            Ok(view) => view.as_ptr(),
+            Err(error) => unreachable!("the message lies within its place: {error}"),
+        }
+    }
+
+    /// Stubs that write by pointer have written.
+    pub(crate) fn assume_written(&mut self) {
+        self.at = self.end;
+    }
+
     /// Appends within the plain part.
     #[inline]
     fn with_put<T>(

@@ -440,7 +440,24 @@ impl<'w> ServerCall<'w> {
         (DeferredCall { core }, Finished(()))
     }
 
-    /// Whether the client expects a reply.
+    /// The whole request, for stubs that read by pointer.
+    pub(crate) fn request(&self) -> View<'_> {
+        self.core.request()
+    }
+
+    /// An INOUT block by its place in the request.
+    pub(crate) fn block_at(&self, offset: usize, bytes: usize) -> Option<View<'_>> {
+        let block = self.core.request().slice(offset, bytes).ok()?;
+        self.core.desk().blocks.borrow_mut().push((offset, bytes, true));
+        Some(block)
+    }
+
+    /// An OUT block in bytes, and its distance.
+    pub(crate) fn out_bytes(&self, bytes: usize) -> Result<(View<'_>, u32), ReplyError> {
+        self.core.allot(bytes)
+    }
+
+    /// Whether the client wants no reply.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.core.one_way
@@ -590,16 +607,20 @@ struct Writer<'c, D> {
 
 impl<D: Deref<Target = Desk>> Writer<'_, D> {
     #[inline]
+    fn view(&self) -> View<'_> {
+        match &self.place {
+            Place::Short => self.core.desk().short.view(),
+            Place::Buffer => self.core.slot().replies(),
+            Place::Memory(memory, _) => memory.view(),
+        }
+    }
+
+    #[inline]
     fn put<T>(
         &mut self,
         put: impl FnOnce(&mut Put<'_>) -> Result<T, EncodeError>,
     ) -> Result<T, EncodeError> {
-        let view = match &self.place {
-            Place::Short => self.core.desk().short.view(),
-            Place::Buffer => self.core.slot().replies(),
-            Place::Memory(memory, _) => memory.view(),
-        };
-        let mut cursor = Put::new(view, self.at, self.plain_end);
+        let mut cursor = Put::new(self.view(), self.at, self.plain_end);
         let result = put(&mut cursor);
         let at = cursor.at();
         self.at = at;
@@ -649,6 +670,19 @@ pub struct ReplyWriter<'c> {
 }
 
 impl ReplyWriter<'_> {
+    /// First byte of the plain part, for stubs that write by pointer.
+    pub(crate) fn as_ptr(&self) -> std::ptr::NonNull<u8> {
+        match self.writer.view().slice(self.writer.at, 0) {
+            Ok(view) => view.as_ptr(),
+            Err(error) => unreachable!("the reply lies within its place: {error}"),
+        }
+    }
+
+    /// Stubs that write by pointer have written.
+    pub(crate) fn assume_written(&mut self) {
+        self.writer.at = self.writer.plain_end;
+    }
+
     /// Sends the reply: stores the flag, and wakes the client if it sleeps.
     ///
     /// # Errors

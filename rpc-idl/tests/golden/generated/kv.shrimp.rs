@@ -712,12 +712,15 @@ impl<S: KvV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + S
                 let source = &mut args;
                 let line = ::shrimp_rpc::xdr::get_string(source, 200)?;
                 args.finish()?;
-                let context = call.context().clone();
+                let (call, finished) = call.defer();
                 let implementation = std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let _ = implementation.log(&context, line).await;
+                    let _ = implementation.log(call.context(), line).await;
+                    if let Ok(reply) = call.reply(0) {
+                        let _ = reply.send();
+                    }
                 }));
-                Ok(call.finish_oneway())
+                Ok(finished)
             }
             0 => call.reply(0)?.send(),
             _ => Err(::shrimp_rpc::DispatchError::UnknownProcedure(procedure)),
