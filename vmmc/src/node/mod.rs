@@ -56,15 +56,18 @@ pub(crate) struct NodeInner {
     claims_end: Mutex<Option<Instant>>,
 }
 
+/// An incoming link, and the export that it is to.
+type Incoming = (Arc<ExportInner>, Arc<IncomingLink>);
+
 /// What the daemon and we both know. Never locked while user code runs or while waiting.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) exports: HashMap<ExportId, Arc<ExportInner>>,
     pub(crate) imports: HashMap<LinkId, Arc<ImportInner>>,
-    pub(crate) incoming: HashMap<LinkId, (Arc<ExportInner>, Arc<IncomingLink>)>,
+    pub(crate) incoming: HashMap<LinkId, Incoming>,
     pub(crate) peers: HashMap<ClientId, Known>,
     /// Incoming links of exports that want notifications: what collecting looks at.
-    pub(crate) listening: Arc<BTreeMap<LinkId, (Arc<ExportInner>, Arc<IncomingLink>)>>,
+    pub(crate) listening: Arc<BTreeMap<LinkId, Incoming>>,
 }
 
 impl Tables {
