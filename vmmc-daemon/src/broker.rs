@@ -458,7 +458,7 @@ impl Broker {
             if client.doomed || !client.wants_reading() {
                 return;
             }
-            let Received { len, mut fds, shortage } = match receive(&client.socket, &mut buffer) {
+            let Received { len, mut fds } = match receive(&client.socket, &mut buffer) {
                 Ok(Some(received)) => received,
                 Ok(None) | Err(Errno::CONNRESET | Errno::PIPE) => {
                     return self.doom(id, Doom::Gone);
@@ -470,7 +470,7 @@ impl Broker {
                 }
                 Err(errno) => return self.doom(id, Doom::Unsendable(errno)),
             };
-            if shortage {
+            if fds.cut_short() {
                 self.counters.add(Counter::DescriptorShortages);
                 tracing::warn!("out of descriptors; raise LimitNOFILE (ulimit -n) of vmmcd");
             }

@@ -40,8 +40,14 @@ pub(crate) fn enough(new: &Fd) -> Result<(), Refusal> {
     if (new.as_raw_fd() as u64).saturating_add(reserve) < limit {
         return Ok(());
     }
+    Err(none_left())
+}
+
+/// What a client is told whose descriptors cannot be kept.
+pub(crate) fn none_left() -> Refusal {
+    let limit = limit();
     let why = format!(
         "keep more descriptors: its limit is {limit}; raise LimitNOFILE (ulimit -n) of vmmcd"
     );
-    Err(Refusal::Internal { why })
+    Refusal::Internal { why }
 }

@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{
-    ConnectionInfo, ConnectionState, Event, NotPairedReason, QuotaKind, StreamShape,
+    ConnectionInfo, ConnectionState, Event, NotPairedReason, QuotaKind, Refusal, StreamShape,
 };
 use vmmc::id::ClientId;
 use vmmc::sys::{Fd, memfd};
@@ -210,14 +210,24 @@ impl Broker {
         shape: StreamShape,
         fds: &mut Fds,
     ) -> Result<(), Fault> {
+        check_shape(&shape)?;
+        if fds.cut_short() {
+            self.not_paired(id, said, None, NotPairedReason::Resources);
+            fds.discard();
+            return Ok(());
+        }
         let socket =
             fds.take().ok_or_else(|| Fault::new("no socket came with its registration"))?;
-        check_shape(&shape)?;
         let bell = match shape.bells.then(|| fds.take()) {
             None => None,
             Some(None) => return Err(Fault::new("no doorbell came with a socket's registration")),
             Some(Some(passed)) => match requests::doorbell_of(passed) {
                 Ok(bell) => Some(Arc::new(bell)),
+                // The daemon's shortage, not the client's fault.
+                Err(Refusal::Internal { .. }) => {
+                    self.not_paired(id, said, None, NotPairedReason::Resources);
+                    return Ok(());
+                }
                 Err(refusal) => return Err(Fault::new(refusal.to_string())),
             },
         };

@@ -20,6 +20,7 @@
 //! Where a caller runs is read from its process page, by its own word: a liar spoils its own time.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use vmmc::sys::sched;
 
@@ -32,6 +33,18 @@ pub(crate) const LINGER: Duration = Duration::from_millis(20);
 pub(crate) const DEFER: Duration = Duration::from_micros(50);
 /// Slice asked for, the shortest that the kernel grants.
 const SLICE: Duration = Duration::from_micros(100);
+
+/// The processors of a daemon that follows, for threads that it starts.
+static HOME: OnceLock<CpuSet> = OnceLock::new();
+
+/// Lets a thread of the daemon run wherever the daemon may: it begins with the affinity of the one
+/// that started it, who may be bound to a processor just then.
+pub(crate) fn unbind_thread() {
+    if let Some(home) = HOME.get() {
+        // As in `leave`.
+        let _ = sched_setaffinity(None, home);
+    }
+}
 
 /// Where the daemon is, and why.
 #[derive(Debug)]
@@ -57,6 +70,9 @@ impl Placement {
         let home = sched_getaffinity(None)
             .ok()
             .filter(|home| home.count() > 1 && sched::ask_for_slice(SLICE));
+        if let Some(home) = home {
+            let _ = HOME.set(home);
+        }
         Placement { home, ..Placement::fixed() }
     }
 
@@ -136,6 +152,12 @@ mod tests {
             placement.request_from(one);
             assert_eq!(here().count(), 1);
             assert!(here().is_set(one as usize));
+            let helper = std::thread::spawn(|| {
+                assert_eq!(here().count(), 1, "as the one who started it");
+                unbind_thread();
+                here()
+            });
+            assert_eq!(helper.join().unwrap(), home);
             placement.request_from(other);
             assert_eq!(here(), home, "callers on two processors");
             assert_eq!(placement.due(), None);

@@ -8,6 +8,7 @@
 //!
 //! The same goes for a client's own socket: packets not read yet may hold such descriptors.
 
+use crate::{descriptors, placement};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -18,6 +19,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use vmmc::control::message::Refusal;
 use vmmc::sys::Fd;
 use vmmc::sys::packet::{MAX_FDS, MAX_FDS_PER_MESSAGE};
 
@@ -48,12 +50,35 @@ impl Drop for Suspect {
 #[derive(Debug, Default)]
 pub(crate) struct Fds {
     fds: VecDeque<Suspect>,
+    /// The daemon had no room for all of them: its fault, not the client's.
+    cut: bool,
 }
 
 impl Fds {
     /// The next one.
     pub(crate) fn take(&mut self) -> Option<Suspect> {
         self.fds.pop_front()
+    }
+
+    /// The next one, which the message calls for.
+    ///
+    /// # Errors
+    /// What to tell the client: whose fault it is that there is none.
+    pub(crate) fn need(&mut self, missing: &str) -> Result<Suspect, Refusal> {
+        self.take().ok_or_else(|| match self.cut {
+            true => descriptors::none_left(),
+            false => Refusal::BadSegment { why: missing.to_owned() },
+        })
+    }
+
+    /// Gets rid of the rest.
+    pub(crate) fn discard(&mut self) {
+        self.fds.clear();
+    }
+
+    /// Whether some were lost for want of room.
+    pub(crate) fn cut_short(&self) -> bool {
+        self.cut
     }
 
     /// How many have not been taken.
@@ -67,8 +92,6 @@ impl Fds {
 pub(crate) struct Received {
     pub(crate) len: usize,
     pub(crate) fds: Fds,
-    /// The daemon had no room for all descriptors: its fault, not the client's.
-    pub(crate) shortage: bool,
 }
 
 /// Receives one packet; `None` at end of file.
@@ -99,8 +122,8 @@ pub(crate) fn receive(socket: &Fd, buffer: &mut [u8]) -> rustix::io::Result<Opti
     if message.bytes == 0 {
         return Ok(None);
     }
-    let shortage = message.flags.contains(ReturnFlags::CTRUNC);
-    Ok(Some(Received { len: message.bytes, fds, shortage }))
+    fds.cut = message.flags.contains(ReturnFlags::CTRUNC);
+    Ok(Some(Received { len: message.bytes, fds }))
 }
 
 /// Whether closing this can block, judged without asking any file system.
@@ -163,7 +186,11 @@ impl Closer {
             let helper = std::thread::Builder::new()
                 .name("closer".to_owned())
                 .stack_size(64 * 1024)
-                .spawn(move || self.help());
+                .spawn(move || {
+                    // The loop, whose affinity a new thread has, may be bound to one processor.
+                    placement::unbind_thread();
+                    self.help();
+                });
             match helper {
                 Ok(_) => work.helpers += 1,
                 Err(error) => tracing::warn!(%error, "no helper to close a descriptor"),

@@ -29,6 +29,8 @@ use vmmc::sys::{Fd, memfd};
 /// Longest program name kept, in bytes.
 const PROGRAM_MAX: usize = 63;
 
+const NO_SEGMENT: &str = "no descriptor came with the request";
+
 fn bad_segment(why: impl std::fmt::Display) -> Refusal {
     Refusal::BadSegment { why: why.to_string() }
 }
@@ -66,7 +68,7 @@ impl Broker {
             Request::Export { request, name, len, grants, token, restore } => {
                 self.needs_attachment(id)?;
                 let wanted = ExportRequest { name, len, grants, token, restore };
-                match self.export(id, wanted, fds.take()) {
+                match self.export(id, wanted, fds.need(NO_SEGMENT)) {
                     Ok(export) => self.exported(id, request, export),
                     Err(refusal) => self.refuse(id, request, refusal),
                 }
@@ -83,7 +85,7 @@ impl Broker {
             Request::Import { request, process, name, rights, token, timeout_ms, restore } => {
                 self.needs_attachment(id)?;
                 let wanted = ImportRequest { process, name, rights, token, timeout_ms, restore };
-                self.import(id, request, wanted, fds.take())
+                self.import(id, request, wanted, fds.need(NO_SEGMENT))
             }
             Request::CancelImport { request } => {
                 if self.take_pending(id, request).is_some() {
@@ -198,7 +200,7 @@ impl Broker {
             Err(refusal) => {
                 tracing::info!(client = id.0, %refusal, "refused at hello");
                 // Surplus descriptors are no fault of their own here.
-                while fds.take().is_some() {}
+                fds.discard();
                 self.refuse(id, RequestId(0), refusal);
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.stage = Stage::Leaving;
@@ -265,7 +267,7 @@ impl Broker {
         &mut self,
         id: ClientId,
         wanted: ExportRequest,
-        memory: Option<Suspect>,
+        memory: Result<Suspect, Refusal>,
     ) -> Result<ExportId, Refusal> {
         let gone = || Refusal::Internal { why: "find the client".to_owned() };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
@@ -366,7 +368,7 @@ impl Broker {
         id: ClientId,
         request: RequestId,
         wanted: ImportRequest,
-        segment: Option<Suspect>,
+        segment: Result<Suspect, Refusal>,
     ) -> Result<(), Fault> {
         let Some(client) = self.caller(id) else { return Ok(()) };
         if client.pending.contains_key(&request) {
@@ -420,7 +422,7 @@ impl Broker {
     fn check_import(
         &self,
         wanted: &ImportRequest,
-        segment: Option<Suspect>,
+        segment: Result<Suspect, Refusal>,
     ) -> Result<Fd, Refusal> {
         if !wanted.name.is_valid() {
             return Err(Refusal::BadName { name: wanted.name.clone() });
@@ -600,9 +602,9 @@ fn access_mode(fd: impl AsFd) -> OFlags {
 }
 
 /// A sealed, writable memory file of that length.
-fn segment_of(passed: Option<Suspect>, len: u64) -> Result<Fd, Refusal> {
-    let missing = || bad_segment("no descriptor came with the request");
-    let passed = passed.ok_or_else(missing)?;
+fn segment_of(passed: Result<Suspect, Refusal>, len: u64) -> Result<Fd, Refusal> {
+    let missing = || bad_segment(NO_SEGMENT);
+    let passed = passed?;
     let fd = passed.look().ok_or_else(missing)?;
     memfd::verify(fd, len).map_err(bad_segment)?;
     if access_mode(fd) != OFlags::RDWR {
@@ -625,8 +627,9 @@ fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
 /// Checks the two descriptors of a hello. The kinds are asked for before anything else: calls like
 /// fstat(2) on a descriptor of a file system that a client runs could block.
 fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
-    let no_page = || bad_segment("no process page came with hello");
-    let passed = fds.take().ok_or_else(no_page)?;
+    const NO_PAGE: &str = "no process page came with hello";
+    let no_page = || bad_segment(NO_PAGE);
+    let passed = fds.need(NO_PAGE)?;
     let page = passed.look().ok_or_else(no_page)?;
     memfd::verify(page, layout::page::LEN as u64)
         .map_err(|error| bad_segment(format!("process page: {error}")))?;
@@ -638,7 +641,7 @@ fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
     }
     let page = memfd::reopen_read_only(page)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the process page", errno) })?;
-    let passed = fds.take().ok_or_else(|| bad_segment("no doorbell came with hello"))?;
+    let passed = fds.need("no doorbell came with hello")?;
     Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell_of(passed)?) })
 }
 

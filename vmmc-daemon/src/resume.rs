@@ -35,13 +35,12 @@
 //! Steps 4 and 5 in this order, all requests at once, without waiting for each answer.
 //!
 //! # What an exporter hears
-//! [`Event::LinkOpened`] for each link that its importer has announced again, with the same link
-//! number:
-//! * the number is known, and `importer.pid` is the same: the link lives on; close the descriptors, and ring
-//!   the importer once.
-//! * the number is known, `importer.pid` differs: somebody claims a link that is not theirs. End the old link as
-//!   [`CloseReason::PeerDied`] and treat this one as new.
-//! * the number is not known: a new link.
+//! [`Event::LinkOpened`] for each link that its importer has announced again. What makes it the same link is
+//! its segment: the same file, from a process of the same `importer.pid`, for the same export.
+//! * There is such a link: it lives on, under the number of this message (the old one, as a rule);
+//!   close the descriptors, and ring the importer once.
+//! * There is none: a new link. If its number is that of another link, which nobody has claimed yet,
+//!   that one keeps waiting for its claim.
 //!
 //! A link that no `LinkOpened` has confirmed within [`EXPORTER_GRACE`] after the exporter's
 //! [`Welcome`] is ended by the exporter itself as [`CloseReason::PeerDied`]; the daemon knows
@@ -52,7 +51,7 @@
 //! Numbers are made of the incarnation and a count, so those of before a crash never meet new ones. Only numbers of
 //! earlier incarnations are accepted back. They are not secrets and prove nothing: every right is checked
 //! again against the kernel's word on who asks. What a liar can gain is the number itself,
-//! before its owner comes back: then the owner gets another one.
+//! before its owner comes back: then the owner gets another one, and its link goes on under that.
 //!
 //! # Sockets
 //! Upgraded TCP connections live on without the daemon; the next one does not know them

@@ -170,6 +170,38 @@ fn what_is_not_an_established_connection_is_not_paired() {
     assert_eq!(not_paired(&client, &b), NotPairedReason::NotEstablished);
 }
 
+/// Descriptors that the daemon has no number for are lost on the way: its fault, not the client's.
+#[test]
+fn a_daemon_without_room_for_descriptors_refuses_the_request_and_keeps_the_client() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let mut other = Client::connect(&daemon.path);
+    let (a, b) = connection("127.0.0.1:0");
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = |current| {
+        let pid = Pid::from_raw(daemon.pid() as i32);
+        prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    };
+    limit(Some(3));
+    register(&client, &a, SHAPE);
+    assert_eq!(not_paired(&client, &a), NotPairedReason::Resources);
+    let memory = memory(4096);
+    let refused = [
+        other.try_export(Export::of("none", &memory)).unwrap_err(),
+        other.try_import(Import::of("none")).unwrap_err(),
+    ];
+    for refusal in refused {
+        assert!(refusal.to_string().contains("LimitNOFILE"), "{refusal}");
+    }
+    limit(maximum);
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    paired(&client, &a);
+    paired(&client, &b);
+    other.export("some");
+}
+
 #[test]
 fn different_shapes_are_different_versions() {
     let daemon = Daemon::start();

@@ -163,6 +163,10 @@ impl IncomingLink {
     pub(crate) fn id(&self) -> LinkId {
         LinkId(self.id.load(Ordering::Relaxed))
     }
+
+    pub(crate) fn set_id(&self, id: LinkId) {
+        self.id.store(id.0, Ordering::Relaxed);
+    }
 }
 
 impl ExportInner {

@@ -5,6 +5,7 @@ mod support;
 
 use common::{Daemon, PATIENCE, export, import};
 use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 use vmmc::config::{Config, DaemonStart};
 use vmmc::control::codec::{self, CodecError};
@@ -319,7 +320,19 @@ fn starved(_: &[String]) {
     let error = Node::connect().unwrap_err();
     assert!(matches!(error, ConnectError::System { .. }), "{error:?}");
     says(&error, &[emfile]);
+    // Room for the link segment, none for what the daemon answers with: that request fails, and
+    // nothing else.
     limit(before);
+    let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    limit(free + 1);
+    for _ in 0..2 {
+        let error = node.import("there").open().unwrap_err();
+        assert!(matches!(error, ImportError::System(_)), "{error:?}");
+        says(&error, &["receiving an import's descriptors", emfile, "ulimit -n"]);
+    }
+    limit(before);
+    node.import("there").open().unwrap();
+    assert_eq!(node.counters().get(vmmc::counters::index::RECONNECTS), 0);
     // What was there before is of use again.
     let again = common::open(node.export(region).name("again"));
     // Somebody had it: its pages must be swapped.

@@ -4,11 +4,16 @@ mod common;
 mod support;
 
 use common::{Daemon, PATIENCE, export, import, pause, say, until};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use support::raw::{Raw, get32, link_segment};
+use vmmc::control::message::{Event, Request};
 use vmmc::counters::index as count;
 use vmmc::error::{ImportError, WaitError};
-use vmmc::{Export, Import, Node};
+use vmmc::layout::link;
+use vmmc::sys::Fd;
+use vmmc::{Export, Import, Node, Rights};
 
 #[test]
 fn second_process() {
@@ -100,6 +105,58 @@ fn links_survive_a_killed_daemon_and_are_known_to_the_next() {
     for import in [load.import, other] {
         until("the end is known", || import.check_open().is_err());
     }
+}
+
+/// H20: a daemon that was restarted gives a number to whoever asks first; what makes the link is its
+/// segment, which only its two ends have.
+#[test]
+fn a_claim_of_anothers_link_number_takes_nothing_from_its_owner() {
+    let mut daemon = Daemon::start();
+    let node = daemon.node();
+    let export = export(&node, "claimed", 4096);
+    let (words, segment) = link_segment();
+    let mut owner = Raw::connect(&daemon.socket());
+    let fds = [segment.as_fd()];
+    let before = owner.try_import_with("claimed", Rights::WRITE, words, &fds).unwrap().link;
+    export.wait_importers(1, PATIENCE).unwrap();
+    daemon.kill();
+    until("the exporter notices", || !node.daemon_is_connected());
+    daemon.restart();
+    until("the exporter is back", || node.counters().get(count::RECONNECTS) == 1);
+    let claim = |client: &mut Raw, segment: &Fd| {
+        let request = client.request();
+        let claim = Request::Import {
+            request,
+            process: None,
+            name: "claimed".into(),
+            rights: Rights::WRITE,
+            token: None,
+            timeout_ms: 10_000,
+            restore: Some(before),
+        };
+        client.tell(&claim, &[segment.as_fd()]);
+        client.hear(|event, _| match event {
+            Event::Imported { request: of, link, .. } if *of == request => Some(*link),
+            _ => None,
+        })
+    };
+    let mut liar = Raw::connect(&daemon.socket());
+    let (_, other) = link_segment();
+    assert_eq!(claim(&mut liar, &other), before, "the daemon cannot know better");
+    export.wait_importers(2, PATIENCE).unwrap();
+    let mut owner = Raw::connect(&daemon.socket());
+    let after = claim(&mut owner, &segment);
+    assert_ne!(after, before);
+    let links = || {
+        let mut links: Vec<_> = export.importers().iter().map(|it| it.link).collect();
+        links.sort();
+        links
+    };
+    until("the owner's goes on under its new number", || links() == [before, after]);
+    assert_eq!(get32(words, link::STATE), link::OPEN);
+    owner.tell(&Request::CloseLink { link: after }, &[]);
+    until("and ends under it", || links() == [before]);
+    assert_eq!(node.counters().get(count::PEER_DEATHS), 0);
 }
 
 #[test]

@@ -6,13 +6,12 @@ use super::{Known, NodeInner};
 use crate::control::connect::Incoming;
 use crate::control::message::{CloseReason, Event, Request};
 use crate::counters::index as count;
-use crate::error::DaemonError;
+use crate::error::{DaemonError, system};
 use crate::export::{ExportInner, IncomingLink};
 use crate::id::{ExportId, LinkId, PeerInfo, RequestId, Rights};
 use crate::import::{ImportDraft, ImportInner};
 use crate::notify::Faulty;
 use crate::peer::Peer;
-use crate::sync::Ordering;
 use crate::sys::memfd;
 use crate::sys::packet::Fds;
 use crate::transport::shm::outgoing::Granted;
@@ -20,11 +19,11 @@ use crate::transport::shm::{ShmIncoming, ShmOutgoing};
 use std::sync::Arc;
 
 /// The fields of [`Event::Imported`] and [`Event::LinkOpened`] that both have.
-struct Opened {
-    link: LinkId,
-    export: ExportId,
+pub(super) struct Opened {
+    pub(super) link: LinkId,
+    pub(super) export: ExportId,
     rights: Rights,
-    peer: PeerInfo,
+    pub(super) peer: PeerInfo,
     introduces: bool,
 }
 
@@ -66,6 +65,10 @@ impl NodeInner {
                 if self.control.take_call(request).is_some() {
                     let answer = match fds.take() {
                         Some(file) => Answer::Listing { file, len },
+                        None if fds.cut_short() => {
+                            let lost = system("receiving a listing's descriptor");
+                            Answer::Failed(lost(rustix::io::Errno::MFILE).into())
+                        }
                         None => nonsense("a listing without its file"),
                     };
                     self.control.complete(request, answer);
@@ -153,8 +156,14 @@ impl NodeInner {
         fds: &mut Fds,
     ) -> Result<Arc<ImportInner>, Failure> {
         let missing = |what| Failure::Daemon(DaemonError::Nonsense { what });
-        let file = fds.take().ok_or(missing("an import without its memory"))?;
-        let peer = self.peer(post, opened, fds).ok_or(missing("an import without its exporter"))?;
+        let absent = |what, fds: &Fds| match fds.cut_short() {
+            // Ours: the daemon has sent them.
+            true => system("receiving an import's descriptors")(rustix::io::Errno::MFILE).into(),
+            false => missing(what),
+        };
+        let (file, peer) = (fds.take(), self.peer(post, opened, fds));
+        let file = file.ok_or_else(|| absent("an import without its memory", fds))?;
+        let peer = peer.ok_or_else(|| absent("an import without its exporter", fds))?;
         // The exporter made the file: its seals and length are checked here again.
         memfd::verify(&file, len)?;
         let len = usize::try_from(len).map_err(|_| missing("an import of impossible length"))?;
@@ -190,16 +199,10 @@ impl NodeInner {
 
     /// `None`: the link is not acceptable, or its export is gone.
     fn link_opened(&self, post: &Post, opened: &Opened, mut fds: Fds) -> Option<Arc<Peer>> {
-        let segment = fds.take()?;
-        let peer = self.peer(post, opened, &mut fds)?;
-        let known = self.tables.lock().incoming.get(&opened.link).cloned();
-        if let Some((export, link)) = known {
-            if link.peer.info.pid == opened.peer.pid {
-                // Claimed again after a crash of the daemon: it lives on as it is.
-                link.confirmed.store(true, Ordering::Relaxed);
-                return Some(peer);
-            }
-            self.close_incoming(&export, &link, CloseReason::PeerDied);
+        let (segment, peer) = (fds.take(), self.peer(post, opened, &mut fds));
+        let (segment, peer) = (segment?, peer?);
+        if self.claim(opened, &segment) {
+            return Some(peer);
         }
         let export = self.tables.lock().exports.get(&opened.export).cloned()?;
         let Ok(shm) = ShmIncoming::open(&segment) else {
@@ -211,9 +214,8 @@ impl NodeInner {
         let mut tables = self.tables.lock();
         tables.incoming.insert(opened.link, (export.clone(), link.clone()));
         if export.listens() {
-            let mut listening = (*tables.listening).clone();
-            listening.push((export, link));
-            tables.listening = Arc::new(listening);
+            // Copied only while somebody goes through it.
+            Arc::make_mut(&mut tables.listening).insert(opened.link, (export, link));
         }
         drop(tables);
         // Notifications may have been queued before we knew the link; waiters may count links.
@@ -262,9 +264,7 @@ impl NodeInner {
                 return; // done already
             }
             if export.listens() {
-                let mut listening = (*tables.listening).clone();
-                listening.retain(|(_, other)| !Arc::ptr_eq(other, link));
-                tables.listening = Arc::new(listening);
+                Arc::make_mut(&mut tables.listening).remove(&link.id());
             }
         }
         // What was sent before the end is delivered before it (V8). A full segment is all there

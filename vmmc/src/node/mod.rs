@@ -1,5 +1,6 @@
 //! A process's access to the system: its connection to the daemon, its exports and imports.
 
+mod claim;
 pub(crate) mod control;
 mod events;
 mod list;
@@ -27,7 +28,7 @@ use crate::sync::Mutex;
 use crate::sys::membarrier;
 use crate::wait::{self, Spun};
 use control::Control;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -55,15 +56,32 @@ pub(crate) struct NodeInner {
     claims_end: Mutex<Option<Instant>>,
 }
 
+/// An incoming link, and the export that it is to.
+type Incoming = (Arc<ExportInner>, Arc<IncomingLink>);
+
 /// What the daemon and we both know. Never locked while user code runs or while waiting.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) exports: HashMap<ExportId, Arc<ExportInner>>,
     pub(crate) imports: HashMap<LinkId, Arc<ImportInner>>,
-    pub(crate) incoming: HashMap<LinkId, (Arc<ExportInner>, Arc<IncomingLink>)>,
+    pub(crate) incoming: HashMap<LinkId, Incoming>,
     pub(crate) peers: HashMap<ClientId, Known>,
     /// Incoming links of exports that want notifications: what collecting looks at.
-    pub(crate) listening: Arc<Vec<(Arc<ExportInner>, Arc<IncomingLink>)>>,
+    pub(crate) listening: Arc<BTreeMap<LinkId, Incoming>>,
+}
+
+impl Tables {
+    /// Files an incoming link under another number.
+    fn renumber(&mut self, from: LinkId, to: LinkId) {
+        let Some((export, link)) = self.incoming.remove(&from) else { return };
+        link.set_id(to);
+        if self.listening.contains_key(&from) {
+            let listening = Arc::make_mut(&mut self.listening);
+            listening.remove(&from);
+            listening.insert(to, (export.clone(), link.clone()));
+        }
+        self.incoming.insert(to, (export, link));
+    }
 }
 
 /// Which look of a wait it is; see [`Node::wait_until`].
@@ -394,14 +412,14 @@ impl NodeInner {
     /// Whether a dispatch could do something: a cheap look for spin loops.
     pub(crate) fn inbox_has_work(&self) -> bool {
         let listening = self.tables.lock().listening.clone();
-        listening.iter().any(|(_, link)| link.shm.has_news()) || self.inbox.is_runnable()
+        listening.values().any(|(_, link)| link.shm.has_news()) || self.inbox.is_runnable()
     }
 
     /// Moves arrived notifications from the segments to private memory.
     pub(crate) fn collect(&self) -> bool {
         let listening = self.tables.lock().listening.clone();
         let mut any = false;
-        for (export, link) in listening.iter() {
+        for (export, link) in listening.values() {
             match self.inbox.collect(export, link, self.config.notify_backlog) {
                 Ok(moved) => any |= moved,
                 Err(faulty) => self.drop_faulty(faulty),

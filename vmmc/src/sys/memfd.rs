@@ -117,6 +117,22 @@ pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), SegmentError> {
     Ok(())
 }
 
+/// Which memory file a descriptor is of. No two that exist at the same time have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// Which memory file it is.
+///
+/// # Errors
+/// As fstat(2).
+pub fn identity(fd: impl AsFd) -> rustix::io::Result<Identity> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+}
+
 /// A new open file description of the same memory, read-only.
 ///
 /// With the mode of [`create`], a receiver of another user cannot turn it into a writable one;

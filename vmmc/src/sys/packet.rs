@@ -73,6 +73,7 @@ pub struct Fds {
     slots: [Option<Fd>; MAX_FDS_PER_MESSAGE],
     len: usize,
     taken: usize,
+    cut: bool,
 }
 
 impl Fds {
@@ -88,10 +89,18 @@ impl Fds {
     pub fn remaining(&self) -> usize {
         self.len - self.taken
     }
+
+    /// Whether descriptors were lost because this process may have no more: the packet is whole, and
+    /// nothing is wrong with the peer.
+    #[must_use]
+    pub fn cut_short(&self) -> bool {
+        self.cut
+    }
 }
 
 /// Receives one packet into `buffer`; `None` at end of file. Received descriptors are
-/// close-on-exec; those over the limit are closed.
+/// close-on-exec; those over the limit are closed. A process at its own limit of open files gets the
+/// packet with fewer ([`Fds::cut_short`]).
 ///
 /// # Errors
 /// As recvmsg(2); `EMSGSIZE` for a packet longer than `buffer` or with more descriptors than an
@@ -131,9 +140,14 @@ pub fn receive(
             }
         }
     }
-    if too_many || message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    let cut = message.flags.contains(ReturnFlags::CTRUNC);
+    // With all slots filled the packet had more than there are; with fewer the kernel had no number
+    // left to give.
+    too_many |= cut && fds.len == MAX_FDS_PER_MESSAGE;
+    if too_many || message.flags.contains(ReturnFlags::TRUNC) {
         return Err(rustix::io::Errno::MSGSIZE);
     }
+    fds.cut = cut;
     if message.bytes == 0 {
         return Ok(None);
     }

@@ -7,7 +7,7 @@ use super::queue::Consumer;
 use super::segment::{LinkSegment, LinkSegmentError};
 use crate::layout::link;
 use crate::sync::{AtomicU32, Mutex, Ordering};
-use crate::sys::Fd;
+use crate::sys::{Fd, memfd};
 use crate::transport::Entry;
 use crate::word::Word;
 use crate::word::credit::BadCredit;
@@ -19,6 +19,8 @@ pub struct ShmIncoming {
     consumer: Mutex<Consumer>,
     /// Copy of the consumer's position in private memory, for a look without the lock.
     taken: AtomicU32,
+    /// Which file the segment is; the importer shows it again after a crash of the daemon.
+    identity: Option<memfd::Identity>,
 }
 
 /// What an importer wrote that no honest one writes.
@@ -46,7 +48,14 @@ impl ShmIncoming {
     pub fn open(file: &Fd) -> Result<ShmIncoming, LinkSegmentError> {
         let segment = LinkSegment::open(file)?;
         let consumer = Mutex::new(Consumer::new(link::NOTIFY_SLOTS));
-        Ok(ShmIncoming { segment, consumer, taken: AtomicU32::new(0) })
+        let identity = memfd::identity(file).ok();
+        Ok(ShmIncoming { segment, consumer, taken: AtomicU32::new(0), identity })
+    }
+
+    /// Which file the segment is, if the kernel would say.
+    #[must_use]
+    pub fn identity(&self) -> Option<memfd::Identity> {
+        self.identity
     }
 
     /// Whether notifications are waiting in the segment.
