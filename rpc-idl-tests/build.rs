@@ -1,11 +1,24 @@
-//! Generates the stubs of `idl/`: for SHRIMP RPC, for Sun RPC, and types alone.
+//! Generates the stubs of `idl/`, for SHRIMP RPC and for Sun RPC, and a batch of random types.
+//!
+//! `RPC_IDL_TESTS_SEED=7` makes another batch.
 
+#[path = "src/random.rs"]
+#[allow(dead_code)]
+mod random;
+
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+/// Definitions in the batch: some seconds of compiling.
+const COUNT: usize = 150;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/random.rs");
+    println!("cargo::rerun-if-env-changed=RPC_IDL_TESTS_SEED");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("run by cargo only")?);
     for (dir, builder) in [
-        ("shrimp", rpc_idl::Builder::shrimp_rpc().no_async()),
+        ("shrimp", rpc_idl::Builder::shrimp_rpc()),
         // The seam of Sun RPC is in the codec; the library that carries the calls is not needed.
         ("sunrpc", rpc_idl::Builder::sun_rpc().runtime("crate")),
     ] {
@@ -13,5 +26,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::fs::create_dir_all(&dir)?;
         builder.out_dir(&dir).compile(Path::new("idl/everything.x"))?;
     }
+
+    let seed: u64 = match std::env::var("RPC_IDL_TESTS_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => 1,
+    };
+    let defs = random::definitions(seed, COUNT);
+    std::fs::write(out.join("random.x"), random::text(&defs))?;
+    rpc_idl::Builder::types().compile(out.join("random.x"))?;
+    let mut table = String::new();
+    writeln!(table, "/// What the batch was made from.\npub const SEED: u64 = {seed};")?;
+    writeln!(table, "/// Definitions of the batch.\npub const COUNT: usize = {COUNT};")?;
+    writeln!(table, "/// Decodes and encodes a value of definition `index`.\n#[must_use]")?;
+    writeln!(
+        table,
+        "pub fn again(index: usize, bytes: &[u8]) -> Option<Result<Vec<u8>, xdr::DecodeError>> {{"
+    )?;
+    writeln!(table, "    match index {{")?;
+    for (index, def) in defs.iter().enumerate() {
+        // A typedef has no codec of its own, and the node of a list only as a part of the list:
+        // they are tried where they are used.
+        if !matches!(def, random::Def::Typedef(_) | random::Def::List(_)) {
+            writeln!(table, "        {index} => Some(again_as::<batch::T{index}>(bytes)),")?;
+        }
+    }
+    writeln!(table, "        _ => None,\n    }}\n}}")?;
+    std::fs::write(out.join("table.rs"), table)?;
     Ok(())
 }

@@ -38,6 +38,8 @@
 mod api;
 pub mod engine;
 pub mod error;
+#[cfg(feature = "abi")]
+pub mod ffi;
 pub mod job;
 
 pub use api::{JoinError, Nx, Receiving, Sending};

@@ -36,6 +36,7 @@
 // What only the exported functions reach is not reached where they are not exported.
 #![cfg_attr(any(test, not(feature = "preload")), allow(dead_code))]
 
+mod api;
 mod close;
 mod control;
 pub mod counters;
@@ -59,8 +60,15 @@ mod stream;
 mod upgrade;
 mod user_memory;
 
-/// Runs when the library is loaded.
+pub use api::*;
+
+/// Runs when the library is loaded, or first used.
 extern "C" fn load() {
+    static LOADED: std::sync::Once = std::sync::Once::new();
+    LOADED.call_once(init);
+}
+
+fn init() {
     real::resolve_all();
     settings::init();
     counters::init();

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 use vmmc::config::{Config, DaemonStart, WaitPolicy};
-use vmmc::sync::{AtomicU64, Ordering};
 
 /// What the environment says.
 #[derive(Debug)]
@@ -19,8 +18,8 @@ pub(crate) struct Settings {
 }
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
-/// What waking a sleeper costs, as the daemon measured it; nanoseconds.
-static WAKE_COST: AtomicU64 = AtomicU64::new(0);
+/// The policy, with the cost of a wake-up that the daemon measured.
+static POLICY: OnceLock<WaitPolicy> = OnceLock::new();
 
 /// At load.
 pub(crate) fn init() {
@@ -42,13 +41,15 @@ pub(crate) fn is_on() -> bool {
     get().is_some_and(|settings| !settings.off)
 }
 
-/// The daemon measured what waking a sleeper costs.
+/// The daemon measured what waking a sleeper costs. The first one's word stays.
 pub(crate) fn set_wake_cost(nanoseconds: u64) {
-    WAKE_COST.store(nanoseconds, Ordering::Relaxed);
+    if let Some(settings) = get() {
+        // Once: it asks the system how many processors there are.
+        let _ = POLICY.set(settings.config.wait_policy(Duration::from_nanos(nanoseconds)));
+    }
 }
 
 /// How to wait.
 pub(crate) fn wait_policy() -> WaitPolicy {
-    let cost = Duration::from_nanos(WAKE_COST.load(Ordering::Relaxed));
-    get().map_or(WaitPolicy::Block, |settings| settings.config.wait_policy(cost))
+    POLICY.get().copied().unwrap_or(WaitPolicy::Block)
 }

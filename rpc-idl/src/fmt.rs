@@ -12,8 +12,11 @@ use crate::diag::{Diagnostic, Diagnostics};
 use crate::lex::{Kind, Token, lex};
 use crate::source::{MAX_FILE, SourceMap, Span};
 
+/// Most nested braces.
+const MAX_DEPTH: usize = 64;
+
 /// Why a file was not formatted.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 #[non_exhaustive]
 pub struct FormatError(
@@ -34,6 +37,25 @@ pub fn format(name: &str, text: &str) -> Result<String, FormatError> {
         return Err(FormatError(format!("{name}: the file has more than {MAX_FILE} bytes\n")));
     }
     let tokens = lex(&sources, file, &mut diagnostics);
+    let mut open = 0usize;
+    for token in &tokens {
+        match token.kind {
+            Kind::Punct(b'{') => open += 1,
+            Kind::Punct(b'}') => open = open.saturating_sub(1),
+            _ => {}
+        }
+        if open > MAX_DEPTH {
+            diagnostics.push(
+                Diagnostic::error(
+                    "too-deep",
+                    token.span,
+                    format!("braces are nested deeper than {MAX_DEPTH}"),
+                )
+                .help("give the inner types names"),
+            );
+            break;
+        }
+    }
     if !diagnostics.has_errors() {
         let formatted = Formatter::new(&sources, &tokens).run();
         match same(&sources, &tokens, &formatted) {
@@ -86,6 +108,8 @@ struct Formatter<'a> {
     sources: &'a SourceMap,
     tokens: &'a [Token],
     out: String,
+    /// Where the last line of `out` begins.
+    line: usize,
     /// Open braces, and whether the declaration of an arm, which is indented further, stands in
     /// each; open parentheses.
     braces: Vec<(Brace, bool)>,
@@ -108,6 +132,7 @@ impl<'a> Formatter<'a> {
             sources,
             tokens,
             out: String::new(),
+            line: 0,
             braces: Vec::new(),
             parentheses: 0,
             newline: false,
@@ -158,13 +183,13 @@ impl<'a> Formatter<'a> {
                 self.out.push('\n');
             }
         }
+        self.line = self.out.len();
         self.out.extend(std::iter::repeat_n("    ", depth));
         self.newline = false;
     }
 
     fn at_line_start(&self) -> bool {
-        let line = self.out.rsplit('\n').next().unwrap_or("");
-        line.trim().is_empty()
+        self.out[self.line..].trim_start().is_empty()
     }
 
     fn token(&mut self, index: usize, token: Token, breaks: usize) {

@@ -183,9 +183,12 @@ impl Lexer<'_> {
             (!text.bytes().all(|b| b.is_ascii_digit()))
                 .then_some("numbers are decimal, octal (0...) or hexadecimal (0x...) integers")
         };
+        let fault =
+            fault.or(number_value(text).is_none().then_some("numbers have at most 127 bits"));
         if let Some(help) = fault {
             diagnostics.push(
-                Diagnostic::error("bad-number", span, format!("`{text}` is no number")).help(help),
+                Diagnostic::error("bad-number", span, format!("`{}` is no number", shown(text)))
+                    .help(help),
             );
         }
         self.push(Kind::Number, start, start + len);

@@ -24,6 +24,8 @@ impl Fault {
     pub const PANICKED: u32 = u32::MAX - 1;
     /// The handler met bulk data that is none, or left a block's bounds.
     pub const BULK: u32 = u32::MAX - 2;
+    /// The handler failed without saying more.
+    pub const FAILED: u32 = u32::MAX - 3;
     /// Longest text in bytes; longer ones are cut.
     pub const TEXT_MAX: usize = 200;
 
@@ -302,6 +304,9 @@ pub enum DispatchError {
     /// The arguments do not decode.
     #[error("the arguments do not decode: {0}")]
     BadArguments(#[from] DecodeError),
+    /// The handler found the arguments wrong.
+    #[error("{0}")]
+    Refused(String),
     /// The results do not encode.
     #[error("the results do not encode: {0}")]
     BadResults(#[from] EncodeError),

@@ -22,6 +22,7 @@ pub mod bulk;
 pub mod client;
 pub mod config;
 pub mod error;
+pub mod ffi;
 pub mod layout;
 mod memory;
 mod message;

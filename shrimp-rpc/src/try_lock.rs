@@ -29,7 +29,7 @@ impl<T> TryLock<T> {
         self.taken
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then_some(Guard { lock: self })
+            .then(|| Guard { lock: self }) // lazily: a guard that is dropped unlocks
     }
 }
 
@@ -79,6 +79,7 @@ mod tests {
         std::thread::scope(|scope| {
             let mut guard = lock.try_lock().unwrap();
             assert!(lock.try_lock().is_none());
+            assert!(lock.try_lock().is_none(), "the failed attempt unlocked it");
             scope.spawn(move || *guard += 1).join().unwrap();
             assert_eq!(*lock.try_lock().unwrap(), 2);
         });

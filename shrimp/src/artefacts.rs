@@ -15,6 +15,8 @@ pub(crate) enum Artefact {
     Daemon,
     /// The library that `exec --sockets` preloads.
     Sockets,
+    /// The library that NX programs are linked with.
+    Nx,
     /// The library that `exec --rpc` preloads.
     Rpc,
 }
@@ -25,6 +27,7 @@ impl Artefact {
         match self {
             Artefact::Daemon => "vmmcd",
             Artefact::Sockets => "libvmmc_sockets.so",
+            Artefact::Nx => "libnx.so",
             Artefact::Rpc => "libvrpc.so",
         }
     }
@@ -34,6 +37,7 @@ impl Artefact {
         match self {
             Artefact::Daemon => "vmmc-daemon",
             Artefact::Sockets => "compat-sockets",
+            Artefact::Nx => "compat-nx",
             Artefact::Rpc => "compat-sunrpc",
         }
     }

@@ -36,7 +36,7 @@ Exit codes:
   6    demo: bytes were wrong, or did not go through shared memory
   126  exec: the program cannot be run      127  exec: program not found
   128+N  ended by signal N after cleaning up (130: Ctrl-C)
-  exec otherwise ends with the program's own exit code.";
+  exec otherwise ends with the program's own exit code, run with that of the first node that failed.";
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {

@@ -18,6 +18,7 @@ mod machine;
 mod perf;
 mod plot;
 mod private;
+mod run;
 mod shm;
 mod stat;
 mod stats;
@@ -43,6 +44,7 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Exec(exec::Args),
+    Run(run::Args),
     Stat(stat::Args),
     Perf(perf::Args),
     Doctor(doctor::Args),
@@ -50,6 +52,9 @@ enum Command {
     /// Internal: become a child process of shrimp
     #[command(name = "__child", hide = true)]
     Child(ChildArgs),
+    /// Internal: the inner process of `run`
+    #[command(name = "__run-nodes", hide = true)]
+    RunNodes(run::NodesArgs),
     /// Internal: the demo's ordinary server
     #[command(name = "__echo-server", hide = true)]
     EchoServer,
@@ -65,6 +70,18 @@ enum Command {
     /// Internal: the other side of `perf vmmc`
     #[command(name = "__perf-vmmc-peer", hide = true)]
     PerfVmmcPeer(perf::VmmcPeerArgs),
+    /// Internal: the ordinary server of `perf sockets`
+    #[command(name = "__perf-sockets-server", hide = true)]
+    PerfSocketsServer(perf::SocketsServerArgs),
+    /// Internal: the ordinary client of `perf sockets`
+    #[command(name = "__perf-sockets-client", hide = true)]
+    PerfSocketsClient(perf::SocketsClientArgs),
+    /// Internal: a node of `perf nx`
+    #[command(name = "__perf-nx-rank", hide = true)]
+    PerfNxRank(perf::RankArgs),
+    /// Internal: the other side of `perf rpc`
+    #[command(name = "__perf-rpc-server", hide = true)]
+    PerfRpcServer(perf::RpcPeerArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -83,6 +100,7 @@ impl Command {
         match self {
             Command::Demo(_) => "demo",
             Command::Exec(_) => "exec",
+            Command::Run(_) | Command::RunNodes(_) => "run",
             Command::Stat(_) => "stat",
             Command::Perf(_) => "perf",
             Command::Doctor(_) => "doctor",
@@ -90,7 +108,11 @@ impl Command {
             Command::Child(_) => "child",
             Command::EchoServer => "echo server",
             Command::EchoClient { .. } => "echo client",
-            Command::PerfPeer(_) | Command::PerfVmmcPeer(_) => "perf peer",
+            Command::PerfPeer(_)
+            | Command::PerfVmmcPeer(_)
+            | Command::PerfNxRank(_)
+            | Command::PerfRpcServer(_) => "perf peer",
+            Command::PerfSocketsServer(_) | Command::PerfSocketsClient(_) => "perf sockets",
         }
     }
 
@@ -98,6 +120,8 @@ impl Command {
         match self {
             Command::Demo(args) => demo::run(args).map(|()| Exit::Ok),
             Command::Exec(args) => exec::run(args).map(|()| Exit::Ok),
+            Command::Run(args) => run::run(args),
+            Command::RunNodes(args) => run::run_nodes(args),
             Command::Stat(args) => stat::run(args).map(|()| Exit::Ok),
             Command::Perf(args) => perf::run(args).map(|()| Exit::Ok),
             Command::Doctor(args) => doctor::run(args),
@@ -117,6 +141,10 @@ impl Command {
             }
             Command::PerfPeer(args) => perf::serve(args).map(|()| Exit::Ok),
             Command::PerfVmmcPeer(args) => perf::serve_vmmc(args).map(|()| Exit::Ok),
+            Command::PerfSocketsServer(args) => perf::serve_sockets(args).map(|()| Exit::Ok),
+            Command::PerfSocketsClient(args) => perf::measure_sockets(args).map(|()| Exit::Ok),
+            Command::PerfNxRank(args) => Ok(perf::play_nx(args).map(|()| Exit::Ok)?),
+            Command::PerfRpcServer(args) => perf::serve_rpc(args).map(|()| Exit::Ok),
         }
     }
 }

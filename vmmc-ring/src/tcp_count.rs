@@ -41,7 +41,8 @@ pub const BYTES_RECEIVED_AT: usize = 128;
 pub const NOTSENT_AT: usize = 144;
 /// Offset of [`TcpInfo::bytes_sent`].
 pub const BYTES_SENT_AT: usize = 200;
-const BYTES_RETRANS_AT: usize = 208;
+/// Offset of [`TcpInfo::bytes_retrans`].
+pub const BYTES_RETRANS_AT: usize = 208;
 
 const _: () = {
     assert!(std::mem::offset_of!(TcpInfo, bytes_acked) == BYTES_ACKED_AT);

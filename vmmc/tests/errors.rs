@@ -322,6 +322,8 @@ fn starved(_: &[String]) {
     limit(before);
     // What was there before is of use again.
     let again = common::open(node.export(region).name("again"));
+    // Somebody had it: its pages must be swapped.
+    drop(node.import("again").open().unwrap());
     // No room for the fresh pages: withdrawn, but not given back.
     limit(3);
     let error = again.unexport().unwrap_err();

@@ -8,7 +8,7 @@ const LAYERS: &[&[&str]] = &[
     &["vmmc", "xdr", "rpc-idl"],
     &["vmmc-ring"],
     &["vmmc-daemon", "compat-nx", "compat-sockets", "compat-sunrpc", "shrimp-rpc"],
-    &["shrimp", "benches"],
+    &["shrimp", "benches", "rpc-idl-tests"],
 ];
 
 fn tree() -> &'static Path {

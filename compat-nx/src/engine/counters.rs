@@ -49,7 +49,7 @@ counters! {
     STARVED = "nx_starved",
     /// Trips to the daemon after the start: exports and imports (N12).
     DAEMON_TRIPS = "nx_daemon_trips",
-    /// Handlers run.
+    /// Handlers that got something to do.
     HANDLERS = "nx_handlers",
     /// Links to other processes.
     LINKS = "nx_links",

@@ -31,7 +31,6 @@ struct State {
     stop: bool,
     /// Whether the thread was started.
     started: bool,
-    run: u64,
 }
 
 impl std::fmt::Debug for Handlers {
@@ -74,7 +73,7 @@ impl Handlers {
             if state.stop {
                 return;
             }
-            match state.queue.pop_front().filter(|_| true) {
+            match state.queue.pop_front() {
                 Some(next) if !state.masked => {
                     state.running = true;
                     drop(state);
@@ -83,7 +82,6 @@ impl Handlers {
                     INSIDE.set(Some(true)); // whatever the handler left
                     state = self.lock();
                     state.running = false;
-                    state.run += 1;
                     self.changed.notify_all();
                 }
                 Some(next) => {
@@ -114,9 +112,10 @@ impl Handlers {
         before
     }
 
-    /// Handlers run so far.
-    pub(super) fn run_so_far(&self) -> u64 {
-        self.lock().run
+    /// Whether no handler runs or is about to.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.queue.is_empty() && !state.running
     }
 
     /// No handler starts after this; one that runs may go on.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! * A process learns who it is from its [`Job`]: name, capability token, size, node, process
-//!   type. It comes through the environment ([`env`]), from an MPI launcher by PMI ([`pmi`]), or
+//!   type. It comes through the environment ([`mod@env`]), from an MPI launcher by PMI ([`pmi`]), or
 //!   is inherited over `fork`.
 //! * A [`control`] channel leads from each process to the [`supervise::Supervisor`] of the
 //!   application. One process that dies or gives up ends them all; a supervisor that dies takes

@@ -2,7 +2,7 @@
 
 use super::export;
 use crate::fd_table::{self, Known};
-use crate::stream::{SHUT_READ, SHUT_WRITE};
+use crate::stream::{SHUT_READ, SHUT_WRITE, demote};
 use crate::{close, control, epoll, fork, raw, real};
 use libc::{SOCK_NONBLOCK, c_char, c_int, c_uint, c_void, sockaddr, socklen_t};
 use vmmc::sync::Ordering;
@@ -103,6 +103,10 @@ export! {
             // SAFETY: as above.
             return unsafe { real::shutdown(fd, how) };
         };
+        // What the peer wants back by TCP must be there before the FIN.
+        while how != libc::SHUT_RD && demote::precedes_fin(&link, fd) {
+            raw::wait_for(-1, 0, 1);
+        }
         // Bytes put into the ring precede the FIN: no send may be between the two.
         let bits = match how {
             libc::SHUT_RD => SHUT_READ,

@@ -12,9 +12,9 @@
 
 mod aliases;
 mod asynchronous;
-mod data;
-mod lifecycle;
-mod options;
+pub(crate) mod data;
+pub(crate) mod lifecycle;
+pub(crate) mod options;
 mod process;
 mod readiness;
 mod syscall;

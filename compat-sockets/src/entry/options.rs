@@ -4,11 +4,10 @@ use super::export;
 use crate::counters::Counter;
 use crate::fd_table::{self, Link, shadow};
 use crate::side::tx;
-use crate::stream::{demote, recv};
+use crate::stream::{demote, recv, report};
 use crate::{raw, real, user_memory};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use vmmc::sync::Ordering;
-use vmmc::word::Word;
 
 /// Options that give the kernel a say in the bytes: the socket stays, or goes back to, TCP.
 fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
@@ -75,6 +74,29 @@ export! {
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
         // SAFETY: as above.
         let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+        if result == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_INFO {
+            if let Some(link) = entered(fd) {
+                // SAFETY: the kernel has just written the length.
+                let len = unsafe { *len } as usize;
+                // SAFETY: and that many bytes.
+                unsafe { report::correct_tcp_info(&link, value.cast(), len) };
+                link.leave();
+            }
+            return result;
+        }
+        if result == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR {
+            if let Some(link) = entered(fd) {
+                // Taken from the kernel by a call of ours, not yet told to the program.
+                let error = link.side.rx_error.swap(0, Ordering::Relaxed);
+                // SAFETY: the kernel has just written an int there, or less.
+                if error != 0 && unsafe { *len } as usize >= size_of::<c_int>() {
+                    // SAFETY: as above.
+                    unsafe { value.cast::<c_int>().write_unaligned(error as c_int) };
+                }
+                link.leave();
+            }
+            return result;
+        }
         if result == 0
             && let Some(bit) = shadow::bit(level, name)
             && let Some(sock) = fd_table::sock(fd)
@@ -120,12 +142,16 @@ export! {
         }
         let Some(link) = entered(fd) else { return result };
         let count = if request == FIONREAD {
-            recv::unread(&link, fd)
+            // Doorbells that were in the kernel's queue may have been thrown away just now.
+            recv::unread(&link, fd).or_else(|| raw::unread(fd).ok())
         } else {
-            let ring = link.side.tail.load(Ordering::Relaxed)
-                .wrapping_sub(link.tx().head().load(Ordering::Relaxed))
-                .min(link.tx().bytes().0.len() as u64);
-            (ring > 0).then_some(ring as usize)
+            let ring = report::unread_by_peer(&link);
+            // SAFETY: the kernel has just written an int there.
+            let queued = unsafe { std::ptr::with_exposed_provenance::<c_int>(argument).read() };
+            let carries = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
+            // While the ring carries the bytes, the kernel has doorbells.
+            let queued = if carries { 0 } else { queued.max(0) as u64 };
+            (ring > 0 || carries).then_some((ring + queued) as usize)
         };
         link.leave();
         if let Some(count) = count {

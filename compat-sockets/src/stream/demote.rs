@@ -18,8 +18,8 @@
 //!
 //! A direction that has ended stays with TCP.
 
-use super::bells;
 use super::recv::{Source, source};
+use super::{SHUT_WRITE, bells};
 use crate::counters::{self, Counter};
 use crate::fd_table::{Link, shadow};
 use crate::side::{GATE_CLOSED, rx, tx};
@@ -59,11 +59,24 @@ pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
     }
     link.side.tx_frozen.store(1, Ordering::SeqCst);
     let done = match link.side.tx_state.load(Ordering::SeqCst) {
+        // Nothing follows what is in the ring, and TCP could carry nothing: it stays there.
+        tx::RING if has_sent_fin(fd) => true,
         tx::RING => end_ring(link, fd) == Ended::Yes,
         _ => true,
     };
     link.side.tx_lock.unlock();
+    if done && link.side.rx_lock.lock().is_ok() {
+        // Doorbells of the peer's that nobody will wait for go now: unread, they would turn our
+        // process's death into an RST, which a peer without the library cannot tell from a reset.
+        source(link, fd);
+        link.side.rx_lock.unlock();
+    }
     done
+}
+
+/// Whether our sending side is shut, by us or by the end of the connection.
+fn has_sent_fin(fd: i32) -> bool {
+    upgrade::given_to_tcp(fd).is_none()
 }
 
 /// What became of the wish to end our ring part.
@@ -79,7 +92,7 @@ pub(crate) enum Ended {
 
 /// Ends the ring part if that may be done. The caller holds the tx lock and the state is `RING`.
 pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
-    if !may_end(link) {
+    if !may_end(link) || has_sent_fin(fd) {
         return Ended::NotYet;
     }
     let words = link.tx().pump();
@@ -178,6 +191,7 @@ fn send_again(link: &Link, fd: i32, mut from: u64, to: u64) {
 pub(crate) fn is_urgent(link: &Link) -> bool {
     matches!(link.peer().demote().load(Ordering::Relaxed), request::BACK | request::REFUSED)
         && link.side.tx_state.load(Ordering::Relaxed) == tx::RING
+        && link.side.shut.load(Ordering::Relaxed) & SHUT_WRITE == 0
         && may_end(link)
 }
 
@@ -185,6 +199,12 @@ pub(crate) fn is_urgent(link: &Link) -> bool {
 #[inline]
 pub(crate) fn is_pumped(link: &Link) -> bool {
     link.peer().demote().load(Ordering::Relaxed) == request::PUMP
+}
+
+/// Before our FIN: does what the peer asks for. True while the daemon is still sending for us.
+pub(crate) fn precedes_fin(link: &Link, fd: i32) -> bool {
+    comply(link, fd);
+    is_pumped(link) && link.side.tx_state.load(Ordering::SeqCst) == tx::RING
 }
 
 /// Whether the daemon has done with sending for us, or has died at it.
@@ -231,6 +251,8 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
             Source::Ended => done = ours,
             // The peer never switches now.
             Source::Tcp { .. } => done = ours,
+            // Nothing follows a FIN: once the doorbells are gone the kernel alone can go on.
+            Source::Empty if peer_has_ended(fd) => done = only_the_end_is_left(link, fd),
             Source::Ring(_) | Source::Empty | Source::Prefix(_) => {}
             Source::Poisoned => break,
         }
@@ -272,6 +294,24 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
     side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
     side.rx_lock.unlock();
     done
+}
+
+fn peer_has_ended(fd: i32) -> bool {
+    let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    raw::pending_events(fd, libc::POLLRDHUP) & ends != 0
+}
+
+/// After the peer's end, with an empty ring: throws the doorbells away. Under the rx lock.
+fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
+    if let bells::Drained::Failed(errno) = bells::drain(link, fd) {
+        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+    }
+    // What was published before the end is visible now.
+    if link.ring_has_more() || raw::peek_one(fd).is_ok_and(|len| len > 0) {
+        return false;
+    }
+    link.side.rx_state.store(rx::ENDED, Ordering::SeqCst);
+    true
 }
 
 /// Asks the peer to send by TCP ([`request`]).

@@ -3,6 +3,7 @@
 mod bells;
 pub(crate) mod demote;
 pub(crate) mod recv;
+pub(crate) mod report;
 pub(crate) mod send;
 mod vectors;
 pub(crate) mod wait;

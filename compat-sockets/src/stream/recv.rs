@@ -279,7 +279,9 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
                 return from_ring(link, cursor, there, flags);
             }
             match available(link) {
-                Ok(there) => from_ring(link, cursor, there, flags),
+                // Less when the peer has ended its part before what we saw: that stays to be
+                // read (and thrown away when it comes again), and none of it is not the end.
+                Ok(now) => from_ring(link, cursor, now.max(there), flags),
                 Err(_) => {
                     link.poison();
                     Step::Failed(libc::ECONNRESET)

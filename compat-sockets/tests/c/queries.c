@@ -190,7 +190,71 @@ static void low_water_peer(int fd) {
     await('q');
 }
 
+/* Counts of bytes: what the program sent and received, and nothing else. */
+/* The C library's struct ends before these (linux/tcp.h). */
+struct counts {
+    uint64_t acked, received, sent, retrans;
+};
+static struct counts counts_of(int fd) {
+    uint64_t info[27] = {0};
+    socklen_t length = sizeof info;
+    NEED(getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length));
+    return (struct counts){info[15], info[16], info[25], info[26]};
+}
+static void byte_counts(void) {
+    int ends[2], queued = -1;
+    make_pair(ends);
+    struct counts before[2] = {counts_of(ends[0]), counts_of(ends[1])};
+    for (uint32_t i = 0; i < 20; i++) {
+        write_pattern(ends[0], 3000, 0, i);
+        read_pattern(ends[1], 3000, 0, i);
+        /* Asleep and rung for, too. */
+        struct pollfd wait = {.fd = ends[1], .events = POLLIN};
+        REQUIRE(poll(&wait, 1, 0) == 0);
+        write_pattern(ends[1], 500, 0, i);
+        read_pattern(ends[0], 500, 0, i);
+    }
+    UNTIL(counts_of(ends[0]).acked - before[0].acked == 60000);
+    struct counts after[2] = {counts_of(ends[0]), counts_of(ends[1])};
+    CHECK_EQ(after[0].sent - before[0].sent, 60000, "bytes sent");
+    CHECK_EQ(after[1].received - before[1].received, 60000, "received");
+    CHECK_EQ(after[1].sent - before[1].sent, 10000, "sent the other way");
+    CHECK_EQ(after[0].received - before[0].received, 10000, "and received");
+    CHECK(after[0].acked >= after[0].sent - after[0].retrans, "all that was sent is acknowledged");
+    /* Urgent data sends the direction back to TCP: the counts go on. */
+    CHECK_EQ(send(ends[0], "!", 1, MSG_OOB), 1, "urgent");
+    write_pattern(ends[0], 100, 0, 5);
+    char byte;
+    UNTIL(recv(ends[1], &byte, 1, MSG_OOB) == 1);
+    read_pattern(ends[1], 100, 0, 5);
+    UNTIL(counts_of(ends[0]).sent - before[0].sent == 60101);
+    CHECK_EQ(counts_of(ends[1]).received - before[1].received, 60101,
+             "received in all");
+    NEED(ioctl(ends[0], SIOCOUTQNSD, &queued));
+    CHECK_EQ(queued, 0, "SIOCOUTQNSD");
+    UNTIL(ioctl(ends[0], SIOCOUTQ, &queued) == 0 && queued == 0);
+    CHECK_EQ(get_option(ends[0], SOL_SOCKET, SO_ERROR), 0, "SO_ERROR");
+}
+
+/* A reset is told once, by SO_ERROR or by a call. */
+static void error_told_once_here(int fd) {
+    await('c');
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    UNTIL(poll(&wait, 1, -1) == 1 && wait.revents & POLLERR);
+    CHECK_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNRESET, "SO_ERROR tells it");
+    CHECK_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0, "once");
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "then it is the end");
+}
+static void error_told_once_peer(int fd) {
+    struct linger now = {1, 0};
+    NEED(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+    NEED(close(fd));
+    tell('c');
+}
+
 static const struct test_case cases[] = {
+    LONER(byte_counts), PAIR(error_told_once),
     LONER(names),   PAIR(counts),  PAIR(tcp_info),
     LONER(options), LONER(nodelay_before_traffic), PAIR(low_water),
 };

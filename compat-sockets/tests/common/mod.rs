@@ -1,7 +1,8 @@
 //! Compiles a C test program and runs its cases the three ways; see `semantics.rs`.
-#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+// Each test program uses a part of this.
+#![allow(dead_code, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
-mod daemon;
+pub mod daemon;
 mod differences;
 
 pub use daemon::Daemon;
@@ -72,14 +73,18 @@ fn sources() -> PathBuf {
 
 /// Compiles `tests/c/NAME.c`; the program stays in the target directory to be run by hand.
 fn compile(name: &str) -> PathBuf {
+    compile_of(name, &[name, "semantics"])
+}
+
+/// Compiles the program NAME of these sources.
+pub fn compile_of(name: &str, files: &[&str]) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("semantics");
     std::fs::create_dir_all(&dir).unwrap();
     let program = dir.join(name);
     let mut cc = Command::new("cc");
     cc.args(["-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-pthread", "-o"])
         .arg(&program)
-        .arg(sources().join(format!("{name}.c")))
-        .arg(sources().join("semantics.c"));
+        .args(files.iter().map(|file| sources().join(format!("{file}.c"))));
     assert!(cc.status().unwrap().success(), "cannot compile: {cc:?}");
     program
 }

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -73,6 +74,23 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def free_ports(count):
+    """The first of so many consecutive free ports, none of which the kernel gives to clients."""
+    while True:
+        first = random.randrange(10_000, 30_000)
+        probes = []
+        try:
+            for port in range(first, first + count):
+                probes.append(socket.socket())
+                probes[-1].bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+        finally:
+            for probe in probes:
+                probe.close()
 
 
 def is_root():

@@ -9,11 +9,13 @@ UPGRADES = True
 
 
 def exercise(run):
-    port, data_port = harness.free_port(), harness.free_port()
+    port = harness.free_port()
     server = run.start("server", ["nuttcp", "-S", "--nofork", "-P", port])
     run.wait_for_port(port, server)
     result = harness.Result()
     for name, options in (("transmit", ["-t"]), ("receive", ["-r"]), ("4 streams", ["-N", "4"])):
+        # One port a stream; those of the runs before may not be free again yet.
+        data_port = harness.free_ports(4)
         report = run.run("client", ["nuttcp", *options, "-P", port, "-p", data_port, "-n", "512m",
                                     "-fparse", "127.0.0.1"]).decode()
         megabytes = float(re.search(r"megabytes=([\d.]+)", report)[1])

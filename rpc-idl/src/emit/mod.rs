@@ -1,5 +1,6 @@
 //! From a checked interface to source text.
 
+pub mod c;
 pub mod names;
 pub mod rust;
 
@@ -43,6 +44,20 @@ impl Out {
         }
         self.text.push_str(line.trim_end());
         self.text.push('\n');
+    }
+
+    /// Puts text in front of the function that is being written: of the last line that begins
+    /// without indentation and ends with a parenthesis, as a C function's first line does.
+    pub(crate) fn insert_before_last_function(&mut self, text: &str) {
+        let mut at = 0;
+        let mut place = None;
+        for line in self.text.split_inclusive('\n') {
+            if line.ends_with(")\n") && !line.starts_with([' ', '#', '/']) {
+                place = Some(at);
+            }
+            at += line.len();
+        }
+        self.text.insert_str(place.unwrap_or(self.text.len()), text);
     }
 
     pub(crate) fn finish(self) -> String {

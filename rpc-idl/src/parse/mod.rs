@@ -215,12 +215,11 @@ impl Parser<'_> {
             }
             Kind::Number => match number_value(self.text(word)) {
                 Some(number) => ValueKind::Number(number),
-                // The lexer complained if it is no number at all.
-                None => return self.no_value(word, "numbers have at most 127 bits"),
+                None => return self.no_value(word),
             },
             Kind::Char => match char_value(self.text(word)) {
                 Some(number) => ValueKind::Number(number),
-                None => return self.no_value(word, "a character literal is one ASCII character"),
+                None => return self.no_value(word),
             },
             Kind::Str => ValueKind::Text(self.text(word).to_owned()),
             Kind::Punct(b'-') => {
@@ -231,7 +230,7 @@ impl Parser<'_> {
                     _ => return self.syntax("a number", Some("a minus stands before digits only")),
                 };
                 let Some(number) = number else {
-                    return self.no_value(digits, "numbers have at most 127 bits");
+                    return self.no_value(digits);
                 };
                 self.advance();
                 let kind = ValueKind::Number(-number);
@@ -243,12 +242,13 @@ impl Parser<'_> {
         Ok(Value { kind, span: word.span })
     }
 
-    fn no_value<T>(&mut self, word: Word, help: &str) -> Parsed<T> {
-        if !self.diagnostics.has_errors() || number_value(self.text(word)).is_none() {
+    fn no_value<T>(&mut self, word: Word) -> Parsed<T> {
+        // The lexer complained about a number that is none.
+        if word.kind == Kind::Char {
             let text = shown(self.text(word));
             self.diagnostics.push(
                 Diagnostic::error("bad-value", word.span, format!("`{text}` is no constant"))
-                    .help(help),
+                    .help("a character literal is one ASCII character"),
             );
         }
         Err(Reported)
@@ -332,10 +332,9 @@ impl Parser<'_> {
                     "const" | "enum" | "struct" | "union" | "typedef" | "program"
                 );
             // A definition at the start of a line ends any braces that were left open.
-            let (_, column) = self.sources.line_column(word.span);
             match word.kind {
                 Kind::End => return,
-                _ if begins && (open == 0 || column == 1) => return,
+                _ if begins && (open == 0 || self.sources.line_column(word.span).1 == 1) => return,
                 Kind::Punct(b'{') => open += 1,
                 Kind::Punct(b'}') => open = open.saturating_sub(1),
                 Kind::Punct(b';') if open == 0 => {

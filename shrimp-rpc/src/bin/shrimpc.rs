@@ -44,6 +44,16 @@ enum Command {
     Rust(RustArgs),
     /// Rust stubs for Sun RPC: types with XDR, client, server trait, dispatcher.
     Sunrpc(RustArgs),
+    /// C for SHRIMP RPC: STEM.h, STEM_codec.c, STEM_client.c, STEM_server.c, shrimp_codec.h.
+    C {
+        #[command(flatten)]
+        read: ReadArgs,
+        /// Interface file.
+        file: PathBuf,
+        /// Write into this directory.
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        out_dir: PathBuf,
+    },
     /// Rust types with their XDR codec, and no stubs.
     Types(RustArgs),
     /// Reports errors and warnings, and generates nothing.
@@ -127,6 +137,7 @@ fn main() -> ExitCode {
         Command::Rust(args) => rust(Builder::shrimp_rpc(), &args),
         Command::Sunrpc(args) => rust(Builder::sun_rpc(), &args),
         Command::Types(args) => rust(Builder::types(), &args),
+        Command::C { read, file, out_dir } => c(&read, &file, &out_dir),
         Command::Check { read, files } => check(&read, &files),
         Command::Fmt { check, files } => fmt(check, &files),
     };
@@ -209,6 +220,28 @@ fn rust(builder: Builder, args: &RustArgs) -> Result<(), Failure> {
     let generated = builder.generate(&compilation)?;
     eprint!("{}", compilation.render()); // warnings
     write(args.output.as_deref().unwrap_or(Path::new("-")), &generated)
+}
+
+fn c(args: &ReadArgs, file: &Path, out_dir: &Path) -> Result<(), Failure> {
+    let text = read(file)?;
+    let (compilation, _) = args.builder(Builder::types())?.read_text(&shown(file), &text);
+    let Some(model) = compilation.model() else {
+        return Err(Failure(compilation.render(), REFUSED));
+    };
+    eprint!("{}", compilation.render()); // warnings
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = if stem == "-" { "stdin".into() } else { stem };
+    let files = rpc_idl::emit::c::generate(model, &stem);
+    for (name, text) in [
+        (format!("{stem}.h"), files.header.as_str()),
+        (format!("{stem}_codec.c"), &files.codec),
+        (format!("{stem}_client.c"), &files.client),
+        (format!("{stem}_server.c"), &files.server),
+        ("shrimp_codec.h".to_owned(), rpc_idl::emit::c::CODEC_HEADER),
+    ] {
+        write(&out_dir.join(name), text)?;
+    }
+    Ok(())
 }
 
 fn check(args: &ReadArgs, files: &[PathBuf]) -> Result<(), Failure> {

@@ -5,11 +5,12 @@ use crate::error::{CallError, ConnectError, TransportError};
 use crate::layout::{self, Answer, FlagWord, Kind, Turn};
 use crate::memory::Small;
 use crate::process::{count, export_for};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::error::Closed;
 use vmmc::error::{SendError, SendNotifyError, WaitError};
 use vmmc::mem::View;
-use vmmc::sync::Ordering;
+use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::{MappedU64, Word as _};
 use vmmc::{Binding as Bound, Export, Import, Node, PeerInfo, Rights, Token};
 
@@ -23,6 +24,17 @@ pub(crate) struct Wanted {
     pub(crate) settings: Settings,
 }
 
+/// What shows whether a reply is there.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// The server's buffer; knows when its end comes.
+    link: Import,
+    /// Our buffer.
+    replies: Export,
+    /// Turn of the last message sent. Written by whoever has the lane.
+    turn: AtomicU32,
+}
+
 /// Units of the longest message that is stored in one go.
 pub(super) const SHORT_UNITS: usize = 15;
 
@@ -31,12 +43,7 @@ pub(super) const SHORT_UNITS: usize = 15;
 pub(crate) struct Lane {
     /// The server's buffer.
     calls: Bound,
-    /// The same; knows when its end comes.
-    link: Import,
-    /// Our buffer.
-    replies: Export,
-    /// Turn of the last message sent.
-    turn: Turn,
+    watch: Arc<Watch>,
     /// The reply to `turn` was not waited for.
     owed: bool,
     /// What the head says of a deadline.
@@ -83,9 +90,7 @@ impl Lane {
         node.counters().add(count::BOUND, 1);
         Ok(Lane {
             calls,
-            link,
-            replies,
-            turn: Turn::NONE,
+            watch: Arc::new(Watch { link, replies, turn: AtomicU32::new(Turn::NONE.number()) }),
             owed: false,
             deadline: 0,
             short: Small::new(),
@@ -102,7 +107,7 @@ impl Lane {
     /// Our buffer.
     #[inline]
     pub(crate) fn replies(&self) -> View<'_> {
-        self.replies.view()
+        self.watch.replies.view()
     }
 
     /// Longest call that fits.
@@ -112,13 +117,13 @@ impl Lane {
     }
 
     pub(crate) fn server(&self) -> PeerInfo {
-        self.link.exporter()
+        self.watch.link.exporter()
     }
 
     /// Whether the server is still there.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), Closed> {
-        self.link.check_open()
+        self.watch.link.check_open()
     }
 
     /// Stores the flag behind a message of `len` bytes, and wakes the server if it sleeps.
@@ -130,7 +135,7 @@ impl Lane {
         code: u16,
         len: usize,
     ) -> Result<(), SendError> {
-        let turn = self.turn.next();
+        let turn = self.watch.turn().next();
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code, units }.pack();
         let at = layout::flag_at(self.calls.len());
@@ -139,38 +144,14 @@ impl Lane {
             Err(vmmc::error::FlagError::Forked(error)) => return Err(error.into()),
             Err(_) => unreachable!("the length of the buffer was checked"),
         }
-        self.turn = turn;
+        self.watch.turn.store(turn.number(), Ordering::Relaxed);
         self.owed = true;
         node.counters().add(count::PACKETS, 1);
         Ok(())
     }
 
-    #[inline]
-    fn flag(&self) -> MappedU64<'_> {
-        let view = self.replies.view();
-        match view.word64(layout::flag_at(view.len())) {
-            Ok(word) => word,
-            Err(error) => unreachable!("our own buffer: {error}"),
-        }
-    }
-
-    /// The reply's flag, if it is there.
-    #[inline]
-    pub(crate) fn arrived(&self) -> Option<u64> {
-        // PAIRS(message): with the release in Slot::send, by Flag::signal.
-        let word = self.flag().load(Ordering::Acquire);
-        (FlagWord::turn_of(word) == self.turn).then_some(word)
-    }
-
-    /// The reply's flag, or the end of the server.
-    #[inline]
-    pub(crate) fn look(&self) -> Option<Result<u64, Closed>> {
-        if let Some(word) = self.arrived() {
-            return Some(Ok(word));
-        }
-        let closed = self.link.check_open().err()?;
-        // A server that replies and then dies has replied.
-        Some(self.arrived().ok_or(closed))
+    pub(super) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 
     /// Waits for the reply to the last message.
@@ -180,33 +161,40 @@ impl Lane {
         node: &Node,
         timeout: Option<Duration>,
     ) -> Result<u64, CallError> {
-        match node.wait_until(Some(&self.link), timeout, |_| self.look()) {
+        let watch = &*self.watch;
+        match node.wait_until(Some(&watch.link), timeout, |_| watch.look()) {
             Ok(Ok(word)) => {
                 self.owed = false;
                 Ok(word)
             }
             Ok(Err(closed)) => Err(CallError::ServerGone { closed }),
             Err(WaitError::TimedOut { after }) => {
-                self.cancel();
-                node.counters().add(count::TIMEOUTS, 1);
+                self.give_up(node);
                 Err(CallError::TimedOut { after })
             }
             Err(error) => Err(CallError::from_wait(error)),
         }
     }
 
+    /// The reply to the last message was taken, or will never come.
+    pub(super) fn settle(&mut self) {
+        self.owed = false;
+    }
+
     /// Whether a call may be made: no reply is outstanding.
     #[inline]
     pub(crate) fn is_settled(&mut self) -> bool {
-        if self.owed && self.arrived().is_some() {
+        if self.owed && self.watch.arrived().is_some() {
             self.owed = false;
         }
         !self.owed
     }
 
     /// Tells the server that nobody waits for the last call any more.
-    pub(crate) fn cancel(&self) {
-        self.put32(layout::CALL_CANCELLED, self.turn.number());
+    #[cold]
+    pub(super) fn give_up(&self, node: &Node) {
+        self.put32(layout::CALL_CANCELLED, self.watch.turn().number());
+        node.counters().add(count::TIMEOUTS, 1);
     }
 
     /// Says in the head when we give up.
@@ -231,7 +219,42 @@ impl Lane {
 
     /// A word of our head.
     pub(crate) fn head64(&self, at: usize) -> u64 {
-        self.replies.view().word64(at).map_or(0, |word| word.load(Ordering::Relaxed))
+        self.watch.replies.view().word64(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+}
+
+impl Watch {
+    #[inline]
+    fn turn(&self) -> Turn {
+        Turn::from_number(self.turn.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn flag(&self) -> MappedU64<'_> {
+        let view = self.replies.view();
+        match view.word64(layout::flag_at(view.len())) {
+            Ok(word) => word,
+            Err(error) => unreachable!("our own buffer: {error}"),
+        }
+    }
+
+    /// The reply's flag, if it is there.
+    #[inline]
+    fn arrived(&self) -> Option<u64> {
+        // PAIRS(message): with the release in Slot::send, by Flag::signal.
+        let word = self.flag().load(Ordering::Acquire);
+        (FlagWord::turn_of(word) == self.turn()).then_some(word)
+    }
+
+    /// The reply's flag, or the end of the server.
+    #[inline]
+    pub(super) fn look(&self) -> Option<Result<u64, Closed>> {
+        if let Some(word) = self.arrived() {
+            return Some(Ok(word));
+        }
+        let closed = self.link.check_open().err()?;
+        // A server that replies and then dies has replied.
+        Some(self.arrived().ok_or(closed))
     }
 }
 

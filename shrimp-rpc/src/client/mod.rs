@@ -4,6 +4,7 @@
 //! buffers, each with one call at a time, made when first needed. The server may die and
 //! return: the call that was on its way says so ([`CallError::ServerGone`]), the next one binds anew.
 
+mod arrival;
 mod lane;
 mod reply;
 mod request;
@@ -15,9 +16,13 @@ use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
 use crate::process;
 use crate::try_lock::{Guard, TryLock};
+use arrival::{Arrival, Reactor, at_once};
 use lane::{Lane, Wanted};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use vmmc::sync::{AtomicUsize, Ordering};
 use vmmc::sys::membarrier;
@@ -26,6 +31,7 @@ use vmmc::{Node, PeerInfo, Token};
 /// A client's handle to a program. Shared by threads and tasks; each of their calls takes a lane.
 #[derive(Debug)]
 pub struct Binding {
+    reactor: Arc<Reactor>,
     node: Node,
     wanted: Wanted,
     lanes: Vec<TryLock<Option<Lane>>>,
@@ -40,6 +46,16 @@ struct Queue {
     waiting: AtomicUsize,
     lock: Mutex<()>,
     freed: Condvar,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+/// How a call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// In the calling thread.
+    Block,
+    /// As a future does.
+    Async,
 }
 
 /// A lane, taken for one call.
@@ -128,6 +144,7 @@ impl BindingBuilder {
         process::name_counters(&node);
         let lanes = self.wanted.settings.lanes;
         let binding = Binding {
+            reactor: Arc::default(),
             node,
             wanted: self.wanted,
             lanes: (0..lanes).map(|_| TryLock::new(None)).collect(),
@@ -217,6 +234,58 @@ impl Binding {
         Request::new(taken, procedure, plain, bulk)
     }
 
+    /// [`Binding::request`] for futures: waits for a lane without keeping the thread. A lane that has to be
+    /// bound first is bound by a thread of its own.
+    ///
+    /// # Errors
+    /// As [`Binding::request`].
+    pub async fn request_async(
+        &self,
+        procedure: u32,
+        plain: usize,
+        bulk: usize,
+    ) -> Result<Request<'_>, CallError> {
+        let start = Instant::now();
+        let taken = loop {
+            if let Some(taken) = self.take_first() {
+                break taken;
+            }
+            if let Some(timeout) = self.timeout()
+                && start.elapsed() >= timeout
+            {
+                return Err(CallError::TimedOut { after: timeout });
+            }
+            match self.take_ready() {
+                Choice::Ready(taken) => break taken,
+                Choice::Vacant(guard) => break self.bind_async(guard).await?,
+                Choice::Owing(guard) => {
+                    let mut taken = Taken { guard: Some(guard), binding: self };
+                    if taken.await_reply(self.timeout(), Mode::Async).await.is_ok() {
+                        break taken;
+                    }
+                    taken.discard();
+                }
+                Choice::Busy => Freed { queue: &self.queue, lanes: &self.lanes }.await,
+            }
+        };
+        Request::new(taken, procedure, plain, bulk)
+    }
+
+    async fn bind_async<'b>(
+        &'b self,
+        mut guard: Guard<'b, Option<Lane>>,
+    ) -> Result<Taken<'b>, CallError> {
+        let outcome: Arc<Outcome> = Arc::default();
+        let (node, wanted, tell) = (self.node.clone(), self.wanted.clone(), outcome.clone());
+        std::thread::Builder::new()
+            .name("rpc-bind".into())
+            .spawn(move || tell.set(Lane::open(&node, &wanted)))
+            .map_err(|error| TransportError::Thread(error.kind()))?;
+        let lane = std::future::poll_fn(|cx| outcome.poll(cx)).await?;
+        *guard = Some(lane);
+        Ok(Taken { guard: Some(guard), binding: self })
+    }
+
     /// The first lane, when it is ready: the common case.
     #[inline]
     fn take_first(&self) -> Option<Taken<'_>> {
@@ -245,12 +314,8 @@ impl Binding {
         }
     }
 
-    /// A lane that nobody uses: one that is ready, or else a new one, or else one that waits for a
-    /// late reply. `None`: all are used.
-    fn take_free(
-        &self,
-        left: &dyn Fn() -> Option<Duration>,
-    ) -> Result<Option<Taken<'_>>, CallError> {
+    /// The best lane that nobody uses.
+    fn take_ready(&self) -> Choice<'_> {
         let mut vacant = None;
         let mut owing = None;
         for lane in &self.lanes {
@@ -259,26 +324,116 @@ impl Binding {
                 *guard = None;
             }
             match guard.as_mut().map(Lane::is_settled) {
-                Some(true) => return Ok(Some(Taken { guard: Some(guard), binding: self })),
+                Some(true) => return Choice::Ready(Taken { guard: Some(guard), binding: self }),
                 Some(false) => owing = owing.or(Some(guard)),
                 None => vacant = vacant.or(Some(guard)),
             }
         }
-        if let Some(mut guard) = vacant {
-            *guard = Some(Lane::open(&self.node, &self.wanted)?);
-            return Ok(Some(Taken { guard: Some(guard), binding: self }));
+        match (vacant, owing) {
+            (Some(vacant), _) => Choice::Vacant(vacant),
+            (None, Some(owing)) => Choice::Owing(owing),
+            (None, None) => Choice::Busy,
         }
-        let Some(mut guard) = owing else { return Ok(None) };
-        if let Some(lane) = &mut *guard {
-            match lane.wait(&self.node, left()) {
-                Ok(_) => {}
-                Err(CallError::ServerGone { .. }) => {
-                    *guard = Some(Lane::open(&self.node, &self.wanted)?);
+    }
+
+    /// A lane, unless all are used.
+    fn take_free(
+        &self,
+        left: &dyn Fn() -> Option<Duration>,
+    ) -> Result<Option<Taken<'_>>, CallError> {
+        let mut guard = match self.take_ready() {
+            Choice::Ready(taken) => return Ok(Some(taken)),
+            Choice::Busy => return Ok(None),
+            Choice::Owing(mut guard) => {
+                let waited = guard.as_mut().map(|lane| lane.wait(&self.node, left()));
+                match waited {
+                    Some(Err(CallError::ServerGone { .. })) | None => guard,
+                    Some(Err(error)) => return Err(error),
+                    Some(Ok(_)) => return Ok(Some(Taken { guard: Some(guard), binding: self })),
                 }
-                Err(error) => return Err(error),
+            }
+            Choice::Vacant(guard) => guard,
+        };
+        *guard = Some(Lane::open(&self.node, &self.wanted)?);
+        Ok(Some(Taken { guard: Some(guard), binding: self }))
+    }
+}
+
+/// What lanes there are.
+enum Choice<'b> {
+    /// One that is ready.
+    Ready(Taken<'b>),
+    /// One that must be bound.
+    Vacant(Guard<'b, Option<Lane>>),
+    /// One that waits for a late reply.
+    Owing(Guard<'b, Option<Lane>>),
+    /// All are used.
+    Busy,
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.reactor.end(&self.node);
+    }
+}
+
+/// A lane that another thread binds.
+#[derive(Debug, Default)]
+struct Outcome {
+    state: Mutex<OutcomeState>,
+}
+
+#[derive(Debug, Default)]
+struct OutcomeState {
+    result: Option<Result<Lane, ConnectError>>,
+    waker: Option<Waker>,
+}
+
+impl Outcome {
+    fn set(&self, result: Result<Lane, ConnectError>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.result = Some(result);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<Result<Lane, ConnectError>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
             }
         }
-        Ok(Some(Taken { guard: Some(guard), binding: self }))
+    }
+}
+
+/// Ready when a lane may have become free.
+struct Freed<'b> {
+    queue: &'b Queue,
+    lanes: &'b [TryLock<Option<Lane>>],
+}
+
+impl Future for Freed<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.lanes.iter().any(|lane| lane.try_lock().is_some()) {
+            return Poll::Ready(());
+        }
+        let mut wakers = self.queue.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            wakers.push(cx.waker().clone());
+            self.queue.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(wakers);
+        membarrier::heavy(); // as in Queue::wait
+        if self.lanes.iter().any(|lane| lane.try_lock().is_some()) {
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 }
 
@@ -313,6 +468,11 @@ impl Queue {
     fn wake(&self) {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.freed.notify_one();
+        // All of them: one that is not polled any more must not keep the others asleep.
+        let wakers =
+            std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        self.waiting.fetch_sub(wakers.len(), Ordering::Relaxed);
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -333,6 +493,29 @@ impl<'b> Taken<'b> {
         }
     }
 
+    /// Waits for the reply to the last message.
+    pub(crate) async fn await_reply(
+        &mut self,
+        timeout: Option<Duration>,
+        mode: Mode,
+    ) -> Result<u64, CallError> {
+        let binding = self.binding;
+        if mode == Mode::Block {
+            return self.lane_mut().wait(&binding.node, timeout);
+        }
+        let watch = self.lane().watch().clone();
+        let mut dropped = Dropped { taken: self, armed: true };
+        let reply = Arrival::new(&binding.reactor, &binding.node, watch, timeout).await;
+        dropped.armed = false;
+        drop(dropped);
+        match &reply {
+            Ok(_) => self.lane_mut().settle(),
+            Err(CallError::TimedOut { .. }) => self.lane().give_up(&binding.node),
+            Err(_) => {}
+        }
+        reply
+    }
+
     #[inline]
     pub(crate) fn binding(&self) -> &'b Binding {
         self.binding
@@ -343,6 +526,20 @@ impl<'b> Taken<'b> {
     pub(crate) fn discard(&mut self) {
         if let Some(guard) = &mut self.guard {
             **guard = None;
+        }
+    }
+}
+
+/// Tells the server when a future is dropped that waits for it.
+struct Dropped<'t, 'b> {
+    taken: &'t Taken<'b>,
+    armed: bool,
+}
+
+impl Drop for Dropped<'_, '_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.taken.lane().give_up(&self.taken.binding.node);
         }
     }
 }

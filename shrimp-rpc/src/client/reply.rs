@@ -1,6 +1,6 @@
 //! What came back.
 
-use super::Taken;
+use super::{Mode, Taken, at_once};
 use crate::bulk::{self, Element};
 use crate::error::{CallError, Fault};
 use crate::layout::{self, FlagWord, Kind, Status};
@@ -42,10 +42,21 @@ struct Collected {
 impl<'b> Reply<'b> {
     #[inline]
     pub(super) fn new(
+        taken: Taken<'b>,
+        procedure: u32,
+        word: u64,
+        request: Option<usize>,
+    ) -> Result<Reply<'b>, CallError> {
+        at_once(Reply::make(taken, procedure, word, request, Mode::Block))
+    }
+
+    #[inline]
+    pub(super) async fn make(
         mut taken: Taken<'b>,
         procedure: u32,
         word: u64,
         request: Option<usize>,
+        mode: Mode,
     ) -> Result<Reply<'b>, CallError> {
         let flag = take_flag(&mut taken, word)?;
         if flag.code != Status::Ok as u16 {
@@ -55,7 +66,7 @@ impl<'b> Reply<'b> {
             Kind::Whole => {
                 Image::Buffer(layout::flag_at(taken.lane().replies().len()) - flag.len_bytes())
             }
-            Kind::First => collect(&mut taken, flag)?,
+            Kind::First => collect(&mut taken, flag, mode).await?,
             _ => return Err(protocol(&mut taken, "a reply of an impossible kind")),
         };
         Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
@@ -63,7 +74,7 @@ impl<'b> Reply<'b> {
 
     /// The reply, from its plain part to the flag.
     #[inline]
-    fn view(&self) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         let (view, start) = match &self.image {
             Image::Buffer(start) => (self.taken.lane().replies(), *start),
             Image::Memory(it) => (it.memory.view(), it.inout_len),
@@ -104,23 +115,32 @@ impl<'b> Reply<'b> {
             let short = DecodeError::Short { need: to.len().saturating_mul(T::SIZE), left: len };
             return Err(short.into());
         }
-        let block = match (&self.image, self.request) {
+        Ok(T::load_all(self.inout_block(offset, len)?, to)?)
+    }
+
+    /// Copies INOUT bytes back from where they are in the request.
+    pub(crate) fn inout_at(&self, offset: usize, to: &mut [u8]) -> Result<(), CallError> {
+        self.inout_block(offset, to.len())?.read(0, to)?;
+        Ok(())
+    }
+
+    fn inout_block(&self, offset: usize, len: usize) -> Result<View<'_>, CallError> {
+        const MISSING: CallError = CallError::Protocol { what: "INOUT data is missing" };
+        if len == 0 {
+            return Ok(self.view().slice(0, 0)?);
+        }
+        match (&self.image, self.request) {
+            (_, Some(start)) => {
+                let calls = self.taken.lane().calls();
+                let end = layout::flag_at(calls.len());
+                Ok(calls.slice(start, end - start)?.slice(offset, len)?)
+            }
             (Image::Memory(it), None) => {
-                let at = offset.checked_sub(it.inout_at);
-                let end = at.and_then(|at| at.checked_add(len)).filter(|end| *end <= it.inout_len);
-                match (at, end) {
-                    (Some(at), Some(_)) => it.memory.view().slice(at, len)?,
-                    _ if len == 0 => return Ok(()),
-                    _ => return Err(CallError::Protocol { what: "INOUT data is missing" }),
-                }
+                let at = offset.checked_sub(it.inout_at).ok_or(MISSING)?;
+                Ok(it.memory.view().slice(0, it.inout_len)?.slice(at, len).map_err(|_| MISSING)?)
             }
-            (_, Some(start)) => self.taken.lane().calls().slice(start + offset, len)?,
-            (Image::Buffer(_), None) if len == 0 => return Ok(()),
-            (Image::Buffer(_), None) => {
-                return Err(CallError::Protocol { what: "INOUT data is missing" });
-            }
-        };
-        Ok(T::load_all(block, to)?)
+            (Image::Buffer(_), None) => Err(MISSING),
+        }
     }
 
     /// Takes distance and number of an OUT block from the plain part. Returns its bytes.
@@ -205,7 +225,7 @@ fn protocol(taken: &mut Taken<'_>, what: &'static str) -> CallError {
 
 /// Puts a reply together that comes in pieces.
 #[cold]
-fn collect(taken: &mut Taken<'_>, first: FlagWord) -> Result<Image, CallError> {
+async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<Image, CallError> {
     let (node, max) = (taken.binding().node(), taken.binding().call_max());
     let timeout = taken.binding().timeout();
     let word = |at| usize::try_from(taken.lane().head64(at)).unwrap_or(usize::MAX);
@@ -234,7 +254,7 @@ fn collect(taken: &mut Taken<'_>, first: FlagWord) -> Result<Image, CallError> {
             return Ok(Image::Memory(Box::new(Collected { memory, inout_at, inout_len })));
         }
         taken.lane_mut().send(node, Kind::More, 0, 0)?;
-        let word = taken.lane_mut().wait(node, timeout)?;
+        let word = taken.await_reply(timeout, mode).await?;
         flag = take_flag(taken, word)?;
         if flag.kind != Kind::Next || flag.code != Status::Ok as u16 {
             return Err(protocol(taken, "something else than the next piece"));

@@ -1,7 +1,7 @@
 //! One call, from its first argument to its reply.
 
-use super::lane::SHORT_UNITS;
-use super::{Reply, Taken, clock_ns};
+use super::lane::{Lane, SHORT_UNITS};
+use super::{Mode, Reply, Taken, at_once, clock_ns};
 use crate::bulk::Element;
 use crate::error::CallError;
 use crate::layout::{self, FlagWord, Kind};
@@ -77,6 +77,19 @@ impl<'b> Request<'b> {
         }
     }
 
+    /// First byte, for stubs that write by pointer.
+    pub(crate) fn as_ptr(&self) -> std::ptr::NonNull<u8> {
+        match self.view().slice(self.start, self.end - self.start) {
+            Ok(view) => view.as_ptr(),
+            Err(error) => unreachable!("the message lies within its place: {error}"),
+        }
+    }
+
+    /// Stubs that write by pointer have written.
+    pub(crate) fn assume_written(&mut self) {
+        self.at = self.end;
+    }
+
     /// Appends within the plain part.
     #[inline]
     fn with_put<T>(
@@ -128,9 +141,28 @@ impl<'b> Request<'b> {
     #[inline]
     pub fn call(mut self) -> Result<Reply<'b>, CallError> {
         let timeout = self.transmit(false)?;
+        if matches!(self.place, Place::Memory(_)) {
+            at_once(self.send_pieces(false, timeout, Mode::Block))?;
+        }
         let binding = self.taken.binding();
         let word = self.taken.lane_mut().wait(binding.node(), timeout)?;
-        self.into_reply(word)
+        let (taken, procedure, in_place) = self.into_parts();
+        Reply::new(taken, procedure, word, in_place)
+    }
+
+    /// [`Request::call`] for futures: any executor's. Dropped before it is ready, the server is told, and
+    /// the lane is used again after the late reply.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call_async(mut self) -> Result<Reply<'b>, CallError> {
+        let timeout = self.transmit(false)?;
+        if matches!(self.place, Place::Memory(_)) {
+            self.send_pieces(false, timeout, Mode::Async).await?;
+        }
+        let word = self.taken.await_reply(timeout, Mode::Async).await?;
+        let (taken, procedure, in_place) = self.into_parts();
+        Reply::make(taken, procedure, word, in_place, Mode::Async).await
     }
 
     /// Sends it and goes on: nothing comes back. The next call waits until the server is done
@@ -139,10 +171,15 @@ impl<'b> Request<'b> {
     /// # Errors
     /// See [`CallError`].
     pub fn send(mut self) -> Result<(), CallError> {
-        self.transmit(true).map(drop)
+        let timeout = self.transmit(true)?;
+        if matches!(self.place, Place::Memory(_)) {
+            at_once(self.send_pieces(true, timeout, Mode::Block))?;
+        }
+        Ok(())
     }
 
-    pub(super) fn into_reply(self, word: u64) -> Result<Reply<'b>, CallError> {
+    #[inline]
+    fn into_parts(self) -> (Taken<'b>, u32, Option<usize>) {
         let Request { taken, procedure, place, start, .. } = self;
         // What was sent in pieces is not in the server's buffer any more.
         let in_place = match place {
@@ -153,10 +190,10 @@ impl<'b> Request<'b> {
             Place::Buffer => Some(start),
             Place::Memory(_) => None,
         };
-        Reply::new(taken, procedure, word, in_place)
+        (taken, procedure, in_place)
     }
 
-    /// All but the wait for the reply. Returns the time that is left for that.
+    /// All but the pieces and the wait for the reply. Returns the time that is left for that.
     #[inline]
     fn transmit(&mut self, one_way: bool) -> Result<Option<Duration>, CallError> {
         self.end_plain()?;
@@ -174,13 +211,7 @@ impl<'b> Request<'b> {
             self.taken.lane_mut().set_deadline(0);
         }
         let lane = self.taken.lane_mut();
-        let code = match u16::try_from(self.procedure) {
-            Ok(code) if code != layout::WIDE => code,
-            _ => {
-                lane.put32(layout::CALL_PROCEDURE, self.procedure);
-                layout::WIDE
-            }
-        };
+        let code = code(lane, self.procedure);
         let len = self.end - self.start;
         let whole = if one_way { Kind::OneWay } else { Kind::Whole };
         match &self.place {
@@ -190,11 +221,7 @@ impl<'b> Request<'b> {
                 lane.send(node, whole, code, len)?;
             }
             Place::Buffer => lane.send(node, whole, code, len)?,
-            Place::Memory(memory) => {
-                lane.put64(layout::CALL_TOTAL, len as u64);
-                let kind = if one_way { Kind::FirstOneWay } else { Kind::First };
-                send_pieces(&mut self.taken, memory.view(), kind, code, timeout)?;
-            }
+            Place::Memory(_) => lane.put64(layout::CALL_TOTAL, len as u64),
         }
         let counters = node.counters();
         counters.add(count::CALLS, 1);
@@ -203,44 +230,58 @@ impl<'b> Request<'b> {
     }
 }
 
-/// Sends a call in pieces; the reply to the last one is the call's.
-#[cold]
-fn send_pieces(
-    taken: &mut Taken<'_>,
-    message: View<'_>,
-    first: Kind,
-    code: u16,
-    timeout: Option<Duration>,
-) -> Result<(), CallError> {
-    let node = taken.binding().node();
-    let mut sent = 0;
-    let mut kind = first;
-    loop {
-        let lane = taken.lane_mut();
-        let len = (message.len() - sent).min(lane.room());
-        let at = layout::flag_at(lane.calls().len()) - len;
-        let piece = message.slice(sent, len)?;
-        copy(piece, lane.calls().slice(at, len)?)?;
-        lane.send(node, kind, code, len)?;
-        kind = Kind::Next;
-        sent += len;
-        if sent == message.len() {
-            return Ok(());
+/// The code field of a call's flag.
+#[inline]
+fn code(lane: &Lane, procedure: u32) -> u16 {
+    match u16::try_from(procedure) {
+        Ok(code) if code != layout::WIDE => code,
+        _ => {
+            lane.put32(layout::CALL_PROCEDURE, procedure);
+            layout::WIDE
         }
-        let word = lane.wait(node, timeout)?;
-        match FlagWord::unpack(word) {
-            Some(FlagWord { kind: Kind::More, units: 0, .. }) => {}
-            // Refused before all of it was sent.
-            Some(FlagWord { kind: Kind::Whole, .. }) => {
-                let reply = Reply::new_refusal(taken, word).map_or_else(
-                    |error| error,
-                    |()| CallError::Protocol { what: "a reply before the call was complete" },
-                );
-                return Err(reply);
+    }
+}
+
+impl Request<'_> {
+    /// Sends a call in pieces; the reply to the last one is the call's.
+    #[cold]
+    async fn send_pieces(
+        &mut self,
+        one_way: bool,
+        timeout: Option<Duration>,
+        mode: Mode,
+    ) -> Result<(), CallError> {
+        let Place::Memory(memory) = &self.place else { return Ok(()) };
+        let (taken, message) = (&mut self.taken, memory.view());
+        let node = taken.binding().node();
+        let code = code(taken.lane(), self.procedure);
+        let mut sent = 0;
+        let mut kind = if one_way { Kind::FirstOneWay } else { Kind::First };
+        loop {
+            let lane = taken.lane_mut();
+            let len = (message.len() - sent).min(lane.room());
+            let at = layout::flag_at(lane.calls().len()) - len;
+            copy(message.slice(sent, len)?, lane.calls().slice(at, len)?)?;
+            lane.send(node, kind, code, len)?;
+            kind = Kind::Next;
+            sent += len;
+            if sent == message.len() {
+                return Ok(());
             }
-            _ => {
-                taken.discard();
-                return Err(CallError::Protocol { what: "no request for the next piece" });
+            let word = taken.await_reply(timeout, mode).await?;
+            match FlagWord::unpack(word) {
+                Some(FlagWord { kind: Kind::More, units: 0, .. }) => {}
+                // Refused before all of it was sent.
+                Some(FlagWord { kind: Kind::Whole, .. }) => {
+                    Reply::new_refusal(taken, word)?;
+                    return Err(CallError::Protocol {
+                        what: "a reply before the call was complete",
+                    });
+                }
+                _ => {
+                    taken.discard();
+                    return Err(CallError::Protocol { what: "no request for the next piece" });
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::message::{Get, Put};
 use crate::process::count;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc::PeerInfo;
@@ -129,17 +130,11 @@ impl Desk {
     }
 }
 
-/// A call's desk: the worker's, until the call is put off.
-#[derive(Debug)]
-enum Whose<'c> {
-    Worker(&'c Desk),
-    Own(Box<Desk>),
-}
-
 /// The state of one call. Lives as long as somebody may reply.
 #[derive(Debug)]
-struct Core<'c> {
-    desk: Whose<'c>,
+struct Core<D> {
+    /// The worker's, or the call's own once it is put off.
+    desk: D,
     message: Message,
     one_way: bool,
     answered: Cell<bool>,
@@ -161,13 +156,10 @@ struct Spill {
     next: OnceCell<Box<Spill>>,
 }
 
-impl Core<'_> {
+impl<D: Deref<Target = Desk>> Core<D> {
     #[inline]
     fn desk(&self) -> &Desk {
-        match &self.desk {
-            Whose::Worker(desk) => desk,
-            Whose::Own(desk) => desk,
-        }
+        &self.desk
     }
 
     #[inline]
@@ -252,7 +244,7 @@ impl Core<'_> {
 
     /// Room for the reply's plain part.
     #[inline]
-    fn writer(&self, plain: usize) -> Result<Writer<'_>, ReplyError> {
+    fn writer(&self, plain: usize) -> Result<Writer<'_, D>, ReplyError> {
         if self.answered.get() {
             return Err(ReplyError::Answered);
         }
@@ -352,7 +344,7 @@ pub(super) fn send_fault(
 /// A call to be dispatched: arguments to take, in order, and a reply to give.
 #[derive(Debug)]
 pub struct ServerCall<'c> {
-    core: Core<'c>,
+    core: Core<&'c Desk>,
 }
 
 impl<'w> ServerCall<'w> {
@@ -361,7 +353,7 @@ impl<'w> ServerCall<'w> {
         let Ready { one_way, message, .. } = ready;
         ServerCall {
             core: Core {
-                desk: Whose::Worker(desk),
+                desk,
                 message,
                 one_way,
                 answered: Cell::new(false),
@@ -441,14 +433,31 @@ impl<'w> ServerCall<'w> {
     /// Puts the reply off: the returned value may be kept, sent to other threads, and replied to later.
     /// The client's buffers are its own until then.
     pub fn defer(self) -> (DeferredCall, Finished) {
-        let desk = Whose::Own(Box::new(self.core.desk().take_over()));
+        let desk = Box::new(self.core.desk().take_over());
         let Core { message, one_way, answered, next_block, outs, close_len, spilled, .. } =
             self.core;
         let core = Core { desk, message, one_way, answered, next_block, outs, close_len, spilled };
         (DeferredCall { core }, Finished(()))
     }
 
-    /// Whether the client expects a reply.
+    /// The whole request, for stubs that read by pointer.
+    pub(crate) fn request(&self) -> View<'_> {
+        self.core.request()
+    }
+
+    /// An INOUT block by its place in the request.
+    pub(crate) fn block_at(&self, offset: usize, bytes: usize) -> Option<View<'_>> {
+        let block = self.core.request().slice(offset, bytes).ok()?;
+        self.core.desk().blocks.borrow_mut().push((offset, bytes, true));
+        Some(block)
+    }
+
+    /// An OUT block in bytes, and its distance.
+    pub(crate) fn out_bytes(&self, bytes: usize) -> Result<(View<'_>, u32), ReplyError> {
+        self.core.allot(bytes)
+    }
+
+    /// Whether the client wants no reply.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.core.one_way
@@ -468,7 +477,7 @@ fn zero(view: View<'_>) {
 #[derive(Debug)]
 pub struct Args<'c> {
     get: Get<'c>,
-    core: &'c Core<'c>,
+    core: &'c Core<&'c Desk>,
 }
 
 impl Args<'_> {
@@ -525,7 +534,7 @@ source_by_get!(Args<'_>);
 /// OUT data of a length that the handler decides.
 #[derive(Debug)]
 pub struct BulkOut<'c, T> {
-    core: &'c Core<'c>,
+    core: &'c Core<&'c Desk>,
     max: u32,
     opened: (u32, u32),
     elements: PhantomData<T>,
@@ -587,8 +596,8 @@ enum Place {
 }
 
 #[derive(Debug)]
-struct Writer<'c> {
-    core: &'c Core<'c>,
+struct Writer<'c, D> {
+    core: &'c Core<D>,
     place: Place,
     at: usize,
     plain_end: usize,
@@ -596,18 +605,22 @@ struct Writer<'c> {
     total: usize,
 }
 
-impl Writer<'_> {
+impl<D: Deref<Target = Desk>> Writer<'_, D> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        match &self.place {
+            Place::Short => self.core.desk().short.view(),
+            Place::Buffer => self.core.slot().replies(),
+            Place::Memory(memory, _) => memory.view(),
+        }
+    }
+
     #[inline]
     fn put<T>(
         &mut self,
         put: impl FnOnce(&mut Put<'_>) -> Result<T, EncodeError>,
     ) -> Result<T, EncodeError> {
-        let view = match &self.place {
-            Place::Short => self.core.desk().short.view(),
-            Place::Buffer => self.core.slot().replies(),
-            Place::Memory(memory, _) => memory.view(),
-        };
-        let mut cursor = Put::new(view, self.at, self.plain_end);
+        let mut cursor = Put::new(self.view(), self.at, self.plain_end);
         let result = put(&mut cursor);
         let at = cursor.at();
         self.at = at;
@@ -653,10 +666,23 @@ impl Writer<'_> {
 /// Takes the plain part of the results.
 #[derive(Debug)]
 pub struct ReplyWriter<'c> {
-    writer: Writer<'c>,
+    writer: Writer<'c, &'c Desk>,
 }
 
 impl ReplyWriter<'_> {
+    /// First byte of the plain part, for stubs that write by pointer.
+    pub(crate) fn as_ptr(&self) -> std::ptr::NonNull<u8> {
+        match self.writer.view().slice(self.writer.at, 0) {
+            Ok(view) => view.as_ptr(),
+            Err(error) => unreachable!("the reply lies within its place: {error}"),
+        }
+    }
+
+    /// Stubs that write by pointer have written.
+    pub(crate) fn assume_written(&mut self) {
+        self.writer.at = self.writer.plain_end;
+    }
+
     /// Sends the reply: stores the flag, and wakes the client if it sleeps.
     ///
     /// # Errors
@@ -671,7 +697,7 @@ impl ReplyWriter<'_> {
 /// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`].
 #[derive(Debug)]
 pub struct DeferredCall {
-    core: Core<'static>,
+    core: Core<Box<Desk>>,
 }
 
 impl DeferredCall {
@@ -734,7 +760,7 @@ impl Drop for DeferredCall {
 /// Takes the plain part of results that come later.
 #[derive(Debug)]
 pub struct DeferredReply<'c> {
-    writer: Writer<'c>,
+    writer: Writer<'c, Box<Desk>>,
 }
 
 impl DeferredReply<'_> {

@@ -8,22 +8,160 @@ use crate::error::{DispatchError, Fault, ReplyError};
 use crate::layout::{Status, Turn};
 use crate::process::count;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, MutexGuard, PoisonError};
-use vmmc::sync::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use vmmc::Look;
+use vmmc::config::WaitPolicy;
+use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
+use vmmc::wait::{self, Spun};
+use vmmc::word::Word;
+use vmmc::word::arm::{Ringer, Sleeper};
 
 /// Calls between two looks at the door while the server never sleeps.
 const CALLS_PER_DISPATCH: u32 = 64;
 
+/// How often the deputy looks whether the poller is stuck in a handler, and how long a handler may take,
+/// about, before others take over.
+const PATROL: Duration = Duration::from_millis(1);
+
 /// Who polls, and who could.
+///
+/// One thread polls, and runs the handlers of what it finds. While it is in a handler it does not hold
+/// the lock of the poll, so another may take over: the **deputy**, one of the threads that do not
+/// poll, looks every millisecond whether the poller has been in one and the same handler since it
+/// looked before, and if so becomes the poller. The former one finds the lock taken when its
+/// handler returns, and joins those who wait. So handlers that block keep nobody waiting as long as there are
+/// threads, and short handlers pay one store for it. While nothing is served the deputy sleeps; it is
+/// woken by the arm-and-sleep handshake ([`vmmc::word::arm`]) of the next call.
 #[derive(Debug)]
-pub(super) struct Staff {}
+pub(super) struct Staff {
+    /// Odd while the poller runs a handler. Written by the poller.
+    step: AtomicU64,
+    sleeper: Sleeper<Armed>,
+    ringer: Ringer<Armed>,
+    lounge: Mutex<Lounge>,
+    change: Condvar,
+}
+
+/// The deputy's armed word, which both ends of the handshake hold.
+#[derive(Clone, Debug, Default)]
+struct Armed(Arc<AtomicU32>);
+
+impl Word for Armed {
+    type Value = u32;
+    fn load(&self, order: Ordering) -> u32 {
+        self.0.load(order)
+    }
+    fn store(&self, value: u32, order: Ordering) {
+        self.0.store(value, order);
+    }
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.0.swap(value, order)
+    }
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_add(value, order)
+    }
+    fn compare_exchange(
+        &self,
+        current: u32,
+        new: u32,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u32, u32> {
+        self.0.compare_exchange(current, new, success, failure)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lounge {
+    /// Somebody patrols.
+    deputy: bool,
+    /// The deputy was rung for.
+    rung: bool,
+    stop: bool,
+}
 
 impl Staff {
     pub(super) fn new() -> Staff {
-        Staff {}
+        let armed = Armed::default();
+        Staff {
+            step: AtomicU64::new(0),
+            sleeper: Sleeper::new(armed.clone()),
+            ringer: Ringer::new(armed),
+            lounge: Mutex::default(),
+            change: Condvar::new(),
+        }
     }
 
-    pub(super) fn wake_all(&self) {}
+    fn lounge(&self) -> MutexGuard<'_, Lounge> {
+        self.lounge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server ends.
+    pub(super) fn wake_all(&self) {
+        self.lounge().stop = true;
+        self.change.notify_all();
+    }
+
+    /// The poller begins with a handler.
+    #[inline]
+    fn begin(&self) {
+        self.step.fetch_add(1, Ordering::Relaxed);
+        if self.ringer.must_ring() {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        self.lounge().rung = true;
+        self.change.notify_all();
+    }
+
+    #[inline]
+    fn end(&self) {
+        self.step.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until the poll is to be taken over, and takes it.
+    fn relieve<'p>(&self, poll: &'p Mutex<Poll>) -> Option<MutexGuard<'p, Poll>> {
+        let mut lounge = self.lounge();
+        while lounge.deputy && !lounge.stop {
+            lounge = self.change.wait(lounge).unwrap_or_else(PoisonError::into_inner);
+        }
+        lounge.deputy = true;
+        let mut seen = self.step.load(Ordering::Relaxed);
+        let mut idle = 0;
+        let taken = loop {
+            if lounge.stop {
+                break None;
+            }
+            // No call since several patrols: sleep until one comes.
+            if idle > 3 {
+                lounge.rung = false;
+                self.sleeper.arm();
+                while self.step.load(Ordering::Relaxed) == seen && !lounge.rung && !lounge.stop {
+                    lounge = self.change.wait(lounge).unwrap_or_else(PoisonError::into_inner);
+                }
+                self.sleeper.disarm();
+            }
+            let waited = self.change.wait_timeout(lounge, PATROL);
+            lounge = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let now = self.step.load(Ordering::Relaxed);
+            if now == seen
+                && now % 2 == 1
+                && let Ok(poll) = poll.try_lock()
+            {
+                self.step.fetch_add(1, Ordering::Relaxed);
+                break Some(poll);
+            }
+            idle = if now == seen { idle + 1 } else { 0 };
+            seen = now;
+        };
+        lounge.deputy = false;
+        self.change.notify_all();
+        taken
+    }
 }
 
 /// What a wait found.
@@ -35,34 +173,76 @@ enum Found {
 }
 
 pub(super) fn worker(shared: &Arc<Shared>) {
-    let mut calls = 0u32;
     // Of the client served last; often it is the next one too.
     let mut desk = None;
-    let mut poll = shared.poll.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = shared.settings.workers == 1;
+    let mut slept = false;
+    let mut calls = 0u32;
+    let mut held = shared.poll.try_lock().ok();
     while !shared.is_stopping() {
-        match next(shared, &mut poll) {
+        let Some(mut poll) = held.take().or_else(|| shared.staff.relieve(&shared.poll)) else {
+            return;
+        };
+        match next(shared, &mut poll, &mut slept) {
             Some(Found::Message(hot, word)) => {
-                if let Some(slot) = poll.slot(hot) {
-                    serve(shared, &mut desk, slot, word);
-                }
+                let ready = poll.slot(hot).and_then(|slot| take(shared, &mut desk, slot, word));
                 calls = calls.wrapping_add(1);
+                if let (Some(ready), Some(desk)) = (ready, &desk) {
+                    if alone {
+                        run(desk, ready);
+                        held = Some(poll);
+                    } else {
+                        shared.staff.begin();
+                        drop(poll);
+                        run(desk, ready);
+                        // Taken meanwhile: another polls now, and minds the step.
+                        held = shared.poll.try_lock().ok();
+                        if held.is_some() {
+                            shared.staff.end();
+                        }
+                    }
+                } else {
+                    held = Some(poll);
+                }
                 if calls.is_multiple_of(CALLS_PER_DISPATCH) {
                     shared.node.dispatch();
                 }
             }
-            Some(Found::Change) => change(shared, &mut poll),
+            Some(Found::Change) => {
+                change(shared, &mut poll);
+                // Nothing of a client that has gone is kept.
+                desk = desk.filter(|desk: &Desk| desk.slot().is_open());
+                held = Some(poll);
+            }
             None => return,
         }
     }
 }
 
-fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) -> Option<Found> {
-    let found = shared.node.wait_until(None, None, |look| {
+/// How long a server that was woken for a call looks for the next one, at least. The client that rang is
+/// likely to sleep too by the time it is answered: with a budget shorter than its wake-up both
+/// would go on to sleep at every call.
+const LINGER: Duration = Duration::from_micros(120);
+
+fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> Option<Found> {
+    let mut find = |look| {
         if let Some((hot, word)) = poll.look(look, &shared.node) {
             return Some(Found::Message(hot, word));
         }
         let changed = shared.changed.load(Ordering::Relaxed) || shared.stop.load(Ordering::Relaxed);
         changed.then_some(Found::Change)
+    };
+    let hybrid =
+        matches!(shared.node.wait_policy(), WaitPolicy::Hybrid { budget } if !budget.is_zero());
+    if std::mem::take(slept) && hybrid {
+        let policy = WaitPolicy::Hybrid { budget: LINGER };
+        if let Spun::Found(found) = wait::spin(policy, None, || false, || find(Look::Quick)) {
+            return Some(found);
+        }
+    }
+    let found = shared.node.wait_until(None, None, |look| {
+        *slept |= look == Look::Complete;
+        find(look)
     });
     found.ok() // in a forked child there is nothing to serve
 }
@@ -80,8 +260,9 @@ fn change(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) {
     }
 }
 
+/// Takes a message; `Some` when it is a call to run at the desk.
 #[inline]
-fn serve(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) {
+fn take(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) -> Option<Ready> {
     match slot.accept(word) {
         Step::Call(ready) => {
             let desk = match last {
@@ -89,10 +270,13 @@ fn serve(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) 
                 last => last.insert(Desk::new(slot.clone())),
             };
             desk.renew(&ready);
-            run(desk, ready);
+            Some(ready)
         }
-        Step::Done => {}
-        Step::Faulty => faulty(shared, slot),
+        Step::Done => None,
+        Step::Faulty => {
+            faulty(shared, slot);
+            None
+        }
     }
 }
 
@@ -138,6 +322,7 @@ fn refuse(slot: &Slot, turn: Turn, error: &DispatchError) {
         DispatchError::BadArguments(error) => {
             (Status::BadArguments, Fault::with_text(0, error.to_string()))
         }
+        DispatchError::Refused(text) => (Status::BadArguments, Fault::with_text(0, text.clone())),
         DispatchError::BadResults(error) => {
             (Status::BadResults, Fault::with_text(0, error.to_string()))
         }

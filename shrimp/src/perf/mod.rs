@@ -6,8 +6,11 @@
 //! medians over the rounds. Budgets are printed as figures and never end in a failing exit code.
 
 mod memcpy;
+mod nx;
 mod peer;
 mod raw;
+mod rpc;
+mod sockets;
 mod vmmc;
 
 use crate::cpu::Pair;
@@ -19,9 +22,15 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(crate) use self::nx::{RankArgs, play as play_nx};
 pub(crate) use self::vmmc::game::{PeerArgs as VmmcPeerArgs, serve as serve_vmmc};
 pub(crate) use peer::{PeerArgs, serve};
 pub(crate) use raw::cache_line_round;
+pub(crate) use rpc::{PeerArgs as RpcPeerArgs, serve as serve_rpc};
+pub(crate) use sockets::program::{
+    ClientArgs as SocketsClientArgs, ServerArgs as SocketsServerArgs, measure as measure_sockets,
+    serve as serve_sockets,
+};
 
 /// Bytes per second of one memcpy of `bytes` from private memory into a shared memory file.
 pub(crate) fn memcpy_shared(bytes: u64, window: Duration) -> Result<f64, Io> {
@@ -51,7 +60,50 @@ enum Subject {
     /// R measured in the same rounds; and what an import and an export cost through the daemon.
     #[command(after_help = VMMC_EXAMPLES)]
     Vmmc(Options),
+    /// Stream sockets of unmodified programs: figure 7 of the stream sockets paper on this machine
+    ///
+    /// Ping-pong of 8 B to 1 MiB between two programs that use ordinary sockets: preloaded, by each of
+    /// the three protocols (AU-2copy, DU-1copy, DU-2copy), with their copies counted; and plain,
+    /// over the kernel's TCP, blocking and spinning, and over AF_UNIX.
+    #[command(after_help = SOCKETS_EXAMPLES)]
+    Sockets(Options),
+    /// NX messages: figure 4 of the SHRIMP paper on this machine, with Open MPI and MPICH beside it
+    ///
+    /// Ping-pong of 0 B to 4 MiB between two pinned nodes, in all ways of sending, and the barrier and
+    /// the sum of 2 to 16 nodes, beside R and memcpy measured in the same rounds. The MPIs take part if
+    /// mpicc.openmpi, mpicc.mpich and their launchers are installed.
+    #[command(after_help = NX_EXAMPLES)]
+    Nx(Options),
+    /// SHRIMP RPC: figure 8 of the SHRIMP paper on this machine
+    ///
+    /// Round trips of a call with one INOUT argument, from none to 1 MiB, beside R measured in the
+    /// same rounds.
+    #[command(after_help = RPC_EXAMPLES)]
+    Rpc(Options),
 }
+
+const SOCKETS_EXAMPLES: &str = "\
+Examples:
+  shrimp perf sockets
+  shrimp perf sockets --json sockets.json --svg figures/   (figure7-latency.svg, figure7-bandwidth.svg)
+
+Uses a private daemon. Takes about 40 seconds; with --quick about 6. A budget that is not met is
+printed as such and is no failure: the exit code stays 0.";
+
+const NX_EXAMPLES: &str = "\
+Examples:
+  shrimp perf nx
+  shrimp perf nx --json nx.json --svg figures/   (figure4-latency.svg, figure4-bandwidth.svg)
+
+Uses a private daemon. Takes about three minutes; with --quick about one.";
+
+const RPC_EXAMPLES: &str = "\
+Examples:
+  shrimp perf rpc
+  shrimp perf rpc --json rpc.json --svg figures/   (figure8.svg, figure8-large.svg)
+
+Uses a private daemon. Takes about 10 seconds; with --quick about 2. A budget that is not met is
+printed as such and is no failure: the exit code stays 0.";
 
 const VMMC_EXAMPLES: &str = "\
 Examples:
@@ -181,5 +233,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.subject {
         Subject::Raw(options) => raw::run(options),
         Subject::Vmmc(options) => self::vmmc::run(options),
+        Subject::Sockets(options) => sockets::run(options),
+        Subject::Nx(options) => self::nx::run(options),
+        Subject::Rpc(options) => rpc::run(options),
     }
 }

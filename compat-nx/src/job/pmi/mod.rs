@@ -5,8 +5,8 @@
 //! barrier; the others get it. The connection stays open until the process leaves: by it the
 //! launcher is asked to end everyone (`abort`).
 //!
-//! Two versions of the protocol are in use: PMI-1 ([`v1`]: hydra and most others) and PMI-2
-//! ([`v2`]: slurm's `--mpi=pmi2`). Both begin with the same line, in which we say which of them
+//! Two versions of the protocol are in use: PMI-1 (hydra and most others) and PMI-2
+//! (slurm's `--mpi=pmi2`). Both begin with the same line, in which we say which of them
 //! we speak; [`choose`] takes PMI-1 unless the launcher is slurm's or `NX_PMI=2` is set.
 //!
 //! Source: the PMI-1 wire protocol as in *PMI: A Scalable Parallel Process-Management Interface

@@ -66,6 +66,18 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The process that caused it.
+    #[must_use]
+    pub fn who(&self) -> Option<&Who> {
+        match self {
+            Cause::Exited { who, .. } | Cause::Killed { who, .. } | Cause::Died { who } => {
+                Some(who)
+            }
+            Cause::Aborted { by, .. } | Cause::KilledAll { by } => Some(by),
+            Cause::Signal(_) | Cause::Orphaned => None,
+        }
+    }
+
     /// The exit code of the whole application: 128 + N for signal N, as a shell has it.
     #[must_use]
     pub fn code(&self) -> u8 {

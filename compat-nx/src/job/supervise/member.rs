@@ -26,7 +26,7 @@ pub struct Member {
     /// Cannot hit a process that took over the number. Dropped once it has ended.
     pidfd: Option<Fd>,
     /// Whether this process started it, and so can wait for it.
-    child: bool,
+    pub(super) child: bool,
     control: Option<Fd>,
     /// It said that it leaves in the ordinary way.
     pub(super) finished: bool,

@@ -15,8 +15,9 @@
 //! | killed by a signal | are ended at once |
 //! | said `Abort`, or `Kill` for all | are ended at once |
 //! | another exit code | have [`Settings::grace`], and are then ended |
+//! | another exit code, of a process that `nx_nfork` or `nx_load` made | go on: its parent waits for it |
 //!
-//! The last row is not "at once" because old C programs that run off the end of `main` leave an
+//! The fourth row is not "at once" because old C programs that run off the end of `main` leave an
 //! exit code that nobody chose, and their other nodes may still be printing.
 //!
 //! To be ended means SIGTERM, and SIGKILL after [`Settings::patience`].
@@ -312,6 +313,8 @@ impl Supervisor {
         }
         match ended {
             Ended::Code(0) => {}
+            // Who left by `exit` and has a parent of its own that waits for it: its code is for that.
+            Ended::Code(_) if member.finished && !(member.child && self.settings.reap) => {}
             Ended::Unknown if member.finished => {}
             Ended::Code(code) => {
                 if self.cause.is_none() {
@@ -334,11 +337,12 @@ impl Supervisor {
             return;
         }
         self.phase = Phase::Ending(Instant::now() + self.settings.patience);
+        let culprit = self.cause.as_ref().and_then(Cause::who).map(|who| who.pid);
         for member in self.members.iter().filter(|member| member.is_running()) {
             member.kill(Signal::TERM);
             // A stopped process ends only once it goes on.
             member.kill(Signal::CONT);
-            self.ended += 1;
+            self.ended += usize::from(Some(member.who().pid) != culprit);
         }
     }
 

@@ -213,22 +213,20 @@ impl Emitter<'_> {
         let runtime = self.runtime.clone();
         self.take_args(procedure);
         self.take_blocks(procedure);
-        if procedure.idl.oneway {
-            self.out.line("let context = call.context().clone();");
-        } else {
-            self.out.line("let (call, finished) = call.defer();");
-        }
+        self.out.line("let (call, finished) = call.defer();");
         self.out.line("let implementation = std::sync::Arc::clone(&self.implementation);");
         self.out.line("(self.spawn)(Box::pin(async move {");
-        let mut arguments =
-            vec![if procedure.idl.oneway { "&context" } else { "call.context()" }.to_owned()];
+        let mut arguments = vec!["call.context()".to_owned()];
         arguments.extend(procedure.params.iter().filter(|p| p.goes_in()).map(|p| p.name.clone()));
         let invoke = format!("implementation.{}({}).await", procedure.method, arguments.join(", "));
         if procedure.idl.oneway {
-            // A fault of a one-way call reaches nobody.
+            // A fault of a one-way call reaches nobody; a reply says that it is done.
             self.out.line(format!("let _ = {invoke};"));
+            self.out.line("if let Ok(reply) = call.reply(0) {");
+            self.out.line("let _ = reply.send();");
+            self.out.line("}");
             self.out.line("}));");
-            self.out.line("Ok(call.finish_oneway())");
+            self.out.line("Ok(finished)");
             return;
         }
         self.out.line(format!("let answered = match {invoke} {{"));

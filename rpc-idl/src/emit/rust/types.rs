@@ -33,6 +33,13 @@ impl Emitter<'_> {
             }
             TypeKind::Struct(fields) => {
                 self.doc(&def.doc, &format!("Struct `{}`.", def.name));
+                if def.list {
+                    let next = &fields[fields.len() - 1].name;
+                    self.out.plain("///");
+                    self.out.plain(&format!(
+                        "/// A node of a list: a pointer to it is a `Vec` of it here, so that `{next}` is left out."
+                    ));
+                }
                 let kept = fields.len() - usize::from(def.list);
                 self.structure(&name, id, &fields[..kept]);
             }

@@ -1,0 +1,95 @@
+//! Handlers (table 1.4).
+
+use super::message::{source, target};
+use super::process::engine;
+use super::{Code, Failure, calls};
+use crate::engine::types::{Dest, Handler, Info, Select};
+use crate::error::NxError;
+use std::ffi::c_long;
+
+type ByValue = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long);
+type ByReference = unsafe extern "C" fn(*mut i32, *mut i32, *mut i32, *mut i32, *mut i32);
+
+/// The program's function as the engine runs it. It always gets a fifth argument: who has four
+/// parameters does not see it.
+fn handler(code: Code, hparam: i32) -> Result<Handler, Failure> {
+    let address = match code {
+        Code::Value(address) | Code::Reference(address) => address,
+    };
+    if address.is_null() {
+        return Err(NxError::BadHandler.into());
+    }
+    let address = address as usize;
+    let words = move |info: &Info| {
+        let count = i32::try_from(info.count).unwrap_or(i32::MAX);
+        [info.type_, count, info.node, info.ptype, hparam]
+    };
+    Ok(match code {
+        Code::Value(_) => Box::new(move |info| {
+            // SAFETY: not null; the program says that it is a handler.
+            let function = unsafe { std::mem::transmute::<usize, ByValue>(address) };
+            let [type_, count, node, ptype, hparam] = words(&info).map(c_long::from);
+            // SAFETY: as above.
+            unsafe { function(type_, count, node, ptype, hparam) }
+        }),
+        Code::Reference(_) => Box::new(move |info| {
+            // SAFETY: as above.
+            let function = unsafe { std::mem::transmute::<usize, ByReference>(address) };
+            let [mut type_, mut count, mut node, mut ptype, mut hparam] = words(&info);
+            // SAFETY: as above; the arguments outlive the call.
+            unsafe { function(&mut type_, &mut count, &mut node, &mut ptype, &mut hparam) }
+        }),
+    })
+}
+
+fn is_null(code: Code) -> bool {
+    match code {
+        Code::Value(address) | Code::Reference(address) => address.is_null(),
+    }
+}
+
+calls! {
+    fn hsend, _hsend, hsend_: (type_: int, buf: ptr, count: int, node: int, ptype: int, code: code) -> void {
+        let to = Dest { node, ptype };
+        // SAFETY: the buffer is the engine's until the handler runs, as NX has it.
+        Ok(unsafe { engine()?.hsend(type_, source(buf, count)?, to, handler(code, 0)?) }?)
+    }
+
+    fn hsendx, _hsendx, hsendx_: (
+        type_: int, buf: ptr, count: int, node: int, ptype: int, code: code, hparam: int,
+    ) -> void {
+        let to = Dest { node, ptype };
+        // SAFETY: the buffer is the engine's until the handler runs, as NX has it.
+        Ok(unsafe { engine()?.hsend(type_, source(buf, count)?, to, handler(code, hparam)?) }?)
+    }
+
+    fn hrecv, _hrecv, hrecv_: (typesel: int, buf: ptr, count: int, code: code) -> void {
+        if is_null(code) && buf.is_null() && count == 0 {
+            return Ok(engine()?.cancel_hrecv(typesel).map(|_| ())?);
+        }
+        let room = target(buf, count)?;
+        // SAFETY: the buffer is the engine's until the handler runs, as NX has it.
+        Ok(unsafe { engine()?.hrecv(Select::types(typesel), room, handler(code, 0)?) }?)
+    }
+
+    fn hrecvx, _hrecvx, hrecvx_: (
+        typesel: int, buf: ptr, count: int, nodesel: int, ptypesel: int, code: code, hparam: int,
+    ) -> void {
+        let (room, select) = (target(buf, count)?, Select { typesel, node: nodesel, ptype: ptypesel });
+        // SAFETY: the buffer is the engine's until the handler runs, as NX has it.
+        Ok(unsafe { engine()?.hrecv(select, room, handler(code, hparam)?) }?)
+    }
+
+    fn hsendrecv, _hsendrecv, hsendrecv_: (
+        type_: int, sbuf: ptr, scount: int, node: int, ptype: int, typesel: int, rbuf: ptr, rcount: int, code: code,
+    ) -> void {
+        let (data, room) = (source(sbuf, scount)?, target(rbuf, rcount)?);
+        let (to, select) = (Dest { node, ptype }, Select::types(typesel));
+        // SAFETY: the buffers are the engine's until the handler runs, as NX has it.
+        Ok(unsafe { engine()?.hsendrecv(type_, data, to, select, room, handler(code, 0)?) }?)
+    }
+
+    fn masktrap, _masktrap, masktrap_: (state: int) -> long {
+        Ok(i32::from(engine()?.masktrap(state != 0)))
+    }
+}

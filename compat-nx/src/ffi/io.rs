@@ -1,0 +1,298 @@
+//! Parallel I/O (table 1.10) over ordinary files.
+//!
+//! There is no parallel file system: every node has a file pointer of its own (`M_UNIX`), whatever
+//! mode is set. The asynchronous calls do their work at once; their ids are complete from the
+//! start. What concerns the file system itself answers -1 with `ENOSYS`. In Fortran a file is a
+//! unit of the Fortran library, which a C library cannot read: those entries end the program.
+
+use super::esize::ESize;
+use super::{Failure, calls};
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// `M_UNIX` to `M_ASYNC`.
+const LAST_MODE: i32 = 5;
+
+#[derive(Debug, Default)]
+struct Table {
+    modes: Option<HashMap<i32, i32>>,
+    ids: Vec<i32>,
+    last: i32,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table { modes: None, ids: Vec::new(), last: 0 });
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bytes(result: isize, what: &str) -> Result<i32, Failure> {
+    if result < 0 { Err(Failure::last(what)) } else { Ok(result.min(i32::MAX as isize) as i32) }
+}
+
+fn len(count: i32) -> Result<usize, Failure> {
+    Ok(super::length(count)?)
+}
+
+fn read(fd: i32, buf: *mut c_void, count: i32) -> Result<i32, Failure> {
+    // SAFETY: the caller's buffer; the kernel checks it.
+    bytes(unsafe { libc::read(fd, buf, len(count)?) }, "read")
+}
+
+fn write(fd: i32, buf: *mut c_void, count: i32) -> Result<i32, Failure> {
+    // SAFETY: the caller's buffer; the kernel checks it.
+    bytes(unsafe { libc::write(fd, buf, len(count)?) }, "write")
+}
+
+fn readv(fd: i32, iov: *mut c_void, count: i32) -> Result<i32, Failure> {
+    // SAFETY: the caller's array; the kernel checks it.
+    bytes(unsafe { libc::readv(fd, iov.cast(), count) }, "readv")
+}
+
+fn writev(fd: i32, iov: *mut c_void, count: i32) -> Result<i32, Failure> {
+    // SAFETY: the caller's array; the kernel checks it.
+    bytes(unsafe { libc::writev(fd, iov.cast(), count) }, "writev")
+}
+
+/// An id for work that is done.
+fn id(result: Result<i32, Failure>) -> Result<i32, Failure> {
+    result?;
+    let mut table = table();
+    table.last = table.last % 0x3fff_ffff + 1;
+    let id = table.last;
+    table.ids.push(id);
+    Ok(id)
+}
+
+fn done(id: i32) -> Result<i32, Failure> {
+    let mut table = table();
+    match table.ids.iter().position(|&known| known == id) {
+        Some(index) => {
+            table.ids.swap_remove(index);
+            Ok(1)
+        }
+        None => Err(crate::error::NxError::BadMid { mid: id }.into()),
+    }
+}
+
+fn set_mode(fd: i32, mode: i32) -> Result<(), Failure> {
+    if !(0..=LAST_MODE).contains(&mode) {
+        return Err(Failure::System(super::errno::EQPARAM, format!("I/O mode {mode}")));
+    }
+    // SAFETY: any number may be asked for.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(Failure::last(format!("descriptor {fd}")));
+    }
+    table().modes.get_or_insert_default().insert(fd, mode);
+    Ok(())
+}
+
+fn none() -> Result<i32, Failure> {
+    Err(Failure::System(libc::ENOSYS, "there is no parallel file system".into()))
+}
+
+calls! {
+    fn cread, _cread: (fd: int, buf: ptr, count: int) -> long { read(fd, buf, count) }
+    fn cwrite, _cwrite: (fd: int, buf: ptr, count: int) -> long { write(fd, buf, count) }
+    fn creadv, _creadv: (fd: int, iov: ptr, count: int) -> long { readv(fd, iov, count) }
+    fn cwritev, _cwritev: (fd: int, iov: ptr, count: int) -> long { writev(fd, iov, count) }
+    fn iread, _iread: (fd: int, buf: ptr, count: int) -> long { id(read(fd, buf, count)) }
+    fn iwrite, _iwrite: (fd: int, buf: ptr, count: int) -> long { id(write(fd, buf, count)) }
+    fn ireadv, _ireadv: (fd: int, iov: ptr, count: int) -> long { id(readv(fd, iov, count)) }
+    fn iwritev, _iwritev: (fd: int, iov: ptr, count: int) -> long { id(writev(fd, iov, count)) }
+    fn iodone, _iodone: (id: int) -> long { done(id) }
+    fn iowait, _iowait: (id: int) -> void { done(id).map(|_| ()) }
+    fn setiomode, _setiomode: (fd: int, mode: int) -> void { set_mode(fd, mode) }
+    fn iomode, _iomode: (fd: int) -> long {
+        Ok(table().modes.as_ref().and_then(|modes| modes.get(&fd).copied()).unwrap_or(0))
+    }
+    fn iseof, _iseof: (fd: int) -> long {
+        // SAFETY: an all-zero stat is a valid value to fill in.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `stat` is ours.
+        if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
+            return Err(Failure::last(format!("descriptor {fd}")));
+        }
+        // SAFETY: any number may be asked for.
+        let at = unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) };
+        if at < 0 {
+            return Err(Failure::last(format!("descriptor {fd}")));
+        }
+        Ok(i32::from(at >= stat.st_size))
+    }
+    fn lsize, _lsize: (fd: int, offset: int, whence: int) -> long {
+        size(fd, offset.into(), whence).map(|size| i32::try_from(size).unwrap_or(i32::MAX))
+    }
+    fn estat, _estat: (path: ptr, buf: ptr) -> long { none() }
+    fn festat, _festat: (fd: int, buf: ptr) -> long { none() }
+    fn lestat, _lestat: (path: ptr, buf: ptr) -> long { none() }
+    fn statpfs, _statpfs: (path: ptr, buf: ptr, attr: ptr, len: int) -> long { none() }
+    fn fstatpfs, _fstatpfs: (fd: int, buf: ptr, attr: ptr, len: int) -> long { none() }
+    fn getpfsinfo, _getpfsinfo: (buf: ptr) -> long { none() }
+    fn restrictvol, _restrictvol: (fd: int, count: int, list: ptr) -> long { none() }
+}
+
+/// `SIZE_SET` 0, `SIZE_CUR` 1, `SIZE_END` 2: makes the file at least that long.
+fn size(fd: i32, offset: i64, whence: i32) -> Result<i64, Failure> {
+    // SAFETY: an all-zero stat is a valid value to fill in.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is ours.
+    if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
+        return Err(Failure::last(format!("descriptor {fd}")));
+    }
+    let base = match whence {
+        0 => 0,
+        // SAFETY: any number may be asked for.
+        1 => unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) },
+        2 => stat.st_size,
+        other => return Err(Failure::System(super::errno::EQPARAM, format!("whence {other}"))),
+    };
+    let wanted = base.saturating_add(offset);
+    // SAFETY: any number may be asked for.
+    if wanted > stat.st_size && unsafe { libc::ftruncate(fd, wanted) } < 0 {
+        return Err(Failure::last("ftruncate"));
+    }
+    Ok(wanted.max(stat.st_size))
+}
+
+/// Opens a file in every node, with a mode.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gopen(
+    path: *const c_char,
+    flags: c_int,
+    mode: c_int,
+    permissions: libc::mode_t,
+) -> c_int {
+    super::plain("gopen", || {
+        // SAFETY: a string; the kernel checks it.
+        let fd = unsafe { libc::open(path, flags, permissions) };
+        if fd < 0 {
+            return Err(Failure::last("open"));
+        }
+        set_mode(fd, mode).map(|()| fd)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _gopen(
+    path: *const c_char,
+    flags: c_int,
+    mode: c_int,
+    permissions: libc::mode_t,
+) -> c_int {
+    super::under(|| {
+        if !(0..=LAST_MODE).contains(&mode) {
+            return Err(Failure::System(super::errno::EQPARAM, format!("I/O mode {mode}")));
+        }
+        // SAFETY: a string; the kernel checks it.
+        let fd = unsafe { libc::open(path, flags, permissions) };
+        if fd < 0 {
+            return Err(Failure::last("open"));
+        }
+        set_mode(fd, mode).map(|()| fd)
+    }) as c_int
+}
+
+macro_rules! at_offset {
+    ($($name:ident, $under:ident, $system:ident, $wrap:expr;)*) => { $(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, offset: ESize, buf: *mut c_void, count: c_int) -> c_long {
+            super::plain(stringify!($name), || {
+                let count = len(count)?;
+                // SAFETY: the caller's buffer or array; the kernel checks it.
+                let moved = unsafe { libc::$system(fd, buf.cast(), count as _, offset.to_i64()) };
+                $wrap(bytes(moved, stringify!($name)))
+            }).into()
+        }
+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $under(fd: c_int, offset: ESize, buf: *mut c_void, count: c_int) -> c_long {
+            super::under(|| {
+                let count = len(count)?;
+                // SAFETY: the caller's buffer or array; the kernel checks it.
+                let moved = unsafe { libc::$system(fd, buf.cast(), count as _, offset.to_i64()) };
+                $wrap(bytes(moved, stringify!($name)))
+            })
+        }
+    )* };
+}
+
+fn plainly(result: Result<i32, Failure>) -> Result<i32, Failure> {
+    result
+}
+
+at_offset! {
+    readoff, _readoff, pread, plainly;
+    writeoff, _writeoff, pwrite, plainly;
+    readvoff, _readvoff, preadv, plainly;
+    writevoff, _writevoff, pwritev, plainly;
+    ireadoff, _ireadoff, pread, id;
+    iwriteoff, _iwriteoff, pwrite, id;
+    ireadvoff, _ireadvoff, preadv, id;
+    iwritevoff, _iwritevoff, pwritev, id;
+}
+
+fn seek(fd: i32, offset: ESize, whence: i32) -> Result<ESize, Failure> {
+    // SAFETY: any number may be asked for.
+    let at = unsafe { libc::lseek(fd, offset.to_i64(), whence) };
+    if at < 0 { Err(Failure::last("lseek")) } else { Ok(ESize::from_i64(at)) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn eseek(fd: c_int, offset: ESize, whence: c_int) -> ESize {
+    super::plain("eseek", || seek(fd, offset, whence))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _eseek(fd: c_int, offset: ESize, whence: c_int) -> ESize {
+    match super::run(|| seek(fd, offset, whence)) {
+        Ok(at) => at,
+        Err(failure) => {
+            super::errno::set(failure.errno());
+            ESize::from_i64(-1)
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn esize(fd: c_int, offset: ESize, whence: c_int) -> ESize {
+    super::plain("esize", || size(fd, offset.to_i64(), whence).map(ESize::from_i64))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _esize(fd: c_int, offset: ESize, whence: c_int) -> ESize {
+    match super::run(|| size(fd, offset.to_i64(), whence)) {
+        Ok(size) => ESize::from_i64(size),
+        Err(failure) => {
+            super::errno::set(failure.errno());
+            ESize::from_i64(-1)
+        }
+    }
+}
+
+macro_rules! of_units {
+    ($($fortran:ident $name:literal)*) => { $(
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $fortran() -> i32 {
+            let why = "files of Fortran units; use OPEN, READ and WRITE";
+            super::process::fatal($name, &Failure::System(libc::ENOSYS, why.into()))
+        }
+    )* };
+}
+
+of_units! {
+    cread_ "cread" cwrite_ "cwrite" iread_ "iread" iwrite_ "iwrite" gopen_ "gopen"
+    iodone_ "iodone" iowait_ "iowait" iseof_ "iseof" lsize_ "lsize" esize_ "esize" eseek_ "eseek"
+}
+
+/// Every node has its own file pointer, whatever the mode: nothing to do for a unit.
+#[unsafe(no_mangle)]
+pub extern "C" fn setiomode_(_unit: *const i32, _mode: *const i32) {
+    super::app::debug("setiomode");
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn iomode_(_unit: *const i32) -> i32 {
+    0
+}

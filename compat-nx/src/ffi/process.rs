@@ -1,0 +1,180 @@
+//! This process's part of the application: its engine, its way to the supervisor, its end.
+
+use super::Failure;
+use super::errno::EQNOACT;
+use crate::engine::Engine;
+use crate::job::control::{self, Message};
+use crate::job::{Job, pmi};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use vmmc::sys::Fd;
+
+/// The engine, once it has started. Never freed: calls of any thread may be in it. Null again in
+/// a child that `nx_nfork` made.
+static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Process id of the process whose part this is; a child of a plain `fork` has none.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Everything but the engine.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// Our place, once it is known.
+    pub(super) job: Option<Job>,
+    /// The engine starts at the first call that needs it, not before.
+    pub(super) lazy: bool,
+    pub(super) control: Option<Fd>,
+    pub(super) launcher: Option<pmi::Launcher>,
+}
+
+static PART: Mutex<Part> =
+    Mutex::new(Part { job: None, lazy: false, control: None, launcher: None });
+
+/// The part. Not held across anything that blocks, but for starting the engine.
+pub(super) fn part() -> MutexGuard<'static, Part> {
+    PART.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The engine of this process.
+#[inline]
+pub(super) fn engine() -> Result<&'static Engine, Failure> {
+    let engine = ENGINE.load(Ordering::Acquire);
+    // SAFETY: null, or leaked by `start`.
+    match unsafe { engine.as_ref() } {
+        Some(engine) => Ok(engine),
+        None => start_lazily(),
+    }
+}
+
+/// Whether the application exists for this process, or will at the first call.
+pub(super) fn check_started() -> Result<(), Failure> {
+    engine().map(|_| ())
+}
+
+/// The place of this process, whether or not its engine has started.
+pub(super) fn place() -> Option<Job> {
+    part().job.clone()
+}
+
+#[cold]
+fn start_lazily() -> Result<&'static Engine, Failure> {
+    let mut part = part();
+    // Another thread may have been faster.
+    // SAFETY: null, or leaked by `start`.
+    if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
+        return Ok(engine);
+    }
+    match part.job.clone() {
+        Some(job) if part.lazy => {
+            part.lazy = false;
+            start(&job)
+        }
+        _ => Err(crate::error::NxError::NotStarted.into()),
+    }
+}
+
+/// Joins the application.
+fn start(job: &Job) -> Result<&'static Engine, Failure> {
+    let engine = Engine::start(job)
+        .map_err(|error| Failure::System(EQNOACT, format!("joining the application: {error}")))?;
+    let engine = Box::into_raw(Box::new(engine));
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    ENGINE.store(engine, Ordering::Release);
+    // SAFETY: just leaked.
+    Ok(unsafe { &*engine })
+}
+
+/// Takes a place in an application.
+pub(super) fn join(job: Job, lazy: bool) -> Result<(), Failure> {
+    let mut part = part();
+    part.job = Some(job.clone());
+    part.lazy = lazy;
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    if !lazy {
+        start(&job)?;
+    }
+    Ok(())
+}
+
+/// In a child that we forked: it has no part yet. What the parent had is leaked, not dropped: its
+/// threads and mappings are not here.
+pub(super) fn forget() {
+    ENGINE.store(std::ptr::null_mut(), Ordering::Release);
+    std::mem::forget(std::mem::take(&mut *part()));
+}
+
+/// "node 3, ptype 0", for people.
+pub(super) fn who() -> String {
+    // A failure while joining has the lock: then it is too early to know more.
+    let place = match PART.try_lock() {
+        Ok(part) => part.job.as_ref().map(|job| (job.node, job.size, job.ptype)),
+        Err(_) => None,
+    };
+    let Some((node, size, ptype)) = place else { return format!("process {}", std::process::id()) };
+    // SAFETY: null, or leaked by `start`.
+    let engine = unsafe { ENGINE.load(Ordering::Acquire).as_ref() };
+    let ptype = engine.map(Engine::ptype).or(ptype).unwrap_or(-1);
+    if node == size {
+        format!("host, ptype {ptype}")
+    } else {
+        format!("node {node}, ptype {ptype}")
+    }
+}
+
+/// Prints who, what and why, and ends the application.
+pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
+    eprintln!("nx: {}: {call}: {failure}", who());
+    end_all(1)
+}
+
+/// Ends the application with an exit code. Runs no destructor: others may wait for us.
+pub(super) fn end_all(code: u8) -> ! {
+    if let Ok(mut part) = PART.try_lock() {
+        let told = part.control.as_ref().is_some_and(|control| {
+            control::tell(control, &Message::Abort { code, text: String::new() }, &[]).is_ok()
+        });
+        if !told && let Some(launcher) = &mut part.launcher {
+            launcher.abort(code, "an NX call failed");
+        }
+    }
+    // SAFETY: _exit(2) never returns and touches nothing of ours.
+    unsafe { libc::_exit(code.into()) }
+}
+
+/// Leaves in order, when the process exits in the ordinary way.
+pub(super) fn leave() {
+    if OWNER.load(Ordering::Relaxed) != std::process::id() {
+        return; // a child of a plain fork: the part is the parent's
+    }
+    // SAFETY: null, or leaked by `start`.
+    if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
+        engine.leave();
+    }
+    let mut part = part();
+    if let Some(control) = &part.control {
+        let _ = control::tell(control, &Message::Finished, &[]);
+    }
+    if let Some(launcher) = &mut part.launcher {
+        launcher.finish();
+    }
+}
+
+/// A thread that ends this process when its supervisor has gone: whoever killed that one meant
+/// the whole application.
+pub(super) fn follow(control: &Fd) {
+    let Ok(own) = control.try_clone() else { return };
+    let watch = move || {
+        use rustix::event::{PollFd, PollFlags, poll};
+        loop {
+            let mut fds = [PollFd::new(&own, PollFlags::empty())];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) if fds[0].revents().contains(PollFlags::HUP) => break,
+                _ => return,
+            }
+        }
+        let own = rustix::process::getpid();
+        let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+    };
+    let _ = std::thread::Builder::new().name("nx-follow".into()).stack_size(64 << 10).spawn(watch);
+}

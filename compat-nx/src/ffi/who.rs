@@ -1,0 +1,156 @@
+//! Process information and control (table 1.1).
+
+use super::process::{self, engine, part};
+use super::{Failure, calls};
+use crate::error::NxError;
+use crate::job::Job;
+use crate::job::control::{self, Message};
+use std::ffi::c_long;
+
+fn place() -> Result<Job, Failure> {
+    process::place().ok_or_else(|| NxError::NotStarted.into())
+}
+
+fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
+    let place = place()?;
+    if node < -1 || node > place.size as i32 {
+        return Err(NxError::BadNode { node, last: place.size.saturating_sub(1) }.into());
+    }
+    let all = node == -1 && ptype <= 0;
+    let own =
+        node == place.node as i32 && engine().is_ok_and(|own| ptype < 0 || own.ptype() == ptype);
+    let mut part = part();
+    match &part.control {
+        Some(control) => {
+            control::tell(control, &Message::Kill { node, ptype }, &[]).map_err(|errno| {
+                Failure::System(errno.raw_os_error(), "telling the launcher".into())
+            })?;
+            drop(part);
+            if all || own {
+                // We are one of them: nothing after this line may run.
+                loop {
+                    std::thread::park();
+                }
+            }
+            Ok(())
+        }
+        None if all || own || place.size == 1 => {
+            if all && let Some(launcher) = &mut part.launcher {
+                launcher.abort(137, "killproc(-1, -1)");
+            }
+            let _ = rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            );
+            Ok(())
+        }
+        None => Err(Failure::System(
+            libc::ENOSYS,
+            format!("killing node {node} alone needs `shrimp run`; mpiexec and srun only end all"),
+        )),
+    }
+}
+
+/// Lowest d with 2^d at least the number of nodes.
+fn dimension(nodes: u32) -> i32 {
+    nodes.next_power_of_two().trailing_zeros() as i32
+}
+
+fn inverse_gray(code: i32) -> i32 {
+    let mut value = code as u32;
+    for shift in [1, 2, 4, 8, 16] {
+        value ^= value >> shift;
+    }
+    value as i32
+}
+
+fn set_ptype(ptype: i32) -> Result<(), Failure> {
+    engine()?.set_ptype(ptype)?;
+    if let Some(control) = &part().control {
+        let _ = control::tell(control, &Message::Ptype(ptype), &[]);
+    }
+    Ok(())
+}
+
+calls! {
+    fn mynode, _mynode, mynode_: () -> long { Ok(place()?.node as i32) }
+    fn numnodes, _numnodes, numnodes_: () -> long { Ok(place()?.size as i32) }
+    fn myptype, _myptype, myptype_: () -> long { Ok(engine()?.ptype()) }
+    fn mypid, _mypid, mypid_: () -> long { Ok(engine()?.ptype()) }
+    fn setptype, _setptype, setptype_: (ptype: int) -> void { set_ptype(ptype) }
+    fn setpid, _setpid, setpid_: (pid: int) -> void { set_ptype(pid) }
+    fn nodedim, _nodedim, nodedim_: () -> long { Ok(dimension(place()?.size)) }
+    fn mypart, _mypart, mypart_ [nx32_mypart, _nx32_mypart]: (rows: ints, columns: ints) -> long {
+        crate::ffi::app::my_rectangle(rows, columns)
+    }
+    fn gray, _gray, gray_: (number: int) -> long { Ok(number ^ (number >> 1)) }
+    fn ginv, _ginv, ginv_: (code: int) -> long { Ok(inverse_gray(code)) }
+    fn killcube, _killcube, killcube_: (node: int, pid: int) -> void { kill(node, pid) }
+    fn killproc, _killproc, killproc_: (node: int, pid: int) -> void { kill(node, pid) }
+    fn flick, _flick, flick_: () -> void {
+        engine()?.flick();
+        Ok(())
+    }
+    fn led, _led, led_: (state: int) -> void { Ok(()) }
+}
+
+/// Number of the controlling process: the number of nodes. `_myhost` is negative without one.
+#[unsafe(no_mangle)]
+pub extern "C" fn myhost() -> c_long {
+    super::plain("myhost", || Ok(place()?.size as i32)).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _myhost() -> c_long {
+    super::under(|| {
+        let place = place()?;
+        if place.host {
+            Ok(place.size as i32)
+        } else {
+            Err(Failure::System(super::errno::EQNOPROC, "host".into()))
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn myhost_() -> i32 {
+    super::plain("myhost", || Ok(place()?.size as i32))
+}
+
+/// The physical node: there are no others than the logical ones.
+#[unsafe(no_mangle)]
+pub extern "C" fn _myphysnode() -> c_long {
+    super::under(|| Ok(place()?.node as i32))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _mydirect() -> c_long {
+    super::under(|| Ok(place()?.node as i32))
+}
+
+/// An internal symbol that some programs touch.
+#[unsafe(no_mangle)]
+pub extern "C" fn mcmsg_wire() -> c_long {
+    super::app::debug("mcmsg_wire");
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gray_codes_of_neighbours_differ_in_one_bit_and_ginv_inverts() {
+        for number in 0..4096_i32 {
+            let code = number ^ (number >> 1);
+            let next = (number + 1) ^ ((number + 1) >> 1);
+            assert_eq!((code ^ next).count_ones(), 1);
+            assert_eq!(inverse_gray(code), number);
+        }
+    }
+
+    #[test]
+    fn the_dimension_is_that_of_the_smallest_cube_that_holds_all() {
+        assert_eq!([1, 2, 3, 4, 5, 8, 16].map(dimension), [0, 1, 2, 2, 3, 3, 4]);
+    }
+}

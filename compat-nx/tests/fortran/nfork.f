@@ -1,0 +1,26 @@
+C     A Fortran program that starts its nodes itself (the -lnx form).
+      PROGRAM NFORK
+      INCLUDE 'fnx.h'
+      INTEGER N, K, NODES(16), IPIDS(16), I, ISUM, IWORK
+      N = NX_INITVE(' ', 3, ' ')
+      IF (N .NE. 3) STOP 1
+      WRITE (*, *) 'controlling process'
+      K = NX_NFORK(NODES, -1, 0, IPIDS)
+      IF (K .EQ. 0) THEN
+         ISUM = MYNODE()
+         CALL GISUM(ISUM, 1, IWORK)
+         IF (ISUM .NE. 3) STOP 2
+         CALL CSEND(1, ISUM, 4, MYHOST(), 1)
+         WRITE (*, *) 'node', MYNODE(), ' done'
+      ELSE IF (K .EQ. 3) THEN
+         CALL SETPTYPE(1)
+         DO 10 I = 1, 3
+            CALL CRECV(1, ISUM, 4)
+            IF (ISUM .NE. 3) STOP 3
+   10    CONTINUE
+         IF (NX_WAITALL() .NE. 0) STOP 4
+         WRITE (*, *) 'nfork: all good'
+      ELSE
+         STOP 5
+      END IF
+      END

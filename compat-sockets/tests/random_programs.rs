@@ -1,0 +1,527 @@
+//! Random programs of socket calls: two ends of one connection, several processes and threads,
+//! fork, exec, spawning, descriptor passing, copies, half-close, close, kill, and calls that send
+//! the connection back to TCP at random points. What every call gives is compared with what TCP
+//! promises, first with the kernel alone (which proves the model of this file), then with the
+//! library and a daemon (S1 to S14).
+//!
+//! A program is a list of [`Op`]; those that make no sense where they stand are passed over, so any
+//! part of a failing program is a program and proptest shrinks it. To repeat or to search:
+//! `RANDOM_PROGRAMS=FIRST..LAST cargo test -p compat-sockets --test random_programs`; a failure names
+//! its seed, and is shrunk by so many steps as `RANDOM_PROGRAMS_SHRINK` says.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use common::{Daemon, Leg, artefacts, compile_of};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Ends a program that hangs. Never an assertion on speed.
+const WATCHDOG: Duration = Duration::from_secs(30);
+/// Most bytes on their way in one direction: less than the smallest buffer there is.
+const MOST_UNREAD: u64 = 20_000;
+/// Processes of one end at most.
+const MOST_ACTORS: usize = 5;
+/// Seeds that CI runs.
+const SEEDS: std::ops::Range<u64> = 0..12;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Write,
+    Read,
+    ReadNothing,
+    Ready,
+    Fork,
+    Exec,
+    Spawn,
+    Pass,
+    Copy,
+    Close,
+    Kill,
+    Shut,
+    Nonblocking,
+    ToTcp,
+    Bulk,
+    Awaited,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    kind: Kind,
+    end: usize,
+    who: usize,
+    amount: u64,
+    how: u64,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    use Kind::*;
+    let kind = prop_oneof![
+        12 => Just(Write), 12 => Just(Read), 2 => Just(ReadNothing), 4 => Just(Ready),
+        3 => Just(Fork), 2 => Just(Exec), 2 => Just(Spawn), 2 => Just(Pass), 2 => Just(Copy),
+        2 => Just(Close), 1 => Just(Kill), 1 => Just(Shut), 1 => Just(Nonblocking),
+        1 => Just(ToTcp), 2 => Just(Bulk), 3 => Just(Awaited),
+    ];
+    (kind, 0..2usize, 0..8usize, prop_oneof![1..40u64, 1..9000u64], 0..64u64)
+        .prop_map(|(kind, end, who, amount, how)| Op { kind, end, who, amount, how })
+}
+
+/// A process that has the socket of one end.
+struct Actor {
+    id: usize,
+    pid: i32,
+    stream: BufReader<UnixStream>,
+}
+
+impl Actor {
+    fn say(&mut self, command: &str) -> Result<(), TestCaseError> {
+        let sent = self.stream.get_mut().write_all(command.as_bytes());
+        sent.map_err(|error| TestCaseError::fail(format!("actor {}: {command}: {error}", self.id)))
+    }
+
+    fn hear(&mut self, command: &str) -> Result<(i64, i32), TestCaseError> {
+        let mut line = String::new();
+        let fail =
+            |why: String| TestCaseError::fail(format!("actor {}: {command}: {why}", self.id));
+        self.stream.read_line(&mut line).map_err(|error| fail(format!("hangs: {error}")))?;
+        let mut words = line.split_whitespace();
+        let result = words.next().and_then(|word| word.parse().ok());
+        let errno = words.next().and_then(|word| word.parse().ok());
+        result.zip(errno).ok_or_else(|| fail("it has died".to_owned()))
+    }
+
+    fn ask(&mut self, command: &str) -> Result<(i64, i32), TestCaseError> {
+        self.say(command)?;
+        self.hear(command)
+    }
+
+    /// A command with a certain result.
+    fn must(&mut self, command: &str, want: i64) -> Result<(), TestCaseError> {
+        let (result, errno) = self.ask(command)?;
+        let id = self.id;
+        prop_assert_eq!(result, want, "actor {}: {} (errno {})", id, command, errno);
+        Ok(())
+    }
+}
+
+/// One end of the connection, and what the model knows of it.
+#[derive(Default)]
+struct End {
+    actors: Vec<Actor>,
+    /// Bytes its processes have sent, and received.
+    sent: u64,
+    received: u64,
+    shut: bool,
+    nonblocking: bool,
+    /// Its last process has gone, or has closed.
+    gone: bool,
+}
+
+struct World {
+    listener: UnixListener,
+    dir: tempfile::TempDir,
+    children: Vec<Child>,
+    ends: [End; 2],
+    next_id: usize,
+    leg: Leg,
+    daemon: PathBuf,
+    /// The library may have left the connection to the kernel.
+    demoted: bool,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for end in &mut self.ends {
+            for actor in end.actors.drain(..) {
+                kill(actor.pid);
+            }
+        }
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn kill(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile_of("actor", &["actor"]))
+}
+
+impl World {
+    fn new(leg: Leg, daemon: &std::path::Path) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("actors")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        World {
+            listener,
+            dir,
+            children: Vec::new(),
+            ends: Default::default(),
+            next_id: 0,
+            leg,
+            daemon: daemon.to_owned(),
+            demoted: false,
+        }
+    }
+
+    fn id(&mut self) -> usize {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn start(&mut self, socket: &str) {
+        let id = self.id().to_string();
+        let mut command = Command::new(program());
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("VMMC_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args([&id, socket])
+            .env("ACTOR_SOCKET", self.dir.path().join("actors"))
+            .env("VMMC_DAEMON", "none")
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        if self.leg != Leg::Plain {
+            command.env("LD_PRELOAD", &artefacts().library).env("VMMC_SOCKET", &self.daemon);
+        }
+        self.children.push(command.spawn().unwrap());
+    }
+
+    /// The next process that introduces itself, with the cookie and the port of its socket.
+    fn meet(&mut self) -> Result<(Actor, u64, u16), TestCaseError> {
+        let deadline = Instant::now() + WATCHDOG;
+        let stream = loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(_) if Instant::now() > deadline => {
+                    return Err(TestCaseError::fail("a process does not introduce itself"));
+                }
+                Err(_) => std::thread::sleep(Duration::from_micros(200)),
+            }
+        };
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        let words: Vec<u64> =
+            line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+        let &[id, cookie, port, pid] = words.as_slice() else {
+            return Err(TestCaseError::fail(format!("a strange introduction: {line:?}")));
+        };
+        Ok((Actor { id: id as usize, pid: pid as i32, stream }, cookie, port as u16))
+    }
+
+    /// Makes the connection; returns the cookie of one end.
+    fn connect(&mut self) -> Result<u64, TestCaseError> {
+        self.start("listen");
+        let (_listening, _, port) = self.meet()?;
+        self.start(&format!("connect:{port}"));
+        let (first, second) = (self.meet()?, self.meet()?);
+        let client_first = first.2 != port;
+        let (client, server) = if client_first { (first, second) } else { (second, first) };
+        self.ends[0].actors.push(server.0);
+        self.ends[1].actors.push(client.0);
+        Ok(client.1)
+    }
+
+    fn unread(&self, end: usize) -> u64 {
+        self.ends[1 - end].sent - self.ends[end].received
+    }
+
+    fn transfer(
+        &mut self,
+        from: usize,
+        who: [usize; 2],
+        amount: u64,
+        how: u64,
+    ) -> Result<(), TestCaseError> {
+        let (at, amount) = (self.ends[from].sent, amount as i64);
+        let writer = &mut self.ends[from].actors[who[0]];
+        writer.must(&format!("B {amount} {at} {how}"), 0)?;
+        let reader = &mut self.ends[1 - from].actors[who[1]];
+        reader.must(&format!("R {amount} {at} {}", how / 2), amount)?;
+        let writer = &mut self.ends[from].actors[who[0]];
+        writer.must("j", amount)?;
+        self.ends[from].sent += amount as u64;
+        self.ends[1 - from].received += amount as u64;
+        Ok(())
+    }
+
+    /// Small exchanges until the daemon says that both directions go by the ring.
+    fn warm_up(&mut self, daemon: &mut Daemon, cookie: u64) -> Result<(), TestCaseError> {
+        for turn in 0..200u64 {
+            for from in [0, 1] {
+                self.transfer(from, [0, 0], 10 + turn % 7, turn)?;
+            }
+            if turn >= 8 && (self.leg == Leg::Plain || daemon.ring_carries(cookie).is_ok()) {
+                return Ok(());
+            }
+        }
+        Err(TestCaseError::fail("never upgraded: the program would prove nothing"))
+    }
+
+    fn run(&mut self, ops: &[Op]) -> Result<(), TestCaseError> {
+        for op in ops {
+            self.step(op)?;
+        }
+        self.finish()
+    }
+
+    /// Everything that is on its way arrives, and then the end.
+    fn finish(&mut self) -> Result<(), TestCaseError> {
+        for end in [0, 1] {
+            if self.ends[end].actors.is_empty() {
+                continue;
+            }
+            let (unread, at) = (self.unread(end), self.ends[end].received);
+            if unread > 0 {
+                self.ends[end].actors[0].must(&format!("R {unread} {at} 0"), unread as i64)?;
+                self.ends[end].received += unread;
+            }
+        }
+        for end in [0, 1] {
+            while let Some(mut actor) = self.ends[end].actors.pop() {
+                actor.must("c", 0)?;
+            }
+            self.ends[end].gone = true;
+            if let Some(actor) = self.ends[1 - end].actors.first_mut() {
+                actor.must("n 0 0", 0)?;
+                actor.must("r 10 0 0", 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes that an end has not read could still be sent to it by TCP. Nothing can
+    /// follow a FIN: what is left in a ring then cannot reach a program without the library.
+    fn may_leave(&self, end: usize) -> bool {
+        self.unread(end) == 0 || !(self.ends[1 - end].shut || self.ends[1 - end].gone)
+    }
+
+    fn step(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        let &Op { kind, end, amount, how, .. } = op;
+        let peer = 1 - end;
+        let count = self.ends[end].actors.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let who = op.who % count;
+        let unread = self.unread(end);
+        let peer_ended = self.ends[peer].shut || self.ends[peer].gone;
+        let at = self.ends[end].received;
+        self.demoted |= matches!(kind, Kind::Exec | Kind::Spawn | Kind::Pass | Kind::ToTcp);
+        match kind {
+            Kind::Write => {
+                let room = MOST_UNREAD.saturating_sub(self.unread(peer));
+                let amount = amount.min(room);
+                if amount == 0 || self.ends[end].shut || self.ends[peer].gone {
+                    return Ok(());
+                }
+                let at = self.ends[end].sent;
+                let actor = &mut self.ends[end].actors[who];
+                actor.must(&format!("w {amount} {at} {how}"), amount as i64)?;
+                self.ends[end].sent += amount;
+            }
+            Kind::Read => {
+                if unread == 0 && !peer_ended {
+                    return Ok(());
+                }
+                let want = amount.min(unread);
+                let actor = &mut self.ends[end].actors[who];
+                if unread > 0 {
+                    actor.must(&format!("u {unread}"), unread as i64)?;
+                } else {
+                    // The FIN may be on its way.
+                    actor.must("n 0 0", 0)?;
+                    self.ends[end].nonblocking = false;
+                }
+                let actor = &mut self.ends[end].actors[who];
+                actor.must(&format!("r {amount} {at} {how}"), want as i64)?;
+                self.ends[end].received += want;
+            }
+            Kind::ReadNothing => {
+                if unread > 0 || peer_ended || !self.ends[end].nonblocking {
+                    return Ok(());
+                }
+                let actor = &mut self.ends[end].actors[who];
+                let (result, errno) = actor.ask(&format!("r {amount} {at} {how}"))?;
+                let id = actor.id;
+                prop_assert_eq!((result, errno), (-1, libc_eagain()), "actor {}: nothing", id);
+            }
+            Kind::Ready => {
+                let readable = unread > 0 || peer_ended;
+                let rdhup = peer_ended && how % 3 != 1;
+                let room = self.unread(peer) == 0;
+                let want = i64::from(readable) + i64::from(room) * 2 + i64::from(rdhup) * 4;
+                let actor = &mut self.ends[end].actors[who];
+                let (found, _) = actor.ask(&format!("p {how} {want}"))?;
+                let wrong = found & !want & !2;
+                let id = actor.id;
+                prop_assert_eq!(wrong, 0, "actor {}: ready for {} and not {}", id, found, want);
+            }
+            Kind::Fork if count < MOST_ACTORS => {
+                let id = self.id();
+                let actor = &mut self.ends[end].actors[who];
+                actor.must(&format!("f {id} 0 {how}"), 0)?;
+                let (child, _, _) = self.meet()?;
+                self.ends[end].actors.push(child);
+            }
+            Kind::Exec | Kind::Spawn if count < MOST_ACTORS && self.may_leave(end) => {
+                let spawn = matches!(kind, Kind::Spawn);
+                let id = self.id();
+                let with_library = u8::from(self.leg == Leg::Plain || how % 2 == 0);
+                let actor = &mut self.ends[end].actors[who];
+                if spawn {
+                    actor.must(&format!("s {id} {with_library}"), 0)?;
+                } else {
+                    actor.say(&format!("x {id} {with_library}"))?;
+                    drop(self.ends[end].actors.remove(who));
+                }
+                let (fresh, _, _) = self.meet()?;
+                self.ends[end].actors.push(fresh);
+            }
+            Kind::Pass if count > 1 && self.may_leave(end) => {
+                let to = (who + 1) % count;
+                let number = self.id();
+                let path = self.dir.path().join(format!("pass-{number}"));
+                let path = path.display();
+                self.ends[end].actors[to].must(&format!("g 0 0 0 {path}"), 0)?;
+                self.ends[end].actors[who].must(&format!("G 0 0 0 {path}"), 0)?;
+                self.ends[end].actors[to].hear("g")?;
+            }
+            Kind::Copy => {
+                self.ends[end].actors[who].must(&format!("d {how} {amount}"), 0)?;
+            }
+            Kind::Close | Kind::Kill => {
+                // The last one with bytes unread would reset the connection.
+                if count == 1 && unread > 0 {
+                    return Ok(());
+                }
+                // With the library gone from the other end a doorbell that dies unread is an RST.
+                let kills = matches!(kind, Kind::Kill) && !(self.demoted && count == 1);
+                let mut actor = self.ends[end].actors.remove(who);
+                if kills {
+                    kill(actor.pid);
+                    // Its descriptors are closed before its control socket, or with it.
+                    let mut rest = String::new();
+                    let _ = actor.stream.read_line(&mut rest);
+                } else {
+                    actor.must("c", 0)?;
+                }
+                self.ends[end].gone = count == 1;
+            }
+            Kind::Shut if !self.ends[end].shut => {
+                if self.ends[peer].gone {
+                    return Ok(());
+                }
+                self.ends[end].actors[who].must("h", 0)?;
+                self.ends[end].shut = true;
+            }
+            Kind::Nonblocking => {
+                let on = u8::from(how % 2 == 0);
+                self.ends[end].actors[who].must(&format!("n {on} {}", how / 2 % 2), 0)?;
+                self.ends[end].nonblocking = on == 1;
+            }
+            Kind::ToTcp if self.may_leave(end) => {
+                self.ends[end].actors[who].must(&format!("o {how}"), 0)?;
+            }
+            Kind::Bulk => {
+                let others = self.ends[peer].actors.len();
+                if self.ends[end].shut || others == 0 || self.unread(peer) > 0 {
+                    return Ok(());
+                }
+                self.transfer(end, [who, op.who / 2 % others], amount * 40, how)?;
+            }
+            Kind::Awaited => {
+                // A thread waits for bytes that come only then; another process may be at it too.
+                let others = self.ends[peer].actors.len();
+                if unread > 0 || self.ends[peer].shut || others == 0 {
+                    return Ok(());
+                }
+                self.ends[end].actors[who].must(&format!("b {amount} {at} {how}"), 0)?;
+                let writer = &mut self.ends[peer].actors[op.who / 2 % others];
+                writer.must(&format!("W {amount} {at} {}", how / 2), amount as i64)?;
+                self.ends[end].actors[who].must("j", amount as i64)?;
+                self.ends[peer].sent += amount;
+                self.ends[end].received += amount;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn libc_eagain() -> i32 {
+    rustix::io::Errno::AGAIN.raw_os_error()
+}
+
+fn three_ways(ops: &[Op], daemon: &std::cell::RefCell<Daemon>) -> Result<(), TestCaseError> {
+    for leg in [Leg::Plain, Leg::Ring] {
+        let mut daemon = daemon.borrow_mut();
+        let mut world = World::new(leg, &daemon.path.clone());
+        let result = (|| {
+            let cookie = world.connect()?;
+            world.warm_up(&mut daemon, cookie)?;
+            world.run(ops)
+        })();
+        result.map_err(|error| TestCaseError::fail(format!("{}: {error}", leg.name())))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn random_programs_give_what_tcp_gives() {
+    let daemon = std::cell::RefCell::new(Daemon::start());
+    let seeds = match std::env::var("RANDOM_PROGRAMS") {
+        Ok(text) => {
+            let (first, last) = text.split_once("..").expect("RANDOM_PROGRAMS=FIRST..LAST");
+            first.parse().unwrap()..last.parse().unwrap()
+        }
+        Err(_) => SEEDS,
+    };
+    let shrinks = match std::env::var("RANDOM_PROGRAMS_SHRINK") {
+        Ok(text) => text.parse().unwrap(),
+        Err(_) => 200,
+    };
+    for seed in seeds {
+        eprintln!("seed {seed}");
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let config = Config {
+            cases: 1,
+            failure_persistence: None,
+            max_shrink_iters: shrinks,
+            // A program that hangs takes the whole watchdog each time.
+            max_shrink_time: 120_000,
+            ..Config::default()
+        };
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        let mut runner = TestRunner::new_with_rng(config, rng);
+        let programs = proptest::collection::vec(op(), 20..70);
+        match runner.run(&programs, |ops| three_ways(&ops, &daemon)) {
+            Ok(()) => {}
+            Err(TestError::Fail(why, ops)) => {
+                let list: Vec<String> = ops.iter().map(|op| format!("  {op:?}")).collect();
+                panic!("seed {seed}: {why}\n{}", list.join("\n"));
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+}

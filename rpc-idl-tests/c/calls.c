@@ -1,0 +1,171 @@
+/* Calls of everything.x through the generated client, dispatcher and loopback.c. */
+#include "everything.h"
+#include <stdio.h>
+
+#define CHECK(what) do { if (!(what)) { fprintf(stderr, "line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
+
+static int logged;
+
+static int put(void *user, shrimp_rpc_call *call, const char *key, const shrimp_bulk *value, shrimp_bool *result)
+{
+    unsigned char bytes[5];
+    CHECK(*(int *)user == 42 && call != NULL);
+    CHECK(strcmp(key, "the key") == 0);
+    CHECK(value->len == 5 && shrimp_bulk_read(value, 0, bytes, 5) == 0);
+    CHECK(memcmp(bytes, "bytes", 5) == 0);
+    CHECK(shrimp_bulk_read(value, 1, bytes, 5) == SHRIMP_CODEC_SHORT);
+    *result = 1;
+    return 0;
+}
+
+static int get(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, status *result)
+{
+    (void)user, (void)call;
+    *result = strcmp(key, "there") == 0 ? OK : MISSING;
+    if (*result == OK) {
+        shrimp_bulk *bulk;
+        CHECK(shrimp_out_open(value, 1048577) == NULL);
+        bulk = shrimp_out_open(value, 3);
+        CHECK(bulk != NULL && shrimp_bulk_write(bulk, 0, "abc", 3) == 0);
+    }
+    return 0;
+}
+
+static int scale(void *user, shrimp_rpc_call *call, double by, shrimp_bulk *m)
+{
+    (void)user, (void)call;
+    for (uint32_t i = 0; i < m->len; i++) {
+        double x;
+        CHECK(shrimp_bulk_read(m, i, &x, 1) == 0);
+        x *= by;
+        CHECK(shrimp_bulk_write(m, i, &x, 1) == 0);
+    }
+    return 0;
+}
+
+static int divide(void *user, shrimp_rpc_call *call, int32_t a, int32_t b, int32_t *rest, int32_t *result)
+{
+    (void)user, (void)call;
+    if (b == 0)
+        return SHRIMP_RPC_SYSTEM_ERR;
+    *result = a / b;
+    *rest = a % b;
+    return 0;
+}
+
+static int log_(void *user, shrimp_rpc_call *call, const char *line)
+{
+    (void)user, (void)call;
+    logged += (int)strlen(line);
+    return 0;
+}
+
+static int list(void *user, shrimp_rpc_call *call, const struct entry *entries, struct answer *result)
+{
+    int n = 0;
+    (void)user, (void)call;
+    for (const struct entry *e = entries; e != NULL; e = e->next)
+        n++;
+    if (n == 0) {
+        result->s = FULL;
+        result->answer_u.why = strdup("nothing");
+        return 0;
+    }
+    result->s = OK;
+    for (; n > 0; n--) { /* an answer of as many entries */
+        struct entry *e = calloc(1, sizeof *e);
+        e->name = strdup("copy");
+        e->size = (uint64_t)n << 40;
+        e->next = result->answer_u.list;
+        result->answer_u.list = e;
+    }
+    return 0;
+}
+
+static int points(void *user, shrimp_rpc_call *call, const shrimp_bulk *p, shrimp_out *q, shrimp_bulk *fixed, shrimp_out *ofixed)
+{
+    shrimp_bulk *out = shrimp_out_open(q, p->len);
+    (void)user, (void)call, (void)ofixed;
+    CHECK(out != NULL && fixed->len == 100);
+    for (uint32_t i = 0; i < p->len; i++) {
+        struct point point;
+        shrimp_reader r = shrimp_bulk_reader(p, i);
+        shrimp_writer w = shrimp_bulk_writer(out, i);
+        int32_t first = (int32_t)i;
+        CHECK(shrimp_get_point(&r, &point) == 0);
+        point.x += point.y;
+        CHECK(shrimp_put_point(&w, &point) == 0);
+        CHECK(shrimp_bulk_write(fixed, i, &first, 1) == 0);
+    }
+    return 0;
+}
+
+static int copy(void *user, shrimp_rpc_call *call, uint32_t a_len, const unsigned char *a)
+{
+    (void)user, (void)call;
+    CHECK(a_len == 4 && memcmp(a, "copy", 4) == 0);
+    return 0;
+}
+
+int main(void)
+{
+    int user = 42;
+    kv_v1_ops ops = {.put_1 = put, .get_1 = get, .scale_1 = scale, .divide_1 = divide, .log_1 = log_,
+                     .list_1 = list, .points_1 = points, .copy_1 = copy, .user = &user};
+    shrimp_rpc_binding *b;
+    CHECK(kv_v1_serve("kv", &ops) == 0);
+    CHECK(shrimp_rpc_connect("kv", KV, KV_V1, &b) == 0);
+
+    shrimp_bool done = 0;
+    CHECK(put_1(b, "the key", 5, (const unsigned char *)"bytes", &done) == 0 && done);
+    char longest[70];
+    memset(longest, 'x', sizeof longest);
+    longest[69] = 0;
+    CHECK(put_1(b, longest, 0, NULL, &done) == SHRIMP_CODEC_TOO_LONG);
+
+    unsigned char room[8];
+    uint32_t len = 2;
+    status answer;
+    CHECK(get_1(b, "there", &len, room, &answer) == SHRIMP_CODEC_TOO_LONG); /* no room for 3 */
+    len = sizeof room;
+    CHECK(get_1(b, "there", &len, room, &answer) == 0 && answer == OK && len == 3 && memcmp(room, "abc", 3) == 0);
+    CHECK(get_1(b, "gone", &len, room, &answer) == 0 && answer == MISSING && len == 0);
+
+    double m[1000];
+    for (int i = 0; i < 1000; i++)
+        m[i] = i;
+    CHECK(scale_1(b, 2.5, 1000, m) == 0 && m[999] == 2497.5 && m[0] == 0);
+
+    int32_t rest = 0, quotient = 0;
+    CHECK(divide_1(b, 17, -5, &rest, &quotient) == 0 && rest == 2 && quotient == -3);
+    CHECK(divide_1(b, 17, 0, &rest, &quotient) == SHRIMP_RPC_SYSTEM_ERR);
+    CHECK(log_1(b, "a line") == 0 && logged == 6);
+
+    struct answer got;
+    CHECK(list_1(b, NULL, &got) == 0 && got.s == FULL && strcmp(got.answer_u.why, "nothing") == 0);
+    shrimp_free_answer(&got);
+    struct entry *chain = calloc(100000, sizeof *chain); /* too long for recursion */
+    for (int i = 0; i < 100000; i++) {
+        chain[i].name = (char *)"n";
+        chain[i].next = i < 99999 ? &chain[i + 1] : NULL;
+    }
+    CHECK(list_1(b, chain, &got) == 0 && got.s == OK && got.answer_u.list->size == (uint64_t)1 << 40);
+    int n = 0;
+    for (struct entry *e = got.answer_u.list; e != NULL; e = e->next)
+        n++;
+    CHECK(n == 100000);
+    shrimp_free_answer(&got);
+    free(chain);
+
+    struct point in[3] = {{1, 2, {3, 4, 5}}, {6, 7, {8, 9, 10}}, {0, 0, {0, 0, 0}}}, out[3];
+    int32_t fixed[100] = {7, 7, 7, 7}, ofixed[100];
+    uint32_t out_len = 3, ofixed_len = 100;
+    CHECK(points_1(b, 3, in, &out_len, out, 100, fixed, &ofixed_len, ofixed) == 0);
+    CHECK(out_len == 3 && out[1].x == 13 && out[1].tag[2] == 10 && fixed[2] == 2 && fixed[3] == 7 && ofixed[99] == 0);
+    CHECK(points_1(b, 3, in, &out_len, out, 99, fixed, &ofixed_len, ofixed) == SHRIMP_CODEC_TOO_LONG);
+    CHECK(copy_1(b, 4, (const unsigned char *)"copy") == 0);
+    CHECK(type_1(b, 1, "not served") == SHRIMP_RPC_PROC_UNAVAIL);
+    shrimp_rpc_close(b);
+    puts("all calls answered");
+    return 0;
+}

@@ -1,0 +1,178 @@
+//! Generated Rust stubs over the real runtime: a client and a server in two processes.
+
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+
+use common::{Daemon, PATIENCE, say, second_process as play};
+use rpc_idl_tests::shrimp::*;
+use shrimp_rpc::{Binding, Bulk, BulkMut, BulkOut, CallError, Context, Fault, Server};
+
+struct Kv;
+
+impl KvV1 for Kv {
+    fn put(&self, _: &Context, key: String, value: Bulk<'_, u8>) -> Result<bool, Fault> {
+        Ok(key == "the key" && value.to_vec().is_ok_and(|bytes| bytes == b"bytes"))
+    }
+
+    fn get(&self, _: &Context, key: String, value: &mut BulkOut<'_, u8>) -> Result<Status, Fault> {
+        if key != "there" {
+            return Ok(Status::Missing);
+        }
+        value.put(&[7; 100_000]).map_err(|_| Fault::new(1, "no room"))?;
+        Ok(Status::Ok)
+    }
+
+    fn scale(&self, _: &Context, by: f64, m: &mut BulkMut<'_, f64>) -> Result<(), Fault> {
+        for i in 0..m.len() {
+            let Some(Ok(x)) = m.get(i) else { return Err(Fault::new(2, "outside")) };
+            m.set(i, x * by).map_err(|_| Fault::new(2, "outside"))?;
+        }
+        Ok(())
+    }
+
+    fn divide(&self, _: &Context, a: i32, b: i32) -> Result<DivideReply, Fault> {
+        if b == 0 {
+            return Err(Fault::new(3, "division by zero"));
+        }
+        Ok(DivideReply { result: a / b, rest: a % b })
+    }
+
+    fn log(&self, _: &Context, _: String) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn list(&self, _: &Context, entries: Vec<Entry>) -> Result<Answer, Fault> {
+        Ok(if entries.is_empty() {
+            Answer::Default(Status::Full, "nothing".to_owned())
+        } else {
+            Answer::Ok(entries.into_iter().rev().collect())
+        })
+    }
+
+    fn points(
+        &self,
+        _: &Context,
+        p: Bulk<'_, Point>,
+        q: &mut BulkOut<'_, Point>,
+        fixed: &mut BulkMut<'_, i32>,
+        _: &mut BulkMut<'_, i32>,
+    ) -> Result<(), Fault> {
+        let mut points = p.to_vec().map_err(|_| Fault::new(4, "no points"))?;
+        points.iter_mut().for_each(|point| point.x += point.y);
+        q.put(&points).map_err(|_| Fault::new(4, "no room"))?;
+        fixed.set(99, points.len() as i32).map_err(|_| Fault::new(4, "outside"))
+    }
+
+    fn copy(&self, _: &Context, a: Vec<u8>) -> Result<(), Fault> {
+        if a == b"copy" { Ok(()) } else { Err(Fault::new(5, "another one")) }
+    }
+
+    fn later(
+        &self,
+        n: Num,
+        m: Maybe,
+        mut x: Vec<i64>,
+        t: Tree,
+        node: Node,
+        replier: KvV1LaterReplier,
+    ) {
+        std::thread::spawn(move || {
+            x.reverse();
+            let result = Big {
+                data: vec![1; 10_000],
+                many: vec![t.children.len() as i32; 5000],
+                c: [1, 2, 3, 4],
+                s: -5,
+                u: vec![200],
+                e: BigE::B,
+                f: if n == Num::Case1(6) { 0.5 } else { 0.0 },
+            };
+            let d = vec![f64::from(node.v)];
+            let _ = replier.send(LaterResults { result, m, x, d });
+        });
+    }
+
+    fn r#type(&self, _: &Context, r#type: i32, request_: String) -> Result<(), Fault> {
+        let text = if request_ == "as asked" { "as asked" } else { "other" };
+        Err(Fault::new(r#type as u32, text))
+    }
+}
+
+fn serve(args: &[String]) {
+    let server = Server::builder(&args[0]).program(KvV1Service(Kv)).start().expect("serves");
+    say("ready");
+    common::pause();
+    server.stop();
+}
+
+#[test]
+fn second_process() {
+    play(&[("serve", serve)]);
+}
+
+/// F1: a real RPC, with nested structs, arrays, strings, IN, OUT and INOUT.
+#[test]
+fn every_construct_goes_there_and_back() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["kv"]);
+    server.expect("ready");
+    let binding = Binding::builder("kv", kv_v1::PROGRAM, kv_v1::VERSION)
+        .node(&daemon.node())
+        .connect_timeout(PATIENCE.expect("there is one"))
+        .connect()
+        .expect("binds");
+    let kv = KvV1Client::new(binding);
+
+    assert!(kv.put("the key", b"bytes").expect("answered"));
+    assert!(!kv.put("another", b"").expect("answered"));
+    assert!(matches!(kv.put(&"x".repeat(65), b""), Err(CallError::Encode(_))));
+
+    let mut value = vec![1];
+    assert_eq!(kv.get("there", &mut value).expect("answered"), Status::Ok);
+    assert_eq!(value, [7; 100_000]);
+    assert_eq!(kv.get("gone", &mut value).expect("answered"), Status::Missing);
+    assert_eq!(value, []);
+
+    let mut m: Vec<f64> = (0..65_536).map(f64::from).collect();
+    kv.scale(0.5, &mut m).expect("answered");
+    assert!(m.iter().enumerate().all(|(i, x)| *x == i as f64 / 2.0));
+
+    let DivideReply { result, rest } = kv.divide(17, -5).expect("answered");
+    assert_eq!((result, rest), (-3, 2));
+    match kv.divide(1, 0) {
+        Err(CallError::Fault(fault)) => assert_eq!(fault.text(), "division by zero"),
+        other => panic!("{other:?}"),
+    }
+    kv.log("a line").expect("sent");
+
+    let entry = |n: u64| Entry { name: format!("e{n}"), size: n };
+    let entries: Vec<Entry> = (0..1000).map(entry).collect();
+    let reversed = entries.iter().rev().cloned().collect();
+    assert_eq!(kv.list(&entries).expect("answered"), Answer::Ok(reversed));
+    let nothing = Answer::Default(Status::Full, "nothing".to_owned());
+    assert_eq!(kv.list(&[]).expect("answered"), nothing);
+
+    let points = [Point { x: 1.0, y: 2.0, tag: [3, 4, 5] }; 3];
+    let (mut q, mut fixed, mut other) = (Vec::new(), [1; 100], [1; 100]);
+    kv.points(&points, &mut q, &mut fixed, &mut other).expect("answered");
+    assert_eq!(q, [Point { x: 3.0, y: 2.0, tag: [3, 4, 5] }; 3]);
+    assert_eq!((fixed[98], fixed[99], other), (1, 3, [0; 100]));
+    kv.copy(b"copy").expect("answered");
+
+    let (mut x, mut d) = ((0..5000).collect::<Vec<i64>>(), Vec::new());
+    let tree = Tree { v: 1, children: vec![Tree { v: 2, children: Vec::new() }; 3] };
+    let node = Node { left: None, right: None, v: 9 };
+    let quad = Maybe::True(xdr::Quad(1 << 100 | 1));
+    let later =
+        kv.later(&Num::Case1(6), &quad, &mut x, &mut d, &tree, &node).expect("answered later");
+    assert_eq!((later.m, later.result.f, later.result.many[4999]), (quad, 0.5, 3));
+    assert_eq!((x[0], x[4999], &d[..]), (4999, 0, &[9.0][..]));
+
+    match kv.r#type(12, "as asked") {
+        Err(CallError::Fault(fault)) => {
+            assert_eq!((fault.number(), fault.text()), (12, "as asked"))
+        }
+        other => panic!("{other:?}"),
+    }
+    server.finish();
+}

@@ -1,0 +1,103 @@
+//! C clients and servers against Rust ones, linked with the shared library.
+
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+mod program;
+
+use common::{Daemon, second_process as play};
+use program::{FILL, NULL, PROGRAM, REVERSE, serve};
+use shrimp_rpc::Binding;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use xdr::Encode;
+
+#[test]
+fn second_process() {
+    play(&[("serve", serve)]);
+}
+
+/// Compiles a program of `tests/c` as a user would.
+fn compile(name: &str, dir: &Path) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    assert!(libraries.join("libshrimp_rpc.so").exists(), "no shared library in {libraries:?}");
+    let program = dir.join(name);
+    let status = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
+        .arg(&program)
+        .arg(here.join("tests/c").join(name).with_extension("c"))
+        .arg("-I")
+        .arg(here.join("include"))
+        .arg("-L")
+        .arg(&libraries)
+        .arg("-lshrimp_rpc")
+        .arg(format!("-Wl,-rpath,{}", libraries.display()))
+        .status()
+        .expect("a C compiler: apt-get install gcc");
+    assert!(status.success(), "{name}.c does not compile");
+    program
+}
+
+#[test]
+fn a_c_client_calls_a_rust_server() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["c-client"]);
+    server.expect("ready");
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new(compile("client", dir.path()))
+        .arg("c-client")
+        .env("VMMC_SOCKET", daemon.socket())
+        .env("VMMC_DAEMON", "none")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said == "ok\n", "{said}{errors}");
+    server.finish();
+}
+
+#[test]
+fn a_rust_client_calls_a_c_server() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Command::new(compile("server", dir.path()))
+        .arg("c-server")
+        .env("VMMC_SOCKET", daemon.socket())
+        .env("VMMC_DAEMON", "none")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "SAYS ready\n");
+    let node = daemon.node();
+    let binding = Binding::builder("c-server", PROGRAM, 1).node(&node).connect().unwrap();
+    for _ in 0..1000 {
+        binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
+    }
+    for len in [0usize, 1, 40, 1000, 70_000, 500_000] {
+        let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+        let expected: Vec<u8> = bytes.iter().rev().copied().collect();
+        let mut request = binding.request(REVERSE, 4, len.next_multiple_of(8)).unwrap();
+        (len as u32).encode(&mut request).unwrap();
+        request.block(&bytes).unwrap();
+        let mut reply = request.call().unwrap();
+        reply.inout(0, &mut bytes).unwrap();
+        reply.finish().unwrap();
+        assert_eq!(bytes, expected, "{len} bytes");
+    }
+    let mut numbers: Vec<u64> = Vec::new();
+    for len in [0u32, 3, 1000, 50_000] {
+        let mut request = binding.request(FILL, 4, 0).unwrap();
+        len.encode(&mut request).unwrap();
+        let mut reply = request.call().unwrap();
+        reply.out_vec(1 << 20, &mut numbers).unwrap();
+        assert_eq!(numbers, vec![u64::from(len); len as usize]);
+    }
+    let fault = binding.request(4, 0, 0).unwrap().call();
+    assert!(fault.is_err_and(|error| error.to_string().contains("as asked")));
+    server.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(server.wait().unwrap().success());
+}

@@ -1,0 +1,202 @@
+//! Calls as futures, on the smallest executor there is.
+
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+
+use common::{Daemon, PATIENCE, say, second_process as play, until};
+use shrimp_rpc::{Binding, CallError, DispatchError, Server};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+use xdr::{Decode, Encode};
+
+const PROGRAM: u32 = 0x2000_0002;
+const ECHO: u32 = 1;
+const NEVER: u32 = 2;
+const LATER: u32 = 3;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return result;
+        }
+        std::thread::park();
+    }
+}
+
+/// All at once, in one thread.
+fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut futures: Vec<_> = futures.into_iter().map(|it| (Box::pin(it), None)).collect();
+    block_on(std::future::poll_fn(move |cx| {
+        let mut all = true;
+        for (future, result) in &mut futures {
+            if result.is_none() {
+                match future.as_mut().poll(cx) {
+                    Poll::Ready(value) => *result = Some(value),
+                    Poll::Pending => all = false,
+                }
+            }
+        }
+        if !all {
+            return Poll::Pending;
+        }
+        Poll::Ready(futures.iter_mut().filter_map(|(_, result)| result.take()).collect())
+    }))
+}
+
+fn serve(args: &[String]) {
+    let waiting = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let kept = waiting.clone();
+    let server = Server::builder(&args[0])
+        .raw_program(PROGRAM, 1, move |procedure, call| match procedure {
+            ECHO => {
+                let mut args = call.args();
+                let len = u32::decode(&mut args)?;
+                args.finish()?;
+                let _ = call.block_mut::<u8>(len)?;
+                let mut reply = call.reply(4)?;
+                len.encode(&mut reply)?;
+                reply.send()
+            }
+            NEVER => {
+                let (call, finished) = call.defer();
+                std::thread::spawn(move || {
+                    until("the client gives up", || call.context().is_cancelled());
+                    println!("SAYS cancelled");
+                });
+                Ok(finished)
+            }
+            LATER => {
+                let mut args = call.args();
+                let number = u32::decode(&mut args)?;
+                args.finish()?;
+                let (call, finished) = call.defer();
+                let mut waiting = waiting.lock().unwrap();
+                waiting.push((number, call));
+                // Answered only when four are there: they must have been under way together.
+                if waiting.len() == 4 {
+                    for (number, call) in waiting.drain(..).rev() {
+                        let mut reply = call.reply(4)?;
+                        (number * 2).encode(&mut reply)?;
+                        reply.send()?;
+                    }
+                }
+                Ok(finished)
+            }
+            other => Err(DispatchError::UnknownProcedure(other)),
+        })
+        .start()
+        .expect("serves");
+    say("ready");
+    common::pause();
+    drop(kept);
+    server.stop();
+}
+
+#[test]
+fn second_process() {
+    play(&[("serve", serve)]);
+}
+
+async fn echo(binding: &Binding, len: usize) -> Result<u32, CallError> {
+    let mut data: Vec<u8> = (0..len).map(|i| (i * 3) as u8).collect();
+    let expected = data.clone();
+    let mut request = binding.request_async(ECHO, 4, len.next_multiple_of(8)).await?;
+    (len as u32).encode(&mut request)?;
+    request.block(&data)?;
+    data.fill(0);
+    let mut reply = request.call_async().await?;
+    let echoed = u32::decode(&mut reply)?;
+    reply.inout(0, &mut data)?;
+    assert!(data == expected, "{len} bytes came back changed");
+    Ok(echoed)
+}
+
+#[test]
+fn futures_call_and_are_woken_also_with_calls_in_pieces() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["futures"]);
+    server.expect("ready");
+    let node = daemon.node();
+    let binding = Binding::builder("futures", PROGRAM, 1).node(&node).connect().unwrap();
+    for len in [0, 1, 100, 60_000, 70_000, 1_000_000] {
+        assert_eq!(block_on(echo(&binding, len)).unwrap() as usize, len);
+    }
+    for _ in 0..200 {
+        let results = join_all((0..20).map(|i| echo(&binding, i * 10)).collect());
+        assert!(results.iter().all(Result::is_ok));
+    }
+    server.finish();
+}
+
+#[test]
+fn calls_of_one_thread_are_under_way_together() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["together"]);
+    server.expect("ready");
+    let node = daemon.node();
+    let binding = Binding::builder("together", PROGRAM, 1).node(&node).lanes(4).connect().unwrap();
+    let later = |number: u32| {
+        let binding = &binding;
+        async move {
+            let mut request = binding.request_async(LATER, 4, 0).await?;
+            number.encode(&mut request)?;
+            let mut reply = request.call_async().await?;
+            Ok::<_, CallError>(u32::decode(&mut reply)?)
+        }
+    };
+    for _ in 0..100 {
+        let results = join_all((0..4).map(later).collect());
+        let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+        assert_eq!(results, [0, 2, 4, 6]);
+    }
+    server.finish();
+}
+
+#[test]
+fn a_future_that_is_dropped_or_late_tells_the_server() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["dropped"]);
+    server.expect("ready");
+    let node = daemon.node();
+    let binding = Binding::builder("dropped", PROGRAM, 1)
+        .node(&node)
+        .connect_timeout(PATIENCE.unwrap())
+        .connect()
+        .unwrap();
+    let polls = AtomicUsize::new(0);
+    block_on(async {
+        let mut call = Box::pin(async {
+            binding.request_async(NEVER, 0, 0).await?.call_async().await.map(drop)
+        });
+        // Polled once, then dropped.
+        std::future::poll_fn(|cx| {
+            polls.fetch_add(1, Ordering::Relaxed);
+            assert!(call.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    });
+    server.expect("cancelled");
+    binding.set_timeout(Some(Duration::from_millis(5)));
+    let late = block_on(async { binding.request_async(NEVER, 0, 0).await?.call_async().await });
+    assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    server.expect("cancelled");
+    binding.set_timeout(None);
+    assert_eq!(block_on(echo(&binding, 10)).unwrap(), 10);
+    server.finish();
+}

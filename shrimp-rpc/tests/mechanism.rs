@@ -1,0 +1,219 @@
+//! What the paper claims, counted rather than timed (F2 to F11).
+
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+
+use common::Daemon;
+use shrimp_rpc::process::count;
+use shrimp_rpc::{Binding, DispatchError, Server};
+use std::sync::mpsc;
+use vmmc::Node;
+use vmmc::counters::index;
+use xdr::{Decode, Encode};
+
+const PROGRAM: u32 = 0x2000_0004;
+const NULL: u32 = 0;
+const INOUT: u32 = 1;
+const OUT: u32 = 2;
+
+struct Both {
+    _daemon: Daemon,
+    server_node: Node,
+    client_node: Node,
+    binding: Binding,
+    /// What OUT waits for between its writing and its reply.
+    go_on: mpsc::Sender<()>,
+    written: mpsc::Receiver<usize>,
+    _server: Server,
+}
+
+fn both(buffer_len: usize) -> Both {
+    let daemon = Daemon::start();
+    let (server_node, client_node) = (daemon.node(), daemon.node());
+    let (go_on, wait) = mpsc::channel();
+    let (tell, written) = mpsc::channel();
+    let wait = std::sync::Mutex::new(wait);
+    let server = Server::builder("mechanism")
+        .node(&server_node)
+        .buffer_max(buffer_len)
+        .raw_program(PROGRAM, 1, move |procedure, call| match procedure {
+            NULL => call.reply(0)?.send(),
+            INOUT => {
+                let mut args = call.args();
+                let len = u32::decode(&mut args)?;
+                args.finish()?;
+                let mut block = call.block_mut::<u8>(len)?;
+                if len > 0 {
+                    block.fill(9);
+                }
+                call.reply(0)?.send()
+            }
+            OUT => {
+                let mut args = call.args();
+                let len = u32::decode(&mut args)?;
+                args.finish()?;
+                let mut out = call.out::<u8>(u32::MAX);
+                out.open(len as usize)?.fill(0xab);
+                let _ = tell.send(len as usize);
+                let _ = wait.lock().unwrap().recv();
+                let (distance, len) = out.descriptor();
+                let mut reply = call.reply(8)?;
+                distance.encode(&mut reply)?;
+                len.encode(&mut reply)?;
+                reply.send()
+            }
+            other => Err(DispatchError::UnknownProcedure(other)),
+        })
+        .start()
+        .unwrap();
+    let binding = Binding::builder("mechanism", PROGRAM, 1)
+        .node(&client_node)
+        .buffer_len(buffer_len)
+        .connect()
+        .unwrap();
+    Both { _daemon: daemon, server_node, client_node, binding, go_on, written, _server: server }
+}
+
+#[test]
+fn a_small_call_is_one_packet_each_way_and_a_null_call_is_one_word_each_way() {
+    let both = both(65536);
+    let counts = |node: &Node| {
+        let counters = node.counters();
+        (counters.get(count::PACKETS), counters.get(count::PACKET_BYTES))
+    };
+    // F2: one buffer on each side, and the door.
+    assert_eq!(both.client_node.exports().len(), 1);
+    assert_eq!(both.server_node.exports().len(), 2);
+    let before = (counts(&both.client_node), counts(&both.server_node));
+    for _ in 0..1000 {
+        both.binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
+    }
+    // The server counts after it has replied.
+    let served = |calls| {
+        common::until("the last call is counted", || {
+            both.server_node.counters().get(count::SERVED) == calls
+        });
+    };
+    served(1000);
+    let after = (counts(&both.client_node), counts(&both.server_node));
+    for (before, after) in [(before.0, after.0), (before.1, after.1)] {
+        assert_eq!(after.0 - before.0, 1000, "packets (F4)");
+        assert_eq!(after.1 - before.1, 8000, "bytes: the flag word (F14)");
+    }
+    let mut data = [1u8; 40];
+    for _ in 0..1000 {
+        let mut request = both.binding.request(INOUT, 4, 40).unwrap();
+        40u32.encode(&mut request).unwrap();
+        request.block(&data).unwrap();
+        let mut reply = request.call().unwrap();
+        reply.inout(0, &mut data).unwrap();
+    }
+    assert_eq!(data, [9; 40]);
+    served(2000);
+    let last = (counts(&both.client_node), counts(&both.server_node));
+    assert_eq!(last.0.0 - after.0.0, 1000);
+    assert_eq!(last.0.1 - after.0.1, 1000 * (8 + 40 + 8));
+    // F8: what the handler wrote is not sent again.
+    assert_eq!(last.1.0 - after.1.0, 1000);
+    assert_eq!(last.1.1 - after.1.1, 1000 * 8);
+    let copied = both.server_node.counters().get(count::COPIED_BYTES);
+    assert_eq!(copied, 0, "the server copies nothing (F6)");
+    let notified = both.server_node.counters().get(index::NOTIFIES_DELIVERED);
+    assert!(notified <= 2, "{notified}: only the knock and the door's closing (F11)");
+}
+
+#[test]
+fn out_data_is_there_before_the_flag_and_what_follows_does_not_grow_with_it() {
+    let both = both(4 << 20);
+    for len in [4096usize, 1 << 20, 3 << 20] {
+        let before = both.server_node.counters().get(count::PACKET_BYTES);
+        let mut data: Vec<u8> = Vec::new();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let mut request = both.binding.request(OUT, 4, 0).unwrap();
+                (len as u32).encode(&mut request).unwrap();
+                let mut reply = request.call().unwrap();
+                reply.out_vec(u32::MAX, &mut data).unwrap();
+            });
+            assert_eq!(both.written.recv().unwrap(), len);
+            // The handler is still at work, and the bytes are in the client's memory (F8, F9),
+            // which only this look past the interface shows.
+            let buffer = both.client_node.exports().pop().unwrap();
+            let region = region_of_this_process(buffer.len);
+            let found = region.iter().filter(|byte| **byte == 0xab).count();
+            assert!(found >= len - 48, "{found} of {len} bytes are there");
+            assert!(!call.is_finished(), "nothing is readable before the flag");
+            both.go_on.send(()).unwrap();
+            call.join().unwrap();
+        });
+        assert!(data.len() == len && data.iter().all(|byte| *byte == 0xab));
+        let sent = || both.server_node.counters().get(count::PACKET_BYTES) - before;
+        common::until("the reply is counted", || sent() > 0);
+        assert_eq!(sent(), 16, "bytes sent once the handler was done");
+    }
+    assert_eq!(both.server_node.counters().get(count::COPIED_BYTES), 0);
+}
+
+/// The bytes of the mapping of a memory file of that length that has OUT data in it, by /proc.
+fn region_of_this_process(len: usize) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let memory = std::fs::File::open("/proc/self/mem").unwrap();
+    let mut best = Vec::new();
+    let mut most = 0;
+    for line in maps.lines().filter(|line| line.contains("memfd:vmmc-region")) {
+        let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let start = u64::from_str_radix(from, 16).unwrap();
+        let end = u64::from_str_radix(to, 16).unwrap();
+        if (end - start) as usize != len {
+            continue;
+        }
+        let mut bytes = vec![0; len];
+        memory.read_exact_at(&mut bytes, start).unwrap();
+        let found = bytes.iter().filter(|byte| **byte == 0xab).count();
+        if found > most {
+            (best, most) = (bytes, found);
+        }
+    }
+    best
+}
+
+/// Random lengths, and contents that tell the calls apart (F10).
+fn back_to_back(calls: u64) {
+    let both = both(16384);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for call in 0..calls {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        // Mostly short, some as long as the buffer, few in pieces.
+        let len = match state >> 60 {
+            0 => (state >> 33) as usize % 16000,
+            1 if call % 64 == 0 => (state >> 33) as usize % 50_000,
+            _ => (state >> 33) as usize % 200,
+        };
+        if len == 0 {
+            both.binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
+            continue;
+        }
+        let mut data = vec![call as u8; len];
+        let mut request = both.binding.request(INOUT, 4, len.next_multiple_of(8)).unwrap();
+        (len as u32).encode(&mut request).unwrap();
+        request.block(&data).unwrap();
+        let mut reply = request.call().unwrap();
+        reply.inout(0, &mut data).unwrap();
+        assert!(data.iter().all(|byte| *byte == 9), "call {call} of {len} bytes: stale data");
+    }
+    common::until("every call was served, once", || {
+        both.server_node.counters().get(count::SERVED) == calls
+    });
+}
+
+#[test]
+fn successive_calls_are_never_confused() {
+    back_to_back(100_000);
+}
+
+#[test]
+#[ignore = "a million calls: minutes without optimisation"]
+fn a_million_successive_calls_are_never_confused() {
+    back_to_back(1_000_000);
+}

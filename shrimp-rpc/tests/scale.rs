@@ -1,0 +1,72 @@
+//! Many clients of one server.
+
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+mod program;
+
+use common::{Daemon, pause, say, second_process as play};
+use program::{NULL, PROGRAM, serve};
+use shrimp_rpc::Binding;
+use vmmc::Node;
+
+/// Binds so many times, says so, then calls once on each when told to, from the last to the first.
+fn clients(args: &[String]) {
+    let node = Node::connect().expect("connects");
+    let bindings: Vec<Binding> = (0..args[1].parse().unwrap())
+        .map(|_| {
+            let builder = Binding::builder(&args[0], PROGRAM, 1).node(&node).buffer_len(8192);
+            builder.connect().expect("binds")
+        })
+        .collect();
+    say("bound");
+    pause();
+    for binding in bindings.iter().rev() {
+        binding.request(NULL, 0, 0).unwrap().call().unwrap();
+    }
+    say("called");
+    pause();
+}
+
+#[test]
+fn second_process() {
+    play(&[("serve", serve), ("clients", clients)]);
+}
+
+fn many(name: &str, processes: usize, each: usize) {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &[name]);
+    server.expect("ready");
+    let mut all: Vec<_> =
+        (0..processes).map(|_| daemon.second("clients", &[name, &each.to_string()])).collect();
+    for client in &mut all {
+        client.expect("bound");
+    }
+    // All at once, while nobody else is idle; then one after another, while all others are.
+    for client in &mut all {
+        client.go_on();
+    }
+    for client in &mut all {
+        client.expect("called");
+    }
+    let node = daemon.node();
+    let binding = Binding::builder(name, PROGRAM, 1).node(&node).connect().unwrap();
+    for _ in 0..1000 {
+        binding.request(NULL, 0, 0).unwrap().call().unwrap();
+    }
+    for client in &mut all {
+        client.finish();
+    }
+    binding.request(NULL, 0, 0).unwrap().call().unwrap();
+    server.finish();
+}
+
+#[test]
+fn sixty_clients_are_all_served_and_the_idle_ones_do_not_hide_the_busy() {
+    many("sixty", 6, 10);
+}
+
+#[test]
+#[ignore = "a thousand bindings: memory and descriptors for all of them"]
+fn a_thousand_clients_are_all_served() {
+    many("thousand", 20, 50);
+}

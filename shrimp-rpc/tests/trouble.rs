@@ -1,0 +1,501 @@
+//! Peers that die, lie, or take their time (F10, F15); permissions; what a server does meanwhile.
+
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
+
+use common::{Daemon, PATIENCE, pause, say, second_process as play, until};
+use shrimp_rpc::layout::{self, FlagWord, Kind, Turn};
+use shrimp_rpc::process::count;
+use shrimp_rpc::{Binding, CallError, ConnectError, DispatchError, Fault, Server};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::Watchdog;
+use vmmc::word::Word as _;
+use vmmc::{Node, Region, Rights, Token, Who};
+use xdr::{Decode, Encode};
+
+const PROGRAM: u32 = 0x2000_0003;
+const ECHO: u32 = 1;
+const HOLD: u32 = 2;
+const RELEASE: u32 = 3;
+const COUNT: u32 = 4;
+const READ_TWICE: u32 = 5;
+
+/// A server in this process. HOLD blocks a worker until RELEASE; COUNT counts.
+fn server(node: &Node, name: &str, workers: usize) -> Server {
+    let held = Arc::new(AtomicBool::new(false));
+    let counted = Arc::new(AtomicU64::new(0));
+    Server::builder(name)
+        .node(node)
+        .workers(workers)
+        .raw_program(PROGRAM, 1, move |procedure, call| match procedure {
+            0 => call.reply(0)?.send(),
+            ECHO => {
+                let mut args = call.args();
+                let len = u32::decode(&mut args)?;
+                args.finish()?;
+                let data = call.block::<u8>(len)?.to_vec()?;
+                let mut out = call.out::<u8>(u32::MAX);
+                out.put(&data)?;
+                let (distance, len) = out.descriptor();
+                let mut reply = call.reply(8)?;
+                distance.encode(&mut reply)?;
+                len.encode(&mut reply)?;
+                reply.send()
+            }
+            HOLD => {
+                held.store(true, Ordering::Release);
+                until("released", || !held.load(Ordering::Acquire));
+                call.reply(0)?.send()
+            }
+            RELEASE => {
+                until("held", || held.swap(false, Ordering::AcqRel));
+                call.reply(0)?.send()
+            }
+            COUNT => {
+                let counted = counted.fetch_add(1, Ordering::Relaxed) + 1;
+                if call.is_one_way() {
+                    return Ok(call.finish_oneway());
+                }
+                let mut reply = call.reply(8)?;
+                counted.encode(&mut reply)?;
+                reply.send()
+            }
+            READ_TWICE => {
+                let mut args = call.args();
+                let len = u32::decode(&mut args)?;
+                args.finish()?;
+                let block = call.block::<u32>(len)?;
+                // A client that changes what we read: both reads are some value, and that is all.
+                let mut changes = 0u32;
+                for i in 0..len as usize {
+                    let once = block.get(i).and_then(Result::ok);
+                    let twice = block.get(i).and_then(Result::ok);
+                    changes += u32::from(once != twice);
+                }
+                let mut reply = call.reply(4)?;
+                changes.encode(&mut reply)?;
+                reply.send()
+            }
+            other => Err(DispatchError::UnknownProcedure(other)),
+        })
+        .start()
+        .expect("serves")
+}
+
+fn bind(node: &Node, name: &str) -> Binding {
+    Binding::builder(name, PROGRAM, 1)
+        .node(node)
+        .connect_timeout(PATIENCE.unwrap())
+        .connect()
+        .expect("binds")
+}
+
+fn echo(binding: &Binding, data: &[u8]) -> Result<Vec<u8>, CallError> {
+    let mut request = binding.request(ECHO, 4, data.len().next_multiple_of(8))?;
+    (data.len() as u32).encode(&mut request)?;
+    request.block(data)?;
+    let mut back = Vec::new();
+    request.call()?.out_vec(u32::MAX, &mut back)?;
+    Ok(back)
+}
+
+fn serve(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().expect("connects");
+    let server = server(&node, &args[0], 1);
+    say("ready");
+    pause();
+    server.stop();
+}
+
+/// Calls over and over, until it is killed.
+fn call_for_ever(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().expect("connects");
+    let binding = bind(&node, &args[0]);
+    let data = vec![7; args[1].parse().expect("a length")];
+    echo(&binding, &data).expect("the first call");
+    say("calling");
+    loop {
+        assert_eq!(echo(&binding, &data).expect("a call"), data);
+    }
+}
+
+/// Holds a worker of the server.
+fn hold(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().expect("connects");
+    let binding = bind(&node, &args[0]);
+    say("holding");
+    let _ = binding.request(HOLD, 0, 0).expect("a lane").call();
+}
+
+#[test]
+fn second_process() {
+    play(&[("serve", serve), ("call for ever", call_for_ever), ("hold", hold)]);
+}
+
+#[test]
+fn a_server_that_is_killed_is_an_error_and_its_successor_is_found() {
+    let _watchdog = Watchdog::new("a_server_that_is_killed");
+    let daemon = Daemon::start();
+    let mut first = daemon.second("serve", &["mortal"]);
+    first.expect("ready");
+    let node = daemon.node();
+    let binding = bind(&node, "mortal");
+    assert_eq!(echo(&binding, b"alive").unwrap(), b"alive");
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| binding.request(HOLD, 0, 0).unwrap().call().map(drop));
+        until("the call was sent", || node.counters().get(count::CALLS) >= 2);
+        first.kill();
+        let gone = call.join().unwrap();
+        assert!(matches!(gone, Err(CallError::ServerGone { .. })), "{gone:?}");
+    });
+    let mut second = daemon.second("serve", &["mortal"]);
+    second.expect("ready");
+    assert_eq!(echo(&binding, b"again").unwrap(), b"again");
+    second.finish();
+}
+
+#[test]
+fn clients_that_are_killed_at_any_moment_leave_nothing_and_disturb_nobody() {
+    let watchdog = Watchdog::new("clients_that_are_killed");
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["survivor"]);
+    server.expect("ready");
+    let friend = daemon.node();
+    let binding = bind(&friend, "survivor");
+    let one_round = |len: &str, round: u32| {
+        let mut client = daemon.second("call for ever", &["survivor", len]);
+        client.expect("calling");
+        for _ in 0..round {
+            assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
+        }
+        client.kill();
+        support::daemon_forgets(&friend, client.pid());
+    };
+    assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
+    // The door is closed behind a client once it is bound.
+    let links = || support::footprint(server.pid()).mappings.get("vmmc-link (deleted)").copied();
+    until("only the two links of the friend are left", || links() == Some(2));
+    // Buffers and links; what vmmc knows of other processes is its own affair.
+    let held = || {
+        let now = support::footprint(server.pid());
+        let of = |what: &str| {
+            let name = format!("vmmc-{what} (deleted)");
+            (now.mappings.get(&name).copied(), now.fds.get(&format!("memfd:{name}")).copied())
+        };
+        (of("region"), of("link"))
+    };
+    let baseline = held();
+    for round in 0..6 {
+        for len in ["1", "5000", "300000"] {
+            watchdog.step(format!("round {round}, {len} bytes"));
+            one_round(len, round * 37);
+        }
+    }
+    watchdog.step("nothing is left");
+    assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
+    until("the server holds what it held", || held() == baseline);
+    server.finish();
+}
+
+#[test]
+fn a_client_that_dies_while_its_call_is_served_disturbs_nobody() {
+    let _watchdog = Watchdog::new("a_client_that_dies_while_served");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "held", 2);
+    let mut client = daemon.second("hold", &["held"]);
+    client.expect("holding");
+    let friend = daemon.node();
+    let binding = bind(&friend, "held");
+    client.kill();
+    // A second worker serves meanwhile; its call ends the first one's wait.
+    assert_eq!(echo(&binding, b"meanwhile").unwrap(), b"meanwhile");
+    until("the dead are forgotten", || server.bindings() == 1);
+    server.stop();
+}
+
+#[test]
+fn a_handler_that_waits_for_another_call_gets_it_with_two_workers() {
+    let _watchdog = Watchdog::new("a_handler_that_waits");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "workers", 2);
+    let friend = daemon.node();
+    let (one, other) = (bind(&friend, "workers"), bind(&friend, "workers"));
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| one.request(HOLD, 0, 0).unwrap().call().map(drop));
+            other.request(RELEASE, 0, 0).unwrap().call().unwrap();
+            held.join().unwrap().unwrap();
+        });
+        assert_eq!(echo(&one, b"both go on").unwrap(), b"both go on");
+    }
+    server.stop();
+}
+
+#[test]
+fn a_call_that_is_late_is_given_up_and_its_reply_is_never_taken_for_the_next() {
+    let _watchdog = Watchdog::new("a_call_that_is_late");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "late", 3);
+    let friend = daemon.node();
+    let slow = Binding::builder("late", PROGRAM, 1).node(&friend).lanes(1).connect().unwrap();
+    let other = bind(&friend, "late");
+    for round in 0..20u8 {
+        slow.set_timeout(Some(Duration::from_millis(2)));
+        let late = slow.request(HOLD, 0, 0).unwrap().call();
+        assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+        slow.set_timeout(None);
+        other.request(RELEASE, 0, 0).unwrap().call().unwrap();
+        assert_eq!(echo(&slow, &[round; 33]).unwrap(), [round; 33]);
+    }
+    server.stop();
+}
+
+#[test]
+fn one_way_calls_arrive_in_order_and_return_nothing() {
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "one way", 1);
+    let friend = daemon.node();
+    let binding = Binding::builder("one way", PROGRAM, 1).node(&friend).lanes(1).connect().unwrap();
+    for _ in 0..1000 {
+        binding.request(COUNT, 0, 0).unwrap().send().unwrap();
+    }
+    let mut reply = binding.request(COUNT, 0, 0).unwrap().call().unwrap();
+    assert_eq!(u64::decode(&mut reply).unwrap(), 1001);
+    server.stop();
+}
+
+#[test]
+fn who_may_bind_is_decided_by_the_daemon() {
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let null = |_: u32, call: shrimp_rpc::ServerCall<'_>| call.reply(0)?.send();
+    let token = Token([7; 16]);
+    let secret = Server::builder("secret").node(&node).token(token).raw_program(PROGRAM, 1, null);
+    let secret = secret.start().unwrap();
+    let nobody = Server::builder("nobody").node(&node).allow(Who::User(4_000_000_000));
+    let nobody = nobody.raw_program(PROGRAM, 1, null).start().unwrap();
+    let friend = daemon.node();
+    let try_it = |name: &str, token: Option<Token>| {
+        let mut builder = Binding::builder(name, PROGRAM, 1)
+            .node(&friend)
+            .connect_timeout(Duration::from_millis(200));
+        if let Some(token) = token {
+            builder = builder.token(token);
+        }
+        builder.connect().map(drop)
+    };
+    assert!(matches!(try_it("secret", None), Err(ConnectError::Service { .. })));
+    assert!(matches!(try_it("secret", Some(Token([8; 16]))), Err(ConnectError::Service { .. })));
+    assert!(try_it("secret", Some(token)).is_ok());
+    assert!(matches!(try_it("nobody", None), Err(ConnectError::Service { .. })));
+    assert!(matches!(try_it("absent", None), Err(ConnectError::Service { .. })));
+    secret.stop();
+    nobody.stop();
+}
+
+#[test]
+fn limits_of_bindings_and_lengths_are_kept_with_an_error_of_their_own() {
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let echo_all = |_: u32, call: shrimp_rpc::ServerCall<'_>| {
+        let mut args = call.args();
+        let len = u32::decode(&mut args)?;
+        args.finish()?;
+        let mut out = call.out::<u8>(u32::MAX);
+        out.open(len as usize)?;
+        let (distance, len) = out.descriptor();
+        let mut reply = call.reply(8)?;
+        distance.encode(&mut reply)?;
+        len.encode(&mut reply)?;
+        reply.send()
+    };
+    let server = Server::builder("limits").node(&node).bindings_max(1).call_max(1 << 20);
+    let server = server.raw_program(PROGRAM, 1, echo_all).start().unwrap();
+    let friend = daemon.node();
+    let binding = bind(&friend, "limits");
+    let second = Binding::builder("limits", PROGRAM, 1).node(&friend).connect();
+    assert!(matches!(second, Err(ConnectError::TooManyBindings { .. })), "{second:?}");
+    let ask = |len: u32| {
+        let mut request = binding.request(1, 4, 0).unwrap();
+        len.encode(&mut request).unwrap();
+        request.call().map(drop)
+    };
+    ask(1000).unwrap();
+    ask(1 << 19).unwrap();
+    assert!(matches!(ask(2 << 20), Err(CallError::Fault(_))));
+    let long = binding.request(1, 4, 2 << 20).unwrap();
+    drop(long);
+    let mut long = binding.request(1, 4, 2 << 20).unwrap();
+    1u32.encode(&mut long).unwrap();
+    long.block(&vec![0u8; 2 << 20]).unwrap();
+    let refused = long.call();
+    assert!(matches!(refused, Err(CallError::TooLong { .. })), "{refused:?}");
+    ask(10).unwrap();
+    server.stop();
+}
+
+/// A client that speaks the bare protocol, and lies.
+struct Liar {
+    _replies: vmmc::Export,
+    calls: vmmc::Binding,
+}
+
+impl Liar {
+    fn bind(node: &Node, name: &str, number: u32) -> Liar {
+        let door = node.import(layout::door_name(name)).open().unwrap();
+        let mut region = Region::new(8192).unwrap();
+        for (at, value) in [
+            (layout::BIND_VERSION, layout::VERSION),
+            (layout::BIND_PROGRAM, PROGRAM),
+            (layout::BIND_PROGRAM_VERSION, 1),
+            (layout::BIND_LEN, 8192),
+        ] {
+            region.write(at, &value.to_ne_bytes()).unwrap();
+        }
+        region.write(layout::BIND_MAGIC, &layout::MAGIC.to_ne_bytes()).unwrap();
+        let who = Who::Process(door.exporter().pid);
+        let replies = node.export(region).name(number).grant(who, Rights::BIND).open().unwrap();
+        door.send_notification(0, 0, u64::from(number)).unwrap();
+        let answer = replies.flag32(layout::BIND_ANSWER).unwrap();
+        assert_eq!(answer.wait_until(|it| it != 0, PATIENCE).unwrap(), 1);
+        let mut export = [0; 4];
+        replies.read(layout::BIND_EXPORT, &mut export).unwrap();
+        let calls = node
+            .import(u32::from_ne_bytes(export))
+            .process(door.exporter().pid)
+            .rights(Rights::BIND)
+            .open()
+            .unwrap();
+        Liar { _replies: replies, calls: calls.bind(0..calls.len()).unwrap() }
+    }
+
+    fn flag(&self, word: u64) {
+        let _ = self.calls.flag64(layout::flag_at(self.calls.len())).unwrap().signal(word);
+    }
+}
+
+#[test]
+fn lies_of_a_client_cost_it_its_binding_and_nobody_else_anything() {
+    let watchdog = Watchdog::new("lies_of_a_client");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "patient", 1);
+    let friend = daemon.node();
+    let binding = bind(&friend, "patient");
+    let first = Turn::NONE.next();
+    let flag = |kind, code, units| FlagWord { turn: first, kind, code, units }.pack();
+    let lies = [
+        flag(Kind::Whole, 1, 0xff_ffff),     // longer than the buffer
+        flag(Kind::Whole, 1, 1000),          // into the head
+        flag(Kind::Next, 1, 1),              // a piece of nothing
+        flag(Kind::More, 0, 0),              // more of nothing
+        flag(Kind::First, 1, 1),             // a piece of a call of no bytes
+        flag(Kind::Whole, 1, 0) | 0xf << 40, // no such kind
+    ];
+    for (i, lie) in lies.into_iter().enumerate() {
+        watchdog.step(format!("lie {i}"));
+        let liar_node = daemon.node();
+        let liar = Liar::bind(&liar_node, "patient", 10 + i as u32);
+        let before = node.counters().get(count::FAULTY_PEERS);
+        liar.flag(lie);
+        until("it is found out", || node.counters().get(count::FAULTY_PEERS) > before);
+        until("it is dropped", || server.bindings() == 1);
+        assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
+    }
+    // A huge total is refused, and nothing is allocated for it.
+    let liar_node = daemon.node();
+    let liar = Liar::bind(&liar_node, "patient", 99);
+    liar.calls.write(layout::CALL_TOTAL, &u64::MAX.to_ne_bytes()).unwrap();
+    liar.flag(flag(Kind::First, 1, 1));
+    assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
+    drop(liar);
+    server.stop();
+}
+
+#[test]
+fn arguments_that_change_while_they_are_used_hurt_nobody() {
+    let _watchdog = Watchdog::new("arguments_that_change");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "scribbled", 1);
+    let liar_node = daemon.node();
+    let liar = Liar::bind(&liar_node, "scribbled", 5);
+    let friend = daemon.node();
+    let binding = bind(&friend, "scribbled");
+    let stop = AtomicBool::new(false);
+    let end = layout::flag_at(liar.calls.len());
+    std::thread::scope(|scope| {
+        // Scribbles over the length, the data and the head all the time.
+        scope.spawn(|| {
+            let mut value = 1u64;
+            while !stop.load(Ordering::Relaxed) {
+                value = value.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let at = (value >> 33) as usize % (end / 8) * 8;
+                liar.calls.view().word64(at).unwrap().store(value, Ordering::Relaxed);
+            }
+        });
+        let mut turn = Turn::NONE;
+        for i in 0..20_000u32 {
+            turn = turn.next();
+            let code = if i % 2 == 0 { READ_TWICE as u16 } else { ECHO as u16 };
+            let units = 2 + i % 900;
+            liar.calls
+                .view()
+                .word32(end - units as usize * 8)
+                .unwrap()
+                .store(units - 1, Ordering::Relaxed);
+            liar.flag(FlagWord { turn, kind: Kind::Whole, code, units }.pack());
+            if i % 100 == 0 {
+                assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
+    server.stop();
+}
+
+#[test]
+fn a_handler_that_panics_answers_a_fault_and_one_that_drops_the_call_too() {
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let kept = Arc::new(Mutex::new(()));
+    let server = Server::builder("clumsy")
+        .node(&node)
+        .raw_program(PROGRAM, 1, move |procedure, call| {
+            let _kept = kept.clone();
+            match procedure {
+                1 => panic!("on purpose"),
+                2 => {
+                    let (call, finished) = call.defer();
+                    drop(call);
+                    Ok(finished)
+                }
+                _ => call.reply(0)?.send(),
+            }
+        })
+        .start()
+        .unwrap();
+    let friend = daemon.node();
+    let binding = bind(&friend, "clumsy");
+    for (procedure, number) in [(1, Fault::PANICKED), (2, Fault::DROPPED), (1, Fault::PANICKED)] {
+        match binding.request(procedure, 0, 0).unwrap().call() {
+            Err(CallError::Fault(fault)) => assert_eq!(fault.number(), number),
+            other => panic!("{other:?}"),
+        }
+        binding.request(0, 0, 0).unwrap().call().unwrap();
+    }
+    server.stop();
+}

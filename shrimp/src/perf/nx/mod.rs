@@ -1,0 +1,323 @@
+//! `shrimp perf nx`: figure 4 of the paper (section 4.1), on this machine, with MPIs beside it.
+//!
+//! Each round starts every subject anew, one after the other, and measures R and memcpy before them.
+//! A subject is a job of two pinned processes that play ping-pong at all sizes, or of 2 to 16
+//! processes, not pinned, that play the barrier and the sum. Open MPI and MPICH take part if their
+//! compilers and launchers are installed.
+
+mod rank;
+
+use super::{Head, Options};
+use crate::artefacts::{self, Artefact};
+use crate::children::{self, Child, Scratch};
+use crate::cpu::Pair;
+use crate::exit::{Coded, Context, Exit, Failure};
+use crate::plot::{Corner, Graph, Series};
+use crate::private::PrivateDaemon;
+use crate::stats::median;
+use crate::text::{self, Progress, Table};
+use nx::Job;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use vmmc::Token;
+
+pub(crate) use rank::{RankArgs, play};
+
+/// Message lengths.
+const LENS: [usize; 14] =
+    [0, 8, 40, 64, 256, 1024, 4000, 8192, 16384, 65536, 262_144, 524_288, 1 << 20, 4 << 20];
+/// Sizes of jobs for the global operations.
+const NODES: [u32; 5] = [2, 3, 4, 8, 16];
+
+/// A job that measures itself.
+struct Subject {
+    name: String,
+    how: How,
+}
+
+enum How {
+    /// Ours, with these settings.
+    Nx(&'static [(&'static str, &'static str)]),
+    /// An MPI: launcher, program.
+    Mpi(PathBuf, PathBuf),
+}
+
+/// Why a job gave no figures.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} gave no figures; it printed: {output:?}")]
+struct JobError {
+    name: String,
+    output: String,
+}
+
+impl Coded for JobError {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+}
+
+/// Nanoseconds by game, subject and length (or number of nodes), per round.
+type Measured = BTreeMap<(String, usize, usize), Vec<f64>>;
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    head: Head,
+    r_ns: f64,
+    memcpy_1mib_ns: f64,
+    /// Medians over the rounds.
+    figures: Vec<Figure>,
+}
+
+#[derive(Serialize)]
+struct Figure {
+    subject: String,
+    game: String,
+    /// Bytes of the message, or nodes of the job.
+    number: usize,
+    ns: f64,
+    in_r: f64,
+}
+
+/// Measures, prints, saves.
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    let daemon_program = artefacts::find_or_build(&[Artefact::Daemon], true)?.swap_remove(0);
+    let pair = options.pair();
+    let head = Head::new("perf nx", options, pair);
+    head.print();
+    let mut progress = Progress::new(false);
+    let scratch = Scratch::new()?;
+    progress.step("starting a private daemon, compiling for the MPIs that are here");
+    let daemon = PrivateDaemon::start(&daemon_program, scratch.path(), "vmmcd", None)?;
+    let mut subjects = vec![
+        Subject { name: "NX (AU)".into(), how: How::Nx(&[]) },
+        Subject { name: "NX DU-1copy".into(), how: How::Nx(&[("NX_SEND", "du1")]) },
+        Subject { name: "NX DU-2copy".into(), how: How::Nx(&[("NX_SEND", "du2")]) },
+        Subject { name: "NX, no 0copy".into(), how: How::Nx(&[("NX_DIRECT", "off")]) },
+    ];
+    subjects.extend(mpi("Open MPI", "openmpi", scratch.path()));
+    subjects.extend(mpi("MPICH", "mpich", scratch.path()));
+
+    let budget = if options.quick { 0.01 } else { 0.04 };
+    let lens: Vec<String> = LENS.iter().map(ToString::to_string).collect();
+    let mut measured = Measured::new();
+    let (mut r, mut memcpy) = (Vec::new(), Vec::new());
+    for round in 1..=options.rounds() {
+        let (samples, _) = super::cache_line_round(pair, &options.plan())?;
+        r.push(median(samples));
+        memcpy.push((1 << 20) as f64 / super::memcpy_shared(1 << 20, options.plan().round)? * 1e9);
+        for (index, subject) in subjects.iter().enumerate() {
+            let mut play = |nodes: u32, game: &str, lens: &[String]| -> Result<(), Failure> {
+                progress.step(&format!(
+                    "round {round} of {}: {}, {game}, {nodes} nodes",
+                    options.rounds(),
+                    subject.name
+                ));
+                let mut args = vec![budget.to_string(), game.to_owned()];
+                args.extend_from_slice(lens);
+                let text = subject.run(&daemon, pair, nodes, &args)?;
+                for (game, number, ns) in figures(&text) {
+                    measured.entry((game, index, number)).or_default().push(ns);
+                }
+                Ok(())
+            };
+            play(2, "pingpong", &lens)?;
+            let compared = index == 0 || matches!(subject.how, How::Mpi(..));
+            for nodes in NODES.into_iter().filter(|_| compared) {
+                play(nodes, "global", &[])?;
+            }
+        }
+    }
+    progress.clear();
+    let (r, memcpy) = (median(r), median(memcpy));
+    text::emit(&render(&subjects, &measured, r, memcpy));
+    if let Some(dir) = options.graphs()? {
+        latency_graph(&subjects, &measured, &head).write(&dir.join("figure4-latency.svg"))?;
+        bandwidth_graph(&subjects, &measured, &head, memcpy)
+            .write(&dir.join("figure4-bandwidth.svg"))?;
+    }
+    let figures = measured
+        .into_iter()
+        .map(|((game, subject, number), ns)| {
+            let ns = median(ns);
+            let subject = subjects.get(subject).map_or(String::new(), |it| it.name.clone());
+            Figure { subject, game, number, ns, in_r: ns / r }
+        })
+        .collect();
+    Ok(options.save(&Report { head, r_ns: r, memcpy_1mib_ns: memcpy, figures })?)
+}
+
+/// An MPI of Debian's, if its compiler and launcher are here and work.
+fn mpi(name: &str, suffix: &str, scratch: &Path) -> Option<Subject> {
+    let source = scratch.join("mpi.c");
+    std::fs::write(&source, include_str!("mpi.c")).ok()?;
+    let program = scratch.join(format!("peer-{suffix}"));
+    let compiled = Command::new(format!("mpicc.{suffix}"))
+        .args(["-O2", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    let launcher = PathBuf::from(format!("mpiexec.{suffix}"));
+    compiled
+        .is_ok_and(|status| status.success())
+        .then(|| Subject { name: name.into(), how: How::Mpi(launcher, program) })
+}
+
+impl Subject {
+    /// Runs a job and returns what node 0 printed.
+    fn run(
+        &self,
+        daemon: &PrivateDaemon,
+        pair: Pair,
+        nodes: u32,
+        args: &[String],
+    ) -> Result<String, Failure> {
+        let pinned = nodes == 2 && !pair.is_single();
+        let mut processes = Vec::new();
+        match &self.how {
+            How::Nx(settings) => {
+                static NEXT: AtomicU32 = AtomicU32::new(0);
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                let job = Job {
+                    id: format!("perf-{}-{number}", std::process::id()),
+                    // The daemon is this command's own.
+                    token: Token([0; 16]),
+                    size: nodes,
+                    node: 0,
+                    host: false,
+                    ptype: Some(0),
+                };
+                for node in 0..nodes {
+                    let cpu = pinned.then_some(if node == 0 { pair.a } else { pair.b });
+                    let mut command = children::command(&children::own_program(), cpu);
+                    command.arg("__perf-nx-rank").args(args).env("VMMC_SOCKET", &daemon.socket);
+                    command.envs(Job { node, ..job.clone() }.to_env());
+                    command.envs(settings.iter().copied());
+                    let out = if node == 0 { Stdio::piped() } else { Stdio::null() };
+                    command.stdin(Stdio::null()).stdout(out);
+                    processes.push(Child::spawn(command, "a node")?);
+                }
+            }
+            How::Mpi(launcher, program) => {
+                let mut command = children::command(launcher, None);
+                let bind: &[&str] = match (launcher.ends_with("mpiexec.openmpi"), pinned) {
+                    (true, true) => &["--bind-to", "core"],
+                    (true, false) => &["--bind-to", "none"],
+                    (false, true) => &["-bind-to", "core"],
+                    (false, false) => &["-bind-to", "none"],
+                };
+                if launcher.ends_with("mpiexec.openmpi") {
+                    command.arg("--oversubscribe");
+                    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+                    command.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+                }
+                command.args(["-n", &nodes.to_string()]).args(bind).arg(program).args(args);
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+                processes.push(Child::spawn(command, "an MPI job")?);
+            }
+        }
+        let mut output = String::new();
+        if let Some(out) = processes.first_mut().and_then(|first| first.pipes().stdout.take()) {
+            let mut out = out;
+            out.read_to_string(&mut output).context(|| format!("hearing {}", self.name))?;
+        }
+        for process in processes {
+            let _ = process.wait();
+        }
+        if figures(&output).is_empty() {
+            return Err(JobError { name: self.name.clone(), output }.into());
+        }
+        Ok(output)
+    }
+}
+
+/// Lines `game number nanoseconds`.
+fn figures(text: &str) -> Vec<(String, usize, f64)> {
+    let parse = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let game = fields.next()?.to_owned();
+        Some((game, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+fn value(measured: &Measured, game: &str, subject: usize, number: usize) -> f64 {
+    measured.get(&(game.to_owned(), subject, number)).map_or(f64::NAN, |ns| median(ns.clone()))
+}
+
+fn render(subjects: &[Subject], measured: &Measured, r: f64, memcpy: f64) -> String {
+    let mut heading = vec!["one way"];
+    heading.extend(subjects.iter().map(|subject| subject.name.as_str()));
+    let right: Vec<usize> = (1..heading.len()).collect();
+    let shown = |ns: f64| if ns.is_nan() { "-".into() } else { text::nanos(ns) };
+    let mut latency = Table::new(&heading, &right);
+    for len in LENS {
+        let times = (0..subjects.len()).map(|i| shown(value(measured, "pingpong", i, len)));
+        latency.row(std::iter::once(text::size(len as u64)).chain(times));
+    }
+    let mut global = Table::new(&heading, &right);
+    for (game, name) in [("sync", "barrier"), ("sum", "sum of a double")] {
+        for nodes in NODES {
+            let times =
+                (0..subjects.len()).map(|i| shown(value(measured, game, i, nodes as usize)));
+            global.row(std::iter::once(format!("{name}, {nodes} nodes")).chain(times));
+        }
+    }
+    let eight = value(measured, "pingpong", 0, 8);
+    let large = value(measured, "pingpong", 0, 1 << 20);
+    format!(
+        "{latency}\n{global}\nR {}; 8 B in R: {} (budget 1.5); memcpy of 1 MiB {}; of its speed: {} (budget 0.9)\n",
+        text::nanos(r),
+        text::three(eight / r),
+        text::nanos(memcpy),
+        text::three(memcpy / large),
+    )
+}
+
+fn graph(head: &Head, title: &str, y_label: &str, y_log: bool, series: Vec<Series>) -> Graph {
+    Graph {
+        title: title.into(),
+        caption: format!("{}; {}", head.machine.describe(), head.pinning),
+        y_label: y_label.into(),
+        y_log,
+        legend: Corner::UpperLeft,
+        series,
+    }
+}
+
+fn series(
+    subjects: &[Subject],
+    measured: &Measured,
+    lens: impl Fn(usize) -> bool,
+    y: impl Fn(usize, f64) -> f64,
+) -> Vec<Series> {
+    let points = |index: usize| {
+        LENS.into_iter()
+            .filter(|&len| len > 0 && lens(len))
+            .map(|len| (len as f64, y(len, value(measured, "pingpong", index, len))))
+            .filter(|(_, y)| !y.is_nan())
+            .collect()
+    };
+    let named = subjects.iter().enumerate();
+    named.map(|(i, it)| Series { name: it.name.clone(), points: points(i), limit: false }).collect()
+}
+
+fn latency_graph(subjects: &[Subject], measured: &Measured, head: &Head) -> Graph {
+    let series = series(subjects, measured, |len| len <= 8192, |_, ns| ns / 1e3);
+    graph(head, "NX: latency of small messages", "one way, µs", true, series)
+}
+
+fn bandwidth_graph(subjects: &[Subject], measured: &Measured, head: &Head, memcpy: f64) -> Graph {
+    let mut all = series(subjects, measured, |_| true, |len, ns| len as f64 / ns);
+    let limit = (1 << 20) as f64 / memcpy;
+    let points = vec![(8.0, limit), ((4 << 20) as f64, limit)];
+    all.push(Series { name: "memcpy of 1 MiB".into(), points, limit: true });
+    graph(head, "NX: bandwidth", "GB/s", false, all)
+}

@@ -1,0 +1,101 @@
+//! One node of a measured job; `mpi.c` plays the same for an MPI.
+
+use crate::exit::{Coded, Exit};
+use nx::{Nx, NxError, Reduction};
+use std::io::Write;
+use std::time::Instant;
+
+/// What to play.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RankArgs {
+    /// Seconds per game
+    budget: f64,
+    /// `pingpong` or `global`
+    game: String,
+    /// Message lengths
+    lens: Vec<usize>,
+}
+
+/// Why a node gave up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RankError {
+    #[error(transparent)]
+    Join(#[from] nx::JoinError),
+    #[error(transparent)]
+    Nx(#[from] NxError),
+    #[error("writing a result: {0}")]
+    Write(#[from] std::io::Error),
+}
+
+impl Coded for RankError {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+}
+
+/// Plays, and prints `game length-or-nodes nanoseconds` on node 0.
+pub(crate) fn play(args: &RankArgs) -> Result<(), RankError> {
+    let nx = Nx::join()?;
+    let tell = |game: &str, number: usize, ns: f64| match nx.node() {
+        0 => writeln!(std::io::stdout(), "{game} {number} {ns}"),
+        _ => Ok(()),
+    };
+    if args.game == "pingpong" {
+        for &len in &args.lens {
+            let mut bytes = vec![1u8; len];
+            let trial = Instant::now();
+            for _ in 0..20 {
+                turn(&nx, &mut bytes)?;
+            }
+            let rounds = agreed(&nx, args.budget / (trial.elapsed().as_secs_f64() / 20.0))?;
+            nx.gsync()?;
+            let start = Instant::now();
+            for _ in 0..rounds {
+                turn(&nx, &mut bytes)?;
+            }
+            let ns = start.elapsed().as_secs_f64() / f64::from(rounds) / 2.0 * 1e9;
+            tell("pingpong", len, ns)?;
+        }
+        return Ok(());
+    }
+    let nodes = nx.nodes() as usize;
+    for game in ["sync", "sum"] {
+        let (mut rounds, mut ns) = (20, 0.0);
+        for _ in 0..2 {
+            nx.gsync()?;
+            let start = Instant::now();
+            for _ in 0..rounds {
+                match game {
+                    "sync" => nx.gsync()?,
+                    _ => nx.reduce(Reduction::Sum, &mut [1.0f64])?,
+                }
+            }
+            ns = start.elapsed().as_secs_f64() / f64::from(rounds) * 1e9;
+            rounds = agreed(&nx, args.budget * 1e9 / ns)?;
+        }
+        tell(game, nodes, ns)?;
+    }
+    Ok(())
+}
+
+/// Node 0's number of rounds, on every node.
+fn agreed(nx: &Nx, rounds: f64) -> Result<u32, NxError> {
+    let mut rounds = [if nx.node() == 0 { rounds as i64 + 10 } else { 0 }];
+    nx.reduce(Reduction::Sum, &mut rounds)?;
+    Ok(u32::try_from(rounds[0]).unwrap_or(u32::MAX))
+}
+
+fn turn(nx: &Nx, bytes: &mut [u8]) -> Result<(), NxError> {
+    match nx.node() {
+        0 => {
+            nx.csend(1, bytes, 1)?;
+            nx.crecv(1, bytes)?;
+        }
+        1 => {
+            nx.crecv(1, bytes)?;
+            nx.csend(1, bytes, 0)?;
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! The process that people see.
+#![allow(unsafe_code)] // between fork and exec
+
+use super::{Args, end_with, signals, strays};
+use crate::children;
+use crate::exit::{Context, Exit, Failure};
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Command;
+
+/// Runs the application to its end; does not return when it got so far.
+pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
+    // What is wrong with the arguments is said before anything is started.
+    let program = args.find()?;
+    let size = args.size()?;
+    args.grace()?;
+    ensure_daemon()?;
+    if args.verbose {
+        eprintln!("shrimp run: {size} nodes of {}", program.display());
+    }
+    let signals = signals::Signals::catch().context(|| "signalfd".into())?;
+    strays::adopt();
+    let terminal = own_terminal();
+    let mut command = Command::new(children::own_program());
+    command.arg("__run-nodes").arg("--parent").arg(std::process::id().to_string());
+    if terminal {
+        command.arg("--terminal");
+    }
+    command.args(std::env::args_os().skip_while(|word| word != "run").skip(1));
+    command.process_group(0);
+    let mask = signals.before();
+    // SAFETY: only a system call that is safe between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            mask.restore();
+            Ok(())
+        })
+    };
+    let inner = command.spawn().context(|| "starting the nodes".into())?;
+    let inner = Pid::from_child(&inner);
+    let code = watch(inner, &signals, terminal);
+    // The inner process has cleaned up, unless it was killed.
+    let left = strays::kill_all();
+    if terminal {
+        signals::take_terminal(rustix::process::getpgrp());
+    }
+    if left > 0 && args.verbose {
+        eprintln!("shrimp run: {left} processes were left over and killed");
+    }
+    end_with(code)
+}
+
+/// Starts the user's daemon if none listens: one start is better than one of each node's.
+fn ensure_daemon() -> Result<(), super::RunError> {
+    let config = vmmc::config::Config::from_env()
+        .map_err(|error| super::RunError::Daemon(error.to_string()))?;
+    // Programs that are no NX programs run without one; a node that needs it says so itself.
+    let _ = vmmc::control::Connection::open(&config);
+    Ok(())
+}
+
+/// Whether this process is in the foreground of the terminal that is its standard input.
+fn own_terminal() -> bool {
+    rustix::termios::tcgetpgrp(std::io::stdin())
+        .is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+/// Passes signals in and the exit code out.
+fn watch(inner: Pid, signals: &signals::Signals, terminal: bool) -> u8 {
+    loop {
+        for signal in signals.wait() {
+            if signal == Signal::CHILD {
+                continue;
+            }
+            let _ = rustix::process::kill_process(inner, signal);
+        }
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        let Ok(Some((_, status))) = rustix::process::waitpid(Some(inner), options) else {
+            continue;
+        };
+        if status.stopped() {
+            stop(inner, terminal);
+            continue;
+        }
+        let status = std::process::ExitStatus::from_raw(status.as_raw());
+        return match (status.code(), status.signal()) {
+            (Some(code), _) => code as u8,
+            (None, Some(signal)) => {
+                eprintln!("shrimp run: the application was killed by signal {signal}");
+                128_u8.wrapping_add(signal as u8)
+            }
+            (None, None) => 1,
+        };
+    }
+}
+
+/// Ctrl-Z stopped the nodes: stop as well, as the shell expects; go on together.
+fn stop(inner: Pid, terminal: bool) {
+    if terminal {
+        signals::take_terminal(rustix::process::getpgrp());
+    }
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+    if terminal && own_terminal() {
+        signals::take_terminal(inner);
+    }
+    let _ = rustix::process::kill_process_group(inner, Signal::CONT);
+}

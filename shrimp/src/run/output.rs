@@ -1,0 +1,162 @@
+//! The output of all nodes, merged line by line.
+//!
+//! Each node writes to two pipes of its own. One thread reads them all and passes on whole lines:
+//! lines of two nodes never mix. What a node leaves without a newline at its end is passed on then.
+//! A line longer than [`MAX_LINE`] goes in parts. On a terminal a part of a line that stays alone
+//! for a moment is shown: it may be a question.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{IsTerminal, Write};
+use std::os::fd::OwnedFd;
+
+/// Longest line that is held back.
+const MAX_LINE: usize = 64 << 10;
+
+/// How long a part of a line is alone on a terminal before it is shown.
+const ALONE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Which of our two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Out,
+    Err,
+}
+
+/// One pipe from a node.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Read end.
+    pub(super) pipe: OwnedFd,
+    /// What begins its lines; may be empty.
+    pub(super) prefix: String,
+    pub(super) stream: Stream,
+}
+
+/// A source and what it has not completed yet.
+struct Line {
+    source: Source,
+    held: Vec<u8>,
+    /// A part of the line was shown: the rest needs no prefix.
+    begun: bool,
+}
+
+/// Merges until every pipe is at its end.
+pub(super) fn merge(sources: Vec<Source>) {
+    let mut sinks = Sinks { out: true, err: true };
+    let prompts = std::io::stdout().is_terminal();
+    let mut lines: Vec<Line> =
+        sources.into_iter().map(|source| Line { source, held: Vec::new(), begun: false }).collect();
+    while !lines.is_empty() {
+        let ready = wait(&lines, prompts);
+        if ready.is_empty() {
+            lines.iter_mut().for_each(|line| line.show_part(&mut sinks));
+            continue;
+        }
+        let mut closed = Vec::new();
+        for index in ready {
+            if !lines[index].read(&mut sinks) {
+                closed.push(index);
+            }
+        }
+        for index in closed.into_iter().rev() {
+            lines.remove(index).finish(&mut sinks);
+        }
+    }
+}
+
+/// Indices of those that can be read; none when only parts of lines have been there for a moment.
+fn wait(lines: &[Line], prompts: bool) -> Vec<usize> {
+    let mut fds: Vec<PollFd<'_>> =
+        lines.iter().map(|line| PollFd::new(&line.source.pipe, PollFlags::IN)).collect();
+    let parts = prompts && lines.iter().any(|line| !line.held.is_empty());
+    while poll(&mut fds, parts.then_some(&ALONE)) == Err(rustix::io::Errno::INTR) {}
+    fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(at, _)| at).collect()
+}
+
+impl Line {
+    /// Reads once; false at the end, or when nobody wants it any more.
+    fn read(&mut self, sinks: &mut Sinks) -> bool {
+        let mut buffer = [0; 16 << 10];
+        match rustix::io::read(&self.source.pipe, &mut buffer) {
+            Ok(0) => false,
+            Ok(len) => {
+                self.held.extend_from_slice(&buffer[..len]);
+                self.pass_lines(sinks);
+                sinks.wanted(self.source.stream)
+            }
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => true,
+            Err(_) => false,
+        }
+    }
+
+    fn pass_lines(&mut self, sinks: &mut Sinks) {
+        let end = match self.held.iter().rposition(|&byte| byte == b'\n') {
+            Some(at) => at + 1,
+            None if self.held.len() >= MAX_LINE => self.held.len(),
+            None => return,
+        };
+        let rest = self.held.split_off(end);
+        let whole = std::mem::replace(&mut self.held, rest);
+        self.pass(&whole, sinks);
+    }
+
+    fn pass(&mut self, bytes: &[u8], sinks: &mut Sinks) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.source.prefix.is_empty() {
+            return sinks.write(self.source.stream, bytes);
+        }
+        let mut marked = Vec::with_capacity(bytes.len() + self.source.prefix.len());
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if !self.begun {
+                marked.extend_from_slice(self.source.prefix.as_bytes());
+            }
+            marked.extend_from_slice(line);
+            self.begun = !line.ends_with(b"\n");
+        }
+        sinks.write(self.source.stream, &marked);
+    }
+
+    fn show_part(&mut self, sinks: &mut Sinks) {
+        let part = std::mem::take(&mut self.held);
+        self.pass(&part, sinks);
+    }
+
+    /// Its end: what is left is a line, too.
+    fn finish(mut self, sinks: &mut Sinks) {
+        if !self.held.is_empty() && !self.source.prefix.is_empty() {
+            self.held.push(b'\n');
+        }
+        self.show_part(sinks);
+    }
+}
+
+/// Our own streams, as long as somebody reads them. When nobody does, the pipes of the nodes are
+/// closed, so that they get the SIGPIPE that they would have got without us.
+struct Sinks {
+    out: bool,
+    err: bool,
+}
+
+impl Sinks {
+    fn wanted(&self, stream: Stream) -> bool {
+        match stream {
+            Stream::Out => self.out,
+            Stream::Err => self.err,
+        }
+    }
+
+    fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        match stream {
+            Stream::Out if self.out => {
+                let mut out = std::io::stdout().lock();
+                self.out = out.write_all(bytes).and_then(|()| out.flush()).is_ok();
+            }
+            Stream::Err if self.err => {
+                self.err = std::io::stderr().lock().write_all(bytes).is_ok();
+            }
+            _ => {}
+        }
+    }
+}
