@@ -199,8 +199,8 @@ fn ensure_daemon(chosen_libraries: Chosen, verbose: bool) {
     let failure = match Config::from_env() {
         Err(error) => error.to_string(),
         Ok(config)
-            if !(chosen_libraries.sockets && config.sockets)
-                && !(chosen_libraries.rpc && config.rpc) =>
+            if (!chosen_libraries.sockets || !config.sockets)
+                && (!chosen_libraries.rpc || !config.rpc) =>
         {
             return;
         }

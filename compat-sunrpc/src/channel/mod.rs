@@ -197,8 +197,10 @@ impl Channel {
         look: impl Fn() -> bool,
     ) -> Result<(), Broken> {
         let own = self.segment.own();
-        let cpu = self.note_cpu();
-        let shares = || self.segment.peer().cpu().load(Ordering::Relaxed) == cpu;
+        let shares = || {
+            let cpu = self.note_cpu();
+            self.segment.peer().cpu().load(Ordering::Relaxed) == cpu
+        };
         let armed = match what {
             Waiting::Data => own.armed_data(),
             Waiting::Space => own.armed_space(),
@@ -281,3 +283,6 @@ fn sleep(bell: &Doorbell, socket: BorrowedFd<'_>, deadline: Option<Instant>) -> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

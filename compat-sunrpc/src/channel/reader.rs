@@ -70,7 +70,8 @@ impl Channel {
         let word = u32::from_ne_bytes(word);
         let len = (word & !LAST) as usize;
         // Published whole: a length that runs past what is there is a lie.
-        if (WORD + len.next_multiple_of(4)) as u64 > available {
+        // An empty piece is never sent: a stream of them would keep us busy for ever.
+        if (WORD + len.next_multiple_of(4)) as u64 > available || len == 0 {
             return Err(Broken::Nonsense);
         }
         // SAFETY: within the doubly mapped ring.

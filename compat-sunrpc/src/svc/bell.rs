@@ -12,7 +12,7 @@ use crate::real;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use vmmc::sys::doorbell::Doorbell;
+use vmmc::sys::doorbell::{self, Doorbell};
 
 /// `MAX_AUTH_BYTES`: room for a verifier.
 const VERIFIER_LEN: usize = 400;
@@ -44,6 +44,13 @@ pub(super) fn with<R>(with: impl FnOnce(&Doorbell) -> R) -> Option<R> {
         *guard = Some(Bell { doorbell, owner: own_pid() });
     }
     guard.as_ref().map(|bell| with(bell.doorbell))
+}
+
+/// Rings it ourselves, to be called again by whatever loop the program has.
+pub(super) fn ring() {
+    if let Some(bell) = bell().as_ref() {
+        doorbell::ring(bell.doorbell.write_end());
+    }
 }
 
 static OPS: XpOps = XpOps {

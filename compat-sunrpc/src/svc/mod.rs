@@ -35,8 +35,12 @@ pub(crate) struct Transport {
     link: Link,
     /// Where the request that is being served came from.
     from: From,
-    /// The request's record while it is served.
-    request: Option<(Box<Source>, Xdr)>,
+    /// The request while it is served: decodes from `source`.
+    request: Option<Xdr>,
+    /// Where `request` points; allocated once.
+    source: Box<Source>,
+    /// Requests served one after the other without looking at anybody else.
+    in_a_row: u32,
     xid: u32,
 }
 
@@ -123,6 +127,8 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
         link: Link::None,
         from: From::Kernel,
         request: None,
+        source: Box::new(Source::nothing()),
+        in_a_row: 0,
         xid: 0,
     };
     let transport = Box::into_raw(Box::new(transport));

@@ -13,6 +13,9 @@ use rustix::net::RecvFlags;
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 
+/// Requests that one connection may have served before the others are looked at.
+const MOST_IN_A_ROW: u32 = 64;
+
 /// The table that every wrapped connection has a copy of.
 pub(super) const OPS: XpOps = XpOps {
     xp_recv: recv,
@@ -101,8 +104,8 @@ impl Transport {
     /// `message` must be what libtirpc passes to `xp_recv`.
     unsafe fn received(&mut self, record: crate::channel::Incoming, message: *mut RpcMsg) -> Bool {
         self.from = From::Ring;
-        let mut source = Box::new(Source::new(record));
-        let mut xdrs = xdr::decoder(&mut source);
+        *self.source = Source::new(record);
+        let mut xdrs = xdr::decoder(&mut self.source);
         let Some(callmsg) = real::xdr_callmsg() else { return FALSE };
         // SAFETY: libtirpc's procedure on our handle and its own message.
         if unsafe { callmsg(&raw mut xdrs, message) } == FALSE {
@@ -112,7 +115,7 @@ impl Transport {
         }
         // SAFETY: just decoded.
         self.xid = unsafe { (*message).rm_xid };
-        self.request = Some((source, xdrs));
+        self.request = Some(xdrs);
         counters::one(Counter::served_ring);
         TRUE
     }
@@ -185,8 +188,16 @@ unsafe extern "C" fn stat(handle: *mut Svcxprt) -> c_int {
         Link::Broken => return xprt::DIED,
         Link::Channel(channel) => {
             if channel.looks_serviceable() {
-                return xprt::MOREREQS;
+                ours.in_a_row += 1;
+                if ours.in_a_row < MOST_IN_A_ROW {
+                    return xprt::MOREREQS;
+                }
+                // The others first; then we come back by ourselves.
+                ours.in_a_row = 0;
+                bell::ring();
+                return xprt::IDLE;
             }
+            ours.in_a_row = 0;
             if !super::run::is_spinning() {
                 channel.arm();
                 if channel.looks_serviceable() {
@@ -229,7 +240,7 @@ unsafe extern "C" fn get_args(
         // SAFETY: libtirpc's own operation on its own connection.
         return unsafe { (ours.stock.xp_getargs)(handle, procedure, at) };
     }
-    let Some((_, xdrs)) = &mut ours.request else { return FALSE };
+    let Some(xdrs) = &mut ours.request else { return FALSE };
     let xdrs: *mut Xdr = xdrs;
     // SAFETY: libtirpc's handle.
     match unsafe { wrapping(handle) } {

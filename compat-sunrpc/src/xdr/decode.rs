@@ -20,6 +20,11 @@ impl Source {
         Source { record, at: 0 }
     }
 
+    /// An empty record.
+    pub(crate) fn nothing() -> Source {
+        Source::new(Incoming { start: std::ptr::NonNull::dangling(), len: 0 })
+    }
+
     /// The next `len` bytes; counts them as read.
     fn next(&mut self, len: usize) -> Option<*mut u8> {
         let end = self.at.checked_add(len).filter(|&end| end <= self.record.len)?;

@@ -503,6 +503,14 @@ static void case_idle(void)
     clnt_destroy(cl);
 }
 
+static void case_server_alive(void)
+{
+    CLIENT *cl = connected();
+    char nothing;
+    printf("%s\n", CALL_VOID(nothing, &nothing, cl) ? "dead" : "alive");
+    clnt_destroy(cl);
+}
+
 static void case_quit(void)
 {
     CLIENT *cl = connected();
@@ -532,7 +540,7 @@ static void case_by_name(void)
 static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(types), CASE(errors), CASE(auth), CASE(timeouts), CASE(batch), CASE(control), CASE(fork), CASE(daemon),
     CASE(threads), CASE(signals), CASE(many), CASE(large), CASE(slow_reader), CASE(server_dies), CASE(restart),
-    CASE(killed_in_a_record), CASE(idle), CASE(quit), CASE(by_name),
+    CASE(killed_in_a_record), CASE(idle), CASE(server_alive), CASE(quit), CASE(by_name),
 };
 
 int main(int argc, char **argv)
