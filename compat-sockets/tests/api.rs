@@ -4,7 +4,6 @@
 //! program with one test chosen, against a private daemon.
 #![allow(missing_docs)]
 
-#[allow(dead_code, reason = "shared with the semantic tests, which use the rest")]
 mod common;
 
 use common::daemon::Daemon;

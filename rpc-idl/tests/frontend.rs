@@ -23,6 +23,13 @@ fn everything(text: &str) {
     }
 }
 
+#[test]
+fn a_line_for_c_that_ends_in_a_backslash_joins_nothing() {
+    for text in ["%\\", "%\\\n", "%a\\\r\n", "%a\\\n\n"] {
+        everything(text);
+    }
+}
+
 /// Words of the language, so that random texts get far.
 const WORDS: [&str; 62] = [
     "struct",

@@ -112,7 +112,8 @@ impl Parser<'_> {
     fn skip_passthrough(&mut self) {
         while self.word().kind == Kind::Passthrough {
             let word = self.word();
-            let text = self.text(word)[1..].to_owned();
+            // A last line that ends in a backslash joins nothing, whether a line break follows or not.
+            let text = self.text(word)[1..].trim_end_matches(['\n', '\r']).to_owned();
             self.passthrough.push(Definition {
                 name: Name { text: String::new(), span: word.span },
                 doc: Doc::new(),

@@ -52,6 +52,8 @@ impl Poll {
         {
             self.hot.push(Hot { slot, last: self.found });
         }
+        // Fewer than before, perhaps: a turn that began beyond the last would look at none.
+        self.next_hot = 0;
         ended
     }
 
