@@ -1,7 +1,8 @@
 //! Settings, read once when the library is loaded.
 
 use std::sync::OnceLock;
-use vmmc::config::{Config, SPIN_CAP, WaitChoice, WaitPolicy};
+use vmmc::config::rules::{Asker, Rules};
+use vmmc::config::{Config, SPIN_CAP, StreamProtocol, WaitChoice, WaitPolicy};
 use vmmc::control::connect::{self, Owner};
 use vmmc::sync::{AtomicU32, Ordering};
 
@@ -16,6 +17,12 @@ pub(crate) struct Settings {
     pub(crate) owner: Owner,
     /// File for the counters at exit.
     pub(crate) report: Option<std::path::PathBuf>,
+    /// Which connections may be upgraded.
+    pub(crate) rules: Rules,
+    /// Who we are, to the rules.
+    pub(crate) asker: Asker,
+    /// How a sender fills a ring.
+    pub(crate) protocol: StreamProtocol,
     /// Policy of waits.
     wait: WaitChoice,
 }
@@ -36,6 +43,9 @@ pub(crate) fn init() {
             socket: None,
             owner: Owner::Found,
             report: None,
+            rules: Rules::default(),
+            asker: Asker::default(),
+            protocol: StreamProtocol::default(),
             wait: WaitChoice::Auto,
         },
         Ok(config) => Settings {
@@ -44,6 +54,9 @@ pub(crate) fn init() {
             owner: connect::owner_by(&config),
             wait: config.wait,
             report: config.sockets_report,
+            asker: Asker::current(),
+            protocol: config.sockets_protocol,
+            rules: config.sockets_rules,
         },
     };
     let _ = SETTINGS.set(settings);
@@ -68,6 +81,12 @@ pub(crate) fn set_wake_cost(nanoseconds: u64) {
         WaitChoice::Auto => nanoseconds.min(cap),
     };
     SPIN_NS.store(spin.min(u64::from(u32::MAX)) as u32, Ordering::Relaxed);
+}
+
+/// How a sender fills a ring.
+#[inline]
+pub(crate) fn protocol() -> StreamProtocol {
+    SETTINGS.get().map_or(StreamProtocol::Au2Copy, |settings| settings.protocol)
 }
 
 /// Longest spin, in nanoseconds.

@@ -166,7 +166,21 @@ pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
         sock.make_plain(Counter::plain_remote);
         return false;
     }
+    let allowed = |settings: &settings::Settings| {
+        settings.rules.allow(&settings.asker, address(&own), address(&peer))
+    };
+    if !settings::get().is_some_and(allowed) {
+        sock.make_plain(Counter::plain_rule);
+        return false;
+    }
     true
+}
+
+/// Address and port.
+fn address(address: &libc::sockaddr_in6) -> std::net::SocketAddr {
+    // The port is at the same place in both families.
+    let port = u16::from_be(address.sin6_port);
+    (std::net::Ipv6Addr::from(ip(address)).to_canonical(), port).into()
 }
 
 /// The address without the port, IPv4 as itself.

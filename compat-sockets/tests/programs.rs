@@ -89,6 +89,8 @@ enum Way<'a> {
     Alone,
     NoDaemon,
     Upgraded(&'a Path),
+    /// With rules.
+    Ruled(&'a Path, &'a str),
 }
 
 /// What both ends printed, and the counters of both when preloaded.
@@ -124,6 +126,9 @@ fn run(scenario: &str, way: Way<'_>) -> Run {
             }
             Way::Upgraded(socket) => {
                 command.env("VMMC_SOCKET", socket);
+            }
+            Way::Ruled(socket, rules) => {
+                command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_RULES", rules);
             }
         }
         if !matches!(way, Way::Alone) {
@@ -260,6 +265,19 @@ fn both_ends_in_one_process() {
 fn a_connection_that_two_processes_have_before_its_upgrade_stays_plain() {
     let counters = three_ways("forked_early");
     assert_eq!(counters.get("ring_tx_bytes"), None);
+}
+
+/// Rules by program, address and user keep a connection plain, and say so.
+#[test]
+fn a_rule_keeps_a_connection_plain() {
+    let daemon = Daemon::start();
+    for rules in ["deny program=stream", "allow port=1; deny address=127.0.0.0/8", "deny"] {
+        let counters = run("echo", Way::Ruled(&daemon.socket, rules)).counters;
+        assert_eq!(counters.get("ring_tx_bytes"), None, "{rules}");
+        assert_eq!(counters.get("plain_rule"), Some(&2), "{rules}: {counters:?}");
+    }
+    let counters = run("echo", Way::Ruled(&daemon.socket, "deny program=other; deny uid=4294967"));
+    assert_eq!(counters.counters.get("plain_rule"), None);
 }
 
 /// From the ring back to TCP in the middle of a stream, both directions.

@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use vmmc::config::rules::{RuleError, Rules};
 use vmmc::config::{Config, DaemonStart};
 use vmmc::control::Connection;
 
@@ -26,6 +27,9 @@ pub(crate) struct Args {
     /// Preload the sockets library (the default while it is the only one)
     #[arg(long)]
     sockets: bool,
+    /// Which connections may be upgraded; the first rule that holds decides [default: all may]
+    #[arg(long = "rule", value_name = "RULE", value_parser = rule)]
+    rules: Vec<String>,
     /// Tell on standard error what is preloaded into what, or why nothing is
     #[arg(short = 'v', long, visible_alias = "explain")]
     verbose: bool,
@@ -45,8 +49,20 @@ Examples:
   shrimp exec --sockets -- redis-benchmark -p 7000 -c 1 -t get,set
   shrimp exec -v -- python3 -m http.server 8000
 
+  shrimp exec --rule 'allow port=6379' --rule deny -- ./server
+  shrimp exec --rule 'deny program=curl* address=10.0.0.0/8' -- ./script
+
+A rule is \"allow\" or \"deny\" and any number of conditions, which must all hold:
+  program=NAME       the program's name (* stands for any part); children have theirs
+  port=N, port=N-M   port of either end
+  address=IP[/BITS]  address of either end
+  uid=N              user that the program runs as
+A connection about which no rule decides may be upgraded. Rules go to the program and its children
+as VMMC_SOCKETS_RULES, separated by semicolons.
+
 Both ends must be run this way. `shrimp stat` shows which connections were upgraded, and why the
-others were not. VMMC_SOCKETS=off in the environment turns the library off.
+others were not. VMMC_SOCKETS=off in the environment turns the library off; VMMC_SPIN_US=0 makes
+every wait sleep at once, without polling.
 
 If no daemon listens, one is started, and leaves when nobody has used it for a while.
 
@@ -61,6 +77,8 @@ enum ExecError {
         "{0:?} is not an executable file; check its mode (chmod +x) and that it is no directory"
     )]
     NotExecutable(PathBuf),
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     #[error("running {program:?}: {source}")]
     Exec { program: PathBuf, source: std::io::Error },
     #[error(
@@ -75,6 +93,7 @@ impl Coded for ExecError {
             ExecError::NotFound(_) => Exit::NotFound,
             ExecError::NotExecutable(_) => Exit::CannotRun,
             ExecError::LibraryPath(_) => Exit::Failed,
+            ExecError::Rule(_) => Exit::Failed,
             ExecError::Exec { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => Exit::NotFound,
                 _ => Exit::CannotRun,
@@ -103,6 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     // --sockets is the only library so far; leaving it out means all there are.
     let _ = args.sockets;
+    let rules = rules(args)?;
     let library = find_library(args.verbose)?;
     let verdict = judge(&program, 0);
     let mut command = std::process::Command::new(&program);
@@ -114,6 +134,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 eprintln!("shrimp exec: {}: LD_PRELOAD={}", program.display(), value.display());
             }
             command.env("LD_PRELOAD", value);
+            if let Some(rules) = rules {
+                command.env("VMMC_SOCKETS_RULES", rules);
+            }
             ensure_daemon(args.verbose);
         }
         Verdict::Incompatible(_) => {}
@@ -122,6 +145,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         eprintln!("shrimp exec: warning: {}: {why}; it runs as plain", program.display());
     }
     Err(ExecError::Exec { source: command.exec(), program }.into())
+}
+
+/// A rule as it was given, if it is one.
+fn rule(text: &str) -> Result<String, RuleError> {
+    text.parse::<Rules>().map(|_| text.to_owned())
+}
+
+/// The rules for the program, if they are other than what is in the environment already: those given
+/// here go before.
+fn rules(args: &Args) -> Result<Option<String>, ExecError> {
+    let inherited = std::env::var("VMMC_SOCKETS_RULES").unwrap_or_default();
+    inherited.parse::<Rules>()?;
+    let all = args.rules.iter().map(String::as_str).chain([inherited.as_str()]);
+    let all: Vec<&str> = all.filter(|rule| !rule.trim().is_empty()).collect();
+    Ok((!args.rules.is_empty()).then(|| all.join("; ")))
 }
 
 /// The library, absolute. In a source tree it is built if it is missing, and the daemon that it

@@ -70,6 +70,12 @@ enum Command {
     /// Internal: the other side of `perf vmmc`
     #[command(name = "__perf-vmmc-peer", hide = true)]
     PerfVmmcPeer(perf::VmmcPeerArgs),
+    /// Internal: the ordinary server of `perf sockets`
+    #[command(name = "__perf-sockets-server", hide = true)]
+    PerfSocketsServer(perf::SocketsServerArgs),
+    /// Internal: the ordinary client of `perf sockets`
+    #[command(name = "__perf-sockets-client", hide = true)]
+    PerfSocketsClient(perf::SocketsClientArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -97,6 +103,7 @@ impl Command {
             Command::EchoServer => "echo server",
             Command::EchoClient { .. } => "echo client",
             Command::PerfPeer(_) | Command::PerfVmmcPeer(_) => "perf peer",
+            Command::PerfSocketsServer(_) | Command::PerfSocketsClient(_) => "perf sockets",
         }
     }
 
@@ -125,6 +132,8 @@ impl Command {
             }
             Command::PerfPeer(args) => perf::serve(args).map(|()| Exit::Ok),
             Command::PerfVmmcPeer(args) => perf::serve_vmmc(args).map(|()| Exit::Ok),
+            Command::PerfSocketsServer(args) => perf::serve_sockets(args).map(|()| Exit::Ok),
+            Command::PerfSocketsClient(args) => perf::measure_sockets(args).map(|()| Exit::Ok),
         }
     }
 }

@@ -110,6 +110,30 @@ fn libc() -> PathBuf {
 }
 
 #[test]
+fn rules_reach_the_program_in_front_of_those_that_were_there() {
+    let dir = dir();
+    let show = ["--", "sh", "-c", "echo $VMMC_SOCKETS_RULES"];
+    let mut command = shrimp(dir.path());
+    command.args(["exec", "--rule", "allow port=6379", "--rule", "deny"]).args(show);
+    let ended = run(command.env("VMMC_SOCKETS_RULES", "deny uid=7")).expect(0);
+    assert_eq!(ended.out.trim(), "allow port=6379; deny; deny uid=7");
+}
+
+#[test]
+fn a_bad_rule_is_named_with_reason_and_remedy_and_nothing_is_run() {
+    let dir = dir();
+    let mut command = shrimp(dir.path());
+    let ended = run(command.args(["exec", "--rule", "deny port=0", "--", "echo", "ran"])).expect(2);
+    for part in ["deny port=0", "is no port", "65535"] {
+        assert!(ended.err.contains(part), "{}", ended.err);
+    }
+    let mut command = shrimp(dir.path());
+    command.args(["exec", "--", "echo", "ran"]).env("VMMC_SOCKETS_RULES", "permit");
+    let ended = run(&mut command).expect(1);
+    assert!(ended.err.contains("permit") && !ended.out.contains("ran"), "{}", ended.err);
+}
+
+#[test]
 fn explain_tells_what_is_preloaded() {
     let dir = dir();
     let ended = run(shrimp(dir.path()).args(["exec", "-v", "--", "true"])).expect(0);

@@ -58,7 +58,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             limits: Limits::default(),
-            ring_len: 128 * 1024,
+            ring_len: 512 * 1024,
             idle_exit: None,
             wake_cost: Duration::from_micros(30),
         }

@@ -55,7 +55,7 @@ struct Arguments {
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
     connections_per_user: u64,
     /// Ring capacity of upgraded connections per direction, in KiB; a power of two from 16 to 4096
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = ring_kib)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = ring_kib)]
     ring_kib: u32,
     /// Descriptors that the service manager keeps over a restart, as FileDescriptorStoreMax= of the
     /// unit [default: 0, or what systemd says in FDSTORE]

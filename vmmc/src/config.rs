@@ -2,6 +2,9 @@
 //!
 //! `shrimp doctor` prints [`TABLE`] with the values in force.
 
+pub mod rules;
+
+use rules::Rules;
 use std::time::Duration;
 
 /// One row of the table of tunables.
@@ -62,6 +65,18 @@ pub const TABLE: &[Tunable] = &[
         help: "off: libvmmc_sockets.so does nothing, every connection stays plain TCP",
     },
     Tunable {
+        name: "VMMC_SOCKETS_RULES",
+        default: "",
+        unit: "rules",
+        help: "which connections may be upgraded, as in \"allow port=6379; deny\"; the first rule that holds decides; see `shrimp exec --help`",
+    },
+    Tunable {
+        name: "VMMC_SOCKETS_PROTOCOL",
+        default: "au-2copy",
+        unit: "au-2copy | du-1copy | du-2copy",
+        help: "how a sender fills a ring (seed 003, section 4.3): by stores into it, by a deliberate update from the program's buffer, or by one from a copy of it",
+    },
+    Tunable {
         name: "VMMC_SOCKETS_REPORT",
         default: "",
         unit: "path",
@@ -115,12 +130,30 @@ pub struct Config {
     pub notify_backlog: usize,
     /// `VMMC_SOCKETS`: whether the sockets library takes part.
     pub sockets: bool,
+    /// `VMMC_SOCKETS_RULES`: which connections may be upgraded.
+    pub sockets_rules: Rules,
+    /// `VMMC_SOCKETS_PROTOCOL`.
+    pub sockets_protocol: StreamProtocol,
     /// `VMMC_SOCKETS_REPORT`.
     pub sockets_report: Option<std::path::PathBuf>,
     /// `VMMC_RPC`: whether the Sun RPC library takes part.
     pub rpc: bool,
     /// `VMMC_RPC_REPORT`.
     pub rpc_report: Option<std::path::PathBuf>,
+}
+
+/// How a sender moves bytes into a ring (seed 003, section 4.3, figure 7). On one machine a bound
+/// page is the peer's page, so that all of them end in stores to the same memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamProtocol {
+    /// Automatic update: the sender copies into the ring, the receiver out of it.
+    #[default]
+    Au2Copy,
+    /// Deliberate update from the program's buffer; only the receiver copies.
+    Du1Copy,
+    /// The sender copies into a buffer of the library's, which a deliberate update sends; the receiver
+    /// copies. In the paper, for buffers that are not aligned as the network wants them.
+    Du2Copy,
 }
 
 /// Whether and what to start when no daemon runs.
@@ -223,6 +256,26 @@ impl Config {
         };
         Ok(Config {
             sockets: switch("VMMC_SOCKETS")?,
+            sockets_rules: match set("VMMC_SOCKETS_RULES") {
+                None => Rules::default(),
+                Some(value) => value.parse().map_err(|_| ConfigError {
+                    name: "VMMC_SOCKETS_RULES",
+                    value,
+                    expected: "rules like \"deny port=22; allow program=redis*\"",
+                })?,
+            },
+            sockets_protocol: match set("VMMC_SOCKETS_PROTOCOL").as_deref() {
+                None | Some("au-2copy") => StreamProtocol::Au2Copy,
+                Some("du-1copy") => StreamProtocol::Du1Copy,
+                Some("du-2copy") => StreamProtocol::Du2Copy,
+                Some(value) => {
+                    return Err(ConfigError {
+                        name: "VMMC_SOCKETS_PROTOCOL",
+                        value: value.to_owned(),
+                        expected: "\"au-2copy\", \"du-1copy\" or \"du-2copy\"",
+                    });
+                }
+            },
             rpc: switch("VMMC_RPC")?,
             rpc_report: set("VMMC_RPC_REPORT").map(Into::into),
             sockets_report: set("VMMC_SOCKETS_REPORT").map(Into::into),

@@ -1,23 +1,33 @@
 //! The parts of an engine, and how its threads wait and wake each other.
 
 use super::counters as count;
+use super::direct::Go;
 use super::handlers::Handlers;
 use super::layout;
 use super::mem;
 use super::ops::OpId;
 use super::peer::Peer;
 use super::settings::Settings;
-use super::state::{Staging, State};
+use super::state::{Staging, State, Want};
 use super::types::{Outcome, Source};
 use crate::error::NxError;
 use crate::job::Job;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vmmc::config::WaitPolicy;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use vmmc::wait::{self, Spun};
 use vmmc::word::Word;
 use vmmc::{Export, Node};
+
+/// See [`super::Engine::on_failure`].
+pub(super) struct OnFailure(pub(super) Box<dyn Fn(&NxError) + Send + Sync>);
+
+impl std::fmt::Debug for OnFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnFailure")
+    }
+}
 
 /// What all threads of an engine share.
 #[derive(Debug)]
@@ -43,6 +53,8 @@ pub(super) struct Inner {
     /// Something ended the job; what, in `failure`.
     failed: AtomicBool,
     failure: Mutex<Option<NxError>>,
+    /// What the progress thread does about it.
+    pub(super) on_failure: OnceLock<OnFailure>,
     /// Process number + 1 of a peer whose links ended, by the links' handlers; 0: none new.
     pub(super) ended: Arc<AtomicBool>,
     pub(super) stop: AtomicBool,
@@ -85,6 +97,7 @@ impl Inner {
             waiters: AtomicU32::new(0),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
+            on_failure: OnceLock::new(),
             ended,
             stop: AtomicBool::new(false),
             left: AtomicBool::new(false),
@@ -146,6 +159,7 @@ impl Inner {
             drop(failure);
             self.failed.store(true, Ordering::Release);
             self.data.wake_waiters();
+            self.bell.wake_waiters();
         }
     }
 
@@ -153,6 +167,15 @@ impl Inner {
     #[inline]
     pub(super) fn check(&self) -> Result<(), NxError> {
         if self.failed.load(Ordering::Relaxed) { self.failure() } else { Ok(()) }
+    }
+
+    /// Tells the program of a failure that no call of its may notice: it computes.
+    pub(super) fn tell_failure(&self) {
+        if let (Err(error), Some(OnFailure(tell))) = (self.check(), self.on_failure.get())
+            && error != NxError::NotStarted
+        {
+            tell(&error);
+        }
     }
 
     #[cold]
@@ -164,10 +187,16 @@ impl Inner {
     }
 
     /// Looks at links that ended: a peer that did not say bye has died.
+    #[inline]
     pub(super) fn look_at_ends(&self) {
-        if !self.ended.swap(false, Ordering::AcqRel) {
-            return;
+        if self.ended.load(Ordering::Relaxed) {
+            self.find_ends();
         }
+    }
+
+    #[cold]
+    fn find_ends(&self) {
+        self.ended.store(false, Ordering::SeqCst);
         for peer in self.peers() {
             if peer.gone.load(Ordering::Relaxed) || peer.out_import.check_open().is_ok() {
                 continue;
@@ -195,13 +224,44 @@ impl Inner {
         &self,
         mut done: impl FnMut(&mut State) -> Option<Result<T, NxError>>,
     ) -> Result<T, NxError> {
-        let mut state = self.state.lock();
-        let before = self.changes.load(Ordering::Relaxed);
-        let result = loop {
+        self.wait_turns(|state| {
             if let Err(error) = state.progress(self) {
                 self.fail(error);
             }
-            if let Some(result) = done(&mut state) {
+            done(state)
+        })
+    }
+
+    /// The same for a blocking receive: `found` is asked before and after each turn of progress.
+    #[inline]
+    pub(super) fn wait_for<T>(
+        &self,
+        want: &mut Want,
+        mut found: impl FnMut(&mut State, &mut Want) -> Option<Result<T, NxError>>,
+    ) -> Result<T, NxError> {
+        self.wait_turns(|state| {
+            if let Some(result) = found(state, want) {
+                return Some(result);
+            }
+            if let Err(error) = state.progress_for(self, Some(want)) {
+                self.fail(error);
+            }
+            match want.found {
+                Some(_) => found(state, want),
+                None => None,
+            }
+        })
+    }
+
+    #[inline]
+    fn wait_turns<T>(
+        &self,
+        mut turn: impl FnMut(&mut State) -> Option<Result<T, NxError>>,
+    ) -> Result<T, NxError> {
+        let mut state = self.state.lock();
+        let mut before = self.changes.load(Ordering::Relaxed);
+        let result = loop {
+            if let Some(result) = turn(&mut state) {
                 break result;
             }
             if let Err(error) = self.check() {
@@ -212,6 +272,10 @@ impl Inner {
             let waiters = self.waiters.load(Ordering::Relaxed);
             self.waiters.store(waiters + 1, Ordering::Relaxed);
             drop(state);
+            if waiters > 0 && seen != before {
+                self.data.wake_waiters(); // this thread did something for another, and goes on waiting
+            }
+            before = seen;
             let waited = self.sleep(seen, starving);
             state = self.state.lock();
             let waiters = self.waiters.load(Ordering::Relaxed);
@@ -274,23 +338,28 @@ impl Inner {
         self.wait(|state| state.ops.get(op).is_done().then(|| state.ops.remove(op).result))
     }
 
-    /// Makes the safe copy of an announced message (N10).
+    /// Makes the safe copy of an announced message (N10), or sends from user memory as soon as the reply
+    /// is there (N13). `may_lock`: the caller does not hold the state's lock.
     pub(super) fn stage(
         &self,
         peer: &Peer,
         staging: &Staging,
         data: Source,
+        may_lock: bool,
     ) -> Result<(), NxError> {
         let staged = peer.out64(layout::STAGED + 8 * staging.block as usize);
+        let mut may_go = may_lock;
         let mut done = 0;
         while done < data.len {
-            let part = mem::part(data, done, self.settings.stage_chunk);
-            // SAFETY: the operation is not complete before this returns.
-            #[allow(unsafe_code)]
-            let bytes = unsafe { mem::source(part) };
-            if staging.export.view().write(staging.offset + done, bytes).is_err() {
-                unreachable!("the place is as long as the message");
+            if may_go && let Some(go) = Go::read(peer, staging.block) {
+                if self.send_direct(peer, staging, data, done, &go)? {
+                    self.count(count::STAGED_BYTES, done as u64);
+                    return Ok(());
+                }
+                may_go = false;
             }
+            let part = mem::part(data, done, self.settings.stage_chunk);
+            stage_part(staging, part, done);
             done += part.len;
             // PAIRS(staged): with the acquire in `fetch_some`.
             staged.store(done as u64, Ordering::Release);
@@ -299,5 +368,53 @@ impl Inner {
         self.count(count::STAGED_BYTES, done as u64);
         self.count(count::SAFE_COPIES, 1);
         Ok(())
+    }
+
+    /// Sends from user memory to user memory. False when the window is gone.
+    fn send_direct(
+        &self,
+        peer: &Peer,
+        staging: &Staging,
+        data: Source,
+        done: usize,
+        go: &Go,
+    ) -> Result<bool, NxError> {
+        let Some(import) = self.state.lock().target(self, peer, go, data.len)? else {
+            return Ok(false);
+        };
+        let staged = peer.out64(layout::STAGED + 8 * staging.block as usize);
+        // What lies outside whole pages of the receiver's buffer goes by the safe copy.
+        let (first, len) = (go.first as usize, go.len as usize);
+        for (from, to) in [(0, first), (first + len, data.len)] {
+            if to > done {
+                stage_part(staging, mem::part(data, from, to - from), from);
+            }
+        }
+        staged.store(layout::STAGED_DIRECT | done as u64, Ordering::Release);
+        let part = mem::part(data, first, len);
+        // SAFETY: the operation is not complete before this returns.
+        #[allow(unsafe_code)]
+        let bytes = unsafe { mem::source(part) };
+        if import.send(go.offset as usize, bytes).is_err() {
+            staged.store(done as u64, Ordering::Release);
+            return Ok(false);
+        }
+        let all = layout::STAGED_DIRECT | layout::STAGED_DONE | data.len as u64;
+        // PAIRS(staged): with the acquire in `fetch_some`.
+        staged.store(all, Ordering::Release);
+        peer.out.ring();
+        self.count(count::DIRECT, 1);
+        self.count(count::DIRECT_BYTES, data.len as u64);
+        Ok(true)
+    }
+}
+
+/// Copies a part of a message to where it belongs in the safe copy.
+fn stage_part(staging: &Staging, part: Source, at: usize) {
+    // SAFETY: the operation is not complete before this returns.
+    #[allow(unsafe_code)]
+    let bytes = unsafe { mem::source(part) };
+    if staging.export.view().write(staging.offset + at, bytes).is_err() {
+        unreachable!("the place is as long as the message");
     }
 }

@@ -58,12 +58,16 @@ pub(super) const CREDIT_BLOCK: u32 = 0x80;
 
 /// Offset of the staged words.
 pub(super) const STAGED: usize = 512;
+/// In a staged word: the writer sends from user memory instead ([`super::direct`]).
+pub(super) const STAGED_DIRECT: u64 = 1 << 63;
+/// With it: all bytes are there.
+pub(super) const STAGED_DONE: u64 = 1 << 62;
 /// The bytes staged so far.
 pub(super) const STAGED_COUNT: u64 = (1 << 48) - 1;
 
 /// Offset of the go records.
 pub(super) const GO: usize = 768;
-/// Length of a go record: region number + 1 (written last) · offset in it · first byte of the message
+/// Length of a go record: window number + 1 (written last) · offset in it · first byte of the message
 /// that goes there · how many; `u64` each.
 pub(super) const GO_LEN: usize = 32;
 
@@ -75,6 +79,8 @@ pub(super) const SLOTS_AT: usize = 2048;
 pub(super) const SLOTS: usize = 32;
 /// Length of a slot's descriptor.
 pub(super) const DESCRIPTOR: usize = 24;
+/// Data bytes that share the descriptor's line.
+pub(super) const FIRST_LINE: usize = 64 - DESCRIPTOR;
 /// Smallest and largest stride.
 pub(super) const STRIDES: std::ops::RangeInclusive<usize> = 192..=(1 << 20);
 

@@ -6,12 +6,14 @@
 //! | file | what |
 //! |---|---|
 //! | `layout`, `slots` | the memory that one process writes for another; who may use which slot |
-//! | `peer`, `stage` | links to other processes; memory for safe copies |
+//! | `peer`, `stage`, `direct` | links to other processes; memory for safe copies; user memory of the receiver |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
 //! | `inner`, `progress`, `handlers` | waiting, and the threads that help |
 //! | `send`, `receive`, `mids`, `global` | the methods |
 
 pub mod counters;
+mod direct;
+mod fork;
 mod global;
 mod handlers;
 mod inner;
@@ -121,6 +123,7 @@ impl Engine {
             }
             Err(error) => Some(Err(error)),
         });
+        inner.state.lock().windows.close_all();
         if drained.is_ok() {
             for peer in inner.peers() {
                 peer.out32(layout::BYE).store(1, Ordering::Release);
@@ -202,6 +205,14 @@ impl Engine {
     /// That.
     pub fn check(&self) -> Result<(), NxError> {
         self.inner.check()
+    }
+
+    /// Calls `tell` in the progress thread once the job has ended otherwise than by [`Engine::leave`]: for
+    /// programs that compute and call nothing that would answer the error. The first caller's
+    /// function stays.
+    pub fn on_failure(&self, tell: impl Fn(&NxError) + Send + Sync + 'static) {
+        let _ = self.inner.on_failure.set(inner::OnFailure(Box::new(tell)));
+        self.inner.bell.wake_waiters();
     }
 
     /// A process may not communicate before it has a type.

@@ -13,13 +13,15 @@ use vmmc::word::Word;
 /// Runs until the engine stops.
 pub(super) fn run(inner: &Arc<Inner>) {
     let Ok(word) = inner.door.view().word32(0) else { unreachable!("the door has a word") };
+    let mut told = false;
     loop {
         let woken = inner.bell.wait_for(
             |_| true,
             || {
                 (word.load(Ordering::Relaxed) != 0
                     || inner.stop.load(Ordering::Acquire)
-                    || inner.ended.load(Ordering::Relaxed))
+                    || inner.ended.load(Ordering::Relaxed)
+                    || (!told && inner.check().is_err()))
                 .then_some(())
             },
             None,
@@ -28,6 +30,10 @@ pub(super) fn run(inner: &Arc<Inner>) {
             return;
         }
         inner.look_at_ends();
+        if !told && inner.check().is_err() {
+            told = true;
+            inner.tell_failure();
+        }
         // PAIRS(door): with the release in the interrupting process's signal.
         if word.swap(0, Ordering::AcqRel) == 0 {
             continue;

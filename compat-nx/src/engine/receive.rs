@@ -3,6 +3,7 @@
 
 use super::ops::{OpId, Owner};
 use super::send::received;
+use super::state::{Found, Want};
 use super::types::{Handler, Info, InfoTarget, Mid, Select, Target};
 use super::{Engine, USER, check_memory};
 use crate::error::NxError;
@@ -65,31 +66,37 @@ impl Engine {
         select: Select,
         room: Target,
     ) -> Result<Info, NxError> {
-        let mut posted = None;
         let inner = &*self.inner;
+        let mut want = Want { channel, select, room, found: None };
+        let found = inner.wait_for(&mut want, |state, want| {
+            if want.found.is_none()
+                && let Err(error) = state.take_for(inner, want)
+            {
+                inner.fail(error);
+            }
+            want.found.take().map(Ok)
+        })?;
+        let op = match found {
+            Found::Here(info) if info.count > room.len && !inner.settings.truncate => {
+                return Err(NxError::MessageTooLong { info, room: room.len });
+            }
+            Found::Here(info) => return Ok(info),
+            Found::Coming(op) => op,
+        };
         let outcome = inner.wait(|state| {
-            let op = match posted {
-                Some(op) => op,
-                None => {
-                    let op = state.ops.add(Owner::Caller, 1, room, None);
-                    posted = Some(op);
-                    if let Err(error) = state.post(inner, op, channel, select) {
-                        inner.fail(error);
-                    }
-                    op
-                }
-            };
             state.ops.is_done(op).then(|| {
-                posted = None;
-                state.ops.remove(op).result
+                let result = state.ops.remove(op).result;
+                Ok(result)
             })
         });
-        if let Some(op) = posted {
-            // The job has ended; the room is the caller's again.
-            let mut state = inner.state.lock();
-            state.abandon(op);
+        match outcome {
+            Ok(result) => received(result?),
+            Err(error) => {
+                // The job has ended; the room is the caller's again.
+                inner.state.lock().abandon(op);
+                Err(error)
+            }
         }
-        received(outcome?)
     }
 
     /// Starts receiving and returns an id at once (`irecv`, `irecvx`); `info` is written at

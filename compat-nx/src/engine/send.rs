@@ -85,7 +85,7 @@ impl Engine {
             Sent::Whole => Ok(()),
             Sent::Scouted(staging) => {
                 drop(state);
-                inner.stage(peer, &staging, letter.data)
+                inner.stage(peer, &staging, letter.data, true)
             }
             Sent::Starved => {
                 let op = state.ops.add(Owner::Caller, 1, NOWHERE, None);
@@ -117,7 +117,7 @@ impl Engine {
                 Ok(Sent::Whole) => state.complete(inner, op, None),
                 Ok(Sent::Scouted(staging)) => {
                     drop(state);
-                    inner.stage(peer, &staging, letter.data)?;
+                    inner.stage(peer, &staging, letter.data, true)?;
                     state = inner.state.lock();
                     state.complete(inner, op, None);
                 }

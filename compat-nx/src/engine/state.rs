@@ -3,13 +3,13 @@
 use super::counters as count;
 use super::inner::Inner;
 use super::layout::{self, BLOCKS, CREDIT_BLOCK, DESCRIPTOR, Scout, kind};
-use super::mem;
 use super::ops::{Head, OpId, Ops, Owner, Posted};
 use super::peer::Peer;
 use super::settings::SendMode;
 use super::slots::{self, Credit, SlotQueue};
 use super::stage::{Fetched, Place, Stages};
 use super::types::{Info, Outcome, Select, Source, Target};
+use super::{direct, mem};
 use crate::error::NxError;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,6 +63,7 @@ struct Outgoing {
     blocks: u32,
     places: [Option<Place>; BLOCKS],
     stages: Stages,
+    targets: direct::Targets,
     queue: VecDeque<Queued>,
     /// What our starved word says.
     starved: u32,
@@ -110,6 +111,39 @@ struct Fetching {
     import: Arc<Import>,
     /// Bytes in the buffer.
     done: usize,
+    /// What the sender was told: it may send these directly.
+    go: Option<direct::Go>,
+}
+
+/// A blocking receive, while its thread looks what has come: what is in a slot goes from there into
+/// its room, and no operation is made.
+#[derive(Debug)]
+pub(super) struct Want {
+    pub(super) channel: u32,
+    pub(super) select: Select,
+    pub(super) room: Target,
+    /// What came.
+    pub(super) found: Option<Found>,
+}
+
+/// What a blocking receive found.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The message, in the room.
+    Here(Info),
+    /// A large message is on its way into the room.
+    Coming(OpId),
+}
+
+impl Want {
+    #[inline]
+    fn takes(&self, head: &Head, ptype: i32) -> bool {
+        let Info { type_, node, ptype: source, .. } = head.info;
+        self.found.is_none()
+            && self.channel == head.channel
+            && (head.channel != 0 || head.ptype == ptype)
+            && self.select.takes(type_, node, source)
+    }
 }
 
 /// See the module.
@@ -119,6 +153,7 @@ pub(super) struct State {
     posted: Vec<Posted>,
     unexpected: VecDeque<Unexpected>,
     fetching: Vec<Fetching>,
+    pub(super) windows: direct::Windows,
     /// Posted receives of handlers.
     handlers: usize,
     /// What the peers were told: they interrupt us for each message.
@@ -139,6 +174,7 @@ impl State {
                 blocks: u32::MAX,
                 places: [None; BLOCKS],
                 stages: Stages::default(),
+                targets: direct::Targets::default(),
                 queue: VecDeque::new(),
                 starved: 0,
             },
@@ -155,6 +191,7 @@ impl State {
             posted: Vec::new(),
             unexpected: VecDeque::new(),
             fetching: Vec::new(),
+            windows: direct::Windows::default(),
             handlers: 0,
             wants: false,
             starving: 0,
@@ -250,11 +287,19 @@ impl State {
         let gone = |_| NxError::PeerDied { node: peer.number };
         match e.settings.send {
             SendMode::Automatic => {
-                peer.out64(at + 8).store(what, Ordering::Relaxed);
-                peer.out64(at + 16).store(ptypes, Ordering::Relaxed);
-                if peer.out.view().write(at + DESCRIPTOR, data).is_err() {
+                // The first line last and at one go: the receiver polls it, and would take it
+                // back while the others are being written.
+                let first = data.len().min(layout::FIRST_LINE);
+                let (first, rest) = data.split_at(first);
+                let target = peer.out.view();
+                if (!rest.is_empty()
+                    && target.write(at + DESCRIPTOR + layout::FIRST_LINE, rest).is_err())
+                    || target.write(at + DESCRIPTOR, first).is_err()
+                {
                     unreachable!("the length was checked against the slot");
                 }
+                peer.out64(at + 8).store(what, Ordering::Relaxed);
+                peer.out64(at + 16).store(ptypes, Ordering::Relaxed);
                 // PAIRS(arrival): with the acquire in `poll`.
                 peer.out64(at).store(arrival, Ordering::Release);
                 peer.out.ring();
@@ -298,9 +343,7 @@ impl State {
     /// Announces a large message.
     fn scout(&mut self, e: &Inner, peer: &Peer, letter: Letter) -> Result<Sent, NxError> {
         let number = peer.number as usize;
-        if self.pair(number).out.blocks == 0 {
-            self.take_credits(peer)?;
-        }
+        self.take_credits(peer)?; // blocks and places that are free again
         let out = &mut self.pair(number).out;
         if out.blocks == 0 {
             return Ok(Sent::Starved);
@@ -374,7 +417,7 @@ impl State {
             match self.send_now(e, peer, letter)? {
                 Sent::Starved => break,
                 Sent::Whole => {}
-                Sent::Scouted(staging) => e.stage(peer, &staging, letter.data)?,
+                Sent::Scouted(staging) => e.stage(peer, &staging, letter.data, false)?,
             }
             moved = true;
             self.pair(number).out.queue.pop_front();
@@ -427,10 +470,19 @@ impl State {
     // ---------------------------------------------------------------- arriving
 
     /// One turn of everything: arrivals, fetches, queued letters.
-    #[inline]
     pub(super) fn progress(&mut self, e: &Inner) -> Result<(), NxError> {
+        self.progress_for(e, None)
+    }
+
+    /// The same for a blocking receive.
+    #[inline]
+    pub(super) fn progress_for(
+        &mut self,
+        e: &Inner,
+        mut want: Option<&mut Want>,
+    ) -> Result<(), NxError> {
         for peer in e.peers() {
-            self.poll(e, peer)?;
+            self.poll_for(e, peer, want.as_deref_mut())?;
         }
         if !self.fetching.is_empty() {
             self.fetch_all(e)?;
@@ -443,9 +495,18 @@ impl State {
         Ok(())
     }
 
+    fn poll(&mut self, e: &Inner, peer: &Peer) -> Result<(), NxError> {
+        self.poll_for(e, peer, None)
+    }
+
     /// Takes what has arrived from one peer.
     #[inline]
-    fn poll(&mut self, e: &Inner, peer: &Peer) -> Result<(), NxError> {
+    fn poll_for(
+        &mut self,
+        e: &Inner,
+        peer: &Peer,
+        mut want: Option<&mut Want>,
+    ) -> Result<(), NxError> {
         let number = peer.number as usize;
         loop {
             let inn = &mut self.pair(number).inn;
@@ -467,7 +528,7 @@ impl State {
             };
             inn.slots.pop();
             inn.sequence = inn.sequence.wrapping_add(1);
-            self.arrived(e, peer, slot, kind, len)?;
+            self.arrived(e, peer, slot, kind, len, want.as_deref_mut())?;
         }
     }
 
@@ -489,7 +550,9 @@ impl State {
         slot: usize,
         kind: u8,
         len: usize,
+        want: Option<&mut Want>,
     ) -> Result<(), NxError> {
+        let want = want.filter(|want| want.found.is_none());
         let fault = |what| NxError::PeerFault { node: peer.number, what };
         let at = layout::SLOTS_AT + slot * e.stride;
         if len > layout::room(e.stride) {
@@ -507,26 +570,35 @@ impl State {
             },
             ptype: (ptypes >> 32) as u32 as i32,
         };
+        let op = self.match_posted(e, &head);
+        let want = want.filter(|want| op.is_none() && want.takes(&head, e.ptype()));
         match kind {
-            kind::DATA => match self.match_posted(e, &head) {
-                Some(op) => {
-                    let room = self.ops.get(op).room;
-                    let take = len.min(room.len);
-                    // SAFETY: the operation is under way, and this thread has the lock.
-                    #[allow(unsafe_code)]
-                    let target = unsafe { mem::room(room, 0, take) };
-                    if peer.lane().read(at + DESCRIPTOR, target).is_err() {
-                        unreachable!("the length was checked against the slot");
+            kind::DATA => {
+                let room = match (op, &want) {
+                    (Some(op), _) => self.ops.get(op).room,
+                    (None, Some(want)) => want.room,
+                    (None, None) => {
+                        let from = peer.number as usize;
+                        let body = Body::Slot { slot };
+                        self.keep(e, Unexpected { head, from, body });
+                        return Ok(());
                     }
-                    e.count(count::SLOT_COPIES, 1);
-                    self.credit_slot(peer, slot);
-                    self.complete(e, op, Some(head.info));
+                };
+                let take = len.min(room.len);
+                // SAFETY: the operation is under way, and this thread has the lock.
+                #[allow(unsafe_code)]
+                let target = unsafe { mem::room(room, 0, take) };
+                if peer.lane().read(at + DESCRIPTOR, target).is_err() {
+                    unreachable!("the length was checked against the slot");
                 }
-                None => {
-                    let from = peer.number as usize;
-                    self.unexpected.push_back(Unexpected { head, from, body: Body::Slot { slot } });
+                self.credit_slot(peer, slot);
+                e.count(count::SLOT_COPIES, 1);
+                match (op, want) {
+                    (Some(op), _) => self.complete(e, op, Some(head.info)),
+                    (None, Some(want)) => want.found = Some(Found::Here(head.info)),
+                    (None, None) => {}
                 }
-            },
+            }
             kind::SCOUT => {
                 let mut bytes = [0; Scout::LEN];
                 if len != Scout::LEN || peer.lane().read(at + DESCRIPTOR, &mut bytes).is_err() {
@@ -539,15 +611,17 @@ impl State {
                     .filter(|&len| len <= isize::MAX as usize)
                     .ok_or(fault("a scout of an impossible length"))?;
                 self.credit_slot(peer, slot);
-                match self.match_posted(e, &head) {
-                    Some(op) => self.fetch(e, peer, op, head, scout)?,
-                    None => {
+                match (op, want) {
+                    (Some(op), _) => self.fetch(e, peer, op, head, scout)?,
+                    (None, Some(want)) => {
+                        let op = self.ops.add(Owner::Caller, 1, want.room, None);
+                        want.found = Some(Found::Coming(op));
+                        self.fetch(e, peer, op, head, scout)?;
+                    }
+                    (None, None) => {
                         let from = peer.number as usize;
-                        self.unexpected.push_back(Unexpected {
-                            head,
-                            from,
-                            body: Body::Staged(scout),
-                        });
+                        let body = Body::Staged(scout);
+                        self.keep(e, Unexpected { head, from, body });
                     }
                 }
             }
@@ -556,10 +630,16 @@ impl State {
         Ok(())
     }
 
+    /// Keeps a message that no receive was posted for; threads in blocking calls may want it.
+    fn keep(&mut self, e: &Inner, message: Unexpected) {
+        self.unexpected.push_back(message);
+        e.changed();
+    }
+
     /// Takes the first posted receive for this message off the list.
     #[inline]
     fn match_posted(&mut self, e: &Inner, head: &Head) -> Option<OpId> {
-        if head.channel == 0 && head.ptype != e.ptype() {
+        if self.posted.is_empty() || (head.channel == 0 && head.ptype != e.ptype()) {
             return None;
         }
         let Info { type_, node, ptype, .. } = head.info;
@@ -694,12 +774,62 @@ impl State {
         scout: Scout,
     ) -> Result<(), NxError> {
         let import = self.region(e, peer, &scout)?;
-        let mut fetching =
-            Fetching { op, from: peer.number as usize, head, scout, import, done: 0 };
+        let go = self.reply(e, peer, op, &head, &scout);
+        let from = peer.number as usize;
+        let mut fetching = Fetching { op, from, head, scout, import, done: 0, go };
         if !self.fetch_some(e, peer, &mut fetching)? {
             self.fetching.push(fetching);
         }
         Ok(())
+    }
+
+    /// Tells the sender of a large message where in user memory it may put it, if it may (N11).
+    fn reply(
+        &mut self,
+        e: &Inner,
+        peer: &Peer,
+        op: OpId,
+        head: &Head,
+        scout: &Scout,
+    ) -> Option<direct::Go> {
+        let len = head.info.count;
+        let staged = layout::STAGED + 8 * scout.block as usize;
+        // A safe copy that is complete is there already.
+        if len < e.settings.direct || peer.in64(staged).load(Ordering::Relaxed) == scout.len {
+            return None;
+        }
+        let room = self.ops.get(op).room;
+        let maker = direct::Maker {
+            node: &e.data,
+            job: &e.job,
+            sender: peer.number,
+            pid: peer.out_import.exporter().pid,
+            after: e.settings.direct_after,
+        };
+        let (go, trips) = self.windows.open_for(&maker, room, len);
+        e.count(count::DAEMON_TRIPS, trips);
+        if let Some(go) = go {
+            go.write(peer, scout.block);
+            peer.out.ring();
+            e.count(count::REPLIES, 1);
+        }
+        go
+    }
+
+    /// The window that a reply names, for the sender.
+    pub(super) fn target(
+        &mut self,
+        e: &Inner,
+        peer: &Peer,
+        go: &direct::Go,
+        len: usize,
+    ) -> Result<Option<Arc<Import>>, NxError> {
+        let out = &mut self.pair(peer.number as usize).out;
+        let found = out.targets.window(&e.data, &e.job, peer.number, go, len)?;
+        Ok(found.map(|(import, made)| {
+            e.count(count::DAEMON_TRIPS, u64::from(made));
+            import
+        }))
     }
 
     fn fetch_all(&mut self, e: &Inner) -> Result<(), NxError> {
@@ -729,6 +859,29 @@ impl State {
         let len = it.head.info.count;
         let room = self.ops.get(it.op).room;
         let take = len.min(room.len);
+        if staged & layout::STAGED_DIRECT != 0 {
+            let Some(go) = it.go else { return Err(fault("sent to where it was not told")) };
+            if staged & layout::STAGED_DONE == 0 {
+                peer.watch(block, staged);
+                return Ok(false);
+            }
+            // What lies outside whole pages of the buffer came by the safe copy.
+            let end = (go.first + go.len) as usize;
+            for (from, to) in [(0, go.first as usize), (end, len)] {
+                // SAFETY: the operation is under way, and this thread has the lock.
+                #[allow(unsafe_code)]
+                let target = unsafe { mem::room(room, from, to - from) };
+                it.import
+                    .read(it.scout.offset as usize + from, target)
+                    .map_err(|_| NxError::PeerDied { node: peer.number })?;
+            }
+            self.fetched(e, peer, it);
+            return Ok(true);
+        }
+        if it.go.is_some() && ready < it.scout.len {
+            peer.watch(block, staged); // the sender has not decided yet
+            return Ok(false);
+        }
         let upto = take.min(ready as usize).min(it.done + FETCH_STEP);
         if it.done < upto {
             // SAFETY: the operation is under way, and this thread has the lock.
@@ -741,16 +894,19 @@ impl State {
             it.done = upto;
         }
         if ready == it.scout.len && it.done == take {
-            peer.unwatch(block);
-            self.credit_block(e, peer, block);
-            let (op, info) = (it.op, it.head.info);
-            self.complete(e, op, Some(info));
+            self.fetched(e, peer, it);
             return Ok(true);
         }
         // Seen as it was only if nothing of it is left to fetch.
         let seen = if it.done == take.min(ready as usize) { staged } else { u64::MAX };
         peer.watch(block, seen);
         Ok(false)
+    }
+
+    fn fetched(&mut self, e: &Inner, peer: &Peer, it: &Fetching) {
+        peer.unwatch(it.scout.block);
+        self.credit_block(e, peer, it.scout.block);
+        self.complete(e, it.op, Some(it.head.info));
     }
 
     // ---------------------------------------------------------------- receiving
@@ -777,6 +933,9 @@ impl State {
 
     /// The first unexpected message that is selected.
     fn find(&self, e: &Inner, channel: u32, select: Select) -> Option<usize> {
+        if self.unexpected.is_empty() {
+            return None;
+        }
         let ptype = e.ptype();
         self.unexpected.iter().position(|message| {
             let Info { type_, node, ptype: source, .. } = message.head.info;
@@ -784,6 +943,17 @@ impl State {
                 && (channel != 0 || message.head.ptype == ptype)
                 && select.takes(type_, node, source)
         })
+    }
+
+    /// Gives a blocking receive an unexpected message, if there is one for it.
+    #[inline]
+    pub(super) fn take_for(&mut self, e: &Inner, want: &mut Want) -> Result<(), NxError> {
+        if let Some(index) = self.find(e, want.channel, want.select) {
+            let op = self.ops.add(Owner::Caller, 1, want.room, None);
+            want.found = Some(Found::Coming(op));
+            self.take(e, op, index)?;
+        }
+        Ok(())
     }
 
     pub(super) fn probe(&self, e: &Inner, select: Select) -> Option<Info> {
@@ -861,11 +1031,10 @@ impl State {
                 }
                 self.complete(e, op, Some(head.info));
             }
-            None => self.unexpected.push_back(Unexpected {
-                head,
-                from: e.job.node as usize,
-                body: Body::Here(data.into()),
-            }),
+            None => {
+                let (from, body) = (e.job.node as usize, Body::Here(data.into()));
+                self.keep(e, Unexpected { head, from, body });
+            }
         }
     }
 

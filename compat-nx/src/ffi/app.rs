@@ -313,7 +313,9 @@ fn start(nodes: Ints, nnodes: i32, ptype: i32, pids: Ints, what: &Become) -> Res
         let pid = match what {
             Become::Copy => match fork()? {
                 Forked::Child { control } => {
-                    *app() = App { shape: app().shape, ..App::default() };
+                    let mut app = app();
+                    *app = App { shape: app.shape, ..App::default() };
+                    drop(app);
                     standard_input(node);
                     be_node(place, Some(control))?;
                     return Ok(0);
@@ -398,7 +400,12 @@ fn exec(place: &Job, program: &Program, control: &Fd) -> c_int {
     } else {
         let mut at = program.envp;
         // SAFETY: an array of strings that ends with null.
-        while let Some(text) = unsafe { at.read().as_ref() } {
+        loop {
+            // SAFETY: as above.
+            let text = unsafe { at.read() };
+            if text.is_null() {
+                break;
+            }
             // SAFETY: as above.
             variables.push(unsafe { CStr::from_ptr(text) }.to_owned());
             // SAFETY: as above.
@@ -507,7 +514,9 @@ pub unsafe extern "C" fn nx_initve_rect_(
     _account: *mut c_char,
 ) -> i32 {
     // SAFETY: Fortran passes addresses of INTEGERs.
-    let (rows, columns) = unsafe { (super::deref(rows), super::deref(columns)) };
+    let rows = unsafe { super::deref(rows) };
+    // SAFETY: as above.
+    let columns = unsafe { super::deref(columns) };
     super::under(|| init(shape_of(rows, columns)?, None)) as i32
 }
 
@@ -527,7 +536,9 @@ fn attributes(words: &[c_long]) -> Result<Option<Shape>, Failure> {
                 // SAFETY: the attribute's value is an array of two.
                 let rows = unsafe { at.read() };
                 // SAFETY: as above.
-                let columns = unsafe { at.add(1).read() };
+                let second = unsafe { at.add(1) };
+                // SAFETY: as above.
+                let columns = unsafe { second.read() };
                 wanted = shape_of(rows, columns)?;
             }
             3..=22 => {}
@@ -629,7 +640,9 @@ pub unsafe extern "C" fn nx_nfork_(
     pids: *mut i32,
 ) -> i32 {
     // SAFETY: Fortran passes addresses of INTEGERs.
-    let (nnodes, ptype) = unsafe { (super::deref(nnodes), super::deref(ptype)) };
+    let nnodes = unsafe { super::deref(nnodes) };
+    // SAFETY: as above.
+    let ptype = unsafe { super::deref(ptype) };
     super::under(|| start(Ints::Int(nodes), nnodes, ptype, Ints::Int(pids), &Become::Copy)) as i32
 }
 
@@ -643,7 +656,9 @@ pub unsafe extern "C" fn nx_load_(
     len: c_long,
 ) -> i32 {
     // SAFETY: Fortran passes addresses of INTEGERs.
-    let (nnodes, ptype) = unsafe { (super::deref(nnodes), super::deref(ptype)) };
+    let nnodes = unsafe { super::deref(nnodes) };
+    // SAFETY: as above.
+    let ptype = unsafe { super::deref(ptype) };
     // SAFETY: Fortran passes the string's own length.
     let path = unsafe { fortran_string(path, len) };
     super::under(|| {
@@ -698,7 +713,9 @@ pub unsafe extern "C" fn nx_app_nodes(
         }
         for node in 0..size {
             // SAFETY: within the array.
-            unsafe { array.add(node).write(node as c_int) };
+            let place = unsafe { array.add(node) };
+            // SAFETY: as above.
+            unsafe { place.write(node as c_int) };
         }
         // SAFETY: the caller's variable.
         unsafe { list.write(array) };

@@ -81,8 +81,14 @@ pub(super) fn set(errno: c_int) {
 fn text(errno: c_int) -> String {
     match TEXTS.iter().find(|(known, _)| *known == errno) {
         Some((_, text)) => (*text).to_owned(),
-        None => std::io::Error::from_raw_os_error(errno).to_string(),
+        None => system_text(errno),
     }
+}
+
+/// The system's words for its own numbers.
+pub(super) fn system_text(errno: c_int) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 fn perror(prefix: &str) {

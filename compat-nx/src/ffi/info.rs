@@ -29,12 +29,18 @@ unsafe fn write(array: Ints, info: &Info) {
     }
 }
 
+/// `msginfo` in both widths.
+fn own() -> [Ints; 2] {
+    [Ints::Long((&raw mut msginfo).cast()), Ints::Int((&raw mut nx32_msginfo).cast())]
+}
+
 /// Makes `info` that of the last message.
 pub(super) fn set(info: &Info) {
-    // SAFETY: it has 8 elements. Threads that receive at once overwrite each other, as NX has it.
-    unsafe { write(Ints::Long((&raw mut msginfo).cast()), info) };
-    // SAFETY: as above.
-    unsafe { write(Ints::Int((&raw mut nx32_msginfo).cast()), info) };
+    for array in own() {
+        // SAFETY: it has 8 elements. Threads that receive at once overwrite each other, as NX
+        // has it.
+        unsafe { write(array, info) };
+    }
 }
 
 /// Writes to an array of the program; to `msginfo` in both widths.
@@ -70,8 +76,9 @@ pub(super) fn target(array: Ints) -> Option<InfoTarget> {
 
 fn word(index: usize) -> Result<i32, Failure> {
     process::check_started()?;
+    let [long, _] = own();
     // SAFETY: it has 8 elements.
-    Ok(unsafe { Ints::Long((&raw mut msginfo).cast()).get(index) })
+    Ok(unsafe { long.get(index) })
 }
 
 calls! {

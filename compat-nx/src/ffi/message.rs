@@ -152,6 +152,14 @@ calls! {
     }
 
     fn flushmsg, _flushmsg, flushmsg_: (typesel: int, node: int, ptype: int) -> void {
-        Ok(engine()?.flushmsg(Select { typesel, node, ptype })?)
+        let engine = engine()?;
+        let last = engine.host().unwrap_or(engine.nodes() - 1);
+        if node < -1 || node > last {
+            return Err(NxError::BadNode { node, last: last as u32 }.into());
+        }
+        if ptype < -1 {
+            return Err(NxError::BadPtype { ptype }.into());
+        }
+        Ok(engine.flushmsg(Select { typesel, node, ptype })?)
     }
 }

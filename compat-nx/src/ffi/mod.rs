@@ -23,6 +23,8 @@
 #![allow(missing_docs)] // the calls are documented in SUPPORT.md
 #![allow(clippy::missing_safety_doc)] // as the NX manual has it: pointers must be what they claim
 #![allow(unreachable_pub)] // the C linker is who reaches them
+#![allow(clippy::too_many_arguments)] // the interface is what it is
+#![cfg_attr(any(test, not(feature = "abi")), allow(dead_code))] // nothing runs before main there
 
 mod admin;
 mod app;
@@ -65,9 +67,9 @@ impl Ints {
     unsafe fn get(self, index: usize) -> i32 {
         match self {
             // SAFETY: the caller vouches for the element.
-            Ints::Long(at) => (unsafe { at.add(index).read_unaligned() }) as i32,
+            Ints::Long(at) => (unsafe { at.wrapping_add(index).read_unaligned() }) as i32,
             // SAFETY: as above.
-            Ints::Int(at) => unsafe { at.add(index).read_unaligned() },
+            Ints::Int(at) => unsafe { at.wrapping_add(index).read_unaligned() },
         }
     }
 
@@ -78,9 +80,9 @@ impl Ints {
     unsafe fn set(self, index: usize, value: i32) {
         match self {
             // SAFETY: the caller vouches for the element.
-            Ints::Long(at) => unsafe { at.add(index).write_unaligned(value.into()) },
+            Ints::Long(at) => unsafe { at.wrapping_add(index).write_unaligned(value.into()) },
             // SAFETY: as above.
-            Ints::Int(at) => unsafe { at.add(index).write_unaligned(value) },
+            Ints::Int(at) => unsafe { at.wrapping_add(index).write_unaligned(value) },
         }
     }
 }
@@ -126,9 +128,9 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Nx(error) => error.fmt(f),
-            Failure::System(errno, what) => {
-                write!(f, "{what}: {}", std::io::Error::from_raw_os_error(*errno))
-            }
+            // Numbers of NX: the words say all.
+            Failure::System(150.., what) => f.write_str(what),
+            Failure::System(errno, what) => write!(f, "{what}: {}", errno::system_text(*errno)),
         }
     }
 }
@@ -257,10 +259,11 @@ macro_rules! convert {
     (n code $arg:ident) => {
         $crate::ffi::Code::Value($arg)
     };
-    // SAFETY: Fortran passes the address of an INTEGER.
-    (f int $arg:ident) => {
-        unsafe { $crate::ffi::deref($arg) }
-    };
+    (f int $arg:ident) => {{
+        // SAFETY: Fortran passes the address of an INTEGER.
+        let value = unsafe { $crate::ffi::deref($arg) };
+        value
+    }};
     (f ptr $arg:ident) => {
         $arg
     };

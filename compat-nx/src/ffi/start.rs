@@ -108,7 +108,8 @@ impl Arguments {
             return Ok(Switches::default());
         }
         // SAFETY: argv has `count` strings.
-        let words: Vec<*mut c_char> = (0..count).map(|at| unsafe { *self.argv.add(at) }).collect();
+        let words: Vec<*mut c_char> =
+            (0..count).map(|at| unsafe { *self.argv.wrapping_add(at) }).collect();
         if words.iter().any(|word| word.is_null()) {
             return Ok(Switches::default());
         }
@@ -120,10 +121,10 @@ impl Arguments {
         if kept.len() < count {
             for (place, &index) in kept.iter().enumerate() {
                 // SAFETY: no more are left than there were.
-                unsafe { *self.argv.add(place) = words[index] };
+                unsafe { *self.argv.wrapping_add(place) = words[index] };
             }
             // SAFETY: argv has a place for the null after its last string.
-            unsafe { *self.argv.add(kept.len()) = std::ptr::null_mut() };
+            unsafe { *self.argv.wrapping_add(kept.len()) = std::ptr::null_mut() };
             if !self.count.is_null() {
                 // SAFETY: the caller's count.
                 unsafe { *self.count = kept.len() as c_int };
@@ -160,6 +161,45 @@ pub(super) fn default_size() -> Result<Shape, Failure> {
     }
 }
 
+/// Sizes of message buffers, as switches ask for them: what is set in the environment goes first.
+fn apply_sizes(switches: &Switches, size: u32) {
+    /// Packet buffers of each pair and direction.
+    const PER_PAIR: u64 = 32;
+    let each = switches.each.or(switches.buffers.map(|all| all / u64::from(size)));
+    if let Some(bytes) = switches.packet.or(each.map(|each| each / PER_PAIR)) {
+        set_default("NX_SLOT_BYTES", bytes.clamp(256, 65536));
+    }
+    if let Some(bytes) = switches.threshold {
+        set_default("NX_LARGE", bytes);
+    }
+    if let Some(number) = switches.correspondents
+        && lookup("NX_DEBUG").is_some()
+    {
+        eprintln!("nx: switch -noc {number} has no effect: every node has every other as a peer");
+    }
+}
+
+fn set_default(name: &str, value: u64) {
+    if lookup(name).is_none() {
+        // SAFETY: before main there is no other thread of the program.
+        unsafe { std::env::set_var(name, value.to_string()) };
+    }
+}
+
+/// Every node of an application has a process here: `-on` may name them all, or nothing works.
+fn check_nodes(switches: &Switches, size: u32) -> Result<(), Failure> {
+    match &switches.on {
+        Some(on) if on.len() != size as usize || on.last() != Some(&(size - 1)) => {
+            let why = format!(
+                "-on names {} of {size} nodes; every node needs a process: leave it out, or use -sz",
+                on.len()
+            );
+            Err(Failure::System(super::errno::EQPARAM, why))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn start_failure(error: impl std::fmt::Display) -> Failure {
     Failure::System(super::errno::EQNOACT, error.to_string())
 }
@@ -174,6 +214,8 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
             return app::begin_under_launcher(job, control);
         }
         let switches = arguments.take()?;
+        check_nodes(&switches, job.size)?;
+        apply_sizes(&switches, job.size);
         return be_node(Job { ptype: switches.ptype.or(job.ptype), ..job }, control);
     }
     if let Some(way) = pmi::find(&lookup).map_err(start_failure)? {
@@ -191,6 +233,8 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
         Some(shape) => shape,
         None => default_size()?,
     };
+    check_nodes(&switches, shape.nodes())?;
+    apply_sizes(&switches, shape.nodes());
     app::set_shape(shape);
     let mut job = Job::new(shape.nodes()).map_err(start_failure)?;
     job.ptype = switches.ptype.or(Some(0));
@@ -213,9 +257,10 @@ pub(super) fn be_node(job: Job, control: Option<Fd>) -> Result<(), Failure> {
 
 fn join_mpi(way: &pmi::Way, ptype: Option<i32>) -> Result<(), Failure> {
     let inherited = match way {
-        // SAFETY: the launcher gave us this descriptor, and nobody else in this process uses it.
         pmi::Way::Fd { fd, .. } => {
-            Some(unsafe { Fd::from(std::os::fd::OwnedFd::from_raw_fd(*fd)) })
+            // SAFETY: the launcher gave us this descriptor, and nobody else here uses it.
+            let own = unsafe { std::os::fd::OwnedFd::from_raw_fd(*fd) };
+            Some(Fd::from(own))
         }
         pmi::Way::Port { .. } => None,
     };

@@ -8,8 +8,9 @@ use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::side::tx;
 use crate::upgrade;
-use crate::{parked, raw, real, user_memory};
+use crate::{parked, raw, real, settings, user_memory};
 use libc::iovec;
+use vmmc::config::StreamProtocol;
 use vmmc::sync::{AtomicU64, Ordering};
 use vmmc::word::Word;
 use vmmc_ring::Poisoned;
@@ -172,8 +173,8 @@ fn fill(link: &Link, cursor: &mut Cursor<'_>) -> Result<usize, NotFilled> {
             }
             break;
         }
-        // SAFETY: the program's buffer, as it passed it.
-        let pushed = unsafe { producer.push(from, len) }?;
+        // SAFETY: the program's buffer, as it passed it, found readable just now.
+        let pushed = unsafe { push(&producer, from, len) }?;
         if pushed == 0 {
             break;
         }
@@ -182,6 +183,59 @@ fn fill(link: &Link, cursor: &mut Cursor<'_>) -> Result<usize, NotFilled> {
     }
     if done > 0 {
         producer.publish();
+    }
+    Ok(done)
+}
+
+/// Puts bytes into the ring by the protocol in force; returns how many.
+///
+/// # Safety
+/// `from` must be readable for `len` bytes.
+#[inline]
+unsafe fn push(producer: &super::Writer, from: *const u8, len: usize) -> Result<usize, Poisoned> {
+    match settings::protocol() {
+        // SAFETY: passed on.
+        StreamProtocol::Au2Copy => unsafe { producer.push(from, len) },
+        protocol => {
+            let pushed = if protocol == StreamProtocol::Du2Copy {
+                // SAFETY: passed on.
+                unsafe { push_staged(producer, from, len) }
+            } else {
+                // SAFETY: passed on.
+                unsafe { producer.push(from, len) }
+            }?;
+            counters::add(Counter::deliberate_bytes, pushed as u64);
+            Ok(pushed)
+        }
+    }
+}
+
+/// As [`push`], from a copy.
+///
+/// # Safety
+/// As [`push`].
+#[cold]
+unsafe fn push_staged(
+    producer: &super::Writer,
+    from: *const u8,
+    len: usize,
+) -> Result<usize, Poisoned> {
+    const STAGE: usize = 4096;
+    let mut stage = [0u8; STAGE];
+    let mut done = 0;
+    while done < len {
+        let part = STAGE.min(len - done);
+        // SAFETY: done < len.
+        let source = unsafe { from.add(done) };
+        // SAFETY: `part` bytes are readable there, and the stage has room for them.
+        unsafe { std::ptr::copy_nonoverlapping(source, stage.as_mut_ptr(), part) };
+        // SAFETY: the stage holds `part` bytes.
+        let pushed = unsafe { producer.push(stage.as_ptr(), part) }?;
+        counters::add(Counter::staged_bytes, part as u64);
+        done += pushed;
+        if pushed < part {
+            break;
+        }
     }
     Ok(done)
 }

@@ -7,7 +7,8 @@
 //!
 //! How long to poll adapts per connection: it doubles up to the cost of a wake-up when polling
 //! paid, and halves when it did not. Nobody polls on one processor, when the peer last ran on
-//! ours, or when half of the processors poll already.
+//! ours, when half of the processors poll already, or for a while after a poll was interrupted by
+//! somebody who wanted the processor more.
 
 use super::send::peer_is_gone;
 use super::{SHUT_WRITE, demote, recv};
@@ -16,7 +17,7 @@ use crate::fd_table::Link;
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
 use crate::{raw, real, settings};
-use vmmc::sync::{AtomicU32, Ordering, spin_hint};
+use vmmc::sync::{AtomicU32, AtomicU64, Ordering, spin_hint};
 use vmmc::word::Word;
 use vmmc_ring::bell;
 use vmmc_ring::switch::Standing;
@@ -53,9 +54,30 @@ unsafe extern "C-unwind" {
 /// Threads of this process that poll now.
 static SPINNERS: AtomicU32 = AtomicU32::new(0);
 
+/// A batch of looks that took this long was interrupted: somebody else had our processor.
+const INTERRUPTED_NS: u64 = 300_000;
+/// How long nobody of this process polls after that, in nanoseconds.
+const CONTENDED_NS: u64 = 50_000_000;
+/// No thread of this process polls before this time; 0: nothing of the kind was seen.
+static CONTENDED_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// Whether more threads want to run than there are processors: then a poll takes the time that the
+/// peer needs to answer, and sleeping is how to let it have it.
+fn is_contended() -> bool {
+    let until = CONTENDED_UNTIL.load(Ordering::Relaxed);
+    if until == 0 {
+        return false;
+    }
+    let contended = raw::now_ns() < until;
+    if !contended {
+        CONTENDED_UNTIL.store(0, Ordering::Relaxed);
+    }
+    contended
+}
+
 /// Polls `ready` for at most `budget` nanoseconds.
 pub(crate) fn spin(budget: u32, mut ready: impl FnMut() -> bool) -> bool {
-    if budget == 0 {
+    if budget == 0 || is_contended() {
         return false;
     }
     if SPINNERS.fetch_add(1, Ordering::Relaxed) >= (settings::processors() / 2).max(1) {
@@ -63,6 +85,7 @@ pub(crate) fn spin(budget: u32, mut ready: impl FnMut() -> bool) -> bool {
         return false;
     }
     let mut started = 0;
+    let mut before = 0;
     let hit = 'spinning: loop {
         for _ in 0..32 {
             if ready() {
@@ -71,6 +94,12 @@ pub(crate) fn spin(budget: u32, mut ready: impl FnMut() -> bool) -> bool {
             spin_hint();
         }
         let now = raw::now_ns();
+        if before != 0 && now.wrapping_sub(before) > INTERRUPTED_NS {
+            CONTENDED_UNTIL.store(now.wrapping_add(CONTENDED_NS), Ordering::Relaxed);
+            counters::one(Counter::contended);
+            break false;
+        }
+        before = now;
         if started == 0 {
             started = now;
         } else if now.wrapping_sub(started) > u64::from(budget) {

@@ -8,6 +8,7 @@
 mod memcpy;
 mod peer;
 mod raw;
+mod sockets;
 mod vmmc;
 
 use crate::cpu::Pair;
@@ -22,6 +23,10 @@ use std::time::Duration;
 pub(crate) use self::vmmc::game::{PeerArgs as VmmcPeerArgs, serve as serve_vmmc};
 pub(crate) use peer::{PeerArgs, serve};
 pub(crate) use raw::cache_line_round;
+pub(crate) use sockets::program::{
+    ClientArgs as SocketsClientArgs, ServerArgs as SocketsServerArgs, measure as measure_sockets,
+    serve as serve_sockets,
+};
 
 /// Bytes per second of one memcpy of `bytes` from private memory into a shared memory file.
 pub(crate) fn memcpy_shared(bytes: u64, window: Duration) -> Result<f64, Io> {
@@ -51,7 +56,22 @@ enum Subject {
     /// R measured in the same rounds; and what an import and an export cost through the daemon.
     #[command(after_help = VMMC_EXAMPLES)]
     Vmmc(Options),
+    /// Stream sockets of unmodified programs: figure 7 of the stream sockets paper on this machine
+    ///
+    /// Ping-pong of 8 B to 1 MiB between two programs that use ordinary sockets: preloaded, by each of
+    /// the three protocols (AU-2copy, DU-1copy, DU-2copy), with their copies counted; and plain,
+    /// over the kernel's TCP, blocking and spinning, and over AF_UNIX.
+    #[command(after_help = SOCKETS_EXAMPLES)]
+    Sockets(Options),
 }
+
+const SOCKETS_EXAMPLES: &str = "\
+Examples:
+  shrimp perf sockets
+  shrimp perf sockets --json sockets.json --svg figures/   (figure7-latency.svg, figure7-bandwidth.svg)
+
+Uses a private daemon. Takes about 40 seconds; with --quick about 6. A budget that is not met is
+printed as such and is no failure: the exit code stays 0.";
 
 const VMMC_EXAMPLES: &str = "\
 Examples:
@@ -181,5 +201,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.subject {
         Subject::Raw(options) => raw::run(options),
         Subject::Vmmc(options) => self::vmmc::run(options),
+        Subject::Sockets(options) => sockets::run(options),
     }
 }

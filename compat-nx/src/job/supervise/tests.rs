@@ -1,3 +1,5 @@
+#![allow(clippy::zombie_processes)] // the supervisor reaps them
+
 use super::super::control;
 use super::*;
 use std::process::Command;

@@ -1,0 +1,82 @@
+//! Windows in a forked child: private copies, as fork gives of all other memory.
+//!
+//! The memory of a window is shared, so a child would share it with its parent. The child's first act is
+//! therefore to put private pages with the same bytes in its place. What the parent stores between its
+//! fork and the child's copy may be in it or not.
+#![allow(unsafe_code)] // registers a C function and remaps memory; each block has its proof
+
+use super::direct;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::sync::Once;
+use vmmc::sync::{AtomicU64, AtomicUsize, Ordering};
+
+/// A window: what a child must know without taking a lock, which another thread may hold at the fork.
+struct Row {
+    start: AtomicUsize,
+    len: AtomicUsize,
+    inode: AtomicU64,
+}
+
+/// Rows in the table.
+const ROWS: usize = 256;
+static ROW: [Row; ROWS] = [const {
+    Row { start: AtomicUsize::new(0), len: AtomicUsize::new(0), inode: AtomicU64::new(0) }
+}; ROWS];
+
+/// Notes a window; `None` when the table is full: the window must not be made then.
+pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<usize> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `child` is a function for the life of the program (the library is not unloaded)
+        // and does not unwind.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    });
+    let index = ROW.iter().position(|row| {
+        row.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    })?;
+    let row = ROW.get(index)?;
+    row.inode.store(inode, Ordering::Relaxed);
+    row.len.store(len, Ordering::Release);
+    Some(index)
+}
+
+/// Forgets a window.
+pub(super) fn remove(index: usize) {
+    if let Some(row) = ROW.get(index) {
+        row.len.store(0, Ordering::Release);
+        row.start.store(0, Ordering::Release);
+    }
+}
+
+extern "C" fn child() {
+    for row in &ROW {
+        let len = row.len.load(Ordering::Acquire);
+        let start = row.start.load(Ordering::Relaxed);
+        // The program may have unmapped it and have something else there.
+        if len > 0 && direct::covers(start, len, row.inode.load(Ordering::Relaxed)) {
+            privatise(start, len);
+        }
+        row.len.store(0, Ordering::Relaxed);
+        row.start.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Puts private pages with the same bytes in the place of mapped ones. Left shared when memory is short.
+fn privatise(start: usize, len: usize) {
+    let there = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, wherever there is room.
+    let copy =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE) };
+    let Ok(copy) = copy else { return };
+    // SAFETY: `len` bytes are mapped at both, and the new mapping overlaps nothing.
+    unsafe { std::ptr::copy_nonoverlapping(there.cast_const(), copy.cast(), len) };
+    // SAFETY: moves the new mapping over the old one; this child has one thread, which is here.
+    let moved = unsafe {
+        rustix::mm::mremap_fixed(copy, len, len, rustix::mm::MremapFlags::MAYMOVE, there.cast())
+    };
+    if moved.is_err() {
+        // SAFETY: the mapping made above.
+        let _ = unsafe { rustix::mm::munmap(copy, len) };
+    }
+}

@@ -1,0 +1,128 @@
+/* Bad input for every call. Without an argument: each _ form answers -1 (or its like) with errno.
+ * With the number of a case: its plain form, which does not return. With "count": how many. */
+#include "check.h"
+
+static char buf[64], work[64];
+static nx_int_t info[8];
+static void handler() {}
+#define H ((nx_handler_t)handler)
+
+#define CASES                                                                             \
+	/* type, node, ptype, length, buffer of every send */                             \
+	SENDS(csend, , ) SENDS(isend, , ) SENDS(hsend, COMMA H, ) SENDS(hsendx, COMMA H COMMA 1, ) \
+	RECVS(crecv, , ) RECVS(irecv, , )                                                 \
+	CASE(hrecv, (1, buf, -1, H), EQLEN) CASE(hrecv, (1, NULL, 8, H), EQPBUF)          \
+	CASE(hrecv, (1, buf, 8, 0), EQHND)                                                \
+	XRECVS(crecvx, COMMA info) XRECVS(irecvx, COMMA info) XRECVS(hrecvx, COMMA H COMMA 1) \
+	CASE(hrecvx, (1, buf, 8, 0, 0, 0, 1), EQHND)                                      \
+	CASE(hsend, (1, buf, 8, 0, 0, 0), EQHND) CASE(hsendx, (1, buf, 8, 0, 0, 0, 1), EQHND) \
+	BOTH(csendrecv, ) BOTH(isendrecv, ) BOTH(hsendrecv, COMMA H)                      \
+	CASE(hsendrecv, (1, buf, 8, 0, 0, 1, work, 8, 0), EQHND)                          \
+	CASE(cprobex, (1, 99, 0, info), EQNODE) CASE(iprobex, (1, 99, 0, info), EQNODE)   \
+	CASE(cprobex, (1, 0, -2, info), EQPID) CASE(iprobex, (1, 0, -2, info), EQPID)     \
+	CASE(msgwait, (12345), EQMID) CASE(msgdone, (12345), EQMID)                       \
+	CASE(msgcancel, (12345), EQMID) CASE(msgignore, (12345), EQMID)                   \
+	CASE(msgmerge, (12345, -1), EQMID) CASE(msgmerge, (-1, 12345), EQMID)             \
+	CASE(msgwait, (0), EQMID) CASE(msgwait, (-2), EQMID)                              \
+	CASE(flushmsg, (1, 99, 0), EQNODE) CASE(flushmsg, (1, 0, -2), EQPID)              \
+	CASE(setptype, (-1), EQPID) CASE(setpid, (-5), EQPID)                             \
+	CASE(killcube, (99, 0), EQNODE) CASE(killproc, (-2, 0), EQNODE)                   \
+	CASE(mypart, (NULL, NULL), EQPBUF)                                                \
+	REDUCE(gdsum) REDUCE(gdprod) REDUCE(gdhigh) REDUCE(gdlow)                         \
+	REDUCE(gssum) REDUCE(gsprod) REDUCE(gshigh) REDUCE(gslow)                         \
+	REDUCE(gisum) REDUCE(giprod) REDUCE(gihigh) REDUCE(gilow)                         \
+	REDUCE(giand) REDUCE(gior) REDUCE(gixor) REDUCE(gland) REDUCE(glor) REDUCE(glxor) \
+	CASE(gopf, (buf, -1, work, (nx_combine_t)handler), EQLEN)                         \
+	CASE(gopf, (NULL, 8, work, (nx_combine_t)handler), EQPBUF)                        \
+	CASE(gopf, (buf, 8, work, 0), EQHND)                                              \
+	CASE(gcol, (buf, -1, work, 8, info), EQLEN) CASE(gcol, (NULL, 8, work, 8, info), EQPBUF) \
+	CASE(gcol, (buf, 8, NULL, 8, info), EQPBUF)                                       \
+	CASE(gcolx, (buf, NULL, work), EQPBUF)                                            \
+	CASE(gsendx, (1, buf, 8, NULL, 2), EQPBUF) CASE(gsendx, (1, buf, 8, bad_nodes, 1), EQNODE) \
+	CASE(gsendx, (-1, buf, 8, good_nodes, 1), EQTYPE) CASE(gsendx, (1, buf, -1, good_nodes, 1), EQLEN) \
+	CASE(setiomode, (-1, 0), EBADF) CASE(cread, (-1, buf, 1), EBADF)                  \
+	CASE(cwrite, (-1, buf, 1), EBADF) CASE(iowait, (4), EQMID) CASE(iodone, (4), EQMID) \
+	CASE(iseof, (-1), EBADF) CASE(lsize, (-1, 0, 0), EBADF)                           \
+	CASE(estat, ("x", buf), ENOSYS)
+
+#define COMMA ,
+#define SENDS(name, more, x)                                                               \
+	CASE(name, (-5, buf, 8, 0, 0 more), EQTYPE) CASE(name, (1000000000, buf, 8, 0, 0 more), EQTYPE) \
+	CASE(name, (2000000000, buf, 8, 0, 0 more), EQTYPE)                                \
+	CASE(name, (1, buf, 8, 99, 0 more), EQNODE) CASE(name, (1, buf, 8, -2, 0 more), EQNODE) \
+	CASE(name, (1, buf, 8, 0, -1 more), EQPID) CASE(name, (1, buf, -1, 0, 0 more), EQLEN) \
+	CASE(name, (1, NULL, 8, 0, 0 more), EQPBUF)
+#define RECVS(name, more, x)                                                               \
+	CASE(name, (1, buf, -1 more), EQLEN) CASE(name, (1, NULL, 8 more), EQPBUF)
+#define XRECVS(name, more)                                                                 \
+	CASE(name, (1, buf, -1, 0, 0 more), EQLEN) CASE(name, (1, NULL, 8, 0, 0 more), EQPBUF) \
+	CASE(name, (1, buf, 8, 99, 0 more), EQNODE) CASE(name, (1, buf, 8, 0, -2 more), EQPID)
+#define BOTH(name, more)                                                                   \
+	CASE(name, (-5, buf, 8, 0, 0, 1, work, 8 more), EQTYPE)                            \
+	CASE(name, (1, buf, 8, 99, 0, 1, work, 8 more), EQNODE)                            \
+	CASE(name, (1, NULL, 8, 0, 0, 1, work, 8 more), EQPBUF)                            \
+	CASE(name, (1, buf, 8, 0, 0, 1, NULL, 8 more), EQPBUF)                             \
+	CASE(name, (1, buf, 8, 0, 0, 1, work, -8 more), EQLEN)
+#define REDUCE(name)                                                                       \
+	CASE(name, ((void *)buf, -1, (void *)work), EQLEN)                                 \
+	CASE(name, (NULL, 2, (void *)work), EQPBUF) CASE(name, ((void *)buf, 2, NULL), EQPBUF)
+
+static nx_int_t bad_nodes[1] = { 99 }, good_nodes[1] = { 0 };
+
+static void under_forms(void)
+{
+	int number = 0;
+
+#define CASE(name, args, expected)                                                             \
+	errno = 0;                                                                             \
+	if (_##name args != -1 || errno != (expected)) {                                       \
+		fprintf(stderr, "case %d: _%s%s: errno %d, not %d\n", number, #name, #args,    \
+		    errno, (expected));                                                        \
+		_exit(1);                                                                      \
+	}                                                                                      \
+	number++;
+	CASES
+#undef CASE
+}
+
+static int plain_form(int wanted)
+{
+	int number = 0;
+
+#define CASE(name, args, expected)                                                             \
+	if (wanted == number++) {                                                              \
+		printf("%s %d\n", #name, (int)(expected));                                     \
+		fflush(stdout);                                                                \
+		name args;                                                                     \
+		return 0;                                                                      \
+	}
+	CASES
+#undef CASE
+	return number;
+}
+
+int main(int argc, char **argv)
+{
+	long mids[1200], i, got;
+
+	if (argc > 1 && strcmp(argv[1], "count") == 0) {
+		printf("%d\n", plain_form(-1));
+		return 0;
+	}
+	if (argc > 1) {
+		plain_form(atoi(argv[1]));
+		return 0;
+	}
+	under_forms();
+	/* Ids run out (2.3), not before 950, and come back. */
+	for (i = 0; i < 1200; i++)
+		if ((mids[i] = _irecv(5, buf, 8)) < 0)
+			break;
+	CHECK(i >= 950 && i < 1200 && errno == EQNOMID);
+	CHECK(_isend(1, buf, 8, 0, 0) == -1 && errno == EQNOMID);
+	for (got = 0; got < i; got++)
+		CHECK(_msgcancel(mids[got]) == 0);
+	CHECK(_msgcancel(mids[0]) == -1 && errno == EQMID);
+	printf("errors: all good\n");
+	return 0;
+}

@@ -1,0 +1,254 @@
+//! Starting and ending: programs that start their own nodes, and every way in which one node or
+//! the launcher can go.
+
+mod build;
+
+use build::{Job, Options, compile, launcher, nodes, run, run_with, shrimp_run};
+use rustix::process::{Pid, Signal};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+fn plain(name: &str) -> std::path::PathBuf {
+    compile(name, Options { flags: &["-w"], ..Options::default() })
+}
+
+/// Processes that run this very file.
+fn processes_of(program: &Path) -> Vec<Pid> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+        if std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == program) {
+            all.extend(Pid::from_raw(pid));
+        }
+    }
+    all
+}
+
+/// The kernel may take a moment to bury the killed; only ends a hang.
+#[track_caller]
+fn nobody_is_left(program: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !processes_of(program).is_empty() {
+        assert!(Instant::now() < deadline, "left: {:?}", processes_of(program));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_program_starts_its_nodes_itself_and_talks_to_them_as_host() {
+    let program = plain("early.c");
+    let job = Job::new();
+    let sum = |n: u64| format!("sum {}", 100 * n + n * (n - 1) / 2);
+    for n in [1, 2, 3, 4, 8] {
+        let number = n.to_string();
+        let own = run(job.command(&program).args(["keep", "-sz", &number]));
+        assert_eq!(own.code, Some(0), "{own}");
+        assert!(own.out.contains(&sum(n)), "{own}");
+        let launched = shrimp_run(&job, n as u32, &program, &["-pn", "part", "keep"]);
+        assert_eq!(launched.code, Some(0), "{launched}");
+        assert!(launched.out.contains(&sum(n)), "{launched}");
+        assert!(launched.out.contains(&format!("host of {n}")), "{launched}");
+    }
+    for (form, n) in [("rect", 4), ("attr", 3)] {
+        let done = run(job.command(&program).arg0(form).arg("keep"));
+        assert_eq!(done.code, Some(0), "{form}: {done}");
+        assert!(done.out.contains(&sum(n)), "{form}: {done}");
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
+fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
+    let (program, worker) = (plain("load.c"), plain("ring.c"));
+    let job = Job::new();
+    let done = run(job.command(&program).arg(&worker));
+    assert_eq!(done.code, Some(0), "{done}");
+    assert!(done.out.contains("ring of 3: 3"), "{done}");
+}
+
+#[test]
+fn however_one_node_ends_all_end_with_the_reason_and_nothing_is_left() {
+    let program = plain("dying.c");
+    let job = Job::new();
+    for (how, code, reason) in [
+        ("k", 137, "node 2 (ptype 0"),
+        ("c", 137, "killed the application"),
+        ("d", 137, "killed the application"),
+        ("9", 137, "was killed by signal 9 (SIGKILL)"),
+        ("s", 139, "was killed by signal 11 (SIGSEGV)"),
+        ("g", 137, "killed by signal 9"),
+    ] {
+        let done = shrimp_run(&job, 3, &program, &[how]);
+        assert_eq!(done.code, Some(code), "{how}: {done}");
+        assert!(done.err.contains(reason), "{how}: {done}");
+        nobody_is_left(&program);
+        // The same without a launcher: the program is its own.
+        let done = run(job.command(&program).args(["-sz", "3", how]));
+        assert_ne!(done.code, Some(0), "{how}: {done}");
+        nobody_is_left(&program);
+    }
+    // Another exit code ends the others after the grace.
+    let done = nodes(&job, &["-n", "3", "--grace", "0"], &program, &["e"]);
+    assert_eq!(done.code, Some(5), "{done}");
+    assert!(done.err.contains("exited with code 5"), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
+fn a_node_killed_under_mpiexec_ends_all() {
+    let program = plain("dying.c");
+    let job = Job::new();
+    for how in ["9", "k", "s"] {
+        let done = run(job.command("mpiexec.hydra").args(["-n", "3"]).arg(&program).arg(how));
+        assert_ne!(done.code, Some(0), "{how}: {done}");
+        nobody_is_left(&program);
+    }
+}
+
+/// Starts nodes that never end, and waits until they have all met.
+fn endless(job: &Job, program: &Path) -> std::process::Child {
+    let mut child = launcher(job, &["-n", "3"], program, &["w"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+fn children_of(pid: u32) -> Vec<Pid> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let list = std::fs::read_to_string(path).unwrap_or_default();
+    list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+}
+
+#[test]
+fn whichever_process_of_the_launcher_is_killed_no_node_is_left() {
+    let program = plain("dying.c");
+    let job = Job::new();
+    for victim in ["outer", "inner", "both"] {
+        let mut outer = endless(&job, &program);
+        let inner = children_of(outer.id());
+        assert_eq!(inner.len(), 1, "{inner:?}");
+        if victim != "inner" {
+            outer.kill().unwrap();
+        }
+        if victim != "outer" {
+            let _ = rustix::process::kill_process(inner[0], Signal::KILL);
+        }
+        let _ = outer.wait();
+        nobody_is_left(&program);
+    }
+}
+
+#[test]
+fn every_node_may_be_the_one_that_is_killed() {
+    let program = plain("dying.c");
+    let job = Job::new();
+    for victim in 0..3 {
+        let outer = endless(&job, &program);
+        let mut nodes = processes_of(&program);
+        nodes.sort_by_key(|pid| pid.as_raw_nonzero());
+        assert_eq!(nodes.len(), 3);
+        rustix::process::kill_process(nodes[victim], Signal::KILL).unwrap();
+        let output = outer.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(137));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("was killed by signal 9"), "{text}");
+        nobody_is_left(&program);
+    }
+}
+
+#[test]
+fn a_signal_to_the_launcher_reaches_the_nodes() {
+    let program = plain("dying.c");
+    let job = Job::new();
+    for signal in [Signal::TERM, Signal::INT, Signal::USR1] {
+        let mut outer = endless(&job, &program);
+        let pid = Pid::from_child(&outer);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let status = outer.wait().unwrap();
+        assert_eq!(status.code(), Some(128 + signal.as_raw()), "{signal:?}");
+        nobody_is_left(&program);
+    }
+}
+
+#[test]
+fn what_nodes_leave_behind_is_killed() {
+    let job = Job::new();
+    let shell = Path::new("/bin/sh");
+    let marker = "600.0625";
+    let script = format!("setsid sleep {marker} & setsid sleep {marker} & exit 0");
+    let done = shrimp_run(&job, 2, shell, &["-c", &script]);
+    assert_eq!(done.code, Some(0), "{done}");
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        assert!(
+            !line.windows(marker.len()).any(|part| part == marker.as_bytes()),
+            "a sleep is left"
+        );
+    }
+}
+
+#[test]
+fn node_0_has_the_input_and_lines_of_all_arrive_whole() {
+    let program = plain("stdio.c");
+    let job = Job::new();
+    let done = run_with(&mut launcher(&job, &["-n", "4", "-l"], &program, &[]), "one\ntwo\n");
+    assert_eq!(done.code, Some(0), "{done}");
+    assert!(done.out.contains("[0] read one\n[0] read two\n"), "{done}");
+    for node in 0..4 {
+        let prefix = format!("[{node}] ");
+        let lines: Vec<_> = done
+            .out
+            .lines()
+            .filter_map(|line| line.strip_prefix(&prefix))
+            .filter(|line| line.starts_with("node "))
+            .collect();
+        let expected: Vec<_> = (0..200).map(|i| format!("node {node} line {i}")).collect();
+        assert_eq!(lines, expected);
+        assert!(done.out.contains(&format!("[{node}] no newline\n")), "{done}");
+    }
+    assert_eq!(done.out.lines().count(), 2 + 4 * 201);
+    let bare = run_with(&mut launcher(&job, &["-n", "2"], &program, &[]), "");
+    assert!(!bare.out.contains('['), "{bare}");
+}
+
+#[test]
+fn exit_codes_and_messages_of_the_launcher_itself() {
+    let job = Job::new();
+    let missing = nodes(&job, &["-n", "2"], Path::new("no-such-program-here"), &[]);
+    assert_eq!(missing.code, Some(127), "{missing}");
+    assert!(missing.err.contains("no-such-program-here"), "{missing}");
+    let plain = nodes(&job, &["-n", "2"], Path::new("/etc/passwd"), &[]);
+    assert_eq!(plain.code, Some(126), "{plain}");
+    for options in [&["-n", "0"][..], &["-n", "x"], &["-n", "5000"]] {
+        assert_eq!(nodes(&job, options, Path::new("true"), &[]).code, Some(2));
+    }
+    let bad = nodes(&job, &[], Path::new("true"), &["-sz", "none"]);
+    assert_eq!(bad.code, Some(1), "{bad}");
+    assert!(bad.err.contains("-sz") && bad.err.contains("none"), "{bad}");
+    assert_eq!(shrimp_run(&job, 3, Path::new("true"), &[]).code, Some(0));
+}
+
+#[test]
+fn bad_switches_and_settings_are_named() {
+    let program = plain("ring.c");
+    let job = Job::new();
+    let done = run(job.command(&program).args(["-sz", "many"]));
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("-sz") && done.err.contains("many"), "{done}");
+    let done = run(job.command(&program).env("NX_DFLT_SIZE", "-3"));
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("NX_DFLT_SIZE"), "{done}");
+    let done = run(job.command(&program).env("SHRIMP_NX_JOB", "a/b"));
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("SHRIMP_NX_JOB"), "{done}");
+}

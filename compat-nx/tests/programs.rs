@@ -1,0 +1,167 @@
+//! C and Fortran programs, built by cc and gfortran against libnx.so, as real processes: every
+//! call, at 1 to 16 nodes.
+
+mod build;
+
+use build::{Job, Options, compile, fortran, nodes, run, shrimp_run};
+
+/// More nodes than processors included.
+const SIZES: [u32; 6] = [1, 2, 3, 4, 8, 16];
+
+#[track_caller]
+fn at_all_sizes(program: &std::path::Path, arguments: &[&str], says: &str) {
+    let job = Job::new();
+    for size in SIZES {
+        let done = shrimp_run(&job, size, program, arguments);
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        assert!(done.out.contains(says), "{size} nodes: {done}");
+    }
+}
+
+#[test]
+fn every_message_call_in_both_forms() {
+    at_all_sizes(&compile("messages.c", Options::default()), &[], "messages: all good");
+}
+
+#[test]
+fn every_handler_call_in_both_forms() {
+    at_all_sizes(&compile("handlers.c", Options::default()), &[], "handlers: all good");
+}
+
+#[test]
+fn every_global_operation_in_both_forms_and_widths() {
+    at_all_sizes(&compile("globals.c", Options::default()), &[], "globals: all good");
+    let narrow = Options { flags: &["-DNX_INT_ARRAYS"], ..Options::default() };
+    at_all_sizes(&compile("globals.c", narrow), &[], "globals: all good");
+}
+
+#[test]
+fn message_calls_with_int_arrays() {
+    let narrow = Options { flags: &["-DNX_INT_ARRAYS"], ..Options::default() };
+    let source = std::fs::read_to_string(build::source("c/messages.c")).unwrap();
+    let source = source.replace("long info[8]", "int info[8]");
+    let program = build::compile_text("messages32.c", &source, narrow);
+    at_all_sizes(&program, &[], "messages: all good");
+}
+
+#[test]
+fn identity_clocks_files_partitions_and_switches_that_are_gone() {
+    let program = compile("who.c", Options::default());
+    at_all_sizes(&program, &["-pn", "part", "one", "-pri", "3", "-two", "-plk"], "who: all good");
+}
+
+#[test]
+fn old_c_without_header_prototypes_and_types() {
+    let old = Options { flags: &["-std=gnu89", "-w", "-fcommon"], ..Options::default() };
+    at_all_sizes(&compile("oldstyle.c", old), &[], "oldstyle: all good");
+    let fixed =
+        Options { flags: &["-std=gnu89", "-w", "-no-pie", "-fno-pie"], ..Options::default() };
+    at_all_sizes(&compile("oldstyle.c", fixed), &[], "oldstyle: all good");
+}
+
+#[test]
+fn msginfo_of_a_program_at_a_fixed_address_is_the_librarys() {
+    // The program then has a copy of msginfo in its own data, and the library must use that.
+    let fixed = Options { flags: &["-no-pie", "-fno-pie"], ..Options::default() };
+    at_all_sizes(&compile("messages.c", fixed), &[], "messages: all good");
+}
+
+#[test]
+fn a_programs_own_functions_of_nx_names_do_not_catch_the_librarys_calls() {
+    let program = compile("interposed.c", Options { flags: &["-w"], ..Options::default() });
+    at_all_sizes(&program, &[], "interposed: all good");
+}
+
+#[test]
+fn every_call_from_fortran_77() {
+    at_all_sizes(&fortran("fortran/calls.f", &["-std=legacy"]), &[], "fortran: all good");
+}
+
+#[test]
+fn fortran_with_implicit_types() {
+    let flags = ["-std=legacy", "-w", "-fallow-argument-mismatch"];
+    at_all_sizes(&fortran("fortran/implicit.f", &flags), &[], "implicit: all good");
+}
+
+#[test]
+fn the_headers_serve_every_dialect() {
+    let job = Job::new();
+    for standard in ["gnu89", "c99", "gnu17", "gnu2x"] {
+        let flag = format!("-std={standard}");
+        for flags in [&[flag.as_str(), "-Wall", "-Werror"][..], &[&flag, "-DNX_INT_ARRAYS"]] {
+            let program = compile("headers_std.c", Options { flags, ..Options::default() });
+            assert_eq!(shrimp_run(&job, 2, &program, &[]).code, Some(0), "{flags:?}");
+        }
+    }
+    let program = compile("headers.cc", Options { flags: &["-Wall"], ..Options::default() });
+    assert_eq!(shrimp_run(&job, 3, &program, &[]).code, Some(0));
+}
+
+#[test]
+fn bad_input_to_every_underscore_call_is_minus_one_with_errno() {
+    let program = compile("errors.c", Options { flags: &["-w"], ..Options::default() });
+    let job = Job::new();
+    for size in [1, 2] {
+        let done = shrimp_run(&job, size, &program, &[]);
+        assert_eq!(done.code, Some(0), "{done}");
+        assert!(done.out.contains("errors: all good"), "{done}");
+    }
+}
+
+#[test]
+fn bad_input_to_every_plain_call_says_who_what_and_why_and_ends_the_application() {
+    let program = compile("errors.c", Options { flags: &["-w"], ..Options::default() });
+    let job = Job::new();
+    let count: u32 = run(job.command(&program).arg("count")).out.trim().parse().unwrap();
+    assert!(count > 150, "{count} cases");
+    for case in 0..count {
+        let done = run(job.command(&program).arg(case.to_string()));
+        let call = done.out.split_whitespace().next().unwrap_or_default().to_owned();
+        assert_eq!(done.code, Some(1), "case {case}: {done}");
+        let expected = format!("nx: node 0, ptype 0: {call}: ");
+        assert!(done.err.contains(&expected), "case {case}: {done}");
+        assert!(done.err.trim().len() > expected.len() + 10, "case {case}: {done}");
+    }
+    // The others end too.
+    let done = shrimp_run(&job, 3, &program, &["0"]);
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("ended the application"), "{done}");
+}
+
+#[test]
+fn the_heat_solver_finds_the_exact_answer_on_any_number_of_nodes() {
+    at_all_sizes(&fortran("../examples/heat.f", &["-O2", "-std=legacy"]), &[], "heat: right");
+}
+
+#[test]
+fn the_load_balancer_computes_every_piece_once() {
+    let math = Options { flags: &["-O2"], libraries: &["-lm"] };
+    at_all_sizes(&compile("../../examples/balance.c", math), &[], "balance: right");
+}
+
+#[test]
+fn a_ring_by_each_way_of_starting() {
+    let program = compile("ring.c", Options::default());
+    let job = Job::new();
+    let says = |size: u32| format!("ring of {size}: {}", size * (size - 1) / 2);
+    for size in [1, 2, 5] {
+        let number = size.to_string();
+        let ways = [
+            shrimp_run(&job, size, &program, &[]),
+            run(job.command(&program).args(["-sz", &number])),
+            run(job.command(&program).env("NX_DFLT_SIZE", &number)),
+            nodes(&job, &[], &program, &["-sz", &number]),
+            run(job.command("mpiexec.hydra").args(["-n", &number]).arg(&program)),
+            run(job.command("mpiexec.hydra").args(["-pmi-port", "-n", &number]).arg(&program)),
+            run(job
+                .command("mpiexec.hydra")
+                .env("NX_PMI", "2")
+                .args(["-n", &number])
+                .arg(&program)),
+        ];
+        for (way, done) in ways.into_iter().enumerate() {
+            assert_eq!(done.code, Some(0), "way {way}: {done}");
+            assert!(done.out.contains(&says(size)), "way {way}: {done}");
+        }
+    }
+}

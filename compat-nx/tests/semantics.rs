@@ -1,0 +1,597 @@
+//! The corner cases of NX between real processes (N14, N16, N18, N19 by counters).
+#![allow(unsafe_code)] // the engine's raw interface
+
+mod common;
+
+use common::Daemon;
+use nx::engine::counters as count;
+use nx::{Dest, Engine, Info, InfoTarget, Mid, NxError, Outcome, Select, Source, Target};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn src(bytes: &[u8]) -> Source {
+    Source { start: bytes.as_ptr(), len: bytes.len() }
+}
+
+fn dst(room: &mut [u8]) -> Target {
+    Target { start: room.as_mut_ptr(), len: room.len() }
+}
+
+fn to(node: i32) -> Dest {
+    Dest { node, ptype: 0 }
+}
+
+fn csend(engine: &Engine, type_: i32, bytes: &[u8], node: i32) {
+    // SAFETY: borrowed for the call.
+    unsafe { engine.csend(type_, src(bytes), to(node)) }.expect("csend");
+}
+
+fn crecv(engine: &Engine, typesel: i32, room: &mut [u8]) -> Info {
+    // SAFETY: borrowed for the call.
+    unsafe { engine.crecv(Select::types(typesel), dst(room)) }.expect("crecv")
+}
+
+fn isend(engine: &Engine, type_: i32, bytes: &[u8], node: i32) -> Mid {
+    // SAFETY: the tests wait before they drop the bytes.
+    unsafe { engine.isend(type_, src(bytes), to(node)) }.expect("isend")
+}
+
+fn irecv(engine: &Engine, typesel: i32, room: &mut [u8]) -> Mid {
+    // SAFETY: the tests wait before they use the room.
+    unsafe { engine.irecv(Select::types(typesel), dst(room), None) }.expect("irecv")
+}
+
+fn byte(engine: &Engine, typesel: i32) -> u8 {
+    let mut room = [0];
+    crecv(engine, typesel, &mut room);
+    room[0]
+}
+
+/// Types taken out of order, probes, masks, force types, zero lengths, truncation.
+fn selection(engine: &Engine, _: &str) {
+    if engine.node() == 0 {
+        for type_ in 0..10 {
+            csend(engine, type_, &[type_ as u8], 1);
+        }
+        csend(engine, nx::engine::types::FORCE_TYPE + 5, &[99], 1);
+        csend(engine, 70, b"", 1);
+        csend(engine, 71, b"four", 1);
+        engine.gsync().expect("gsync");
+    } else {
+        engine.gsync().expect("gsync"); // all are here
+        for type_ in [3, 1, 9, 2] {
+            assert_eq!(byte(engine, type_), type_ as u8);
+        }
+        let info = engine.cprobe(Select::types(-1)).expect("cprobe");
+        assert_eq!((info.type_, info.count), (0, 1));
+        assert_eq!(byte(engine, -1), 0);
+        assert_eq!(engine.iprobe(Select::types(0x8000_0007u32 as i32)).expect("iprobe"), None);
+        assert_eq!(byte(engine, 0x8000_0170u32 as i32), 4);
+        engine.flushmsg(Select::types(0x8000_0060u32 as i32)).expect("flushmsg");
+        assert_eq!([byte(engine, -1), byte(engine, -1)], [7, 8]);
+        let mut room = [7; 4];
+        assert_eq!(crecv(engine, 70, &mut room).count, 0);
+        assert_eq!(room, [7; 4]);
+        // SAFETY: borrowed for the call.
+        let error = unsafe { engine.crecv(Select::types(71), dst(&mut room[..2])) }.unwrap_err();
+        let info = Info { type_: 71, count: 4, node: 0, ptype: 0 };
+        assert_eq!(error, NxError::MessageTooLong { info, room: 2 });
+        assert_eq!(room, *b"fo\x07\x07");
+        assert_eq!(engine.iprobe(Select::types(-1)).expect("iprobe"), None);
+        assert_eq!(byte(engine, nx::engine::types::FORCE_TYPE + 5), 99);
+    }
+    engine.gsync().expect("gsync");
+    // To itself, and to all others.
+    csend(engine, 80, b"self", engine.node());
+    let mut room = [0; 4];
+    assert_eq!(crecv(engine, 80, &mut room).node, engine.node());
+    csend(engine, 81, &[engine.node() as u8], -1);
+    assert_eq!(byte(engine, 81), 1 - engine.node() as u8);
+    assert_eq!(engine.iprobe(Select::types(-1)).expect("iprobe"), None);
+}
+
+/// Ids: many, merged, done, ignored, cancelled, bad.
+fn mids(engine: &Engine, _: &str) {
+    let other = 1 - engine.node();
+    let mut rooms = vec![[0u8; 8]; 950];
+    let ids: Vec<Mid> = (0..).zip(&mut rooms).map(|(i, room)| irecv(engine, i, room)).collect();
+    assert!(ids.iter().all(|id| id.0 > 0));
+    let mut all = None;
+    let data: Vec<[u8; 8]> = (0..950u64).map(u64::to_ne_bytes).collect();
+    for (i, bytes) in (0i32..950).zip(&data).rev() {
+        let sent = isend(engine, i, bytes, other);
+        all = engine.msgmerge(all, Some(sent)).expect("msgmerge");
+        if i % 64 == 0 {
+            engine.msgwait(all.take().expect("merged")).expect("msgwait");
+        }
+    }
+    let mut merged = None;
+    for id in &ids {
+        merged = engine.msgmerge(merged, Some(*id)).expect("msgmerge");
+    }
+    assert!(matches!(engine.msgdone(ids[0]), Err(NxError::BadMid { .. })));
+    engine.msgwait(merged.expect("merged")).expect("msgwait");
+    assert_eq!(rooms, data);
+    for bad in [-1, 0, 1, i32::MAX, merged.map_or(0, |mid| mid.0)] {
+        assert!(matches!(engine.msgwait(Mid(bad)), Err(NxError::BadMid { .. })));
+    }
+
+    let mut kept = [0; 4];
+    let taken_back = irecv(engine, 7, &mut kept);
+    engine.msgcancel(taken_back).expect("msgcancel");
+    engine.gsync().expect("gsync");
+    csend(engine, 7, b"late", other);
+    let mut room = [0; 4];
+    crecv(engine, 7, &mut room);
+    assert_eq!((kept, room), ([0; 4], *b"late"));
+
+    // One array for many receives, written at completion.
+    let mut last = Info::default();
+    unsafe fn write(array: *mut std::ffi::c_void, info: &Info) {
+        // SAFETY: the test passes an `Info` that outlives the receive.
+        unsafe { array.cast::<Info>().write(*info) }
+    }
+    let target = InfoTarget { write, array: (&raw mut last).cast() };
+    // SAFETY: both are waited for below.
+    let id =
+        unsafe { engine.irecv(Select::types(8), dst(&mut room), Some(target)) }.expect("irecv");
+    csend(engine, 8, b"ab", other);
+    let outcome = engine.msgwait(id).expect("msgwait");
+    // SAFETY: written by this thread's own `msgwait` at the latest.
+    let last = unsafe { (&raw const last).read_volatile() };
+    assert_eq!(outcome, Outcome::Received(last));
+    assert_eq!((last.type_, last.count, last.node), (8, 2, other));
+
+    // All ids in use.
+    let mut many = Vec::new();
+    let error = loop {
+        // SAFETY: cancelled below.
+        match unsafe { engine.irecv(Select::types(9), dst(&mut []), None) } {
+            Ok(id) => many.push(id),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, NxError::NoMid { limit: many.len() });
+    for id in many {
+        engine.msgcancel(id).expect("msgcancel");
+    }
+}
+
+/// Both send a large message first and receive second, and both flood.
+fn head_to_head(engine: &Engine, _: &str) {
+    let other = 1 - engine.node();
+    let mut room = vec![0; 1 << 20];
+    for round in 0..20u8 {
+        let bytes = vec![round ^ engine.node() as u8; 1 << 20];
+        csend(engine, 1, &bytes, other);
+        assert_eq!(crecv(engine, 1, &mut room).count, 1 << 20);
+        assert!(room.iter().all(|&byte| byte == round ^ other as u8));
+    }
+    for i in 0..2000u32 {
+        csend(engine, 2, &i.to_ne_bytes(), other);
+    }
+    for i in 0..2000u32 {
+        let mut room = [0; 4];
+        crecv(engine, 2, &mut room);
+        assert_eq!(u32::from_ne_bytes(room), i, "same sender and type: in order");
+    }
+    // More large ones than there are blocks.
+    let ids: Vec<Mid> = (0..40).map(|_| isend(engine, 3, &room, other)).collect();
+    for id in ids {
+        engine.msgwait(id).expect("msgwait");
+    }
+    let mut room = vec![0; 1 << 20];
+    for _ in 0..40 {
+        crecv(engine, 3, &mut room);
+    }
+}
+
+/// N18: the receiver computes, the sender floods, all csends return. The order holds.
+fn flood_of_a_computing_receiver(engine: &Engine, _: &str) {
+    const FLOOD: u32 = 5000;
+    let done = std::env::temp_dir()
+        .join(format!("nx-flood-{}", std::env::var("SHRIMP_NX_JOB").expect("id")));
+    if engine.node() == 0 {
+        for i in 0..FLOOD {
+            csend(engine, 1, &i.to_ne_bytes(), 1);
+        }
+        for _ in 0..40 {
+            csend(engine, 2, &vec![9; 100_000], 1);
+        }
+        assert!(engine.counter(count::INTERRUPTS) > 0, "N18: the receiver was interrupted");
+        std::fs::write(&done, b"").expect("writes");
+    } else {
+        while !done.exists() {
+            std::hint::black_box(0); // computes, without a call of NX
+        }
+        std::fs::remove_file(&done).expect("removes");
+        for i in 0..FLOOD {
+            let mut room = [0; 4];
+            crecv(engine, 1, &mut room);
+            assert_eq!(u32::from_ne_bytes(room), i);
+        }
+        let mut room = vec![0; 100_000];
+        for _ in 0..40 {
+            crecv(engine, 2, &mut room);
+            assert!(room.iter().all(|&byte| byte == 9));
+        }
+        assert!(engine.counter(count::MOVED) > 0);
+    }
+}
+
+/// N14, N16: csend of a large message returns though nobody receives; the sender scribbles on its
+/// buffer and computes without NX calls; the receiver gets the old bytes.
+fn late_receiver(engine: &Engine, _: &str) {
+    let done = std::env::temp_dir()
+        .join(format!("nx-late-{}", std::env::var("SHRIMP_NX_JOB").expect("id")));
+    if engine.node() == 0 {
+        let mut bytes = vec![5; 3 << 20];
+        csend(engine, 1, &bytes, 1);
+        bytes.fill(6);
+        csend(engine, 2, b"sent", 1);
+        while !done.exists() {
+            std::hint::black_box(&bytes);
+        }
+        std::fs::remove_file(&done).expect("removes");
+        assert_eq!(engine.counter(count::SAFE_COPIES), 1);
+    } else {
+        crecv(engine, 2, &mut [0; 4]);
+        let mut room = vec![0; 3 << 20];
+        crecv(engine, 1, &mut room);
+        assert!(room.iter().all(|&byte| byte == 5));
+        std::fs::write(&done, b"").expect("writes");
+    }
+}
+
+/// N19, N20, N3: no interrupt and one copy per message in ping-pong and in bursts that fit.
+fn common_path(engine: &Engine, _: &str) {
+    let other = 1 - engine.node();
+    let before = (engine.counter(count::SLOT_COPIES), engine.counter(count::INTERRUPTS));
+    for _ in 0..1000 {
+        if engine.node() == 0 {
+            csend(engine, 1, b"there", other);
+            crecv(engine, 1, &mut [0; 8]);
+        } else {
+            crecv(engine, 1, &mut [0; 8]);
+            csend(engine, 1, b"back", other);
+        }
+    }
+    for _ in 0..100 {
+        if engine.node() == 0 {
+            for _ in 0..20 {
+                csend(engine, 2, b"burst", other);
+            }
+            crecv(engine, 3, &mut []);
+        } else {
+            for _ in 0..20 {
+                crecv(engine, 2, &mut [0; 8]);
+            }
+            csend(engine, 3, b"", other);
+        }
+    }
+    let received = if engine.node() == 0 { 1100 } else { 3000 };
+    assert_eq!(engine.counter(count::SLOT_COPIES) - before.0, received, "one copy each");
+    assert_eq!(engine.counter(count::MOVED), 0);
+    assert_eq!(engine.counter(count::INTERRUPTS) - before.1, 0);
+}
+
+/// N12: the second large message makes no trip to the daemon.
+fn second_large_send(engine: &Engine, _: &str) {
+    let mut room = vec![0; 1 << 20];
+    let mut trips = Vec::new();
+    for _ in 0..3 {
+        if engine.node() == 0 {
+            csend(engine, 1, &vec![1; 1 << 20], 1);
+        } else {
+            crecv(engine, 1, &mut room);
+        }
+        engine.gsync().expect("gsync");
+        trips.push(engine.counter(count::DAEMON_TRIPS));
+    }
+    assert_eq!(trips[0], trips[1]);
+    assert_eq!(trips[1], trips[2]);
+}
+
+/// N10, N11, N13, N21: a buffer that is used again gets its messages from user memory, without trips to the
+/// daemon, whatever its alignment; its neighbours and what forked children see stay as they were.
+fn direct(engine: &Engine, _: &str) {
+    const LEN: usize = 1 << 20;
+    let mut room = vec![0u8; LEN + 9000];
+    for round in 0..30u8 {
+        let shift = 4000 + usize::from(round % 3);
+        engine.gsync().expect("gsync");
+        if engine.node() == 0 {
+            let bytes: Vec<u8> = (0..LEN).map(|i| (i as u8).wrapping_mul(31) ^ round).collect();
+            csend(engine, 1, &bytes, 1);
+        } else {
+            room.fill(0xee);
+            let info = crecv(engine, 1, &mut room[shift..shift + LEN]);
+            assert_eq!(info.count, LEN);
+            let expected = (0..LEN).map(|i| (i as u8).wrapping_mul(31) ^ round);
+            assert!(room[shift..shift + LEN].iter().copied().eq(expected), "round {round}");
+            assert!(room[..shift].iter().chain(&room[shift + LEN..]).all(|&byte| byte == 0xee));
+        }
+    }
+    let counted = if engine.node() == 0 { count::DIRECT } else { count::REPLIES };
+    assert!(engine.counter(counted) > 0, "some went from user memory to user memory");
+    let trips = engine.counter(count::DAEMON_TRIPS);
+    for _ in 0..10 {
+        engine.gsync().expect("gsync");
+        if engine.node() == 0 {
+            csend(engine, 1, &room[..LEN], 1);
+        } else {
+            crecv(engine, 1, &mut room[4000..4000 + LEN]);
+        }
+    }
+    assert_eq!(engine.counter(count::DAEMON_TRIPS), trips, "N12");
+    engine.gsync().expect("gsync");
+
+    // A forked child has a copy: its stores are its own.
+    let before = room.clone();
+    // SAFETY: the child only stores to memory of this test, and ends without unwinding.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let same = room == before;
+        room.fill(1);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if same { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child; `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(room == before);
+
+    // Memory that was given back and got again at the same place.
+    for round in 0..40u8 {
+        engine.gsync().expect("gsync");
+        if engine.node() == 0 {
+            csend(engine, 2, &vec![round; 4 * LEN], 1);
+        } else {
+            let mut room = vec![0xee; 4 * LEN];
+            crecv(engine, 2, &mut room);
+            assert!(room.iter().all(|&byte| byte == round), "round {round}");
+        }
+    }
+}
+
+/// A counter server in an hrecv handler, on a node that computes: the handler re-posts itself, sends, and
+/// blocks in a receive.
+fn counter_server(engine: &Engine, _: &str) {
+    const ASKS: u32 = 200;
+    let (me, n) = (engine.node(), engine.nodes());
+    let server = n - 1;
+    if me == server {
+        struct Server {
+            engine: *const Engine,
+            served: AtomicU32,
+            room: std::cell::UnsafeCell<[u8; 4]>,
+        }
+        // SAFETY: the engine outlives the handlers: the test waits for all of them; the room is
+        // used by one receive at a time.
+        unsafe impl Send for Server {}
+        // SAFETY: as above.
+        unsafe impl Sync for Server {}
+        fn post(server: Arc<Server>) {
+            // SAFETY: alive, see above.
+            let engine = unsafe { &*server.engine };
+            let room = Target { start: server.room.get().cast(), len: 4 };
+            let handler = Box::new(move |info: Info| {
+                // SAFETY: as above.
+                let engine = unsafe { &*server.engine };
+                let value = server.served.load(Ordering::Relaxed);
+                let before = engine.masktrap(true);
+                let mut more = vec![0; 5000];
+                // SAFETY: borrowed for the call.
+                let select = Select { typesel: 12, node: info.node, ptype: -1 };
+                // SAFETY: borrowed for the call.
+                unsafe { engine.crecv(select, dst(&mut more)) }.expect("blocks in a handler");
+                csend(engine, 11, &value.to_ne_bytes(), info.node);
+                engine.masktrap(before);
+                post(server.clone());
+                server.served.store(value + 1, Ordering::Release);
+            });
+            // SAFETY: the room lives as long as the server.
+            unsafe { engine.hrecv(Select::types(10), room, handler) }.expect("hrecv");
+        }
+        let state = Arc::new(Server {
+            engine,
+            served: AtomicU32::new(0),
+            room: std::cell::UnsafeCell::new([0; 4]),
+        });
+        post(state.clone());
+        while state.served.load(Ordering::Acquire) < ASKS * (n - 1) as u32 {
+            std::hint::spin_loop(); // computes
+        }
+        // No handler runs while masked.
+        assert!(!engine.masktrap(true));
+        engine.gsync().expect("gsync");
+        crecv(engine, 20, &mut []);
+        assert_eq!(state.served.load(Ordering::Acquire), ASKS * (n - 1) as u32);
+        assert!(engine.masktrap(false));
+        while state.served.load(Ordering::Acquire) <= ASKS * (n - 1) as u32 {
+            std::hint::spin_loop();
+        }
+        assert_eq!(engine.cancel_hrecv(10), Ok(1));
+        engine.gsync().expect("gsync");
+    } else {
+        let mut last = None;
+        for _ in 0..ASKS {
+            csend(engine, 10, b"next", server);
+            csend(engine, 12, &[3; 5000], server);
+            let mut room = [0; 4];
+            crecv(engine, 11, &mut room);
+            let value = u32::from_ne_bytes(room);
+            assert!(last.is_none_or(|last| last < value));
+            last = Some(value);
+        }
+        engine.gsync().expect("gsync");
+        if me == 0 {
+            csend(engine, 10, b"next", server);
+            csend(engine, 12, &[3; 5000], server);
+            csend(engine, 20, b"", server);
+            crecv(engine, 11, &mut [0; 4]);
+        }
+        engine.gsync().expect("gsync");
+    }
+}
+
+/// Sends and leaves at once; the receiver takes its time.
+fn send_and_leave(engine: &Engine, _: &str) {
+    if engine.node() == 0 {
+        csend(engine, 1, &vec![7; 1 << 20], 1);
+        csend(engine, 2, b"small", 1);
+    } else {
+        crecv(engine, 2, &mut [0; 5]);
+        let mut room = vec![0; 1 << 20];
+        crecv(engine, 1, &mut room);
+        assert!(room.iter().all(|&byte| byte == 7));
+    }
+}
+
+/// Random traffic of all with all: every byte and the order per sender and type are checked.
+fn random_traffic(engine: &Engine, arg: &str) {
+    let (me, n) = (engine.node(), engine.nodes());
+    let rounds: u32 = arg.parse().expect("rounds");
+    let mut x = 0x1234_5678_9abc_def1u64 ^ (me as u64) << 32;
+    let mut random = move |below: usize| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 16) as usize % below
+    };
+    let fill = |from: i32, type_: i32, number: u32, len: usize| -> Vec<u8> {
+        let seed = (from as u32).wrapping_mul(31) ^ (type_ as u32).wrapping_mul(7) ^ number;
+        (0..len as u32)
+            .map(|i| (seed.wrapping_add(i).wrapping_mul(0x9e37_79b9) >> 24) as u8)
+            .collect()
+    };
+    let mut sent = vec![[0u32; 4]; n as usize];
+    let mut seen = vec![[0u32; 4]; n as usize];
+    let mut room = vec![0u8; 300_000];
+    let mut received = 0;
+    let mut take = |engine: &Engine, seen: &mut Vec<[u32; 4]>, typesel: i32| {
+        let info = crecv(engine, typesel, &mut room);
+        let number = &mut seen[info.node as usize][info.type_ as usize];
+        assert!(
+            room[..info.count] == fill(info.node, info.type_, *number, info.count)[..],
+            "message {number} of type {} from {}",
+            info.type_,
+            info.node
+        );
+        *number += 1;
+    };
+    let expected = rounds * (n as u32 - 1);
+    for _ in 0..rounds {
+        for other in (0..n).filter(|&other| other != me) {
+            let type_ = random(4) as i32;
+            let len = match random(20) {
+                0 => random(300_000),
+                1..=5 => random(9000),
+                _ => random(100),
+            };
+            let number = &mut sent[other as usize][type_ as usize];
+            csend(engine, type_, &fill(me, type_, *number, len), other);
+            *number += 1;
+        }
+        while engine.iprobe(Select::types(-1)).expect("iprobe").is_some() && random(3) > 0 {
+            take(engine, &mut seen, -1);
+            received += 1;
+        }
+        if random(4) == 0
+            && let Some(info) =
+                engine.iprobe(Select::types(0x8000_000a_u32 as i32)).expect("iprobe")
+        {
+            take(engine, &mut seen, info.type_);
+            received += 1;
+        }
+    }
+    while received < expected {
+        take(engine, &mut seen, -1);
+        received += 1;
+    }
+    engine.gsync().expect("gsync");
+}
+
+#[test]
+fn rank() {
+    common::play(&[
+        ("selection", selection),
+        ("mids", mids),
+        ("head_to_head", head_to_head),
+        ("flood", flood_of_a_computing_receiver),
+        ("late_receiver", late_receiver),
+        ("common_path", common_path),
+        ("second_large_send", second_large_send),
+        ("direct", direct),
+        ("counter_server", counter_server),
+        ("send_and_leave", send_and_leave),
+        ("random_traffic", random_traffic),
+    ]);
+}
+
+#[test]
+fn messages_are_selected_by_type_mask_and_force() {
+    Daemon::start().run(2, "selection", "", &[]);
+}
+
+#[test]
+fn ids_are_merged_cancelled_and_limited() {
+    Daemon::start().run(2, "mids", "", &[]);
+}
+
+#[test]
+fn two_nodes_that_send_first_do_not_wait_for_each_other() {
+    Daemon::start().run(2, "head_to_head", "", &[]);
+}
+
+#[test]
+fn a_computing_receiver_stalls_no_sender() {
+    Daemon::start().run(2, "flood", "", &[]);
+}
+
+#[test]
+fn a_late_receiver_gets_the_bytes_of_the_send() {
+    Daemon::start().run(2, "late_receiver", "", &[]);
+}
+
+#[test]
+fn the_common_path_copies_once_and_interrupts_nobody() {
+    // Asleep or awake: the counters are the same.
+    Daemon::start().run(2, "common_path", "", &[("VMMC_WAIT", "spin")]);
+}
+
+#[test]
+fn the_second_large_message_makes_no_trip_to_the_daemon() {
+    Daemon::start().run(2, "second_large_send", "", &[("NX_DIRECT", "off")]);
+}
+
+#[test]
+fn large_messages_go_from_user_memory_to_user_memory() {
+    let daemon = Daemon::start();
+    for after in ["0", "1"] {
+        daemon.run(2, "direct", "", &[("NX_DIRECT_AFTER", after)]);
+    }
+}
+
+#[test]
+fn handlers_serve_while_the_program_computes() {
+    let daemon = Daemon::start();
+    for nodes in [2, 4] {
+        daemon.run(nodes, "counter_server", "", &[]);
+    }
+}
+
+#[test]
+fn what_was_sent_arrives_though_the_sender_has_left() {
+    Daemon::start().run(2, "send_and_leave", "", &[]);
+}
+
+#[test]
+fn random_traffic_of_all_with_all_arrives_whole_and_in_order() {
+    let daemon = Daemon::start();
+    for (nodes, rounds) in [(2, "400"), (3, "300"), (8, "60"), (16, "30")] {
+        daemon.run(nodes, "random_traffic", rounds, &[]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Hot members: upgraded, active lately, and looked at in every wait.
+
+use super::nested::make_eager;
+use super::{EDGE, EpollSet, IN, Members, OUT, Record};
+use crate::fd_table::{Link, state};
+use crate::side::tx;
+use vmmc::sync::Ordering;
+
+/// Hot members of a set, unless more have something to tell at the same time.
+const HOT: usize = 64;
+/// Waits without an event after which a member is cold.
+const IDLE_WAITS: u32 = 4096;
+
+/// A hot member for the length of one wait.
+#[derive(Clone, Copy)]
+pub(super) struct Hot {
+    pub(super) fd: i32,
+    pub(super) link: Link,
+    pub(super) events: u32,
+    pub(super) reported: u64,
+    pub(super) ended: bool,
+}
+
+/// Hot members for the length of one wait: on the stack, or where there are more than usual, because
+/// many have bytes at once, the rest of them in `more`.
+pub(super) struct HotList {
+    items: [Option<Hot>; HOT + 1],
+    pub(super) len: usize,
+    more: Vec<Hot>,
+}
+
+impl HotList {
+    pub(super) fn collect(set: &EpollSet) -> HotList {
+        let mut list = HotList { items: [None; HOT + 1], len: 0, more: Vec::new() };
+        set.with(|members| {
+            let Members { records, hot, .. } = members;
+            for &fd in hot.iter() {
+                let Some(record) = records.get(&fd) else { continue };
+                if record.spent {
+                    continue;
+                }
+                if let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) {
+                    let Record { events, reported, ended, .. } = *record;
+                    let item = Hot { fd, link, events, reported, ended };
+                    match list.items.get_mut(list.len) {
+                        Some(slot) => *slot = Some(item),
+                        None => list.more.push(item),
+                    }
+                    list.len += 1;
+                }
+            }
+        });
+        list
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Hot> {
+        self.items.iter().take(self.len).flatten().chain(&self.more)
+    }
+
+    /// Whether the kernel has more to say of a member than its ring has: an end, an error.
+    pub(super) fn some_ended(&self) -> bool {
+        self.iter().any(|hot| hot.ended || hot.link.side.shut.load(Ordering::Relaxed) != 0)
+    }
+
+    pub(super) fn leave(&self) {
+        for hot in self.iter() {
+            hot.link.leave();
+        }
+    }
+}
+
+impl Hot {
+    /// Events that the rings alone give.
+    #[inline]
+    pub(super) fn ready(&self) -> u32 {
+        let mut ready = 0;
+        if self.events & IN != 0 && self.link.looks_readable(self.fd) {
+            let edge = self.events & EDGE != 0;
+            if !edge || self.position() != self.reported {
+                ready |= self.events & IN;
+            }
+        }
+        // An edge of writability is the kernel's to make.
+        if self.events & OUT != 0
+            && self.events & EDGE == 0
+            && self.link.side.tx_state.load(Ordering::Relaxed) == tx::RING
+            && self.link.looks_writable()
+        {
+            ready |= self.events & OUT;
+        }
+        ready
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        use vmmc::word::Word;
+        self.link.rx().tail().load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.events & OUT != 0
+            && self.link.side.tx_state.load(Ordering::Relaxed) == tx::RING
+            && !self.link.looks_writable()
+    }
+}
+
+impl Members {
+    /// Puts an upgraded member on the hot list.
+    pub(super) fn warm(&mut self, fd: i32) {
+        let nested = self.nested;
+        let Some(record) = self.records.get_mut(&fd) else { return };
+        record.idle = 0;
+        let Some(sock) = record.sock else { return };
+        if record.hot || sock.state.load(Ordering::Relaxed) != state::ACTIVE {
+            return;
+        }
+        record.hot = true;
+        self.hot.push(fd);
+        sock.cold.store(0, Ordering::SeqCst);
+        if nested {
+            make_eager(fd, Some(sock));
+        }
+        if self.hot.len() > HOT {
+            self.cool_one();
+        }
+    }
+
+    /// Makes the member that was idle longest cold.
+    pub(super) fn cool_one(&mut self) {
+        let records = &self.records;
+        let idle = |fd: &i32| records.get(fd).map_or(u32::MAX, |record| record.idle);
+        if let Some(at) = (0..self.hot.len()).max_by_key(|&i| self.hot.get(i).map_or(0, idle)) {
+            let fd = self.hot.swap_remove(at);
+            self.cool(fd);
+        }
+    }
+
+    pub(super) fn cool(&mut self, fd: i32) {
+        let Some(record) = self.records.get_mut(&fd) else { return };
+        record.hot = false;
+        let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return };
+        link.sock.cold.store(1, Ordering::SeqCst);
+        link.arm_data();
+        // What is there already nobody rings for, and for room only waits of ours arm.
+        let news = link.looks_readable(fd) || record.masked || !link.looks_writable();
+        if news {
+            link.sock.cold.store(0, Ordering::SeqCst);
+            record.hot = true;
+            record.idle = 0;
+            self.hot.push(fd);
+        }
+        link.leave();
+    }
+
+    /// The next wait begins with this member.
+    pub(super) fn put_first(&mut self, fd: i32) {
+        if let Some(at) = self.hot.iter().position(|&hot| hot == fd) {
+            self.hot.rotate_left(at);
+        }
+    }
+
+    /// One more wait has passed; members idle for long are left to the kernel.
+    pub(super) fn age(&mut self) {
+        let mut oldest = None;
+        for &fd in &self.hot {
+            if let Some(record) = self.records.get_mut(&fd) {
+                record.idle = record.idle.saturating_add(1);
+                if record.idle > IDLE_WAITS {
+                    oldest = Some(fd);
+                }
+            }
+        }
+        if let Some(fd) = oldest {
+            self.hot.retain(|&hot| hot != fd);
+            self.cool(fd);
+        }
+    }
+}

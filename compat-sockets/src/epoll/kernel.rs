@@ -1,0 +1,194 @@
+//! The kernel's side of a set: its events, corrected, and the bit of writability that it cannot know.
+
+use super::hot::HotList;
+use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, ONCE, OUT, sync_hot};
+use crate::counters::{self, Counter};
+use crate::side::tx;
+use crate::stream::demote;
+use crate::stream::recv::{Readiness, readiness};
+use crate::{poll, raw, real};
+use libc::{epoll_event, sigset_t};
+use vmmc::sync::Ordering;
+
+pub(super) fn kernel_mod(epfd: i32, fd: i32, events: u32, data: u64) -> bool {
+    let mut event = epoll_event { events, u64: data };
+    raw::epoll_mod(epfd, fd, &mut event)
+}
+
+/// Takes `EPOLLOUT` away in the kernel from members whose ring is full, and gives it back to
+/// those that have room. True when some member waits for room.
+pub(super) fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
+    let mut waiting = false;
+    for item in hot.iter() {
+        if item.events & OUT == 0 {
+            continue;
+        }
+        let full = item.is_full();
+        waiting |= full;
+        set.with(|members| {
+            let Some(record) = members.records.get_mut(&item.fd) else { return };
+            let refused = item.link.side.tx_refused.load(Ordering::Relaxed);
+            // A send was refused and room came before we looked: an edge that waits for it.
+            let missed = !full && record.events & EDGE != 0 && record.refused != refused;
+            if record.spent || (full == record.masked && !missed) {
+                return;
+            }
+            if !full {
+                record.refused = refused;
+            }
+            if full && record.events & EXCLUSIVE != 0 {
+                demote::our_way(&item.link, item.fd);
+                return;
+            }
+            let events =
+                if full { (record.events & !OUT) | libc::EPOLLIN as u32 } else { record.events };
+            if kernel_mod(epfd, item.fd, events, record.data) {
+                record.masked = full;
+            }
+        });
+    }
+    waiting
+}
+
+/// The kernel's events from `from` on, corrected; returns their number or -1.
+///
+/// # Safety
+/// `mask` must be null or valid.
+pub(super) unsafe fn ask_kernel(
+    epfd: i32,
+    set: &EpollSet,
+    out: &mut [epoll_event],
+    from: usize,
+    timeout: Option<u64>,
+    mask: *const sigset_t,
+) -> i32 {
+    let (told, rest) = out.split_at_mut(from.min(out.len()));
+    // SAFETY: the array is borrowed; the mask is the caller's.
+    let count = unsafe { kernel_wait(epfd, rest, timeout, mask) };
+    let Ok(count) = usize::try_from(count) else { return -1 };
+    let mut kept = 0;
+    let mut warmed = false;
+    for at in 0..count.min(rest.len()) {
+        let Some(&event) = rest.get(at) else { break };
+        let corrected = correct(epfd, set, event, &mut warmed);
+        if corrected == 0 {
+            counters::one(Counter::epoll_filtered);
+            continue;
+        }
+        // Told already by its ring in the same call?
+        if let Some(earlier) = told.iter_mut().find(|told| told.u64 == event.u64) {
+            let merged = earlier.events | corrected;
+            *earlier = epoll_event { events: merged, u64: event.u64 };
+            continue;
+        }
+        if let Some(slot) = rest.get_mut(kept) {
+            *slot = epoll_event { events: corrected, u64: event.u64 };
+            kept += 1;
+        }
+    }
+    if warmed {
+        sync_hot(set);
+    }
+    kept as i32
+}
+
+/// # Safety
+/// `mask` must be null or valid.
+unsafe fn kernel_wait(
+    epfd: i32,
+    out: &mut [epoll_event],
+    timeout: Option<u64>,
+    mask: *const sigset_t,
+) -> i32 {
+    let max = i32::try_from(out.len()).unwrap_or(i32::MAX);
+    if max == 0 {
+        return 0;
+    }
+    if timeout == Some(0) && mask.is_null() {
+        return raw::epoll_now(epfd, out).map_or_else(
+            |errno| {
+                real::set_errno(errno);
+                -1
+            },
+            |count| count as i32,
+        );
+    }
+    let milliseconds = match timeout {
+        None => -1,
+        Some(ns) if ns.is_multiple_of(1_000_000) => {
+            i32::try_from(ns / 1_000_000).unwrap_or(i32::MAX)
+        }
+        Some(ns) => {
+            let time = poll::timespec_of(ns);
+            // SAFETY: the array is borrowed, the time on this stack, the mask the caller's.
+            let count =
+                unsafe { real::epoll_pwait2(epfd, out.as_mut_ptr(), max, &raw const time, mask) };
+            if count >= 0 || real::errno() != libc::ENOSYS {
+                return count;
+            }
+            i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        }
+    };
+    // SAFETY: the array is borrowed, the mask the caller's.
+    unsafe { real::epoll_pwait(epfd, out.as_mut_ptr(), max, milliseconds, mask) }
+}
+
+/// What is true of one event that the kernel reported; 0: nothing.
+fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> u32 {
+    let data = event.u64;
+    let found = set.with(|members| {
+        let (count, fd) = *members.by_data.get(&data)?;
+        let record = members.records.get(&fd)?;
+        (count == 1).then_some((fd, *record))
+    });
+    let Some(Some((fd, record))) = found else { return event.events };
+    let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return event.events };
+    demote::comply(&link, fd);
+    let mut events = link.without_reset(event.events);
+    let position = {
+        use vmmc::word::Word;
+        link.rx().tail().load(Ordering::Acquire)
+    };
+    let mut in_ring = false;
+    if events & IN != 0 {
+        match readiness(&link, fd) {
+            Readiness::NotReady => events &= !IN,
+            Readiness::Ready => in_ring = link.looks_readable(fd),
+            Readiness::Kernel => {}
+        }
+        events &= record.events | !IN;
+    }
+    if link.side.rx_error.load(Ordering::Relaxed) != 0 {
+        // Taken from the kernel, not yet told to the program.
+        events |= libc::EPOLLERR as u32;
+    }
+    let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
+    if events & OUT != 0 && ringing && !link.looks_writable() {
+        events &= !OUT;
+    }
+    if in_ring && record.events & EDGE != 0 && position == record.reported && events & !IN == 0 {
+        // The doorbell of a change that was told already.
+        events = 0;
+    }
+    set.with(|members| {
+        members.warm(fd);
+        let Some(kept) = members.records.get_mut(&fd) else { return };
+        kept.ended |= events & ENDS != 0;
+        if events & IN != 0 && in_ring {
+            kept.reported = position;
+        }
+        if kept.events & ONCE != 0 {
+            if kept.spent {
+                events = 0;
+            } else if events == 0 {
+                // The kernel has disarmed it for something that is not an event.
+                kernel_mod(epfd, fd, kept.events & !if ringing { OUT } else { 0 }, kept.data);
+            } else {
+                kept.spent = true;
+            }
+        }
+    });
+    *warmed = true;
+    link.leave();
+    events & (record.events | ALWAYS)
+}

@@ -1,0 +1,352 @@
+//! epoll over sets of which some members are upgraded.
+//!
+//! The kernel's set stays as the program made it: same descriptors, same data, same flags. We
+//! keep a record of each registration, and per set a short list of *hot* members: upgraded and
+//! active lately.
+//!
+//! * A wait looks at the rings of the hot members, polls them for a while, arms them, looks once
+//!   more, and waits in the kernel.
+//! * All other upgraded members are *cold*: armed all the time, so the kernel tells of them; then
+//!   they are hot again. So a wait costs what is active and not what is registered.
+//! * What the kernel reports is corrected: a byte that is only a doorbell is thrown away and the
+//!   event dropped, `EPOLLOUT` is dropped while the ring is full.
+//!
+//! # Edge-triggered members
+//! are reported once per change: the ring position at the last report is kept, and the same
+//! position is not reported again.
+//!
+//! # `EPOLLOUT` on a full ring
+//! The kernel finds a TCP socket always writable. When a wait meets a member that asks for
+//! `EPOLLOUT` and whose ring is full, it takes the bit away in the kernel (`EPOLL_CTL_MOD`, with
+//! `EPOLLIN` added for the doorbell) and puts it back when there is room, which also makes the
+//! edge that an edge-triggered program waits for. A member that cannot be modified
+//! (`EPOLLEXCLUSIVE`) goes back to TCP instead.
+//!
+//! # Registrations we did not see
+//! (io_uring, raw system calls, a set inherited through exec) have no record. Events whose data
+//! no record or more than one has are passed on as they are.
+
+mod hot;
+mod kernel;
+mod nested;
+mod wait;
+
+pub(crate) use nested::{has_news, nested};
+pub(crate) use wait::{ACTIVE, wait};
+
+use crate::fd_table::{self, Known, Sock};
+use crate::lock::Lock;
+use crate::real;
+use libc::epoll_event;
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::AtomicPtr;
+use vmmc::sync::{AtomicU32, Ordering};
+
+const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// Events that do not go away again.
+const ENDS: u32 = ALWAYS | libc::EPOLLRDHUP as u32;
+
+/// Sets with a record at most; further ones are the kernel's alone.
+const SETS: usize = 4096;
+
+/// One registration.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    sock: Option<&'static Sock>,
+    events: u32,
+    data: u64,
+    /// Ring position at the last report, for edges.
+    reported: u64,
+    /// The kernel's registration lacks `EPOLLOUT` for now.
+    masked: bool,
+    /// `EPOLLONESHOT` has fired.
+    spent: bool,
+    /// The kernel has told of an end or an error: its bits go with every report from now on.
+    ended: bool,
+    /// `Side::tx_refused` when an edge of writability was last made.
+    refused: u32,
+    hot: bool,
+    /// Waits since the last event.
+    idle: u32,
+}
+
+/// Hashing of small integers; the keys are the program's own.
+#[derive(Default)]
+struct Multiply(u64);
+impl Hasher for Multiply {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+    fn write_i32(&mut self, value: i32) {
+        self.write_u64(value as u64);
+    }
+}
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
+
+#[derive(Default)]
+struct Members {
+    records: Map<i32, Record>,
+    /// Registered descriptors by data; the count tells whether the data names one alone.
+    by_data: Map<u64, (u32, i32)>,
+    hot: Vec<i32>,
+    nested: bool,
+}
+
+struct EpollSet {
+    lock: Lock,
+    /// Descriptors that refer to it; 0: free.
+    refs: AtomicU32,
+    /// Waits answered by rings alone since the kernel was asked.
+    since_kernel: AtomicU32,
+    /// Spin budget in nanoseconds.
+    spin_ns: AtomicU32,
+    /// Number of hot members, to be read without the lock.
+    hot_count: AtomicU32,
+    members: UnsafeCell<Members>,
+}
+// SAFETY: `members` is only touched under `lock`; everything else is atomic.
+unsafe impl Sync for EpollSet {}
+
+static TABLE: [AtomicPtr<EpollSet>; SETS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SETS];
+
+fn set(number: usize) -> Option<&'static EpollSet> {
+    let pointer = TABLE.get(number)?.load(Ordering::Acquire);
+    // SAFETY: sets are leaked boxes, reused and never freed.
+    (!pointer.is_null()).then(|| unsafe { &*pointer })
+}
+
+impl EpollSet {
+    /// Runs `body` with the members; `None` in a signal handler that interrupted a holder.
+    fn with<R>(&self, body: impl FnOnce(&mut Members) -> R) -> Option<R> {
+        self.lock.lock().ok()?;
+        // SAFETY: under the lock; `body` cannot keep the reference nor re-enter, since the hooks
+        // it could call are not among the functions used here.
+        let result = body(unsafe { &mut *self.members.get() });
+        self.lock.unlock();
+        Some(result)
+    }
+}
+
+/// Follows a fresh epoll descriptor.
+pub(crate) fn created(fd: i32) {
+    for (number, slot) in TABLE.iter().enumerate() {
+        let mut pointer = slot.load(Ordering::Acquire);
+        if pointer.is_null() {
+            let fresh = Box::into_raw(Box::new(EpollSet {
+                lock: Lock::new(),
+                refs: AtomicU32::new(0),
+                since_kernel: AtomicU32::new(0),
+                spin_ns: AtomicU32::new(0),
+                hot_count: AtomicU32::new(0),
+                members: UnsafeCell::default(),
+            }));
+            let null = std::ptr::null_mut();
+            pointer = match slot.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => fresh,
+                Err(other) => {
+                    // SAFETY: nobody else has seen the box.
+                    drop(unsafe { Box::from_raw(fresh) });
+                    other
+                }
+            };
+        }
+        // SAFETY: as in `set`.
+        let set = unsafe { &*pointer };
+        if set.refs.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            set.with(|members| *members = Members::default());
+            set.hot_count.store(0, Ordering::Relaxed);
+            set.spin_ns.store(u32::MAX, Ordering::Relaxed);
+            fd_table::track_epoll(fd, number);
+            return;
+        }
+    }
+}
+
+/// One more descriptor for a set (dup).
+pub(crate) fn retain(number: usize) {
+    if let Some(set) = set(number) {
+        set.refs.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// One descriptor of a set is closed.
+pub(crate) fn release(number: usize) {
+    let Some(set) = set(number) else { return };
+    if set.refs.load(Ordering::Relaxed) == 1 {
+        set.with(|members| {
+            for record in members.records.values() {
+                uncount(record);
+            }
+            *members = Members::default();
+        });
+        set.hot_count.store(0, Ordering::Relaxed);
+    }
+    set.refs.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// The last known descriptor of a member is closed, and the kernel has forgotten it.
+pub(crate) fn forget_fd(fd: i32, sock: &Sock) {
+    // While a duplicate lives the kernel keeps the registration; so do we.
+    if !fd_table::is_last(sock) {
+        return;
+    }
+    for number in 0..SETS {
+        let Some(set) = set(number) else { break };
+        if set.refs.load(Ordering::Relaxed) != 0 {
+            set.with(|members| members.remove(fd));
+            sync_hot(set);
+        }
+    }
+}
+
+/// In a forked child: nobody else holds the locks.
+pub(crate) fn after_fork() {
+    for number in 0..SETS {
+        let Some(set) = set(number) else { break };
+        set.lock.reset();
+    }
+}
+
+fn sync_hot(set: &EpollSet) {
+    if let Some(count) = set.with(|members| members.hot.len()) {
+        set.hot_count.store(count as u32, Ordering::Relaxed);
+    }
+}
+
+fn uncount(record: &Record) {
+    if let Some(sock) = record.sock {
+        sock.epoll_refs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Members {
+    fn remove(&mut self, fd: i32) {
+        let Some(record) = self.records.remove(&fd) else { return };
+        uncount(&record);
+        self.hot.retain(|&hot| hot != fd);
+        self.unlist(record.data, fd);
+    }
+
+    fn unlist(&mut self, data: u64, fd: i32) {
+        if let Some((count, _)) = self.by_data.get_mut(&data) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_data.remove(&data);
+            } else if let Some((&other, _)) =
+                self.records.iter().find(|(other, record)| **other != fd && record.data == data)
+                && let Some((_, named)) = self.by_data.get_mut(&data)
+            {
+                *named = other;
+            }
+        }
+    }
+
+    fn insert(&mut self, fd: i32, sock: Option<&'static Sock>, event: &epoll_event) {
+        let ended = self.records.get(&fd).is_some_and(|record| record.ended);
+        self.remove(fd);
+        let mut refused = 0;
+        if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
+            refused = link.side.tx_refused.load(Ordering::Relaxed);
+            link.leave();
+        }
+        let record = Record {
+            sock,
+            events: event.events,
+            data: event.u64,
+            reported: u64::MAX,
+            masked: false,
+            spent: false,
+            ended,
+            refused,
+            hot: false,
+            idle: 0,
+        };
+        if let Some(sock) = sock {
+            sock.epoll_refs.fetch_add(1, Ordering::Relaxed);
+            sock.watched.store(1, Ordering::Relaxed);
+        }
+        self.records.insert(fd, record);
+        let slot = self.by_data.entry(event.u64).or_insert((0, fd));
+        *slot = (slot.0 + 1, fd);
+        self.warm(fd);
+    }
+}
+
+/// The socket behind `fd` was upgraded: sets that have it look at its ring from now on.
+pub(crate) fn activated(fd: i32, sock: &Sock) {
+    if sock.epoll_refs.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for number in 0..SETS {
+        let Some(set) = set(number) else { break };
+        if set.refs.load(Ordering::Relaxed) != 0 {
+            set.with(|members| members.warm(fd));
+            sync_hot(set);
+        }
+    }
+}
+
+/// epoll_ctl(2).
+///
+/// # Safety
+/// As the C function.
+pub(crate) unsafe fn ctl(epfd: i32, op: i32, fd: i32, event: *mut epoll_event) -> i32 {
+    let number = match fd_table::get(epfd) {
+        Known::Epoll(number) => number,
+        // A set from out of our sight (inherited by exec): know it from now on.
+        Known::Nothing if fd_table::sock(fd).is_some() => {
+            created(epfd);
+            match fd_table::get(epfd) {
+                Known::Epoll(number) => number,
+                // SAFETY: passed on.
+                _ => return unsafe { real::epoll_ctl(epfd, op, fd, event) },
+            }
+        }
+        // SAFETY: passed on.
+        _ => return unsafe { real::epoll_ctl(epfd, op, fd, event) },
+    };
+    let known = fd_table::get(fd);
+    if let Known::Epoll(inner) = known {
+        nested(inner);
+    }
+    let sock = match known {
+        Known::Sock(sock) => Some(sock),
+        _ => None,
+    };
+    let Some(set) = set(number) else { return -1 };
+    let result = set.with(|members| {
+        // SAFETY: passed on.
+        let result = unsafe { real::epoll_ctl(epfd, op, fd, event) };
+        if result == 0 {
+            match op {
+                libc::EPOLL_CTL_DEL => members.remove(fd),
+                // SAFETY: the kernel has just read it from there.
+                _ => members.insert(fd, sock, &unsafe { event.read_unaligned() }),
+            }
+        }
+        result
+    });
+    sync_hot(set);
+    match result {
+        Some(result) => result,
+        // SAFETY: passed on; a signal handler's registration stays without a record.
+        None => unsafe { real::epoll_ctl(epfd, op, fd, event) },
+    }
+}

@@ -1,0 +1,49 @@
+//! Sets that are watched by another set, by poll or by select: the kernel must tell of their
+//! members without our help.
+
+use super::hot::Hot;
+use super::{IN, Members, Record, set};
+use crate::fd_table::Sock;
+use crate::stream::recv::readiness;
+use vmmc::sync::Ordering;
+
+/// The set is watched by another epoll, poll or select: its members must ring on their own.
+pub(crate) fn nested(number: usize) {
+    let Some(set) = set(number) else { return };
+    set.with(|members| {
+        if !members.nested {
+            members.nested = true;
+        }
+        for (&fd, record) in &members.records {
+            make_eager(fd, record.sock);
+        }
+    });
+}
+
+/// Whether the ring of some member has an event that the kernel may not know of: bytes that were
+/// there before [`nested`] armed, for which nobody rang.
+pub(crate) fn has_news(number: usize) -> bool {
+    let has = |fd: i32, record: &Record| {
+        if record.spent || record.events & IN == 0 {
+            return false;
+        }
+        let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return false };
+        let Record { events, reported, ended, .. } = *record;
+        let ready = Hot { fd, link, events, reported, ended }.ready() & IN != 0;
+        link.leave();
+        ready
+    };
+    let news = |members: &mut Members| members.records.iter().any(|(&fd, record)| has(fd, record));
+    set(number).and_then(|set| set.with(news)).unwrap_or(false)
+}
+
+pub(super) fn make_eager(fd: i32, sock: Option<&'static Sock>) {
+    if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
+        if link.side.eager.swap(1, Ordering::SeqCst) == 0 {
+            link.arm_data();
+            // Doorbells of before: nobody filters them for the outer set.
+            readiness(&link, fd);
+        }
+        link.leave();
+    }
+}

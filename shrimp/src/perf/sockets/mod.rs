@@ -1,0 +1,347 @@
+//! `shrimp perf sockets`: figure 7 of seed 003 (section 4.3) on this machine: stream sockets under
+//! unmodified programs, by each of the paper's three protocols, beside the kernel's own.
+//!
+//! Each round runs every way once, in fresh processes; R is measured in the same round.
+
+pub(crate) mod program;
+
+use super::{Head, Options, raw};
+use crate::artefacts::{self, Artefact};
+use crate::children::{self, Child, Scratch};
+use crate::cpu::{self, Pair};
+use crate::exit::{Context, Failure};
+use crate::plot::{Corner, Graph, Series};
+use crate::private::PrivateDaemon;
+use crate::stats::{self, Latency, Rounds};
+use crate::text::{self, Progress, Table};
+use program::{Counted, Kind};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+enum SocketsError {
+    #[error("{way}: {what}; run `shrimp doctor`")]
+    Program { way: &'static str, what: String },
+    #[error(
+        "{way}: only {sent} bytes went through rings, expected {expected} or more; run `shrimp doctor`, or again on a quieter machine"
+    )]
+    NotUpgraded { way: &'static str, sent: u64, expected: u64 },
+}
+
+impl crate::exit::Coded for SocketsError {
+    fn exit(&self) -> crate::exit::Exit {
+        crate::exit::Exit::Failed
+    }
+}
+
+/// A way for bytes between two programs.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    name: &'static str,
+    kind: Kind,
+    /// Preloaded, with this protocol.
+    protocol: Option<&'static str>,
+}
+
+const fn ours(name: &'static str, protocol: &'static str) -> Way {
+    Way { name, kind: Kind::Tcp, protocol: Some(protocol) }
+}
+
+const WAYS: [Way; 6] = [
+    ours("AU-2copy", "au-2copy"),
+    ours("DU-1copy", "du-1copy"),
+    ours("DU-2copy", "du-2copy"),
+    Way { name: "TCP, spinning", kind: Kind::TcpSpin, protocol: None },
+    Way { name: "TCP, blocking", kind: Kind::Tcp, protocol: None },
+    Way { name: "AF_UNIX", kind: Kind::Unix, protocol: None },
+];
+
+fn sizes(quick: bool) -> Vec<usize> {
+    let all = [8, 64, 256, 1024, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+    all.into_iter().step_by(if quick { 2 } else { 1 }).collect()
+}
+
+/// One size of one way.
+#[derive(Debug, Serialize)]
+struct Point {
+    way: &'static str,
+    bytes: usize,
+    #[serde(flatten)]
+    one_way: Latency,
+    bytes_per_s: f64,
+    ratio_to_r: Option<f64>,
+}
+
+/// Copies of one protocol, counted.
+#[derive(Debug, Serialize)]
+struct Copies {
+    way: &'static str,
+    /// By a processor, per byte of message.
+    copies: f64,
+    /// Deliberate updates per byte of message.
+    deliberate_updates: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    head: Head,
+    /// None on one processor.
+    r: Option<Latency>,
+    points: Vec<Point>,
+    copies: Vec<Copies>,
+    /// 8 B one way through the preload in R, and what the charter allows.
+    small_ratio_to_r: Option<f64>,
+    small_budget: f64,
+}
+
+/// What the runs need.
+struct Setting {
+    library: PathBuf,
+    daemon: PrivateDaemon,
+    scratch: Scratch,
+    pair: Pair,
+    round_ms: u64,
+    sizes: Vec<usize>,
+}
+
+/// A line of the client: size, batch, samples.
+type Line = (usize, u32, Vec<f64>);
+
+impl Setting {
+    fn command(&self, way: Way, cpu: usize, report: &Path) -> std::process::Command {
+        let cpu = (!self.pair.is_single()).then_some(cpu);
+        let mut command = children::command(&children::own_program(), cpu);
+        command.env("VMMC_SOCKET", &self.daemon.socket).env_remove("LD_PRELOAD");
+        if let Some(protocol) = way.protocol {
+            command.env("LD_PRELOAD", &self.library);
+            command.env("VMMC_SOCKETS_PROTOCOL", protocol).env("VMMC_SOCKETS_REPORT", report);
+        }
+        command
+    }
+
+    /// Runs one way once; what the client measured, and what both counted.
+    fn run(&self, way: Way, number: usize) -> Result<(Vec<Line>, Option<Counted>), Failure> {
+        let report = self.scratch.path().join(format!("report-{number}"));
+        let path = self.scratch.path().join(format!("unix-{number}"));
+        let kind = match way.kind {
+            Kind::Tcp => "tcp",
+            Kind::TcpSpin => "tcp-spin",
+            Kind::Unix => "unix",
+        };
+        let wrong = |what: String| SocketsError::Program { way: way.name, what };
+        let mut command = self.command(way, self.pair.b, &report);
+        command.args(["__perf-sockets-server", kind]).arg(&path);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut server = Child::spawn(command, "the server")?;
+        let mut port = String::new();
+        let output = server.pipes().stdout.take();
+        let output = output.ok_or_else(|| wrong("the server has no output".into()))?;
+        BufReader::new(output).read_line(&mut port).context(|| "hearing the server".into())?;
+        let mut command = self.command(way, self.pair.a, &report);
+        command.args(["__perf-sockets-client", kind]).arg(&path).arg(port.trim());
+        command.arg(self.round_ms.to_string());
+        command.args(self.sizes.iter().map(usize::to_string));
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut client = Child::spawn(command, "the client")?;
+        let output = client.pipes().stdout.take();
+        let output = output.ok_or_else(|| wrong("the client has no output".into()))?;
+        let mut lines = Vec::new();
+        for line in BufReader::new(output).lines() {
+            let line = line.context(|| "hearing the client".into())?;
+            lines.push(program::parse(&line).ok_or_else(|| wrong(format!("it says {line:?}")))?);
+        }
+        let status = client.wait()?;
+        if !status.success() || lines.len() != self.sizes.len() {
+            return Err(wrong(format!("the client ended with {status}")).into());
+        }
+        drop(server);
+        if way.protocol.is_none() {
+            return Ok((lines, None));
+        }
+        // The client's half is enough: the server is ended from outside and reports nothing.
+        let counted = Counted::read(&report)?;
+        let trips = |line: &Line| line.0 as u64 * u64::from(line.1) * line.2.len() as u64;
+        let expected: u64 = lines.iter().map(trips).sum();
+        if counted.sent < expected {
+            let sent = counted.sent;
+            return Err(SocketsError::NotUpgraded { way: way.name, sent, expected }.into());
+        }
+        Ok((lines, Some(counted)))
+    }
+}
+
+/// Measures, prints, saves.
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    let mut found = artefacts::find_or_build(&[Artefact::Sockets, Artefact::Daemon], true)?;
+    let daemon_program = found.swap_remove(1);
+    let library = found.swap_remove(0);
+    let pair = options.pair();
+    let head = Head::new("perf sockets", options, pair);
+    head.print();
+    let mut progress = Progress::new(false);
+    let scratch = Scratch::new()?;
+    let daemon = PrivateDaemon::start(&daemon_program, scratch.path(), "vmmcd", None)?;
+    let round_ms = if options.quick { 30 } else { 100 };
+    let sizes = sizes(options.quick);
+    let setting = Setting { library, daemon, scratch, pair, round_ms, sizes };
+    cpu::pin(pair.a)?;
+
+    let mut r = Rounds::default();
+    let cells = || setting.sizes.iter().map(|_| Rounds::default()).collect::<Vec<_>>();
+    let mut rounds: Vec<Vec<Rounds>> = WAYS.iter().map(|_| cells()).collect();
+    let mut counted = [Counted::default(); WAYS.len()];
+    for round in 0..options.rounds() {
+        if !pair.is_single() {
+            let (samples, batch) = raw::cache_line_round(pair, &options.plan())?;
+            r.add(samples, batch);
+        }
+        for (at, (way, cells)) in WAYS.iter().zip(&mut rounds).enumerate() {
+            progress.step(&format!("round {} of {}: {}", round + 1, options.rounds(), way.name));
+            let (lines, told) = setting.run(*way, round as usize * WAYS.len() + at)?;
+            for ((_, batch, samples), cell) in lines.into_iter().zip(cells) {
+                cell.add(samples, batch);
+            }
+            if let (Some(told), Some(slot)) = (told, counted.get_mut(at)) {
+                *slot = told;
+            }
+        }
+    }
+    progress.clear();
+    let r = (!pair.is_single()).then_some(r);
+    let report = Report::new(head, &setting.sizes, r.as_ref(), &rounds, &counted);
+    text::emit(&report.render());
+    options.save(&report)?;
+    if let Some(dir) = options.graphs()? {
+        report.latency_graph().write(&dir.join("figure7-latency.svg"))?;
+        report.bandwidth_graph().write(&dir.join("figure7-bandwidth.svg"))?;
+    }
+    Ok(())
+}
+
+impl Report {
+    fn new(
+        head: Head,
+        sizes: &[usize],
+        r: Option<&Rounds>,
+        rounds: &[Vec<Rounds>],
+        counted: &[Counted],
+    ) -> Report {
+        let mut points = Vec::new();
+        for (way, cells) in WAYS.iter().zip(rounds) {
+            for (&bytes, cell) in sizes.iter().zip(cells) {
+                let one_way = cell.latency();
+                points.push(Point {
+                    way: way.name,
+                    bytes,
+                    bytes_per_s: bytes as f64 / one_way.median_ns * 1e9,
+                    ratio_to_r: r.map(|r| stats::ratio(cell, r)),
+                    one_way,
+                });
+            }
+        }
+        let copies = WAYS.iter().zip(counted).filter(|(way, _)| way.protocol.is_some());
+        Report {
+            head,
+            r: r.map(Rounds::latency),
+            small_ratio_to_r: points.first().and_then(|point| point.ratio_to_r),
+            small_budget: 2.2,
+            points,
+            copies: copies
+                .map(|(way, counted)| Copies {
+                    way: way.name,
+                    copies: counted.copies(),
+                    deliberate_updates: counted.deliberate as f64 / counted.sent as f64,
+                })
+                .collect(),
+        }
+    }
+
+    fn table(&self, cell: &dyn Fn(&Point) -> String) -> Table {
+        let mut heading = vec!["size"];
+        heading.extend(WAYS.iter().map(|way| way.name));
+        let mut table = Table::new(&heading, &[0, 1, 2, 3, 4, 5, 6]);
+        let first = WAYS.first().map(|way| way.name);
+        for bytes in self.points.iter().filter(|it| Some(it.way) == first).map(|it| it.bytes) {
+            let mut row = vec![text::size(bytes as u64)];
+            row.extend(self.points.iter().filter(|point| point.bytes == bytes).map(cell));
+            table.row(row);
+        }
+        table
+    }
+
+    fn render(&self) -> String {
+        let mut out = String::new();
+        if let Some(r) = &self.r {
+            let _ = writeln!(out, "R, bare cache line, one way: {}", text::nanos(r.median_ns));
+        }
+        let latency = self.table(&|point| text::nanos(point.one_way.median_ns));
+        let _ = writeln!(out, "\nOne-way latency, half a ping-pong\n{latency}");
+        let bandwidth = self.table(&|point| text::rate(point.bytes_per_s));
+        let _ = writeln!(out, "Bandwidth of the ping-pong\n{bandwidth}");
+        let mut table = Table::new(&["protocol", "copies", "deliberate updates"], &[1, 2]);
+        for copies in &self.copies {
+            table.row([
+                copies.way.to_owned(),
+                text::three(copies.copies),
+                text::three(copies.deliberate_updates),
+            ]);
+        }
+        let _ = writeln!(out, "Per byte of message, counted\n{table}");
+        if let Some(ratio) = self.small_ratio_to_r {
+            let met = if ratio <= self.small_budget { "met" } else { "NOT MET" };
+            let _ = writeln!(
+                out,
+                "8 B one way: {} R, budget <= {} R: {met}",
+                text::three(ratio),
+                self.small_budget
+            );
+        }
+        out
+    }
+
+    fn series(&self, value: &dyn Fn(&Point) -> f64, largest: usize) -> Vec<Series> {
+        WAYS.iter()
+            .map(|way| Series {
+                name: way.name.to_owned(),
+                points: self
+                    .points
+                    .iter()
+                    .filter(|point| point.way == way.name && point.bytes <= largest)
+                    .map(|point| (point.bytes as f64, value(point)))
+                    .collect(),
+                limit: false,
+            })
+            .collect()
+    }
+
+    fn caption(&self) -> String {
+        format!("{}; {}", self.head.machine.describe(), self.head.pinning)
+    }
+
+    fn latency_graph(&self) -> Graph {
+        Graph {
+            title: "Stream sockets: one-way latency (figure 7, left)".into(),
+            caption: self.caption(),
+            y_label: "microseconds".into(),
+            y_log: true,
+            legend: Corner::UpperLeft,
+            series: self.series(&|point| point.one_way.median_ns / 1e3, 4096),
+        }
+    }
+
+    fn bandwidth_graph(&self) -> Graph {
+        Graph {
+            title: "Stream sockets: bandwidth (figure 7, right)".into(),
+            caption: self.caption(),
+            y_label: "GB/s".into(),
+            y_log: true,
+            legend: Corner::LowerRight,
+            series: self.series(&|point| point.bytes_per_s / 1e9, 1 << 20),
+        }
+    }
+}

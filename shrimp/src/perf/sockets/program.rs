@@ -1,0 +1,241 @@
+//! The two ordinary programs that `perf sockets` measures: a server that sends back what it gets, and a
+//! client that takes the time. They use the standard library's sockets and know nothing of us.
+//!
+//! One connection per message size: the client sends the size (8 bytes, little-endian), then
+//! messages of that size, each of which comes back whole. Reads and writes block, or are tried again
+//! and again.
+
+use crate::exit::{Context, Failure, Io};
+use crate::stats::Plan;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Round trips before anything is measured: enough for both ends to be asked and paired.
+const WARM_UP: usize = 400;
+
+/// Kind of socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// TCP, calls that block.
+    Tcp,
+    /// TCP, calls that do not block, repeated.
+    TcpSpin,
+    /// AF_UNIX, calls that block.
+    Unix,
+}
+
+/// The server: `shrimp __perf-sockets-server`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServerArgs {
+    kind: Kind,
+    /// Of an AF_UNIX socket.
+    path: PathBuf,
+}
+
+/// The client: `shrimp __perf-sockets-client`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClientArgs {
+    kind: Kind,
+    path: PathBuf,
+    /// Of a TCP socket.
+    port: u16,
+    /// Milliseconds per size.
+    round_ms: u64,
+    sizes: Vec<usize>,
+}
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+/// A stream whose calls do not block and are repeated until they do something.
+struct Spinning(TcpStream);
+
+impl Read for Spinning {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Write for Spinning {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        loop {
+            match self.0.write(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                result => return result,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn tcp(kind: Kind, stream: TcpStream) -> std::io::Result<Box<dyn Stream>> {
+    stream.set_nodelay(true)?;
+    Ok(if kind == Kind::TcpSpin {
+        stream.set_nonblocking(true)?;
+        Box::new(Spinning(stream))
+    } else {
+        Box::new(stream)
+    })
+}
+
+/// Serves one connection after the other until it is ended. Prints its port (0 for AF_UNIX).
+pub(crate) fn serve(args: &ServerArgs) -> Result<(), Failure> {
+    let served = || -> std::io::Result<()> {
+        if args.kind == Kind::Unix {
+            let listener = UnixListener::bind(&args.path)?;
+            println!("0");
+            for stream in listener.incoming() {
+                echo(Box::new(stream?))?;
+            }
+        }
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        println!("{}", listener.local_addr()?.port());
+        for stream in listener.incoming() {
+            echo(tcp(args.kind, stream?)?)?;
+        }
+        Ok(())
+    };
+    Ok(served().context(|| "serving".into())?)
+}
+
+fn echo(mut stream: Box<dyn Stream>) -> std::io::Result<()> {
+    let mut size = [0; 8];
+    stream.read_exact(&mut size)?;
+    let mut message = vec![0; usize::try_from(u64::from_le_bytes(size)).unwrap_or(0)];
+    loop {
+        match stream.read_exact(&mut message) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+            result => result?,
+        }
+        stream.write_all(&message)?;
+    }
+}
+
+/// Measures every size; prints a line for each: size, batch, then one-way samples in nanoseconds.
+pub(crate) fn measure(args: &ClientArgs) -> Result<(), Failure> {
+    for &size in &args.sizes {
+        let (samples, batch) = one_size(args, size).context(|| format!("messages of {size} B"))?;
+        let mut line = format!("{size} {batch}");
+        for sample in samples {
+            let _ = write!(line, " {:.1}", sample / 2.0);
+        }
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn one_size(args: &ClientArgs, size: usize) -> std::io::Result<(Vec<f64>, u32)> {
+    let mut stream: Box<dyn Stream> = if args.kind == Kind::Unix {
+        Box::new(UnixStream::connect(&args.path)?)
+    } else {
+        tcp(args.kind, TcpStream::connect((Ipv4Addr::LOCALHOST, args.port))?)?
+    };
+    stream.write_all(&(size as u64).to_le_bytes())?;
+    let mut message = vec![0; size];
+    let mut answer = vec![0; size];
+    let mut trips = 0u64;
+    let mut trip = || -> std::io::Result<()> {
+        trips += 1;
+        let mark = trips.to_le_bytes();
+        let marked = size.min(mark.len());
+        for (byte, mark) in message.iter_mut().zip(mark) {
+            *byte = mark;
+        }
+        stream.write_all(&message)?;
+        stream.read_exact(&mut answer)?;
+        if answer.get(..marked) == message.get(..marked) {
+            Ok(())
+        } else {
+            Err(std::io::Error::other(format!("answer {trips} is not what was sent")))
+        }
+    };
+    for _ in 0..WARM_UP {
+        trip()?;
+    }
+    let plan = Plan {
+        round: Duration::from_millis(args.round_ms),
+        sample: Duration::from_micros(3),
+        max_samples: 2000,
+    };
+    plan.round(trip)
+}
+
+/// A failure of the programs, told by the client's lines.
+pub(super) fn parse(line: &str) -> Option<(usize, u32, Vec<f64>)> {
+    let mut words = line.split_whitespace();
+    let size = words.next()?.parse().ok()?;
+    let batch = words.next()?.parse().ok()?;
+    let samples = words.map(str::parse).collect::<Result<Vec<f64>, _>>().ok()?;
+    (!samples.is_empty()).then_some((size, batch, samples))
+}
+
+/// What the counters in a report file say of one pair of processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// Bytes put into rings.
+    pub(super) sent: u64,
+    /// Of these, by deliberate update.
+    pub(super) deliberate: u64,
+    /// Copied before a deliberate update.
+    pub(super) staged: u64,
+    /// Bytes copied out of rings.
+    pub(super) received: u64,
+}
+
+impl Counted {
+    /// Adds up what all processes reported.
+    pub(super) fn read(path: &std::path::Path) -> Result<Counted, Io> {
+        let text = std::fs::read_to_string(path).context(|| format!("reading {path:?}"))?;
+        let mut counted = Counted::default();
+        for (name, value) in text.split_whitespace().filter_map(|field| field.split_once('=')) {
+            let value: u64 = value.parse().unwrap_or(0);
+            match name {
+                "ring_tx_bytes" => counted.sent += value,
+                "deliberate_bytes" => counted.deliberate += value,
+                "staged_bytes" => counted.staged += value,
+                "ring_rx_bytes" => counted.received += value,
+                _ => {}
+            }
+        }
+        Ok(counted)
+    }
+
+    /// Copies by a processor per byte of message, deliberate updates apart.
+    pub(super) fn copies(self) -> f64 {
+        (self.sent - self.deliberate.min(self.sent) + self.staged + self.received) as f64
+            / self.sent as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_counted_as_the_paper_names_the_protocols() {
+        let counted = |deliberate, staged| Counted { sent: 100, deliberate, staged, received: 100 };
+        assert_eq!(counted(0, 0).copies(), 2.0);
+        assert_eq!(counted(100, 0).copies(), 1.0);
+        assert_eq!(counted(100, 100).copies(), 2.0);
+    }
+
+    #[test]
+    fn a_line_of_samples_is_understood_and_nonsense_is_not() {
+        assert_eq!(parse("8 12 100.5 200"), Some((8, 12, vec![100.5, 200.0])));
+        assert_eq!(parse("8 12"), None);
+        assert_eq!(parse("wrong answer"), None);
+    }
+}
