@@ -1,4 +1,5 @@
 /* server LOOP: serves types.x on a TCP port that it prints. LOOP is how it waits. */
+#include <fcntl.h>
 #include "mode.h"
 #include <errno.h>
 #include <poll.h>
@@ -181,6 +182,8 @@ int main(int argc, char **argv)
     printf("%d %d\n", tcp->xp_port, udp->xp_port);
     fflush(stdout);
     if (!strcmp(loop, "workers")) { /* as rpc.mountd -t 3 */
+        /* All wake for a connection and one gets it: the others must not wait for the next. */
+        fcntl(tcp->xp_fd, F_SETFL, O_NONBLOCK);
         for (int i = 0; i < 3; i++)
             if (fork() == 0) { loop_common(); return 0; }
         while (wait(NULL) > 0 || errno == EINTR) { }
