@@ -282,6 +282,21 @@ impl Supervisor {
                 }
             }
             Message::Abort { code, text } => {
+                // Who was killed is missed by the others at once: their complaint may be heard
+                // before its end, which is the cause.
+                for _ in 0..20 {
+                    for other in (0..self.members.len()).filter(|&other| other != index) {
+                        if self.members[other].is_running()
+                            && let Some(ended) = self.members[other].look(self.settings.reap)
+                        {
+                            self.judge(other, ended);
+                        }
+                    }
+                    if self.cause.is_some() {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
                 let by = self.members[index].who();
                 self.end(Cause::Aborted { by, code, text });
             }
