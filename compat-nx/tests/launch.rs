@@ -158,11 +158,8 @@ fn however_one_node_ends_all_end_with_the_reason_and_nothing_is_left() {
         ("g", 137, "killed by signal 9"),
     ] {
         let done = shrimp_run(&job, 3, &program, &[how]);
-        // The others' complaint may still be heard before the end that it is about.
-        if !(done.code == Some(1) && done.err.contains("died")) {
-            assert_eq!(done.code, Some(code), "{how}: {done}");
-            assert!(done.err.contains(reason), "{how}: {done}");
-        }
+        assert_eq!(done.code, Some(code), "{how}: {done}");
+        assert!(done.err.contains(reason), "{how}: {done}");
         nobody_is_left(&program);
         // The same without a launcher: the program is its own.
         let done = run(job.command(&program).args(["-sz", "3", how]));
@@ -239,12 +236,8 @@ fn every_node_may_be_the_one_that_is_killed() {
         rustix::process::kill_process(nodes[victim], Signal::KILL).unwrap();
         let output = outer.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
-        // The others' complaint may still be heard before the end that it is about.
-        let code = output.status.code();
-        assert!(
-            code == Some(137) || (code == Some(1) && text.contains("died")),
-            "{code:?}: {text}"
-        );
+        assert_eq!(output.status.code(), Some(137), "{text}");
+        assert!(text.contains("was killed by signal 9"), "{text}");
         nobody_is_left(&program);
     }
 }

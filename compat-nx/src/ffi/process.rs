@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::errno::EQNOACT;
+use crate::NxError;
 use crate::engine::Engine;
 use crate::job::control::{self, Message};
 use crate::job::{Job, pmi};
@@ -123,16 +124,21 @@ pub(super) fn who() -> String {
 
 /// Prints who, what and why, and ends the application.
 pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
+    const CODE: u8 = 1;
     eprintln!("nx: {}: {call}: {failure}", who());
-    end_all(1)
+    if let Failure::Nx(NxError::PeerDied { node }) = failure {
+        end_with(CODE, &Message::Lost { node: *node, code: CODE })
+    }
+    end_with(CODE, &Message::Abort { code: CODE, text: String::new() })
 }
 
-/// Ends the application with an exit code. Runs no destructor: others may wait for us.
-pub(super) fn end_all(code: u8) -> ! {
+/// Tells whoever started us, and ends this process. Runs no destructor: others may wait for us.
+fn end_with(code: u8, last_words: &Message) -> ! {
     if let Ok(mut part) = PART.try_lock() {
-        let told = part.control.as_ref().is_some_and(|control| {
-            control::tell(control, &Message::Abort { code, text: String::new() }, &[]).is_ok()
-        });
+        let told = part
+            .control
+            .as_ref()
+            .is_some_and(|control| control::tell(control, last_words, &[]).is_ok());
         if !told && let Some(launcher) = &mut part.launcher {
             launcher.abort(code, "an NX call failed");
         }

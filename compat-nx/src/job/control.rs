@@ -36,6 +36,14 @@ pub enum Message {
         /// Why, without a newline at the end. Empty: the process has said all itself.
         text: String,
     },
+    /// Another node has gone without a word: this process ends with this code. The cause is the end
+    /// of that node, of which the supervisor hears by itself.
+    Lost {
+        /// Which node.
+        node: u32,
+        /// 1 to 255.
+        code: u8,
+    },
     /// `killproc` and `killcube`: end these processes; -1 is all.
     Kill {
         /// Node, -1 for all.
@@ -124,6 +132,7 @@ mod tests {
             Message::Add { node: -1, ptype: 7, pid: 1 },
             Message::Ptype(3),
             Message::Abort { code: 1, text: "why".into() },
+            Message::Lost { node: 2, code: 1 },
             Message::Kill { node: -1, ptype: -1 },
             Message::Finished,
         ];

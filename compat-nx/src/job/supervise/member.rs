@@ -30,6 +30,8 @@ pub struct Member {
     control: Option<Fd>,
     /// It said that it leaves in the ordinary way.
     pub(super) finished: bool,
+    /// It said that it cannot go on without a node that has gone.
+    pub(super) bereaved: bool,
     /// It was killed because a process asked for that: nobody's fault.
     pub(super) on_request: bool,
 }
@@ -67,6 +69,7 @@ impl Member {
             child: false,
             control,
             finished: false,
+            bereaved: false,
             on_request: false,
         }
     }

@@ -14,11 +14,16 @@
 //! | exit code 0 | go on |
 //! | killed by a signal | are ended at once |
 //! | said `Abort`, or `Kill` for all | are ended at once |
+//! | said `Lost` | wait with it for the end of the node that it misses, which is the cause |
 //! | another exit code | have [`Settings::grace`], and are then ended |
 //! | another exit code, of a process that `nx_nfork` or `nx_load` made | go on: its parent waits for it |
 //!
-//! The fourth row is not "at once" because old C programs that run off the end of `main` leave an
+//! The row of another exit code is not "at once" because old C programs that run off the end of `main` leave an
 //! exit code that nobody chose, and their other nodes may still be printing.
+//!
+//! A process notices the death of another one by their link, often before the pidfd of the dead one
+//! tells: the end of that node is then awaited for [`Settings::patience`]. Only when it stays away,
+//! or was nobody's fault, what the survivors said is the cause.
 //!
 //! To be ended means SIGTERM, and SIGKILL after [`Settings::patience`].
 
@@ -138,6 +143,8 @@ pub struct Supervisor {
     phase: Phase,
     /// Why it ends; the first cause is the one that counts.
     cause: Option<Cause>,
+    /// A node that another process misses, and the cause if its end tells none.
+    missed: Option<(u32, Cause)>,
     /// The last signal that asked the whole application to end.
     asked: Option<Signal>,
     /// How many processes were ended by us.
@@ -156,6 +163,7 @@ impl Supervisor {
             members: Vec::new(),
             phase: Phase::Running,
             cause: None,
+            missed: None,
             asked: None,
             ended: 0,
         })
@@ -183,6 +191,7 @@ impl Supervisor {
             self.wait();
             self.serve_inbox();
             self.serve_members();
+            self.serve_missed();
             self.serve_clock();
         }
         Outcome { cause: self.cause.clone(), ended: self.ended }
@@ -282,25 +291,31 @@ impl Supervisor {
                 }
             }
             Message::Abort { code, text } => {
-                // Who was killed is missed by the others at once: their complaint may be heard
-                // before its end, which is the cause.
-                for _ in 0..20 {
-                    for other in (0..self.members.len()).filter(|&other| other != index) {
-                        if self.members[other].is_running()
-                            && let Some(ended) = self.members[other].look(self.settings.reap)
-                        {
-                            self.judge(other, ended);
-                        }
-                    }
-                    if self.cause.is_some() {
-                        break;
-                    }
-                    std::thread::sleep(std::time::Duration::from_millis(2));
-                }
                 let by = self.members[index].who();
                 self.end(Cause::Aborted { by, code, text });
             }
+            Message::Lost { node, code } => self.miss(index, node, code),
             Message::Kill { node, ptype } => self.kill_some(index, node, ptype),
+        }
+    }
+
+    /// One cannot go on because `node` has gone: the end of that one is the cause, if it comes.
+    fn miss(&mut self, index: usize, node: u32, code: u8) {
+        let member = &mut self.members[index];
+        member.bereaved = true;
+        if self.cause.is_none() && self.missed.is_none() {
+            let text = format!("node {node} died");
+            self.missed = Some((node, Cause::Aborted { by: member.who(), code, text }));
+            self.phase = Phase::Grace(Instant::now() + self.settings.patience);
+        }
+    }
+
+    /// The missed node has ended and was not the cause: what the others said is.
+    fn serve_missed(&mut self) {
+        let Some((missed, complaint)) = &self.missed else { return };
+        let runs = |member: &Member| member.node == Some(*missed) && member.is_running();
+        if self.cause.is_none() && !self.members.iter().any(runs) {
+            self.end(complaint.clone());
         }
     }
 
@@ -331,6 +346,7 @@ impl Supervisor {
             // Who left by `exit` and has a parent of its own that waits for it: its code is for that.
             Ended::Code(_) if member.finished && !(member.child && self.settings.reap) => {}
             Ended::Unknown if member.finished => {}
+            Ended::Code(_) if member.bereaved => {}
             Ended::Code(code) => {
                 if self.cause.is_none() {
                     self.cause = Some(Cause::Exited { who, code });
@@ -372,7 +388,8 @@ impl Supervisor {
         let now = Instant::now();
         match self.phase {
             Phase::Grace(until) if now >= until => {
-                if let Some(cause) = self.cause.clone() {
+                let complaint = self.missed.as_ref().map(|(_, complaint)| complaint);
+                if let Some(cause) = self.cause.as_ref().or(complaint).cloned() {
                     self.end(cause);
                 }
             }

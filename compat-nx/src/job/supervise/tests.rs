@@ -95,6 +95,49 @@ fn who_ignores_sigterm_is_killed() {
 }
 
 #[test]
+fn a_survivors_complaint_waits_for_the_end_that_it_is_about() {
+    let mut supervisor = quick();
+    let (victim, _a) = sleeper(0);
+    let (survivor, control) = sleeper(1);
+    supervisor.add(victim);
+    supervisor.add(survivor);
+    control::tell(&control, &Message::Lost { node: 0, code: 1 }, &[]).unwrap();
+    // The complaint is heard, and the survivor has ended by it, while the victim still runs.
+    supervisor.serve_members();
+    supervisor.members[1].kill(Signal::KILL);
+    supervisor.members[1].on_request = true;
+    while supervisor.members[1].is_running() {
+        supervisor.wait();
+        supervisor.serve_members();
+        supervisor.serve_missed();
+    }
+    assert!(supervisor.cause.is_none());
+    supervisor.members[0].kill(Signal::SEGV);
+    let outcome = supervisor.run();
+    let text = outcome.to_string();
+    assert_eq!(outcome.code(), 128 + 11, "{text}");
+    assert!(text.contains("node 0") && text.contains("SIGSEGV"), "{text}");
+}
+
+#[test]
+fn a_complaint_about_a_node_whose_end_is_no_cause_is_the_cause() {
+    // One that has ended with exit code 0, and one that never ends.
+    for script in ["exit 0", &format!("exec sleep {LONG}")] {
+        let settings = Settings { patience: Duration::from_millis(50), ..Settings::default() };
+        let mut supervisor = Supervisor::new(settings).unwrap();
+        let (missed, _a) = node(0, script);
+        let (survivor, control) = sleeper(1);
+        supervisor.add(missed);
+        supervisor.add(survivor);
+        control::tell(&control, &Message::Lost { node: 0, code: 1 }, &[]).unwrap();
+        let outcome = supervisor.run();
+        let text = outcome.to_string();
+        assert_eq!(outcome.code(), 1, "{text}");
+        assert!(text.contains("node 1") && text.contains("node 0 died"), "{text}");
+    }
+}
+
+#[test]
 fn killproc_of_one_ends_that_one_and_of_all_ends_all() {
     let mut supervisor = quick();
     let (victim, _a) = sleeper(0);
