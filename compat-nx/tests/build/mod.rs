@@ -211,9 +211,11 @@ pub fn nodes(job: &Job, options: &[&str], program: &Path, arguments: &[&str]) ->
     run(&mut launcher(job, options, program, arguments))
 }
 
-/// The command of [`nodes`].
+/// The command of [`nodes`]. Signals are at their defaults, whatever this process ignores: a shell
+/// starts what runs in its background with SIGINT ignored.
 pub fn launcher(job: &Job, options: &[&str], program: &Path, arguments: &[&str]) -> Command {
-    let mut command = job.command(target().join("shrimp"));
+    let mut command = job.command("env");
+    command.arg("--default-signal").arg(target().join("shrimp"));
     command.arg("run").args(options).arg("--").arg(program).args(arguments);
     command
 }
