@@ -262,6 +262,8 @@ fn clock() -> u64 {
 }
 
 /// The next incarnation: the clock, but more than the one before, which it replaces in the file.
+/// It is written over the old one at full width: to cut a file off first waits for the disk that
+/// may be writing it, for seconds when the disk is busy.
 fn count_start(lock: &Fd) -> rustix::io::Result<u64> {
     let mut text = [0u8; 20];
     let len = rustix::io::pread(lock, &mut text, 0)?;
@@ -270,8 +272,7 @@ fn count_start(lock: &Fd) -> rustix::io::Result<u64> {
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0);
     let now = clock().max(before.saturating_add(1)).min(MAX_INCARNATION);
-    rustix::fs::ftruncate(lock, 0)?;
-    rustix::io::pwrite(lock, format!("{now}\n").as_bytes(), 0)?;
+    rustix::io::pwrite(lock, format!("{now:<20}\n").as_bytes(), 0)?;
     Ok(now)
 }
 
