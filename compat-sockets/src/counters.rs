@@ -6,20 +6,7 @@ use vmmc::control::message::Role;
 use vmmc::library_page::LibraryPage;
 use vmmc::sys::Fd;
 
-macro_rules! counters {
-    ($($name:ident: $doc:literal),* $(,)?) => {
-        /// What is counted.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
-        #[allow(non_camel_case_types)]
-        pub enum Counter { $(#[doc = $doc] $name),* }
-
-        /// Names by number.
-        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
-    };
-}
-
-counters! {
+vmmc::library_counters! {
     upgraded: "Connections attached to a segment.",
     registered: "Connections offered to the daemon.",
     switched_tx: "Directions we moved to the ring.",
