@@ -98,10 +98,15 @@ impl Daemon {
 
     /// Starts a successor that takes over, and waits until the old one has ended.
     pub fn replace(&mut self) {
-        let new = launch(&self.socket(), &["--replace"], &[]);
-        let mut old = std::mem::replace(&mut self.child, new);
-        let _ = old.wait();
+        let mut old = self.begin_replace(&[]);
+        let _ = old.0.wait();
         self.wait_listening();
+    }
+
+    /// Starts a successor, which is this daemon from now on; returns the old one.
+    pub fn begin_replace(&mut self, env: &[(&str, &str)]) -> Ended {
+        let new = launch(&self.socket(), &["--replace"], env);
+        Ended(std::mem::replace(&mut self.child, new))
     }
 
     /// Waits until the daemon has ended by itself (a failpoint).
@@ -138,6 +143,16 @@ impl Drop for Daemon {
     }
 }
 
+/// A process that is ended when this is dropped.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn launch(socket: &std::path::Path, args: &[&str], env: &[(&str, &str)]) -> Child {
     Command::new(vmmcd())
         .arg("--socket")
@@ -171,24 +186,36 @@ impl Second {
 
     /// Waits until it has said `word` by [`say`].
     pub fn expect(&mut self, word: &str) -> String {
+        let said = self.hear(word);
+        match said.strip_prefix(word) {
+            Some(rest) => rest.trim().to_owned(),
+            None => panic!("the second process said {said:?}, expected {word:?}"),
+        }
+    }
+
+    /// As [`Second::expect`], passing over what it says before.
+    pub fn skip_to(&mut self, word: &str) -> String {
         loop {
-            let mut line = String::new();
-            let output = self.output.as_mut().expect("it was not killed");
-            let len = output.read_line(&mut line).expect("reads");
-            assert!(len > 0, "the second process ended before it said {word:?}");
-            if let Some((_, said)) = line.split_once("SAYS ") {
-                let said = said.trim();
-                if let Some(rest) = said.strip_prefix(word) {
-                    return rest.trim().to_owned();
-                }
-                panic!("the second process said {said:?}, expected {word:?}");
+            if let Some(rest) = self.hear(word).strip_prefix(word) {
+                return rest.trim().to_owned();
             }
         }
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a pid");
-        rustix::process::kill_process(pid, signal).expect("it lives");
+    fn hear(&mut self, expected: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let output = self.output.as_mut().expect("it was not killed");
+            let len = output.read_line(&mut line).expect("reads");
+            assert!(len > 0, "the second process ended before it said {expected:?}");
+            if let Some((_, said)) = line.split_once("SAYS ") {
+                return said.trim().to_owned();
+            }
+        }
+    }
+
+    pub fn signal(&self, with: rustix::process::Signal) {
+        signal(self.pid(), with);
     }
 
     /// `kill -9`, and waits for the end. Nothing of it is held afterwards.
@@ -210,6 +237,12 @@ impl Drop for Second {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Sends a signal to a process that lives.
+pub fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a pid");
+    rustix::process::kill_process(pid, signal).expect("it lives");
 }
 
 /// What a second process does, with its arguments.
