@@ -1,7 +1,6 @@
 //! What can go wrong, one enum per operation. Each message names the value, the reason, and
 //! what to do about it (G10).
 
-use crate::control::connect::ConnectError;
 use crate::control::message::{CloseReason, Refusal};
 use crate::id::{PeerInfo, Rights};
 use crate::mem::OutOfBounds;
@@ -92,27 +91,24 @@ macro_rules! operation_error {
     };
 }
 
-operation_error! {
-    /// The daemon did not do its part.
-    DaemonError {
-        /// It is gone, and did not come back in time.
-        #[error(
-            "the daemon went away and did not return within {waited:?}; start it again: `shrimp daemon start`"
-        )]
-        Gone {
-            /// How long we waited.
-            waited: Duration,
-        },
-        /// Its answer makes no sense.
-        #[error("the daemon answered {what}; run the same version of vmmcd and of the program")]
-        Nonsense {
-            /// What.
-            what: &'static str,
-        },
-    } or from {
-        /// It could not be reached again.
-        Connect(ConnectError),
-    }
+/// The daemon did not do its part.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// It is gone, and did not come back in time.
+    #[error(
+        "the daemon went away and did not return within {waited:?}; start it again: `shrimp daemon start`"
+    )]
+    Gone {
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// Its answer makes no sense.
+    #[error("the daemon answered {what}; run the same version of vmmcd and of the program")]
+    Nonsense {
+        /// What.
+        what: &'static str,
+    },
 }
 
 operation_error! {

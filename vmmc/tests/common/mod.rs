@@ -122,16 +122,27 @@ impl Daemon {
 
     /// A second process that plays `part`; see [`second_process`].
     pub fn second(&self, part: &str, args: &[&str]) -> Second {
-        let mut child = Command::new(std::env::current_exe().expect("own path"))
+        self.second_with(part, args, |_| {})
+    }
+
+    /// The same, with another environment or program file.
+    pub fn second_with(
+        &self,
+        part: &str,
+        args: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Second {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command
             .args(["--exact", "second_process", "--nocapture", "--quiet"])
             .env(PART, part)
             .env("VMMC_TEST_ARGS", args.join("\n"))
             .env("VMMC_SOCKET", self.socket())
             .env("VMMC_DAEMON", "none")
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("starts again");
+            .stdout(Stdio::piped());
+        change(&mut command);
+        let mut child = command.spawn().expect("starts again");
         let (input, output) = (child.stdin.take(), child.stdout.take());
         Second { child, input, output: output.map(BufReader::new) }
     }
@@ -296,4 +307,12 @@ pub fn import(node: &Node, name: &str) -> vmmc::Import {
         .timeout(PATIENCE.unwrap_or_default())
         .open()
         .expect("imports")
+}
+
+/// The message holds the value, the reason and the remedy.
+pub fn says(error: &dyn std::error::Error, words: &[&str]) {
+    let text = error.to_string();
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in {text:?}");
+    }
 }

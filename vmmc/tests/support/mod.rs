@@ -12,6 +12,7 @@ use std::time::Duration;
 use vmmc::Node;
 use vmmc::mem::View;
 
+pub mod impostor;
 pub mod raw;
 pub mod stage;
 
@@ -236,6 +237,19 @@ impl Tripwire {
         // SAFETY: mapped for ever; the handler makes it readable when it is read.
         unsafe { import.send_raw(0, self.start, self.len) }
     }
+}
+
+/// Runs `work` in a thread that is another user, by the kernel's word. Needs root.
+pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // The raw call changes this thread alone; that of the C library changes all threads.
+            // SAFETY: plain numbers.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// All bytes of a view.
