@@ -1,31 +1,12 @@
 //! What happened, counted: in the process page, where `shrimp stat` reads it, and once more at
 //! the end of the process into the file that `VMMC_SOCKETS_REPORT` names.
-//!
-//! The page is private memory until the process first talks to the daemon; then the same
-//! addresses become a shared memory file, sealed so that nobody else can write it.
 
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use vmmc::counters::Counters;
-use vmmc::layout::{self, page};
-use vmmc::mem::View;
-use vmmc::sys::{Fd, memfd, mmap};
-use vmmc::word::Word;
+use std::path::Path;
+use vmmc::control::message::Role;
+use vmmc::library_page::LibraryPage;
+use vmmc::sys::Fd;
 
-macro_rules! counters {
-    ($($name:ident: $doc:literal),* $(,)?) => {
-        /// What is counted.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
-        #[allow(non_camel_case_types)]
-        pub enum Counter { $(#[doc = $doc] $name),* }
-
-        /// Names by number.
-        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
-    };
-}
-
-counters! {
+vmmc::library_counters! {
     upgraded: "Connections attached to a segment.",
     registered: "Connections offered to the daemon.",
     switched_tx: "Directions we moved to the ring.",
@@ -65,76 +46,28 @@ counters! {
     lock_recovered: "Locks taken over from a dead process.",
 }
 
-/// Start of the page; null before [`init`].
-static PAGE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-
-fn view() -> Option<View<'static>> {
-    let start = NonNull::new(PAGE.load(Ordering::Relaxed))?;
-    // SAFETY: mapped by `init` for the life of the process, `page::LEN` bytes; only accessed
-    // through views.
-    Some(unsafe { View::from_raw(start, page::LEN) })
-}
+/// This process's page.
+static PAGE: LibraryPage = LibraryPage::new(Role::Sockets, NAMES);
 
 /// Makes the page, private for now.
 pub(crate) fn init() {
-    if let Ok(start) = mmap::map_private_anonymous(page::LEN) {
-        PAGE.store(start.as_ptr(), Ordering::Relaxed);
-        dress();
-    }
+    PAGE.init();
 }
 
-/// Writes head and names.
-fn dress() {
-    let Some(view) = view() else { return };
-    let set = |at, value| {
-        if let Ok(word) = view.word32(at) {
-            word.store(value, Ordering::Relaxed);
-        }
-    };
-    set(layout::HEAD_VERSION, layout::VERSION);
-    set(layout::HEAD_BYTES, page::LEN as u32);
-    set(page::PID, crate::raw::getpid());
-    set(page::PID + 4, vmmc::control::message::Role::Sockets as u32);
-    set(page::CPU, u32::MAX);
-    Counters::new(view).name_all(NAMES);
-    if let Ok(magic) = view.word64(layout::HEAD_MAGIC) {
-        magic.store(page::MAGIC, Ordering::Release);
-    }
-}
-
-/// Turns the page into a shared one that the daemon can hand to `shrimp stat`, keeping what was
-/// counted. Returns its descriptor.
+/// Turns the page into a shared one; see [`LibraryPage::share`].
 pub(crate) fn share() -> Option<Fd> {
-    let view = view()?;
-    let fd = memfd::create("vmmc-sockets-page", page::LEN as u64).ok()?;
-    let mut copy = [0u8; page::LEN];
-    view.read(0, &mut copy).ok()?;
-    let whole = mmap::GuardedMapping::new(&fd, page::LEN, mmap::Access::ReadWrite).ok()?;
-    // SAFETY: a fresh mapping of `page::LEN` bytes, alive until the end of this function.
-    unsafe { View::from_raw(whole.as_ptr(), page::LEN) }.write(0, &copy).ok()?;
-    // SAFETY: the range is the page that `init` mapped and that belongs to this module; no Rust
-    // reference points into it. What other threads count between copy and swap is lost.
-    unsafe { mmap::replace_with_shared(view.as_ptr(), page::LEN, &fd, 0, mmap::Access::ReadWrite) }
-        .ok()?;
-    memfd::seal_single_writer(&fd).ok()?;
-    Some(fd)
+    PAGE.share()
 }
 
-/// In a forked child: a private page of its own, all zero, so that the parent's is not counted in.
+/// In a forked child; see [`LibraryPage::after_fork`].
 pub(crate) fn after_fork() {
-    let Some(view) = view() else { return };
-    // SAFETY: as in `share`.
-    if unsafe { mmap::replace_with_private(view.as_ptr(), page::LEN) }.is_ok() {
-        dress();
-    }
+    PAGE.after_fork();
 }
 
 /// Counts.
 #[inline]
 pub(crate) fn add(counter: Counter, amount: u64) {
-    if let Some(view) = view() {
-        Counters::new(view).add(counter as usize, amount);
-    }
+    PAGE.add(counter as usize, amount);
 }
 
 /// Counts one.
@@ -146,23 +79,10 @@ pub(crate) fn one(counter: Counter) {
 /// The value of a counter in this process.
 #[must_use]
 pub fn get(counter: Counter) -> u64 {
-    view().map_or(0, |view| Counters::new(view).get(counter as usize))
+    PAGE.get(counter as usize)
 }
 
-/// Appends one line to `path`: process id and every counter that is not zero. At exit only.
-pub(crate) fn report(path: &std::path::Path) {
-    let Some(view) = view() else { return };
-    let mut line = format!("pid={}", crate::raw::getpid());
-    for (name, value) in Counters::new(view).snapshot() {
-        if value != 0 {
-            line.push_str(&format!(" {name}={value}"));
-        }
-    }
-    line.push('\n');
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
-    if let Ok(file) = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
-        let file = Fd::from(file);
-        let _ = rustix::io::write(&file, line.as_bytes());
-    }
+/// Appends one line to `path`; see [`LibraryPage::report`]. At exit only.
+pub(crate) fn report(path: &Path) {
+    PAGE.report(path);
 }

@@ -4,20 +4,7 @@
 use vmmc::control::message::Role;
 use vmmc::library_page::LibraryPage;
 
-macro_rules! counters {
-    ($($name:ident: $doc:literal),* $(,)?) => {
-        /// What is counted.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
-        #[allow(non_camel_case_types)]
-        pub enum Counter { $(#[doc = $doc] $name),* }
-
-        /// Names by number.
-        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
-    };
-}
-
-counters! {
+vmmc::library_counters! {
     channels: "Connections that got a channel.",
     offers: "Connections that a client offered to its server.",
     declined: "Offers that the server declined or did not understand.",

@@ -1,9 +1,15 @@
-//! Named points at which tests kill the daemon, as `kill -9` would.
+//! Named points at which tests kill the daemon, as `kill -9` would, or stop it, so that others can be
+//! killed while it stands there.
 //!
-//! `VMMCD_FAILPOINT=name` arms one. Unarmed, a point costs one load and a compare. An unknown name is
-//! an error at start, so that a test cannot pass because of a typing mistake.
+//! `VMMCD_FAILPOINT=name` arms one. `name:stop` stops there, once, until SIGCONT; `name:stop:3` does
+//! so when the point is reached for the third time. Unarmed, a point costs one load and a compare.
+//! What cannot be understood is an error at start, so that a test cannot pass because of a typing
+//! mistake.
 
+use rustix::process::{Signal, getpid, kill_process};
+use std::str::FromStr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 macro_rules! failpoints {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
@@ -44,30 +50,100 @@ failpoints! {
     StoreHalfSent = "store-half-sent",
 }
 
-static ARMED: OnceLock<Option<Failpoint>> = OnceLock::new();
+/// What happens at which point.
+#[derive(Debug)]
+struct Armed {
+    point: Failpoint,
+    what: Act,
+}
+
+#[derive(Debug)]
+enum Act {
+    Die,
+    /// After it was passed so many times less one.
+    Stop(AtomicU32),
+}
+
+impl FromStr for Armed {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Armed, ()> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let (_, point) = ALL.iter().find(|(known, _)| *known == name).ok_or(())?;
+        let what = match (parts.next(), parts.next(), parts.next()) {
+            (None, ..) => Act::Die,
+            (Some("stop"), None, _) => Act::Stop(AtomicU32::new(1)),
+            (Some("stop"), Some(time), None) => match time.parse() {
+                Ok(time @ 1..) => Act::Stop(AtomicU32::new(time)),
+                _ => return Err(()),
+            },
+            _ => return Err(()),
+        };
+        Ok(Armed { point: *point, what })
+    }
+}
+
+static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
 
 /// Arms the point that `VMMCD_FAILPOINT` names, if any.
 ///
 /// # Errors
-/// The name, when there is no such point.
+/// The value, when it does not name a point or what to do there.
 pub fn arm_from_env() -> Result<(), String> {
     let armed = match std::env::var("VMMCD_FAILPOINT") {
         Err(_) => None,
-        Ok(name) if name.is_empty() => None,
-        Ok(name) => match ALL.iter().find(|(known, _)| *known == name) {
-            Some((_, point)) => Some(*point),
-            None => return Err(name),
-        },
+        Ok(value) if value.is_empty() => None,
+        Ok(value) => Some(value.parse().map_err(|()| value)?),
     };
     let _ = ARMED.set(armed);
     Ok(())
 }
 
-/// Kills the process if `point` is armed.
+/// Kills or stops the process if `point` is armed. Only the main thread may pass a point: it is
+/// the one that a signal to the process stops at once.
 #[inline]
 pub fn hit(point: Failpoint) {
-    if ARMED.get().is_some_and(|armed| *armed == Some(point)) {
-        let _ =
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    if let Some(Some(armed)) = ARMED.get()
+        && armed.point == point
+    {
+        act(&armed.what);
+    }
+}
+
+#[cold]
+fn act(what: &Act) {
+    let signal = match what {
+        Act::Die => Signal::KILL,
+        Act::Stop(left) => {
+            let last = |left: u32| left.checked_sub(1);
+            match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, last) {
+                Ok(1) => Signal::STOP,
+                _ => return,
+            }
+        }
+    };
+    let _ = kill_process(getpid(), signal);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_names_a_point_and_what_to_do_there_or_is_refused() {
+        for (name, point) in ALL {
+            let armed: Armed = name.parse().unwrap();
+            assert!(armed.point == *point && matches!(armed.what, Act::Die));
+        }
+        let stops = |value: &str, time| match value.parse::<Armed>().unwrap().what {
+            Act::Stop(left) => assert_eq!(left.into_inner(), time),
+            Act::Die => panic!("{value} dies"),
+        };
+        stops("revoked:stop", 1);
+        stops("revoked:stop:3", 3);
+        for value in ["", "revoke", "revoked:", "revoked:die", "revoked:stop:", "revoked:stop:0"] {
+            assert!(value.parse::<Armed>().is_err(), "{value}");
+        }
+        assert!("revoked:stop:1:".parse::<Armed>().is_err());
     }
 }

@@ -154,9 +154,12 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
-    failpoint::arm_from_env().map_err(|name| {
+    failpoint::arm_from_env().map_err(|value| {
         let known: Vec<&str> = failpoint::ALL.iter().map(|(name, _)| *name).collect();
-        format!("VMMCD_FAILPOINT={name:?} is no failpoint; there are {}", known.join(", "))
+        format!(
+            "VMMCD_FAILPOINT={value:?} is no failpoint; there are {}, each also with :stop or :stop:N",
+            known.join(", ")
+        )
     })?;
     if arguments.auto {
         // The starter reports what becomes of the daemon; the daemon goes on alone.

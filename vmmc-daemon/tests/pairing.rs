@@ -315,6 +315,29 @@ fn one_connection_past_the_quota_stays_plain() {
     assert_eq!(not_paired(&client, &c), NotPairedReason::Quota);
 }
 
+/// Two users share no memory unless the daemon was told that they may.
+#[test]
+fn ends_of_two_users_are_paired_only_by_a_policy_that_says_so() {
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    for (policy, allowed) in [("same", false), ("any", true)] {
+        let daemon = Daemon::start_activated(&["--pair-users", policy], &[]);
+        let client = |uid| as_user(uid, uid, &[], || sockets_client(&daemon));
+        let (one, other) = (client(61_001), client(61_002));
+        let (a, b) = connection("127.0.0.1:0");
+        register(&one, &a, SHAPE);
+        register(&other, &b, SHAPE);
+        if allowed {
+            assert_eq!(paired(&one, &a).0 + paired(&other, &b).0, 1);
+        } else {
+            assert_eq!(not_paired(&one, &a), NotPairedReason::Policy);
+            assert_eq!(not_paired(&other, &b), NotPairedReason::Policy);
+        }
+    }
+}
+
 /// Killed between the two answers: both ends see that the daemon is gone.
 #[test]
 fn a_daemon_killed_while_it_pairs_leaves_clients_that_know() {

@@ -1,7 +1,6 @@
 //! What can go wrong, one enum per operation. Each message names the value, the reason, and
 //! what to do about it (G10).
 
-use crate::control::connect::ConnectError;
 use crate::control::message::{CloseReason, Refusal};
 use crate::id::{PeerInfo, Rights};
 use crate::mem::OutOfBounds;
@@ -73,6 +72,25 @@ fn reason_text(reason: CloseReason) -> &'static str {
     }
 }
 
+/// The error of one operation: its own reasons, and those that it shares with others, which it passes
+/// on as they are.
+macro_rules! operation_error {
+    ($(#[$about:meta])* $name:ident from $($rest:tt)*) => {
+        operation_error! { $(#[$about])* $name {} or from $($rest)* }
+    };
+    ($(#[$about:meta])* $name:ident { $($own:tt)* } or from {
+        $($(#[$when:meta])* $shared:ident($cause:ty)),+ $(,)?
+    }) => {
+        $(#[$about])*
+        #[derive(Debug, thiserror::Error)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($own)*
+            $($(#[$when])* #[error(transparent)] $shared(#[from] $cause)),+
+        }
+    };
+}
+
 /// The daemon did not do its part.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -91,82 +109,76 @@ pub enum DaemonError {
         /// What.
         what: &'static str,
     },
-    /// It could not be reached again.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
 }
 
-/// Why no region was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegionError {
-    /// Zero, or more than an address space.
-    #[error("a region of {len} bytes cannot be; give at least 1 byte")]
-    BadLength {
-        /// The length asked for.
-        len: usize,
-    },
-    /// Existing memory must begin at a page and consist of whole pages.
-    #[error("memory at {address:#x} of {len} bytes is not whole pages of {page} bytes; align it")]
-    Misaligned {
-        /// Where it begins.
-        address: usize,
-        /// How long it is.
-        len: usize,
-        /// The page size.
-        page: usize,
-    },
-    /// Memory is exported or bound once at a time: receive buffers do not overlap (V7).
-    #[error("memory at {address:#x} is exported or bound already; unexport or unbind that first")]
-    InUse {
-        /// Where what has it begins.
-        address: usize,
-    },
-    /// Out of memory or descriptors.
-    #[error(transparent)]
-    System(#[from] SystemError),
+operation_error! {
+    /// Why no region was made.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    RegionError {
+        /// Zero, or more than an address space.
+        #[error("a region of {len} bytes cannot be; give at least 1 byte")]
+        BadLength {
+            /// The length asked for.
+            len: usize,
+        },
+        /// Existing memory must begin at a page and consist of whole pages.
+        #[error("memory at {address:#x} of {len} bytes is not whole pages of {page} bytes; align it")]
+        Misaligned {
+            /// Where it begins.
+            address: usize,
+            /// How long it is.
+            len: usize,
+            /// The page size.
+            page: usize,
+        },
+        /// Memory is exported or bound once at a time: receive buffers do not overlap (V7).
+        #[error("memory at {address:#x} is exported or bound already; unexport or unbind that first")]
+        InUse {
+            /// Where what has it begins.
+            address: usize,
+        },
+    } or from {
+        /// Out of memory or descriptors.
+        System(SystemError),
+    }
 }
 
-/// Why nothing was exported. The region is dropped; adopted memory keeps its contents.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExportError {
-    /// No name was given.
-    #[error("an export needs a name: call `name` with a text or a number")]
-    NoName,
-    /// The daemon refused: name taken, quota, length ...
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The daemon is not there.
-    #[error(transparent)]
-    Daemon(#[from] DaemonError),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why nothing was exported. The region is dropped; adopted memory keeps its contents.
+    ExportError {
+        /// No name was given.
+        #[error("an export needs a name: call `name` with a text or a number")]
+        NoName,
+    } or from {
+        /// The daemon refused: name taken, quota, length ...
+        Refused(Refusal),
+        /// The daemon is not there.
+        Daemon(DaemonError),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why nothing was imported. No mapping is left behind.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ImportError {
-    /// The daemon refused: no such export in time, rights, token, quota ...
-    #[error(transparent)]
-    Refused(Refusal),
-    /// The pending import was cancelled.
-    #[error("the import was cancelled before the name was exported")]
-    Cancelled,
-    /// The export's memory is not what it should be; its exporter is faulty or hostile.
-    #[error("the exporter's memory is not acceptable: {0}; restart the exporter")]
-    BadSegment(#[from] SegmentError),
-    /// The daemon is not there.
-    #[error(transparent)]
-    Daemon(#[from] DaemonError),
-    /// No memory, address space or descriptors.
-    #[error(transparent)]
-    System(#[from] SystemError),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why nothing was imported. No mapping is left behind.
+    ImportError {
+        /// The daemon refused: no such export in time, rights, token, quota ...
+        #[error("{0}")]
+        Refused(Refusal),
+        /// The pending import was cancelled.
+        #[error("the import was cancelled before the name was exported")]
+        Cancelled,
+        /// The export's memory is not what it should be; its exporter is faulty or hostile.
+        #[error("the exporter's memory is not acceptable: {0}; restart the exporter")]
+        BadSegment(#[from] SegmentError),
+    } or from {
+        /// The daemon is not there.
+        Daemon(DaemonError),
+        /// No memory, address space or descriptors.
+        System(SystemError),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
 impl From<Refusal> for ImportError {
@@ -178,206 +190,190 @@ impl From<Refusal> for ImportError {
     }
 }
 
-/// Why a deliberate update did not happen, be it of bytes or of a flag word. Nothing was written then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SendError {
-    /// The bytes do not fit the buffer.
-    #[error(transparent)]
-    OutOfBounds(#[from] OutOfBounds),
-    /// The import may not write.
-    #[error(transparent)]
-    NotGranted(#[from] NotGranted),
-    /// The other side has gone or is going.
-    #[error(transparent)]
-    Closed(#[from] Closed),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why a deliberate update did not happen, be it of bytes or of a flag word. Nothing was written then.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    SendError from {
+        /// The bytes do not fit the buffer.
+        OutOfBounds(OutOfBounds),
+        /// The import may not write.
+        NotGranted(NotGranted),
+        /// The other side has gone or is going.
+        Closed(Closed),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why a notification was not sent, waiting for room included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SendNotifyError {
-    /// As for the data.
-    #[error(transparent)]
-    Send(#[from] SendError),
-    /// Waiting for room in the peer's notification queue failed.
-    #[error(transparent)]
-    System(#[from] SystemError),
+operation_error! {
+    /// Why a notification was not sent, waiting for room included.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    SendNotifyError from {
+        /// As for the data.
+        Send(SendError),
+        /// Waiting for room in the peer's notification queue failed.
+        System(SystemError),
+    }
 }
 
-/// Why a send with a notification, without waiting, did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrySendError {
-    /// As for the data.
-    #[error(transparent)]
-    Send(#[from] SendError),
-    /// The peer's notification queue is full.
-    #[error(
-        "the peer has not taken its last 128 notifications; try again, or use the waiting form"
-    )]
-    WouldBlock,
+operation_error! {
+    /// Why a send with a notification, without waiting, did not happen.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    TrySendError {
+        /// The peer's notification queue is full.
+        #[error(
+            "the peer has not taken its last 128 notifications; try again, or use the waiting form"
+        )]
+        WouldBlock,
+    } or from {
+        /// As for the data.
+        Send(SendError),
+    }
 }
 
-/// Why a send was not started. The source is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartSendError {
-    /// As for a send that is waited for.
-    #[error(transparent)]
-    Send(#[from] SendError),
-    /// No helper thread could be made.
-    #[error(transparent)]
-    System(#[from] SystemError),
+operation_error! {
+    /// Why a send was not started. The source is dropped.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    StartSendError from {
+        /// As for a send that is waited for.
+        Send(SendError),
+        /// No helper thread could be made.
+        System(SystemError),
+    }
 }
 
-/// Why bytes of a binding were not copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AccessError {
-    /// The bytes do not fit the binding.
-    #[error(transparent)]
-    OutOfBounds(#[from] OutOfBounds),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why bytes of a binding were not copied.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    AccessError from {
+        /// The bytes do not fit the binding.
+        OutOfBounds(OutOfBounds),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why a remote read did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// The bytes do not fit the buffer.
-    #[error(transparent)]
-    OutOfBounds(#[from] OutOfBounds),
-    /// The import may not read.
-    #[error(transparent)]
-    NotGranted(#[from] NotGranted),
-    /// The other side has gone or is going.
-    #[error(transparent)]
-    Closed(#[from] Closed),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why a remote read did not happen.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    ReadError from {
+        /// The bytes do not fit the buffer.
+        OutOfBounds(OutOfBounds),
+        /// The import may not read.
+        NotGranted(NotGranted),
+        /// The other side has gone or is going.
+        Closed(Closed),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why there is no flag word at an offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FlagError {
-    /// Outside the buffer, or not aligned.
-    #[error(transparent)]
-    OutOfBounds(#[from] OutOfBounds),
-    /// The import has no right that a flag is of use with.
-    #[error(transparent)]
-    NotGranted(#[from] NotGranted),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why there is no flag word at an offset.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    FlagError from {
+        /// Outside the buffer, or not aligned.
+        OutOfBounds(OutOfBounds),
+        /// The import has no right that a flag is of use with.
+        NotGranted(NotGranted),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why a wait ended without what it waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitError {
-    /// It did not come in time.
-    #[error("nothing within {after:?}; is the other side stuck?")]
-    TimedOut {
-        /// How long we waited.
-        after: Duration,
-    },
-    /// The other side is gone.
-    #[error(transparent)]
-    Closed(#[from] Closed),
-    /// The word may not be read through this import.
-    #[error(transparent)]
-    NotGranted(#[from] NotGranted),
-    /// Sleeping failed.
-    #[error(transparent)]
-    System(#[from] SystemError),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why a wait ended without what it waited for.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    WaitError {
+        /// It did not come in time.
+        #[error("nothing within {after:?}; is the other side stuck?")]
+        TimedOut {
+            /// How long we waited.
+            after: Duration,
+        },
+    } or from {
+        /// The other side is gone.
+        Closed(Closed),
+        /// The word may not be read through this import.
+        NotGranted(NotGranted),
+        /// Sleeping failed.
+        System(SystemError),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why nothing was bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindError {
-    /// The range does not fit the buffer, or is empty.
-    #[error(transparent)]
-    OutOfBounds(#[from] OutOfBounds),
-    /// Pages are bound whole.
-    #[error("a binding must begin at a multiple of the page size, {page} bytes, not at {offset}")]
-    Misaligned {
-        /// Where it should have begun.
-        offset: usize,
-        /// The page size.
-        page: usize,
-    },
-    /// Existing memory is bound in whole pages, on both sides.
-    #[error(
-        "existing memory at {address:#x} of {len} bytes is not whole pages of {page} bytes; align it, or use `bind`, which finds a place"
-    )]
-    MisalignedMemory {
-        /// Where the memory begins.
-        address: usize,
-        /// How long the range is.
-        len: usize,
-        /// The page size.
-        page: usize,
-    },
-    /// A local page has one destination at a time (H2).
-    #[error("memory at {address:#x} is exported or bound already; unexport or unbind that first")]
-    InUse {
-        /// Where what has it begins.
-        address: usize,
-    },
-    /// The import may not bind.
-    #[error(transparent)]
-    NotGranted(#[from] NotGranted),
-    /// The other side has gone or is going.
-    #[error(transparent)]
-    Closed(#[from] Closed),
-    /// No address space.
-    #[error(transparent)]
-    System(#[from] SystemError),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why nothing was bound.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    BindError {
+        /// Pages are bound whole.
+        #[error("a binding must begin at a multiple of the page size, {page} bytes, not at {offset}")]
+        Misaligned {
+            /// Where it should have begun.
+            offset: usize,
+            /// The page size.
+            page: usize,
+        },
+        /// Existing memory is bound in whole pages, on both sides.
+        #[error(
+            "existing memory at {address:#x} of {len} bytes is not whole pages of {page} bytes; align it, or use `bind`, which finds a place"
+        )]
+        MisalignedMemory {
+            /// Where the memory begins.
+            address: usize,
+            /// How long the range is.
+            len: usize,
+            /// The page size.
+            page: usize,
+        },
+        /// A local page has one destination at a time (H2).
+        #[error("memory at {address:#x} is exported or bound already; unexport or unbind that first")]
+        InUse {
+            /// Where what has it begins.
+            address: usize,
+        },
+    } or from {
+        /// The range does not fit the buffer, or is empty.
+        OutOfBounds(OutOfBounds),
+        /// The import may not bind.
+        NotGranted(NotGranted),
+        /// The other side has gone or is going.
+        Closed(Closed),
+        /// No address space.
+        System(SystemError),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why an unexport did not give the memory back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnexportError {
-    /// No memory for the fresh pages: the importers were told to stop and the name is withdrawn,
-    /// but a hostile one may still reach the old pages, so they are left mapped and unused.
-    #[error(transparent)]
-    System(#[from] SystemError),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why an unexport did not give the memory back.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    UnexportError from {
+        /// No memory for the fresh pages: the importers were told to stop and the name is withdrawn,
+        /// but a hostile one may still reach the old pages, so they are left mapped and unused.
+        System(SystemError),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why an import stays.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnimportError {
-    /// Bindings of it are alive.
-    #[error("{count} bindings of this import are alive; unbind or drop them first")]
-    Bound {
-        /// How many.
-        count: usize,
-        /// The import.
-        import: crate::Import,
-    },
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why an import stays.
+    UnimportError {
+        /// Bindings of it are alive.
+        #[error("{count} bindings of this import are alive; unbind or drop them first")]
+        Bound {
+            /// How many.
+            count: usize,
+            /// The import.
+            import: crate::Import,
+        },
+    } or from {
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
 impl From<AccessError> for SendError {
@@ -389,58 +385,57 @@ impl From<AccessError> for SendError {
     }
 }
 
-/// Why notifications stay blocked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnblockError {
-    /// `SBL_ENotInHandler`: in a handler, the automatic block cannot be undone.
-    #[error("notifications stay blocked until the handler returns; unblock only what it blocked")]
-    InHandler,
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why notifications stay blocked.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    UnblockError {
+        /// `SBL_ENotInHandler`: in a handler, the automatic block cannot be undone.
+        #[error("notifications stay blocked until the handler returns; unblock only what it blocked")]
+        InHandler,
+    } or from {
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
-/// Why no notification was fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FetchError {
-    /// The export keeps no queue to fetch from.
-    #[error("the export was not opened with `queue`, so there is nothing to fetch from")]
-    NoQueue,
-    /// The wait for one ended otherwise.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
+operation_error! {
+    /// Why no notification was fetched.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    FetchError {
+        /// The export keeps no queue to fetch from.
+        #[error("the export was not opened with `queue`, so there is nothing to fetch from")]
+        NoQueue,
+    } or from {
+        /// The wait for one ended otherwise.
+        Wait(WaitError),
+    }
 }
 
-/// Why a wait for a handler to run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitDeliveredError {
-    /// Waiting in a handler for what only another handler could do.
-    #[error("a handler may not wait for a notification: none is delivered until it returns")]
-    InHandler,
-    /// The wait ended otherwise.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
+operation_error! {
+    /// Why a wait for a handler to run ended.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    WaitDeliveredError {
+        /// Waiting in a handler for what only another handler could do.
+        #[error("a handler may not wait for a notification: none is delivered until it returns")]
+        InHandler,
+    } or from {
+        /// The wait ended otherwise.
+        Wait(WaitError),
+    }
 }
 
-/// Why there is no list.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListError {
-    /// The daemon refused.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The daemon is not there.
-    #[error(transparent)]
-    Daemon(#[from] DaemonError),
-    /// Reading its answer failed.
-    #[error(transparent)]
-    System(#[from] SystemError),
-    /// Called in a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+operation_error! {
+    /// Why there is no list.
+    ListError from {
+        /// The daemon refused.
+        Refused(Refusal),
+        /// The daemon is not there.
+        Daemon(DaemonError),
+        /// Reading its answer failed.
+        System(SystemError),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
 }
 
 pub(crate) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> SystemError {

@@ -500,10 +500,10 @@ impl Export {
     /// # Errors
     /// [`WaitError::TimedOut`].
     pub fn wait_importers(&self, count: usize, timeout: Option<Duration>) -> Result<(), WaitError> {
-        self.node.wait_for(
+        self.node.wait_until(
             timeout,
             |_| false,
-            || (self.inner.links.lock().len() >= count).then_some(Ok(())),
+            |_| (self.inner.links.lock().len() >= count).then_some(Ok(())),
         )
     }
 
@@ -567,10 +567,10 @@ impl Export {
     pub fn next_notification(&self, timeout: Option<Duration>) -> Result<Notification, FetchError> {
         let Mode::Queue(queue) = &self.inner.mode else { return Err(FetchError::NoQueue) };
         let links = || self.inner.links.lock().iter().any(|link| link.shm.has_news());
-        Ok(self.node.wait_for(
+        Ok(self.node.wait_until(
             timeout,
             |cpu| self.inner.shares_cpu(cpu),
-            || {
+            |_| {
                 if let Some(next) = self.pop(queue) {
                     return Some(Ok(next));
                 }
@@ -602,10 +602,10 @@ impl Export {
         if self.node.inbox.in_handler() {
             return Err(WaitDeliveredError::InHandler);
         }
-        Ok(self.node.wait_for(
+        Ok(self.node.wait_until(
             timeout,
             |cpu| self.inner.shares_cpu(cpu),
-            || {
+            |_| {
                 if self.node.inbox_has_work() {
                     self.node.dispatch();
                 }

@@ -117,10 +117,10 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
             Side::Export(export) => {
                 let inner = export.inner();
                 let reported = inner.ends_reported();
-                export.node().wait_for(
+                export.node().wait_until(
                     timeout,
                     |cpu| inner.shares_cpu(cpu),
-                    || {
+                    |_| {
                         if inner.has_end_since(reported) {
                             let found = look(inner.last_end())?;
                             if found.is_err() {
@@ -136,12 +136,12 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
                 import.inner().need(Rights::READ)?;
                 let inner = import.inner();
                 let shares = |cpu| inner.peer.was_on(cpu);
-                import.node().wait_for(timeout, shares, || look(inner.link.check_open().err()))
+                import.node().wait_until(timeout, shares, |_| look(inner.link.check_open().err()))
             }
             Side::Binding(binding) => {
                 let inner = binding.inner();
                 let shares = |cpu| inner.peer.was_on(cpu);
-                binding.node().wait_for(timeout, shares, || look(inner.link.check_open().err()))
+                binding.node().wait_until(timeout, shares, |_| look(inner.link.check_open().err()))
             }
         }
     }

@@ -444,6 +444,12 @@ impl Import {
         self.inner().check_open()
     }
 
+    /// As [`crate::Binding::peer_was_on`].
+    #[must_use]
+    pub fn peer_was_on(&self, cpu: u32) -> bool {
+        self.inner().local.check().is_ok() && self.inner().peer.was_on(cpu)
+    }
+
     /// Where the buffer is mapped, for programs that store to it by pointer; `None` without
     /// [`Rights::WRITE`] or [`Rights::READ`]. Guard pages lie before and after it. Such stores are not
     /// sends: an unexport does not wait for them. In a forked child nothing is there.
@@ -594,8 +600,8 @@ impl Import {
             inner.local.meter.add(crate::counters::index::NOTIFY_STALLS, 1);
             inner.peer.wake();
             let shares = |cpu| inner.peer.was_on(cpu);
-            let room = || inner.link.may_notify().then_some(Ok(()));
-            match self.node().wait_for(None, shares, room) {
+            let room = |_| inner.link.may_notify().then_some(Ok(()));
+            match self.node().wait_until(None, shares, room) {
                 Err(WaitError::System(error)) => return Err(error.into()),
                 Err(WaitError::Forked(error)) => return Err(SendError::from(error).into()),
                 // Room, or an end of the link, which the next attempt tells.
@@ -637,8 +643,8 @@ impl Import {
     /// [`WaitError::Forked`], [`WaitError::System`].
     pub fn fence(&self) -> Result<(), WaitError> {
         let inner = self.inner();
-        let done = || (inner.started.load(Ordering::Acquire) == 0).then_some(Ok(()));
-        self.node().wait_for(None, |_| false, done)
+        let done = |_| (inner.started.load(Ordering::Acquire) == 0).then_some(Ok(()));
+        self.node().wait_until(None, |_| false, done)
     }
 
     /// Remote read: copies the bytes at `offset` of the exporter's memory into `target`, without

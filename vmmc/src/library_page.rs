@@ -12,6 +12,22 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// Names what a library counts: `name: "what it is"` each. Makes the enum `Counter`, which indexes
+/// the page, and `NAMES` for [`LibraryPage::new`].
+#[macro_export]
+macro_rules! library_counters {
+    ($($name:ident: $doc:literal),* $(,)?) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        #[allow(non_camel_case_types)]
+        pub enum Counter { $(#[doc = $doc] $name),* }
+
+        /// Names by number.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
 /// A page, made by [`LibraryPage::init`]. Meant for a `static`.
 ///
 /// It is private memory until the process first talks to the daemon; then the same addresses

@@ -1,26 +1,21 @@
-//! `kill -9` of an exporter, of an importer and of the daemon, at each point where it could hurt
-//! (G1, G2). After each: whoever waited for the dead is awake with a clear error, the daemon knows
-//! nothing of the dead any more, and the daemon and the survivor hold exactly the descriptors and
-//! mappings that they held before.
-//!
-//! Three processes: this one looks on; the *survivor* and the *victim* are second processes. The
-//! points are reached by what the two say and by what the kernel says of them, never by time.
+//! `kill -9` of an exporter and of an importer, at each point of what they do where it could hurt
+//! (G1); `support/stage.rs` says what is checked. The points are reached by what the two say and by
+//! what the kernel says of them, never by time. `crash_daemon.rs` and `crash_at_points.rs` have the
+//! rest.
 
 mod common;
 mod support;
 
-use common::{Daemon, PATIENCE, Second, export, import, open, pause, say, until, vmmcd};
-use std::process::{Command, Stdio};
+use common::{PATIENCE, export, import, open, pause, say, until};
 use std::time::Duration;
-use support::{
-    Footprint, Tripwire, Watchdog, at_rest, bytes_of, daemon_forgets, die_with_parent, footprint,
-    nothing_in_dev_shm, settles, until_asleep,
+use support::stage::{
+    LARGE, LARGE_FLAG, Stage, connect, exporter_of_later, import_waits, of_send, of_wait, survive,
+    victim_connects, victim_exports, victim_imports, victim_waits_for_import,
 };
-use vmmc::config::Config;
-use vmmc::control::connect::ConnectError;
+use support::{Tripwire, bytes_of, daemon_forgets, until_asleep};
 use vmmc::control::message::Refusal;
-use vmmc::error::{ImportError, SendError, SendNotifyError, TrySendError, WaitError};
-use vmmc::{CloseReason, Event, Node, Region, Rights};
+use vmmc::error::{ImportError, SendError, SendNotifyError, TrySendError};
+use vmmc::{CloseReason, Event, Region};
 
 #[test]
 fn second_process() {
@@ -45,115 +40,10 @@ fn second_process() {
         ("exporter_fetches_later", exporter_fetches_later),
         ("exporter_handles_death", exporter_handles_death),
         ("exporter_unexports", exporter_unexports),
-        ("full_exporter", full_exporter),
-        ("full_importer", full_importer),
     ]);
 }
 
-/// Length of the large buffer: a message, then a page with its flag.
-const LARGE: usize = 4 << 20;
-const LARGE_FLAG: usize = LARGE;
-
-fn connect() -> Node {
-    die_with_parent();
-    // Long enough that a test in which only the drain's limit helps is seen to hang.
-    let config = Config { drain: Duration::from_secs(300), ..Config::from_env().unwrap() };
-    Node::builder().config(config).connect().unwrap()
-}
-
-// ---- the stage ----
-
-struct Stage {
-    daemon: Daemon,
-    watcher: Node,
-    survivor: Second,
-    daemon_before: Footprint,
-    survivor_before: Footprint,
-    dog: Watchdog,
-}
-
-impl Stage {
-    /// A daemon, and a survivor that is connected and has nothing else.
-    fn new(test: &str, survivor: &str) -> Stage {
-        let dog = Watchdog::new(test);
-        let daemon = Daemon::start();
-        let watcher = daemon.node();
-        let mut survivor = daemon.second(survivor, &[]);
-        survivor.expect("connected");
-        let (daemon_before, survivor_before) =
-            (at_rest(daemon.pid(), 2), footprint(survivor.pid()));
-        survivor.go_on();
-        Stage { daemon, watcher, survivor, daemon_before, survivor_before, dog }
-    }
-
-    fn victim(&self, part: &str) -> Second {
-        self.dog.step(format!("the victim plays {part}"));
-        self.daemon.second(part, &[])
-    }
-
-    fn hears(&mut self, word: &str) -> String {
-        self.dog.step(format!("the survivor says {word}"));
-        self.survivor.expect(word)
-    }
-
-    /// Kills, and checks all that must be so afterwards. `end` is what the survivor must report.
-    fn kill(mut self, mut victim: Second, end: &str) {
-        let dead = victim.pid();
-        victim.kill();
-        assert_eq!(self.hears("ended"), end);
-        self.dog.step("the daemon forgets the dead");
-        daemon_forgets(&self.watcher, dead);
-        self.dog.step("nothing is left");
-        settles("the survivor", self.survivor.pid(), &self.survivor_before);
-        settles("the daemon", self.daemon.pid(), &self.daemon_before);
-        let now = self.watcher.snapshot().unwrap();
-        assert!(now.exports.is_empty() && now.links.is_empty(), "left: {now:?}");
-        nothing_in_dev_shm();
-        self.dog.step("the survivor ends");
-        self.survivor.finish();
-    }
-}
-
-/// In the survivor: what it does, and what it reports. All handles are dropped by then.
-fn survive(body: impl FnOnce(&Node) -> String) {
-    let node = connect();
-    say("connected");
-    pause();
-    let end = body(&node);
-    assert!(node.exports().is_empty() && node.imports().is_empty());
-    say(&format!("ended {end}"));
-    pause();
-}
-
-fn of_wait<T: std::fmt::Debug>(result: Result<T, WaitError>) -> String {
-    match result {
-        Err(WaitError::Closed(closed)) => format!("WaitError::Closed {:?}", closed.reason),
-        other => format!("{other:?}"),
-    }
-}
-
-fn of_send(result: Result<(), SendError>) -> String {
-    match result {
-        Err(SendError::Closed(closed)) => format!("SendError::Closed {:?}", closed.reason),
-        other => format!("{other:?}"),
-    }
-}
-
 // ---- the victims ----
-
-fn victim_connects(_: &[String]) {
-    let _node = connect();
-    say("there");
-    pause();
-}
-
-fn victim_exports(_: &[String]) {
-    let node = connect();
-    let region = Region::new(LARGE + 4096).unwrap();
-    let _export = open(node.export(region).name("x").queue());
-    say("there");
-    pause();
-}
 
 fn victim_unexports(_: &[String]) {
     let node = connect();
@@ -163,19 +53,6 @@ fn victim_unexports(_: &[String]) {
     pause();
     drop(export.unexport());
     say("unexported"); // never: the survivor is in the middle of a transfer
-}
-
-fn victim_waits_for_import(_: &[String]) {
-    let node = connect();
-    say("there");
-    let _import = node.import("later").open();
-}
-
-fn victim_imports(_: &[String]) {
-    let node = connect();
-    let _import = import(&node, "x");
-    say("there");
-    pause();
 }
 
 fn victim_sends_large(_: &[String]) {
@@ -198,6 +75,16 @@ fn victim_fills_queue(_: &[String]) {
     say("sent too much");
 }
 
+/// Kills a victim that rests while the survivor sleeps in what it does.
+fn killed_while_the_survivor_sleeps(test: &str, survivor: &str, victim: &str, end: &str) {
+    let mut stage = Stage::new(test, survivor);
+    let mut victim = stage.victim(victim);
+    victim.expect("there");
+    stage.hears("there");
+    until_asleep(stage.survivor.pid());
+    stage.kill(victim, end);
+}
+
 // ---- the exporter dies ----
 
 /// Before its export: an import that waits goes on waiting, and can be given up.
@@ -212,17 +99,6 @@ fn exporter_killed_before_it_exports() {
     daemon_forgets(&stage.watcher, dead);
     stage.survivor.go_on();
     stage.kill(victim, "still waiting");
-}
-
-fn import_waits(_: &[String]) {
-    survive(|node| {
-        let mut pending = node.import("x").start().unwrap();
-        say("there");
-        pause();
-        let granted = pending.poll().unwrap();
-        pending.cancel();
-        (if granted { "granted" } else { "still waiting" }).to_owned()
-    });
 }
 
 /// After its export, before any import: the name is gone at once.
@@ -252,13 +128,12 @@ fn import_fails(_: &[String]) {
 /// While its importer sleeps on a flag.
 #[test]
 fn exporter_killed_while_an_importer_waits_for_a_flag() {
-    let mut stage =
-        Stage::new("exporter_killed_while_an_importer_waits_for_a_flag", "importer_waits_for_flag");
-    let mut victim = stage.victim("victim_exports");
-    victim.expect("there");
-    stage.hears("there");
-    until_asleep(stage.survivor.pid());
-    stage.kill(victim, "WaitError::Closed PeerDied");
+    killed_while_the_survivor_sleeps(
+        "exporter_killed_while_an_importer_waits_for_a_flag",
+        "importer_waits_for_flag",
+        "victim_exports",
+        "WaitError::Closed PeerDied",
+    );
 }
 
 fn importer_waits_for_flag(_: &[String]) {
@@ -272,13 +147,12 @@ fn importer_waits_for_flag(_: &[String]) {
 /// While its importer sleeps on a flag in a binding; the bound memory stays usable, locally.
 #[test]
 fn exporter_killed_while_a_binding_waits_for_a_flag() {
-    let mut stage =
-        Stage::new("exporter_killed_while_a_binding_waits_for_a_flag", "binder_waits_for_flag");
-    let mut victim = stage.victim("victim_exports");
-    victim.expect("there");
-    stage.hears("there");
-    until_asleep(stage.survivor.pid());
-    stage.kill(victim, "WaitError::Closed PeerDied");
+    killed_while_the_survivor_sleeps(
+        "exporter_killed_while_a_binding_waits_for_a_flag",
+        "binder_waits_for_flag",
+        "victim_exports",
+        "WaitError::Closed PeerDied",
+    );
 }
 
 fn binder_waits_for_flag(_: &[String]) {
@@ -322,13 +196,12 @@ fn importer_streams(_: &[String]) {
 /// While an importer waits for room in its full notification queue.
 #[test]
 fn exporter_killed_with_a_full_notification_queue() {
-    let mut stage =
-        Stage::new("exporter_killed_with_a_full_notification_queue", "importer_fills_queue");
-    let mut victim = stage.victim("victim_exports");
-    victim.expect("there");
-    stage.hears("there");
-    until_asleep(stage.survivor.pid());
-    stage.kill(victim, "SendError::Closed PeerDied");
+    killed_while_the_survivor_sleeps(
+        "exporter_killed_with_a_full_notification_queue",
+        "importer_fills_queue",
+        "victim_exports",
+        "SendError::Closed PeerDied",
+    );
 }
 
 fn importer_fills_queue(_: &[String]) {
@@ -402,28 +275,15 @@ fn importer_killed_while_its_import_waits() {
     stage.kill(victim, "0 importers");
 }
 
-fn exporter_of_later(_: &[String]) {
-    survive(|node| {
-        pause();
-        let export = export(node, "later", 4096);
-        // The daemon would have told us of a link before it answers this.
-        node.list().unwrap();
-        format!("{} importers", export.importers().len())
-    });
-}
-
 /// After its import, while the exporter sleeps on a flag.
 #[test]
 fn importer_killed_while_its_exporter_waits_for_a_flag() {
-    let mut stage = Stage::new(
+    killed_while_the_survivor_sleeps(
         "importer_killed_while_its_exporter_waits_for_a_flag",
         "exporter_waits_for_flag",
+        "victim_imports",
+        "WaitError::Closed PeerDied",
     );
-    let mut victim = stage.victim("victim_imports");
-    victim.expect("there");
-    stage.hears("there");
-    until_asleep(stage.survivor.pid());
-    stage.kill(victim, "WaitError::Closed PeerDied");
 }
 
 fn exporter_waits_for_flag(_: &[String]) {
@@ -567,235 +427,4 @@ fn exporter_unexports(_: &[String]) {
         let partial = bytes[0] == 7 && bytes[LARGE - 1] == 0;
         (if partial { "unexported, partial" } else { "unexported, not partial" }).to_owned()
     });
-}
-
-// ---- the daemon dies ----
-
-/// What a fresh daemon with one client holds.
-fn fresh_daemon() -> Footprint {
-    let daemon = Daemon::start();
-    let _watcher = daemon.node();
-    at_rest(daemon.pid(), 1)
-}
-
-/// Everything that two processes do with each other, through the death and the return of the
-/// daemon at a point of it: nothing fails, nothing is lost, nothing is left.
-fn killed_at(point: &str) {
-    let dog = Watchdog::new(point);
-    let before = fresh_daemon();
-    let mut daemon = Daemon::start_with(&[], &[("VMMCD_FAILPOINT", point)]);
-    let mut exporter = daemon.second("full_exporter", &[]);
-    let mut importer = daemon.second("full_importer", &[]);
-    dog.step("the daemon dies at the point");
-    daemon.wait_dead();
-    daemon.restart();
-    dog.step("the importer ends");
-    importer.expect("done");
-    dog.step("the exporter ends");
-    exporter.expect("done");
-    let watcher = daemon.node();
-    dog.step("no export and no link is left");
-    until("no export and no link is left", || {
-        let now = watcher.snapshot().unwrap();
-        now.exports.is_empty() && now.links.is_empty()
-    });
-    dog.step("the processes end");
-    importer.finish();
-    exporter.finish();
-    settles("the daemon", daemon.pid(), &before);
-    nothing_in_dev_shm();
-}
-
-/// A daemon that dies while it greets us has not greeted us; the program tries again.
-fn connect_patiently() -> Node {
-    die_with_parent();
-    let config = Config::from_env().unwrap();
-    let mut node = None;
-    until("there is a daemon", || {
-        match Node::builder().config(config.clone()).connect() {
-            Ok(connected) => node = Some(connected),
-            Err(ConnectError::NoAnswer { .. } | ConnectError::NoDaemon { .. }) => {}
-            Err(other) => panic!("{other}"),
-        }
-        node.is_some()
-    });
-    node.unwrap()
-}
-
-const ROUNDS: u32 = 2;
-const MESSAGES: u32 = 20;
-
-fn full_exporter(_: &[String]) {
-    let node = connect_patiently();
-    for round in 0..ROUNDS {
-        let region = Region::new(8192).unwrap();
-        let export = open(node.export(region).name(format!("full {round}").as_str()).queue());
-        for i in 1..=MESSAGES {
-            let flag = export.flag32(4096).unwrap();
-            flag.wait_until(|value| value == i, PATIENCE).unwrap();
-            assert!(bytes_of(export.view())[..1000].iter().all(|&byte| byte == i as u8));
-            match export.next_notification(PATIENCE).unwrap().event {
-                Event::Message { last_word, .. } => assert_eq!(last_word, u64::from(i)),
-                other => panic!("{other:?}"),
-            }
-            export.flag32(4100).unwrap().signal(i).unwrap();
-        }
-        let region = export.unexport().unwrap();
-        assert!(region.as_slice()[..1000].iter().all(|&byte| byte == MESSAGES as u8));
-    }
-    say("done");
-    pause();
-}
-
-fn full_importer(_: &[String]) {
-    let node = connect_patiently();
-    for round in 0..ROUNDS {
-        let import =
-            node.import(format!("full {round}").as_str()).rights(Rights::all()).open().unwrap();
-        for i in 1..=MESSAGES {
-            import.send(0, &[i as u8; 1000]).unwrap();
-            import.send_notification(0, 1000, u64::from(i)).unwrap();
-            import.flag32(4096).unwrap().signal(i).unwrap();
-            import.flag32(4100).unwrap().wait_until(|value| value == i, PATIENCE).unwrap();
-        }
-        let end = import.flag32(4100).unwrap().wait_until(|_| false, PATIENCE);
-        match end {
-            Err(WaitError::Closed(closed)) => assert_eq!(closed.reason, CloseReason::Unexported),
-            other => panic!("{other:?}"),
-        }
-    }
-    assert!(node.imports().is_empty());
-    say("done");
-    pause();
-}
-
-macro_rules! daemon_killed {
-    ($($name:ident: $point:literal,)*) => { $(
-        #[test]
-        fn $name() {
-            killed_at($point);
-        }
-    )* };
-}
-
-daemon_killed! {
-    daemon_killed_when_a_hello_is_accepted: "hello-accepted",
-    daemon_killed_when_an_export_is_registered: "export-registered",
-    daemon_killed_when_an_import_is_granted: "import-granted",
-    daemon_killed_when_the_importer_is_told: "imported-sent",
-    daemon_killed_when_both_are_told: "link-opened-sent",
-    daemon_killed_when_an_export_is_withdrawn: "unexported",
-    daemon_killed_when_an_export_is_revoked: "revoked",
-}
-
-/// A region that was exported is the program's again when the daemon is gone, and unexport and
-/// drop do not hang for it.
-#[test]
-fn without_a_daemon_links_work_and_handles_can_be_dropped() {
-    let _dog = Watchdog::new("without_a_daemon_links_work_and_handles_can_be_dropped");
-    let mut daemon = Daemon::start();
-    let (a, b) = (daemon.node(), daemon.node());
-    let export = export(&a, "orphan", 4096);
-    let import = import(&b, "orphan");
-    export.wait_importers(1, PATIENCE).unwrap();
-    daemon.kill();
-    until("both know", || !a.daemon_is_connected() && !b.daemon_is_connected());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            import.send(0, b"without").unwrap();
-            import.flag32(64).unwrap().signal(1).unwrap();
-        });
-        export.flag32(64).unwrap().wait_until(|value| value == 1, PATIENCE).unwrap();
-    });
-    let region = export.unexport().unwrap();
-    assert_eq!(&region.as_slice()[..7], b"without");
-    assert!(import.send(0, b"x").is_err());
-}
-
-/// While it hands over: the old one dies at a point of it, or the new one does. Whatever is
-/// left of the two, links go on, and after another start everything else does.
-fn killed_in_takeover_at(point: &str, who: &str) {
-    let dog = Watchdog::new(point);
-    let before = fresh_daemon();
-    let armed = [("VMMCD_FAILPOINT", point)];
-    let (old, new): (&[_], &[_]) = if who == "old" { (&armed, &[]) } else { (&[], &armed) };
-    let mut daemon = Daemon::start_with(&[], old);
-    let mut exporter = daemon.second("victim_exports", &[]);
-    exporter.expect("there");
-    let node = daemon.node();
-    let import = import(&node, "x");
-    dog.step("the successor takes over");
-    let mut successor = Ended(
-        Command::new(vmmcd())
-            .args(["--replace", "--socket"])
-            .arg(daemon.socket())
-            .envs(new.iter().copied())
-            .env("VMMC_LOG", "off")
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    match who {
-        "old" => {
-            dog.step("the old daemon dies");
-            daemon.wait_dead();
-        }
-        _ => {
-            dog.step("the successor dies");
-            let status = successor.0.wait().unwrap();
-            assert!(!status.success(), "{point} killed nobody");
-        }
-    }
-    import.send(0, b"meanwhile").unwrap();
-    // Whether half a takeover leaves a daemon is not promised; that a link survives it is.
-    dog.step("there is a daemon");
-    until("there is a daemon", || {
-        if vmmc::control::Connection::open_existing(&daemon.socket()).is_ok() {
-            return true;
-        }
-        if who == "old" && matches!(successor.0.try_wait(), Ok(Some(_))) {
-            daemon.restart();
-        }
-        false
-    });
-    dog.step("a new export");
-    let late = export(&node, "late", 4096);
-    assert!(import.check_open().is_ok());
-    import.send(0, b"afterwards").unwrap();
-    dog.step("the link is known");
-    until("the link is known", || node.snapshot().unwrap().links.len() == 1);
-    let dead = exporter.pid();
-    exporter.kill();
-    dog.step("its death is noticed");
-    let end = of_wait(import.flag32(0).unwrap().wait_until(|_| false, None));
-    assert_eq!(end, "WaitError::Closed PeerDied");
-    daemon_forgets(&node, dead);
-    drop((import, late));
-    let pid = node.snapshot().unwrap().pid;
-    settles("the daemon", pid, &before);
-}
-
-/// A process that is ended when the test ends, however it does.
-struct Ended(std::process::Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn daemon_killed_when_half_is_handed_over() {
-    killed_in_takeover_at("takeover-half-sent", "old");
-}
-
-#[test]
-fn daemon_killed_when_all_is_handed_over() {
-    killed_in_takeover_at("takeover-sent", "old");
-}
-
-#[test]
-fn successor_killed_before_it_confirms() {
-    killed_in_takeover_at("takeover-received", "new");
 }

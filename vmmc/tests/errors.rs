@@ -3,24 +3,21 @@
 mod common;
 mod support;
 
-use common::{Daemon, PATIENCE, export, import};
-use std::os::fd::AsFd;
+use common::{Daemon, PATIENCE, export, import, says};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
+use support::impostor::{Answers, Impostor, imported, welcome};
 use vmmc::config::{Config, DaemonStart};
+use vmmc::control::ConnectError;
 use vmmc::control::codec::{self, CodecError};
-use vmmc::control::message::{
-    Event, MAX_PACKET_LEN, PROTOCOL_VERSION, QuotaKind, Refusal, Request, Welcome,
-};
-use vmmc::control::{ConnectError, Connection};
+use vmmc::control::message::{Event, PROTOCOL_VERSION, QuotaKind, Refusal, Request};
 use vmmc::error::{
     DaemonError, ExportError, FlagError, ImportError, ListError, RegionError, UnexportError,
     WaitError,
 };
-use vmmc::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId};
+use vmmc::id::RequestId;
 use vmmc::sys::memfd::{self, SegmentError};
-use vmmc::sys::packet;
-use vmmc::{Node, Region, Rights, Token, Who};
+use vmmc::{Node, Region, Rights, Who};
 
 fn connect(config: Config) -> ConnectError {
     Node::builder().config(config).connect().expect_err("cannot connect")
@@ -64,81 +61,6 @@ fn connecting_says_what_is_missing() {
     let long = dir.path().join("x".repeat(200));
     let error = connect(Config { socket: Some(long), ..config });
     says(&error, &["socket path"]);
-}
-
-/// The message holds the value, the reason and the remedy.
-fn says(error: &dyn std::error::Error, words: &[&str]) {
-    let text = error.to_string();
-    for word in words {
-        assert!(text.contains(word), "no {word:?} in {text:?}");
-    }
-}
-
-/// Something at the daemon's socket that is not what it should be.
-struct Impostor {
-    dir: tempfile::TempDir,
-}
-
-/// What it does with a connection after the two handshakes; given the first request.
-type Answers = fn(&Connection, Request) -> Option<(Event, Vec<vmmc::sys::Fd>)>;
-
-impl Impostor {
-    /// Sends `first` in the place of a handshake, and then answers requests until `None`.
-    fn start(first: Vec<u8>, answers: Answers) -> Impostor {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = packet::socket().unwrap();
-        let address = rustix::net::SocketAddrUnix::new(dir.path().join("d.sock")).unwrap();
-        rustix::net::bind(&socket, &address).unwrap();
-        rustix::net::listen(&socket, 8).unwrap();
-        std::thread::spawn(move || {
-            while let Ok(client) = rustix::net::accept(&socket) {
-                let client = vmmc::sys::Fd::from(client);
-                let none = rustix::net::SendFlags::empty();
-                if packet::send(&client, &first, &[], none).is_err() {
-                    continue;
-                }
-                serve(client, answers);
-            }
-        });
-        Impostor { dir }
-    }
-
-    fn config(&self) -> Config {
-        Config {
-            socket: Some(self.dir.path().join("d.sock")),
-            daemon: DaemonStart::Never,
-            ..Config::from_env().unwrap()
-        }
-    }
-
-    fn node(&self) -> Node {
-        Node::builder().config(self.config()).connect().unwrap()
-    }
-}
-
-fn serve(client: vmmc::sys::Fd, answers: Answers) {
-    let connection = Connection::from_fd(client);
-    let mut buffer = [0; MAX_PACKET_LEN];
-    let flags = rustix::net::RecvFlags::empty();
-    while let Ok(Some((len, _fds))) = packet::receive(&connection, &mut buffer, flags) {
-        let Ok(request) = codec::decode::<Request>(&buffer[..len]) else { continue };
-        let Some((event, fds)) = answers(&connection, request) else { return };
-        let mut out = [0; MAX_PACKET_LEN];
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let bytes = codec::encode(&event, &mut out).unwrap();
-        let _ = packet::send(&connection, bytes, &fds, rustix::net::SendFlags::empty());
-    }
-}
-
-fn welcome() -> Event {
-    Event::Welcome(Welcome {
-        client: ClientId(7),
-        session: Token([0; 16]),
-        incarnation: 1,
-        resumed: false,
-        wake_cost_ns: 0,
-        ring_len: 65536,
-    })
 }
 
 /// Whatever is at the socket: told apart, and named.
@@ -207,35 +129,65 @@ fn senseless_answers_of_a_daemon_are_errors_of_the_operation() {
     says(&error, &["unreadable listing", same]);
 }
 
-fn imported(request: RequestId, len: u64) -> Event {
-    Event::Imported {
-        request,
-        link: LinkId(1),
-        export: ExportId(1),
-        len,
-        rights: Rights::WRITE,
-        exporter: PeerInfo { client: ClientId(9), pid: 1, uid: 0, gid: 0 },
-        introduces: true,
-    }
-}
-
 /// G3: the importer looks at the memory itself, whatever the daemon says of it.
 #[test]
-fn memory_that_could_shrink_is_not_imported() {
-    let impostor = Impostor::start(codec::handshake().to_vec(), |_, request| match request {
+fn memory_that_is_not_what_was_announced_is_not_imported() {
+    fn with(file: vmmc::sys::Fd) -> Vec<vmmc::sys::Fd> {
+        let (_, page) = support::raw::process_page();
+        let bell = vmmc::sys::doorbell::Doorbell::new().unwrap();
+        vec![file, page, bell.write_end().try_clone().unwrap()]
+    }
+    let refused = |answers: Answers| {
+        let error = Impostor::start(codec::handshake().to_vec(), answers).node().import("x").open();
+        let error = error.unwrap_err();
+        says(&error, &["restart the exporter"]);
+        match error {
+            ImportError::BadSegment(error) => error,
+            other => panic!("{other:?}"),
+        }
+    };
+    let unsealed = refused(|_, request| match request {
         Request::Hello(_) => Some((welcome(), Vec::new())),
         Request::Import { request, .. } => {
-            let unsealed = memfd::create("unsealed", 4096).unwrap();
-            let (_, page) = support::raw::process_page();
-            let bell = vmmc::sys::doorbell::Doorbell::new().unwrap();
-            let bell = bell.write_end().try_clone().unwrap();
-            Some((imported(request, 4096), vec![unsealed, page, bell]))
+            Some((imported(request, 4096), with(memfd::create("unsealed", 4096).unwrap())))
         }
         _ => None,
     });
-    let error = impostor.node().import("x").open().unwrap_err();
-    assert!(matches!(error, ImportError::BadSegment(SegmentError::Unsealed { .. })), "{error:?}");
-    says(&error, &["lacks seals", "SHRINK", "restart the exporter"]);
+    assert!(matches!(unsealed, SegmentError::Unsealed { .. }), "{unsealed:?}");
+    says(&unsealed, &["lacks seals", "SHRINK"]);
+    let short = refused(|_, request| match request {
+        Request::Hello(_) => Some((welcome(), Vec::new())),
+        Request::Import { request, .. } => {
+            Some((imported(request, 8192), with(support::raw::sealed(4096).1)))
+        }
+        _ => None,
+    });
+    assert_eq!(short, SegmentError::WrongLength { expected: 8192, actual: 4096 });
+    let device = refused(|_, request| match request {
+        Request::Hello(_) => Some((welcome(), Vec::new())),
+        Request::Import { request, .. } => {
+            let zero = std::fs::File::open("/dev/zero").unwrap();
+            Some((imported(request, 4096), with(std::os::fd::OwnedFd::from(zero).into())))
+        }
+        _ => None,
+    });
+    assert!(matches!(device, SegmentError::NotMemfd(_)), "{device:?}");
+}
+
+/// What a daemon may refuse of a listing is passed on.
+#[test]
+fn a_listing_that_is_refused_says_why() {
+    let impostor = Impostor::start(codec::handshake().to_vec(), |_, request| match request {
+        Request::Hello(_) => Some((welcome(), Vec::new())),
+        Request::List { request } => {
+            let refusal = Refusal::Internal { why: "make the list".into() };
+            Some((Event::Refused { request, refusal }, Vec::new()))
+        }
+        _ => None,
+    });
+    let error = impostor.node().list().unwrap_err();
+    assert!(matches!(error, ListError::Refused(Refusal::Internal { .. })), "{error:?}");
+    says(&error, &["make the list"]);
 }
 
 /// Each refusal's text names the value, the reason and the remedy. (The daemon's tests provoke them

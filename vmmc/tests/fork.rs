@@ -6,7 +6,8 @@ mod common;
 
 use common::{Daemon, PATIENCE, export, import, pause, say, until};
 use vmmc::error::{
-    AccessError, ExportError, ImportError, SendError, SendNotifyError, UnexportError,
+    AccessError, BindError, ExportError, FetchError, FlagError, ImportError, ListError, ReadError,
+    SendError, SendNotifyError, UnblockError, UnexportError, UnimportError, WaitError,
 };
 use vmmc::{CloseReason, Node, Region};
 
@@ -68,6 +69,7 @@ fn handles_stay_with_the_parent() {
 fn forks(_: &[String]) {
     let node = Node::connect().unwrap();
     let mine = export(&node, "forked", 4096);
+    let queued = common::open(node.export(Region::new(64).unwrap()).name("queued").queue());
     let out = import(&node, "outside");
     let binding = out.bind(0..4096).unwrap();
     mine.write(100, b"inherited").unwrap();
@@ -85,12 +87,26 @@ fn forks(_: &[String]) {
         );
         refused &=
             check(line!(), matches!(binding.write(0, b"child!"), Err(AccessError::Forked(_))));
-        refused &= check(line!(), out.flag32(0).is_err() && binding.flag32(0).is_err());
-        refused &= check(line!(), mine.flag32(0).unwrap().signal(1).is_err());
+        let mut byte = [0; 1];
+        refused &= check(line!(), matches!(out.read(0, &mut byte), Err(ReadError::Forked(_))));
+        refused &= check(line!(), matches!(out.flag32(0), Err(FlagError::Forked(_))));
+        refused &= check(line!(), matches!(binding.flag32(0), Err(FlagError::Forked(_))));
+        let flag = mine.flag32(0).unwrap();
+        refused &= check(line!(), matches!(flag.signal(1), Err(SendError::Forked(_))));
+        let waited = flag.wait_until(|_| false, PATIENCE);
+        refused &= check(line!(), matches!(waited, Err(WaitError::Forked(_))));
+        refused &= check(line!(), matches!(out.bind(0..4096), Err(BindError::Forked(_))));
+        let unblocked = node.unblock_notifications();
+        refused &= check(line!(), matches!(unblocked, Err(UnblockError::Forked(_))));
+        let fetched = queued.next_notification(PATIENCE);
+        refused &= check(line!(), matches!(fetched, Err(FetchError::Wait(WaitError::Forked(_)))));
         refused &= check(line!(), matches!(name("child's"), Err(ExportError::Forked(_))));
         refused &=
             check(line!(), matches!(node.import("forked").open(), Err(ImportError::Forked(_))));
-        refused &= check(line!(), node.list().is_err() && node.dispatch() == 0);
+        refused &= check(
+            line!(),
+            matches!(node.list(), Err(ListError::Forked(_))) && node.dispatch() == 0,
+        );
         // Shared bytes of the export are there; proxies and link segments are not.
         let mut seen = [0; 9];
         refused &= check(line!(), mine.read(100, &mut seen).is_ok() && &seen == b"inherited");
@@ -111,14 +127,16 @@ fn forks(_: &[String]) {
         // SAFETY: the child drops its copies and ends without running the parent's destructors.
         drop(unsafe { std::ptr::read(&binding) });
         // SAFETY: as above.
-        drop(unsafe { std::ptr::read(&out) });
+        let refused = unsafe { std::ptr::read(&out) }.unimport();
         // SAFETY: as above.
-        drop(unsafe { std::ptr::read(&mine) });
+        let kept = unsafe { std::ptr::read(&mine) }.unexport();
+        let good = check(line!(), matches!(refused, Err(UnimportError::Forked(_))))
+            & check(line!(), matches!(kept, Err(UnexportError::Forked(_))));
         // SAFETY: as above.
         drop(unsafe { std::ptr::read(&node) });
-        true
+        good
     }));
-    assert_eq!((node.exports().len(), node.imports().len()), (1, 1));
+    assert_eq!((node.exports().len(), node.imports().len()), (2, 1));
     binding.write(8, b"bound").unwrap();
     out.send(0, b"parent").unwrap();
     say("good");

@@ -344,7 +344,7 @@ impl Inner {
                 _ => self.state.lock().ask_all(self),
             }
         }
-        self.data.wait_for(shares, look, None)?;
+        self.data.wait_until(None, shares, |_| look())?;
         self.look_at_ends();
         Ok(())
     }

@@ -15,16 +15,16 @@ pub(super) fn run(inner: &Arc<Inner>) {
     let Ok(word) = inner.door.view().word32(0) else { unreachable!("the door has a word") };
     let mut told = false;
     loop {
-        let woken = inner.bell.wait_for(
+        let woken = inner.bell.wait_until(
+            None,
             |_| true,
-            || {
+            |_| {
                 (word.load(Ordering::Relaxed) != 0
                     || inner.stop.load(Ordering::Acquire)
                     || inner.ended.load(Ordering::Relaxed)
                     || (!told && inner.check().is_err()))
                 .then_some(())
             },
-            None,
         );
         if woken.is_err() || inner.stop.load(Ordering::Acquire) {
             return;

@@ -98,18 +98,22 @@ impl Reactor {
                 return;
             }
             let left = next.map(|at| at.saturating_duration_since(Instant::now()));
-            let woken = node.wait_until(None, left, |_| {
-                let mut entries = self.entries();
-                let ready: Vec<Waker> = entries
-                    .extract_if(.., |entry| entry.watch.look().is_some())
-                    .map(|entry| entry.waker)
-                    .collect();
-                let done = !ready.is_empty()
-                    || entries.is_empty()
-                    || entries.iter().filter_map(|entry| entry.deadline).min() < next
-                    || self.stop.load(Ordering::Acquire);
-                done.then_some(ready)
-            });
+            let woken = node.wait_until(
+                left,
+                |_| false,
+                |_| {
+                    let mut entries = self.entries();
+                    let ready: Vec<Waker> = entries
+                        .extract_if(.., |entry| entry.watch.look().is_some())
+                        .map(|entry| entry.waker)
+                        .collect();
+                    let done = !ready.is_empty()
+                        || entries.is_empty()
+                        || entries.iter().filter_map(|entry| entry.deadline).min() < next
+                        || self.stop.load(Ordering::Acquire);
+                    done.then_some(ready)
+                },
+            );
             let ready = match woken {
                 Ok(ready) => ready,
                 Err(vmmc::error::WaitError::TimedOut { .. }) => {

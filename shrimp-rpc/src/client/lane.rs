@@ -162,7 +162,8 @@ impl Lane {
         timeout: Option<Duration>,
     ) -> Result<u64, CallError> {
         let watch = &*self.watch;
-        match node.wait_until(Some(&watch.link), timeout, |_| watch.look()) {
+        let shares = |cpu| watch.link.peer_was_on(cpu);
+        match node.wait_until(timeout, shares, |_| watch.look()) {
             Ok(Ok(word)) => {
                 self.owed = false;
                 Ok(word)
@@ -294,12 +295,12 @@ fn await_answer(
 ) -> Result<Answer, ConnectError> {
     let word = replies.view().word32(layout::BIND_ANSWER).map_err(TransportError::from)?;
     let look = || (word.load(Ordering::Acquire) != 0).then(|| word.load(Ordering::Acquire));
-    let found =
-        node.wait_until(Some(door), Some(patience), |_| match (look(), door.check_open()) {
-            (Some(word), _) => Some(Ok(word)),
-            (None, Err(closed)) => Some(look().ok_or(closed)),
-            (None, Ok(())) => None,
-        });
+    let shares = |cpu| door.peer_was_on(cpu);
+    let found = node.wait_until(Some(patience), shares, |_| match (look(), door.check_open()) {
+        (Some(word), _) => Some(Ok(word)),
+        (None, Err(closed)) => Some(look().ok_or(closed)),
+        (None, Ok(())) => None,
+    });
     let refused = |why| ConnectError::Refused { service: wanted.service.clone(), why };
     match found {
         Ok(Ok(word)) => Answer::from_word(word).ok_or(refused("its answer makes no sense")),

@@ -240,10 +240,14 @@ fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> O
             return Some(found);
         }
     }
-    let found = shared.node.wait_until(None, None, |look| {
-        *slept |= look == Look::Complete;
-        find(look)
-    });
+    let found = shared.node.wait_until(
+        None,
+        |_| false,
+        |look| {
+            *slept |= look == Look::Complete;
+            find(look)
+        },
+    );
     found.ok() // in a forked child there is nothing to serve
 }
 

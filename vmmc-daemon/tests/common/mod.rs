@@ -15,6 +15,8 @@ use vmmc::layout;
 use vmmc::sys::mmap::{Access, GuardedMapping};
 use vmmc::sys::{Fd, memfd};
 
+pub mod manager;
+
 /// Ends a hang. Never an assertion on speed.
 pub const WATCHDOG: Duration = Duration::from_secs(30);
 
@@ -79,10 +81,22 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    pub fn terminate(&mut self) -> std::process::ExitStatus {
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    pub fn terminate(&mut self) -> std::process::ExitStatus {
+        self.signal(rustix::process::Signal::TERM);
         self.wait()
+    }
+
+    /// Waits until it stands at the failpoint that stops it.
+    pub fn wait_stopped(&self) {
+        eventually("the daemon stands at the point", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T').then_some(())
+        });
     }
 
     pub fn wait(&mut self) -> std::process::ExitStatus {

@@ -58,14 +58,6 @@ pub enum ConnectError {
         /// What it said, or why it was not even started.
         why: String,
     },
-    /// The directory of the user's socket belongs to somebody else.
-    #[error("{path:?} is not a directory of user {uid} alone; remove it or set VMMC_SOCKET")]
-    UnsafeDirectory {
-        /// The directory.
-        path: PathBuf,
-        /// Who should own it.
-        uid: u32,
-    },
     /// The daemon is of another user than it should be.
     #[error(
         "the daemon at {path:?} runs as user {uid}, expected {expected} or root; remove the socket, or set VMMC_SOCKET to your own daemon's"

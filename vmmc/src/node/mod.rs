@@ -254,10 +254,10 @@ impl Node {
         mut done: impl FnMut() -> bool,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
-        self.inner.wait_for(
+        self.inner.wait_until(
             timeout,
             |_| false,
-            || {
+            |_| {
                 if self.inner.inbox_has_work() {
                     self.inner.dispatch();
                 }
@@ -266,45 +266,26 @@ impl Node {
         )
     }
 
-    /// Waits until `look` finds something in the words that the caller knows of: several flags at
-    /// once, or flags and values of this process. Spins and then sleeps by the node's policy; does
-    /// not spin on when `shares_cpu` says that a processor (ours) is where the awaited peer was
-    /// last seen ([`crate::Binding::peer_was_on`]). Peers end the sleep by signalling a flag or by
-    /// [`crate::Binding::ring`], threads of this process by [`Node::wake_waiters`]. Handlers may run in this thread
-    /// before it sleeps.
-    ///
-    /// # Errors
-    /// [`WaitError::TimedOut`], [`WaitError::Forked`].
-    #[inline]
-    pub fn wait_for<T>(
-        &self,
-        shares_cpu: impl Fn(u32) -> bool,
-        mut look: impl FnMut() -> Option<T>,
-        timeout: Option<Duration>,
-    ) -> Result<T, WaitError> {
-        self.inner.wait_for(timeout, shares_cpu, || look().map(Ok))
-    }
-
-    /// Waits until `look` finds something: in a word of any export, import or binding, or of several.
-    /// Spins and then sleeps by this node's policy; does not spin while `peer`'s process was last
-    /// seen on this processor. `look` is asked often and must not wait. [`Look::Quick`] may leave
-    /// some places out; [`Look::Complete`] is the one after the doorbell was armed: what is
-    /// overlooked then is not noticed before something rings. Handlers of notifications may
-    /// run in this thread before it sleeps, and not while it spins.
+    /// Waits until `look` finds something: in a word of any export, import or binding, or of
+    /// several, or in values of this process. Spins and then sleeps by this node's policy; does not
+    /// spin on when `shares_cpu` says that a processor (ours) is where the awaited peer was last
+    /// seen ([`crate::Import::peer_was_on`], [`crate::Binding::peer_was_on`]). `look` is asked often
+    /// and must not wait. [`Look::Quick`] may leave some places out; [`Look::Complete`] is the one
+    /// after the doorbell was armed: what is overlooked then is not noticed before something rings.
+    /// Peers end the sleep by signalling a flag or by [`crate::Binding::ring`], threads of this
+    /// process by [`Node::wake_waiters`]. Handlers of notifications may run in this thread before it
+    /// sleeps, and not while it spins.
     ///
     /// # Errors
     /// [`WaitError::TimedOut`], [`WaitError::System`], [`WaitError::Forked`].
+    #[inline]
     pub fn wait_until<T>(
         &self,
-        peer: Option<&crate::Import>,
         timeout: Option<Duration>,
+        shares_cpu: impl Fn(u32) -> bool,
         mut look: impl FnMut(Look) -> Option<T>,
     ) -> Result<T, WaitError> {
-        self.inner.wait_for_looks(
-            timeout,
-            |cpu| peer.is_some_and(|import| import.inner().peer.was_on(cpu)),
-            |kind| look(kind).map(Ok),
-        )
+        self.inner.wait_until(timeout, shares_cpu, |kind| look(kind).map(Ok))
     }
 
     /// Makes every thread of this process that sleeps in a wait look again, after something that it
@@ -452,17 +433,7 @@ impl NodeInner {
 
     /// Waits until `look` finds something; `look` must not wait. Handlers run here before each
     /// sleep. `shares_cpu` says whether a peer was last seen on a processor.
-    #[inline]
-    pub(crate) fn wait_for<T>(
-        &self,
-        timeout: Option<Duration>,
-        shares_cpu: impl Fn(u32) -> bool,
-        mut look: impl FnMut() -> Option<Result<T, WaitError>>,
-    ) -> Result<T, WaitError> {
-        self.wait_for_looks(timeout, shares_cpu, |_| look())
-    }
-
-    fn wait_for_looks<T>(
+    pub(crate) fn wait_until<T>(
         &self,
         timeout: Option<Duration>,
         shares_cpu: impl Fn(u32) -> bool,

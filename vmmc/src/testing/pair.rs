@@ -58,7 +58,28 @@ mod tests {
     use super::*;
     use crate::layout::link;
     use crate::testing::{Hostile, Nonsense};
+    use crate::transport::shm::incoming::PeerFault;
     use crate::transport::{Entry, Outgoing, TransportError};
+    use crate::word::Word;
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_both_halves() {
+        let pair = Pair::new(100, Rights::WRITE).unwrap();
+        let outside = pair.outgoing.write(99, b"xy");
+        assert!(matches!(outside, Err(TransportError::OutOfBounds(_))), "{outside:?}");
+        let entry = Entry { offset: 0, len: 1, last_word: 0 };
+        for _ in 0..link::NOTIFY_SLOTS {
+            assert_eq!(pair.outgoing.notify(entry), Ok(true));
+        }
+        assert_eq!(pair.outgoing.notify(entry), Err(TransportError::QueueFull));
+        // An export of no length has room for none of these: the first is at fault.
+        let fault = pair.incoming.take(9, 0, |_| panic!("taken"));
+        assert_eq!(fault, Err(PeerFault::Entry { entry, export_len: 0 }));
+        let segment = LinkSegment::open(pair.segment()).unwrap();
+        segment.word(link::TAIL).store(u32::MAX / 2, crate::sync::Ordering::Release);
+        let fault = pair.incoming.take(9, 100, |_| panic!("taken"));
+        assert!(matches!(fault, Err(PeerFault::Position(_))), "{fault:?}");
+    }
 
     #[test]
     fn bytes_and_notifications_pass_and_a_closing_link_refuses_them() {

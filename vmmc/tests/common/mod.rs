@@ -98,10 +98,15 @@ impl Daemon {
 
     /// Starts a successor that takes over, and waits until the old one has ended.
     pub fn replace(&mut self) {
-        let new = launch(&self.socket(), &["--replace"], &[]);
-        let mut old = std::mem::replace(&mut self.child, new);
-        let _ = old.wait();
+        let mut old = self.begin_replace(&[]);
+        let _ = old.0.wait();
         self.wait_listening();
+    }
+
+    /// Starts a successor, which is this daemon from now on; returns the old one.
+    pub fn begin_replace(&mut self, env: &[(&str, &str)]) -> Ended {
+        let new = launch(&self.socket(), &["--replace"], env);
+        Ended(std::mem::replace(&mut self.child, new))
     }
 
     /// Waits until the daemon has ended by itself (a failpoint).
@@ -119,16 +124,27 @@ impl Daemon {
 
     /// A second process that plays `part`; see [`second_process`].
     pub fn second(&self, part: &str, args: &[&str]) -> Second {
-        let mut child = Command::new(std::env::current_exe().expect("own path"))
+        self.second_with(part, args, |_| {})
+    }
+
+    /// The same, with another environment or program file.
+    pub fn second_with(
+        &self,
+        part: &str,
+        args: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Second {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command
             .args(["--exact", "second_process", "--nocapture", "--quiet"])
             .env(PART, part)
             .env("VMMC_TEST_ARGS", args.join("\n"))
             .env("VMMC_SOCKET", self.socket())
             .env("VMMC_DAEMON", "none")
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("starts again");
+            .stdout(Stdio::piped());
+        change(&mut command);
+        let mut child = command.spawn().expect("starts again");
         let (input, output) = (child.stdin.take(), child.stdout.take());
         Second { child, input, output: output.map(BufReader::new) }
     }
@@ -137,6 +153,16 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// A process that is ended when this is dropped.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -173,24 +199,36 @@ impl Second {
 
     /// Waits until it has said `word` by [`say`].
     pub fn expect(&mut self, word: &str) -> String {
+        let said = self.hear(word);
+        match said.strip_prefix(word) {
+            Some(rest) => rest.trim().to_owned(),
+            None => panic!("the second process said {said:?}, expected {word:?}"),
+        }
+    }
+
+    /// As [`Second::expect`], passing over what it says before.
+    pub fn skip_to(&mut self, word: &str) -> String {
         loop {
-            let mut line = String::new();
-            let output = self.output.as_mut().expect("it was not killed");
-            let len = output.read_line(&mut line).expect("reads");
-            assert!(len > 0, "the second process ended before it said {word:?}");
-            if let Some((_, said)) = line.split_once("SAYS ") {
-                let said = said.trim();
-                if let Some(rest) = said.strip_prefix(word) {
-                    return rest.trim().to_owned();
-                }
-                panic!("the second process said {said:?}, expected {word:?}");
+            if let Some(rest) = self.hear(word).strip_prefix(word) {
+                return rest.trim().to_owned();
             }
         }
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a pid");
-        rustix::process::kill_process(pid, signal).expect("it lives");
+    fn hear(&mut self, expected: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let output = self.output.as_mut().expect("it was not killed");
+            let len = output.read_line(&mut line).expect("reads");
+            assert!(len > 0, "the second process ended before it said {expected:?}");
+            if let Some((_, said)) = line.split_once("SAYS ") {
+                return said.trim().to_owned();
+            }
+        }
+    }
+
+    pub fn signal(&self, with: rustix::process::Signal) {
+        signal(self.pid(), with);
     }
 
     /// `kill -9`, and waits for the end. Nothing of it is held afterwards.
@@ -212,6 +250,12 @@ impl Drop for Second {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Sends a signal to a process that lives.
+pub fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a pid");
+    rustix::process::kill_process(pid, signal).expect("it lives");
 }
 
 /// What a second process does, with its arguments.
@@ -265,4 +309,12 @@ pub fn import(node: &Node, name: &str) -> vmmc::Import {
         .timeout(PATIENCE.unwrap_or_default())
         .open()
         .expect("imports")
+}
+
+/// The message holds the value, the reason and the remedy.
+pub fn says(error: &dyn std::error::Error, words: &[&str]) {
+    let text = error.to_string();
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in {text:?}");
+    }
 }

@@ -12,7 +12,9 @@ use std::time::Duration;
 use vmmc::Node;
 use vmmc::mem::View;
 
+pub mod impostor;
 pub mod raw;
+pub mod stage;
 
 /// Descriptors of a process by kind, and its mappings of our memory files.
 ///
@@ -106,12 +108,21 @@ pub fn daemon_forgets(watcher: &Node, pid: u32) {
 
 /// Waits until every thread of a process sleeps in the kernel.
 pub fn until_asleep(pid: u32) {
-    until("every thread sleeps", || {
+    until_every_thread(pid, 'S', "every thread sleeps");
+}
+
+/// Waits until a process has been stopped, as by SIGSTOP.
+pub fn until_stopped(pid: u32) {
+    until_every_thread(pid, 'T', "every thread is stopped");
+}
+
+fn until_every_thread(pid: u32, state: char, what: &str) {
+    until(what, || {
         let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
         tasks.flatten().all(|task| {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             // After the name in parentheses: the state.
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state))
         })
     });
 }
@@ -226,6 +237,19 @@ impl Tripwire {
         // SAFETY: mapped for ever; the handler makes it readable when it is read.
         unsafe { import.send_raw(0, self.start, self.len) }
     }
+}
+
+/// Runs `work` in a thread that is another user, by the kernel's word. Needs root.
+pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // The raw call changes this thread alone; that of the C library changes all threads.
+            // SAFETY: plain numbers.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// All bytes of a view.
