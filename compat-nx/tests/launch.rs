@@ -137,6 +137,19 @@ fn a_silent_truncation_can_be_chosen() {
 }
 
 #[test]
+fn nodes_that_end_at_once_wait_until_the_others_have_met_them() {
+    let text = "#include <nx.h>\nint main(void) { return mynode() < 0; }";
+    let options = Options { flags: &[], libraries: &[] };
+    let program = build::compile_text("brief.c", text, options);
+    let job = Job::new();
+    for size in [2, 5, 16] {
+        let done = shrimp_run(&job, size, &program, &[]);
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        assert_eq!(done.err, "", "{size} nodes: {done}");
+    }
+}
+
+#[test]
 fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
     let (program, worker) = (plain("load.c"), plain("ring.c"));
     let job = Job::new();

@@ -17,6 +17,8 @@ use vmmc::{Binding, Export, Import, Node, PendingImport, Region, Rights, Who};
 
 /// No credit is waited for.
 const NO_CREDIT: u64 = u64::MAX;
+/// Not a credit, but the peer's here word is waited for.
+const HERE: u64 = u64::MAX - 1;
 
 /// Another process of the job.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ pub(super) struct Peer {
     /// Where the next arrival word will be (high half) and its sequence number; 0: nowhere, all
     /// slots are in use.
     expect: AtomicU64,
-    /// The credit that a queued send waits for, or `NO_CREDIT`.
+    /// The credit that a queued send waits for, `NO_CREDIT` or `HERE`.
     credit: AtomicU64,
     /// Blocks whose messages are being fetched, a bit each, and their staged words when last seen.
     watching: AtomicU32,
@@ -123,7 +125,7 @@ impl Peer {
             }
         }
         let credit = self.credit.load(Ordering::Relaxed);
-        if credit != NO_CREDIT && self.credit(credit as u32).is_some() {
+        if credit != NO_CREDIT && self.has_awaited(credit) {
             return true;
         }
         let mut watching = self.watching.load(Ordering::Relaxed);
@@ -136,6 +138,24 @@ impl Peer {
             }
         }
         false
+    }
+
+    #[cold]
+    fn has_awaited(&self, credit: u64) -> bool {
+        match credit {
+            HERE => self.is_here(),
+            taken => self.credit(taken as u32).is_some(),
+        }
+    }
+
+    /// Whether the peer has opened its links with us.
+    pub(super) fn is_here(&self) -> bool {
+        // PAIRS(here): with the release in `finish`.
+        self.in32(layout::HERE).load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn await_here(&self) {
+        self.credit.store(HERE, Ordering::Relaxed);
     }
 
     /// Credit number `taken`, if it was given.
@@ -271,6 +291,9 @@ impl Opening {
         let door = door.wait().map_err(set_up("importing a door"))?;
         let out = out_import.bind(0..out_import.len()).map_err(set_up("binding a lane"))?;
         let stride = open_lane(out.view(), number)?;
+        // PAIRS(here): with the acquire in `is_here`.
+        word32(out.view(), layout::HERE).store(1, Ordering::Release);
+        out.ring();
         Ok(Peer {
             number,
             out,

@@ -444,13 +444,17 @@ impl State {
     }
 
     /// Whether nothing of ours needs this process any more: nothing is queued, no safe copy is
-    /// waited for.
+    /// waited for, and nobody is still opening a link with it.
     pub(super) fn is_drained(&mut self, e: &Inner) -> Result<bool, NxError> {
         for peer in e.peers().filter(|peer| !peer.gone.load(Ordering::Relaxed)) {
             self.take_credits(peer)?;
             let out = &self.pair(peer.number as usize).out;
             if !out.queue.is_empty() || out.blocks != u32::MAX {
                 peer.await_credit(Some(out.credits));
+                return Ok(false);
+            }
+            if !peer.is_here() {
+                peer.await_here();
                 return Ok(false);
             }
         }
