@@ -2,7 +2,7 @@
 
 use super::State;
 use super::matching::{Found, Want};
-use super::unexpected::{Body, Unexpected};
+use super::unexpected::{Body, Message};
 use crate::engine::counters as count;
 use crate::engine::inner::Inner;
 use crate::engine::layout::{self, CREDIT_BLOCK, DESCRIPTOR, Scout, kind};
@@ -144,7 +144,7 @@ impl State {
                     (None, None) => {
                         let from = peer.number as usize;
                         let body = Body::Slot { slot };
-                        self.keep(e, Unexpected { head, from, body });
+                        self.keep(e, Message { head, from, body });
                         return Ok(());
                     }
                 };
@@ -185,7 +185,7 @@ impl State {
                     (None, None) => {
                         let from = peer.number as usize;
                         let body = Body::Staged(scout);
-                        self.keep(e, Unexpected { head, from, body });
+                        self.keep(e, Message { head, from, body });
                     }
                 }
             }
@@ -195,8 +195,8 @@ impl State {
     }
 
     /// Keeps a message that no receive was posted for; threads in blocking calls may want it.
-    pub(super) fn keep(&mut self, e: &Inner, message: Unexpected) {
-        self.unexpected.push_back(message);
+    pub(super) fn keep(&mut self, e: &Inner, message: Message) {
+        self.unexpected.push(message);
         e.changed();
     }
 
@@ -251,10 +251,8 @@ impl State {
     /// copies, so that it can send more.
     fn move_out(&mut self, e: &Inner, peer: &Peer, blocks: bool) -> Result<(), NxError> {
         let number = peer.number as usize;
-        for i in 0..self.unexpected.len() {
-            let Some(message) = self.unexpected.get(i).filter(|it| it.from == number) else {
-                continue;
-            };
+        for arrival in self.unexpected.away(number) {
+            let Some(message) = self.unexpected.get(arrival) else { continue };
             let count = message.head.info.count;
             match message.body {
                 Body::Slot { slot } => {
@@ -263,7 +261,7 @@ impl State {
                     if peer.lane().read(at, &mut bytes).is_err() {
                         unreachable!("the length was checked against the slot");
                     }
-                    self.replace_body(i, bytes);
+                    self.unexpected.bring(arrival, bytes);
                     self.credit_slot(peer, slot);
                 }
                 Body::Staged(scout) if blocks => {
@@ -276,7 +274,7 @@ impl State {
                     import
                         .read(scout.offset as usize, &mut bytes)
                         .map_err(|_| NxError::PeerDied { node: peer.number })?;
-                    self.replace_body(i, bytes);
+                    self.unexpected.bring(arrival, bytes);
                     self.credit_block(e, peer, scout.block);
                 }
                 _ => continue,
@@ -284,12 +282,6 @@ impl State {
             e.count(count::MOVED, 1);
         }
         Ok(())
-    }
-
-    fn replace_body(&mut self, index: usize, bytes: Box<[u8]>) {
-        if let Some(message) = self.unexpected.get_mut(index) {
-            message.body = Body::Here(bytes);
-        }
     }
 
     /// What an interrupted process does: everything, and whatever its peers ask for.

@@ -2,7 +2,7 @@
 
 use super::State;
 use super::outgoing::Letter;
-use super::unexpected::{Body, Unexpected};
+use super::unexpected::{Arrival, Body, Message};
 use crate::engine::counters as count;
 use crate::engine::inner::Inner;
 use crate::engine::layout::{self, DESCRIPTOR};
@@ -52,8 +52,8 @@ impl State {
         channel: u32,
         select: Select,
     ) -> Result<(), NxError> {
-        if let Some(index) = self.find(e, channel, select) {
-            return self.take(e, op, index);
+        if let Some(arrival) = self.find(e, channel, select) {
+            return self.take(e, op, arrival);
         }
         self.posted.push(Posted { op, channel, select });
         if matches!(self.ops.get(op).owner, Owner::Handler(_)) {
@@ -64,17 +64,12 @@ impl State {
     }
 
     /// The first unexpected message that is selected.
-    fn find(&self, e: &Inner, channel: u32, select: Select) -> Option<usize> {
+    fn find(&self, e: &Inner, channel: u32, select: Select) -> Option<Arrival> {
         if self.unexpected.is_empty() {
             return None;
         }
-        let ptype = e.ptype();
-        self.unexpected.iter().position(|message| {
-            let Info { type_, node, ptype: source, .. } = message.head.info;
-            message.head.channel == channel
-                && (channel != 0 || message.head.ptype == ptype)
-                && select.takes(type_, node, source)
-        })
+        // Global operations have no process types.
+        self.unexpected.first(channel, select, (channel == 0).then(|| e.ptype()))
     }
 
     /// Gives a blocking receive an unexpected message, if there is one for it.
@@ -84,23 +79,23 @@ impl State {
         e: &Inner,
         want: &mut Want,
     ) -> Result<(), NxError> {
-        if let Some(index) = self.find(e, want.channel, want.select) {
+        if let Some(arrival) = self.find(e, want.channel, want.select) {
             let op = self.ops.add(Owner::Caller, 1, want.room, None);
             want.found = Some(Found::Coming(op));
-            self.take(e, op, index)?;
+            self.take(e, op, arrival)?;
         }
         Ok(())
     }
 
     pub(in crate::engine) fn probe(&self, e: &Inner, select: Select) -> Option<Info> {
         self.find(e, 0, select)
-            .and_then(|index| self.unexpected.get(index))
+            .and_then(|arrival| self.unexpected.get(arrival))
             .map(|message| message.head.info)
     }
 
     /// Gives an unexpected message to a receive.
-    fn take(&mut self, e: &Inner, op: OpId, index: usize) -> Result<(), NxError> {
-        let Some(message) = self.unexpected.remove(index) else { unreachable!("found just now") };
+    fn take(&mut self, e: &Inner, op: OpId, arrival: Arrival) -> Result<(), NxError> {
+        let Some(message) = self.unexpected.remove(arrival) else { unreachable!("found just now") };
         let room = self.ops.get(op).room;
         let head = message.head;
         let take = head.info.count.min(room.len);
@@ -169,7 +164,7 @@ impl State {
             }
             None => {
                 let (from, body) = (e.job.node as usize, Body::Here(data.into()));
-                self.keep(e, Unexpected { head, from, body });
+                self.keep(e, Message { head, from, body });
             }
         }
     }
@@ -180,10 +175,10 @@ impl State {
         e: &Inner,
         select: Select,
     ) -> Result<(), NxError> {
-        while let Some(index) = self.find(e, 0, select) {
+        while let Some(arrival) = self.find(e, 0, select) {
             let nothing = Target { start: std::ptr::null_mut(), len: 0 };
             let op = self.ops.add(Owner::Nobody, 1, nothing, None);
-            self.take(e, op, index)?;
+            self.take(e, op, arrival)?;
         }
         Ok(())
     }

@@ -25,7 +25,6 @@ use super::ops::{Ops, Posted};
 use incoming::Incoming;
 use large::Fetching;
 use outgoing::Outgoing;
-use std::collections::VecDeque;
 use unexpected::Unexpected;
 
 #[derive(Default)]
@@ -39,7 +38,7 @@ pub(super) struct State {
     pub(super) ops: Ops,
     pairs: Vec<Pair>,
     posted: Vec<Posted>,
-    unexpected: VecDeque<Unexpected>,
+    unexpected: Unexpected,
     fetching: Vec<Fetching>,
     pub(super) windows: direct::Windows,
     /// Posted receives of handlers.
@@ -58,7 +57,7 @@ impl State {
             ops: Ops::default(),
             pairs: (0..processes).map(|_| Pair::default()).collect(),
             posted: Vec::new(),
-            unexpected: VecDeque::new(),
+            unexpected: Unexpected::default(),
             fetching: Vec::new(),
             windows: direct::Windows::default(),
             handlers: 0,
