@@ -102,7 +102,7 @@ fn perror(prefix: &str) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nx_perror(prefix: *const c_char) {
     // SAFETY: the caller passes a string or null.
-    let prefix = unsafe { super::app::string(prefix) };
+    let prefix = unsafe { super::strings::string(prefix) };
     let _ = super::run(|| {
         perror(&prefix.unwrap_or_default());
         Ok(())
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn nx_perror(prefix: *const c_char) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nx_perror_(prefix: *const c_char, len: c_long) {
     // SAFETY: Fortran passes the string's own length.
-    let prefix = unsafe { super::app::fortran_string(prefix, len) };
+    let prefix = unsafe { super::strings::fortran_string(prefix, len) };
     let _ = super::run(|| {
         perror(&prefix);
         Ok(())
