@@ -150,6 +150,28 @@ fn nodes_that_end_at_once_wait_until_the_others_have_met_them() {
 }
 
 #[test]
+fn nodes_and_hosts_add_processes_of_other_types_and_each_message_finds_its_process() {
+    let program = plain("ptypes.c");
+    let job = Job::new();
+    for size in [1, 2, 3, 5] {
+        let number = size.to_string();
+        let mut added = launcher(&job, &["-n", &number], &program, &[]);
+        let ways = [
+            run(added.env("NX_START", "auto")),
+            run(job.command(&program).env("NX_START", "auto").args(["-sz", &number])),
+            shrimp_run(&job, size, &program, &["host"]),
+            run(job.command(&program).args(["host", "-sz", &number])),
+        ];
+        for (way, done) in ways.into_iter().enumerate() {
+            assert_eq!(done.code, Some(0), "{size} nodes, way {way}: {done}");
+            assert!(done.out.contains("ptypes: all good"), "{size} nodes, way {way}: {done}");
+            assert_eq!(done.err, "", "{size} nodes, way {way}: {done}");
+        }
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
 fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
     let (program, worker) = (plain("load.c"), plain("ring.c"));
     let job = Job::new();

@@ -4,10 +4,10 @@ use super::process::{self, part};
 use super::spawn::{self, Forked, Program, standard_input};
 use super::start::{Arguments, be_node, default_size, lookup};
 use super::{Failure, Ints};
-use crate::job::Job;
 use crate::job::control::{self, Message};
 use crate::job::supervise::{Inbox, Member, Settings, Supervisor};
 use crate::job::switches::Shape;
+use crate::job::{Job, Late};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,16 +20,31 @@ struct App {
     shape: Option<Shape>,
     /// The application, once `nx_initve` was called, from the view of the host.
     job: Option<Job>,
-    /// Nodes that have a process.
-    taken: Vec<u32>,
+    /// Nodes and types of the processes that we have started.
+    taken: Vec<(u32, i32)>,
+    /// Those that join later, and wait for the job to begin.
+    joining: Vec<(Pid, u32)>,
     /// Our children.
     pids: Vec<i32>,
     /// Who watches them, if that is a thread of ours.
     watcher: Option<Inbox>,
 }
 
-static APP: Mutex<App> =
-    Mutex::new(App { shape: None, job: None, taken: Vec::new(), pids: Vec::new(), watcher: None });
+impl App {
+    /// Whether a node has a process.
+    fn has_first(&self, node: u32) -> bool {
+        self.taken.iter().any(|(taken, _)| *taken == node)
+    }
+}
+
+static APP: Mutex<App> = Mutex::new(App {
+    shape: None,
+    job: None,
+    taken: Vec::new(),
+    joining: Vec::new(),
+    pids: Vec::new(),
+    watcher: None,
+});
 
 fn app() -> MutexGuard<'static, App> {
     APP.lock().unwrap_or_else(PoisonError::into_inner)
@@ -203,25 +218,32 @@ pub(super) fn start(
     if ptype < 0 {
         return Err(crate::error::NxError::BadPtype { ptype }.into());
     }
-    let Some(job) = app().job.clone() else {
-        if process::place().is_some() {
-            return Err(Failure::System(
-                libc::ENOSYS,
-                "a node cannot add processes to its application yet".into(),
-            ));
-        }
-        return Err(crate::error::NxError::NotStarted.into());
+    let job = match app().job.clone().or_else(process::place) {
+        Some(job) => job,
+        None => return Err(crate::error::NxError::NotStarted.into()),
     };
+    let engine = process::running();
     let list = chosen(&job, nodes, nnodes)?;
-    if let Some(node) = list.iter().find(|&node| app().taken.contains(node)) {
-        return Err(Failure::System(
-            162, // EQUSEPID
-            format!("node {node} has a process already; one process type per node is possible yet"),
-        ));
+    for (at, &node) in list.iter().enumerate() {
+        let known = match engine {
+            Some(engine) => engine.has_process(node, ptype),
+            None => app().taken.contains(&(node, ptype)),
+        };
+        if known || list[..at].contains(&node) {
+            return Err(crate::error::NxError::PtypeInUse { node, ptype }.into());
+        }
     }
     let mut started = 0;
+    let mut joining = Vec::new();
     for node in list {
-        let place = Job { node, ptype: Some(ptype), ..job.clone() };
+        let late = match engine {
+            Some(engine) => Some(engine.late()),
+            None if app().has_first(node) => {
+                Some(Late { from: job.size + u32::from(job.host), begun: false })
+            }
+            None => None,
+        };
+        let place = Job { node, ptype: Some(ptype), late, ..job.clone() };
         let pid = match what {
             Become::Copy => match spawn::fork()? {
                 Forked::Child { control } => {
@@ -243,26 +265,52 @@ pub(super) fn start(
                     pid
                 }
                 // The count tells how far it went.
-                Err(_) if started > 0 => return Ok(started),
+                Err(_) if started > 0 => break,
                 Err(failure) => return Err(failure),
             },
         };
-        let pid = pid.as_raw_nonzero().get();
+        let number = pid.as_raw_nonzero().get();
         if !pids.is_null() {
             // SAFETY: one for each node started.
-            unsafe { pids.set(started as usize, pid) };
+            unsafe { pids.set(started as usize, number) };
         }
         let mut app = app();
-        app.taken.push(node);
-        app.pids.push(pid);
+        app.taken.push((node, ptype));
+        app.pids.push(number);
+        if late.is_some() {
+            joining.push((pid, node));
+        }
         started += 1;
     }
-    let complete = app().taken.len() == job.size as usize;
-    if complete {
-        // The host is one of the processes that the nodes wait for.
-        process::join(job, false)?;
+    let engine = match engine {
+        Some(engine) => engine,
+        None => {
+            app().joining.append(&mut joining);
+            if !(0..job.size).all(|node| app().has_first(node)) {
+                return Ok(started);
+            }
+            // The host is one of the processes that the nodes wait for.
+            process::join(job, false)?;
+            joining = std::mem::take(&mut app().joining);
+            match process::running() {
+                Some(engine) => engine,
+                None => return Ok(started),
+            }
+        }
+    };
+    for (pid, node) in joining {
+        engine
+            .wait_for_process(pid.as_raw_nonzero().get() as u32, node, || lives(pid))
+            .map_err(|error| Failure::System(super::errno::EQNOPROC, error.to_string()))?;
     }
     Ok(started)
+}
+
+/// Whether a child still runs. It is not reaped: that is for the program.
+fn lives(pid: Pid) -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::Pid(pid), look), Ok(None))
 }
 
 /// Waits for every process that this one started; one that the program has waited for itself does

@@ -47,6 +47,12 @@ pub(super) fn engine() -> Result<&'static Engine, Failure> {
     }
 }
 
+/// The engine, if it has started.
+pub(super) fn running() -> Option<&'static Engine> {
+    // SAFETY: null, or leaked by `start`.
+    unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
+}
+
 /// Whether the application exists for this process, or will at the first call.
 pub(super) fn check_started() -> Result<(), Failure> {
     engine().map(|_| ())

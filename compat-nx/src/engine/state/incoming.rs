@@ -96,13 +96,11 @@ impl State {
         }
     }
 
-    /// Publishes where the first messages are expected.
-    pub(in crate::engine) fn expect_first(&mut self, e: &Inner) {
-        for peer in e.peers() {
-            let inn = &self.pair(peer.number as usize).inn;
-            if let Some(slot) = inn.slots.first() {
-                peer.set_expect(layout::SLOTS_AT + slot * e.stride, inn.sequence);
-            }
+    /// Publishes where the peer's first message is expected.
+    pub(in crate::engine) fn expect_first(&mut self, e: &Inner, peer: &Peer) {
+        let inn = &self.pair(peer.number as usize).inn;
+        if let Some(slot) = inn.slots.first() {
+            peer.set_expect(layout::SLOTS_AT + slot * e.stride, inn.sequence);
         }
     }
 
@@ -117,7 +115,7 @@ impl State {
         want: Option<&mut Want>,
     ) -> Result<(), NxError> {
         let want = want.filter(|want| want.found.is_none());
-        let fault = |what| NxError::PeerFault { node: peer.number, what };
+        let fault = |what| NxError::PeerFault { node: peer.node, what };
         let at = layout::SLOTS_AT + slot * e.stride;
         if len > layout::room(e.stride) {
             return Err(fault("a message longer than its slot"));
@@ -129,7 +127,7 @@ impl State {
             info: Info {
                 type_: what as u32 as i32,
                 count: len,
-                node: peer.number as i32,
+                node: peer.node as i32,
                 ptype: ptypes as u32 as i32,
             },
             ptype: (ptypes >> 32) as u32 as i32,
@@ -273,7 +271,7 @@ impl State {
                     let mut bytes = vec![0; count].into_boxed_slice();
                     import
                         .read(scout.offset as usize, &mut bytes)
-                        .map_err(|_| NxError::PeerDied { node: peer.number })?;
+                        .map_err(|_| NxError::PeerDied { node: peer.node })?;
                     self.unexpected.bring(arrival, bytes);
                     self.credit_block(e, peer, scout.block);
                 }

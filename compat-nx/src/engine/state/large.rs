@@ -38,16 +38,13 @@ impl State {
         scout: &Scout,
     ) -> Result<Arc<Import>, NxError> {
         let inn = &mut self.pair(peer.number as usize).inn;
-        let (import, made) = inn.fetched.region(&e.data, &e.job, peer.number, scout.region)?;
+        let (import, made) = inn.fetched.region(&e.data, &e.own, peer.number, scout.region)?;
         if made {
             e.count(count::DAEMON_TRIPS, 1);
         }
         let end = scout.offset.checked_add(scout.len);
         if end.is_none_or(|end| end > import.len() as u64) {
-            return Err(NxError::PeerFault {
-                node: peer.number,
-                what: "a scout beyond its region",
-            });
+            return Err(NxError::PeerFault { node: peer.node, what: "a scout beyond its region" });
         }
         Ok(import)
     }
@@ -89,7 +86,7 @@ impl State {
         let room = self.ops.get(op).room;
         let maker = direct::Maker {
             node: &e.data,
-            job: &e.job,
+            own: &e.own,
             sender: peer.number,
             pid: peer.out_import.exporter().pid,
             after: e.settings.direct_after,
@@ -113,7 +110,7 @@ impl State {
         len: usize,
     ) -> Result<Option<Arc<Import>>, NxError> {
         let out = &mut self.pair(peer.number as usize).out;
-        let found = out.targets.window(&e.data, &e.job, peer.number, go, len)?;
+        let found = out.targets.window(&e.data, &e.own, peer.number, go, len)?;
         Ok(found.map(|(import, made)| {
             e.count(count::DAEMON_TRIPS, u64::from(made));
             import
@@ -137,7 +134,7 @@ impl State {
 
     /// Fetches what the sender has made ready. True when the message is complete.
     fn fetch_some(&mut self, e: &Inner, peer: &Peer, it: &mut Fetching) -> Result<bool, NxError> {
-        let fault = |what| NxError::PeerFault { node: peer.number, what };
+        let fault = |what| NxError::PeerFault { node: peer.node, what };
         let block = it.scout.block;
         let staged = peer.in64(layout::STAGED + 8 * block as usize).load(Ordering::Acquire);
         let ready = staged & layout::STAGED_COUNT;
@@ -161,7 +158,7 @@ impl State {
                 let target = unsafe { mem::room(room, from, to - from) };
                 it.import
                     .read(it.scout.offset as usize + from, target)
-                    .map_err(|_| NxError::PeerDied { node: peer.number })?;
+                    .map_err(|_| NxError::PeerDied { node: peer.node })?;
             }
             self.fetched(e, peer, it);
             return Ok(true);
@@ -177,7 +174,7 @@ impl State {
             let target = unsafe { mem::room(room, it.done, upto - it.done) };
             it.import
                 .read(it.scout.offset as usize + it.done, target)
-                .map_err(|_| NxError::PeerDied { node: peer.number })?;
+                .map_err(|_| NxError::PeerDied { node: peer.node })?;
             e.count(count::FETCHED_BYTES, (upto - it.done) as u64);
             it.done = upto;
         }

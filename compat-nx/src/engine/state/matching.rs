@@ -163,7 +163,7 @@ impl State {
                 self.complete(e, op, Some(head.info));
             }
             None => {
-                let (from, body) = (e.job.node as usize, Body::Here(data.into()));
+                let (from, body) = (e.own.number as usize, Body::Here(data.into()));
                 self.keep(e, Message { head, from, body });
             }
         }

@@ -67,6 +67,13 @@ impl State {
         }
     }
 
+    /// One more process: there may be gaps.
+    pub(super) fn make_pair(&mut self, number: usize) {
+        if self.pairs.len() <= number {
+            self.pairs.resize_with(number + 1, Pair::default);
+        }
+    }
+
     fn pair(&mut self, number: usize) -> &mut Pair {
         match self.pairs.get_mut(number) {
             Some(pair) => pair,

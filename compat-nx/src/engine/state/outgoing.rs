@@ -90,7 +90,7 @@ impl State {
         let out = &mut self.pair(peer.number as usize).out;
         while let Some(what) = peer.credit(out.credits) {
             let fault =
-                NxError::PeerFault { node: peer.number, what: "a credit for what was not in use" };
+                NxError::PeerFault { node: peer.node, what: "a credit for what was not in use" };
             match slots::decode(what) {
                 Some(Credit::Slot(slot)) if out.free.len() < layout::SLOTS => out.free.push(slot),
                 Some(Credit::Block(block)) => {
@@ -168,7 +168,7 @@ impl State {
         let what = u64::from(letter.channel) << 32 | u64::from(letter.type_ as u32);
         let ptypes = u64::from(letter.ptype as u32) << 32 | u64::from(e.ptype() as u32);
         let arrival = slots::arrival(sequence, kind, data.len());
-        let gone = |_| NxError::PeerDied { node: peer.number };
+        let gone = |_| NxError::PeerDied { node: peer.node };
         match e.settings.send {
             SendMode::Automatic => {
                 // The first line last and at one go: the receiver polls it, and would take it
@@ -196,7 +196,7 @@ impl State {
                 peer.out_import.send(at + 8, &head).map_err(gone)?;
                 peer.out_import
                     .flag64(at)
-                    .map_err(|_| NxError::PeerDied { node: peer.number })?
+                    .map_err(|_| NxError::PeerDied { node: peer.node })?
                     .signal(arrival)
                     .map_err(gone)?;
             }
@@ -211,7 +211,7 @@ impl State {
                 sent.map_err(gone)?;
                 peer.out_import
                     .flag64(at)
-                    .map_err(|_| NxError::PeerDied { node: peer.number })?
+                    .map_err(|_| NxError::PeerDied { node: peer.node })?
                     .signal(arrival)
                     .map_err(gone)?;
             }
@@ -236,7 +236,7 @@ impl State {
         let len = letter.data.len;
         let out = &mut self.pair(number).out;
         // The slot goes back to the front of nothing if this fails: the job ends then.
-        let (place, made) = out.stages.take(&e.data, &e.job, peer.number, len)?;
+        let (place, made) = out.stages.take(&e.data, &e.own, peer.number, len)?;
         if made {
             e.count(count::DAEMON_TRIPS, 1);
         }

@@ -3,6 +3,7 @@
 use super::State;
 use crate::engine::inner::Inner;
 use crate::engine::layout;
+use crate::engine::peer::Peer;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 
@@ -17,6 +18,11 @@ impl State {
         }
         // Messages that were sent before their senders could see the word are found now.
         vmmc::sync::fence(Ordering::SeqCst);
+    }
+
+    /// Tells a peer that has joined later.
+    pub(in crate::engine) fn tell_wants(&mut self, peer: &Peer) {
+        peer.out32(layout::WANTS).store(u32::from(self.wants), Ordering::Relaxed);
     }
 
     /// Called by the progress thread: with no handler posted, interrupts for messages end. A handler
