@@ -209,6 +209,19 @@ fn however_one_node_ends_all_end_with_the_reason_and_nothing_is_left() {
 }
 
 #[test]
+fn a_node_that_is_ended_on_request_leaves_the_others_in_peace() {
+    let program = plain("dying.c");
+    let job = Job::new();
+    for done in
+        [shrimp_run(&job, 4, &program, &["o"]), run(job.command(&program).args(["-sz", "4", "o"]))]
+    {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert_eq!(done.err, "", "{done}");
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
 fn a_node_killed_under_mpiexec_ends_all() {
     let program = plain("dying.c");
     let job = Job::new();

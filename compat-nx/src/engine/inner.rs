@@ -28,6 +28,15 @@ const YIELDING: Duration = Duration::from_micros(500);
 /// See [`super::Engine::on_failure`].
 pub(super) struct OnFailure(pub(super) Box<dyn Fn(&NxError) + Send + Sync>);
 
+/// See [`super::Engine::start_asking`].
+pub(super) struct OnRequest(pub(super) Box<dyn Fn(u32) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for OnRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnRequest")
+    }
+}
+
 impl std::fmt::Debug for OnFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OnFailure")
@@ -75,6 +84,8 @@ pub(super) struct Inner {
     /// Something ended the job; what, in `failure`.
     failed: AtomicBool,
     failure: Mutex<Option<NxError>>,
+    /// Whether a process that ended without a word was ended on request.
+    on_request: Option<OnRequest>,
     /// What the progress thread does about it.
     pub(super) on_failure: OnceLock<OnFailure>,
     pub(super) stop: AtomicBool,
@@ -94,11 +105,12 @@ pub(super) struct Parts {
     pub(super) home: super::peer::Home,
     pub(super) peers: Peers,
     pub(super) on_end: OnEnd,
+    pub(super) on_request: Option<OnRequest>,
 }
 
 impl Inner {
     pub(super) fn new(parts: Parts) -> Inner {
-        let Parts { job, settings, home, peers, on_end } = parts;
+        let Parts { job, settings, home, peers, on_end, on_request } = parts;
         let inner = Inner {
             stride: settings.stride(peers.first()),
             ptype: AtomicU32::new(job.ptype.unwrap_or(super::types::INVALID_PTYPE) as u32),
@@ -115,6 +127,7 @@ impl Inner {
             waiters: AtomicU32::new(0),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
+            on_request,
             on_failure: OnceLock::new(),
             on_end,
             stop: AtomicBool::new(false),
@@ -231,13 +244,17 @@ impl Inner {
             if peer.gone.load(Ordering::Relaxed) || peer.out_import.check_open().is_ok() {
                 continue;
             }
-            if peer.said_bye() {
+            if peer.said_bye() || self.was_ended_on_request(peer) {
                 peer.gone.store(true, Ordering::Relaxed);
                 self.data.wake_waiters();
             } else if !self.left.load(Ordering::Acquire) {
                 self.fail(NxError::PeerDied { node: peer.node });
             }
         }
+    }
+
+    fn was_ended_on_request(&self, peer: &Peer) -> bool {
+        self.on_request.as_ref().is_some_and(|asks| asks.0(peer.out_import.exporter().pid))
     }
 
     #[inline]

@@ -38,7 +38,7 @@ pub use global::{Element, Reduction};
 
 use crate::error::{NxError, StartError};
 use crate::job::{Job, Late};
-use inner::{Inner, OnEnd, Parts};
+use inner::{Inner, OnEnd, OnRequest, Parts};
 use peers::Peers;
 use settings::Settings;
 use std::sync::Arc;
@@ -73,6 +73,26 @@ impl Engine {
     /// # Errors
     /// As [`Engine::start`].
     pub fn start_with(job: &Job, settings: Settings) -> Result<Engine, StartError> {
+        Engine::start_full(job, settings, None)
+    }
+
+    /// As [`Engine::start`]. `asks` is asked, with its process id, about a process that ended
+    /// without a word: true if somebody wanted that, and the others go on.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_asking(
+        job: &Job,
+        asks: impl Fn(u32) -> bool + Send + Sync + 'static,
+    ) -> Result<Engine, StartError> {
+        Engine::start_full(job, Settings::from_env()?, Some(OnRequest(Box::new(asks))))
+    }
+
+    fn start_full(
+        job: &Job,
+        settings: Settings,
+        on_request: Option<OnRequest>,
+    ) -> Result<Engine, StartError> {
         let processes = job.size + u32::from(job.host);
         if job.node >= processes || job.size == 0 {
             return Err(StartError::BadJob { node: job.node, size: job.size });
@@ -98,7 +118,8 @@ impl Engine {
                 peers.add(opening.finish(deadline, seconds)?);
             }
         }
-        let inner = Arc::new(Inner::new(Parts { job: job.clone(), settings, home, peers, on_end }));
+        let parts = Parts { job: job.clone(), settings, home, peers, on_end, on_request };
+        let inner = Arc::new(Inner::new(parts));
         if job.late.is_some() {
             // Whoever hears this knows that all others can reach us.
             for peer in inner.peers() {
