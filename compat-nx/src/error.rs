@@ -37,6 +37,24 @@ pub enum NxError {
         /// Type given.
         ptype: i32,
     },
+    /// Another process of the node has the type.
+    #[error("process type {ptype} is in use on node {node}; choose another")]
+    PtypeInUse {
+        /// Which node.
+        node: u32,
+        /// Type given.
+        ptype: i32,
+    },
+    /// A global operation of processes that joined later, and a node without one.
+    #[error("node {node} got no process of type {ptype} within {seconds} s; start one there")]
+    NoProcess {
+        /// Which node.
+        node: u32,
+        /// Type asked for.
+        ptype: i32,
+        /// How long we waited.
+        seconds: u64,
+    },
     /// The process has no type yet.
     #[error("this process has no process type yet; call setptype first")]
     NoPtype,

@@ -137,6 +137,41 @@ fn a_silent_truncation_can_be_chosen() {
 }
 
 #[test]
+fn nodes_that_end_at_once_wait_until_the_others_have_met_them() {
+    let text = "#include <nx.h>\nint main(void) { return mynode() < 0; }";
+    let options = Options { flags: &[], libraries: &[] };
+    let program = build::compile_text("brief.c", text, options);
+    let job = Job::new();
+    for size in [2, 5, 16] {
+        let done = shrimp_run(&job, size, &program, &[]);
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        assert_eq!(done.err, "", "{size} nodes: {done}");
+    }
+}
+
+#[test]
+fn nodes_and_hosts_add_processes_of_other_types_and_each_message_finds_its_process() {
+    let program = plain("ptypes.c");
+    let job = Job::new();
+    for size in [1, 2, 3, 5] {
+        let number = size.to_string();
+        let mut added = launcher(&job, &["-n", &number], &program, &[]);
+        let ways = [
+            run(added.env("NX_START", "auto")),
+            run(job.command(&program).env("NX_START", "auto").args(["-sz", &number])),
+            shrimp_run(&job, size, &program, &["host"]),
+            run(job.command(&program).args(["host", "-sz", &number])),
+        ];
+        for (way, done) in ways.into_iter().enumerate() {
+            assert_eq!(done.code, Some(0), "{size} nodes, way {way}: {done}");
+            assert!(done.out.contains("ptypes: all good"), "{size} nodes, way {way}: {done}");
+            assert_eq!(done.err, "", "{size} nodes, way {way}: {done}");
+        }
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
 fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
     let (program, worker) = (plain("load.c"), plain("ring.c"));
     let job = Job::new();
@@ -170,6 +205,19 @@ fn however_one_node_ends_all_end_with_the_reason_and_nothing_is_left() {
     let done = nodes(&job, &["-n", "3", "--grace", "0"], &program, &["e"]);
     assert_eq!(done.code, Some(5), "{done}");
     assert!(done.err.contains("exited with code 5"), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
+fn a_node_that_is_ended_on_request_leaves_the_others_in_peace() {
+    let program = plain("dying.c");
+    let job = Job::new();
+    for done in
+        [shrimp_run(&job, 4, &program, &["o"]), run(job.command(&program).args(["-sz", "4", "o"]))]
+    {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert_eq!(done.err, "", "{done}");
+    }
     nobody_is_left(&program);
 }
 

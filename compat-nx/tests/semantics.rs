@@ -514,6 +514,28 @@ fn random_traffic(engine: &Engine, arg: &str) {
     engine.gsync().expect("gsync");
 }
 
+/// So many messages that nobody may look at all of them to find one; taken in the least kind orders.
+fn pile(engine: &Engine, _: &str) {
+    const EACH: i32 = 25_000;
+    if engine.node() == 0 {
+        for type_ in (0..2 * EACH).chain((0..2 * EACH).map(|i| 500_000 + i % 2)) {
+            csend(engine, type_, &type_.to_ne_bytes(), 1);
+        }
+    }
+    engine.gsync().expect("gsync");
+    if engine.node() == 1 {
+        let mut room = [0; 4];
+        for type_ in (0..2 * EACH).rev().chain((0..EACH).map(|_| 500_001)) {
+            assert_eq!(crecv(engine, type_, &mut room).count, 4);
+            assert_eq!(i32::from_ne_bytes(room), type_);
+        }
+        for _ in 0..EACH {
+            assert_eq!(crecv(engine, -1, &mut room).type_, 500_000);
+        }
+        assert_eq!(engine.iprobe(Select::types(-1)).expect("iprobe"), None);
+    }
+}
+
 #[test]
 fn rank() {
     common::play(&[
@@ -528,6 +550,7 @@ fn rank() {
         ("counter_server", counter_server),
         ("send_and_leave", send_and_leave),
         ("random_traffic", random_traffic),
+        ("pile", pile),
     ]);
 }
 
@@ -581,6 +604,11 @@ fn handlers_serve_while_the_program_computes() {
     for nodes in [2, 4] {
         daemon.run(nodes, "counter_server", "", &[]);
     }
+}
+
+#[test]
+fn a_hundred_thousand_messages_may_wait_and_be_taken_in_any_order() {
+    Daemon::start().run(2, "pile", "", &[]);
 }
 
 #[test]

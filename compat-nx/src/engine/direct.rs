@@ -26,10 +26,10 @@
 //! looks for it in the buffer itself. A window that fails is forgotten.
 #![allow(unsafe_code)] // remaps memory of the program; each block has its proof
 
+use super::peer::Own;
 use super::types::Target;
 use super::{fork, layout};
 use crate::error::NxError;
-use crate::job::Job;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -86,14 +86,14 @@ pub(super) struct Go {
     pub(super) len: u64,
 }
 
-fn name(job: &Job, receiver: u32, sender: u32, window: usize) -> String {
-    format!("nx/{}/{sender}>{receiver}/window/{window}", job.id)
+fn name(own: &Own, receiver: u32, sender: u32, window: usize) -> String {
+    format!("nx/{}/{sender}>{receiver}/window/{window}", own.id)
 }
 
 /// What the windows are made with.
 pub(super) struct Maker<'e> {
     pub(super) node: &'e Node,
-    pub(super) job: &'e Job,
+    pub(super) own: &'e Own,
     pub(super) sender: u32,
     /// The sender's process id.
     pub(super) pid: u32,
@@ -213,7 +213,7 @@ impl Windows {
         // and is why windows are checked before use and forgotten rather than dropped when stale.
         let region = unsafe { Region::adopt(pointer, len) }.ok()?;
         let row = fork::add(start, len, inode_at(start)?)?;
-        let name = name(maker.job, maker.job.node, maker.sender, number);
+        let name = name(maker.own, maker.own.number, maker.sender, number);
         let own = std::process::id();
         let export = maker
             .node
@@ -221,13 +221,13 @@ impl Windows {
             .name(name.as_str())
             .grant(Who::Process(maker.pid), Rights::WRITE)
             .grant(Who::Process(own), Rights::WRITE)
-            .token(maker.job.token)
+            .token(maker.own.token)
             .open()
             .ok()?;
         let alias = maker
             .node
             .import(name.as_str())
-            .token(maker.job.token)
+            .token(maker.own.token)
             .timeout(std::time::Duration::ZERO)
             .open()
             .ok()?;
@@ -328,7 +328,7 @@ impl Targets {
     pub(super) fn window(
         &mut self,
         node: &Node,
-        job: &Job,
+        own: &Own,
         receiver: u32,
         go: &Go,
         len: usize,
@@ -342,8 +342,8 @@ impl Targets {
             Some(import) => (import.clone(), false),
             None => {
                 let import = node
-                    .import(name(job, receiver, job.node, go.window as usize))
-                    .token(job.token)
+                    .import(name(own, receiver, own.number, go.window as usize))
+                    .token(own.token)
                     .timeout(std::time::Duration::ZERO)
                     .open();
                 let Ok(import) = import else { return Ok(None) };

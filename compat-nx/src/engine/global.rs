@@ -1,4 +1,5 @@
-//! Global operations: every node calls, the host process does not.
+//! Global operations: every node calls, the host process does not. The first processes of all nodes call
+//! together, and so do those that joined later, by the process type that they began with.
 //!
 //! They use a channel of their own, so that user messages and user receives of any type never meet
 //! theirs, and exact partners, so that the order of messages between two nodes keeps successive
@@ -12,6 +13,7 @@
 
 use super::Engine;
 use super::mem;
+use super::peer::Peer;
 use super::state::Letter;
 use super::types::{Info, Select, Source, Target};
 use crate::error::NxError;
@@ -105,16 +107,25 @@ struct Place {
 impl Engine {
     fn place(&self) -> Result<Place, NxError> {
         self.inner.check()?;
-        let (me, nodes) = (self.inner.job.node as usize, self.inner.job.size as usize);
+        let (me, nodes) = (self.inner.own.node as usize, self.inner.job.size as usize);
         if me < nodes { Ok(Place { me, nodes }) } else { Err(NxError::HostGlobal) }
     }
 
     fn give(&self, to: usize, tag: i32, data: Source) -> Result<(), NxError> {
         let letter = Letter { channel: GLOBAL, type_: tag, ptype: 0, data };
-        match self.inner.peer(to) {
-            Some(peer) => self.send_blocking(peer, letter),
-            None => unreachable!("partners are other nodes"),
+        self.send_blocking(self.partner(to)?, letter)
+    }
+
+    /// The process of another node that takes part with this one. It may not have joined yet.
+    fn partner(&self, node: usize) -> Result<&Peer, NxError> {
+        let inner = &*self.inner;
+        if inner.own.group == 0 {
+            return match inner.peer(node) {
+                Some(peer) => Ok(peer),
+                None => unreachable!("partners are other nodes"),
+            };
         }
+        super::joining::partner(inner, node as u32)
     }
 
     fn get(&self, from: usize, tag: i32, room: Target) -> Result<(), NxError> {

@@ -6,7 +6,8 @@ use super::handlers::Handlers;
 use super::layout;
 use super::mem;
 use super::ops::OpId;
-use super::peer::Peer;
+use super::peer::{Own, Peer};
+use super::peers::Peers;
 use super::settings::Settings;
 use super::state::{Staging, State, Want};
 use super::types::{Outcome, Source};
@@ -27,9 +28,30 @@ const YIELDING: Duration = Duration::from_micros(500);
 /// See [`super::Engine::on_failure`].
 pub(super) struct OnFailure(pub(super) Box<dyn Fn(&NxError) + Send + Sync>);
 
+/// See [`super::Engine::start_asking`].
+pub(super) struct OnRequest(pub(super) Box<dyn Fn(u32) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for OnRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnRequest")
+    }
+}
+
 impl std::fmt::Debug for OnFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OnFailure")
+    }
+}
+
+/// Set by the handlers of links when one ends.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OnEnd(pub(super) Arc<AtomicBool>);
+
+impl OnEnd {
+    /// What a link's handler calls.
+    pub(super) fn handler(&self) -> impl Fn(u32) + Send + Clone + 'static {
+        let ended = self.0.clone();
+        move |_| ended.store(true, Ordering::Release)
     }
 }
 
@@ -46,7 +68,12 @@ pub(super) struct Inner {
     pub(super) bell: Node,
     pub(super) door: Export,
     /// By process number; `None` is this process.
-    peers: Box<[Option<Peer>]>,
+    pub(super) peers: Peers,
+    /// By what the links are named.
+    pub(super) own: Own,
+    /// What links' handlers do when a link ends.
+    pub(super) on_end: OnEnd,
+    cpus: usize,
     pub(super) state: Mutex<State>,
     pub(super) handlers: Arc<Handlers>,
     ptype: AtomicU32,
@@ -57,14 +84,12 @@ pub(super) struct Inner {
     /// Something ended the job; what, in `failure`.
     failed: AtomicBool,
     failure: Mutex<Option<NxError>>,
+    /// Whether a process that ended without a word was ended on request.
+    on_request: Option<OnRequest>,
     /// What the progress thread does about it.
     pub(super) on_failure: OnceLock<OnFailure>,
-    /// Process number + 1 of a peer whose links ended, by the links' handlers; 0: none new.
-    pub(super) ended: Arc<AtomicBool>,
     pub(super) stop: AtomicBool,
     pub(super) left: AtomicBool,
-    /// More processes than processors: who waits had better sleep.
-    crowded: bool,
 }
 
 impl std::fmt::Debug for State {
@@ -78,38 +103,43 @@ pub(super) struct Parts {
     pub(super) job: Job,
     pub(super) settings: Settings,
     pub(super) home: super::peer::Home,
-    pub(super) peers: Vec<Option<Peer>>,
-    pub(super) ended: Arc<AtomicBool>,
+    pub(super) peers: Peers,
+    pub(super) on_end: OnEnd,
+    pub(super) on_request: Option<OnRequest>,
 }
 
 impl Inner {
     pub(super) fn new(parts: Parts) -> Inner {
-        let Parts { job, settings, home, peers, ended } = parts;
-        let processes = peers.len();
+        let Parts { job, settings, home, peers, on_end, on_request } = parts;
         let inner = Inner {
-            stride: settings.stride(processes),
+            stride: settings.stride(peers.first()),
             ptype: AtomicU32::new(job.ptype.unwrap_or(super::types::INVALID_PTYPE) as u32),
             job,
             settings,
             data: home.data,
             bell: home.bell,
             door: home.door,
-            peers: peers.into(),
-            state: Mutex::new(State::new(processes)),
+            own: home.own,
+            state: Mutex::new(State::new(peers.upto())),
+            peers,
             handlers: Arc::default(),
             changes: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
+            on_request,
             on_failure: OnceLock::new(),
-            ended,
+            on_end,
             stop: AtomicBool::new(false),
             left: AtomicBool::new(false),
-            crowded: processes > vmmc::sys::process::online_processors(),
+            cpus: vmmc::sys::process::online_processors(),
         };
         inner.data.counters().name_from(vmmc::counters::index::LIBRARY, count::NAMES);
         inner.count(count::LINKS, inner.peers().count() as u64);
-        inner.state.lock().expect_first(&inner);
+        for peer in inner.peers() {
+            inner.state.lock().expect_first(&inner, peer);
+            peer.say_ptype(inner.ptype());
+        }
         inner
     }
 
@@ -124,21 +154,30 @@ impl Inner {
     }
 
     pub(super) fn set_ptype(&self, ptype: i32) {
-        self.ptype.store(ptype as u32, Ordering::Relaxed);
+        self.ptype.store(ptype as u32, Ordering::SeqCst);
+        for peer in self.peers() {
+            peer.say_ptype(ptype);
+        }
     }
 
+    /// Processes that the job began with.
     pub(super) fn processes(&self) -> usize {
-        self.peers.len()
+        self.peers.first()
+    }
+
+    /// More processes than processors: who waits had better sleep.
+    fn is_crowded(&self) -> bool {
+        self.peers.upto() > self.cpus
     }
 
     #[inline]
     pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.peers.iter().flatten()
+        self.peers.iter()
     }
 
     #[inline]
     pub(super) fn peer(&self, number: usize) -> Option<&Peer> {
-        self.peers.get(number).and_then(Option::as_ref)
+        self.peers.get(number)
     }
 
     pub(super) fn interrupt(&self, peer: &Peer) {
@@ -193,25 +232,29 @@ impl Inner {
     /// Looks at links that ended: a peer that did not say bye has died.
     #[inline]
     pub(super) fn look_at_ends(&self) {
-        if self.ended.load(Ordering::Relaxed) {
+        if self.on_end.0.load(Ordering::Relaxed) {
             self.find_ends();
         }
     }
 
     #[cold]
     fn find_ends(&self) {
-        self.ended.store(false, Ordering::SeqCst);
+        self.on_end.0.store(false, Ordering::SeqCst);
         for peer in self.peers() {
             if peer.gone.load(Ordering::Relaxed) || peer.out_import.check_open().is_ok() {
                 continue;
             }
-            if peer.said_bye() {
+            if peer.said_bye() || self.was_ended_on_request(peer) {
                 peer.gone.store(true, Ordering::Relaxed);
                 self.data.wake_waiters();
             } else if !self.left.load(Ordering::Acquire) {
-                self.fail(NxError::PeerDied { node: peer.number });
+                self.fail(NxError::PeerDied { node: peer.node });
             }
         }
+    }
+
+    fn was_ended_on_request(&self, peer: &Peer) -> bool {
+        self.on_request.as_ref().is_some_and(|asks| asks.0(peer.out_import.exporter().pid))
     }
 
     #[inline]
@@ -220,7 +263,7 @@ impl Inner {
     }
 
     fn shares_cpu(&self, cpu: u32) -> bool {
-        self.crowded || self.peers().take(4).any(|peer| peer.out.peer_was_on(cpu))
+        self.is_crowded() || self.peers().take(4).any(|peer| peer.out.peer_was_on(cpu))
     }
 
     /// Waits until `done` finds something in the state; makes progress meanwhile.
@@ -312,12 +355,12 @@ impl Inner {
         let mut look = || {
             (self.has_news()
                 || self.changes.load(Ordering::Acquire) != seen
-                || self.ended.load(Ordering::Relaxed)
+                || self.on_end.0.load(Ordering::Relaxed)
                 || self.failed.load(Ordering::Relaxed))
             .then_some(())
         };
         let shares = |cpu| self.shares_cpu(cpu);
-        if self.crowded && self.data.wait_policy() != WaitPolicy::Block {
+        if self.is_crowded() && self.data.wait_policy() != WaitPolicy::Block {
             // Whoever we wait for needs a processor: give it ours, which costs less than a
             // sleep and a wake-up as long as all make progress.
             let end = Instant::now() + YIELDING;
@@ -335,7 +378,7 @@ impl Inner {
                 WaitPolicy::Spin => WaitPolicy::Hybrid { budget: Duration::from_micros(50) },
                 policy => policy,
             };
-            let crowded = || self.crowded;
+            let crowded = || self.is_crowded();
             match wait::spin(policy, None, crowded, &mut look) {
                 Spun::Found(()) => {
                     self.look_at_ends();

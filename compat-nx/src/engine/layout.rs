@@ -4,8 +4,8 @@
 //! make a pair. All of a lane is written by the writer, but for the head.
 //!
 //! ```text
-//!     0  head            magic u64 · version u32 · stride u32      by the owner, before the export
-//!   128  control         starved u32 · wants u32 · bye u32         see the constants
+//!     0  head            magic u64 · version u32 · stride u32 · node u32 · group u32   by the owner
+//!   128  control         starved u32 · wants u32 · bye u32 · here u32 · ptype u32   see the constants
 //!   256  credits         64 x u32: slots and blocks of the other lane that are free again
 //!   512  staged          32 x u64: how much of block b's message is there
 //!   768  go              32 x 32 bytes: where block b's message may be put directly
@@ -29,11 +29,15 @@
 /// "NX LANE" in ASCII.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"NX LANE\0");
 /// Version of this layout and of the protocol spoken in it.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Offsets of the head.
 pub(super) const HEAD_MAGIC: usize = 0;
 pub(super) const HEAD_VERSION: usize = 8;
 pub(super) const HEAD_STRIDE: usize = 12;
+/// Node number of the owner.
+pub(super) const HEAD_NODE: usize = 16;
+/// Whom the owner does global operations with: see `Own::group` in [`super::peer`].
+pub(super) const HEAD_GROUP: usize = 20;
 
 /// Offset of the starved word: a set of `STARVED_*`. The writer waits for credits.
 pub(super) const STARVED: usize = 128;
@@ -48,6 +52,11 @@ pub(super) const STARVED_BLOCKS: u32 = 4;
 pub(super) const WANTS: usize = 132;
 /// Offset of the bye word: 1 when the writer left in order.
 pub(super) const BYE: usize = 136;
+/// Offset of the here word: 1 when the writer has opened its links with the owner, and so can do
+/// without it.
+pub(super) const HERE: usize = 140;
+/// Offset of the process type of the writer, plus 1; 0: it has none.
+pub(super) const PTYPE: usize = 144;
 
 /// Offset of the credits.
 pub(super) const CREDITS: usize = 256;

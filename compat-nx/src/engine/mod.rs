@@ -6,7 +6,8 @@
 //! | file | what |
 //! |---|---|
 //! | `layout`, `slots` | the memory that one process writes for another; who may use which slot |
-//! | `peer`, `stage`, `direct` | links to other processes; memory for safe copies; user memory of the receiver |
+//! | `peer`, `peers`, `joining` | links to other processes; all of them; those that join later |
+//! | `stage`, `direct` | memory for safe copies; user memory of the receiver |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
 //! | `inner`, `progress`, `handlers` | waiting, and the threads that help |
 //! | `send`, `receive`, `mids`, `global` | the methods |
@@ -17,11 +18,13 @@ mod fork;
 mod global;
 mod handlers;
 mod inner;
+mod joining;
 mod layout;
 mod mem;
 mod mids;
 mod ops;
 mod peer;
+mod peers;
 mod progress;
 mod receive;
 mod send;
@@ -34,14 +37,15 @@ pub mod types;
 pub use global::{Element, Reduction};
 
 use crate::error::{NxError, StartError};
-use crate::job::Job;
-use inner::{Inner, Parts};
+use crate::job::{Job, Late};
+use inner::{Inner, OnEnd, OnRequest, Parts};
+use peers::Peers;
 use settings::Settings;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use types::{FORCE_LAST, FORCE_TYPE, InfoTarget, NORMAL_LAST};
-use vmmc::sync::{AtomicBool, Mutex, Ordering};
+use vmmc::sync::{Mutex, Ordering};
 use vmmc::word::Word;
 
 /// Channel of user messages.
@@ -69,30 +73,59 @@ impl Engine {
     /// # Errors
     /// As [`Engine::start`].
     pub fn start_with(job: &Job, settings: Settings) -> Result<Engine, StartError> {
+        Engine::start_full(job, settings, None)
+    }
+
+    /// As [`Engine::start`]. `asks` is asked, with its process id, about a process that ended
+    /// without a word: true if somebody wanted that, and the others go on.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_asking(
+        job: &Job,
+        asks: impl Fn(u32) -> bool + Send + Sync + 'static,
+    ) -> Result<Engine, StartError> {
+        Engine::start_full(job, Settings::from_env()?, Some(OnRequest(Box::new(asks))))
+    }
+
+    fn start_full(
+        job: &Job,
+        settings: Settings,
+        on_request: Option<OnRequest>,
+    ) -> Result<Engine, StartError> {
         let processes = job.size + u32::from(job.host);
         if job.node >= processes || job.size == 0 {
             return Err(StartError::BadJob { node: job.node, size: job.size });
         }
-        let home = peer::Home::open(job)?;
-        let ended = Arc::new(AtomicBool::new(false));
+        let peers = Peers::new(processes as usize);
+        let home = peer::Home::open(job, peers.limit())?;
+        let on_end = OnEnd::default();
         let stride = settings.stride(processes as usize);
-        let mut opening = Vec::new();
-        for number in 0..processes {
-            if number == job.node {
-                opening.push(None);
-                continue;
-            }
-            let ended = ended.clone();
-            let on_end = move |_| ended.store(true, Ordering::Release);
-            opening.push(Some(peer::Opening::start(&home, job, number, stride, on_end)?));
-        }
         let seconds = settings.start_s;
         let deadline = Instant::now() + Duration::from_secs(seconds);
-        let mut peers = Vec::new();
-        for opening in opening {
-            peers.push(opening.map(|opening| opening.finish(deadline, seconds)).transpose()?);
+        if let Some(Late { begun, .. }) = job.late {
+            let patience = joining::Patience { deadline, seconds };
+            joining::meet_all(&home, &peers, &on_end, stride, begun, patience)?;
+        } else {
+            let nodes = peer::Nodes { data: &home.data, bell: &home.bell };
+            let opening: Result<Vec<_>, _> = (0..processes)
+                .filter(|&number| number != home.own.number)
+                .map(|number| {
+                    peer::Opening::start(nodes, &home.own, number, stride, on_end.handler())
+                })
+                .collect();
+            for opening in opening? {
+                peers.add(opening.finish(deadline, seconds)?);
+            }
         }
-        let inner = Arc::new(Inner::new(Parts { job: job.clone(), settings, home, peers, ended }));
+        let parts = Parts { job: job.clone(), settings, home, peers, on_end, on_request };
+        let inner = Arc::new(Inner::new(parts));
+        if job.late.is_some() {
+            // Whoever hears this knows that all others can reach us.
+            for peer in inner.peers() {
+                peer.say_here();
+            }
+        }
         let helper = inner.clone();
         let progress = std::thread::Builder::new()
             .name("nx-progress".into())
@@ -164,13 +197,45 @@ impl Engine {
     /// Sets the process type. Messages for the new type that have come already are taken from here on.
     ///
     /// # Errors
-    /// [`NxError::BadPtype`].
+    /// [`NxError::BadPtype`]; [`NxError::PtypeInUse`]: another process of this node has it.
     pub fn set_ptype(&self, ptype: i32) -> Result<(), NxError> {
         if !(0..=NORMAL_LAST).contains(&ptype) {
             return Err(NxError::BadPtype { ptype });
         }
+        if ptype != self.ptype() && self.has_process(self.inner.own.node, ptype) {
+            return Err(NxError::PtypeInUse { node: self.inner.own.node, ptype });
+        }
         self.inner.set_ptype(ptype);
         Ok(())
+    }
+
+    /// Whether a process of this type is on that node.
+    #[must_use]
+    pub fn has_process(&self, node: u32, ptype: i32) -> bool {
+        let inner = &*self.inner;
+        (inner.own.node == node && inner.ptype() == ptype)
+            || inner.peers().any(|peer| {
+                peer.node == node && peer.ptype() == ptype && !peer.gone.load(Ordering::Relaxed)
+            })
+    }
+
+    /// What a process must know that is to join this job as another process of a node.
+    #[must_use]
+    pub fn late(&self) -> Late {
+        Late { from: self.inner.peers.upto() as u32, begun: true }
+    }
+
+    /// Waits until a process that was started to join this job has links with all others.
+    ///
+    /// # Errors
+    /// [`StartError::Missing`] when it does not come, or is not `alive` any more.
+    pub fn wait_for_process(
+        &self,
+        pid: u32,
+        node: u32,
+        alive: impl Fn() -> bool,
+    ) -> Result<(), StartError> {
+        joining::wait_for_process(&self.inner, pid, node, alive)
     }
 
     /// Masks (true) or allows (false) handlers; returns the previous state. Masking waits for a

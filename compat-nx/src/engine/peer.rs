@@ -8,20 +8,39 @@
 use super::layout::{self, BLOCKS};
 use super::slots;
 use crate::error::{NxError, StartError};
-use crate::job::Job;
+use crate::job::{Job, Late};
 use std::time::{Duration, Instant};
+use vmmc::control::message::Refusal;
+use vmmc::error::ExportError;
 use vmmc::mem::View;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vmmc::word::{MappedU32, MappedU64, Word};
-use vmmc::{Binding, Export, Import, Node, PendingImport, Region, Rights, Who};
+use vmmc::{Binding, Export, Import, Node, PendingImport, Region, Rights, Token, Who};
 
 /// No credit is waited for.
 const NO_CREDIT: u64 = u64::MAX;
+/// Not a credit, but the peer's here word is waited for.
+const HERE: u64 = u64::MAX - 1;
+
+/// What links are named by, and this process's place among them.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    pub(super) id: String,
+    pub(super) token: Token,
+    /// This process's number: see [`super::peers`].
+    pub(super) number: u32,
+    pub(super) node: u32,
+    /// 0: one of those that the job began with. Others: the process type that it began with, plus 1.
+    /// Processes of one group do global operations together.
+    pub(super) group: u32,
+}
 
 /// Another process of the job.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) number: u32,
+    pub(super) node: u32,
+    pub(super) group: u32,
     /// The lane that we write, in its memory. By stores, and by deliberate updates.
     pub(super) out: Binding,
     pub(super) out_import: Import,
@@ -33,7 +52,7 @@ pub(super) struct Peer {
     /// Where the next arrival word will be (high half) and its sequence number; 0: nowhere, all
     /// slots are in use.
     expect: AtomicU64,
-    /// The credit that a queued send waits for, or `NO_CREDIT`.
+    /// The credit that a queued send waits for, `NO_CREDIT` or `HERE`.
     credit: AtomicU64,
     /// Blocks whose messages are being fetched, a bit each, and their staged words when last seen.
     watching: AtomicU32,
@@ -123,7 +142,7 @@ impl Peer {
             }
         }
         let credit = self.credit.load(Ordering::Relaxed);
-        if credit != NO_CREDIT && self.credit(credit as u32).is_some() {
+        if credit != NO_CREDIT && self.has_awaited(credit) {
             return true;
         }
         let mut watching = self.watching.load(Ordering::Relaxed);
@@ -136,6 +155,52 @@ impl Peer {
             }
         }
         false
+    }
+
+    #[cold]
+    fn has_awaited(&self, credit: u64) -> bool {
+        match credit {
+            HERE => self.is_here(),
+            taken => self.credit(taken as u32).is_some(),
+        }
+    }
+
+    /// Tells the peer that we have opened our links with it.
+    pub(super) fn say_here(&self) {
+        // PAIRS(here): with the acquire in `is_here`.
+        self.out32(layout::HERE).store(1, Ordering::Release);
+        self.out.ring();
+    }
+
+    /// Tells the peer our process type; -1: none.
+    pub(super) fn say_ptype(&self, ptype: i32) {
+        // PAIRS(ptype): with the acquire in `ptype`.
+        self.out32(layout::PTYPE).store((ptype + 1) as u32, Ordering::Release);
+    }
+
+    /// The peer's process type, -1 before it has one.
+    pub(super) fn ptype(&self) -> i32 {
+        // PAIRS(ptype): with the release in `say_ptype`.
+        (self.in32(layout::PTYPE).load(Ordering::Acquire) as i32).wrapping_sub(1)
+    }
+
+    /// Tells the peer that there is somebody new to meet.
+    pub(super) fn call_to_meet(door: &Import) {
+        // A peer that is gone meets nobody.
+        if let (Ok(new), Ok(word)) = (door.flag32(DOOR_NEW), door.flag32(0)) {
+            let _ = new.signal(1);
+            let _ = word.signal(1);
+        }
+    }
+
+    /// Whether the peer has opened its links with us.
+    pub(super) fn is_here(&self) -> bool {
+        // PAIRS(here): with the release in `say_here`.
+        self.in32(layout::HERE).load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn await_here(&self) {
+        self.credit.store(HERE, Ordering::Relaxed);
     }
 
     /// Credit number `taken`, if it was given.
@@ -160,6 +225,7 @@ impl Peer {
 
 /// What a process has before it knows its peers.
 pub(super) struct Home {
+    pub(super) own: Own,
     pub(super) data: Node,
     pub(super) bell: Node,
     pub(super) door: Export,
@@ -169,30 +235,56 @@ fn set_up<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StartError 
     move |error| StartError::SetUp { what, reason: error.to_string() }
 }
 
-fn lane_name(job: &Job, writer: u32, owner: u32) -> String {
-    format!("nx/{}/{writer}>{owner}", job.id)
+fn lane_name(own: &Own, writer: u32, owner: u32) -> String {
+    format!("nx/{}/{writer}>{owner}", own.id)
 }
 
-fn door_name(job: &Job, owner: u32) -> String {
-    format!("nx/{}/door/{owner}", job.id)
+pub(super) fn door_name(own: &Own, owner: u32) -> String {
+    format!("nx/{}/door/{owner}", own.id)
 }
+
+/// Offset of the door's word that a process sets which has joined later: there is somebody to meet.
+pub(super) const DOOR_NEW: usize = 8;
 
 impl Home {
-    pub(super) fn open(job: &Job) -> Result<Home, StartError> {
+    /// `limit`: numbers that a process may have.
+    pub(super) fn open(job: &Job, limit: usize) -> Result<Home, StartError> {
         let data = Node::connect()?;
         let mut config = vmmc::Config::from_env().map_err(set_up("settings"))?;
         // The progress thread never spins: it would take the processor from the program.
         config.wait = vmmc::config::WaitChoice::Fixed(vmmc::config::WaitPolicy::Block);
         let bell = Node::builder().config(config).program("nx-progress").connect()?;
-        let door = bell
-            .export(Region::new(64).map_err(set_up("memory of the door"))?)
-            .name(door_name(job, job.node))
-            .grant(Who::SameUser, Rights::WRITE)
-            .token(job.token)
-            .open()
-            .map_err(set_up("exporting the door"))?;
-        Ok(Home { data, bell, door })
+        let Job { node, token, .. } = *job;
+        let mut own = Own { id: job.id.clone(), token, number: node, node, group: 0 };
+        if let Some(Late { from, .. }) = job.late {
+            own.number = from;
+            own.group = job.ptype.map_or(0, |ptype| ptype as u32 + 1);
+        }
+        let door = loop {
+            let opened = bell
+                .export(Region::new(64).map_err(set_up("memory of the door"))?)
+                .name(door_name(&own, own.number))
+                .grant(Who::SameUser, Rights::WRITE)
+                .token(own.token)
+                .open();
+            match opened {
+                Err(ExportError::Refused(Refusal::NameTaken { .. }))
+                    if job.late.is_some() && own.number as usize + 1 < limit =>
+                {
+                    own.number += 1;
+                }
+                opened => break opened.map_err(set_up("exporting the door"))?,
+            }
+        };
+        Ok(Home { own, data, bell, door })
     }
+}
+
+/// Our two connections to the daemon.
+#[derive(Clone, Copy)]
+pub(super) struct Nodes<'h> {
+    pub(super) data: &'h Node,
+    pub(super) bell: &'h Node,
 }
 
 /// The links to one peer in the making.
@@ -207,18 +299,20 @@ impl Opening {
     /// Exports our lane and starts importing the peer's. `ended` is called when the peer is gone, in
     /// a thread that waits or in the progress thread.
     pub(super) fn start(
-        home: &Home,
-        job: &Job,
+        home: Nodes<'_>,
+        own: &Own,
         peer: u32,
         stride: usize,
         ended: impl Fn(u32) + Send + Clone + 'static,
     ) -> Result<Opening, StartError> {
         let mut region =
             Region::new(layout::lane_len(stride)).map_err(set_up("memory of a lane"))?;
-        let head: [(usize, &[u8]); 3] = [
+        let head: [(usize, &[u8]); 5] = [
             (layout::HEAD_MAGIC, &layout::MAGIC.to_ne_bytes()),
             (layout::HEAD_VERSION, &layout::VERSION.to_ne_bytes()),
             (layout::HEAD_STRIDE, &(stride as u32).to_ne_bytes()),
+            (layout::HEAD_NODE, &own.node.to_ne_bytes()),
+            (layout::HEAD_GROUP, &own.group.to_ne_bytes()),
         ];
         for (at, bytes) in head {
             region.write(at, bytes).map_err(set_up("head of a lane"))?;
@@ -226,9 +320,9 @@ impl Opening {
         let lane = home
             .data
             .export(region)
-            .name(lane_name(job, peer, job.node))
+            .name(lane_name(own, peer, own.number))
             .grant(Who::SameUser, Rights::WRITE | Rights::BIND)
-            .token(job.token)
+            .token(own.token)
             .open()
             .map_err(set_up("exporting a lane"))?;
         let on_end = move |ended: &(dyn Fn(u32) + Send), event| {
@@ -239,24 +333,41 @@ impl Opening {
         let (one, other) = (ended.clone(), ended);
         let out = home
             .data
-            .import(lane_name(job, job.node, peer))
+            .import(lane_name(own, own.number, peer))
             .rights(Rights::WRITE | Rights::BIND)
-            .token(job.token)
+            .token(own.token)
             .handler(move |notification| on_end(&one, notification.event))
             .start()
             .map_err(set_up("importing a lane"))?;
         let door = home
             .bell
-            .import(door_name(job, peer))
-            .token(job.token)
+            .import(door_name(own, peer))
+            .token(own.token)
             .handler(move |notification| on_end(&other, notification.event))
             .start()
             .map_err(set_up("importing a door"))?;
         Ok(Opening { number: peer, lane, out, door })
     }
 
-    /// Waits for the peer, at most until `deadline`.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Waits a while for the peer; whether it is there.
+    pub(super) fn wait(&mut self, time: Duration) -> Result<bool, StartError> {
+        Ok(self.out.wait_for(Some(time)).map_err(set_up("importing a lane"))?
+            && self.door.wait_for(Some(time)).map_err(set_up("importing a door"))?)
+    }
+
+    /// Waits for the peer, at most until `deadline`, and tells it that we can do without it.
     pub(super) fn finish(self, deadline: Instant, seconds: u64) -> Result<Peer, StartError> {
+        let peer = self.meet(deadline, seconds)?;
+        peer.say_here();
+        Ok(peer)
+    }
+
+    /// The same without a word.
+    pub(super) fn meet(self, deadline: Instant, seconds: u64) -> Result<Peer, StartError> {
         let Opening { number, lane, mut out, mut door } = self;
         let left = || {
             Some(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
@@ -270,9 +381,11 @@ impl Opening {
         let out_import = out.wait().map_err(set_up("importing a lane"))?;
         let door = door.wait().map_err(set_up("importing a door"))?;
         let out = out_import.bind(0..out_import.len()).map_err(set_up("binding a lane"))?;
-        let stride = open_lane(out.view(), number)?;
+        let (stride, node, group) = open_lane(out.view(), number)?;
         Ok(Peer {
             number,
+            node,
+            group,
             out,
             out_import,
             stride,
@@ -287,8 +400,8 @@ impl Opening {
     }
 }
 
-/// Checks the head of a lane that the peer owns; returns its stride.
-fn open_lane(view: View<'_>, number: u32) -> Result<usize, StartError> {
+/// Checks the head of a lane that the peer owns; returns its stride, and its owner's node and group.
+fn open_lane(view: View<'_>, number: u32) -> Result<(usize, u32, u32), StartError> {
     let refuse = |reason: String| StartError::SetUp { what: "a lane of another process", reason };
     if view.len() < layout::SLOTS_AT {
         return Err(refuse(format!("node {number}'s is {} bytes", view.len())));
@@ -305,7 +418,11 @@ fn open_lane(view: View<'_>, number: u32) -> Result<usize, StartError> {
     let fits = layout::STRIDES.contains(&stride)
         && stride.is_multiple_of(64)
         && layout::lane_len(stride) <= view.len();
-    if fits { Ok(stride) } else { Err(refuse(format!("node {number}'s stride is {stride}"))) }
+    let node = word32(view, layout::HEAD_NODE).load(Ordering::Relaxed);
+    match fits && i32::try_from(node).is_ok() {
+        true => Ok((stride, node, word32(view, layout::HEAD_GROUP).load(Ordering::Relaxed))),
+        false => Err(refuse(format!("node {number}'s stride is {stride}, its node {node}"))),
+    }
 }
 
 impl From<vmmc::error::WaitError> for NxError {

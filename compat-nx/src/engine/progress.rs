@@ -21,7 +21,7 @@ pub(super) fn run(inner: &Arc<Inner>) {
             |_| {
                 (word.load(Ordering::Relaxed) != 0
                     || inner.stop.load(Ordering::Acquire)
-                    || inner.ended.load(Ordering::Relaxed)
+                    || inner.on_end.0.load(Ordering::Relaxed)
                     || (!told && inner.check().is_err()))
                 .then_some(())
             },
@@ -39,6 +39,7 @@ pub(super) fn run(inner: &Arc<Inner>) {
             continue;
         }
         inner.count(count::INTERRUPTED, 1);
+        super::joining::welcome(inner);
         let mut state = inner.state.lock();
         let before = inner.changes();
         if let Err(error) = state.interrupted(inner) {

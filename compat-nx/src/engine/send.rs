@@ -14,6 +14,8 @@ enum Route<'e> {
     Own,
     One(&'e Peer),
     AllOthers,
+    /// Who was there has left: nothing is received there any more.
+    Nobody,
 }
 
 const NOWHERE: Target = Target { start: std::ptr::null_mut(), len: 0 };
@@ -25,11 +27,37 @@ impl Engine {
         if to.node == -1 {
             return Ok(Route::AllOthers);
         }
-        let number = usize::try_from(to.node).map_err(|_| bad.clone())?;
-        if to.node == self.node() {
-            return Ok(Route::Own);
+        let number = u32::try_from(to.node).map_err(|_| bad.clone())?;
+        if number > last {
+            return Err(bad);
         }
-        self.inner.peer(number).map(Route::One).ok_or(bad)
+        Ok(self.process_on(number, to.ptype))
+    }
+
+    /// The process of a node that messages for a process type go to: the one that has it, or the
+    /// node's first, where they wait until it takes the type.
+    fn process_on(&self, node: u32, ptype: i32) -> Route<'_> {
+        let inner = &*self.inner;
+        if inner.peers.is_simple() {
+            return match inner.peer(node as usize) {
+                Some(peer) => Route::One(peer),
+                None => Route::Own,
+            };
+        }
+        let own = node == inner.own.node;
+        if own && ptype == self.ptype() {
+            return Route::Own;
+        }
+        let here = || {
+            let lives = |peer: &&Peer| !peer.gone.load(vmmc::sync::Ordering::Relaxed);
+            inner.peers().filter(lives).filter(|peer| peer.node == node)
+        };
+        match (here().find(|peer| peer.ptype() == ptype), here().next()) {
+            (Some(peer), _) => Route::One(peer),
+            (None, Some(first)) if !own || first.number < inner.own.number => Route::One(first),
+            (None, _) if own => Route::Own,
+            (None, _) => Route::Nobody,
+        }
     }
 
     fn check_send(&self, type_: i32, data: Source, to: Dest) -> Result<(), NxError> {
@@ -55,17 +83,23 @@ impl Engine {
             Route::One(peer) => self.send_blocking(peer, letter),
             Route::Own => self.send_to_self(letter),
             Route::AllOthers => {
-                for peer in self.nodes_but_this() {
+                for peer in self.nodes_but_this(to.ptype) {
                     self.send_blocking(peer, letter)?;
                 }
                 Ok(())
             }
+            Route::Nobody => Ok(()),
         }
     }
 
-    /// The other nodes, without a host process.
-    pub(super) fn nodes_but_this(&self) -> impl Iterator<Item = &Peer> {
-        self.inner.peers().filter(|peer| peer.number < self.inner.job.size)
+    /// A process of each other node, without a host process; of this node, if the process type is another
+    /// process's.
+    fn nodes_but_this(&self, ptype: i32) -> impl Iterator<Item = &Peer> {
+        let own = self.inner.own.node;
+        (0..self.inner.job.size).filter_map(move |node| match self.process_on(node, ptype) {
+            Route::One(peer) if node != own || peer.ptype() == ptype => Some(peer),
+            _ => None,
+        })
     }
 
     fn send_to_self(&self, letter: Letter) -> Result<(), NxError> {
@@ -100,16 +134,17 @@ impl Engine {
     pub(super) fn start_send(&self, op: OpId, letter: Letter, to: Dest) -> Result<(), NxError> {
         let inner = &*self.inner;
         let route = self.route(to)?;
+        let own = matches!(route, Route::Own);
         let targets: Vec<&Peer> = match route {
             Route::One(peer) => vec![peer],
-            Route::Own => vec![],
-            Route::AllOthers => self.nodes_but_this().collect(),
+            Route::Own | Route::Nobody => vec![],
+            Route::AllOthers => self.nodes_but_this(to.ptype).collect(),
         };
         let mut state = inner.state.lock();
         let before = inner.changes();
         // The part of the operation that stands for "all started".
         state.ops.get_mut(op).left += targets.len() as u32;
-        if matches!(self.route(to)?, Route::Own) {
+        if own {
             state.deliver(inner, letter);
         }
         for peer in targets {

@@ -4,8 +4,8 @@
 //! length share it, one after the other. It is made when first needed, and imported by the
 //! receiver when a scout first names it: from then on neither goes to the daemon again (N12).
 
+use super::peer::Own;
 use crate::error::NxError;
-use crate::job::Job;
 use std::sync::Arc;
 use vmmc::{Export, Import, Node, Region, Rights, Who};
 
@@ -41,8 +41,8 @@ pub(super) struct Stages {
     regions: Vec<Stage>,
 }
 
-fn name(job: &Job, sender: u32, receiver: u32, region: u32) -> String {
-    format!("nx/{}/{sender}>{receiver}/stage/{region}", job.id)
+fn name(own: &Own, sender: u32, receiver: u32, region: u32) -> String {
+    format!("nx/{}/{sender}>{receiver}/stage/{region}", own.id)
 }
 
 /// The size of place for a message of `len` bytes.
@@ -59,7 +59,7 @@ impl Stages {
     pub(super) fn take(
         &mut self,
         node: &Node,
-        job: &Job,
+        own: &Own,
         receiver: u32,
         len: usize,
     ) -> Result<(Place, bool), NxError> {
@@ -68,7 +68,7 @@ impl Stages {
         let region = match found {
             Some(region) => region,
             None => {
-                self.make(node, job, receiver, wanted)?;
+                self.make(node, own, receiver, wanted)?;
                 self.regions.len() - 1
             }
         };
@@ -78,15 +78,15 @@ impl Stages {
         Ok((Place { region: region as u32, index }, found.is_none()))
     }
 
-    fn make(&mut self, node: &Node, job: &Job, receiver: u32, place: usize) -> Result<(), NxError> {
+    fn make(&mut self, node: &Node, own: &Own, receiver: u32, place: usize) -> Result<(), NxError> {
         let failed = |reason: String| NxError::System { what: "memory for a safe copy", reason };
         let places = (REGION / place).clamp(1, MOST);
         let region = Region::new(place * places).map_err(|error| failed(error.to_string()))?;
         let export = node
             .export(region)
-            .name(name(job, job.node, receiver, self.regions.len() as u32))
+            .name(name(own, own.number, receiver, self.regions.len() as u32))
             .grant(Who::SameUser, Rights::READ)
-            .token(job.token)
+            .token(own.token)
             .open()
             .map_err(|error| failed(error.to_string()))?;
         let free = u32::MAX >> (32 - places as u32);
@@ -123,7 +123,7 @@ impl Fetched {
     pub(super) fn region(
         &mut self,
         node: &Node,
-        job: &Job,
+        own: &Own,
         sender: u32,
         region: u32,
     ) -> Result<(Arc<Import>, bool), NxError> {
@@ -141,9 +141,9 @@ impl Fetched {
         }
         // It was exported before the scout was sent, so there is nothing to wait for.
         let import = node
-            .import(name(job, sender, job.node, region))
+            .import(name(own, sender, own.number, region))
             .rights(Rights::READ)
-            .token(job.token)
+            .token(own.token)
             .timeout(std::time::Duration::ZERO)
             .open()
             .map_err(|error| NxError::System {

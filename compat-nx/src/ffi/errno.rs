@@ -12,6 +12,7 @@ pub(crate) const EQTYPE: c_int = 158;
 pub(crate) const EQMID: c_int = 159;
 pub(crate) const EQHND: c_int = 160;
 pub(crate) const EQNOPROC: c_int = 161;
+pub(crate) const EQUSEPID: c_int = 162;
 pub(crate) const EQNOACT: c_int = 163;
 pub(crate) const EQPARAM: c_int = 165;
 pub(crate) const EQNOMID: c_int = 174;
@@ -30,7 +31,7 @@ const TEXTS: [(c_int, &str); 26] = [
     (EQMID, "bad message id"),
     (EQHND, "bad handler"),
     (EQNOPROC, "no such process"),
-    (162, "process type in use"),
+    (EQUSEPID, "process type in use"),
     (EQNOACT, "not active"),
     (164, "bad file"),
     (EQPARAM, "bad parameter"),
@@ -57,6 +58,8 @@ pub fn errno_of(error: &NxError) -> c_int {
         NxError::BadLength { .. } => EQLEN,
         NxError::BadNode { .. } => EQNODE,
         NxError::BadPtype { .. } => EQPID,
+        NxError::PtypeInUse { .. } => EQUSEPID,
+        NxError::NoProcess { .. } => EQNOPROC,
         NxError::NoPtype => EQNOSET,
         NxError::BadType { .. } => EQTYPE,
         NxError::BadMid { .. } => EQMID,
@@ -102,7 +105,7 @@ fn perror(prefix: &str) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nx_perror(prefix: *const c_char) {
     // SAFETY: the caller passes a string or null.
-    let prefix = unsafe { super::app::string(prefix) };
+    let prefix = unsafe { super::strings::string(prefix) };
     let _ = super::run(|| {
         perror(&prefix.unwrap_or_default());
         Ok(())
@@ -113,7 +116,7 @@ pub unsafe extern "C" fn nx_perror(prefix: *const c_char) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nx_perror_(prefix: *const c_char, len: c_long) {
     // SAFETY: Fortran passes the string's own length.
-    let prefix = unsafe { super::app::fortran_string(prefix, len) };
+    let prefix = unsafe { super::strings::fortran_string(prefix, len) };
     let _ = super::run(|| {
         perror(&prefix);
         Ok(())
@@ -134,6 +137,8 @@ mod tests {
             | NxError::BadLength { .. }
             | NxError::BadNode { .. }
             | NxError::BadPtype { .. }
+            | NxError::PtypeInUse { .. }
+            | NxError::NoProcess { .. }
             | NxError::NoPtype
             | NxError::BadType { .. }
             | NxError::BadMid { .. }
@@ -152,6 +157,8 @@ mod tests {
             NxError::BadLength { len: -1 },
             NxError::BadNode { node: 9, last: 1 },
             NxError::BadPtype { ptype: -2 },
+            NxError::PtypeInUse { node: 0, ptype: 1 },
+            NxError::NoProcess { node: 0, ptype: 1, seconds: 60 },
             NxError::NoPtype,
             NxError::BadType { type_: -1 },
             NxError::BadMid { mid: 0 },

@@ -123,7 +123,7 @@ pub unsafe extern "C" fn etos(a: ESize, text: *mut c_char) {
 pub unsafe extern "C" fn stoe(text: *const c_char, result: *mut ESize) -> c_long {
     super::under(|| {
         // SAFETY: a string or null.
-        let text = unsafe { super::app::string(text) }.unwrap_or_default();
+        let text = unsafe { super::strings::string(text) }.unwrap_or_default();
         let bad =
             || super::Failure::System(super::errno::EQPARAM, format!("{text:?} is no number"));
         let value = text.trim().parse().map_err(|_| bad())?;

@@ -28,6 +28,7 @@
 
 mod admin;
 mod app;
+mod app_calls;
 mod clock;
 mod errno;
 mod esize;
@@ -37,7 +38,9 @@ mod info;
 mod io;
 mod message;
 mod process;
+mod spawn;
 mod start;
+mod strings;
 mod who;
 
 pub use errno::errno_of;

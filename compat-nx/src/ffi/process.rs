@@ -4,7 +4,7 @@ use super::Failure;
 use super::errno::EQNOACT;
 use crate::NxError;
 use crate::engine::Engine;
-use crate::job::control::{self, Message};
+use crate::job::control::{self, Heard, Message};
 use crate::job::{Job, pmi};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,6 +47,12 @@ pub(super) fn engine() -> Result<&'static Engine, Failure> {
     }
 }
 
+/// The engine, if it has started.
+pub(super) fn running() -> Option<&'static Engine> {
+    // SAFETY: null, or leaked by `start`.
+    unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
+}
+
 /// Whether the application exists for this process, or will at the first call.
 pub(super) fn check_started() -> Result<(), Failure> {
     engine().map(|_| ())
@@ -68,15 +74,31 @@ fn start_lazily() -> Result<&'static Engine, Failure> {
     match part.job.clone() {
         Some(job) if part.lazy => {
             part.lazy = false;
-            start(&job)
+            start(&job, part.control.as_ref())
         }
         _ => Err(crate::error::NxError::NotStarted.into()),
     }
 }
 
+/// Tells of a process id whether the supervisor has said that this process is ended on request.
+fn ended_on_request(control: Option<&Fd>) -> impl Fn(u32) -> bool + Send + Sync + 'static {
+    let channel = control.and_then(|control| control.try_clone().ok());
+    let known = Mutex::new(Vec::new());
+    move |pid| {
+        let Some(channel) = &channel else { return false };
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Heard::Message(message, _) = control::hear(channel) {
+            if let Message::Ending { pid } = message {
+                known.push(pid as u32);
+            }
+        }
+        known.contains(&pid)
+    }
+}
+
 /// Joins the application.
-fn start(job: &Job) -> Result<&'static Engine, Failure> {
-    let engine = Engine::start(job)
+fn start(job: &Job, control: Option<&Fd>) -> Result<&'static Engine, Failure> {
+    let engine = Engine::start_asking(job, ended_on_request(control))
         .map_err(|error| Failure::System(EQNOACT, format!("joining the application: {error}")))?;
     let engine = Box::into_raw(Box::new(engine));
     OWNER.store(std::process::id(), Ordering::Relaxed);
@@ -92,7 +114,7 @@ pub(super) fn join(job: Job, lazy: bool) -> Result<(), Failure> {
     part.lazy = lazy;
     OWNER.store(std::process::id(), Ordering::Relaxed);
     if !lazy {
-        start(&job)?;
+        start(&job, part.control.as_ref())?;
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ calls! {
     fn setpid, _setpid, setpid_: (pid: int) -> void { set_ptype(pid) }
     fn nodedim, _nodedim, nodedim_: () -> long { Ok(dimension(place()?.size)) }
     fn mypart, _mypart, mypart_ [nx32_mypart, _nx32_mypart]: (rows: ints, columns: ints) -> long {
-        crate::ffi::app::my_rectangle(rows, columns)
+        crate::ffi::app::rectangle(rows, columns)
     }
     fn gray, _gray, gray_: (number: int) -> long { Ok(number ^ (number >> 1)) }
     fn ginv, _ginv, ginv_: (code: int) -> long { Ok(inverse_gray(code)) }

@@ -1,7 +1,7 @@
 //! The channel from a process of an application to its supervisor.
 //!
-//! A `SOCK_SEQPACKET` pair; each packet is one [`Message`], postcard-encoded, in one direction
-//! only: the supervisor never writes. Its end of file tells either side that the other is gone.
+//! A `SOCK_SEQPACKET` pair; each packet is one [`Message`], postcard-encoded. The supervisor says
+//! [`Message::Ending`] only. The end of file tells either side that the other is gone.
 
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,6 +53,12 @@ pub enum Message {
     },
     /// The process leaves in the ordinary way, by `exit` or by returning from `main`.
     Finished,
+    /// From the supervisor: this process is about to be ended because another one asked for it; the
+    /// rest goes on.
+    Ending {
+        /// Its process id.
+        pid: i32,
+    },
 }
 
 /// Makes a channel: the process's end, the supervisor's end.
@@ -95,7 +101,15 @@ pub fn tell(
     packet::send(channel, bytes, fds, rustix::net::SendFlags::empty())
 }
 
-/// What the supervisor finds on a channel.
+/// The same without waiting: who does not listen misses it.
+pub fn try_tell(channel: impl AsFd, message: &Message) {
+    let mut buffer = [0; MAX_PACKET];
+    if let Ok(bytes) = postcard::to_slice(message, &mut buffer) {
+        let _ = packet::send(channel, bytes, &[], rustix::net::SendFlags::DONTWAIT);
+    }
+}
+
+/// What one side finds on a channel.
 #[derive(Debug)]
 pub enum Heard {
     /// A message, and the descriptors that came with it.
@@ -135,6 +149,7 @@ mod tests {
             Message::Lost { node: 2, code: 1 },
             Message::Kill { node: -1, ptype: -1 },
             Message::Finished,
+            Message::Ending { pid: 9 },
         ];
         for message in &all {
             tell(&process, message, &[process.as_fd()]).unwrap();

@@ -11,6 +11,9 @@ pub const MAX_ID: usize = 64;
 /// not fork until the machine stops.
 pub const MAX_NODES: u32 = 4096;
 
+/// More processes than any job has.
+const MAX_NUMBER: u32 = 1 << 20;
+
 /// One process's place in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -27,6 +30,17 @@ pub struct Job {
     pub host: bool,
     /// Process type at the start; `None`: not set yet, nothing can be sent before it is.
     pub ptype: Option<i32>,
+    /// Joins a job in which its node has a process already.
+    pub late: Option<Late>,
+}
+
+/// What a process that joins a job later must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// The first process number that may be free.
+    pub from: u32,
+    /// Whether the job has begun: every node has, or had, a process.
+    pub begun: bool,
 }
 
 /// Environment of a rank. The launcher sets all of them.
@@ -43,11 +57,13 @@ pub mod env {
     pub const HOST: &str = "SHRIMP_NX_HOST";
     /// [`super::Job::ptype`]; absent: 0 for nodes, not set for the host.
     pub const PTYPE: &str = "SHRIMP_NX_PTYPE";
+    /// [`super::Job::late`]: `FROM`, or `FROM:begun`; absent for the first process of a node.
+    pub const LATE: &str = "SHRIMP_NX_LATE";
     /// Number of the inherited descriptor of the [control channel](crate::job::control); absent:
     /// there is none.
     pub const CONTROL: &str = "SHRIMP_NX_CONTROL";
     /// All of them.
-    pub const ALL: [&str; 7] = [ID, TOKEN, SIZE, NODE, HOST, PTYPE, CONTROL];
+    pub const ALL: [&str; 8] = [ID, TOKEN, SIZE, NODE, HOST, PTYPE, LATE, CONTROL];
 }
 
 /// A variable of the launcher that cannot be understood.
@@ -103,7 +119,21 @@ impl Job {
                 Some(ptype.ok_or(JobError { name: env::PTYPE, value, expected })?)
             }
         };
-        Ok(Some(Job { id, token, size, node, host, ptype }))
+        let late = match get(env::LATE) {
+            None => None,
+            Some(value) => {
+                let (from, begun) = match value.strip_suffix(":begun") {
+                    Some(from) => (from, true),
+                    None => (value.as_str(), false),
+                };
+                let from =
+                    from.parse().ok().filter(|&from: &u32| from >= size && from < MAX_NUMBER);
+                let expected = "a number not below the size, and maybe :begun";
+                let from = from.ok_or(JobError { name: env::LATE, value, expected })?;
+                Some(Late { from, begun })
+            }
+        };
+        Ok(Some(Job { id, token, size, node, host, ptype, late }))
     }
 
     /// A job of its own with `size` nodes, from the view of node 0.
@@ -119,7 +149,7 @@ impl Job {
         let mut token = [0; 16];
         token.copy_from_slice(&random[..16]);
         let id = format!("{}-{}", rustix::process::getpid().as_raw_nonzero(), hex(&random[16..]));
-        Ok(Job { id, token: Token(token), size, node: 0, host: false, ptype: Some(0) })
+        Ok(Job { id, token: Token(token), size, node: 0, host: false, ptype: Some(0), late: None })
     }
 
     /// Name, size and token in one word, for launchers that pass words (PMI).
@@ -143,7 +173,7 @@ impl Job {
         check_id(id)?;
         let size = parse_size(size).ok_or_else(bad)?;
         let token = parse_token(token).ok_or_else(bad_token)?;
-        Ok(Job { id: id.into(), token, size, node, host: false, ptype: Some(0) })
+        Ok(Job { id: id.into(), token, size, node, host: false, ptype: Some(0), late: None })
     }
 
     /// The variables that [`Job::from_env`] reads, for the child that `self` describes.
@@ -161,6 +191,9 @@ impl Job {
         }
         if let Some(ptype) = self.ptype {
             variables.push((env::PTYPE, ptype.to_string()));
+        }
+        if let Some(Late { from, begun }) = self.late {
+            variables.push((env::LATE, format!("{from}{}", if begun { ":begun" } else { "" })));
         }
         variables
     }
@@ -205,8 +238,14 @@ mod tests {
 
     #[test]
     fn what_the_launcher_sets_is_what_the_rank_reads() {
-        for (host, ptype) in [(false, Some(3)), (true, Some(0))] {
-            let job = Job { id: "j1".into(), token: Token([7; 16]), size: 4, node: 2, host, ptype };
+        let late = |from, begun| Some(Late { from, begun });
+        for (host, ptype, late) in [
+            (false, Some(3), None),
+            (true, Some(0), late(5, false)),
+            (true, Some(1), late(4, true)),
+        ] {
+            let token = Token([7; 16]);
+            let job = Job { id: "j1".into(), token, size: 4, node: 2, host, ptype, late };
             let variables = job.to_env();
             let get = |name: &str| {
                 variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
@@ -218,7 +257,8 @@ mod tests {
 
     fn job() -> Job {
         let token = Token([0xa5; 16]);
-        Job { id: "17-0a0b0c0d".into(), token, size: 4, node: 3, host: true, ptype: Some(2) }
+        let late = Some(Late { from: 9, begun: true });
+        Job { id: "17-0a0b0c0d".into(), token, size: 4, node: 3, host: true, ptype: Some(2), late }
     }
 
     #[test]
@@ -234,6 +274,9 @@ mod tests {
             (env::SIZE, "many"),
             (env::SIZE, "4097"),
             (env::PTYPE, "-1"),
+            (env::LATE, "3"),
+            (env::LATE, "later"),
+            (env::LATE, "9:began"),
         ];
         for (name, wrong) in bad {
             let variables = job().to_env();

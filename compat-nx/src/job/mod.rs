@@ -24,4 +24,4 @@ pub mod pmi;
 pub mod supervise;
 pub mod switches;
 
-pub use identity::{Job, JobError, MAX_ID, MAX_NODES, env};
+pub use identity::{Job, JobError, Late, MAX_ID, MAX_NODES, env};

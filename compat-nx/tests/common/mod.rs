@@ -79,6 +79,7 @@ impl Daemon {
                     node,
                     host: false,
                     ptype: Some(0),
+                    late: None,
                 };
                 Command::new(std::env::current_exe().expect("own path"))
                     .args(["--exact", "rank", "--nocapture", "--quiet", "--test-threads=1"])

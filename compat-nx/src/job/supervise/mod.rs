@@ -14,6 +14,7 @@
 //! | exit code 0 | go on |
 //! | killed by a signal | are ended at once |
 //! | said `Abort`, or `Kill` for all | are ended at once |
+//! | was the object of a `Kill` | go on; they are told before, so that they do not take it for a death |
 //! | said `Lost` | wait with it for the end of the node that it misses, which is the cause |
 //! | another exit code | have [`Settings::grace`], and are then ended |
 //! | another exit code, of a process that `nx_nfork` or `nx_load` made | go on: its parent waits for it |
@@ -33,7 +34,7 @@ mod member;
 pub use cause::{Cause, Outcome, Who};
 pub use member::{Ended, Member};
 
-use super::control::{Heard, Message, hear};
+use super::control::{self, Heard, Message, hear};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -296,6 +297,7 @@ impl Supervisor {
             }
             Message::Lost { node, code } => self.miss(index, node, code),
             Message::Kill { node, ptype } => self.kill_some(index, node, ptype),
+            Message::Ending { .. } => {} // is for us to say
         }
     }
 
@@ -324,13 +326,24 @@ impl Supervisor {
         if all {
             return self.end(Cause::KilledAll { by: self.members[by].who() });
         }
-        for member in &mut self.members {
-            let matches = (node < 0 || member.node.is_some_and(|own| own as i32 == node))
+        let mut ending = Vec::new();
+        for member in self.members.iter_mut().filter(|member| member.is_running()) {
+            member.on_request = (node < 0 || member.node.is_some_and(|own| own as i32 == node))
                 && (ptype < 0 || member.ptype == ptype);
-            if matches && member.is_running() {
-                member.on_request = true;
-                member.kill(Signal::KILL);
+            ending.extend(member.on_request.then_some(member.who().pid));
+        }
+        // The others hear of it before they can notice.
+        for member in self.members.iter().filter(|member| member.is_running() && !member.on_request)
+        {
+            for &pid in &ending {
+                if let Some(channel) = member.control() {
+                    control::try_tell(channel, &Message::Ending { pid });
+                }
             }
+        }
+        for member in self.members.iter().filter(|member| member.is_running() && member.on_request)
+        {
+            member.kill(Signal::KILL);
         }
     }
 

@@ -193,6 +193,7 @@ impl Subject {
                     node: 0,
                     host: false,
                     ptype: Some(0),
+                    late: None,
                 };
                 for node in 0..nodes {
                     let cpu = pinned.then_some(if node == 0 { pair.a } else { pair.b });

@@ -1,0 +1,100 @@
+//! Ends of operations: complete, taken back, or forgotten.
+
+use super::State;
+use crate::engine::counters as count;
+use crate::engine::inner::Inner;
+use crate::engine::ops::{OpId, Owner};
+use crate::engine::types::{Info, Outcome};
+use crate::error::NxError;
+
+impl State {
+    /// One part of an operation is complete; `info` if it was a receive.
+    #[inline]
+    pub(in crate::engine) fn complete(&mut self, e: &Inner, id: OpId, info: Option<Info>) {
+        let op = self.ops.get_mut(id);
+        if let Some(info) = info {
+            e.count(count::RECEIVED, 1);
+            if info.count > op.room.len && !e.settings.truncate {
+                op.result = Err(NxError::MessageTooLong { info, room: op.room.len });
+            } else {
+                op.result = Ok(Outcome::Received(info));
+            }
+            if let Some(target) = op.info {
+                // SAFETY: the caller of irecv promised that `write` may be called with `array`
+                // until the operation is complete.
+                #[allow(unsafe_code)]
+                unsafe {
+                    (target.write)(target.array, &info);
+                }
+            }
+        }
+        op.left -= 1;
+        if op.left > 0 {
+            return;
+        }
+        match &mut op.owner {
+            Owner::Caller | Owner::Program | Owner::Merged => e.changed(),
+            Owner::Nobody => drop(self.ops.remove(id)),
+            Owner::Handler(handler) => {
+                let handler = handler.take();
+                e.count(count::HANDLERS, 1);
+                match (handler, self.ops.remove(id).result) {
+                    (Some(handler), Ok(Outcome::Received(info))) => e.handlers.queue(handler, info),
+                    (Some(handler), Ok(Outcome::Sent)) => {
+                        e.handlers.queue(handler, Info::default())
+                    }
+                    (_, Err(error)) => e.fail(error),
+                    (None, _) => {}
+                }
+            }
+        }
+    }
+
+    /// Takes an operation back: afterwards its memory is the program's again (`msgcancel`). False when a
+    /// part of it can no longer be taken back and will complete soon.
+    pub(in crate::engine) fn cancel(&mut self, e: &Inner, id: OpId) -> bool {
+        if let Some(index) = self.posted.iter().position(|posted| posted.op == id) {
+            self.unpost(index);
+            self.ops.get_mut(id).left -= 1;
+        }
+        for peer in e.peers() {
+            let out = &mut self.pair(peer.number as usize).out;
+            let before = out.queue.len();
+            out.queue.retain(|queued| queued.op != id);
+            let dropped = (before - out.queue.len()) as u32;
+            if dropped > 0 && out.queue.is_empty() {
+                peer.await_credit(None);
+                self.starving -= 1;
+            }
+            self.ops.get_mut(id).left -= dropped;
+        }
+        self.ops.get(id).left == 0
+    }
+
+    /// Forgets an operation whose caller goes away because the job has ended.
+    pub(in crate::engine) fn abandon(&mut self, id: OpId) {
+        self.posted.retain(|posted| posted.op != id);
+        self.fetching.retain(|fetching| fetching.op != id);
+        for pair in &mut self.pairs {
+            pair.out.queue.retain(|queued| queued.op != id);
+        }
+        self.ops.remove(id);
+    }
+
+    /// Takes back the posted handler receives of a selector (`hrecv` with a null handler).
+    pub(in crate::engine) fn cancel_handlers(&mut self, typesel: i32) -> usize {
+        let mut cancelled = 0;
+        let mut i = 0;
+        while let Some(posted) = self.posted.get(i) {
+            let is_handler = matches!(self.ops.get(posted.op).owner, Owner::Handler(_));
+            if is_handler && posted.select.typesel == typesel {
+                let posted = self.unpost(i);
+                self.ops.remove(posted.op);
+                cancelled += 1;
+            } else {
+                i += 1;
+            }
+        }
+        cancelled
+    }
+}

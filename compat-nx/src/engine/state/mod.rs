@@ -1,0 +1,83 @@
+//! What the engine's lock protects, and the protocol's steps. None of them waits.
+//!
+//! | file | steps |
+//! |---|---|
+//! | `outgoing` | slots and scouts of messages to one peer, and those that wait for room |
+//! | `incoming` | what arrives in slots, and giving slots back |
+//! | `large` | fetching what was announced |
+//! | `matching`, `unexpected` | posted receives, and messages that came before them |
+//! | `complete` | ends of operations |
+//! | `wants` | interrupts for handlers |
+
+mod complete;
+mod incoming;
+mod large;
+mod matching;
+mod outgoing;
+mod unexpected;
+mod wants;
+
+pub(super) use matching::{Found, Want};
+pub(super) use outgoing::{Letter, Sent, Staging};
+
+use super::direct;
+use super::ops::{Ops, Posted};
+use incoming::Incoming;
+use large::Fetching;
+use outgoing::Outgoing;
+use unexpected::Unexpected;
+
+#[derive(Default)]
+struct Pair {
+    out: Outgoing,
+    inn: Incoming,
+}
+
+/// See the module.
+pub(super) struct State {
+    pub(super) ops: Ops,
+    pairs: Vec<Pair>,
+    posted: Vec<Posted>,
+    unexpected: Unexpected,
+    fetching: Vec<Fetching>,
+    pub(super) windows: direct::Windows,
+    /// Posted receives of handlers.
+    handlers: usize,
+    /// What the peers were told: they interrupt us for each message.
+    wants: bool,
+    /// Peers with queued letters, a count.
+    pub(super) starving: usize,
+    /// Scratch for sends in one transfer.
+    marshal: Vec<u8>,
+}
+
+impl State {
+    pub(super) fn new(processes: usize) -> State {
+        State {
+            ops: Ops::default(),
+            pairs: (0..processes).map(|_| Pair::default()).collect(),
+            posted: Vec::new(),
+            unexpected: Unexpected::default(),
+            fetching: Vec::new(),
+            windows: direct::Windows::default(),
+            handlers: 0,
+            wants: false,
+            starving: 0,
+            marshal: Vec::new(),
+        }
+    }
+
+    /// One more process: there may be gaps.
+    pub(super) fn make_pair(&mut self, number: usize) {
+        if self.pairs.len() <= number {
+            self.pairs.resize_with(number + 1, Pair::default);
+        }
+    }
+
+    fn pair(&mut self, number: usize) -> &mut Pair {
+        match self.pairs.get_mut(number) {
+            Some(pair) => pair,
+            None => unreachable!("process numbers are checked at the interface"),
+        }
+    }
+}

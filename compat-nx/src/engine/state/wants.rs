@@ -1,0 +1,38 @@
+//! Whether senders must interrupt this process for each message, because handlers wait for some.
+
+use super::State;
+use crate::engine::inner::Inner;
+use crate::engine::layout;
+use crate::engine::peer::Peer;
+use vmmc::sync::Ordering;
+use vmmc::word::Word;
+
+impl State {
+    /// Tells the peers that they must interrupt us for messages.
+    pub(super) fn want(&mut self, e: &Inner) {
+        if !self.wants {
+            self.wants = true;
+            for peer in e.peers() {
+                peer.out32(layout::WANTS).store(1, Ordering::Relaxed);
+            }
+        }
+        // Messages that were sent before their senders could see the word are found now.
+        vmmc::sync::fence(Ordering::SeqCst);
+    }
+
+    /// Tells a peer that has joined later.
+    pub(in crate::engine) fn tell_wants(&mut self, peer: &Peer) {
+        peer.out32(layout::WANTS).store(u32::from(self.wants), Ordering::Relaxed);
+    }
+
+    /// Called by the progress thread: with no handler posted, interrupts for messages end. A handler
+    /// that is about to run will most likely post its receive again.
+    pub(in crate::engine) fn want_no_more(&mut self, e: &Inner) {
+        if self.wants && self.handlers == 0 && e.handlers.is_idle() {
+            self.wants = false;
+            for peer in e.peers() {
+                peer.out32(layout::WANTS).store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}

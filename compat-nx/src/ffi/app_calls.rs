@@ -1,0 +1,288 @@
+//! Entry points of table 1.7: starting applications, and asking about them.
+
+use super::app::{
+    Become, init, known_size, parameter, path_of, rectangle, shape_of, size_of_nodes, start,
+    wait_all,
+};
+use super::spawn::Program;
+use super::start::Arguments;
+use super::strings::{fortran_string, string};
+use super::{Failure, Ints};
+use crate::job::switches::Shape;
+use std::ffi::{c_char, c_int, c_long, c_ulong};
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_initve(
+    _partition: *mut c_char,
+    size: c_long,
+    _account: *mut c_char,
+    argc: *mut c_int,
+    argv: *mut *mut c_char,
+) -> c_long {
+    super::under(|| {
+        // SAFETY: as main has them, or null.
+        let mut arguments = unsafe { Arguments::new(argc, argv) };
+        let given = (!argc.is_null()).then_some(&mut arguments);
+        init(size_of_nodes(size as i32)?, given)
+    })
+}
+
+/// Fortran has no arguments to take switches from: size alone counts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_initve_(
+    _partition: *mut c_char,
+    size: *const i32,
+    _account: *mut c_char,
+) -> i32 {
+    // SAFETY: Fortran passes the address of an INTEGER.
+    let size = unsafe { super::deref(size) };
+    super::under(|| init(size_of_nodes(size)?, None)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_initve_rect(
+    _partition: *mut c_char,
+    _anchor: c_long,
+    rows: c_long,
+    columns: c_long,
+    _account: *mut c_char,
+    argc: *mut c_int,
+    argv: *mut *mut c_char,
+) -> c_long {
+    super::under(|| {
+        // SAFETY: as main has them, or null.
+        let mut arguments = unsafe { Arguments::new(argc, argv) };
+        let given = (!argc.is_null()).then_some(&mut arguments);
+        init(shape_of(rows as i32, columns as i32)?, given)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_initve_rect_(
+    _partition: *mut c_char,
+    _anchor: *const i32,
+    rows: *const i32,
+    columns: *const i32,
+    _account: *mut c_char,
+) -> i32 {
+    // SAFETY: Fortran passes addresses of INTEGERs.
+    let rows = unsafe { super::deref(rows) };
+    // SAFETY: as above.
+    let columns = unsafe { super::deref(columns) };
+    super::under(|| init(shape_of(rows, columns)?, None)) as i32
+}
+
+/// The shape that a list of attributes asks for.
+fn attributes(words: &[c_long]) -> Result<Option<Shape>, Failure> {
+    let mut wanted = None;
+    for pair in words.chunks_exact(2) {
+        match pair[0] as i32 {
+            -1 => return Ok(wanted),
+            1 => wanted = size_of_nodes(pair[1] as i32)?, // NX_ATTR_SZ
+            2 => {
+                // NX_ATTR_RECT: two integers, rows and columns.
+                let at = pair[1] as *const i32;
+                if at.is_null() {
+                    return Err(crate::error::NxError::NullBuffer { len: 8 }.into());
+                }
+                // SAFETY: the attribute's value is an array of two.
+                let rows = unsafe { at.read() };
+                // SAFETY: as above.
+                let second = unsafe { at.add(1) };
+                // SAFETY: as above.
+                let columns = unsafe { second.read() };
+                wanted = shape_of(rows, columns)?;
+            }
+            3..=22 => {}
+            other => return Err(parameter(format!("attribute {other} is not known"))),
+        }
+    }
+    Err(parameter("no NX_ATTR_END after twelve attributes"))
+}
+
+/// As [`nx_initve`], with pairs of attribute and value after `argv`, up to `NX_ATTR_END`.
+///
+/// Variadic in C. Declared with twelve pairs' worth of words, the register and stack passing is
+/// the same on x86-64 and AArch64; words after the end are never looked at.
+#[allow(clippy::too_many_arguments)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_initve_attr(
+    _partition: *mut c_char,
+    argc: *mut c_int,
+    argv: *mut *mut c_char,
+    w0: c_long,
+    w1: c_long,
+    w2: c_long,
+    w3: c_long,
+    w4: c_long,
+    w5: c_long,
+    w6: c_long,
+    w7: c_long,
+    w8: c_long,
+    w9: c_long,
+    w10: c_long,
+    w11: c_long,
+    w12: c_long,
+    w13: c_long,
+    w14: c_long,
+    w15: c_long,
+    w16: c_long,
+    w17: c_long,
+    w18: c_long,
+    w19: c_long,
+    w20: c_long,
+    w21: c_long,
+    w22: c_long,
+    w23: c_long,
+) -> c_long {
+    let words = [
+        w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19,
+        w20, w21, w22, w23,
+    ];
+    super::under(|| {
+        let wanted = attributes(&words)?;
+        // SAFETY: as main has them, or null.
+        let mut arguments = unsafe { Arguments::new(argc, argv) };
+        let given = (!argc.is_null()).then_some(&mut arguments);
+        init(wanted, given)
+    })
+}
+
+macro_rules! starts {
+    ($($nfork:ident $load:ident $loadve:ident $int:ty, $kind:ident;)*) => { $(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $nfork(nodes: *mut $int, nnodes: c_long, ptype: c_long, pids: *mut $int) -> c_long {
+            let (nodes, pids) = (Ints::$kind(nodes), Ints::$kind(pids));
+            super::under(|| start(nodes, nnodes as i32, ptype as i32, pids, &Become::Copy))
+        }
+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $load(nodes: *mut $int, nnodes: c_long, ptype: c_long, pids: *mut $int, path: *mut c_char) -> c_long {
+            let null = std::ptr::null_mut();
+            // SAFETY: passed on.
+            unsafe { $loadve(nodes, nnodes, ptype, pids, path, null, null) }
+        }
+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $loadve(
+            nodes: *mut $int, nnodes: c_long, ptype: c_long, pids: *mut $int, path: *mut c_char,
+            argv: *mut *mut c_char, envp: *mut *mut c_char,
+        ) -> c_long {
+            let (nodes, pids) = (Ints::$kind(nodes), Ints::$kind(pids));
+            super::under(|| {
+                // SAFETY: a string or null.
+                let path = path_of(unsafe { string(path) })?;
+                let program = Become::Program(Program { path, argv, envp });
+                start(nodes, nnodes as i32, ptype as i32, pids, &program)
+            })
+        }
+    )* };
+}
+
+starts! {
+    nx_nfork nx_load nx_loadve c_long, Long;
+    nx32_nx_nfork nx32_nx_load nx32_nx_loadve i32, Int;
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_nfork_(
+    nodes: *mut i32,
+    nnodes: *const i32,
+    ptype: *const i32,
+    pids: *mut i32,
+) -> i32 {
+    // SAFETY: Fortran passes addresses of INTEGERs.
+    let nnodes = unsafe { super::deref(nnodes) };
+    // SAFETY: as above.
+    let ptype = unsafe { super::deref(ptype) };
+    super::under(|| start(Ints::Int(nodes), nnodes, ptype, Ints::Int(pids), &Become::Copy)) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_load_(
+    nodes: *mut i32,
+    nnodes: *const i32,
+    ptype: *const i32,
+    pids: *mut i32,
+    path: *const c_char,
+    len: c_long,
+) -> i32 {
+    // SAFETY: Fortran passes addresses of INTEGERs.
+    let nnodes = unsafe { super::deref(nnodes) };
+    // SAFETY: as above.
+    let ptype = unsafe { super::deref(ptype) };
+    // SAFETY: Fortran passes the string's own length.
+    let path = unsafe { fortran_string(path, len) };
+    super::under(|| {
+        let null = std::ptr::null_mut();
+        let program = Program { path: path_of(Some(path))?, argv: null, envp: null };
+        start(Ints::Int(nodes), nnodes, ptype, Ints::Int(pids), &Become::Program(program))
+    }) as i32
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nx_waitall() -> c_long {
+    super::under(wait_all)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nx_waitall_() -> i32 {
+    super::under(wait_all) as i32
+}
+
+/// Priorities are the kernel's business: accepted, without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn nx_pri(_group: c_long, _priority: c_long) -> c_long {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nx_pri_(_group: *const i32, _priority: *const i32) -> i32 {
+    0
+}
+
+/// The nodes of the application in an array that the caller frees.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_app_nodes(
+    _pid: libc::pid_t,
+    list: *mut *mut c_int,
+    count: *mut c_ulong,
+) -> c_long {
+    super::under(|| {
+        let size = known_size()? as usize;
+        if list.is_null() || count.is_null() {
+            return Err(crate::error::NxError::NullBuffer { len: size }.into());
+        }
+        // SAFETY: any size may be asked for.
+        let array = unsafe { libc::malloc(size * size_of::<c_int>()) }.cast::<c_int>();
+        if array.is_null() {
+            return Err(Failure::last("malloc"));
+        }
+        for node in 0..size {
+            // SAFETY: within the array.
+            let place = unsafe { array.add(node) };
+            // SAFETY: as above.
+            unsafe { place.write(node as c_int) };
+        }
+        // SAFETY: the caller's variable.
+        unsafe { list.write(array) };
+        // SAFETY: as above.
+        unsafe { count.write(size as c_ulong) };
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_app_rect(rows: *mut c_long, columns: *mut c_long) -> c_long {
+    super::under(|| rectangle(Ints::Long(rows), Ints::Long(columns)))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx32_nx_app_rect(rows: *mut i32, columns: *mut i32) -> c_long {
+    super::under(|| rectangle(Ints::Int(rows), Ints::Int(columns)))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_app_rect_(rows: *mut i32, columns: *mut i32) -> i32 {
+    super::under(|| rectangle(Ints::Int(rows), Ints::Int(columns))) as i32
+}
