@@ -1,5 +1,6 @@
 //! C clients and servers against Rust ones, linked with the shared library.
 
+mod c_compiler;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 mod program;
@@ -17,26 +18,10 @@ fn second_process() {
     play(&[("serve", serve)]);
 }
 
-/// Compiles a program of `tests/c` as a user would.
+/// Compiles a program of `tests/c`.
 fn compile(name: &str, dir: &Path) -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    assert!(libraries.join("libshrimp_rpc.so").exists(), "no shared library in {libraries:?}");
-    let program = dir.join(name);
-    let status = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
-        .arg(&program)
-        .arg(here.join("tests/c").join(name).with_extension("c"))
-        .arg("-I")
-        .arg(here.join("include"))
-        .arg("-L")
-        .arg(&libraries)
-        .arg("-lshrimp_rpc")
-        .arg(format!("-Wl,-rpath,{}", libraries.display()))
-        .status()
-        .expect("a C compiler: apt-get install gcc");
-    assert!(status.success(), "{name}.c does not compile");
-    program
+    let source = c_compiler::package().join("tests/c").join(name).with_extension("c");
+    c_compiler::compile(name, &[source], dir)
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! The examples: their stubs are what the compiler makes, and they run.
 
+mod c_compiler;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 
 use common::Daemon;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
+use std::sync::OnceLock;
 
 struct Serving(Child);
 
@@ -16,11 +18,22 @@ impl Drop for Serving {
     }
 }
 
+/// Built first if it must be: `cargo test --test examples` builds no example.
 fn example(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.parent().unwrap().parent().unwrap().join("examples").join(name);
-    assert!(path.exists(), "no {path:?}: cargo build -p shrimp-rpc --examples");
-    path
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let dir = BUILT.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap().to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "shrimp-rpc", "--examples", "--target-dir"]);
+        cargo.arg(profile.parent().unwrap()).current_dir(c_compiler::package());
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "cannot build: {cargo:?}");
+        profile.join("examples")
+    });
+    dir.join(name)
 }
 
 fn command(daemon: &Daemon, name: &str, args: &[&str]) -> Command {
@@ -34,6 +47,31 @@ fn run(daemon: &Daemon, name: &str, args: &[&str]) -> Output {
     command(daemon, name, args).output().unwrap()
 }
 
+/// The same example's client in C, with the stubs that the compiler makes for it.
+fn c_client(name: &str, dir: &Path) -> PathBuf {
+    let examples = c_compiler::package().join("examples");
+    let status = Command::new(env!("CARGO_BIN_EXE_shrimpc"))
+        .arg("c")
+        .arg(examples.join(name).with_extension("x"))
+        .arg("--out-dir")
+        .arg(dir)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let sources = [
+        examples.join("c").join(name).with_extension("c"),
+        dir.join(format!("{name}_client.c")),
+        dir.join(format!("{name}_codec.c")),
+    ];
+    c_compiler::compile(name, &sources, dir)
+}
+
+fn run_c(daemon: &Daemon, program: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(program);
+    command.args(args).env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+    command.output().unwrap()
+}
+
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -41,7 +79,7 @@ fn said(output: &Output) -> String {
 #[test]
 fn the_stubs_are_what_the_compiler_makes() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["kv", "matrix"] {
+    for name in ["add", "kv", "matrix"] {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
         let made = dir.path().join(name).with_extension("rs");
         let status = Command::new(env!("CARGO_BIN_EXE_shrimpc"))
@@ -58,6 +96,19 @@ fn the_stubs_are_what_the_compiler_makes() {
              shrimpc rust {name}.x -o generated/{name}.rs"
         );
     }
+}
+
+/// The README quotes it.
+#[test]
+fn the_smallest_service_adds_and_says_when_it_cannot() {
+    let daemon = Daemon::start();
+    let _server = Serving(command(&daemon, "add", &["serve"]).spawn().unwrap());
+    assert_eq!(said(&run(&daemon, "add", &["40", "2"])), "42\n");
+    assert_eq!(said(&run(&daemon, "add", &["-3", "-4"])), "-7\n");
+    let overflow = run(&daemon, "add", &["2147483647", "1"]);
+    assert!(!overflow.status.success());
+    let why = String::from_utf8_lossy(&overflow.stderr).into_owned();
+    assert!(why.contains("the sum does not fit"), "{why}");
 }
 
 #[test]
@@ -80,5 +131,47 @@ fn matrices_come_back_scaled_and_turned() {
     let _server = Serving(command(&daemon, "matrix", &["serve"]).spawn().unwrap());
     for (rows, columns) in [("1", "1"), ("3", "7"), ("500", "300"), ("1500", "1600")] {
         assert_eq!(said(&run(&daemon, "matrix", &["try", rows, columns])), "as expected\n");
+    }
+}
+
+#[test]
+fn a_c_client_of_the_store_and_a_rust_client_see_the_same_values() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let client = c_client("kv", dir.path());
+    let _server = Serving(command(&daemon, "kv", &["serve"]).spawn().unwrap());
+    let c = |args: &[&str]| run_c(&daemon, &client, args);
+    // Longer than a buffer: it goes in pieces.
+    let large = "large ".repeat(20_000);
+    assert_eq!(said(&c(&["put", "a", "small"])), "stored\n");
+    assert_eq!(said(&c(&["put", "b", &large])), "stored\n");
+    assert_eq!(said(&run(&daemon, "kv", &["put", "b", &large])), "replaced\n");
+    assert_eq!(said(&run(&daemon, "kv", &["put", "c", ""])), "stored\n");
+    assert_eq!(said(&c(&["get", "a"])), "small\n");
+    assert_eq!(said(&c(&["get", "b"])), format!("{large}\n"));
+    assert_eq!(said(&c(&["get", "c"])), "\n");
+    assert_eq!(said(&c(&["count"])), "3\n");
+    assert_eq!(said(&run(&daemon, "kv", &["get", "a"])), "small\n");
+    let missing = c(&["get", "d"]);
+    assert!(!missing.status.success());
+    assert_eq!(String::from_utf8_lossy(&missing.stderr), "no value for \"d\"\n");
+    let too_long = c(&["put", &"k".repeat(65), "v"]);
+    assert!(!too_long.status.success(), "a key of 65 bytes is refused");
+}
+
+#[test]
+fn matrices_of_c_come_back_scaled_and_turned_whole_and_in_pieces() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let client = c_client("matrix", dir.path());
+    let _server = Serving(command(&daemon, "matrix", &["serve"]).spawn().unwrap());
+    for (rows, columns) in [("1", "1"), ("3", "7"), ("500", "300"), ("1500", "1600")] {
+        let output = run_c(&daemon, &client, &["try", rows, columns]);
+        assert_eq!(said(&output), "as expected\n", "{output:?}");
+        // In pieces: 64 KiB at a time.
+        let mut small = Command::new(&client);
+        small.args(["try", rows, columns]).env("SHRIMP_RPC_BUFFER", "65536");
+        small.env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+        assert_eq!(said(&small.output().unwrap()), "as expected\n");
     }
 }

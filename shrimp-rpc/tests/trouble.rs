@@ -2,6 +2,7 @@
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+mod raw;
 #[path = "../../vmmc/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::Watchdog;
 use vmmc::word::Word as _;
-use vmmc::{Node, Region, Rights, Token, Who};
+use vmmc::{Node, Token, Who};
 use xdr::{Decode, Encode};
 
 const PROGRAM: u32 = 0x2000_0003;
@@ -346,46 +347,6 @@ fn limits_of_bindings_and_lengths_are_kept_with_an_error_of_their_own() {
     server.stop();
 }
 
-/// A client that speaks the bare protocol, and lies.
-struct Liar {
-    _replies: vmmc::Export,
-    calls: vmmc::Binding,
-}
-
-impl Liar {
-    fn bind(node: &Node, name: &str, number: u32) -> Liar {
-        let door = node.import(layout::door_name(name)).open().unwrap();
-        let mut region = Region::new(8192).unwrap();
-        for (at, value) in [
-            (layout::BIND_VERSION, layout::VERSION),
-            (layout::BIND_PROGRAM, PROGRAM),
-            (layout::BIND_PROGRAM_VERSION, 1),
-            (layout::BIND_LEN, 8192),
-        ] {
-            region.write(at, &value.to_ne_bytes()).unwrap();
-        }
-        region.write(layout::BIND_MAGIC, &layout::MAGIC.to_ne_bytes()).unwrap();
-        let who = Who::Process(door.exporter().pid);
-        let replies = node.export(region).name(number).grant(who, Rights::BIND).open().unwrap();
-        door.send_notification(0, 0, u64::from(number)).unwrap();
-        let answer = replies.flag32(layout::BIND_ANSWER).unwrap();
-        assert_eq!(answer.wait_until(|it| it != 0, PATIENCE).unwrap(), 1);
-        let mut export = [0; 4];
-        replies.read(layout::BIND_EXPORT, &mut export).unwrap();
-        let calls = node
-            .import(u32::from_ne_bytes(export))
-            .process(door.exporter().pid)
-            .rights(Rights::BIND)
-            .open()
-            .unwrap();
-        Liar { _replies: replies, calls: calls.bind(0..calls.len()).unwrap() }
-    }
-
-    fn flag(&self, word: u64) {
-        let _ = self.calls.flag64(layout::flag_at(self.calls.len())).unwrap().signal(word);
-    }
-}
-
 #[test]
 fn lies_of_a_client_cost_it_its_binding_and_nobody_else_anything() {
     let watchdog = Watchdog::new("lies_of_a_client");
@@ -407,7 +368,7 @@ fn lies_of_a_client_cost_it_its_binding_and_nobody_else_anything() {
     for (i, lie) in lies.into_iter().enumerate() {
         watchdog.step(format!("lie {i}"));
         let liar_node = daemon.node();
-        let liar = Liar::bind(&liar_node, "patient", 10 + i as u32);
+        let liar = raw::Client::bind(&liar_node, "patient", 10 + i as u32, PROGRAM);
         let before = node.counters().get(count::FAULTY_PEERS);
         liar.flag(lie);
         until("it is found out", || node.counters().get(count::FAULTY_PEERS) > before);
@@ -416,7 +377,7 @@ fn lies_of_a_client_cost_it_its_binding_and_nobody_else_anything() {
     }
     // A huge total is refused, and nothing is allocated for it.
     let liar_node = daemon.node();
-    let liar = Liar::bind(&liar_node, "patient", 99);
+    let liar = raw::Client::bind(&liar_node, "patient", 99, PROGRAM);
     liar.calls.write(layout::CALL_TOTAL, &u64::MAX.to_ne_bytes()).unwrap();
     liar.flag(flag(Kind::First, 1, 1));
     assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
@@ -431,7 +392,7 @@ fn arguments_that_change_while_they_are_used_hurt_nobody() {
     let node = daemon.node();
     let server = server(&node, "scribbled", 1);
     let liar_node = daemon.node();
-    let liar = Liar::bind(&liar_node, "scribbled", 5);
+    let liar = raw::Client::bind(&liar_node, "scribbled", 5, PROGRAM);
     let friend = daemon.node();
     let binding = bind(&friend, "scribbled");
     let stop = AtomicBool::new(false);

@@ -19,6 +19,8 @@ pub(crate) enum Artefact {
     Nx,
     /// The library that `exec --rpc` preloads.
     Rpc,
+    /// What `perf rpc` measures beside ours.
+    RpcPeers,
 }
 
 impl Artefact {
@@ -29,6 +31,7 @@ impl Artefact {
             Artefact::Sockets => "libvmmc_sockets.so",
             Artefact::Nx => "libnx.so",
             Artefact::Rpc => "libvrpc.so",
+            Artefact::RpcPeers => "rpc-peers",
         }
     }
 
@@ -39,6 +42,7 @@ impl Artefact {
             Artefact::Sockets => "compat-sockets",
             Artefact::Nx => "compat-nx",
             Artefact::Rpc => "compat-sunrpc",
+            Artefact::RpcPeers => "benches",
         }
     }
 }

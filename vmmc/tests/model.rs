@@ -1,6 +1,7 @@
 //! The model of 003, sections 1 and 2: V1 to V18 as far as they apply on one machine.
 
 mod common;
+mod support;
 
 use common::{Daemon, PATIENCE, export, import, open, pause, say, until};
 use std::io::IoSlice;
@@ -457,7 +458,7 @@ fn strict(_: &[String]) {
     let mut read = [0; 64];
     import.send(64, &small).unwrap();
     say("filtered");
-    only_exit_from_here();
+    support::only_exit_from_here();
     for round in 1..=10_000u32 {
         let mut good = import.send(64, &small).is_ok();
         good &= import.send_vectored(64, &[IoSlice::new(&small), IoSlice::new(&small)]).is_ok();
@@ -469,35 +470,10 @@ fn strict(_: &[String]) {
         good &= bound.wait_until(|value| value == round, None).is_ok();
         good &= flag.signal(round).is_ok();
         if !good {
-            exit(1);
+            support::exit(1);
         }
     }
-    exit(0);
-}
-
-/// Kills this process at the next system call of this thread other than `exit_group`.
-fn only_exit_from_here() {
-    let kill = libc::SECCOMP_RET_KILL_PROCESS;
-    let step =
-        |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut program = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_exit_group as u32, 0, 1),
-        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
-        step(libc::BPF_RET | libc::BPF_K, kill, 0, 0),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: sets a flag of this process.
-    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
-    let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: `filter` is a valid program for the call.
-    assert_eq!(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter, 0, 0) }, 0);
-}
-
-fn exit(code: i32) -> ! {
-    // SAFETY: ends the process.
-    unsafe { libc::syscall(libc::SYS_exit_group, code) };
-    unreachable!("exit_group returned")
+    support::exit(0);
 }
 
 /// V17, V18: data lands while the receiver is stopped; it makes no call to receive it.

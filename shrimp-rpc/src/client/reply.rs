@@ -47,6 +47,29 @@ impl<'b> Reply<'b> {
         word: u64,
         request: Option<usize>,
     ) -> Result<Reply<'b>, CallError> {
+        // The common case, without the state of a future.
+        match FlagWord::unpack(word) {
+            Some(flag) if flag.kind == Kind::Whole && flag.code == Status::Ok as u16 => {
+                let end = layout::flag_at(taken.lane().replies().len());
+                match end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN) {
+                    Some(start) => {
+                        let image = Image::Buffer(start);
+                        Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
+                    }
+                    None => Reply::new_rare(taken, procedure, word, request),
+                }
+            }
+            _ => Reply::new_rare(taken, procedure, word, request),
+        }
+    }
+
+    #[cold]
+    fn new_rare(
+        taken: Taken<'b>,
+        procedure: u32,
+        word: u64,
+        request: Option<usize>,
+    ) -> Result<Reply<'b>, CallError> {
         at_once(Reply::make(taken, procedure, word, request, Mode::Block))
     }
 

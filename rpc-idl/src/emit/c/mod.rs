@@ -4,8 +4,10 @@
 //! arms of a union, pointers for optional data), so that C code moves from Sun RPC by a change of
 //! generator. What the stubs call is in `shrimp_rpc.h`, the runtime's, and in `shrimp_codec.h`.
 
+mod client;
 mod codec;
-mod stubs;
+mod server;
+mod signature;
 mod types;
 
 use super::Out;

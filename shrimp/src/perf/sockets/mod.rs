@@ -153,7 +153,7 @@ impl Setting {
         let mut lines = Vec::new();
         for line in BufReader::new(output).lines() {
             let line = line.context(|| "hearing the client".into())?;
-            lines.push(program::parse(&line).ok_or_else(|| wrong(format!("it says {line:?}")))?);
+            lines.push(stats::parse_line(&line).ok_or_else(|| wrong(format!("it says {line:?}")))?);
         }
         let status = client.wait()?;
         if !status.success() || lines.len() != self.sizes.len() {

@@ -1,0 +1,273 @@
+//! Signatures: how parameters are passed, by client functions and to handlers; what the header declares
+//! for them.
+
+use super::{Emitter, Place, join, pointer};
+use crate::ast::Direction;
+use crate::model::{Bulk, Element, Parameter, Procedure, Program, Type, TypeKind, Version};
+
+/// Names that generated functions use, and words that C has for itself.
+const TAKEN: [&str; 58] = [
+    "binding",
+    "shrimp_rc",
+    "w",
+    "r",
+    "at",
+    "len",
+    "reply",
+    "size",
+    "call",
+    "user",
+    "ops",
+    "start",
+    "begin",
+    "result",
+    "out",
+    "end",
+    "i0",
+    "i1",
+    "auto",
+    "break",
+    "case",
+    "char",
+    "const",
+    "continue",
+    "default",
+    "do",
+    "double",
+    "else",
+    "enum",
+    "extern",
+    "float",
+    "for",
+    "goto",
+    "if",
+    "inline",
+    "int",
+    "long",
+    "register",
+    "restrict",
+    "return",
+    "short",
+    "signed",
+    "sizeof",
+    "static",
+    "struct",
+    "switch",
+    "typedef",
+    "union",
+    "unsigned",
+    "void",
+    "volatile",
+    "while",
+    "class",
+    "new",
+    "this",
+    "private",
+    "delete",
+    "template",
+];
+
+pub(super) struct Param<'m> {
+    pub(super) name: String,
+    pub(super) idl: &'m Parameter,
+}
+
+impl Param<'_> {
+    pub(super) fn goes_in(&self) -> bool {
+        self.idl.direction != Direction::Out
+    }
+    pub(super) fn comes_out(&self) -> bool {
+        self.idl.direction != Direction::In
+    }
+}
+
+pub(super) fn params(procedure: &Procedure) -> Vec<Param<'_>> {
+    let mut scope = super::super::names::Scope::with(&TAKEN);
+    procedure.parameters.iter().map(|idl| Param { name: scope.claim(&idl.name), idl }).collect()
+}
+
+pub(super) fn function(procedure: &Procedure, version: &Version) -> String {
+    format!("{}_{}", procedure.name.to_ascii_lowercase(), version.number)
+}
+
+pub(super) fn ops(version: &Version) -> String {
+    format!("{}_ops", version.name.to_ascii_lowercase())
+}
+
+impl Emitter<'_> {
+    pub(super) fn element_ty(&self, bulk: &Bulk) -> String {
+        match &bulk.element {
+            Element::Byte => "unsigned char".to_owned(),
+            Element::Number(ty) => self.ty(ty),
+            Element::Struct(id) => self.ty(&Type::Named(*id)),
+        }
+    }
+
+    /// Bytes of an element in a block.
+    pub(super) fn element_size(&self, bulk: &Bulk) -> u64 {
+        match &bulk.element {
+            Element::Byte => 1,
+            Element::Number(Type::Int { bits, .. }) => u64::from(*bits / 8),
+            Element::Number(ty) => self.model.min_len(ty),
+            Element::Struct(id) => self.model.def(*id).min_len,
+        }
+    }
+
+    /// A parameter by reference, and the place of its value behind that.
+    pub(super) fn by_pointer(&self, ty: &Type, name: &str) -> (String, Place) {
+        match ty {
+            // Unnamed shapes have no type to point to: length and elements are passed apart.
+            Type::Opaque(_) | Type::Vec(..) => (
+                format!("uint32_t *{name}_len, {}{name}", pointer(&pointer(&self.ty(ty)))),
+                Place::Pair { len: format!("(*{name}_len)"), val: format!("(*{name})") },
+            ),
+            Type::OpaqueArray(_) | Type::Array(..) => {
+                (self.declare(ty, name), Place::One(name.to_owned()))
+            }
+            _ => (join(&pointer(&self.ty(ty)), name), self.place(ty, &format!("(*{name})"), "")),
+        }
+    }
+
+    /// A parameter that is only read.
+    pub(super) fn by_value(&self, ty: &Type, name: &str) -> (String, Place) {
+        match ty {
+            Type::Text(_) => (format!("const char *{name}"), Place::One(name.to_owned())),
+            Type::Opaque(_) | Type::Vec(..) => (
+                format!("uint32_t {name}_len, const {}{name}", pointer(&self.ty(ty))),
+                Place::Pair { len: format!("{name}_len"), val: name.to_owned() },
+            ),
+            Type::OpaqueArray(_) | Type::Array(..) => {
+                (format!("const {}", self.declare(ty, name)), Place::One(name.to_owned()))
+            }
+            Type::Optional(target) => {
+                (format!("const {}{name}", pointer(&self.ty(target))), Place::One(name.to_owned()))
+            }
+            Type::Named(id) => match &self.model.def(*id).kind {
+                TypeKind::Enum(_) => (join(&self.ty(ty), name), Place::One(name.to_owned())),
+                TypeKind::Alias(target) if !matches!(target, Type::Opaque(_) | Type::Vec(..)) => {
+                    self.by_value(target, name)
+                }
+                _ => (
+                    format!("const {}{name}", pointer(&self.ty(ty))),
+                    self.place(ty, &format!("(*{name})"), ""),
+                ),
+            },
+            _ => (join(&self.ty(ty), name), Place::One(name.to_owned())),
+        }
+    }
+
+    /// The client's signature.
+    pub(super) fn signature(&self, procedure: &Procedure, version: &Version) -> String {
+        let mut list = vec!["shrimp_rpc_binding *binding".to_owned()];
+        for param in params(procedure) {
+            let name = &param.name;
+            list.push(match (&param.idl.bulk, param.idl.direction) {
+                (Some(bulk), Direction::In) => {
+                    format!("uint32_t {name}_len, const {}{name}", pointer(&self.element_ty(bulk)))
+                }
+                (Some(bulk), Direction::InOut) => {
+                    format!("uint32_t {name}_len, {}{name}", pointer(&self.element_ty(bulk)))
+                }
+                // Room for *len elements; how many came is in *len then.
+                (Some(bulk), Direction::Out) => {
+                    format!("uint32_t *{name}_len, {}{name}", pointer(&self.element_ty(bulk)))
+                }
+                (None, Direction::In) => self.by_value(&param.idl.ty, name).0,
+                (None, _) => self.by_pointer(&param.idl.ty, name).0,
+            });
+        }
+        if procedure.result != Type::Void {
+            list.push(self.by_pointer(&procedure.result, "result").0);
+        }
+        format!("int {}({})", function(procedure, version), list.join(", "))
+    }
+
+    /// The signature of a handler, without its name.
+    fn handler(&self, procedure: &Procedure) -> String {
+        let mut list = vec!["void *user".to_owned(), "shrimp_rpc_call *call".to_owned()];
+        for param in params(procedure) {
+            let name = &param.name;
+            list.push(match (&param.idl.bulk, param.idl.direction) {
+                (Some(bulk), Direction::In) if procedure.copyin => {
+                    format!("uint32_t {name}_len, const {}{name}", pointer(&self.element_ty(bulk)))
+                }
+                (Some(_), Direction::In) => format!("const shrimp_bulk *{name}"),
+                (Some(_), Direction::InOut) => format!("shrimp_bulk *{name}"),
+                (Some(_), Direction::Out) => format!("shrimp_out *{name}"),
+                (None, Direction::In) => self.by_value(&param.idl.ty, name).0,
+                (None, _) => self.by_pointer(&param.idl.ty, name).0,
+            });
+        }
+        if procedure.result != Type::Void {
+            list.push(self.by_pointer(&procedure.result, "result").0);
+        }
+        list.join(", ")
+    }
+
+    pub(super) fn element_name(&self, bulk: &Bulk) -> String {
+        match &bulk.element {
+            Element::Struct(id) => self.model.def(*id).name.clone(),
+            _ => String::new(),
+        }
+    }
+
+    pub(super) fn prototypes(&mut self, program: &Program, version: &Version) {
+        self.out.line("");
+        self.doc(&program.doc);
+        self.out.line(format!("#ifndef {}", program.name));
+        self.out.line(format!("#define {} {}U", program.name, program.number));
+        self.out.line("#endif");
+        self.doc(&version.doc);
+        self.out.line(format!("#define {} {}U", version.name, version.number));
+        for procedure in &version.procedures {
+            self.out.line(format!("#define {} {}U", procedure.name, procedure.number));
+        }
+        self.out.line("");
+        self.out
+            .line("/* Calls: 0, or why not. Memory in what comes back is the caller's to free. */");
+        for procedure in &version.procedures {
+            self.doc(&procedure.doc);
+            let line = format!("{};", self.signature(procedure, version));
+            self.out.line(line);
+        }
+        let ops = ops(version);
+        self.out.line("");
+        self.out.line("#ifndef SHRIMP_OUT");
+        self.out.line("#define SHRIMP_OUT");
+        self.out
+            .line("/* Bulk data for the client: open it, then write into it while computing. */");
+        self.out.line("typedef struct {");
+        self.out.line("shrimp_rpc_call *call;");
+        self.out.line("uint32_t max, distance;");
+        self.out.line("shrimp_bulk bulk;");
+        self.out.line("} shrimp_out;");
+        self.out
+            .line("static inline shrimp_bulk *shrimp_out_open(shrimp_out *out, uint32_t len) {");
+        self.out.line("if (len > out->max || out->bulk.at != NULL)");
+        self.out.line("    return NULL;");
+        self.out.line("out->bulk.at = (volatile unsigned char *)shrimp_rpc_out(out->call, (size_t)len * out->bulk.size, &out->distance);");
+        self.out.line("out->bulk.len = out->bulk.at == NULL ? 0 : len;");
+        self.out.line("return out->bulk.at == NULL ? NULL : &out->bulk;");
+        self.out.line("}");
+        self.out.line("#endif");
+        self.out.line("");
+        self.out.line(
+            "/* The procedures: 0, or a shrimp_rc that the client gets instead of results. What they",
+        );
+        self.out.line("   leave in plain outputs is freed when it was sent. */");
+        self.out.line(format!("typedef struct {ops} {{"));
+        for procedure in &version.procedures {
+            let line =
+                format!("int (*{})({});", function(procedure, version), self.handler(procedure));
+            self.out.line(line);
+        }
+        self.out.line("void *user;");
+        self.out.line(format!("}} {ops};"));
+        let base = version.name.to_ascii_lowercase();
+        self.out.line(format!(
+            "int {base}_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call);"
+        ));
+        self.out.line("/* Serves until the process ends. */");
+        self.out.line(format!("int {base}_serve(const char *name, {ops} *ops);"));
+    }
+}

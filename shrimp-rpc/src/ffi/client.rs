@@ -1,0 +1,261 @@
+//! Bindings and calls.
+
+use super::{Code, entry, text};
+use crate::client::{Binding, Reply, Request};
+use crate::error::CallError;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::time::Duration;
+
+/// `shrimp_rpc_binding`.
+#[derive(Debug)]
+pub struct CBinding {
+    /// Dropped before the binding that it borrows.
+    call: CCallState,
+    error: CString,
+    fault: u32,
+    binding: Box<Binding>,
+}
+
+/// The call in progress. The lifetime is a fiction: it ends with the box that holds the binding.
+#[derive(Debug)]
+enum CCallState {
+    None,
+    Writing(Request<'static>),
+    Reading(Reply<'static>),
+}
+
+impl CBinding {
+    fn failed(&mut self, error: &CallError) -> Code {
+        if let CallError::Fault(fault) = error {
+            self.fault = fault.number();
+        }
+        self.error = CString::new(error.to_string()).unwrap_or_default();
+        Code::of_call(error)
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `name` is a string, `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_connect(
+    name: *const c_char,
+    program: u32,
+    version: u32,
+    out: *mut *mut CBinding,
+) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let (Some(name), false) = (unsafe { text(name) }, out.is_null()) else {
+            return Code::Invalid;
+        };
+        let binding = match Binding::builder(name, program, version).lanes(1).connect() {
+            Ok(binding) => Box::new(binding),
+            Err(error) => return Code::of_connect(&error),
+        };
+        let (call, error) = (CCallState::None, CString::default());
+        let made = Box::new(CBinding { call, error, fault: 0, binding });
+        // SAFETY: writable by the caller's word.
+        unsafe { out.write(Box::into_raw(made)) };
+        Code::Ok
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `binding` is NULL or from `shrimp_rpc_connect`, and not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_close(binding: *mut CBinding) {
+    if !binding.is_null() {
+        // SAFETY: made by Box::into_raw.
+        let binding = unsafe { Box::from_raw(binding) };
+        entry(|| {
+            drop(binding);
+            Code::Ok
+        });
+    }
+}
+
+/// # Safety
+/// `binding` is NULL or from `shrimp_rpc_connect`, and used by this thread alone.
+unsafe fn binding<'a>(binding: *mut CBinding) -> Option<&'a mut CBinding> {
+    // SAFETY: by the caller's word.
+    unsafe { binding.as_mut() }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_set_timeout(this: *mut CBinding, milliseconds: u64) {
+    // SAFETY: passed on.
+    if let Some(this) = unsafe { binding(this) } {
+        let timeout = (milliseconds > 0).then(|| Duration::from_millis(milliseconds));
+        this.binding.set_timeout(timeout);
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_last_error(this: *const CBinding) -> *const c_char {
+    // SAFETY: by the caller's word.
+    unsafe { this.as_ref() }.map_or(c"no binding".as_ptr(), |this| this.error.as_ptr())
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_fault_number(this: *const CBinding) -> u32 {
+    // SAFETY: by the caller's word.
+    unsafe { this.as_ref() }.map_or(0, |this| this.fault)
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_connect`, `at` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_begin(
+    this: *mut CBinding,
+    procedure: u32,
+    len: usize,
+    at: *mut *mut c_void,
+) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let (Some(this), false) = (unsafe { binding(this) }, at.is_null()) else {
+            return Code::Invalid;
+        };
+        if !matches!(this.call, CCallState::None) {
+            return Code::Busy;
+        }
+        if !len.is_multiple_of(crate::layout::UNIT) {
+            return Code::Invalid;
+        }
+        let shared: *const Binding = &*this.binding;
+        // SAFETY: the box does not move, and the request is dropped before it (field order).
+        let shared: &'static Binding = unsafe { &*shared };
+        match shared.request(procedure, len, 0) {
+            Ok(request) => {
+                let start = request.as_ptr();
+                this.call = CCallState::Writing(request);
+                // SAFETY: writable by the caller's word. Taken after the move: it points into
+                // the lane or the buffer, neither of which moved.
+                unsafe { at.write(start.as_ptr().cast()) };
+                Code::Ok
+            }
+            Err(error) => this.failed(&error),
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_connect`, `reply` and `len` are writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_call_wait(
+    this: *mut CBinding,
+    reply: *mut *const c_void,
+    len: *mut usize,
+) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let this = unsafe { binding(this) };
+        let (Some(this), false) = (this, reply.is_null() || len.is_null()) else {
+            return Code::Invalid;
+        };
+        let CCallState::Writing(mut request) = std::mem::replace(&mut this.call, CCallState::None)
+        else {
+            return Code::Busy;
+        };
+        request.assume_written();
+        match request.call() {
+            Ok(answer) => {
+                let view = answer.view();
+                let (start, size) = (view.as_ptr(), view.len());
+                this.call = CCallState::Reading(answer);
+                // SAFETY: writable by the caller's word; the pointer is into memory that the lane
+                // or the box of the reply holds.
+                unsafe { reply.write(start.as_ptr().cast()) };
+                // SAFETY: as above.
+                unsafe { len.write(size) };
+                Code::Ok
+            }
+            Err(error) => this.failed(&error),
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_send(this: *mut CBinding) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let Some(this) = (unsafe { binding(this) }) else { return Code::Invalid };
+        let CCallState::Writing(mut request) = std::mem::replace(&mut this.call, CCallState::None)
+        else {
+            return Code::Busy;
+        };
+        request.assume_written();
+        match request.send() {
+            Ok(()) => Code::Ok,
+            Err(error) => this.failed(&error),
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_connect`, `to` is writable for `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_inout(
+    this: *mut CBinding,
+    offset: usize,
+    to: *mut c_void,
+    bytes: usize,
+) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let (Some(this), false) = (unsafe { binding(this) }, to.is_null() && bytes > 0) else {
+            return Code::Invalid;
+        };
+        let CCallState::Reading(reply) = &this.call else { return Code::Busy };
+        if bytes == 0 {
+            return Code::Ok;
+        }
+        // SAFETY: writable for `bytes`, by the caller's word.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
+        match reply.inout_at(offset, to) {
+            Ok(()) => Code::Ok,
+            Err(error) => this.failed(&error),
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_end(this: *mut CBinding) {
+    // SAFETY: passed on.
+    if let Some(this) = unsafe { binding(this) } {
+        entry(|| {
+            this.call = CCallState::None;
+            Code::Ok
+        });
+    }
+}

@@ -1,0 +1,171 @@
+//! The C entry points: check pointers, convert, call the safe interface, convert back.
+//!
+//! `include/shrimp_rpc.h` says what they do. A panic ends at the entry point, as
+//! [`Code::SystemErr`].
+#![allow(unsafe_code)]
+
+mod client;
+mod server;
+
+pub use client::{
+    CBinding, shrimp_rpc_begin, shrimp_rpc_call_wait, shrimp_rpc_close, shrimp_rpc_connect,
+    shrimp_rpc_end, shrimp_rpc_fault_number, shrimp_rpc_inout, shrimp_rpc_last_error,
+    shrimp_rpc_send, shrimp_rpc_set_timeout,
+};
+pub use server::{
+    CCall, CDispatch, CServer, shrimp_rpc_args, shrimp_rpc_caller_pid, shrimp_rpc_caller_uid,
+    shrimp_rpc_inplace, shrimp_rpc_is_cancelled, shrimp_rpc_out, shrimp_rpc_reply,
+    shrimp_rpc_reply_fault, shrimp_rpc_reply_send, shrimp_rpc_serve, shrimp_rpc_server_start,
+    shrimp_rpc_server_stop,
+};
+
+use crate::error::{CallError, ConnectError};
+use std::ffi::{CStr, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// `enum shrimp_rpc_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+#[allow(missing_docs)] // documented in the header, whose names they are
+pub enum Code {
+    Ok = 0,
+    ProcUnavail = 1,
+    GarbageArgs = 2,
+    SystemErr = 3,
+    GarbageResults = 4,
+    Fault = 5,
+    TimedOut = 6,
+    ServerGone = 7,
+    NoService = 8,
+    ProgUnavail = 9,
+    ProgMismatch = 10,
+    TooLong = 11,
+    Protocol = 12,
+    Busy = 13,
+    Invalid = 14,
+    Ending = 15,
+    Cancelled = 16,
+}
+
+/// What each code means; in the order of the codes.
+const TEXTS: &[&CStr] = &[
+    c"success",
+    c"the program has no such procedure",
+    c"the arguments do not decode",
+    c"memory, descriptors, threads or the daemon failed",
+    c"the results do not encode or decode",
+    c"the handler has no answer",
+    c"no reply in time",
+    c"the server died during the call",
+    c"nobody serves that name, or not for us",
+    c"the server has no such program",
+    c"the server has other versions of the program",
+    c"longer than one side allows",
+    c"the other side broke the protocol",
+    c"a call of this binding is in progress, or none is",
+    c"a null pointer, a name that is not UTF-8, or a range outside",
+    c"the server is ending",
+    c"given up before it was sent",
+];
+
+impl Code {
+    /// The code of a failed call.
+    #[must_use]
+    pub fn of_call(error: &CallError) -> Code {
+        match error {
+            CallError::ServerGone { .. } => Code::ServerGone,
+            CallError::TimedOut { .. } => Code::TimedOut,
+            CallError::Cancelled => Code::Cancelled,
+            CallError::Connect(error) => Code::of_connect(error),
+            CallError::UnknownProcedure { .. } => Code::ProcUnavail,
+            CallError::BadArguments { .. } | CallError::Encode(_) => Code::GarbageArgs,
+            CallError::BadResults { .. } | CallError::Decode(_) => Code::GarbageResults,
+            CallError::Fault(_) => Code::Fault,
+            CallError::TooLong { .. } => Code::TooLong,
+            CallError::ServerEnding => Code::Ending,
+            CallError::Protocol { .. } => Code::Protocol,
+            CallError::Transport(_) => Code::SystemErr,
+        }
+    }
+
+    /// The code of a binding that failed.
+    #[must_use]
+    pub fn of_connect(error: &ConnectError) -> Code {
+        match error {
+            ConnectError::Service { .. } => Code::NoService,
+            ConnectError::UnknownProgram { .. } => Code::ProgUnavail,
+            ConnectError::VersionMismatch { .. } | ConnectError::LayoutMismatch { .. } => {
+                Code::ProgMismatch
+            }
+            ConnectError::TooManyBindings { .. } | ConnectError::Refused { .. } => Code::Ending,
+            ConnectError::TimedOut { .. } => Code::TimedOut,
+            ConnectError::Daemon(_) | ConnectError::Transport(_) => Code::SystemErr,
+        }
+    }
+}
+
+/// Runs an entry point; a panic ends here.
+fn entry(body: impl FnOnce() -> Code) -> c_int {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Code::SystemErr) as c_int
+}
+
+/// # Safety
+/// `text` is NULL or a string that lives for the call.
+unsafe fn text<'a>(text: *const c_char) -> Option<&'a str> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: a string, by the caller's word.
+    unsafe { CStr::from_ptr(text) }.to_str().ok()
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn shrimp_rpc_strerror(status: c_int) -> *const c_char {
+    let known = usize::try_from(status).ok().and_then(|at| TEXTS.get(at));
+    known.copied().unwrap_or(c"unknown status").as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::c_void;
+
+    #[test]
+    fn every_code_has_its_text_and_its_line_in_the_header() {
+        let header = include_str!("../../include/shrimp_rpc.h");
+        for (code, text) in TEXTS.iter().enumerate() {
+            let at = c_int::try_from(code).unwrap();
+            // SAFETY: a constant string.
+            assert_eq!(unsafe { CStr::from_ptr(shrimp_rpc_strerror(at)) }, *text);
+            assert_eq!(
+                header.matches(&format!(" = {code},")).count()
+                    + header.matches(&format!(" = {code} ")).count(),
+                1,
+                "{code}"
+            );
+        }
+        assert_eq!(TEXTS.len(), Code::Cancelled as usize + 1);
+        // SAFETY: a constant string.
+        assert_eq!(unsafe { CStr::from_ptr(shrimp_rpc_strerror(99)) }, c"unknown status");
+    }
+
+    #[test]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one proof for all
+    fn null_pointers_are_refused_and_not_followed() {
+        let null: *mut c_void = std::ptr::null_mut();
+        let invalid = Code::Invalid as c_int;
+        let mut at = std::ptr::null_mut();
+        // SAFETY: that is what is tried here: every entry point checks.
+        unsafe {
+            assert_eq!(shrimp_rpc_connect(std::ptr::null(), 1, 1, std::ptr::null_mut()), invalid);
+            assert_eq!(shrimp_rpc_begin(null.cast(), 1, 8, &raw mut at), invalid);
+            assert_eq!(shrimp_rpc_send(null.cast()), invalid);
+            assert_eq!(shrimp_rpc_reply(null.cast(), 1, &raw mut at), invalid);
+            shrimp_rpc_close(null.cast());
+            shrimp_rpc_end(null.cast());
+            shrimp_rpc_server_stop(null.cast());
+            assert!(shrimp_rpc_inplace(null.cast(), 0, 0).is_null());
+        }
+    }
+}

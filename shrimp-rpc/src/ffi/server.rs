@@ -1,0 +1,318 @@
+//! Servers, and calls as the dispatch function has them.
+
+use super::{Code, entry, text};
+use crate::error::{DispatchError, Fault};
+use crate::server::{Finished, ReplyWriter, Server, ServerCall};
+use std::ffi::{c_char, c_int, c_void};
+
+/// `shrimp_rpc_dispatch`.
+pub type CDispatch = unsafe extern "C" fn(*mut c_void, u32, *mut CCall) -> c_int;
+
+/// `shrimp_rpc_call`. Lives on the worker's stack while the C function runs.
+#[derive(Debug)]
+pub struct CCall {
+    /// Borrows `call`; dropped before it.
+    writer: Option<ReplyWriter<'static>>,
+    finished: Option<Finished>,
+    fault: Option<Fault>,
+    call: ServerCall<'static>,
+}
+
+/// `shrimp_rpc_server`.
+#[derive(Debug)]
+pub struct CServer(Server);
+
+/// The C function and its pointer, which the C program allows any thread to use.
+struct Target {
+    dispatch: CDispatch,
+    user: *mut c_void,
+}
+
+// SAFETY: the header says that calls come from threads of the library; the program answers for what
+// its pointer leads to.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    fn serve(&self, procedure: u32, call: ServerCall<'_>) -> Result<Finished, DispatchError> {
+        // SAFETY: only the lifetime changes: the value stays in this function's frame, and C
+        // keeps no pointer to it after the function has returned.
+        let call = unsafe { std::mem::transmute::<ServerCall<'_>, ServerCall<'static>>(call) };
+        let mut call = CCall { writer: None, finished: None, fault: None, call };
+        // SAFETY: the function and its pointer are the program's; `call` lives meanwhile.
+        let code = unsafe { (self.dispatch)(self.user, procedure, &raw mut call) };
+        let CCall { writer, finished, fault, call } = call;
+        drop(writer);
+        if let Some(fault) = fault {
+            return Err(fault.into());
+        }
+        match (code, finished) {
+            (0, Some(finished)) => Ok(finished),
+            (0, None) if call.is_one_way() => Ok(call.finish_oneway()),
+            (0, None) => Err(Fault::new(Fault::DROPPED, "the server sent no reply").into()),
+            (1, _) => Err(DispatchError::UnknownProcedure(procedure)),
+            (2, _) => Err(DispatchError::Refused("the arguments do not decode".into())),
+            (code, _) => {
+                let text = format!("the handler returned {code}");
+                Err(Fault::with_text(Fault::FAILED, text).into())
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As `shrimp_rpc_serve`.
+unsafe fn start(
+    name: *const c_char,
+    program: u32,
+    version: u32,
+    dispatch: Option<CDispatch>,
+    user: *mut c_void,
+) -> Result<Server, Code> {
+    // SAFETY: passed on.
+    let (Some(name), Some(dispatch)) = (unsafe { text(name) }, dispatch) else {
+        return Err(Code::Invalid);
+    };
+    let target = Target { dispatch, user };
+    Server::builder(name)
+        .raw_program(program, version, move |procedure, call| target.serve(procedure, call))
+        .start()
+        .map_err(|_| Code::SystemErr)
+}
+
+/// See the header.
+///
+/// # Safety
+/// `name` is a string; `dispatch` may be called with `user` from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_serve(
+    name: *const c_char,
+    program: u32,
+    version: u32,
+    dispatch: Option<CDispatch>,
+    user: *mut c_void,
+) -> c_int {
+    // SAFETY: passed on.
+    entry(|| match unsafe { start(name, program, version, dispatch, user) } {
+        Ok(server) => {
+            server.run();
+            Code::Ok
+        }
+        Err(code) => code,
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As `shrimp_rpc_serve`; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_server_start(
+    name: *const c_char,
+    program: u32,
+    version: u32,
+    dispatch: Option<CDispatch>,
+    user: *mut c_void,
+    out: *mut *mut CServer,
+) -> c_int {
+    entry(|| {
+        if out.is_null() {
+            return Code::Invalid;
+        }
+        // SAFETY: passed on.
+        match unsafe { start(name, program, version, dispatch, user) } {
+            Ok(server) => {
+                // SAFETY: writable by the caller's word.
+                unsafe { out.write(Box::into_raw(Box::new(CServer(server)))) };
+                Code::Ok
+            }
+            Err(code) => code,
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `server` is NULL or from `shrimp_rpc_server_start`, and not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_server_stop(server: *mut CServer) {
+    if !server.is_null() {
+        // SAFETY: made by Box::into_raw.
+        let server = unsafe { Box::from_raw(server) };
+        entry(|| {
+            server.0.stop();
+            Code::Ok
+        });
+    }
+}
+
+/// # Safety
+/// `call` is NULL or what the dispatch function was given.
+unsafe fn served<'a>(call: *mut CCall) -> Option<&'a mut CCall> {
+    // SAFETY: by the caller's word.
+    unsafe { call.as_mut() }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given; `at` and `len` are writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_args(
+    call: *mut CCall,
+    at: *mut *const c_void,
+    len: *mut usize,
+) {
+    // SAFETY: passed on.
+    let (Some(call), false) = (unsafe { served(call) }, at.is_null() || len.is_null()) else {
+        return;
+    };
+    let request = call.call.request();
+    // SAFETY: writable by the caller's word.
+    unsafe { at.write(request.as_ptr().as_ptr().cast()) };
+    // SAFETY: as above.
+    unsafe { len.write(request.len()) };
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_inplace(
+    call: *mut CCall,
+    offset: usize,
+    bytes: usize,
+) -> *mut c_void {
+    // SAFETY: passed on.
+    let block = unsafe { served(call) }.and_then(|call| call.call.block_at(offset, bytes));
+    block.map_or(std::ptr::null_mut(), |block| block.as_ptr().as_ptr().cast())
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given; `distance` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_out(
+    call: *mut CCall,
+    bytes: usize,
+    distance: *mut u32,
+) -> *mut c_void {
+    // SAFETY: passed on.
+    let (Some(call), false) = (unsafe { served(call) }, distance.is_null()) else {
+        return std::ptr::null_mut();
+    };
+    match call.call.out_bytes(bytes) {
+        Ok((block, below)) => {
+            // SAFETY: writable by the caller's word.
+            unsafe { distance.write(below) };
+            block.as_ptr().as_ptr().cast()
+        }
+        Err(_) => std::ptr::null_mut(),
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given; `at` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_reply(
+    call: *mut CCall,
+    plain: usize,
+    at: *mut *mut c_void,
+) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let (Some(call), false) = (unsafe { served(call) }, at.is_null()) else {
+            return Code::Invalid;
+        };
+        call.writer = None;
+        let shared: *const ServerCall<'static> = &raw const call.call;
+        // SAFETY: the call stays where it is while the dispatch function runs, and the writer
+        // is dropped before it.
+        match unsafe { &*shared }.reply(plain) {
+            Ok(writer) => {
+                // SAFETY: writable by the caller's word.
+                unsafe { at.write(writer.as_ptr().as_ptr().cast()) };
+                call.writer = Some(writer);
+                Code::Ok
+            }
+            Err(_) => Code::TooLong,
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_reply_send(call: *mut CCall) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let Some(call) = (unsafe { served(call) }) else { return Code::Invalid };
+        let Some(mut writer) = call.writer.take() else { return Code::Busy };
+        writer.assume_written();
+        match writer.send() {
+            Ok(finished) => {
+                call.finished = Some(finished);
+                Code::Ok
+            }
+            Err(_) => Code::SystemErr,
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given; `words` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_reply_fault(
+    call: *mut CCall,
+    number: u32,
+    words: *const c_char,
+) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let Some(call) = (unsafe { served(call) }) else { return Code::Invalid };
+        // SAFETY: passed on.
+        let words = unsafe { text(words) }.unwrap_or_default();
+        call.fault = Some(Fault::with_text(number, words.to_owned()));
+        Code::Ok
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_caller_uid(call: *const CCall) -> u32 {
+    // SAFETY: by the caller's word.
+    unsafe { call.as_ref() }.map_or(u32::MAX, |call| call.call.context().uid())
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_caller_pid(call: *const CCall) -> u32 {
+    // SAFETY: by the caller's word.
+    unsafe { call.as_ref() }.map_or(u32::MAX, |call| call.call.context().pid())
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_is_cancelled(call: *const CCall) -> c_int {
+    // SAFETY: by the caller's word.
+    unsafe { call.as_ref() }.map_or(1, |call| c_int::from(call.call.context().is_cancelled()))
+}

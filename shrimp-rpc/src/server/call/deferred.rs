@@ -1,0 +1,86 @@
+//! Calls whose reply comes later, from whichever thread.
+
+use super::reply::Writer;
+use super::{Context, Core, Desk};
+use crate::bulk::Element;
+use crate::error::{Fault, ReplyError};
+use crate::layout::Status;
+
+/// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`].
+#[derive(Debug)]
+pub struct DeferredCall {
+    pub(super) core: Core<Box<Desk>>,
+}
+
+impl DeferredCall {
+    /// Who calls.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        self.core.context()
+    }
+
+    /// Replaces INOUT block `index`, counted over all blocks taken, by data of the same length.
+    ///
+    /// # Errors
+    /// [`ReplyError::InoutLength`].
+    pub fn inout<T: Element>(&self, index: usize, data: &[T]) -> Result<(), ReplyError> {
+        let given = data.len().saturating_mul(T::SIZE);
+        let block = self.core.desk().blocks.borrow().get(index).copied().filter(|block| block.2);
+        let (at, expected, _) = block.unwrap_or_default();
+        if given != expected {
+            return Err(ReplyError::InoutLength { index, expected, given });
+        }
+        Ok(T::store_all(data, self.core.request().slice(at, given)?)?)
+    }
+
+    /// Adds an OUT block. Returns what the plain part says about it.
+    ///
+    /// # Errors
+    /// [`ReplyError::TooLong`].
+    pub fn out<T: Element>(&self, data: &[T]) -> Result<(u32, u32), ReplyError> {
+        let (view, distance) = self.core.allot(data.len().saturating_mul(T::SIZE))?;
+        T::store_all(data, view)?;
+        Ok((distance, data.len() as u32)) // the distance, which is not less, fits
+    }
+
+    /// Room for the reply.
+    ///
+    /// # Errors
+    /// [`ReplyError::TooLong`], [`ReplyError::Answered`].
+    pub fn reply(&self, plain: usize) -> Result<DeferredReply<'_>, ReplyError> {
+        Ok(DeferredReply { writer: self.core.writer(plain)? })
+    }
+
+    /// Answers that there is no answer.
+    ///
+    /// # Errors
+    /// [`ReplyError`].
+    pub fn fault(self, fault: Fault) -> Result<(), ReplyError> {
+        self.core.fault(Status::Fault, &fault)
+    }
+}
+
+impl Drop for DeferredCall {
+    fn drop(&mut self) {
+        if !self.core.answered.get() {
+            let fault = Fault::new(Fault::DROPPED, "the server dropped the call");
+            let _ = self.core.fault(Status::Fault, &fault); // the client may have gone
+        }
+    }
+}
+
+/// Takes the plain part of results that come later.
+#[derive(Debug)]
+pub struct DeferredReply<'c> {
+    pub(super) writer: Writer<'c, Box<Desk>>,
+}
+
+impl DeferredReply<'_> {
+    /// Sends the reply.
+    ///
+    /// # Errors
+    /// [`ReplyError`].
+    pub fn send(self) -> Result<(), ReplyError> {
+        self.writer.send()
+    }
+}

@@ -1,0 +1,118 @@
+//! What a handler knows of its call, and what a worker keeps from call to call.
+
+use super::super::slot::{Ready, Slot};
+use crate::layout::{self, Turn};
+use crate::memory::{Small, copy};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+use vmmc::PeerInfo;
+
+/// Who calls, and whether it still waits.
+#[derive(Debug)]
+pub struct Context {
+    pub(super) slot: Arc<Slot>,
+    pub(super) turn: Turn,
+    procedure: u32,
+}
+
+impl Context {
+    /// The client's process and user, as the daemon vouches for them.
+    #[must_use]
+    pub fn peer(&self) -> PeerInfo {
+        self.slot.peer
+    }
+
+    /// User id of the client.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.slot.peer.uid
+    }
+
+    /// Process id of the client.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.slot.peer.pid
+    }
+
+    /// Number of the procedure.
+    #[must_use]
+    pub fn procedure(&self) -> u32 {
+        self.procedure
+    }
+
+    /// Whether the client has given the call up, or has gone. A long computation asks now and then.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.slot.head32(layout::CALL_CANCELLED) == self.turn.number() || !self.slot.is_open()
+    }
+
+    /// How long the client will still wait, by its own word; `None`: for ever.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        match self.slot.head64(layout::CALL_DEADLINE) {
+            0 => None,
+            at => Some(Duration::from_nanos(at.saturating_sub(crate::client::clock_ns()))),
+        }
+    }
+}
+
+/// Units of the OUT data that is kept back until the reply, because the client polls that line.
+pub(super) const CLOSE_UNITS: usize = 6;
+
+/// Units of the longest reply that is stored in one go.
+pub(super) const SHORT_UNITS: usize = 15;
+
+/// What a worker keeps from call to call, so that a call moves little.
+#[derive(Debug)]
+pub(in crate::server) struct Desk {
+    pub(super) context: Context,
+    /// Blocks taken so far: offset, bytes, and whether the handler may change them.
+    pub(super) blocks: RefCell<Vec<(usize, usize, bool)>>,
+    /// The OUT blocks that lie within the flag's own line, right-justified.
+    pub(super) close: Small<CLOSE_UNITS>,
+    /// Where a short reply is put together.
+    pub(super) short: Small<SHORT_UNITS>,
+}
+
+impl Desk {
+    pub(in crate::server) fn new(slot: Arc<Slot>) -> Desk {
+        Desk {
+            context: Context { slot, turn: Turn::NONE, procedure: 0 },
+            blocks: RefCell::new(Vec::with_capacity(4)),
+            close: Small::new(),
+            short: Small::new(),
+        }
+    }
+
+    #[inline]
+    pub(in crate::server) fn is_of(&self, slot: &Arc<Slot>) -> bool {
+        Arc::ptr_eq(&self.context.slot, slot)
+    }
+
+    /// For the next call of the same client.
+    #[inline]
+    pub(in crate::server) fn renew(&mut self, ready: &Ready) {
+        self.context.turn = ready.turn;
+        self.context.procedure = ready.procedure;
+        self.blocks.get_mut().clear();
+    }
+
+    #[inline]
+    pub(in crate::server) fn slot(&self) -> &Slot {
+        &self.context.slot
+    }
+
+    /// A desk of a call's own, with what is on this one.
+    pub(super) fn take_over(&self) -> Desk {
+        let Context { slot, turn, procedure } = &self.context;
+        let desk = Desk {
+            context: Context { slot: slot.clone(), turn: *turn, procedure: *procedure },
+            blocks: RefCell::new(self.blocks.take()),
+            close: Small::new(),
+            short: Small::new(),
+        };
+        let _ = copy(self.close.view(), desk.close.view()); // as long
+        desk
+    }
+}

@@ -1,0 +1,185 @@
+//! Clients and servers that speak the bare protocol of `shrimp_rpc::layout`, step by step: to lie, or
+//! to die between any two steps.
+
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
+
+use crate::common::PATIENCE;
+use shrimp_rpc::layout::{self, Answer, FlagWord, Kind, Turn};
+use vmmc::{Binding, Event, Export, Import, Node, PeerInfo, Region, Rights, Who};
+
+/// Length of the buffers here.
+pub const LEN: usize = 8192;
+
+/// Asks for a program in the head of a fresh buffer, which only the server may map.
+fn replies(node: &Node, server: PeerInfo, number: u32, program: u32) -> Export {
+    let mut region = Region::new(LEN).unwrap();
+    for (at, value) in [
+        (layout::BIND_VERSION, layout::VERSION),
+        (layout::BIND_PROGRAM, program),
+        (layout::BIND_PROGRAM_VERSION, 1),
+        (layout::BIND_LEN, LEN as u32),
+    ] {
+        region.write(at, &value.to_ne_bytes()).unwrap();
+    }
+    region.write(layout::BIND_MAGIC, &layout::MAGIC.to_ne_bytes()).unwrap();
+    let who = Who::Process(server.pid);
+    node.export(region).name(number).grant(who, Rights::BIND).open().unwrap()
+}
+
+/// A client that has knocked.
+pub struct Knocked {
+    door: Import,
+    replies: Export,
+}
+
+impl Knocked {
+    pub fn knock(node: &Node, service: &str, number: u32, program: u32) -> Knocked {
+        let door = node.import(layout::door_name(service)).open().unwrap();
+        let replies = replies(node, door.exporter(), number, program);
+        door.send_notification(0, 0, u64::from(number)).unwrap();
+        Knocked { door, replies }
+    }
+
+    /// Waits for the answer, and returns the number of the server's buffer.
+    pub fn answer(&self) -> u32 {
+        let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
+        assert_eq!(answer.wait_until(|it| it != 0, PATIENCE).unwrap(), Answer::Bound as u32);
+        let mut export = [0; 4];
+        self.replies.read(layout::BIND_EXPORT, &mut export).unwrap();
+        u32::from_ne_bytes(export)
+    }
+
+    /// Maps the server's buffer.
+    pub fn bind(self, node: &Node, export: u32) -> Client {
+        let calls = node
+            .import(export)
+            .process(self.door.exporter().pid)
+            .rights(Rights::BIND)
+            .open()
+            .unwrap();
+        let calls = calls.bind(0..calls.len()).unwrap();
+        Client { replies: self.replies, calls, turn: Turn::NONE }
+    }
+}
+
+/// A client.
+pub struct Client {
+    pub replies: Export,
+    pub calls: Binding,
+    turn: Turn,
+}
+
+impl Client {
+    pub fn bind(node: &Node, service: &str, number: u32, program: u32) -> Client {
+        let knocked = Knocked::knock(node, service, number, program);
+        let export = knocked.answer();
+        knocked.bind(node, export)
+    }
+
+    /// Where a message of `len` bytes begins.
+    pub fn start(&self, len: usize) -> usize {
+        layout::flag_at(self.calls.len()) - len
+    }
+
+    /// Stores any word where the flag is.
+    pub fn flag(&self, word: u64) {
+        let _ = self.calls.flag64(layout::flag_at(self.calls.len())).unwrap().signal(word);
+    }
+
+    /// Ends a message of `len` bytes, which has been written.
+    pub fn send(&mut self, kind: Kind, procedure: u16, len: usize) {
+        self.turn = self.turn.next();
+        let units = (len / layout::UNIT) as u32;
+        self.flag(FlagWord { turn: self.turn, kind, code: procedure, units }.pack());
+    }
+
+    /// Gives the call that was sent last up.
+    pub fn cancel(&self) {
+        let turn = self.turn.number().to_ne_bytes();
+        self.calls.write(layout::CALL_CANCELLED, &turn).unwrap();
+    }
+
+    /// Waits for the reply.
+    pub fn reply(&self) -> FlagWord {
+        let flag = self.replies.flag64(layout::flag_at(self.replies.len())).unwrap();
+        let due = |word| FlagWord::turn_of(word) == self.turn;
+        FlagWord::unpack(flag.wait_until(due, PATIENCE).unwrap()).unwrap()
+    }
+}
+
+/// A server of one client.
+pub struct Server {
+    pub calls: Export,
+    pub replies: Binding,
+}
+
+/// A server that has heard a client knock.
+pub struct Heard {
+    door: Export,
+    replies: Binding,
+    client: PeerInfo,
+}
+
+impl Heard {
+    /// Opens the door, says so by `ready`, and waits for the first client.
+    pub fn hear(node: &Node, service: &str, ready: impl FnOnce()) -> Heard {
+        let door = node
+            .export(Region::new(64).unwrap())
+            .name(layout::door_name(service))
+            .grant(Who::SameUser, Rights::WRITE)
+            .queue()
+            .open()
+            .unwrap();
+        ready();
+        loop {
+            let knock = door.next_notification(PATIENCE).unwrap();
+            let Event::Message { last_word, .. } = knock.event else { continue };
+            let link = node
+                .import(last_word as u32)
+                .process(knock.from.pid)
+                .rights(layout::RIGHTS)
+                .open()
+                .unwrap();
+            let replies = link.bind(0..link.len()).unwrap();
+            return Heard { door, replies, client: knock.from };
+        }
+    }
+
+    /// Makes a buffer and answers.
+    pub fn answer(self, node: &Node) -> Server {
+        const NUMBER: u32 = 77;
+        let calls = node
+            .export(Region::new(LEN).unwrap())
+            .name(NUMBER)
+            .grant(Who::Process(self.client.pid), Rights::BIND)
+            .open()
+            .unwrap();
+        self.replies.write(layout::BIND_EXPORT, &NUMBER.to_ne_bytes()).unwrap();
+        let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
+        answer.signal(Answer::Bound as u32).unwrap();
+        drop(self.door);
+        Server { calls, replies: self.replies }
+    }
+}
+
+impl Server {
+    /// Waits for the message after that of `last`.
+    pub fn call(&self, last: Turn) -> FlagWord {
+        let flag = self.calls.flag64(layout::flag_at(self.calls.len())).unwrap();
+        let due = |word| FlagWord::turn_of(word) == last.next();
+        FlagWord::unpack(flag.wait_until(due, PATIENCE).unwrap()).unwrap()
+    }
+
+    /// Where a reply of `len` bytes begins.
+    pub fn start(&self, len: usize) -> usize {
+        layout::flag_at(self.replies.len()) - len
+    }
+
+    /// Ends a reply of `len` bytes.
+    pub fn reply(&self, turn: Turn, kind: Kind, len: usize) {
+        let units = (len / layout::UNIT) as u32;
+        let word = FlagWord { turn, kind, code: 0, units }.pack();
+        let at = layout::flag_at(self.replies.len());
+        self.replies.flag64(at).unwrap().signal(word).unwrap();
+    }
+}

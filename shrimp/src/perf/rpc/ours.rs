@@ -1,0 +1,180 @@
+//! SHRIMP RPC as it is measured: a server process, and calls as generated stubs make them.
+
+use super::{Cell, Handler, RpcError};
+use crate::children::{self, Child};
+use crate::cpu::Pair;
+use crate::exit::{Context, Failure};
+use crate::private::PrivateDaemon;
+use crate::stats::Plan;
+use shrimp_rpc::process::count;
+use shrimp_rpc::xdr::{Decode, Encode};
+use shrimp_rpc::{Binding, CallError, DispatchError, Finished, Server, ServerCall};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use vmmc::config::DaemonStart;
+use vmmc::{Config, Node};
+
+const PROGRAM: u32 = 0x2000_0f08;
+/// OUT data, then computing, then the time at which that was done.
+const OUT: u32 = 3;
+/// Room for the longest argument.
+const BUFFER: usize = 2 << 20;
+const SERVICE: &str = "perf";
+
+/// How long the handler computes once it has written its OUT data.
+pub(super) const COMPUTING: Duration = Duration::from_micros(15);
+
+/// A node that waits as programs do: a server that polled for ever would take R's processor.
+fn node(socket: &Path) -> Result<Node, Failure> {
+    let mut config = Config::from_env()?;
+    config.socket = Some(socket.to_owned());
+    config.daemon = DaemonStart::Never;
+    Ok(Node::builder().config(config).program("shrimp perf").connect()?)
+}
+
+/// The clock that all processes of this machine share.
+fn clock_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn dispatch(procedure: u32, call: ServerCall<'_>) -> Result<Finished, DispatchError> {
+    if procedure == Handler::Null.procedure() {
+        return call.reply(0)?.send();
+    }
+    let mut args = call.args();
+    let len = u32::decode(&mut args)?;
+    args.finish()?;
+    if procedure == OUT {
+        let mut out = call.out::<u8>(len);
+        out.open(len as usize)?.fill(0x5a);
+        let computed = clock_ns() + COMPUTING.as_nanos() as u64;
+        let mut now = clock_ns();
+        while now < computed {
+            now = clock_ns();
+        }
+        let (distance, len) = out.descriptor();
+        let mut reply = call.reply(16)?;
+        distance.encode(&mut reply)?;
+        len.encode(&mut reply)?;
+        now.encode(&mut reply)?;
+        return reply.send();
+    }
+    let mut block = call.block_mut::<u8>(len)?;
+    if procedure == Handler::Writes.procedure() {
+        block.fill(0x5a);
+    } else if procedure != Handler::Leaves.procedure() {
+        return Err(DispatchError::UnknownProcedure(procedure));
+    }
+    call.reply(0)?.send()
+}
+
+/// Arguments of the hidden subcommand.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PeerArgs {
+    /// The daemon's socket.
+    socket: PathBuf,
+}
+
+/// `shrimp __perf-rpc-server`: says `ready`, serves until its input ends.
+pub(crate) fn serve(args: &PeerArgs) -> Result<(), Failure> {
+    let node = node(&args.socket)?;
+    let server = Server::builder(SERVICE)
+        .node(&node)
+        .buffer_max(BUFFER)
+        .raw_program(PROGRAM, 1, dispatch)
+        .start()
+        .map_err(RpcError::from)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready").and_then(|()| out.flush()).context(|| "telling the parent".into())?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).context(|| "waiting for the parent".into())?;
+    server.stop();
+    Ok(())
+}
+
+/// A server process and a binding to it.
+pub(super) struct Opponent {
+    binding: Binding,
+    // Its input ends when it is dropped, and that is what it leaves by.
+    _process: Child,
+}
+
+impl Opponent {
+    pub(super) fn start(daemon: &PrivateDaemon, pair: Pair) -> Result<Opponent, Failure> {
+        let cpu = (!pair.is_single()).then_some(pair.b);
+        let mut command = children::command(&children::own_program(), cpu);
+        command.arg("__perf-rpc-server").arg(&daemon.socket);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Child::spawn(command, "the measured server")?;
+        let mut line = String::new();
+        if let Some(answers) = process.pipes().stdout.take() {
+            BufReader::new(answers).read_line(&mut line).context(|| "hearing the server".into())?;
+        }
+        if line.trim() != "ready" {
+            return Err(RpcError::Server(line.trim().into()).into());
+        }
+        let binding = Binding::builder(SERVICE, PROGRAM, 1)
+            .node(&node(&daemon.socket)?)
+            .buffer_len(BUFFER)
+            .connect()
+            .map_err(RpcError::from)?;
+        Ok(Opponent { binding, _process: process })
+    }
+
+    /// A round of one cell.
+    pub(super) fn round(&self, cell: Cell, plan: &Plan) -> Result<(Vec<f64>, u32), CallError> {
+        if cell.handler == Handler::Null {
+            return plan.round(|| self.null());
+        }
+        let mut data = vec![0u8; cell.bytes];
+        plan.round(|| self.inout(cell.handler.procedure(), &mut data))
+    }
+
+    #[inline]
+    fn null(&self) -> Result<(), CallError> {
+        self.binding.request(Handler::Null.procedure(), 0, 0)?.call()?.finish()
+    }
+
+    #[inline]
+    fn inout(&self, procedure: u32, data: &mut [u8]) -> Result<(), CallError> {
+        let mut request = self.binding.request(procedure, 4, data.len().next_multiple_of(8))?;
+        (data.len() as u32).encode(&mut request)?;
+        request.block(data)?;
+        let mut reply = request.call()?;
+        reply.inout(0, data)?;
+        reply.finish()
+    }
+
+    /// Nanoseconds from the end of the server's computing until the reply is here, of so many calls with
+    /// OUT data of `bytes`.
+    pub(super) fn after_computing(&self, bytes: usize, calls: u32) -> Result<Vec<f64>, CallError> {
+        let one = || -> Result<f64, CallError> {
+            let mut request = self.binding.request(OUT, 4, 0)?;
+            (bytes as u32).encode(&mut request)?;
+            let mut reply = request.call()?;
+            let here = clock_ns();
+            let (_, len) = (u32::decode(&mut reply)?, u32::decode(&mut reply)?);
+            let computed = u64::decode(&mut reply)?;
+            debug_assert_eq!(len as usize, bytes);
+            Ok(here.saturating_sub(computed) as f64)
+        };
+        (0..calls).map(|_| one()).collect()
+    }
+
+    /// Messages per null call that this side sends (F4), and bytes in each (F14).
+    pub(super) fn packets(&self) -> Result<(f64, f64), CallError> {
+        const CALLS: u64 = 1000;
+        let counters = self.binding.node().counters();
+        let counted = || (counters.get(count::PACKETS), counters.get(count::PACKET_BYTES));
+        let before = counted();
+        for _ in 0..CALLS {
+            self.null()?;
+        }
+        let after = counted();
+        let packets = (after.0 - before.0) as f64;
+        Ok((packets / CALLS as f64, (after.1 - before.1) as f64 / packets))
+    }
+}

@@ -1,0 +1,276 @@
+//! What `shrimp perf rpc` prints and saves: the table, the budgets, the graphs.
+
+use super::{Cell, Handler, LARGEST, Measured, OUT_SIZES, ours};
+use crate::cpu::Pair;
+use crate::perf::Head;
+use crate::plot::{Corner, Graph, Series};
+use crate::stats::{self, Latency, Rounds};
+use crate::text::{self, Table};
+use serde::Serialize;
+
+/// What our own is called.
+pub(super) const OURS: &str = "SHRIMP RPC";
+const VRPC: &str = "VRPC";
+
+/// Round trip of a null call, in R.
+const NULL_BUDGET: f64 = 2.4;
+/// How many times faster than VRPC: small arguments (F13).
+const SMALL_BUDGET: f64 = 2.5;
+/// The same, larger ones.
+const LARGE_BUDGET: f64 = 1.5;
+/// Longest argument that is small, in bytes.
+const SMALL: usize = 100;
+
+/// One point of a subject.
+#[derive(Debug, Serialize)]
+struct Point {
+    #[serde(flatten)]
+    cell: Cell,
+    #[serde(flatten)]
+    round_trip: Latency,
+    /// Multiples of R, which is one way; none on one processor.
+    ratio_to_r: Option<f64>,
+    /// Multiples of what ours takes.
+    ratio_to_ours: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    name: &'static str,
+    points: Vec<Point>,
+}
+
+#[derive(Debug, Serialize)]
+struct Absent {
+    name: &'static str,
+    why: String,
+}
+
+/// The reply's latency after the server has computed.
+#[derive(Debug, Serialize)]
+struct Out {
+    bytes: usize,
+    #[serde(flatten)]
+    after_computing: Latency,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    #[serde(flatten)]
+    head: Head,
+    /// None on one processor.
+    r: Option<Latency>,
+    null_ratio_to_r: Option<f64>,
+    /// Messages per null call that this side sent (F4), and bytes in each (F14).
+    null_packets: f64,
+    null_packet_bytes: f64,
+    /// Ours first.
+    subjects: Vec<Line>,
+    absent: Vec<Absent>,
+    out_while_computing: Vec<Out>,
+}
+
+impl Report {
+    pub(super) fn new(head: Head, pair: Pair, measured: &Measured) -> Report {
+        let r = (!pair.is_single()).then_some(&measured.r);
+        let none = Vec::new();
+        let ours = measured.subjects.first().map_or(&none, |ours| &ours.rounds);
+        let line = |name, rounds: &[Rounds]| Line {
+            name,
+            points: (measured.cells.iter().zip(rounds).zip(ours))
+                .map(|((cell, rounds), ours)| Point {
+                    cell: *cell,
+                    round_trip: rounds.latency(),
+                    ratio_to_r: r.map(|r| stats::ratio(rounds, r)),
+                    ratio_to_ours: stats::ratio(rounds, ours),
+                })
+                .collect(),
+        };
+        let subjects: Vec<Line> =
+            measured.subjects.iter().map(|subject| line(subject.name, &subject.rounds)).collect();
+        Report {
+            head,
+            r: r.map(Rounds::latency),
+            null_ratio_to_r: r.and_then(|r| Some(stats::ratio(ours.first()?, r))),
+            null_packets: measured.packets.0,
+            null_packet_bytes: measured.packets.1,
+            subjects,
+            absent: (measured.absent.iter())
+                .map(|(name, why)| Absent { name, why: why.clone() })
+                .collect(),
+            out_while_computing: (OUT_SIZES.iter().zip(&measured.after_computing))
+                .map(|(bytes, rounds)| Out { bytes: *bytes, after_computing: rounds.latency() })
+                .collect(),
+        }
+    }
+
+    pub(super) fn render(&self) -> String {
+        let r = match &self.r {
+            Some(r) => format!("R, bare cache line, one way: {}\n", text::nanos(r.median_ns)),
+            None => "Only one CPU: no R, and every call costs two switches of processes.\n".into(),
+        };
+        let mut text = r;
+        for handler in [Handler::Leaves, Handler::Writes] {
+            text +=
+                &format!("\nRound trip (figure 8), {}\n{}", handler.name(), self.table(handler));
+        }
+        let mut out = Table::new(&["OUT data", "reply after computing"], &[0, 1]);
+        for line in &self.out_while_computing {
+            let after = text::nanos(line.after_computing.median_ns);
+            out.row([text::size(line.bytes as u64), after]);
+        }
+        text += &format!(
+            "\nOUT data written before the server computes for {} us: from the end of that to the reply \
+             (F9)\n{out}\n{}",
+            ours::COMPUTING.as_micros(),
+            self.budgets()
+        );
+        for absent in &self.absent {
+            text += &format!("Not measured: {}: {}\n", absent.name, absent.why);
+        }
+        text
+    }
+
+    /// A column for each subject; ours also in R, the others as multiples of ours.
+    fn table(&self, handler: Handler) -> Table {
+        let mut heading = vec!["INOUT argument"];
+        for (at, subject) in self.subjects.iter().enumerate() {
+            heading.push(subject.name);
+            heading.push(if at == 0 { "R" } else { "x" });
+        }
+        let right: Vec<usize> = (0..heading.len()).collect();
+        let mut table = Table::new(&heading, &right);
+        let Some(ours) = self.subjects.first() else { return table };
+        for (at, point) in ours.points.iter().enumerate() {
+            if point.cell.handler != handler && point.cell.handler != Handler::Null {
+                continue;
+            }
+            let mut row = vec![match point.cell.handler {
+                Handler::Null => "none".to_owned(),
+                Handler::Leaves | Handler::Writes => text::size(point.cell.bytes as u64),
+            }];
+            for (column, subject) in self.subjects.iter().enumerate() {
+                let Some(point) = subject.points.get(at) else { continue };
+                row.push(text::nanos(point.round_trip.median_ns));
+                row.push(match column {
+                    0 => point.ratio_to_r.map(text::three).unwrap_or_default(),
+                    _ => text::three(point.ratio_to_ours),
+                });
+            }
+            table.row(row);
+        }
+        table
+    }
+
+    /// The point of a subject where it comes nearest to ours, among those that `which` chooses.
+    fn nearest(line: &Line, which: impl Fn(&Point) -> bool) -> Option<&Point> {
+        let points = line.points.iter().filter(|point| which(point));
+        points.min_by(|a, b| a.ratio_to_ours.total_cmp(&b.ratio_to_ours))
+    }
+
+    fn budgets(&self) -> String {
+        let mut text = String::new();
+        let met = |met| if met { "met" } else { "NOT MET" };
+        let at = |point: &Point| match point.cell.handler {
+            Handler::Null => point.cell.handler.name().to_owned(),
+            handler => format!("{}, {}", text::size(point.cell.bytes as u64), handler.name()),
+        };
+        if let Some(ratio) = self.null_ratio_to_r {
+            text += &format!(
+                "Null call: {} R, budget {NULL_BUDGET} R: {}.\n",
+                text::three(ratio),
+                met(ratio <= NULL_BUDGET)
+            );
+        }
+        for line in self.subjects.iter().skip(1) {
+            if line.name == VRPC {
+                let small = Report::nearest(line, |point| point.cell.bytes <= SMALL);
+                let large = Report::nearest(line, |point| point.cell.bytes > SMALL);
+                for (which, point, budget) in
+                    [("small", small, SMALL_BUDGET), ("large", large, LARGE_BUDGET)]
+                {
+                    let Some(point) = point else { continue };
+                    text += &format!(
+                        "Faster than VRPC, {which} arguments: at least {} times ({}), budget \
+                         {budget}: {}.\n",
+                        text::three(point.ratio_to_ours),
+                        at(point),
+                        met(point.ratio_to_ours >= budget)
+                    );
+                }
+            } else if let Some(point) = Report::nearest(line, |_| true) {
+                text += &format!(
+                    "Ahead of {}: at least {} times ({}): {}.\n",
+                    line.name,
+                    text::three(point.ratio_to_ours),
+                    at(point),
+                    met(point.ratio_to_ours > 1.0)
+                );
+            }
+        }
+        text + &format!(
+            "Messages per null call and direction: {}, of {} bytes.\n",
+            text::three(self.null_packets),
+            text::three(self.null_packet_bytes)
+        )
+    }
+
+    /// Ours by both handlers, and VRPC, as the paper's figure has them.
+    pub(super) fn figure8(&self) -> Graph {
+        self.graph(1000, false, &[Handler::Leaves, Handler::Writes], |name| {
+            name == OURS || name == VRPC
+        })
+    }
+
+    pub(super) fn figure8_large(&self) -> Graph {
+        self.graph(LARGEST, true, &[Handler::Leaves, Handler::Writes], |name| {
+            name == OURS || name == VRPC
+        })
+    }
+
+    /// All subjects, with the handler that writes.
+    pub(super) fn peers_graph(&self) -> Graph {
+        self.graph(LARGEST, true, &[Handler::Writes], |_| true)
+    }
+
+    fn graph(
+        &self,
+        largest: usize,
+        y_log: bool,
+        handlers: &[Handler],
+        which: impl Fn(&str) -> bool,
+    ) -> Graph {
+        let mut series = Vec::new();
+        for line in self.subjects.iter().filter(|line| which(line.name)) {
+            for handler in handlers {
+                let points = line
+                    .points
+                    .iter()
+                    .filter(|point| point.cell.handler == *handler && point.cell.bytes <= largest);
+                series.push(Series {
+                    name: match handlers {
+                        [_] => line.name.to_owned(),
+                        _ => format!("{}, {}", line.name, handler.name()),
+                    },
+                    points: points
+                        .map(|it| (it.cell.bytes as f64, it.round_trip.median_ns / 1e3))
+                        .collect(),
+                    limit: false,
+                });
+            }
+        }
+        if let (Some(r), Some(first)) = (&self.r, series.first()) {
+            let points = first.points.iter().map(|(x, _)| (*x, 2.0 * r.median_ns / 1e3)).collect();
+            let name = "bare cache line, there and back".into();
+            series.push(Series { name, points, limit: true });
+        }
+        Graph {
+            title: "Round trip of a null procedure with one INOUT argument (figure 8)".into(),
+            caption: format!("{}; {}", self.head.machine.describe(), self.head.pinning),
+            y_label: "microseconds".into(),
+            y_log,
+            legend: Corner::UpperLeft,
+            series,
+        }
+    }
+}
