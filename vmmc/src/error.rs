@@ -70,6 +70,7 @@ fn reason_text(reason: CloseReason) -> &'static str {
         CloseReason::Unimported => "the import was dropped",
         CloseReason::PeerDied => "it died",
         CloseReason::PeerFault => "it broke the protocol",
+        CloseReason::Unreachable => "the connection to its node is lost",
     }
 }
 
@@ -339,6 +340,11 @@ pub enum BindError {
     /// The import may not bind.
     #[error(transparent)]
     NotGranted(#[from] NotGranted),
+    /// The export is another node's: there are no pages to share.
+    #[error(
+        "an export of another node cannot be bound: its pages are not this machine's; write to it by `Import::auto_update`"
+    )]
+    OtherNode,
     /// The other side has gone or is going.
     #[error(transparent)]
     Closed(#[from] Closed),
