@@ -92,7 +92,12 @@ impl Daemon {
 
     /// Starts another at the same place, after [`Daemon::kill`].
     pub fn restart(&mut self) {
-        self.child = launch(&self.socket(), &[], &[]);
+        self.restart_with(&[]);
+    }
+
+    /// [`Daemon::restart`], with arguments.
+    pub fn restart_with(&mut self, args: &[&str]) {
+        self.child = launch(&self.socket(), args, &[]);
         self.wait_listening();
     }
 
