@@ -53,7 +53,12 @@ pub enum SecureError {
         /// Theirs.
         theirs: u16,
     },
-    /// The proof is wrong, or the other side took ours to be.
+    /// The other side closed the connection instead of proving that it knows the key.
+    #[error(
+        "it hung up on our proof: the cluster keys differ (copy the same key file to both nodes), or its vmmcd is ending"
+    )]
+    HungUp,
+    /// The proof is wrong.
     #[error("the cluster keys differ; copy the same key file to both nodes")]
     Key,
     /// A message that is none.
@@ -107,7 +112,7 @@ impl Secure {
         let mut theirs = [0; PREAMBLE_LEN];
         stream.read_exact(&mut theirs).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => {
-                SecureError::Key
+                SecureError::HungUp
             }
             _ => error.into(),
         })?;
@@ -298,7 +303,7 @@ mod tests {
         assert_eq!(made.receive::<u32>(None).unwrap(), 7);
         for wrong in [Some([8; KEY_LEN]), None] {
             let (made, other) = both(wrong, Some(KEY));
-            assert!(matches!(made, Err(SecureError::Key)), "{made:?}");
+            assert!(matches!(made, Err(SecureError::HungUp)), "{made:?}");
             assert!(matches!(other, Err(SecureError::Key)), "{other:?}");
         }
         let (made, other) = both(None, None);

@@ -1,4 +1,6 @@
-//! Nodes on one machine: a daemon each, with an address of its own in 127.0.0.0/8.
+//! Nodes on one machine: a daemon each, with an address of its own in 127.0.0.0/8. With
+//! `VMMC_TEST_NETNS=PREFIX` (see `ci/net`) the daemons of the nodes `a` and `b` run in the network
+//! namespaces `PREFIXa` and `PREFIXb`, which know each other as 10.77.0.1 and 10.77.0.2.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
@@ -19,6 +21,26 @@ pub fn address() -> String {
     format!("127.{}.{}.{}:{port}", 64 + (pid >> 16 & 0x7f), pid >> 8 & 0xff, pid & 0xff)
 }
 
+/// The namespace of a node and its address, when there is one.
+fn namespace(name: &str) -> Option<(String, &'static str)> {
+    let prefix = std::env::var("VMMC_TEST_NETNS").ok()?;
+    let host = match name {
+        "a" => "10.77.0.1",
+        "b" => "10.77.0.2",
+        _ => return None,
+    };
+    Some((format!("{prefix}{name}"), host))
+}
+
+/// An address for a node: [`address`], or one in its namespace.
+pub fn address_of(name: &str) -> String {
+    let address = address();
+    match (namespace(name), address.rsplit_once(':')) {
+        (Some((_, host)), Some((_, port))) => format!("{host}:{port}"),
+        _ => address,
+    }
+}
+
 /// A node's place: directory, cluster file, daemon.
 pub struct Place {
     pub name: String,
@@ -32,10 +54,10 @@ impl Place {
         self.dir.path().join("cluster.toml")
     }
 
-    /// Starts the daemon again, after [`Daemon::kill`].
-    pub fn restart(&mut self) {
-        let file = self.file();
-        self.daemon.restart_with(&["--cluster", file.to_str().expect("text")]);
+    /// What starts the daemon of this node, before its own name.
+    pub fn starter(&self) -> Vec<String> {
+        let words = |(namespace, _)| vec!["ip".into(), "netns".into(), "exec".into(), namespace];
+        namespace(&self.name).map_or_else(Vec::new, words)
     }
 }
 
@@ -60,12 +82,16 @@ pub fn node(name: &str, address: &str, others: &[(&str, &str)], key: Option<&str
     text += "[users]\nroot = true\n";
     let file = dir.path().join("cluster.toml");
     write(file.clone(), &text);
-    let daemon = Daemon::start_with(&["--cluster", file.to_str().expect("text")], &[]);
+    let arguments = ["--cluster", file.to_str().expect("text")];
+    let daemon = match namespace(name) {
+        Some((namespace, _)) => Daemon::start_by(&["ip", "netns", "exec", &namespace], &arguments),
+        None => Daemon::start_with(&arguments, &[]),
+    };
     Place { name: name.to_owned(), address: address.to_owned(), daemon, dir }
 }
 
 /// Two nodes, `a` and `b`, that know each other and the key.
 pub fn pair() -> (Place, Place) {
-    let (a, b) = (address(), address());
+    let (a, b) = (address_of("a"), address_of("b"));
     (node("a", &a, &[("b", &b)], Some(KEY)), node("b", &b, &[("a", &a)], Some(KEY)))
 }
