@@ -163,6 +163,8 @@ pub struct Broker {
     /// Readable when it is time to end. Only epoll looks at it.
     _stop: Option<Fd>,
     pub(crate) options: Options,
+    /// Set when the node is part of a cluster.
+    pub(crate) network: Option<crate::net::Service>,
     pub(crate) clients: HashMap<ClientId, Client>,
     pub(crate) registry: Registry,
     pub(crate) links: Links,
@@ -217,6 +219,7 @@ impl Broker {
             _stop: stop,
             quotas: Quotas::new(options.limits.clone()),
             options,
+            network: None,
             clients: HashMap::new(),
             registry: Registry::default(),
             links: Links::new(),
@@ -256,6 +259,11 @@ impl Broker {
     #[must_use]
     pub fn path(&self) -> Option<&std::path::Path> {
         self.listener.path()
+    }
+
+    /// Makes the node part of a cluster.
+    pub fn set_network(&mut self, network: crate::net::Service) {
+        self.network = Some(network);
     }
 
     /// What is told to clients as the cost of a wake-up.

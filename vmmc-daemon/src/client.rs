@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use vmmc::control::codec;
-use vmmc::control::message::{Event, MAX_PACKET_LEN, Role};
+use vmmc::control::message::{Event, MAX_PACKET_LEN, RemoteCaller, Role};
 use vmmc::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use vmmc::sys::{Fd, memfd, packet};
 
@@ -121,6 +121,9 @@ pub(crate) struct Pending {
     /// Its place in the name's queue.
     pub(crate) place: u64,
     pub(crate) timer: Option<TimerKey>,
+    /// Whose rights count, when the network interface asks. Not kept over a hot restart: the
+    /// interface that asked ends with its daemon.
+    pub(crate) caller: Option<RemoteCaller>,
 }
 
 impl Pending {
@@ -187,6 +190,13 @@ impl Client {
     /// Who it is, for access lists.
     pub(crate) fn caller(&self) -> Caller<'_> {
         Caller { peer: self.peer, groups: &self.groups, started: &self.started }
+    }
+
+    /// A process of another node that it, the network interface, speaks for. It is no process of
+    /// this machine, and its groups are not known.
+    pub(crate) fn caller_for(&self, remote: RemoteCaller) -> Caller<'_> {
+        let peer = PeerInfo { pid: 0, uid: remote.uid, gid: remote.gid, ..self.peer };
+        Caller { peer, groups: &[], started: &self.started }
     }
 
     /// What it said of itself, once it has.

@@ -24,6 +24,7 @@
 //! | `snapshot` | what tools see |
 //! | [`handover`] | hot restart: everything passes to a successor |
 //! | [`resume`] | what happens after a crash of the broker |
+//! | [`net`] | other nodes: the network service and this node's interface |
 //! | [`failpoint`] | named points at which tests kill it |
 
 //!
@@ -56,6 +57,7 @@ pub mod failpoint;
 pub mod handover;
 mod links;
 pub mod listener;
+pub mod net;
 pub mod notify;
 mod pairing;
 mod placement;

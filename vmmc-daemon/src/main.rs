@@ -12,7 +12,7 @@ use vmmc_daemon::handover::store;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{ListenError, Listener};
 use vmmc_daemon::policy::{Limits, PairUsers};
-use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, notify, pump, wakecost};
+use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, net, notify, pump, wakecost};
 
 /// Broker of protected memory mappings: makes them between the processes of this machine, and
 /// destroys them. One per user, started by the first program that needs it, or one per machine, by
@@ -68,6 +68,10 @@ struct Arguments {
         hide_default_value = true
     )]
     fd_store: u32,
+    /// Cluster file: this node's name, address and key, and the other nodes (see DESIGN.md, "Between
+    /// machines"). Without it the daemon knows no other nodes
+    #[arg(long, value_name = "FILE", env = "VMMC_CLUSTER", hide_env_values = true)]
+    cluster: Option<PathBuf>,
     /// Which users' TCP connections may be upgraded to shared memory
     #[arg(long, value_enum, default_value_t = Pair::Same)]
     pair_users: Pair,
@@ -243,7 +247,12 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
             (Ok(broker.map_err(|error| error.to_string())?), true)
         }
     };
-    let broker = broker.map_err(|error| error.to_string())?;
+    let mut broker = broker.map_err(|error| error.to_string())?;
+    if let Some(cluster) = &arguments.cluster {
+        let socket = broker.path().map(Path::to_path_buf).unwrap_or_else(|| arguments.socket());
+        let network = net::start(cluster, socket).map_err(|error| error.to_string())?;
+        broker.set_network(network);
+    }
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         pid = std::process::id(),

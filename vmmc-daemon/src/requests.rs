@@ -20,7 +20,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{
-    CloseReason, Event, Hello, MAX_GRANTS, QuotaKind, Refusal, Request, Role, Welcome,
+    CloseReason, Event, Hello, MAX_GRANTS, QuotaKind, Refusal, RemoteCaller, Request, Role, Welcome,
 };
 use vmmc::id::{ClientId, ExportId, Grant, LinkId, Name, RequestId, Rights, Token};
 use vmmc::layout;
@@ -43,6 +43,8 @@ struct ImportRequest {
     token: Option<Token>,
     timeout_ms: u32,
     restore: Option<LinkId>,
+    /// Whose rights count, when the network interface asks.
+    caller: Option<RemoteCaller>,
 }
 
 /// What an export announces.
@@ -84,8 +86,29 @@ impl Broker {
             }
             Request::Import { request, process, name, rights, token, timeout_ms, restore } => {
                 self.needs_attachment(id)?;
-                let wanted = ImportRequest { process, name, rights, token, timeout_ms, restore };
+                let caller = None;
+                let wanted =
+                    ImportRequest { process, name, rights, token, timeout_ms, restore, caller };
                 self.import(id, request, wanted, fds.need(NO_SEGMENT))
+            }
+            Request::ImportFor { request, caller, process, name, rights, token, timeout_ms } => {
+                self.needs_attachment(id)?;
+                self.needs_interface(id)?;
+                let (restore, caller) = (None, Some(caller));
+                let wanted =
+                    ImportRequest { process, name, rights, token, timeout_ms, restore, caller };
+                self.import(id, request, wanted, fds.need(NO_SEGMENT))
+            }
+            Request::LostImporter { link } => {
+                self.needs_interface(id)?;
+                if self.links.get(&link).is_some_and(|known| known.importer == id) {
+                    self.close_link(link, Some((true, CloseReason::PeerDied)));
+                }
+                Ok(())
+            }
+            Request::Network { request } => {
+                self.converse(id, request);
+                Ok(())
             }
             Request::CancelImport { request } => {
                 if self.take_pending(id, request).is_some() {
@@ -386,7 +409,7 @@ impl Broker {
             self.refuse(id, request, refusal);
             return Ok(());
         }
-        let ImportRequest { process, name, rights, token, timeout_ms, restore } = wanted;
+        let ImportRequest { process, name, rights, token, timeout_ms, restore, caller } = wanted;
         let now = Instant::now();
         // After a crash the exporter may come back a moment later than the importer.
         let timeout_ms = match restore {
@@ -409,6 +432,7 @@ impl Broker {
             since: now,
             place,
             timer,
+            caller,
         };
         if let Some(client) = self.clients.get_mut(&id) {
             client.pending.insert(request, pending);
@@ -495,7 +519,9 @@ impl Broker {
         let known = self.registry.exports.get(&export).ok_or_else(gone)?;
         let importer = self.caller(id).ok_or_else(gone)?;
         let exporter = self.caller(known.owner).ok_or_else(gone)?;
-        let caller = importer.caller();
+        let remote = pending.caller.map(|remote| importer.caller_for(remote));
+        let caller = remote.unwrap_or_else(|| importer.caller());
+        let uid = caller.peer.uid;
         if exporter.queue.len() >= MAX_QUEUED_FOR_LINKS {
             let why = format!("tell the exporter: process {} does not listen", exporter.peer.pid);
             return Err(Refusal::Internal { why });
@@ -504,7 +530,7 @@ impl Broker {
         if !rights.contains(pending.rights) {
             return Err(Refusal::NotPermitted {
                 name: known.name.clone(),
-                uid: importer.peer.uid,
+                uid,
                 granted: rights,
                 wanted: pending.rights,
             });
@@ -662,7 +688,7 @@ pub(crate) fn doorbell_of(passed: Suspect) -> Result<Fd, Refusal> {
     Ok(doorbell)
 }
 
-fn random_bytes<const N: usize>() -> Result<[u8; N], Refusal> {
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Refusal> {
     let mut bytes = [0u8; N];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(len) if len == N => Ok(bytes),

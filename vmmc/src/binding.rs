@@ -203,6 +203,9 @@ fn check(owner: &LinkOwner, range: &Range<usize>) -> Result<(u64, usize), BindEr
     inner.local.check()?;
     inner.need(Rights::BIND)?;
     inner.link.check_open()?;
+    if inner.link.net().is_some() {
+        return Err(BindError::OtherNode);
+    }
     let page = mmap::page_size();
     let size = inner.link.len();
     let (offset, len) = (range.start, range.end.saturating_sub(range.start));

@@ -63,6 +63,10 @@ pub mod index {
         PEER_FAULTS = "peer_faults",
         /// Reconnections to a restarted daemon.
         RECONNECTS = "reconnects",
+        /// Packets sent to other nodes.
+        NET_PACKETS = "net_packets",
+        /// Bytes of data in them.
+        NET_BYTES = "net_bytes",
     }
 }
 

@@ -69,6 +69,7 @@ fn reason_text(reason: CloseReason) -> &'static str {
         CloseReason::Unimported => "the import was dropped",
         CloseReason::PeerDied => "it died",
         CloseReason::PeerFault => "it broke the protocol",
+        CloseReason::Unreachable => "the connection to its node is lost",
     }
 }
 
@@ -333,6 +334,11 @@ operation_error! {
             /// Where what has it begins.
             address: usize,
         },
+        /// The export is another node's: there are no pages to share.
+        #[error(
+            "an export of another node cannot be bound: its pages are not this machine's; write to it by `Import::auto_update`"
+        )]
+        OtherNode,
     } or from {
         /// The range does not fit the buffer, or is empty.
         OutOfBounds(OutOfBounds),

@@ -8,11 +8,18 @@ use crate::binding::Binding;
 use crate::error::{Closed, NotGranted, SendError, WaitError};
 use crate::export::Export;
 use crate::id::Rights;
-use crate::import::Import;
+use crate::import::{Import, send_error};
 use crate::sync::Ordering;
 use crate::transport::Outgoing;
+use crate::transport::route::Route;
+use crate::wait::deadline_after;
 use crate::word::Word;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// First pause between two loads of another node's word; they double.
+const NET_POLL: Duration = Duration::from_micros(20);
+/// Longest pause.
+const NET_POLL_MAX: Duration = Duration::from_millis(1);
 
 /// Whose flag it is.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +27,8 @@ pub(crate) enum Side<'a> {
     Export(&'a Export),
     Import(&'a Import),
     Binding(&'a Binding),
+    /// Of an import from another node, at this offset. The flag's own word is not used.
+    Elsewhere(&'a Import, usize),
 }
 
 /// A word of an export, an import or a binding. Any number of threads may use it.
@@ -40,8 +49,13 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
     /// [`NotGranted`] on an import without [`Rights::READ`] (V3).
     #[inline]
     pub fn load(&self) -> Result<W::Value, NotGranted> {
-        if let Side::Import(import) = self.side {
-            import.inner().need(Rights::READ)?;
+        match self.side {
+            Side::Import(import) => import.inner().need(Rights::READ)?,
+            Side::Elsewhere(import, offset) => {
+                import.inner().need(Rights::READ)?;
+                return Ok(self.fetch(import, offset));
+            }
+            _ => {}
         }
         Ok(self.word.load(Ordering::Acquire))
     }
@@ -62,8 +76,12 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
             Side::Import(import) => {
                 let inner = import.inner();
                 inner.may_send()?;
-                Ok(inner.link.store(self.word, value)?)
+                match &inner.link {
+                    Route::Shm(link) => Ok(link.store(self.word, value)?),
+                    Route::Net(_) => unreachable!("such a flag is Elsewhere"),
+                }
             }
+            Side::Elsewhere(import, offset) => self.ship(import, offset, value, false),
             Side::Binding(binding) => {
                 binding.inner().local.check()?;
                 binding.inner().link.check_open()?;
@@ -81,8 +99,12 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
     /// See [`SendError`].
     #[inline]
     pub fn signal(&self, value: W::Value) -> Result<(), SendError> {
+        if let Side::Elsewhere(import, offset) = self.side {
+            return self.ship(import, offset, value, true);
+        }
         self.store(value)?;
         match self.side {
+            Side::Elsewhere(..) => {}
             Side::Export(export) => export.inner().wake_importers(),
             Side::Import(import) => drop(import.inner().peer.wake()),
             Side::Binding(binding) => drop(binding.inner().peer.wake()),
@@ -90,8 +112,39 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
         Ok(())
     }
 
+    /// Loads a word of another node.
+    fn fetch(&self, import: &Import, offset: usize) -> W::Value {
+        let width = size_of::<W::Value>();
+        let value = import.inner().link.net().map_or(0, |link| link.load(offset, width));
+        match W::Value::try_from(value) {
+            Ok(value) => value,
+            Err(_) => unreachable!("a word of {width} bytes was loaded"),
+        }
+    }
+
+    /// Stores a word of another node.
+    fn ship(
+        &self,
+        import: &Import,
+        offset: usize,
+        value: W::Value,
+        wake: bool,
+    ) -> Result<(), SendError> {
+        let inner = import.inner();
+        inner.may_send()?;
+        let word = (value.into(), size_of::<W::Value>());
+        match inner.link.net() {
+            Some(link) => {
+                link.store(offset, word, wake).map_err(|error| send_error(error, inner.peer.info))
+            }
+            None => unreachable!("Elsewhere is another node's"),
+        }
+    }
+
     /// Waits until `done` accepts the value, and returns it. Spins and then sleeps by the node's policy;
-    /// handlers of notifications may run in this thread before it sleeps.
+    /// handlers of notifications may run in this thread before it sleeps. (A word of another node is
+    /// loaded again and again, at most a millisecond apart, and handlers do not run: to be told
+    /// at once, export a word and let the other side write it.)
     ///
     /// # Errors
     /// [`WaitError::TimedOut`]; [`WaitError::Closed`] when the other side is gone: for an
@@ -137,6 +190,29 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
                 let inner = import.inner();
                 let shares = |cpu| inner.peer.was_on(cpu);
                 import.node().wait_until(timeout, shares, |_| look(inner.link.check_open().err()))
+            }
+            Side::Elsewhere(import, offset) => {
+                import.inner().need(Rights::READ)?;
+                let inner = import.inner();
+                let deadline = deadline_after(timeout);
+                let mut pause = NET_POLL;
+                loop {
+                    import.node().local.check()?;
+                    let end = inner.link.check_open().err();
+                    let value = self.fetch(import, offset);
+                    match end {
+                        _ if done(value) => return Ok(value),
+                        Some(end) => return Err(WaitError::Closed(end)),
+                        None => {}
+                    }
+                    if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                        return Err(WaitError::TimedOut { after: timeout.unwrap_or_default() });
+                    }
+                    if let Some(link) = inner.link.net() {
+                        link.doze(pause);
+                    }
+                    pause = (2 * pause).min(NET_POLL_MAX);
+                }
             }
             Side::Binding(binding) => {
                 let inner = binding.inner();

@@ -1,7 +1,7 @@
 //! Imports: other processes' buffers that this one may write into.
 
 use crate::binding::{Binding, Initial};
-use crate::control::message::{CloseReason, Request};
+use crate::control::message::{CloseReason, RemoteCaller, Request};
 use crate::error::{
     BindError, Closed, DaemonError, FlagError, ImportError, NotGranted, ReadError, SendError,
     SendNotifyError, StartSendError, TrySendError, UnimportError, WaitError,
@@ -12,12 +12,14 @@ use crate::local::Local;
 use crate::mem::{Lent, View};
 use crate::node::NodeInner;
 use crate::node::control::{Answer, Draft, Failure};
+use crate::node::remote::Asked;
 use crate::notify::{Handler, Notification};
 use crate::peer::Peer;
 use crate::send::Completion;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::sys::Fd;
-use crate::transport::shm::ShmOutgoing;
+use crate::transport::net::NetOutgoing;
+use crate::transport::route::Route;
 use crate::transport::shm::segment::LinkSegment;
 use crate::transport::{Entry, Outgoing, TransportError};
 use crate::wait::deadline_after;
@@ -34,6 +36,8 @@ pub(crate) struct ImportSpec {
     pub(crate) name: Name,
     pub(crate) rights: Rights,
     pub(crate) token: Option<Token>,
+    /// Set by a node's interface: whose rights count.
+    pub(crate) caller: Option<RemoteCaller>,
 }
 
 impl ImportSpec {
@@ -43,6 +47,17 @@ impl ImportSpec {
         timeout_ms: u32,
         restore: Option<LinkId>,
     ) -> Request {
+        if let Some(caller) = self.caller {
+            return Request::ImportFor {
+                request,
+                caller,
+                process: self.process,
+                name: self.name.clone(),
+                rights: self.rights,
+                token: self.token,
+                timeout_ms,
+            };
+        }
         Request::Import {
             request,
             process: self.process,
@@ -70,15 +85,19 @@ impl std::fmt::Debug for ImportDraft {
     }
 }
 
+/// What an import keeps of its draft: process, request, link segment, handler.
+type ImportParts = (Arc<Local>, ImportSpec, Option<Arc<Fd>>, Option<Mutex<Handler>>);
+
 /// An import as the tables have it.
 pub(crate) struct ImportInner {
-    pub(crate) link: ShmOutgoing,
+    pub(crate) link: Route,
     pub(crate) local: Arc<Local>,
     pub(crate) peer: Arc<Peer>,
     id: AtomicU64,
     pub(crate) export: ExportId,
     pub(crate) spec: ImportSpec,
-    pub(crate) segment_file: Arc<Fd>,
+    /// `None` for an export of another node.
+    pub(crate) segment_file: Option<Arc<Fd>>,
     pub(crate) handler: Option<Mutex<Handler>>,
     pub(crate) bindings: AtomicUsize,
     /// Non-blocking sends not completed yet.
@@ -95,9 +114,9 @@ impl ImportInner {
     pub(crate) fn new(
         id: LinkId,
         export: ExportId,
-        link: ShmOutgoing,
+        link: Route,
         peer: Arc<Peer>,
-        parts: (Arc<Local>, ImportSpec, Arc<Fd>, Option<Mutex<Handler>>),
+        parts: ImportParts,
     ) -> ImportInner {
         let (local, spec, segment_file, handler) = parts;
         ImportInner {
@@ -180,6 +199,8 @@ pub struct ImportSummary {
 pub struct ImportBuilder {
     node: Arc<NodeInner>,
     spec: ImportSpec,
+    /// The exporter's node, when it is another one.
+    remote: Option<String>,
     timeout: Option<Duration>,
     handler: Option<Handler>,
 }
@@ -192,13 +213,28 @@ impl std::fmt::Debug for ImportBuilder {
 
 impl ImportBuilder {
     pub(crate) fn new(node: Arc<NodeInner>, name: Name) -> ImportBuilder {
-        let spec = ImportSpec { process: None, name, rights: Rights::WRITE, token: None };
-        ImportBuilder { node, spec, timeout: None, handler: None }
+        let spec =
+            ImportSpec { process: None, name, rights: Rights::WRITE, token: None, caller: None };
+        ImportBuilder { node, spec, remote: None, timeout: None, handler: None }
     }
 
     /// The exporting process; needed with a number, which is unique per process only.
     pub fn process(mut self, pid: u32) -> Self {
         self.spec.process = Some(pid);
+        self
+    }
+
+    /// The exporter's node, by its name in the cluster file of this node's daemon; this node unless said
+    /// otherwise. What is the same and what is not over the network: [`crate::transport::net`].
+    pub fn node(mut self, name: impl Into<String>) -> Self {
+        self.remote = Some(name.into());
+        self
+    }
+
+    /// Imports in the name of a process of another node: the rights are those of `caller`. For a
+    /// node's network interface, which the daemon knows; anybody else is cut off.
+    pub fn on_behalf_of(mut self, caller: RemoteCaller) -> Self {
+        self.spec.caller = Some(caller);
         self
     }
 
@@ -242,12 +278,17 @@ impl ImportBuilder {
     /// [`ImportError::System`], [`ImportError::Forked`]; all else comes later.
     pub fn start(self) -> Result<PendingImport, ImportError> {
         self.node.local.check()?;
-        let (segment, file) = LinkSegment::create()?;
-        let segment_file = Arc::new(file);
         let timeout_ms = match self.timeout {
             None => u32::MAX,
             Some(timeout) => u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
         };
+        if let Some(remote) = self.remote {
+            let asked = Asked::ask(&self.node, remote, self.spec, timeout_ms, self.handler)?;
+            let wanted = Some(Wanted::Elsewhere(Box::new(asked)));
+            return Ok(PendingImport { node: self.node, wanted, done: None });
+        }
+        let (segment, file) = LinkSegment::create()?;
+        let segment_file = Arc::new(file);
         let draft = ImportDraft {
             local: self.node.local.clone(),
             spec: self.spec.clone(),
@@ -262,7 +303,7 @@ impl ImportBuilder {
             vec![segment_file],
             Draft::Import(Box::new(draft)),
         );
-        Ok(PendingImport { node: self.node, request: Some(request), done: None })
+        Ok(PendingImport { node: self.node, wanted: Some(Wanted::Here(request)), done: None })
     }
 }
 
@@ -272,8 +313,17 @@ impl ImportBuilder {
 pub struct PendingImport {
     node: Arc<NodeInner>,
     /// `None` once it was answered.
-    request: Option<RequestId>,
+    wanted: Option<Wanted>,
     done: Option<Import>,
+}
+
+/// Who is to answer.
+#[derive(Debug)]
+enum Wanted {
+    /// This node's daemon.
+    Here(RequestId),
+    /// Another node's.
+    Elsewhere(Box<Asked>),
 }
 
 impl PendingImport {
@@ -297,14 +347,28 @@ impl PendingImport {
     /// # Errors
     /// See [`ImportError`]; the import has failed then.
     pub fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, ImportError> {
-        let Some(request) = self.request else { return Ok(self.done.is_some()) };
-        self.node.local.check()?;
-        let Some(answer) = self.node.control.answer(&self.node, request, deadline_after(timeout))
-        else {
-            return Ok(false);
-        };
-        self.request = None;
-        self.done = Some(Import::from_answer(&self.node, answer)?);
+        let deadline = deadline_after(timeout);
+        match self.wanted.take() {
+            None => return Ok(self.done.is_some()),
+            Some(Wanted::Here(request)) => {
+                self.node.local.check()?;
+                let Some(answer) = self.node.control.answer(&self.node, request, deadline) else {
+                    self.wanted = Some(Wanted::Here(request));
+                    return Ok(false);
+                };
+                self.done = Some(Import::from_answer(&self.node, answer)?);
+            }
+            Some(Wanted::Elsewhere(asked)) => {
+                self.node.local.check()?;
+                if !asked.is_answered(deadline)? {
+                    self.wanted = Some(Wanted::Elsewhere(asked));
+                    return Ok(false);
+                }
+                let inner = asked.finish(&self.node)?;
+                let owner = Arc::new(LinkOwner { node: self.node.clone(), inner });
+                self.done = Some(Import { owner });
+            }
+        }
         Ok(true)
     }
 
@@ -325,7 +389,8 @@ impl PendingImport {
 
 impl Drop for PendingImport {
     fn drop(&mut self) {
-        let Some(request) = self.request else { return };
+        // Another node's daemon is told by the end of the conversation.
+        let Some(Wanted::Here(request)) = self.wanted else { return };
         if self.node.local.check().is_err() {
             return;
         }
@@ -430,10 +495,22 @@ impl Import {
         self.inner().id()
     }
 
+    /// The number of the export, at its node's daemon.
+    #[must_use]
+    pub fn export_id(&self) -> ExportId {
+        self.inner().export
+    }
+
     /// Who exports it.
     #[must_use]
     pub fn exporter(&self) -> PeerInfo {
         self.inner().peer.info
+    }
+
+    /// The exporter's node, if it is another one.
+    #[must_use]
+    pub fn remote_node(&self) -> Option<&str> {
+        self.inner().link.net().map(NetOutgoing::node)
     }
 
     /// Whether the link still reaches the exporter.
@@ -521,9 +598,14 @@ impl Import {
     /// See [`SendNotifyError`]. [`SendError::Closed`] while waiting for room: the data was written, the
     /// notification was not.
     pub fn send_with_notify(&self, offset: usize, source: &[u8]) -> Result<(), SendNotifyError> {
-        self.send(offset, source)?;
         let entry =
             Entry { offset: offset as u64, len: source.len() as u64, last_word: last_word(source) };
+        let inner = self.inner();
+        inner.may_send()?;
+        if let Some(sent) = inner.link.write_notify(source, entry) {
+            return Ok(sent.map_err(|error| send_error(error, inner.peer.info))?);
+        }
+        self.send(offset, source)?;
         self.notify_waiting(entry)
     }
 
@@ -571,7 +653,7 @@ impl Import {
         self.notify_waiting(Entry { offset: offset as u64, len: len as u64, last_word })
     }
 
-    fn notify(&self, entry: Entry) -> Result<(), TrySendError> {
+    pub(crate) fn notify(&self, entry: Entry) -> Result<(), TrySendError> {
         let inner = self.inner();
         match inner.link.notify(entry) {
             Ok(false) => Ok(()),
@@ -637,14 +719,17 @@ impl Import {
         Ok(self.owner.node.engine()?.start(self.owner.clone(), offset, source))
     }
 
-    /// Waits until all sends started so far ([`Import::start_send`]) are complete.
+    /// Waits until all sends so far, started ones ([`Import::start_send`]) included, are in the
+    /// exporter's memory. On one machine the others are when they return.
     ///
     /// # Errors
-    /// [`WaitError::Forked`], [`WaitError::System`].
+    /// [`WaitError::Forked`], [`WaitError::System`]; over a network [`WaitError::Closed`] when the
+    /// link ended meanwhile, so that it is not known what arrived.
     pub fn fence(&self) -> Result<(), WaitError> {
         let inner = self.inner();
         let done = |_| (inner.started.load(Ordering::Acquire) == 0).then_some(Ok(()));
-        self.node().wait_until(None, |_| false, done)
+        self.node().wait_until(None, |_| false, done)?;
+        inner.link.fence().map_err(WaitError::Closed)
     }
 
     /// Remote read: copies the bytes at `offset` of the exporter's memory into `target`, without
@@ -663,6 +748,21 @@ impl Import {
         })
     }
 
+    /// Which flag it is, if the buffer is another node's.
+    fn remote_flag(&self, offset: usize, width: usize) -> Result<Option<Side<'_>>, FlagError> {
+        if self.inner().link.net().is_none() {
+            return Ok(None);
+        }
+        self.flag_view()?; // for the rights
+        let size = self.len();
+        let inside = offset.checked_add(width).is_some_and(|end| end <= size);
+        if inside && offset.is_multiple_of(width) {
+            Ok(Some(Side::Elsewhere(self, offset)))
+        } else {
+            Err(crate::mem::OutOfBounds { offset, len: width, size, align: width }.into())
+        }
+    }
+
     fn flag_view(&self) -> Result<View<'_>, FlagError> {
         let inner = self.inner();
         inner.local.check()?;
@@ -678,6 +778,9 @@ impl Import {
     /// # Errors
     /// See [`FlagError`]; [`FlagError::OutOfBounds`] also when it is not 4-byte aligned.
     pub fn flag32(&self, offset: usize) -> Result<Flag<'_, MappedU32<'_>>, FlagError> {
+        if let Some(side) = self.remote_flag(offset, 4)? {
+            return Ok(Flag::new(self.node().remotes.no_word32(), side));
+        }
         Ok(Flag::new(self.flag_view()?.word32(offset)?, Side::Import(self)))
     }
 
@@ -686,6 +789,9 @@ impl Import {
     /// # Errors
     /// See [`FlagError`]; [`FlagError::OutOfBounds`] also when it is not 8-byte aligned.
     pub fn flag64(&self, offset: usize) -> Result<Flag<'_, MappedU64<'_>>, FlagError> {
+        if let Some(side) = self.remote_flag(offset, 8)? {
+            return Ok(Flag::new(self.node().remotes.no_word64(), side));
+        }
         Ok(Flag::new(self.flag_view()?.word64(offset)?, Side::Import(self)))
     }
 

@@ -30,7 +30,8 @@
 //! # Two ways to write
 //! * **Deliberate update**: [`Import::send`] and its relatives copy from anywhere.
 //! * **Automatic update**: [`Import::bind`] maps a range of the buffer, [`Import::bind_at`] puts it over
-//!   memory that exists; every store to it is there.
+//!   memory that exists; every store to it is there. To an export of another node
+//!   ([`ImportBuilder::node`]) an explicit writer does it: [`Import::auto_update`].
 //!
 //! # Two ways to notice
 //! * **Flags** ([`Flag`]): the receiver loads a word, or waits for it.
@@ -70,11 +71,13 @@ pub mod library_page;
 
 pub mod transport;
 
+mod auto_update;
 mod binding;
 pub mod error;
 mod export;
 mod flag;
 mod import;
+mod landing;
 mod local;
 mod node;
 mod notify;
@@ -84,6 +87,7 @@ mod send;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 
+pub use auto_update::{AutoUpdate, Combining};
 pub use binding::{Binding, Initial};
 pub use config::Config;
 pub use control::message::CloseReason;
@@ -91,6 +95,7 @@ pub use export::{Export, ExportBuilder, ExportSummary, Importer};
 pub use flag::Flag;
 pub use id::{Grant, Name, PeerInfo, Rights, Token, Who};
 pub use import::{Import, ImportBuilder, ImportSummary, PendingImport};
+pub use landing::Landed;
 pub use mem::Region;
 pub use node::{HandlerThread, Look, Node, NodeBuilder};
 pub use notify::{Event, Handler, Notification};

@@ -5,10 +5,10 @@ use crate::error::{SystemError, system};
 use crate::id::PeerInfo;
 use crate::layout::{self, page};
 use crate::local::Local;
-use crate::process::{fixed32, owned_view};
+use crate::process::{ProcessPage, fixed32, owned_view};
 use crate::sync::Ordering;
 use crate::sys::mmap::{Access, GuardedMapping};
-use crate::sys::{Fd, doorbell, memfd};
+use crate::sys::{Fd, doorbell, memfd, packet};
 use crate::word::arm::Ringer;
 use crate::word::{MappedU32, Word};
 use std::sync::Arc;
@@ -65,6 +65,17 @@ impl Peer {
             local,
             _mapping: mapping,
         })
+    }
+
+    /// A process of another node: never rung from here, and on no processor of ours.
+    pub(crate) fn elsewhere(info: PeerInfo, local: Arc<Local>) -> Result<Peer, SystemError> {
+        let page = ProcessPage::new()?;
+        let (_, bell) = packet::pair().map_err(system("socketpair"))?;
+        match Peer::new(info, page.file(), bell, local) {
+            Ok(peer) => Ok(peer),
+            Err(PeerError::System(error)) => Err(error),
+            Err(error) => unreachable!("a page of our own: {error}"),
+        }
     }
 
     /// Rings the peer if it sleeps. To be called after the news was published. One fence when it

@@ -74,7 +74,7 @@ pub(super) fn meet_all(
                 let (node, seconds) = (peer.node, patience.seconds);
                 return Err(StartError::Missing { node, seconds });
             }
-            let _ = home.data.wait_for(|_| true, || peer.is_here().then_some(()), Some(LOOK));
+            let _ = home.data.wait_until(Some(LOOK), |_| true, |_| peer.is_here().then_some(()));
         }
     }
     Ok(())
@@ -153,7 +153,7 @@ pub(super) fn wait_for_process(
         if Instant::now() >= deadline || !alive() {
             return Err(StartError::Missing { node, seconds });
         }
-        let _ = inner.data.wait_for(|_| true, || joined().then_some(()), Some(LOOK));
+        let _ = inner.data.wait_until(Some(LOOK), |_| true, |_| joined().then_some(()));
     }
     Ok(())
 }
@@ -171,6 +171,6 @@ pub(super) fn partner(inner: &Inner, node: u32) -> Result<&Peer, NxError> {
         if Instant::now() >= deadline {
             return Err(NxError::NoProcess { node, ptype: inner.own.group as i32 - 1, seconds });
         }
-        let _ = inner.data.wait_for(|_| true, || find().map(drop), Some(LOOK));
+        let _ = inner.data.wait_until(Some(LOOK), |_| true, |_| find().map(drop));
     }
 }

@@ -489,6 +489,7 @@ impl Broker {
             since: now.checked_sub(Duration::from_millis(state.waited_ms)).unwrap_or(now),
             place,
             timer,
+            caller: None,
         };
         if let Some(client) = self.clients.get_mut(&id) {
             self.quotas.take_over(client.peer.uid, QuotaKind::Imports, 1);
@@ -560,6 +561,7 @@ fn client_state<'b>(client: &'b Client, slots: &mut Slots<'b>) -> ClientState {
     let pending = client
         .pending
         .iter()
+        .filter(|(_, pending)| pending.caller.is_none())
         .map(|(&request, pending)| PendingState {
             request,
             name: pending.name.clone(),

@@ -49,6 +49,11 @@ impl Daemon {
         Daemon::start_in(dir, arguments, env)
     }
 
+    /// Not for these tests: see `ci/net`.
+    pub fn start_by(starter: &[&str], _: &[&str]) -> Daemon {
+        panic!("{starter:?}: the other side of these tests is not in that namespace");
+    }
+
     /// Starts a daemon in a directory that may hold what an earlier one left.
     pub fn start_in(
         dir: std::sync::Arc<tempfile::TempDir>,

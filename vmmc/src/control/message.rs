@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -115,6 +115,15 @@ pub struct StreamWords {
     pub pumper: u32,
 }
 
+/// A process of another node, by the word of that node's daemon, mapped to a user of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteCaller {
+    /// User id here.
+    pub uid: u32,
+    /// Group id here.
+    pub gid: u32,
+}
+
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -169,6 +178,37 @@ pub enum Request {
         timeout_ms: u32,
         /// The link's old number, after a restart of the daemon.
         restore: Option<LinkId>,
+    },
+    /// [`Request::Import`] by the network interface of this node, for a process of another node: the
+    /// rights are those of `caller`. From anybody else it breaks the protocol. Descriptor and
+    /// answer as there.
+    ImportFor {
+        /// Matches the answer.
+        request: RequestId,
+        /// Whose rights count.
+        caller: RemoteCaller,
+        /// As in [`Request::Import`].
+        process: Option<u32>,
+        /// As in [`Request::Import`].
+        name: Name,
+        /// As in [`Request::Import`].
+        rights: Rights,
+        /// As in [`Request::Import`].
+        token: Option<Token>,
+        /// As in [`Request::Import`].
+        timeout_ms: u32,
+    },
+    /// Asks for a conversation with this node's network service ([`super::network`]). Answer:
+    /// [`Event::Network`] with one end of a socket pair.
+    Network {
+        /// Matches the answer.
+        request: RequestId,
+    },
+    /// The process of another node that the interface imported for is gone: the exporter hears
+    /// [`CloseReason::PeerDied`]. As [`Request::CloseLink`] otherwise, and for the interface alone.
+    LostImporter {
+        /// Which.
+        link: LinkId,
     },
     /// Gives up a waiting import. Its answer is [`Refusal::Cancelled`], unless it was granted
     /// already.
@@ -366,6 +406,11 @@ pub enum Event {
         /// The request.
         request: RequestId,
     },
+    /// Answer to [`Request::Network`]. Descriptor: a connected `SOCK_SEQPACKET` socket.
+    Network {
+        /// The request.
+        request: RequestId,
+    },
     /// Answer to [`Request::Shutdown`].
     Done {
         /// The request.
@@ -384,6 +429,8 @@ pub enum CloseReason {
     PeerDied,
     /// The peer broke the protocol.
     PeerFault,
+    /// The connection to the peer's node is lost; whether the peer lives is not known.
+    Unreachable,
 }
 
 /// Why a request was not granted. Each has its own remedy in its text (G10).
@@ -500,6 +547,27 @@ pub enum Refusal {
         owner: u32,
         /// What.
         what: String,
+    },
+    /// The daemon has no part in a cluster.
+    #[error(
+        "this node's vmmcd knows no other nodes; start it with --cluster FILE (see `vmmcd --help`)"
+    )]
+    NoCluster,
+    /// No such node in the cluster file.
+    #[error("no node {node:?} in the cluster file of this node's vmmcd; it has {}", known.join(", "))]
+    UnknownNode {
+        /// The node asked for.
+        node: String,
+        /// Those in the file.
+        known: Vec<String>,
+    },
+    /// The other node's daemon could not be reached, or would not talk.
+    #[error("node {node:?} cannot be reached: {why}")]
+    NodeUnreachable {
+        /// The node.
+        node: String,
+        /// What failed, with its remedy.
+        why: String,
     },
     /// The importer cancelled.
     #[error("cancelled")]

@@ -10,5 +10,6 @@
 pub mod codec;
 pub mod connect;
 pub mod message;
+pub mod network;
 
 pub use connect::{ConnectError, Connection};

@@ -7,10 +7,12 @@
 
 pub mod copy;
 mod place;
+mod receive;
 mod region;
 mod view;
 
 pub(crate) use place::{Lent, Place, PlaceError};
+pub use receive::receive_into;
 pub use region::Region;
 pub use view::{OutOfBounds, View};
 
@@ -23,4 +25,11 @@ pub(crate) fn owned_view(mapping: &GuardedMapping, len: usize) -> View<'static> 
     // SAFETY: mapped as long as the value that holds both; the views are never handed out with
     // this lifetime (crate-private, reborrowed to `&self` at the public interface).
     unsafe { View::from_raw(mapping.as_ptr(), len) }
+}
+
+/// A view of a word of this process.
+pub(crate) fn view_of_word(word: &std::sync::atomic::AtomicU64) -> View<'_> {
+    // SAFETY: borrowed as long as the view lives; a word is an interior-mutable cell, which this
+    // crate accesses atomically only.
+    unsafe { View::from_raw(std::ptr::NonNull::from(word).cast(), size_of::<u64>()) }
 }

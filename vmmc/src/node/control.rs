@@ -96,6 +96,8 @@ pub(crate) enum Answer {
         file: Fd,
         len: u64,
     },
+    /// A conversation with the node's network service.
+    Network(Fd),
     Refused(Refusal),
     Failed(Failure),
 }
@@ -114,7 +116,8 @@ pub(crate) enum Failure {
 impl Call {
     /// Leaves an import only what remains of its timeout.
     fn age(&mut self) {
-        if let Request::Import { timeout_ms, .. } = &mut self.request
+        if let Request::Import { timeout_ms, .. } | Request::ImportFor { timeout_ms, .. } =
+            &mut self.request
             && *timeout_ms != u32::MAX
         {
             let passed = u32::try_from(self.since.elapsed().as_millis()).unwrap_or(u32::MAX);

@@ -14,6 +14,7 @@ use crate::notify::Faulty;
 use crate::peer::Peer;
 use crate::sys::memfd;
 use crate::sys::packet::Fds;
+use crate::transport::route::Route;
 use crate::transport::shm::outgoing::Granted;
 use crate::transport::shm::{ShmIncoming, ShmOutgoing};
 use std::sync::Arc;
@@ -70,6 +71,19 @@ impl NodeInner {
                             Answer::Failed(lost(rustix::io::Errno::MFILE).into())
                         }
                         None => nonsense("a listing without its file"),
+                    };
+                    self.control.complete(request, answer);
+                }
+            }
+            Event::Network { request } => {
+                if self.control.take_call(request).is_some() {
+                    let answer = match fds.take() {
+                        Some(socket) => Answer::Network(socket),
+                        None if fds.cut_short() => {
+                            let lost = system("receiving a conversation's descriptor");
+                            Answer::Failed(lost(rustix::io::Errno::MFILE).into())
+                        }
+                        None => nonsense("a conversation without its socket"),
                     };
                     self.control.complete(request, answer);
                 }
@@ -169,7 +183,8 @@ impl NodeInner {
         let len = usize::try_from(len).map_err(|_| missing("an import of impossible length"))?;
         let granted = Granted { len, rights: opened.rights, peer: opened.peer };
         let link = ShmOutgoing::new(draft.segment, file, granted, self.local.meter)?;
-        let parts = (draft.local, draft.spec, draft.segment_file, draft.handler);
+        let parts = (draft.local, draft.spec, Some(draft.segment_file), draft.handler);
+        let link = Route::Shm(link);
         let inner = Arc::new(ImportInner::new(opened.link, opened.export, link, peer, parts));
         self.tables.lock().imports.insert(opened.link, inner.clone());
         self.local.meter.add(count::IMPORTS, 1);

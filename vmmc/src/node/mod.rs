@@ -6,6 +6,7 @@ mod events;
 mod list;
 mod post;
 mod reconnect;
+pub(crate) mod remote;
 mod threads;
 
 pub use threads::HandlerThread;
@@ -52,6 +53,8 @@ pub(crate) struct NodeInner {
     pub(crate) tables: Mutex<Tables>,
     pub(crate) inbox: Inbox,
     pub(crate) engine: OnceLock<Engine>,
+    /// Connections to other nodes.
+    pub(crate) remotes: remote::Remotes,
     /// After a crash of the daemon: when importers must have claimed their links again.
     claims_end: Mutex<Option<Instant>>,
 }
@@ -173,6 +176,7 @@ impl NodeBuilder {
             tables: Mutex::default(),
             inbox: Inbox::default(),
             engine: OnceLock::new(),
+            remotes: remote::Remotes::default(),
             claims_end: Mutex::default(),
         });
         threads::start_control(&inner)
@@ -373,7 +377,9 @@ impl Node {
     #[must_use]
     pub fn imports(&self) -> Vec<crate::import::ImportSummary> {
         let imports: Vec<_> = self.inner.tables.lock().imports.values().cloned().collect();
-        imports.iter().map(|import| import.summary()).collect()
+        let mut found: Vec<_> = imports.iter().map(|import| import.summary()).collect();
+        found.extend(self.inner.remotes.imports());
+        found
     }
 
     /// Whether the daemon is there now. Existing links work without it.
@@ -485,6 +491,7 @@ impl Drop for NodeInner {
         // In a forked child the connection is the parent's, and is not ours to shut.
         if self.local.check().is_ok() {
             self.control.shut();
+            self.remotes.close();
             self.local.hub.wake_all();
         }
     }

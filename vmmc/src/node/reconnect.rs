@@ -87,7 +87,7 @@ impl NodeInner {
             let (spec, old) = (import.spec.clone(), import.id());
             self.control.ask_at_once(
                 |request| spec.request(request, CLAIM_WAIT.as_millis() as u32, Some(old)),
-                vec![import.segment_file.clone()],
+                import.segment_file.iter().cloned().collect(),
                 Draft::RestoreImport(import),
             );
         }

@@ -1,11 +1,13 @@
 //! How bytes get from an importer to an exporter: the contract, and the engines behind it.
 //!
-//! [`shm`] is the engine between processes of one machine. The importer's half of an engine is an
-//! [`Outgoing`]; what the exporter's half does (take notifications, refuse, revoke) has no common
-//! contract yet, because only one engine exists. Engines are chosen by type, not by a table of
-//! functions: a small send must cost no more than its stores.
+//! [`shm`] is the engine between processes of one machine, [`net`] the one between nodes. The importer's
+//! half of an engine is an [`Outgoing`]; the exporter's half is always [`shm`]'s, because to the
+//! exporting process its node's interface is an importer like any other. Engines are chosen by
+//! type, not by a table of functions: a small send must cost no more than its stores.
 //!
 //! # Contract
+//! What follows holds on one machine; [`net`] says where it is weaker.
+//!
 //! * **In order** (V13): what one thread writes becomes visible to the exporter in that order, a
 //!   notification after all writes before it, and a store by [`crate::Flag`] too.
 //! * **The source is free again** when `write` returns (V15).
@@ -14,6 +16,8 @@
 //! * **No system call, no lock, no locked instruction** in `write` and `read` (V4). `notify` takes
 //!   a lock of this process and may ring the doorbell.
 
+pub mod net;
+pub(crate) mod route;
 pub mod shm;
 
 use crate::error::Closed;

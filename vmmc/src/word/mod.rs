@@ -22,7 +22,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// explored by the model checker.
 pub trait Word {
     /// The integer.
-    type Value: Copy + PartialEq + std::fmt::Debug;
+    type Value: Copy + PartialEq + std::fmt::Debug + Into<u64> + TryFrom<u64>;
     /// Atomic load.
     fn load(&self, order: Ordering) -> Self::Value;
     /// Atomic store.

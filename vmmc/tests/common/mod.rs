@@ -55,6 +55,15 @@ impl Daemon {
         daemon
     }
 
+    /// As [`Daemon::start_with`], started by another program: its words come first.
+    pub fn start_by(starter: &[&str], args: &[&str]) -> Daemon {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let child = launch_by(starter, &dir.path().join("d.sock"), args, &[]);
+        let daemon = Daemon { dir, child };
+        daemon.wait_listening();
+        daemon
+    }
+
     /// A daemon that dies at a named point (`vmmc-daemon/src/failpoint.rs`). Not asked whether it
     /// listens: that might be the point.
     pub fn start_armed(point: &str) -> Daemon {
@@ -92,7 +101,17 @@ impl Daemon {
 
     /// Starts another at the same place, after [`Daemon::kill`].
     pub fn restart(&mut self) {
-        self.child = launch(&self.socket(), &[], &[]);
+        self.restart_with(&[]);
+    }
+
+    /// [`Daemon::restart`], with arguments.
+    pub fn restart_with(&mut self, args: &[&str]) {
+        self.restart_by(&[], args);
+    }
+
+    /// [`Daemon::restart_with`], by another program.
+    pub fn restart_by(&mut self, starter: &[&str], args: &[&str]) {
+        self.child = launch_by(starter, &self.socket(), args, &[]);
         self.wait_listening();
     }
 
@@ -167,7 +186,24 @@ impl Drop for Ended {
 }
 
 fn launch(socket: &std::path::Path, args: &[&str], env: &[(&str, &str)]) -> Child {
-    Command::new(vmmcd())
+    launch_by(&[], socket, args, env)
+}
+
+fn launch_by(
+    starter: &[&str],
+    socket: &std::path::Path,
+    args: &[&str],
+    env: &[(&str, &str)],
+) -> Child {
+    let mut command = match starter {
+        [] => Command::new(vmmcd()),
+        [program, words @ ..] => {
+            let mut command = Command::new(program);
+            command.args(words).arg(vmmcd());
+            command
+        }
+    };
+    command
         .arg("--socket")
         .arg(socket)
         .args(args)

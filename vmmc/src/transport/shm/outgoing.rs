@@ -40,21 +40,23 @@ pub struct ShmOutgoing {
     _mapping: Option<GuardedMapping>,
 }
 
-fn encode(reason: CloseReason) -> u32 {
+pub(crate) fn encode(reason: CloseReason) -> u32 {
     match reason {
         CloseReason::Unexported => 1,
         CloseReason::Unimported => 2,
         CloseReason::PeerDied => 3,
         CloseReason::PeerFault => 4,
+        CloseReason::Unreachable => 5,
     }
 }
 
-fn decode(word: u32) -> Option<CloseReason> {
+pub(crate) fn decode(word: u32) -> Option<CloseReason> {
     match word {
         1 => Some(CloseReason::Unexported),
         2 => Some(CloseReason::Unimported),
         3 => Some(CloseReason::PeerDied),
         4 => Some(CloseReason::PeerFault),
+        5 => Some(CloseReason::Unreachable),
         _ => None,
     }
 }
@@ -183,6 +185,22 @@ impl ShmOutgoing {
             Err(TransportError::Closed(closed)) => Err(closed),
             _ => Ok(()), // a word is inside; nothing else can go wrong
         }
+    }
+
+    /// Lets `fill` put up to `len` bytes at `offset` itself, as a transfer; it says how many it put.
+    pub(crate) fn fill<E>(
+        &self,
+        offset: usize,
+        len: usize,
+        fill: impl FnOnce(View<'_>) -> Result<usize, E>,
+    ) -> Result<Result<usize, E>, TransportError> {
+        let target = self.proxy.slice(offset, len)?;
+        let filled = self.transfer(|| Ok(fill(target)))?;
+        if let Ok(put) = filled {
+            self.count_send(put);
+            self.note(put);
+        }
+        Ok(filled)
     }
 
     /// Counts a send in the process page and, for the daemon's statistics, in the link segment.

@@ -1,0 +1,13 @@
+//! What daemons of two nodes, and a process and its network service, decode from each other.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use vmmc::control::codec::decode;
+use vmmc::control::network::{Accepted, Ask, Opening, Told};
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = decode::<Opening>(bytes);
+    let _ = decode::<Accepted>(bytes);
+    let _ = decode::<Ask>(bytes);
+    let _ = decode::<Told>(bytes);
+});

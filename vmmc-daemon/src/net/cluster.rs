@@ -1,0 +1,288 @@
+//! The cluster file: who this node is, where the others are, and the key that all of them know.
+//!
+//! ```toml
+//! node = "a"                       # this node's name
+//! listen = "10.0.0.1:4790"         # where other nodes' daemons reach this one
+//! key = "/etc/vmmc/cluster.key"    # 64 hexadecimal digits; without it loopback addresses only
+//!
+//! [nodes]                          # the others, by name
+//! b = "10.0.0.2:4790"
+//!
+//! [users]                          # whom processes of other nodes count as; all optional
+//! same = true                      # the user of the same number (default)
+//! root = false                     # whether user 0 elsewhere is user 0 here (default: nobody)
+//! nobody = 65534
+//! [users.map]                      # exceptions
+//! "b:1000" = 1001
+//! ```
+//!
+//! A node that knows the key may claim any user of its own: the cluster is one administration,
+//! as with NFS's `AUTH_SYS`.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use vmmc::control::message::RemoteCaller;
+use vmmc::control::network::{NODE_NAME_MAX, Origin, is_node_name};
+
+/// Length of the cluster key in bytes.
+pub const KEY_LEN: usize = 32;
+
+/// A cluster, as one of its nodes sees it.
+pub struct Cluster {
+    /// This node.
+    pub node: String,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The key; `None`: loopback only.
+    pub key: Option<[u8; KEY_LEN]>,
+    /// The others.
+    pub nodes: BTreeMap<String, SocketAddr>,
+    /// Whom their users count as.
+    users: Users,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Cluster { node, listen, nodes, .. } = self;
+        f.debug_struct("Cluster")
+            .field("node", node)
+            .field("listen", listen)
+            .field("nodes", nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    node: String,
+    listen: SocketAddr,
+    key: Option<PathBuf>,
+    #[serde(default)]
+    nodes: BTreeMap<String, SocketAddr>,
+    #[serde(default)]
+    users: Users,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Users {
+    same: bool,
+    root: bool,
+    nobody: u32,
+    map: BTreeMap<String, u32>,
+}
+
+impl Default for Users {
+    fn default() -> Users {
+        Users { same: true, root: false, nobody: 65534, map: BTreeMap::new() }
+    }
+}
+
+/// What is wrong with a cluster file or a key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// It cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// How it failed.
+        error: std::io::Error,
+    },
+    /// It says something that no cluster file says.
+    #[error("{}: {what}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What, where, and what to write in its place.
+        what: String,
+    },
+    /// Others could read the key.
+    #[error(
+        "key {} is readable or writable by others than its owner (mode {mode:o}, owner {owner}); chmod 600 it, and give it to user {user} or root", path.display()
+    )]
+    OpenKey {
+        /// Which.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+        /// This process's user.
+        user: u32,
+    },
+    /// It is no key.
+    #[error("key {} is not 64 hexadecimal digits; make one: head -c 32 /dev/urandom | xxd -p -c 64", path.display())]
+    Key {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Without a key nobody proves anything.
+    #[error(
+        "{address} is not a loopback address, and without a key only those are allowed; name one with `key`"
+    )]
+    NoKey {
+        /// Which.
+        address: SocketAddr,
+    },
+}
+
+impl Cluster {
+    /// Reads a cluster file and the key that it names.
+    ///
+    /// # Errors
+    /// See [`ClusterError`].
+    pub fn read(path: &Path) -> Result<Cluster, ClusterError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ClusterError::Read { path: path.to_owned(), error })?;
+        let wrong = |what: String| ClusterError::File { path: path.to_owned(), what };
+        let File { node, listen, key, mut nodes, users } =
+            toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        for name in nodes.keys().chain([&node]) {
+            if !is_node_name(name) {
+                return Err(wrong(format!(
+                    "{name:?} cannot name a node: 1 to {NODE_NAME_MAX} bytes, no blanks"
+                )));
+            }
+        }
+        for place in users.map.keys() {
+            let user = place.rsplit_once(':').and_then(|(_, uid)| uid.parse::<u32>().ok());
+            if user.is_none() {
+                return Err(wrong(format!("users.map: {place:?} is not NODE:UID")));
+            }
+        }
+        // A file may be the same on all nodes but for its first lines.
+        nodes.remove(&node);
+        let key =
+            key.map(|file| read_key(&path.parent().unwrap_or(path).join(file))).transpose()?;
+        if key.is_none()
+            && let Some(&address) =
+                nodes.values().chain([&listen]).find(|address| !address.ip().is_loopback())
+        {
+            return Err(ClusterError::NoKey { address });
+        }
+        Ok(Cluster { node, listen, key, nodes, users })
+    }
+
+    /// Whom a process of another node counts as here.
+    #[must_use]
+    pub fn caller(&self, origin: &Origin) -> RemoteCaller {
+        let Users { same, root, nobody, map } = &self.users;
+        let uid = match map.get(&format!("{}:{}", origin.node, origin.uid)) {
+            Some(&uid) => uid,
+            None if origin.uid == 0 && !root => *nobody,
+            None if *same => origin.uid,
+            None => *nobody,
+        };
+        let gid = if *same && uid == origin.uid { origin.gid } else { *nobody };
+        RemoteCaller { uid, gid }
+    }
+}
+
+fn read_key(path: &Path) -> Result<[u8; KEY_LEN], ClusterError> {
+    let failed = |error| ClusterError::Read { path: path.to_owned(), error };
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    let user = rustix::process::geteuid().as_raw();
+    let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
+    if mode & 0o077 != 0 || (owner != user && owner != 0) {
+        return Err(ClusterError::OpenKey { path: path.to_owned(), mode, owner, user });
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    parse_key(text.trim()).ok_or_else(|| ClusterError::Key { path: path.to_owned() })
+}
+
+fn parse_key(text: &str) -> Option<[u8; KEY_LEN]> {
+    let mut key = [0; KEY_LEN];
+    if text.len() != 2 * KEY_LEN || !text.is_ascii() {
+        return None;
+    }
+    for (i, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn origin(node: &str, uid: u32) -> Origin {
+        Origin { node: node.to_owned(), client: 1, pid: 2, uid, gid: uid }
+    }
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> Place {
+            Place(tempfile::tempdir().unwrap())
+        }
+
+        fn write(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+            let path = self.0.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path
+        }
+
+        fn cluster(&self, text: &str) -> Result<Cluster, ClusterError> {
+            Cluster::read(&self.write("cluster.toml", text, 0o644))
+        }
+    }
+
+    #[test]
+    fn without_a_key_only_loopback_addresses_are_allowed() {
+        let place = Place::new();
+        let at = |listen: &str, other: &str| {
+            place.cluster(&format!("node='a'\nlisten='{listen}:1'\n[nodes]\nb='{other}:2'\n"))
+        };
+        assert!(at("127.0.0.1", "127.0.0.2").is_ok());
+        assert!(matches!(at("10.0.0.1", "127.0.0.1"), Err(ClusterError::NoKey { .. })));
+        assert!(matches!(at("127.0.0.1", "10.0.0.1"), Err(ClusterError::NoKey { .. })));
+    }
+
+    #[test]
+    fn a_key_is_64_digits_that_nobody_else_can_read() {
+        let place = Place::new();
+        let text = "node='a'\nlisten='10.0.0.1:1'\nkey='key'\n";
+        place.write("key", &"0f".repeat(32), 0o600);
+        assert_eq!(place.cluster(text).unwrap().key, Some([0x0f; 32]));
+        place.write("key", &"0f".repeat(32), 0o640);
+        assert!(matches!(place.cluster(text), Err(ClusterError::OpenKey { mode: 0o640, .. })));
+        place.write("key", &"0f".repeat(31), 0o600);
+        assert!(matches!(place.cluster(text), Err(ClusterError::Key { .. })));
+        place.write("key", &"zz".repeat(32), 0o600);
+        assert!(matches!(place.cluster(text), Err(ClusterError::Key { .. })));
+    }
+
+    #[test]
+    fn users_are_mapped_as_the_file_says_and_root_is_nobody_unless_it_says_so() {
+        let place = Place::new();
+        let head = "node='a'\nlisten='127.0.0.1:1'\n";
+        let uid = |text: &str, node: &str, uid: u32| {
+            place.cluster(&format!("{head}{text}")).unwrap().caller(&origin(node, uid)).uid
+        };
+        assert_eq!(uid("", "b", 1000), 1000);
+        assert_eq!(uid("", "b", 0), 65534);
+        assert_eq!(uid("[users]\nroot=true\n", "b", 0), 0);
+        assert_eq!(uid("[users]\nsame=false\nnobody=7\n", "b", 1000), 7);
+        let map = "[users.map]\n'b:1000'=1001\n";
+        assert_eq!((uid(map, "b", 1000), uid(map, "c", 1000)), (1001, 1000));
+    }
+
+    #[test]
+    fn what_is_no_cluster_file_is_refused_with_the_line() {
+        let place = Place::new();
+        let error = place.cluster("node='a'\nlisten='nowhere'\n").unwrap_err().to_string();
+        assert!(error.contains("listen"), "{error}");
+        let error = place.cluster("node='a b'\nlisten='127.0.0.1:1'\n").unwrap_err().to_string();
+        assert!(error.contains("\"a b\" cannot name a node"), "{error}");
+        let error = place.cluster("node='a'\nlisten='127.0.0.1:1'\nx=1\n").unwrap_err();
+        assert!(error.to_string().contains('x'), "{error}");
+    }
+}

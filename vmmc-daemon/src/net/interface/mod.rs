@@ -1,0 +1,319 @@
+//! This node's network interface, emulated: one thread that puts packets of other nodes' processes into
+//! exported pages.
+//!
+//! To the exporters it is an importer: it has their pages mapped, a link segment with each, and
+//! rings them when they sleep. So their processes take no part, stopped or not (V18), and an unexport
+//! drains and revokes it as it does everybody.
+//!
+//! Work is done in turns, a bounded one per connection, so that none keeps the others waiting. Packets of one
+//! connection are handled in the order in which they came (H17). A connection whose next packet
+//! cannot be finished (a full notification queue) is not read until it can be: the kernel's buffers
+//! fill, and the sender waits (H16). While there was work lately the thread polls, for as long as
+//! a wake-up costs; then it sleeps.
+
+mod connection;
+
+use super::offers::Offers;
+use connection::{Connection, Turn};
+use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use vmmc::Node;
+use vmmc::config::{Config, DaemonStart, WaitPolicy};
+use vmmc::control::network::Origin;
+use vmmc::counters::index::LIBRARY;
+use vmmc::sys::Fd;
+
+/// Most data connections: processes of other nodes.
+const MAX_CONNECTIONS: usize = 16_384;
+/// Connections that are polled one by one while there is work; with more, epoll is asked.
+const MAX_HOT: usize = 4;
+
+/// Rounds of that before the others are looked at.
+const MAX_ROUNDS: u32 = 16;
+
+/// What the interface counts, in the daemon's own process page.
+pub mod count {
+    use super::LIBRARY;
+    /// Packets received.
+    pub const PACKETS: usize = LIBRARY;
+    /// Bytes received straight into exported pages.
+    pub const DIRECT_BYTES: usize = LIBRARY + 1;
+    /// Bytes that came with a header and were copied.
+    pub const STAGED_BYTES: usize = LIBRARY + 2;
+    /// Notifications queued for receivers.
+    pub const INTERRUPTS: usize = LIBRARY + 3;
+    /// Times a connection waited for a receiver.
+    pub const STALLS: usize = LIBRARY + 4;
+    /// Links and connections ended because of what came over them.
+    pub const FAULTS: usize = LIBRARY + 5;
+    /// Capabilities refused.
+    pub const REFUSED: usize = LIBRARY + 6;
+    /// Bytes dropped because their link had ended.
+    pub const DROPPED_BYTES: usize = LIBRARY + 7;
+    /// Names of these.
+    pub const NAMES: &[&str] = &[
+        "ni_packets",
+        "ni_direct_bytes",
+        "ni_staged_bytes",
+        "ni_interrupts",
+        "ni_stalls",
+        "ni_faults",
+        "ni_refused",
+        "ni_dropped_bytes",
+    ];
+}
+
+/// Where connections come in.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    waiting: Arc<Mutex<Vec<(TcpStream, Origin)>>>,
+    bell: Arc<Fd>,
+}
+
+impl Door {
+    /// Hands a data connection to the interface.
+    pub(super) fn enter(&self, stream: TcpStream, origin: Origin) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((stream, origin));
+        self.ring();
+    }
+
+    /// Makes the interface look around.
+    pub(super) fn ring(&self) {
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<(TcpStream, Origin)> {
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+        std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Interface {
+    door: Door,
+    offers: Arc<Offers>,
+    connections: HashMap<u64, Connection>,
+    /// Which connection and slot a link belongs to.
+    links: HashMap<u64, (u64, u32)>,
+    /// Connections whose last turn ended at its bound.
+    unfinished: BTreeSet<u64>,
+    last: u64,
+}
+
+/// The interface, not running yet, and its door.
+pub(super) fn make(offers: Arc<Offers>) -> rustix::io::Result<(Door, Interface)> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let bell = Arc::new(Fd::from(rustix::event::eventfd(0, flags)?));
+    let door = Door { waiting: Arc::default(), bell };
+    let interface = Interface {
+        door: door.clone(),
+        offers,
+        connections: HashMap::new(),
+        links: HashMap::new(),
+        unfinished: BTreeSet::new(),
+        last: FIRST,
+    };
+    Ok((door, interface))
+}
+
+/// The interface's own connection to the broker of this process.
+pub(super) fn connect(socket: &Path) -> Option<Node> {
+    let mut config = match Config::from_env() {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::error!(%error, "no network interface");
+            return None;
+        }
+    };
+    config.socket = Some(socket.to_owned());
+    config.daemon = DaemonStart::Never;
+    match Node::builder().config(config).program("vmmcd").connect() {
+        Ok(node) => {
+            node.counters().name_from(LIBRARY, count::NAMES);
+            Some(node)
+        }
+        Err(error) => {
+            tracing::error!(%error, "no network interface");
+            None
+        }
+    }
+}
+
+/// Epoll tokens: the door, the doorbell, then connections.
+const DOOR: u64 = 0;
+const BELL: u64 = 1;
+const FIRST: u64 = 2;
+
+impl Interface {
+    /// Works for ever.
+    pub(super) fn run(mut self, node: &Node) {
+        if let Err(errno) = self.work(node) {
+            tracing::error!(%errno, "the network interface has failed; restart vmmcd");
+        }
+    }
+
+    fn work(&mut self, node: &Node) -> rustix::io::Result<()> {
+        let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let watch = |token| epoll::EventData::new_u64(token);
+        epoll::add(&epoll, &*self.door.bell, watch(DOOR), epoll::EventFlags::IN)?;
+        let doorbell = node.as_fd().map_err(|error| error.errno)?;
+        epoll::add(&epoll, doorbell, watch(BELL), epoll::EventFlags::IN)?;
+        let budget = match node.wait_policy() {
+            WaitPolicy::Hybrid { budget } => budget,
+            WaitPolicy::Spin => Duration::from_millis(1),
+            WaitPolicy::Block => Duration::ZERO,
+        };
+        let mut events = Vec::with_capacity(64);
+        // Connections that had work in the last round.
+        let mut hot: Vec<u64> = Vec::new();
+        let mut last_work = Instant::now();
+        let mut rounds = 0;
+        loop {
+            let polling = last_work.elapsed() < budget;
+            rounds = (rounds + 1) % MAX_ROUNDS;
+            if polling && rounds != 0 && !hot.is_empty() && hot.len() <= MAX_HOT {
+                let mut any = false;
+                for &id in &hot {
+                    any |= self.turn(&epoll, node, id);
+                }
+                if any {
+                    last_work = Instant::now();
+                    continue;
+                }
+            }
+            let timeout = if polling || !self.unfinished.is_empty() {
+                Some(Duration::ZERO)
+            } else {
+                hot.clear();
+                self.settle(&epoll, node);
+                let armed = node.arm().unwrap_or(false);
+                if !armed || self.settle_stalled(&epoll, node) || !self.unfinished.is_empty() {
+                    Some(Duration::ZERO)
+                } else {
+                    let next = self.offers.expire();
+                    next.map(|at| at.saturating_duration_since(Instant::now()))
+                }
+            };
+            let timeout = timeout.map(|timeout| Timespec {
+                tv_sec: timeout.as_secs() as i64,
+                tv_nsec: i64::from(timeout.subsec_nanos()),
+            });
+            events.clear();
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&epoll, spare, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+            if !polling || !events.is_empty() {
+                self.settle(&epoll, node);
+            }
+            let mut found = Vec::new();
+            for id in std::mem::take(&mut self.unfinished) {
+                if self.turn(&epoll, node, id) {
+                    found.push(id);
+                }
+            }
+            for event in &events {
+                let token = event.data.u64();
+                match token {
+                    DOOR => self.admit(&epoll),
+                    BELL => drop(self.settle_stalled(&epoll, node)),
+                    id if found.contains(&id) => {}
+                    id => {
+                        if self.turn(&epoll, node, id) {
+                            found.push(id);
+                        }
+                    }
+                }
+            }
+            if !found.is_empty() {
+                last_work = Instant::now();
+                hot = found;
+            }
+        }
+    }
+
+    /// New connections.
+    fn admit(&mut self, epoll: &Fd) {
+        for (stream, origin) in self.door.take() {
+            if self.connections.len() >= MAX_CONNECTIONS {
+                tracing::warn!(node = origin.node, pid = origin.pid, "too many data connections");
+                continue;
+            }
+            let id = self.last;
+            self.last += 1;
+            let token = epoll::EventData::new_u64(id);
+            if epoll::add(epoll, &stream, token, epoll::EventFlags::IN).is_ok() {
+                self.connections.insert(id, Connection::new(stream, origin));
+            }
+        }
+    }
+
+    /// A turn of one connection; whether it did anything.
+    fn turn(&mut self, epoll: &Fd, node: &Node, id: u64) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let turn = connection.turn(node, &self.offers, |token, slot| {
+            self.links.insert(token, (id, slot));
+        });
+        match turn {
+            Turn::Worked(worked) => {
+                let wanted = connection.interest();
+                let token = epoll::EventData::new_u64(id);
+                if wanted != connection.watched
+                    && epoll::modify(epoll, connection.socket(), token, wanted).is_ok()
+                {
+                    connection.watched = wanted;
+                }
+                if connection.has_more {
+                    self.unfinished.insert(id);
+                } else {
+                    self.unfinished.remove(&id);
+                }
+                worked
+            }
+            Turn::Over => {
+                self.unfinished.remove(&id);
+                if let Some(connection) = self.connections.remove(&id) {
+                    let _ = epoll::delete(epoll, connection.socket());
+                    for token in connection.close() {
+                        self.links.remove(&token);
+                    }
+                }
+                true
+            }
+        }
+    }
+
+    /// Links that ended: their senders are told.
+    fn settle(&mut self, epoll: &Fd, node: &Node) {
+        node.dispatch();
+        for (token, reason) in self.offers.ended() {
+            let Some((id, slot)) = self.links.remove(&token) else { continue };
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.link_ended(slot, reason);
+                self.turn(epoll, node, id);
+            }
+        }
+    }
+
+    /// Connections that wait for a receiver; whether one could go on.
+    fn settle_stalled(&mut self, epoll: &Fd, node: &Node) -> bool {
+        let stalled: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.is_stalled())
+            .map(|(&id, _)| id)
+            .collect();
+        let mut any = false;
+        for id in stalled {
+            any |= self.turn(epoll, node, id);
+        }
+        any
+    }
+}

@@ -1,0 +1,134 @@
+//! Other nodes: the network service, and this node's network interface.
+//!
+//! Threads of their own beside the broker's loop, which none of them can delay:
+//!
+//! | module | does |
+//! |---|---|
+//! | [`cluster`] | reads the cluster file and the key |
+//! | [`secure`] | a connection between two daemons on which both have proved that they know the key |
+//! | `conversation` | outward: carries a process's question to another node, brings back the answer |
+//! | `serve` | inward: answers other nodes' questions, takes data connections |
+//! | `offers` | what was granted and not yet taken up |
+//! | [`interface`] | the interface: packets of other nodes' processes into exported pages |
+//!
+//! To its own broker the interface is a client like any other, with two rights more: it may import in the
+//! name of a remote user, and say that a remote process is gone. The broker knows it by the process
+//! id that the kernel gives.
+
+pub mod cluster;
+mod conversation;
+pub mod interface;
+mod offers;
+pub mod secure;
+mod serve;
+
+use crate::broker::{Broker, Fault};
+use crate::client::OutFd;
+use cluster::{Cluster, ClusterError};
+use offers::Offers;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vmmc::control::message::{Event, Refusal};
+use vmmc::id::{ClientId, PeerInfo, RequestId};
+use vmmc::sys::thread::spawn_quiet;
+use vmmc::sys::{Fd, packet};
+
+/// The network service, as the broker has it.
+#[derive(Clone, Debug)]
+pub struct Service {
+    cluster: Arc<Cluster>,
+}
+
+/// Why a node has no part in its cluster.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The file, or the key.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The address.
+    #[error(
+        "cannot listen for other nodes on {address}: {error}; is `listen` an address of this machine, and free?"
+    )]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// How it failed.
+        error: std::io::Error,
+    },
+    /// A thread, a descriptor.
+    #[error("{what} of the network service: {errno}")]
+    System {
+        /// What was to be made.
+        what: &'static str,
+        /// How it failed.
+        errno: rustix::io::Errno,
+    },
+}
+
+/// Starts the network service: listens, and makes its threads. `socket` is where the broker will
+/// be found.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn start(file: &Path, socket: PathBuf) -> Result<Service, StartError> {
+    let cluster = Arc::new(Cluster::read(file)?);
+    let address = cluster.listen;
+    let listener =
+        TcpListener::bind(address).map_err(|error| StartError::Listen { address, error })?;
+    let offers = Arc::new(Offers::default());
+    let system = |what| move |errno| StartError::System { what, errno };
+    let (door, interface) = interface::make(offers.clone()).map_err(system("eventfd"))?;
+    let us = cluster.clone();
+    tracing::info!(
+        node = us.node,
+        %address,
+        nodes = us.nodes.len(),
+        key = us.key.is_some(),
+        "part of a cluster"
+    );
+    spawn_quiet("net-interface", move || {
+        let Some(node) = interface::connect(&socket) else { return };
+        let server = serve::Server { cluster: us, offers, door, node: node.clone() };
+        match spawn_quiet("net-accept", move || server.run(&listener)) {
+            Ok(_) => interface.run(&node),
+            Err(errno) => tracing::error!(%errno, "no thread to listen to other nodes"),
+        }
+    })
+    .map_err(system("thread"))?;
+    Ok(Service { cluster })
+}
+
+impl Broker {
+    /// Whether a client is this process: the network interface.
+    pub(crate) fn needs_interface(&self, id: ClientId) -> Result<(), Fault> {
+        let pid = self.clients.get(&id).map(|client| client.peer.pid);
+        if pid == Some(std::process::id()) {
+            Ok(())
+        } else {
+            Err(Fault::new("a request that only the network interface may make"))
+        }
+    }
+
+    /// Gives a client a conversation with the network service.
+    pub(crate) fn converse(&mut self, id: ClientId, request: RequestId) {
+        match self.open_conversation(id) {
+            Ok(end) => {
+                let fds = vec![OutFd::Owned(Arc::new(end))];
+                self.send(id, &Event::Network { request }, fds);
+            }
+            Err(refusal) => self.refuse(id, request, refusal),
+        }
+    }
+
+    fn open_conversation(&self, id: ClientId) -> Result<Fd, Refusal> {
+        let network = self.network.as_ref().ok_or(Refusal::NoCluster)?;
+        let gone = || Refusal::Internal { why: "find the client".to_owned() };
+        let caller: PeerInfo = self.clients.get(&id).ok_or_else(gone)?.peer;
+        let failed = |errno| Refusal::Internal { why: format!("open a conversation ({errno})") };
+        let (ours, theirs) = packet::pair().map_err(failed)?;
+        conversation::start(network.cluster.clone(), caller, ours)?;
+        Ok(theirs)
+    }
+}

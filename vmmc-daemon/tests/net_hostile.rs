@@ -1,0 +1,393 @@
+//! Nodes and processes that are not what they should be: refused, and nobody else notices.
+
+#[path = "../../vmmc/tests/support/cluster.rs"]
+mod cluster;
+mod common;
+
+use cluster::{KEY, Place, address, node, pair};
+use common::{WATCHDOG, eventually};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+use vmmc::config::{Config, DaemonStart};
+use vmmc::control::message::RemoteCaller;
+use vmmc::control::network::{
+    Accepted, Capability, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
+};
+use vmmc::counters::index::RECONNECTS;
+use vmmc::error::ImportError;
+use vmmc::id::{Name, Rights, Token, Who};
+use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of};
+use vmmc::{CloseReason, Export, Import, Node, Region};
+use vmmc_daemon::net::secure::Secure;
+
+/// [`KEY`] as bytes.
+fn key() -> [u8; 32] {
+    let digits = KEY.as_bytes();
+    std::array::from_fn(|i| {
+        let pair = std::str::from_utf8(&digits[2 * i..2 * i + 2]).unwrap();
+        u8::from_str_radix(pair, 16).unwrap()
+    })
+}
+
+fn connect(place: &Place) -> Node {
+    let mut config = Config::from_env().unwrap();
+    config.socket = Some(place.daemon.path.clone());
+    config.daemon = DaemonStart::Never;
+    Node::builder().config(config).connect().unwrap()
+}
+
+fn export(node: &Node, name: &str, len: usize) -> Export {
+    let export = node.export(Region::new(len).unwrap()).name(name);
+    export.grant(Who::Anyone, Rights::WRITE | Rights::READ).open().unwrap()
+}
+
+fn import(node: &Node, name: &str) -> Import {
+    let import = node.import(name).node("a").rights(Rights::WRITE | Rights::READ);
+    import.timeout(WATCHDOG).open().unwrap()
+}
+
+/// Somebody honest, who must not notice anything.
+struct Bystander {
+    export: Export,
+    import: Import,
+    round: std::cell::Cell<u32>,
+    _nodes: (Node, Node),
+}
+
+impl Bystander {
+    fn new(a: &Place, b: &Place) -> Bystander {
+        let (exporter, importer) = (connect(a), connect(b));
+        let export = export(&exporter, "bystander", 4096);
+        let import = import(&importer, "bystander");
+        Bystander { export, import, round: 0.into(), _nodes: (exporter, importer) }
+    }
+
+    fn is_well(&self) {
+        let round = self.round.get() + 1;
+        self.round.set(round);
+        self.import.send(64, &round.to_ne_bytes()).unwrap();
+        self.import.flag32(0).unwrap().signal(round).unwrap();
+        let flag = self.export.flag32(0).unwrap();
+        flag.wait_until(|seen| seen == round, Some(WATCHDOG)).unwrap();
+        let mut seen = [0; 4];
+        self.export.read(64, &mut seen).unwrap();
+        assert_eq!(u32::from_ne_bytes(seen), round);
+    }
+}
+
+/// A node that knows the key and does as it likes.
+fn origin(pid: u32) -> Origin {
+    Origin { node: "b".to_owned(), client: 7, pid, uid: 0, gid: 0 }
+}
+
+fn open(place: &Place, origin: &Origin, purpose: Purpose) -> Secure {
+    let mut secure = Secure::connect(place.address.parse().unwrap(), Some(&key())).unwrap();
+    let opening = Opening { to: place.name.clone(), origin: origin.clone(), purpose };
+    secure.send(&opening).unwrap();
+    secure
+}
+
+fn grant(place: &Place, origin: &Origin, name: &str, rights: Rights) -> RemoteGrant {
+    let wanted = Wanted {
+        process: None,
+        name: Name::from(name),
+        rights,
+        token: None,
+        timeout_ms: WATCHDOG.as_millis() as u32,
+    };
+    let mut secure = open(place, origin, Purpose::Import(wanted));
+    match secure.receive(Some(WATCHDOG)).unwrap() {
+        Told::Granted(grant) => grant,
+        Told::Refused(refusal) => panic!("{refusal}"),
+    }
+}
+
+/// A data connection in raw frames.
+struct Raw(TcpStream);
+
+impl Raw {
+    fn open(place: &Place, origin: &Origin) -> Raw {
+        let mut secure = open(place, origin, Purpose::Data);
+        let accepted: Accepted = secure.receive(Some(WATCHDOG)).unwrap();
+        assert_eq!(accepted.refused, None);
+        let stream = secure.into_stream();
+        stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+        Raw(stream)
+    }
+
+    fn say(&mut self, header: Header, body: &[u8]) {
+        self.0.write_all(&header.encode()).unwrap();
+        self.0.write_all(body).unwrap();
+    }
+
+    fn hear(&mut self) -> Option<(Header, Vec<u8>)> {
+        let mut head = [0; HEADER_LEN];
+        self.0.read_exact(&mut head).ok()?;
+        let header = Header::decode(&head).unwrap();
+        let mut body = vec![0; header.body_len() as usize];
+        self.0.read_exact(&mut body).ok()?;
+        Some((header, body))
+    }
+
+    fn attach(&mut self, slot: u32, capability: Capability) -> Kind {
+        let mut header = Header::new(Kind::Attach, slot, slot);
+        header.len = capability.0.len() as u64;
+        self.say(header, &capability.0);
+        self.hear().unwrap().0.kind
+    }
+
+    fn write(&mut self, slot: u32, at: u64, bytes: &[u8]) {
+        let header = Header::new(Kind::Write, slot, slot).at(at, bytes.len() as u64).unwrap();
+        self.say(header, bytes);
+    }
+
+    /// All before has been done; what was said meanwhile.
+    fn fence(&mut self) -> Vec<(Header, Vec<u8>)> {
+        self.say(Header::new(Kind::Fence, 0, 0).value(99), &[]);
+        let mut heard = Vec::new();
+        loop {
+            let next = self.hear().expect("the connection lives");
+            if next.0.kind == Kind::Done {
+                return heard;
+            }
+            heard.push(next);
+        }
+    }
+}
+
+fn bytes_of(export: &Export) -> Vec<u8> {
+    let mut bytes = vec![0; export.len()];
+    export.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_node_with_another_key_is_refused_with_the_remedy() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let other = KEY.replace('0', "1");
+    let c = node("c", &address(), &[("a", &a.address)], Some(&other));
+    let none = node("d", &address(), &[("a", &a.address)], None);
+    for place in [&c, &none] {
+        let stranger = connect(place);
+        let error = stranger.import("bystander").node("a").timeout(WATCHDOG).open().unwrap_err();
+        assert!(error.to_string().contains("cluster keys differ"), "{error}");
+    }
+    bystander.is_well();
+}
+
+#[test]
+fn what_is_not_in_the_cluster_file_or_does_not_answer_is_named() {
+    let (a, b) = pair();
+    let process = connect(&b);
+    let error = process.import("x").node("nowhere").open().unwrap_err().to_string();
+    assert!(error.contains("no node \"nowhere\"") && error.contains("it has a"), "{error}");
+    let alone = common::Daemon::start();
+    let mut config = Config::from_env().unwrap();
+    config.socket = Some(alone.path.clone());
+    config.daemon = DaemonStart::Never;
+    let lonely = Node::builder().config(config).connect().unwrap();
+    let error = lonely.import("x").node("a").open().unwrap_err().to_string();
+    assert!(error.contains("--cluster"), "{error}");
+    // An address that is another node's.
+    let c = node("c", &address(), &[("z", &a.address)], Some(KEY));
+    let error = connect(&c).import("x").node("z").open().unwrap_err().to_string();
+    assert!(error.contains("this is node \"a\", not \"z\""), "{error}");
+    drop(a);
+    let error = process.import("x").node("a").open().unwrap_err().to_string();
+    assert!(error.contains("cannot be reached"), "{error}");
+}
+
+#[test]
+fn a_capability_opens_one_slot_once_for_one_process() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let exporter = connect(&a);
+    let export = export(&exporter, "x", 4096);
+    let (thief, owner) = (origin(2), origin(1));
+    let grant = grant(&a, &owner, "x", Rights::WRITE);
+    assert_eq!(Raw::open(&a, &thief).attach(1, grant.capability), Kind::Refused, "stolen");
+    let mut raw = Raw::open(&a, &owner);
+    assert_eq!(raw.attach(1, Capability([9; 16])), Kind::Refused, "guessed");
+    assert_eq!(raw.attach(1, grant.capability), Kind::Attached);
+    raw.write(1, 0, b"mine");
+    assert_eq!(raw.attach(2, grant.capability), Kind::Refused, "replayed");
+    assert_eq!(Raw::open(&a, &owner).attach(1, grant.capability), Kind::Refused, "replayed");
+    assert!(raw.fence().is_empty());
+    assert_eq!(&bytes_of(&export)[..4], b"mine");
+    bystander.is_well();
+}
+
+#[test]
+fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let exporter = connect(&a);
+    let (x, y) = (export(&exporter, "x", 8192), export(&exporter, "y", 8192));
+    let who = origin(1);
+    let mut raw = Raw::open(&a, &who);
+    let y_grant = grant(&a, &who, "y", Rights::WRITE);
+    assert_eq!(raw.attach(1, y_grant.capability), Kind::Attached);
+    let word = |at, len| Header::new(Kind::Word, 2, 2).at(at, len).unwrap().value(u64::MAX);
+    let forged: [(Rights, Header); 7] = [
+        (Rights::WRITE, Header::new(Kind::Write, 2, 2).at(8192, 4).unwrap()),
+        (Rights::WRITE, Header::new(Kind::Write, 2, 2).at(u64::from(u32::MAX) * 4096, 4).unwrap()),
+        (Rights::WRITE, Header::new(Kind::Write, 2, 2).at(8190, 4).unwrap()),
+        (Rights::WRITE, word(8190, 4)),
+        (Rights::WRITE, word(2, 4)),
+        (Rights::READ, Header::new(Kind::Write, 2, 2).at(0, 4).unwrap()),
+        (Rights::WRITE, Header::new(Kind::Notify, 2, 2).at(4096, u64::MAX).unwrap()),
+    ];
+    for (rights, header) in forged {
+        let x_grant = grant(&a, &who, "x", rights);
+        assert_eq!(raw.attach(2, x_grant.capability), Kind::Attached);
+        raw.say(header, &[0xff; 4][..header.body_len() as usize]);
+        // What follows for the link is dropped.
+        raw.write(2, 16, b"late");
+        raw.write(1, 0, b"fine");
+        let heard = raw.fence();
+        let reasons: Vec<_> = heard
+            .iter()
+            .filter(|(it, _)| it.kind == Kind::Closed && it.slot == 2)
+            .map(|(it, _)| reason_of(it.value))
+            .collect();
+        assert_eq!(reasons, [Some(CloseReason::PeerFault)], "{header:?}: {heard:?}");
+        raw.say(Header::new(Kind::Detach, 2, 2), &[]);
+        assert!(bytes_of(&x).iter().all(|&byte| byte == 0), "{header:?}");
+        assert_eq!(&bytes_of(&y)[..4], b"fine");
+        bystander.is_well();
+    }
+    // A read without the right to: the link ends, and the answer says that there is none.
+    let x_grant = grant(&a, &who, "x", Rights::WRITE);
+    assert_eq!(raw.attach(2, x_grant.capability), Kind::Attached);
+    raw.say(Header::new(Kind::Read, 2, 2).at(0, 8).unwrap().value(5), &[]);
+    let heard = raw.fence();
+    let answer = heard.iter().find(|(it, _)| it.kind == Kind::Data).unwrap();
+    assert!(answer.0.flags.contains(Flags::FAILED) && answer.1.is_empty());
+}
+
+#[test]
+fn what_no_library_sends_ends_the_connection_and_its_exporters_hear_of_a_death() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let exporter = connect(&a);
+    let nonsense: [[u8; HEADER_LEN]; 5] = [
+        [0xee; HEADER_LEN],
+        Header::new(Kind::Write, 9, 9).at(0, 0).unwrap().encode(), // never opened
+        Header::new(Kind::Write, 1, 2).at(0, 0).unwrap().encode(), // another generation
+        Header::new(Kind::Done, 1, 1).encode(),                    // an interface says that
+        {
+            let mut twice = Header::new(Kind::Attach, 1, 1);
+            twice.len = 16;
+            twice.encode()
+        },
+    ];
+    for (i, bytes) in nonsense.into_iter().enumerate() {
+        let name = format!("x{i}");
+        let export = export(&exporter, &name, 4096);
+        let who = origin(1);
+        let mut raw = Raw::open(&a, &who);
+        let grant = grant(&a, &who, &name, Rights::WRITE);
+        assert_eq!(raw.attach(1, grant.capability), Kind::Attached);
+        export.wait_importers(1, Some(WATCHDOG)).unwrap();
+        raw.0.write_all(&bytes).unwrap();
+        assert!(raw.hear().is_none(), "{i}: it goes on");
+        let flag = export.flag32(0).unwrap();
+        let end = flag.wait_until(|value| value == 1, Some(WATCHDOG)).unwrap_err();
+        assert!(end.to_string().contains("it died"), "{end}");
+        bystander.is_well();
+    }
+}
+
+#[test]
+fn any_bytes_on_a_data_connection_leave_the_interface_to_others() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let exporter = connect(&a);
+    let target = export(&exporter, "x", 3 * 4096);
+    let frames = proptest::collection::vec(
+        (0u8..14, any::<[u8; 31]>(), proptest::collection::vec(any::<u8>(), 0..200), any::<bool>()),
+        1..30,
+    );
+    let config = ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() };
+    proptest!(config, |(frames in frames)| {
+        let who = origin(1);
+        let mut raw = Raw::open(&a, &who);
+        let grant = grant(&a, &who, "x", Rights::WRITE | Rights::READ);
+        assert_eq!(raw.attach(1, grant.capability), Kind::Attached);
+        for (kind, mut rest, body, plausible) in frames {
+            if plausible {
+                // Slot and generation 1, a page and a length that may be within the export.
+                rest[0] &= 1;
+                rest[2] &= 0x0f;
+                rest[3..7].copy_from_slice(&1u32.to_le_bytes());
+                let page = u32::from(rest[7] % 4);
+                rest[7..11].copy_from_slice(&page.to_le_bytes());
+                rest[11..15].copy_from_slice(&1u32.to_le_bytes());
+                rest[15..23].copy_from_slice(&(body.len() as u64).to_le_bytes());
+            }
+            let mut bytes = vec![kind];
+            bytes.extend_from_slice(&rest);
+            bytes.extend_from_slice(&body);
+            if raw.0.write_all(&bytes).is_err() {
+                break; // cut off already
+            }
+        }
+        drop(raw);
+        bystander.is_well();
+    });
+    drop(target);
+}
+
+#[test]
+fn a_process_that_speaks_for_others_is_cut_off() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let liar = connect(&a);
+    let _kept = export(&bystander._nodes.0, "x", 4096);
+    let import = liar.import("x").on_behalf_of(RemoteCaller { uid: 0, gid: 0 });
+    let mut pending = import.start().unwrap();
+    // It is disconnected, comes back, and says it again: never granted.
+    let cut_off = || (liar.counters().get(RECONNECTS) > 0).then_some(());
+    eventually("it is cut off", cut_off);
+    assert!(!pending.wait_for(Some(Duration::ZERO)).unwrap_or(false));
+    pending.cancel();
+    bystander.is_well();
+}
+
+#[test]
+fn rights_are_those_of_the_mapped_user_and_not_of_the_daemon() {
+    let (a, b) = pair();
+    let exporter = connect(&a);
+    let me = rustix::process::geteuid().as_raw();
+    let region = Region::new(4096).unwrap();
+    let _export = exporter
+        .export(region)
+        .name("x")
+        .token(Token([1; 16]))
+        .grant(Who::User(me), Rights::WRITE)
+        .open()
+        .unwrap();
+    let ask = |uid: u32| {
+        let wanted = Wanted {
+            process: None,
+            name: Name::from("x"),
+            rights: Rights::WRITE,
+            token: Some(Token([1; 16])),
+            timeout_ms: 0,
+        };
+        let who = Origin { uid, ..origin(1) };
+        let mut secure = open(&a, &who, Purpose::Import(wanted));
+        secure.receive::<Told>(Some(WATCHDOG)).unwrap()
+    };
+    assert!(matches!(ask(me), Told::Granted(_)));
+    let told = ask(me + 1);
+    assert!(
+        matches!(&told, Told::Refused(refusal) if refusal.to_string().contains(&format!("user {}", me + 1))),
+        "{told:?}"
+    );
+    let refused = connect(&b).import("x").node("a").timeout(Duration::ZERO).open().unwrap_err();
+    assert!(matches!(refused, ImportError::Refused(_)), "without the token: {refused}");
+}

@@ -1,0 +1,219 @@
+//! Automatic update by an explicit writer: stores that are made through it go to the export.
+//!
+//! The paper's hardware watched the memory bus; between machines nothing of that kind exists, so the program
+//! says what it stores. What the outgoing page table of that hardware did is kept: consecutive
+//! stores are **combined** into one packet if wanted (H5), a packet ends with its page (H8), and a
+//! **timer** sends what has waited (H6). Without combining each store is a packet (H4).
+//!
+//! On one machine the same writer stores into the export's own pages: there is nothing to combine, and nothing
+//! waits. ([`crate::Import::bind`] needs no writer at all there.)
+//!
+//! **Order** (V13): stores through one writer arrive in their order; those that wait in its packet
+//! arrive when the packet is full, ends, times out, or is flushed. Deliberate updates, flags and
+//! notifications of the import do not wait for them: [`AutoUpdate::flush`] before a flag, or store the flag
+//! through the writer too and flush (H7: a combining writer without a timer may hold its last packet for
+//! ever).
+
+use crate::error::{SendError, SystemError, WaitError, system};
+use crate::import::{Import, LinkOwner, send_error};
+use crate::sync::{Condvar, Mutex, Ordering};
+use crate::sys::thread::spawn_quiet;
+use crate::transport::Outgoing;
+use crate::transport::net::frame::PAGE;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Settings of a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Combining {
+    /// Whether consecutive stores become one packet.
+    pub combine: bool,
+    /// With combining: how long a packet waits for more at most, from its last store on. `None`: until a
+    /// store that does not follow, or a flush.
+    pub timer: Option<Duration>,
+}
+
+impl Combining {
+    /// Each store is a packet.
+    pub const OFF: Combining = Combining { combine: false, timer: None };
+    /// Consecutive stores are one packet, until a flush.
+    pub const ON: Combining = Combining { combine: true, timer: None };
+
+    /// Consecutive stores are one packet, which goes when nothing follows for `timer`.
+    #[must_use]
+    pub const fn within(timer: Duration) -> Combining {
+        Combining { combine: true, timer: Some(timer) }
+    }
+}
+
+/// A writer; see the module. Made by [`Import::auto_update`]; the import cannot be ended while it
+/// lives. Dropping it flushes.
+#[derive(Debug)]
+pub struct AutoUpdate {
+    shared: Arc<Shared>,
+    combining: Combining,
+}
+
+#[derive(Debug)]
+struct Shared {
+    owner: Arc<LinkOwner>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// First byte of the packet that waits, and its bytes: never over the end of a page.
+    at: usize,
+    bytes: Vec<u8>,
+    /// When the timer sends it.
+    due: Option<Instant>,
+    /// Why the timer could not.
+    failed: Option<SendError>,
+    stop: bool,
+}
+
+impl Import {
+    /// A writer whose stores update this import. Needs [`crate::Rights::WRITE`].
+    ///
+    /// # Errors
+    /// [`SystemError`] when the timer's thread cannot be made.
+    pub fn auto_update(&self, combining: Combining) -> Result<AutoUpdate, SystemError> {
+        let shared = Arc::new(Shared {
+            owner: self.owner.clone(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        if combining.combine && combining.timer.is_some() && self.remote_node().is_some() {
+            let timer = shared.clone();
+            spawn_quiet("vmmc-update", move || timer.run_timer())
+                .map_err(system("thread of an update timer"))?;
+        }
+        self.inner().bindings.fetch_add(1, Ordering::AcqRel);
+        Ok(AutoUpdate { shared, combining })
+    }
+}
+
+impl Shared {
+    /// Sends the packet that waits.
+    fn send(&self, state: &mut State) -> Result<(), SendError> {
+        state.due = None;
+        if state.bytes.is_empty() {
+            return Ok(());
+        }
+        let sent = self.packet(state.at, &state.bytes);
+        state.bytes.clear();
+        sent
+    }
+
+    fn packet(&self, at: usize, bytes: &[u8]) -> Result<(), SendError> {
+        let inner = &self.owner.inner;
+        inner.may_send()?;
+        let sent = match inner.link.net() {
+            Some(link) => link.update(at, bytes),
+            None => inner.link.write(at, bytes),
+        };
+        sent.map_err(|error| send_error(error, inner.peer.info))
+    }
+
+    fn run_timer(&self) {
+        let mut state = self.state.lock();
+        while !state.stop {
+            match state.due {
+                Some(due) if due <= Instant::now() => {
+                    if let Err(error) = self.send(&mut state) {
+                        state.failed = Some(error);
+                    }
+                }
+                due => state = self.changed.wait(state, due),
+            }
+        }
+    }
+}
+
+impl AutoUpdate {
+    /// Stores `bytes` at `offset`. Any alignment and size (H9).
+    ///
+    /// # Errors
+    /// See [`SendError`]; also why an earlier packet could not be sent by the timer.
+    pub fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), SendError> {
+        let size = self.shared.owner.inner.link.len();
+        if offset.checked_add(bytes.len()).is_none_or(|end| end > size) {
+            let len = bytes.len();
+            return Err(crate::mem::OutOfBounds { offset, len, size, align: 1 }.into());
+        }
+        let mut state = self.shared.state.lock();
+        if let Some(error) = state.failed.take() {
+            return Err(error);
+        }
+        let mut rest = (offset, bytes);
+        while !rest.1.is_empty() {
+            let room = (PAGE - rest.0 as u64 % PAGE) as usize;
+            let (now, later) = rest.1.split_at(rest.1.len().min(room));
+            self.store_in_page(&mut state, rest.0, now)?;
+            rest = (rest.0 + now.len(), later);
+        }
+        Ok(())
+    }
+
+    fn store_in_page(&self, state: &mut State, at: usize, bytes: &[u8]) -> Result<(), SendError> {
+        if !self.combining.combine || self.shared.owner.inner.link.net().is_none() {
+            return self.shared.packet(at, bytes);
+        }
+        let follows = state.at + state.bytes.len() == at && !(at as u64).is_multiple_of(PAGE);
+        if !state.bytes.is_empty() && !follows {
+            self.shared.send(state)?;
+        }
+        if state.bytes.is_empty() {
+            self.shared.owner.inner.may_send()?;
+            self.shared.owner.inner.check_open()?;
+            state.at = at;
+        }
+        state.bytes.extend_from_slice(bytes);
+        if ((state.at + state.bytes.len()) as u64).is_multiple_of(PAGE) {
+            return self.shared.send(state); // the page ends the packet
+        }
+        if let Some(timer) = self.combining.timer {
+            let first = state.due.replace(Instant::now() + timer).is_none();
+            if first {
+                self.shared.changed.notify_all();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what waits. It comes before everything that this thread sends afterwards.
+    ///
+    /// # Errors
+    /// As [`AutoUpdate::store`].
+    pub fn flush(&self) -> Result<(), SendError> {
+        let mut state = self.shared.state.lock();
+        if let Some(error) = state.failed.take() {
+            return Err(error);
+        }
+        self.shared.send(&mut state)
+    }
+
+    /// Flushes, and waits until everything is in the exporter's memory.
+    ///
+    /// # Errors
+    /// [`WaitError::Closed`] when the link has ended; others as [`Import::fence`].
+    pub fn fence(&self) -> Result<(), WaitError> {
+        match self.flush() {
+            Err(SendError::Closed(closed)) => Err(WaitError::Closed(closed)),
+            Err(SendError::Forked(forked)) => Err(WaitError::Forked(forked)),
+            _ => Import { owner: self.shared.owner.clone() }.fence(),
+        }
+    }
+}
+
+impl Drop for AutoUpdate {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        let _ = self.shared.send(&mut state); // who must know has flushed
+        state.stop = true;
+        drop(state);
+        self.shared.changed.notify_all();
+        self.shared.owner.inner.bindings.fetch_sub(1, Ordering::AcqRel);
+    }
+}

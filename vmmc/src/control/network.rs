@@ -1,0 +1,137 @@
+//! What a process and its node's network service say to each other, and what the daemons of two
+//! nodes do.
+//!
+//! A process asks its broker for a conversation ([`super::message::Request::Network`]); one import is asked
+//! for in it, and it ends. The service carries the question to the other node's daemon, over a
+//! connection on which both have proved that they know the cluster key, and brings back a
+//! **capability**: a random number, good once, for the data connection of this process to that
+//! node. The data connection itself is made by the daemon too, proved in the same way, and handed
+//! to the process as a descriptor. From then on the process talks to the other node's interface
+//! alone ([`crate::transport::net`]).
+
+use super::message::Refusal;
+use crate::id::{ExportId, Name, PeerInfo, Rights, Token};
+use serde::{Deserialize, Serialize};
+
+/// Version of what daemons say to each other, and of the frames of data connections. Raised at
+/// every change; two nodes must agree exactly.
+pub const WIRE_VERSION: u16 = 1;
+
+/// Longest name of a node, in bytes.
+pub const NODE_NAME_MAX: usize = 64;
+
+/// Whether a text may name a node: 1 to [`NODE_NAME_MAX`] bytes, no control characters or blanks.
+#[must_use]
+pub fn is_node_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= NODE_NAME_MAX
+        && !text.chars().any(|c| c.is_control() || c.is_whitespace())
+}
+
+/// What is imported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Exporting process on its node, needed with a number.
+    pub process: Option<u32>,
+    /// Name of the export.
+    pub name: Name,
+    /// Rights; all are granted or none.
+    pub rights: Rights,
+    /// Secret, where the export asks for one.
+    pub token: Option<Token>,
+    /// 0: do not wait. `u32::MAX`: wait for ever.
+    pub timeout_ms: u32,
+}
+
+/// From a process to its network service: one import.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// The exporter's node.
+    pub node: String,
+    /// What.
+    pub wanted: Wanted,
+    /// Whether the process needs a data connection to that node: it has none.
+    pub connect: bool,
+}
+
+/// A number that opens one slot of one data connection, once. Never logged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Capability(pub [u8; 16]);
+
+impl std::fmt::Debug for Capability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Capability(..)")
+    }
+}
+
+/// What was granted by the exporter's node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteGrant {
+    /// To be shown on the data connection, within [`CAPABILITY_LIFE_SECS`].
+    pub capability: Capability,
+    /// Number of the export on its node.
+    pub export: ExportId,
+    /// Length of the export in bytes.
+    pub len: u64,
+    /// Rights granted.
+    pub rights: Rights,
+    /// The exporter, as its node knows it.
+    pub exporter: PeerInfo,
+}
+
+/// How long a capability that nobody shows is kept.
+pub const CAPABILITY_LIFE_SECS: u64 = 30;
+
+/// From the network service to the process. Descriptor: the data connection, when one was asked for and the
+/// import was granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Told {
+    /// Granted.
+    Granted(RemoteGrant),
+    /// Not granted, by either node.
+    Refused(Refusal),
+}
+
+/// Who is behind a connection between daemons, by the word of the daemon that made it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Origin {
+    /// Its node.
+    pub node: String,
+    /// Its number and process there.
+    pub client: u64,
+    /// Its process id there.
+    pub pid: u32,
+    /// Its user there.
+    pub uid: u32,
+    /// Its group there.
+    pub gid: u32,
+}
+
+/// First message on a connection between daemons, encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opening {
+    /// The node that is meant, so that an address that has moved is noticed.
+    pub to: String,
+    /// For whom.
+    pub origin: Origin,
+    /// What for.
+    pub purpose: Purpose,
+}
+
+/// What a connection between daemons is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Purpose {
+    /// One import. Answer: [`Told`].
+    Import(Wanted),
+    /// A data connection. Answer: [`Accepted`]; frames follow.
+    Data,
+}
+
+/// Answer to [`Purpose::Data`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// The node that answers.
+    pub node: String,
+    /// Why not, if not.
+    pub refused: Option<String>,
+}

@@ -1,0 +1,283 @@
+//! Imports from other nodes: asking for them, and the connections they share.
+//!
+//! 1. A conversation with this node's network service, by way of the broker, which thereby says
+//!    who we are.
+//! 2. In it, one question; the answer is a capability, and a data connection if we had none.
+//! 3. The capability opens a slot of the connection: that is the link.
+
+use super::NodeInner;
+use super::control::{Answer, Draft, Failure};
+use crate::control::codec;
+use crate::control::message::{CloseReason, MAX_PACKET_LEN, Refusal, Request};
+use crate::control::network::{Ask, RemoteGrant, Told, Wanted};
+use crate::counters::index as count;
+use crate::error::{DaemonError, ImportError, SystemError, system};
+use crate::id::{ClientId, LinkId, PeerInfo};
+use crate::import::{ImportInner, ImportSpec, ImportSummary};
+use crate::local::Local;
+use crate::mem::View;
+use crate::notify::Handler;
+use crate::peer::Peer;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sys::{Fd, packet};
+use crate::transport::net::connection::OnClosed;
+use crate::transport::net::{Connection, NetOutgoing};
+use crate::transport::route::Route;
+use crate::transport::shm::outgoing::Granted;
+use crate::word::{MappedU32, MappedU64};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Link numbers of imports from other nodes do not meet those of the daemon.
+const ELSEWHERE: u64 = 1 << 63;
+
+/// What a process has of other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Remotes {
+    connections: Mutex<HashMap<String, Arc<Connection>>>,
+    /// By link number.
+    imports: Mutex<HashMap<LinkId, Weak<ImportInner>>>,
+    /// Exporters, by node and number.
+    peers: Mutex<HashMap<(String, ClientId), Weak<Peer>>>,
+    /// Stands where a flag of another node needs some word.
+    word: std::sync::atomic::AtomicU64,
+    /// Counts connections, so that links of a lost one are told from those of the next.
+    made: AtomicU64,
+}
+
+impl Remotes {
+    /// Ends all connections.
+    pub(super) fn close(&self) {
+        for (_, connection) in self.connections.lock().drain() {
+            connection.close();
+        }
+    }
+
+    fn connection(&self, node: &str) -> Option<Arc<Connection>> {
+        self.connections.lock().get(node).filter(|found| !found.is_lost()).cloned()
+    }
+
+    pub(super) fn imports(&self) -> Vec<ImportSummary> {
+        let imports: Vec<_> = self.imports.lock().values().filter_map(Weak::upgrade).collect();
+        imports.iter().map(|import| import.summary()).collect()
+    }
+
+    fn word(&self) -> View<'_> {
+        crate::mem::view_of_word(&self.word)
+    }
+
+    pub(crate) fn no_word32(&self) -> MappedU32<'_> {
+        match self.word().word32(0) {
+            Ok(word) => word,
+            Err(error) => unreachable!("eight aligned bytes: {error}"),
+        }
+    }
+
+    pub(crate) fn no_word64(&self) -> MappedU64<'_> {
+        match self.word().word64(0) {
+            Ok(word) => word,
+            Err(error) => unreachable!("eight aligned bytes: {error}"),
+        }
+    }
+
+    /// The exporter, as far as a process elsewhere can be one: it is rung by its own node.
+    fn peer(
+        &self,
+        node: &str,
+        info: PeerInfo,
+        local: &Arc<Local>,
+    ) -> Result<Arc<Peer>, SystemError> {
+        let key = (node.to_owned(), info.client);
+        let mut peers = self.peers.lock();
+        if let Some(known) = peers.get(&key).and_then(Weak::upgrade)
+            && known.info == info
+        {
+            return Ok(known);
+        }
+        peers.retain(|_, peer| peer.strong_count() > 0);
+        let peer = Arc::new(Peer::elsewhere(info, local.clone())?);
+        peers.insert(key, Arc::downgrade(&peer));
+        Ok(peer)
+    }
+}
+
+/// An import that another node was asked for. Dropping it gives it up.
+pub(crate) struct Asked {
+    node: String,
+    spec: ImportSpec,
+    handler: Option<Handler>,
+    conversation: Fd,
+}
+
+impl std::fmt::Debug for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asked").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Asked {
+    /// Asks, and does not wait for the answer.
+    pub(crate) fn ask(
+        process: &NodeInner,
+        node: String,
+        spec: ImportSpec,
+        timeout_ms: u32,
+        handler: Option<Handler>,
+    ) -> Result<Asked, ImportError> {
+        let conversation = converse(process)?;
+        let wanted = Wanted {
+            process: spec.process,
+            name: spec.name.clone(),
+            rights: spec.rights,
+            token: spec.token,
+            timeout_ms,
+        };
+        let connect = process.remotes.connection(&node).is_none();
+        let ask = Ask { node: node.clone(), wanted, connect };
+        let mut buffer = [0; MAX_PACKET_LEN];
+        let packet = codec::encode(&ask, &mut buffer)
+            .map_err(|_| ImportError::Refused(Refusal::BadName { name: spec.name.clone() }))?;
+        packet::send(&conversation, packet, &[], SendFlags::empty()).map_err(gone)?;
+        Ok(Asked { node, spec, handler, conversation })
+    }
+
+    /// Waits for the answer; false when there is none by the deadline.
+    pub(crate) fn is_answered(&self, deadline: Option<Instant>) -> Result<bool, ImportError> {
+        loop {
+            let left = deadline.map(|at| {
+                let left = at.saturating_duration_since(Instant::now());
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+            });
+            let mut fds = [PollFd::new(&self.conversation, PollFlags::IN)];
+            match poll(&mut fds, left.as_ref()) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(system("poll of a conversation")(errno).into()),
+            }
+        }
+    }
+
+    /// Takes the answer and opens the link.
+    pub(crate) fn finish(self, process: &Arc<NodeInner>) -> Result<Arc<ImportInner>, ImportError> {
+        let mut buffer = [0; MAX_PACKET_LEN];
+        let received = packet::receive(&self.conversation, &mut buffer, RecvFlags::empty());
+        let (len, mut fds) = received.map_err(gone)?.ok_or_else(|| gone(Errno::PIPE))?;
+        let told = codec::decode(buffer.get(..len).unwrap_or_default())
+            .map_err(|_| DaemonError::Nonsense { what: "something else to an import" })?;
+        let grant = match told {
+            Told::Granted(grant) => grant,
+            Told::Refused(refusal) => return Err(refusal.into()),
+        };
+        let connection = match (process.remotes.connection(&self.node), fds.take()) {
+            (Some(connection), _) => connection,
+            (None, Some(socket)) => self.connect(process, socket)?,
+            (None, None) => return Err(self.unreachable("the connection was lost meanwhile")),
+        };
+        self.attach(process, &connection, &grant)
+    }
+
+    fn unreachable(&self, why: impl Into<String>) -> ImportError {
+        let why = format!("{}; import again", why.into());
+        ImportError::Refused(Refusal::NodeUnreachable { node: self.node.clone(), why })
+    }
+
+    fn connect(
+        &self,
+        process: &Arc<NodeInner>,
+        socket: Fd,
+    ) -> Result<Arc<Connection>, ImportError> {
+        let number = process.remotes.made.fetch_add(1, Ordering::Relaxed);
+        let budget = match process.policy {
+            crate::config::WaitPolicy::Spin => Duration::from_millis(1),
+            crate::config::WaitPolicy::Block => Duration::ZERO,
+            crate::config::WaitPolicy::Hybrid { budget } => budget,
+        };
+        let on_closed = on_closed(Arc::downgrade(process), number);
+        let connection = Connection::new(self.node.clone(), socket, number, budget, on_closed)?;
+        let old = process.remotes.connections.lock().insert(self.node.clone(), connection.clone());
+        drop(old); // lost, or another thread's, whose links keep it
+        Ok(connection)
+    }
+
+    fn attach(
+        self,
+        process: &Arc<NodeInner>,
+        connection: &Arc<Connection>,
+        grant: &RemoteGrant,
+    ) -> Result<Arc<ImportInner>, ImportError> {
+        let len = usize::try_from(grant.len)
+            .map_err(|_| DaemonError::Nonsense { what: "an import of impossible length" })?;
+        let peer = process.remotes.peer(&self.node, grant.exporter, &process.local)?;
+        let slot = connection.attach(grant.capability).map_err(|why| {
+            self.unreachable(why.unwrap_or_else(|| "the connection was lost".to_owned()))
+        })?;
+        let granted = Granted { len, rights: grant.rights, peer: grant.exporter };
+        let link = link_id(connection.number(), slot.number());
+        let meter = process.local.meter;
+        let route = Route::Net(NetOutgoing::new(connection.clone(), slot, granted, meter));
+        let parts = (process.local.clone(), self.spec, None, self.handler.map(Mutex::new));
+        let inner = Arc::new(ImportInner::new(link, grant.export, route, peer, parts));
+        let mut imports = process.remotes.imports.lock();
+        imports.retain(|_, import| import.strong_count() > 0);
+        imports.insert(link, Arc::downgrade(&inner));
+        drop(imports);
+        process.local.meter.add(count::IMPORTS, 1);
+        // It may have ended before it was in the table, where its end would have been told.
+        if let Some(reason) = inner.link.net().and_then(NetOutgoing::ended) {
+            process.remote_closed(link, reason);
+        }
+        Ok(inner)
+    }
+}
+
+fn gone(errno: Errno) -> ImportError {
+    system("conversation with vmmcd about another node")(errno).into()
+}
+
+fn link_id(connection: u64, slot: u32) -> LinkId {
+    LinkId(ELSEWHERE | (connection << 32 & !ELSEWHERE) | u64::from(slot))
+}
+
+fn on_closed(process: Weak<NodeInner>, connection: u64) -> OnClosed {
+    Box::new(move |slot, reason| {
+        if let Some(process) = process.upgrade() {
+            process.remote_closed(link_id(connection, slot), reason);
+        }
+    })
+}
+
+/// A conversation with the network service.
+fn converse(process: &NodeInner) -> Result<Fd, ImportError> {
+    let control = &process.control;
+    let quiet = control.quiet();
+    let ask = |request| Request::Network { request };
+    let request = control.ask(process, ask, Vec::new(), Draft::Plain);
+    let answer = control.answer(process, request, None);
+    drop(quiet);
+    match answer {
+        Some(Answer::Network(socket)) => Ok(socket),
+        Some(Answer::Refused(refusal)) => Err(refusal.into()),
+        Some(Answer::Failed(Failure::Daemon(error))) => Err(error.into()),
+        Some(Answer::Failed(Failure::System(error))) => Err(error.into()),
+        _ => Err(DaemonError::Nonsense { what: "something else to Network" }.into()),
+    }
+}
+
+impl NodeInner {
+    /// The link of an import from another node has ended. Told once: a handler's entry in the table goes
+    /// with it.
+    fn remote_closed(&self, link: LinkId, reason: CloseReason) {
+        let import = self.remotes.imports.lock().remove(&link).and_then(|it| it.upgrade());
+        if let Some(import) = import {
+            if matches!(reason, CloseReason::PeerDied | CloseReason::Unreachable) {
+                self.local.meter.add(count::PEER_DEATHS, 1);
+            }
+            self.inbox.import_closed(&import, reason);
+        }
+        self.local.hub.wake_all();
+    }
+}

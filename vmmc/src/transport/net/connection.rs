@@ -1,0 +1,531 @@
+//! A process's data connection to another node's interface.
+//!
+//! Any thread sends, one at a time. What comes back (answers, ends of links) is read by whoever waits
+//! for an answer while it spins, and by a thread of the connection's own otherwise. That thread
+//! sleeps on an epoll descriptor in front of the socket, which a spinning reader switches off
+//! meanwhile, so that an answer wakes nobody who is not needed.
+
+use super::frame::{CAPABILITY_LEN, Flags, HEADER_LEN, Header, Kind, MAX_DATA, reason_of};
+use crate::control::message::CloseReason;
+use crate::control::network::Capability;
+use crate::error::{SystemError, system};
+use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
+use crate::sys::thread::spawn_quiet;
+use crate::sys::{Fd, socket};
+use crate::transport::shm::outgoing::{decode, encode};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long another node that owes an acknowledgement may be silent. Above the longest that a healthy
+/// kernel takes, and above what a lost packet costs.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// The connection is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost;
+
+/// Called with the slot and the reason when a link has ended.
+pub type OnClosed = Box<dyn Fn(u32, CloseReason) + Send + Sync>;
+
+/// One import's place on the connection.
+#[derive(Debug)]
+pub struct Slot {
+    pub(super) number: u32,
+    pub(super) generation: u32,
+    /// 0, or why the link has ended: `1 + CloseReason as u32`.
+    ended: AtomicU32,
+}
+
+impl Slot {
+    /// Its number on the connection.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Why the link has ended, if it has.
+    pub(super) fn ended(&self) -> Option<CloseReason> {
+        decode(self.ended.load(Ordering::Acquire))
+    }
+
+    /// Ends it; the first reason stays. Whether it was open.
+    pub(super) fn end(&self, reason: CloseReason) -> bool {
+        let reason = encode(reason);
+        self.ended.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[derive(Debug)]
+enum Answer {
+    Waiting,
+    Done,
+    Data(Vec<u8>),
+    Failed,
+    /// Of an attachment.
+    Attached,
+    Refused(String),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: HashMap<u32, Arc<Slot>>,
+    next_slot: u32,
+    /// By tag; attachments by slot number above all tags.
+    answers: HashMap<u64, Answer>,
+    next_tag: u64,
+    lost: bool,
+}
+
+/// Attachments are answered by slot; their numbers do not meet those of tags.
+const ATTACHMENTS: u64 = 1 << 63;
+
+#[derive(Debug, Default)]
+struct Inbox {
+    bytes: Vec<u8>,
+    /// Bytes of `bytes` that are filled.
+    filled: usize,
+}
+
+/// See the module.
+pub struct Connection {
+    node: String,
+    number: u64,
+    socket: Fd,
+    writer: Mutex<()>,
+    inbox: Mutex<Inbox>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// What the connection's thread sleeps on.
+    watch: Fd,
+    /// Readers that spin.
+    spinning: Mutex<u32>,
+    budget: Duration,
+    on_closed: OnClosed,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Takes a connected socket, whose other end is an interface that knows who we are.
+    ///
+    /// # Errors
+    /// No descriptor or thread to be had.
+    pub fn new(
+        node: String,
+        socket: Fd,
+        number: u64,
+        budget: Duration,
+        on_closed: OnClosed,
+    ) -> Result<Arc<Connection>, SystemError> {
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+        let watch = Fd::from(watch);
+        epoll::add(&watch, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(system("epoll_ctl of a data connection"))?;
+        let connection = Arc::new(Connection {
+            node,
+            number,
+            socket,
+            writer: Mutex::default(),
+            inbox: Mutex::new(Inbox { bytes: vec![0; 4096], filled: 0 }),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            watch,
+            spinning: Mutex::default(),
+            budget,
+            on_closed,
+        });
+        let reader = connection.clone();
+        spawn_quiet("vmmc-net", move || while reader.read_in_turn() {})
+            .map_err(system("thread of a data connection"))?;
+        Ok(connection)
+    }
+
+    /// The node at the other end.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Its number, as given to [`Connection::new`].
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether it is of no more use.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.state.lock().lost
+    }
+
+    /// Ends it: all its links end, its thread too.
+    pub fn close(&self) {
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    // ---- sending ----
+
+    /// Sends one frame. Blocks while the interface takes nothing more (H16).
+    pub(super) fn send(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
+        let _turn = self.writer.lock();
+        self.send_frame(header, body)
+    }
+
+    /// Sends several frames with nothing between them.
+    pub(super) fn send_all<'b>(
+        &self,
+        frames: impl Iterator<Item = (Header, &'b [u8])>,
+    ) -> Result<(), Lost> {
+        let _turn = self.writer.lock();
+        for (header, body) in frames {
+            self.send_frame(&header, body)?;
+        }
+        Ok(())
+    }
+
+    /// With the writer lock held.
+    fn send_frame(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
+        debug_assert_eq!(header.body_len(), body.len() as u64);
+        let head = header.encode();
+        let mut sent = 0;
+        while sent < HEADER_LEN + body.len() {
+            // Waits in slices, to notice a node that has gone without a word.
+            const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+            let front = head.get(sent..).unwrap_or_default();
+            let back = body.get(sent.saturating_sub(HEADER_LEN)..).unwrap_or_default();
+            let pieces = [IoSlice::new(front), IoSlice::new(back)];
+            let mut none = SendAncillaryBuffer::default();
+            match rustix::net::sendmsg(&self.socket, &pieces, &mut none, FLAGS) {
+                Ok(len) => sent += len,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    if !self.wait_for_room(Duration::from_secs(1)) {
+                        self.check_alive();
+                    }
+                }
+                Err(_) => {
+                    // The reader finds it out and ends the links; half a frame must be the last.
+                    self.close();
+                    return Err(Lost);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a frame could be sent without waiting.
+    pub(super) fn has_room(&self) -> bool {
+        self.wait_for_room(Duration::ZERO)
+    }
+
+    fn wait_for_room(&self, timeout: Duration) -> bool {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
+        !matches!(poll(&mut fds, Some(&timeout)), Ok(0))
+    }
+
+    /// Gives the connection up when the other node has acknowledged nothing for [`SILENCE`], not
+    /// even that it has no room.
+    fn check_alive(&self) {
+        let Some(info) = socket::tcp_info(&self.socket) else { return };
+        let field = |at: usize| {
+            let bytes = info.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>());
+            bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        };
+        // linux/tcp.h: tcpi_probes, tcpi_unacked, tcpi_last_ack_recv (milliseconds).
+        let owed = info.get(3).is_some_and(|&probes| probes > 0) || field(24) > 0;
+        if owed && Duration::from_millis(u64::from(field(56))) > SILENCE {
+            self.close();
+        }
+    }
+
+    // ---- slots ----
+
+    /// Opens a slot.
+    ///
+    /// # Errors
+    /// Why it was not opened: the interface's words, or none when the connection is lost.
+    pub fn attach(&self, capability: Capability) -> Result<Arc<Slot>, Option<String>> {
+        let slot = {
+            let mut state = self.state.lock();
+            if state.lost {
+                return Err(None);
+            }
+            state.next_slot = state.next_slot.wrapping_add(1);
+            let number = state.next_slot;
+            let slot = Arc::new(Slot { number, generation: number, ended: AtomicU32::new(0) });
+            state.slots.insert(number, slot.clone());
+            state.answers.insert(ATTACHMENTS | u64::from(number), Answer::Waiting);
+            slot
+        };
+        let mut header = Header::new(Kind::Attach, slot.number, slot.generation);
+        header.len = CAPABILITY_LEN;
+        let sent = self.send(&header, &capability.0);
+        let answer = self.wait(ATTACHMENTS | u64::from(slot.number));
+        match (sent, answer) {
+            (Ok(()), Ok(Answer::Attached)) => Ok(slot),
+            (_, answer) => {
+                self.state.lock().slots.remove(&slot.number);
+                match answer {
+                    Ok(Answer::Refused(why)) => Err(Some(why)),
+                    _ => Err(None),
+                }
+            }
+        }
+    }
+
+    /// Closes a slot: nothing more is sent for it.
+    pub(super) fn detach(&self, slot: &Slot) {
+        let known = self.state.lock().slots.remove(&slot.number).is_some();
+        if known {
+            let _ = self.send(&Header::new(Kind::Detach, slot.number, slot.generation), &[]);
+        }
+    }
+
+    // ---- asking ----
+
+    fn tag(&self) -> Result<u64, Lost> {
+        let mut state = self.state.lock();
+        if state.lost {
+            return Err(Lost);
+        }
+        state.next_tag += 1;
+        let tag = state.next_tag;
+        state.answers.insert(tag, Answer::Waiting);
+        Ok(tag)
+    }
+
+    /// Waits until the interface has done all that was sent before.
+    pub(super) fn fence(&self) -> Result<(), Lost> {
+        let tag = self.tag()?;
+        let sent = self.send(&Header::new(Kind::Fence, 0, 0).value(tag), &[]);
+        let answer = self.wait(tag)?;
+        sent?;
+        if matches!(answer, Answer::Done) { Ok(()) } else { Err(Lost) }
+    }
+
+    /// Reads bytes of an export. `None`: the interface would not, because the link has ended.
+    pub(super) fn read(&self, header: Header) -> Result<Option<Vec<u8>>, Lost> {
+        let tag = self.tag()?;
+        let sent = self.send(&header.value(tag), &[]);
+        let answer = self.wait(tag)?;
+        sent?;
+        match answer {
+            Answer::Data(bytes) if bytes.len() as u64 == header.len => Ok(Some(bytes)),
+            Answer::Failed => Ok(None),
+            _ => Err(Lost),
+        }
+    }
+
+    fn take(state: &mut State, tag: u64) -> Option<Result<Answer, Lost>> {
+        match state.answers.get(&tag) {
+            Some(Answer::Waiting) if !state.lost => None,
+            Some(Answer::Waiting) | None => {
+                state.answers.remove(&tag);
+                Some(Err(Lost))
+            }
+            Some(_) => state.answers.remove(&tag).map(Ok),
+        }
+    }
+
+    /// Waits for an answer: spins, reading, for the budget; then sleeps, and the thread reads.
+    fn wait(&self, tag: u64) -> Result<Answer, Lost> {
+        if !self.budget.is_zero() {
+            let quiet = Quiet::new(self);
+            let end = Instant::now() + self.budget;
+            loop {
+                if let Some(mut inbox) = self.inbox.try_lock() {
+                    self.receive(&mut inbox);
+                }
+                if let Some(answer) = Connection::take(&mut self.state.lock(), tag) {
+                    return answer;
+                }
+                if Instant::now() >= end {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            drop(quiet);
+        }
+        let mut state = self.state.lock();
+        loop {
+            if let Some(answer) = Connection::take(&mut state, tag) {
+                return answer;
+            }
+            let slice = Instant::now() + Duration::from_secs(1);
+            state = self.changed.wait(state, Some(slice));
+            if Instant::now() >= slice {
+                drop(state);
+                self.check_alive();
+                state = self.state.lock();
+            }
+        }
+    }
+
+    /// Sleeps until something has come or `pause` is over, whichever is first. For a poll of a word of
+    /// the other node.
+    pub(super) fn doze(&self, pause: Duration) {
+        let state = self.state.lock();
+        if !state.lost {
+            drop(self.changed.wait(state, Some(Instant::now() + pause)));
+        }
+    }
+
+    // ---- receiving ----
+
+    /// A turn of the connection's thread; false when the connection is lost.
+    fn read_in_turn(&self) -> bool {
+        let mut events = Vec::with_capacity(1);
+        match epoll::wait(&self.watch, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => {
+                self.lose();
+                return false;
+            }
+        }
+        self.receive(&mut self.inbox.lock());
+        !self.state.lock().lost
+    }
+
+    /// Receives and handles what is there.
+    fn receive(&self, inbox: &mut Inbox) {
+        loop {
+            let Some(room) = inbox.bytes.get_mut(inbox.filled..) else { return };
+            match rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return self.lose(),
+                Ok((_, len)) => {
+                    inbox.filled += len;
+                    if self.handle(inbox).is_err() {
+                        self.close();
+                        return self.lose();
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => return self.lose(),
+            }
+        }
+    }
+
+    /// Handles the whole frames in the inbox.
+    fn handle(&self, inbox: &mut Inbox) -> Result<(), Lost> {
+        let mut at = 0;
+        loop {
+            let filled = inbox.bytes.get(at..inbox.filled).unwrap_or_default();
+            let Some((head, rest)) = filled.split_first_chunk::<HEADER_LEN>() else { break };
+            let header = Header::decode(head).map_err(|_| Lost)?;
+            if header.kind.is_of_sender() {
+                return Err(Lost);
+            }
+            let len = header.body_len() as usize; // at most MAX_DATA
+            let Some(body) = rest.get(..len) else { break };
+            self.handle_frame(&header, body)?;
+            at += HEADER_LEN + len;
+        }
+        inbox.bytes.copy_within(at..inbox.filled, 0);
+        inbox.filled -= at;
+        if inbox.filled == inbox.bytes.len() {
+            // A long answer: the largest fits in this.
+            let largest = HEADER_LEN + MAX_DATA as usize;
+            inbox.bytes.resize((2 * inbox.bytes.len()).min(2 * largest), 0);
+        }
+        Ok(())
+    }
+
+    fn handle_frame(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
+        let attachment = ATTACHMENTS | u64::from(header.slot);
+        let (tag, answer) = match header.kind {
+            Kind::Attached => (attachment, Answer::Attached),
+            Kind::Refused => {
+                (attachment, Answer::Refused(String::from_utf8_lossy(body).into_owned()))
+            }
+            Kind::Data if header.flags.contains(Flags::FAILED) => (header.value, Answer::Failed),
+            Kind::Data => (header.value, Answer::Data(body.to_vec())),
+            Kind::Done => (header.value, Answer::Done),
+            Kind::Closed => {
+                let reason = reason_of(header.value).ok_or(Lost)?;
+                let slot = self.state.lock().slots.get(&header.slot).cloned();
+                if let Some(slot) = slot.filter(|slot| slot.generation == header.generation)
+                    && slot.end(reason)
+                {
+                    (self.on_closed)(slot.number, reason);
+                }
+                self.changed.notify_all();
+                return Ok(());
+            }
+            _ => return Err(Lost),
+        };
+        let mut state = self.state.lock();
+        match state.answers.get_mut(&tag) {
+            Some(waiting @ Answer::Waiting) => *waiting = answer,
+            _ => return Err(Lost), // nobody asked
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// All links end.
+    fn lose(&self) {
+        let slots: Vec<Arc<Slot>> = {
+            let mut state = self.state.lock();
+            if std::mem::replace(&mut state.lost, true) {
+                return;
+            }
+            state.slots.drain().map(|(_, slot)| slot).collect()
+        };
+        self.close(); // senders that wait for room find out
+        for slot in slots {
+            if slot.end(CloseReason::Unreachable) {
+                (self.on_closed)(slot.number, CloseReason::Unreachable);
+            }
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// Keeps the connection's thread asleep while this one reads.
+struct Quiet<'c>(&'c Connection);
+
+impl<'c> Quiet<'c> {
+    fn new(connection: &'c Connection) -> Quiet<'c> {
+        let mut spinning = connection.spinning.lock();
+        *spinning += 1;
+        if *spinning == 1 {
+            connection.watch_socket(epoll::EventFlags::empty());
+        }
+        Quiet(connection)
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        let mut spinning = self.0.spinning.lock();
+        *spinning -= 1;
+        if *spinning == 0 {
+            self.0.watch_socket(epoll::EventFlags::IN);
+        }
+    }
+}
+
+impl Connection {
+    fn watch_socket(&self, flags: epoll::EventFlags) {
+        let data = epoll::EventData::new_u64(0);
+        if epoll::modify(&self.watch, &self.socket, data, flags).is_err() {
+            // Cannot be while both descriptors live; if it is, a silent thread would be worse.
+            self.close();
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The engine between nodes: packets over one TCP connection per process and node, which the other
+//! node's interface puts straight into the exported pages.
+//!
+//! * [`frame`]: the packets.
+//! * [`connection`]: the connection, shared by all imports of this process from that node.
+//! * [`outgoing`]: the importer's half of a link.
+//!
+//! The exporter's half is the same as on one machine: to the exporting process the interface of
+//! its node, in `vmmcd`, is an importer like any other.
+//!
+//! What is weaker than on one machine: a send has been *handed to the network* when it returns
+//! (V15: its source is free), and [`crate::Import::fence`] waits until it is in the exporter's
+//! memory. When the connection is lost, whatever was not fenced may have arrived or not; a message
+//! of which only a part arrived has neither flag nor notification.
+
+pub mod connection;
+pub mod frame;
+pub mod outgoing;
+
+pub use connection::Connection;
+pub use outgoing::NetOutgoing;

@@ -1,0 +1,276 @@
+//! The importer's half of a link to another node's export.
+
+use super::connection::{Connection, Lost, Slot};
+use super::frame::{Flags, Header, Kind, MAX_DATA, PAGE};
+use crate::control::message::CloseReason;
+use crate::counters::index as count;
+use crate::error::Closed;
+use crate::id::{PeerInfo, Rights};
+use crate::mem::{OutOfBounds, View};
+use crate::process::Meter;
+use crate::sync::Mutex;
+use crate::transport::shm::outgoing::Granted;
+use crate::transport::{Entry, Outgoing, TransportError};
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A link as its importer has it.
+#[derive(Debug)]
+pub struct NetOutgoing {
+    connection: Arc<Connection>,
+    slot: Arc<Slot>,
+    len: usize,
+    rights: Rights,
+    peer: PeerInfo,
+    meter: Meter,
+    /// Words as last loaded, by offset: what a closed link still shows.
+    seen: Mutex<HashMap<usize, u64>>,
+}
+
+impl NetOutgoing {
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        slot: Arc<Slot>,
+        granted: Granted,
+        meter: Meter,
+    ) -> NetOutgoing {
+        let Granted { len, rights, peer } = granted;
+        NetOutgoing { connection, slot, len, rights, peer, meter, seen: Mutex::default() }
+    }
+
+    /// The node of the exporter.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        self.connection.node()
+    }
+
+    /// Why the link has ended, if it has.
+    pub(crate) fn ended(&self) -> Option<CloseReason> {
+        self.slot.ended()
+    }
+
+    fn closed(&self, reason: CloseReason) -> Closed {
+        Closed { peer: self.peer, reason }
+    }
+
+    /// What a lost connection means for this link: an earlier end stays the reason.
+    #[cold]
+    fn lost(&self, _: Lost) -> Closed {
+        self.slot.end(CloseReason::Unreachable);
+        self.closed(self.slot.ended().unwrap_or(CloseReason::Unreachable))
+    }
+
+    /// Ends the link on this side.
+    pub(crate) fn end(&self, reason: CloseReason) {
+        self.slot.end(reason);
+        self.connection.detach(&self.slot);
+    }
+
+    fn check(&self, offset: usize, len: usize, align: usize) -> Result<(), OutOfBounds> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if inside && offset.is_multiple_of(align) {
+            Ok(())
+        } else {
+            Err(OutOfBounds { offset, len, size: self.len, align })
+        }
+    }
+
+    /// A header for bytes of the buffer.
+    fn header(&self, kind: Kind, offset: usize, len: usize) -> Result<Header, OutOfBounds> {
+        let beyond = OutOfBounds { offset, len, size: self.len, align: 1 };
+        Header::new(kind, self.slot.number, self.slot.generation)
+            .at(offset as u64, len as u64)
+            .ok_or(beyond)
+    }
+
+    fn count(&self, packets: u64, bytes: usize) {
+        self.meter.add(count::NET_PACKETS, packets);
+        self.meter.add(count::NET_BYTES, bytes as u64);
+    }
+
+    /// Sends `source` to `offset` in packets; the last carries `last`, and `value` with it.
+    fn packets(
+        &self,
+        offset: usize,
+        source: &[u8],
+        last: Flags,
+        value: u64,
+    ) -> Result<(), TransportError> {
+        self.check(offset, source.len(), 1)?;
+        self.check_open()?;
+        self.header(Kind::Write, offset.saturating_add(source.len()), 0)?;
+        let parts = source.len().div_ceil(MAX_DATA as usize).max(1);
+        let frames = (0..parts).filter_map(|i| {
+            let at = i * MAX_DATA as usize;
+            let body = source.get(at..source.len().min(at + MAX_DATA as usize))?;
+            let header = self.header(Kind::Write, offset + at, body.len()).ok()?;
+            let end = i + 1 == parts;
+            Some((if end { header.flags(last).value(value) } else { header }, body))
+        });
+        self.connection.send_all(frames).map_err(|lost| self.lost(lost))?;
+        self.count(parts as u64, source.len());
+        Ok(())
+    }
+
+    /// One packet of an automatic update: it does not cross a page (H8).
+    pub(crate) fn update(&self, offset: usize, bytes: &[u8]) -> Result<(), TransportError> {
+        debug_assert!(offset as u64 % PAGE + bytes.len() as u64 <= PAGE, "crosses a page");
+        self.packets(offset, bytes, Flags::empty(), 0)?;
+        Ok(())
+    }
+
+    /// Data and notification in one packet, where the message fits one (H14).
+    pub(crate) fn write_notify(&self, source: &[u8], entry: Entry) -> Result<(), TransportError> {
+        let offset = entry.offset as usize;
+        if source.len() as u64 <= MAX_DATA {
+            self.packets(offset, source, Flags::NOTIFY, entry.last_word)?;
+            self.count_send(source.len());
+            self.meter.add(count::NOTIFIES_SENT, 1);
+            return Ok(());
+        }
+        self.write(offset, source)?;
+        self.notify(entry).map(drop)
+    }
+
+    /// Stores an aligned word of the buffer; `wake`: and wakes the exporter if it sleeps.
+    pub(crate) fn store(
+        &self,
+        offset: usize,
+        (value, width): (u64, usize),
+        wake: bool,
+    ) -> Result<(), TransportError> {
+        self.check(offset, width, width)?;
+        self.check_open()?;
+        let flags = if wake { Flags::NOTIFY } else { Flags::empty() };
+        let header = self.header(Kind::Word, offset, width)?.value(value).flags(flags);
+        self.connection.send(&header, &[]).map_err(|lost| self.lost(lost))?;
+        self.count(1, width);
+        Ok(())
+    }
+
+    /// Loads an aligned word of the buffer; of a closed link, what was loaded last (or 0).
+    pub(crate) fn load(&self, offset: usize, width: usize) -> u64 {
+        let mut word = [0; 8];
+        let found = word.get_mut(..width).map(|word| self.read(offset, word));
+        let mut seen = self.seen.lock();
+        if matches!(found, Some(Ok(()))) {
+            let value = if width == 4 {
+                let [a, b, c, d, ..] = word;
+                u64::from(u32::from_ne_bytes([a, b, c, d]))
+            } else {
+                u64::from_ne_bytes(word)
+            };
+            seen.insert(offset, value);
+        }
+        seen.get(&offset).copied().unwrap_or(0)
+    }
+
+    /// Sleeps between two looks at a word of the other node.
+    pub(crate) fn doze(&self, pause: Duration) {
+        self.connection.doze(pause);
+    }
+
+    /// Waits until everything sent so far is in the exporter's memory.
+    ///
+    /// # Errors
+    /// [`Closed`] when the link ended meanwhile: what of it arrived is not known.
+    pub(crate) fn fence(&self) -> Result<(), Closed> {
+        self.connection.fence().map_err(|lost| self.lost(lost))?;
+        self.check_open()
+    }
+
+    /// Whether a notification could be sent without waiting.
+    pub(crate) fn may_notify(&self) -> bool {
+        self.connection.has_room() || self.check_open().is_err()
+    }
+
+    fn count_send(&self, len: usize) {
+        self.meter.add(count::SENDS, 1);
+        self.meter.add(count::SEND_BYTES, len as u64);
+    }
+}
+
+impl Outgoing for NetOutgoing {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    fn write(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
+        self.packets(offset, source, Flags::empty(), 0)?;
+        self.count_send(source.len());
+        Ok(())
+    }
+
+    fn write_vectored(&self, offset: usize, sources: &[IoSlice<'_>]) -> Result<(), TransportError> {
+        let total = sources.iter().try_fold(0usize, |sum, source| sum.checked_add(source.len()));
+        self.check(offset, total.unwrap_or(usize::MAX), 1)?;
+        // One copy, so that pieces however small make full packets.
+        let whole: Vec<u8> = sources.iter().flat_map(|source| source.iter().copied()).collect();
+        self.meter.add(count::COPIED_BYTES, whole.len() as u64);
+        self.write(offset, &whole)
+    }
+
+    fn write_from(&self, offset: usize, source: View<'_>) -> Result<(), TransportError> {
+        self.check(offset, source.len(), 1)?;
+        self.check_open()?;
+        // What others may write meanwhile is copied before the kernel sees it.
+        let mut part = vec![0; source.len().min(MAX_DATA as usize)];
+        let mut at = 0;
+        while at < source.len() {
+            let len = part.len().min(source.len() - at);
+            let Some(bytes) = part.get_mut(..len) else { break };
+            source.read(at, bytes)?;
+            self.packets(offset + at, bytes, Flags::empty(), 0)?;
+            at += len;
+        }
+        self.meter.add(count::COPIED_BYTES, source.len() as u64);
+        self.count_send(source.len());
+        Ok(())
+    }
+
+    fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), TransportError> {
+        self.check(offset, target.len(), 1)?;
+        self.check_open()?;
+        let mut at = offset;
+        for part in target.chunks_mut(MAX_DATA as usize) {
+            let header = self.header(Kind::Read, at, part.len())?;
+            match self.connection.read(header) {
+                Ok(Some(bytes)) => part.copy_from_slice(&bytes),
+                Ok(None) => {
+                    let reason = self.slot.ended().unwrap_or(CloseReason::Unreachable);
+                    return Err(self.closed(reason).into());
+                }
+                Err(lost) => return Err(self.lost(lost).into()),
+            }
+            at += part.len();
+        }
+        self.meter.add(count::READS, 1);
+        self.meter.add(count::READ_BYTES, target.len() as u64);
+        Ok(())
+    }
+
+    fn notify(&self, entry: Entry) -> Result<bool, TransportError> {
+        self.check_open()?;
+        let header = Header::new(Kind::Notify, self.slot.number, self.slot.generation)
+            .at(entry.offset, entry.len)
+            .map(|header| header.value(entry.last_word));
+        let Some(header) = header else { return Ok(false) };
+        self.connection.send(&header, &[]).map_err(|lost| self.lost(lost))?;
+        self.count(1, 0);
+        self.meter.add(count::NOTIFIES_SENT, 1);
+        Ok(true)
+    }
+
+    fn check_open(&self) -> Result<(), Closed> {
+        match self.slot.ended() {
+            None => Ok(()),
+            Some(reason) => Err(self.closed(reason)),
+        }
+    }
+}

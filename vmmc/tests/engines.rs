@@ -1,0 +1,457 @@
+//! What an import does is the same over every engine: one suite, run on each.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+mod common;
+
+use cluster::Place;
+use common::{Daemon, PATIENCE, pause, say, until};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use vmmc::error::{FlagError, ImportError, ReadError, SendError, WaitError};
+use vmmc::{
+    CloseReason, Event, Export, ExportBuilder, Import, ImportBuilder, Node, Region, Rights, Token,
+    Who,
+};
+
+/// An exporter and an importer, and what lies between them.
+struct World {
+    exporter: Node,
+    importer: Node,
+    /// The exporter's node, as the importer calls it.
+    node: Option<&'static str>,
+    home: Home,
+}
+
+enum Home {
+    One(Daemon),
+    Two(Box<(Place, Place)>),
+}
+
+impl World {
+    fn shm() -> World {
+        let daemon = Daemon::start();
+        let (exporter, importer) = (daemon.node(), daemon.node());
+        World { exporter, importer, node: None, home: Home::One(daemon) }
+    }
+
+    fn tcp() -> World {
+        let (a, b) = cluster::pair();
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        World { exporter, importer, node: Some("a"), home: Home::Two(Box::new((a, b))) }
+    }
+
+    fn exporters_daemon(&self) -> &Daemon {
+        match &self.home {
+            Home::One(daemon) => daemon,
+            Home::Two(places) => &places.0.daemon,
+        }
+    }
+
+    fn importers_daemon(&self) -> &Daemon {
+        match &self.home {
+            Home::One(daemon) => daemon,
+            Home::Two(places) => &places.1.daemon,
+        }
+    }
+
+    fn exporting(&self, len: usize) -> ExportBuilder {
+        let region = Region::new(len).unwrap();
+        self.exporter.export(region).name("x").grant(Who::SameUser, Rights::all())
+    }
+
+    fn export(&self, len: usize) -> Export {
+        self.exporting(len).open().unwrap()
+    }
+
+    fn importing(&self, name: &str) -> ImportBuilder {
+        let import = self.importer.import(name).rights(Rights::WRITE | Rights::READ);
+        match self.node {
+            Some(node) => import.node(node),
+            None => import,
+        }
+    }
+
+    fn import(&self) -> Import {
+        self.importing("x").timeout(PATIENCE.unwrap()).open().unwrap()
+    }
+}
+
+/// A message that says where it belongs.
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(31).wrapping_add(seed.wrapping_mul(7)) >> 3) as u8).collect()
+}
+
+fn bytes_of_any_length_land_where_they_were_sent(world: &World) {
+    let len = 3 << 20;
+    let (export, import) = (world.export(len), world.import());
+    assert_eq!(import.len(), len);
+    let mut image = vec![0; len];
+    for (seed, (at, size)) in
+        [(0, 1), (1, 7), (4093, 9), (8192, 4096), (12_289, 70_001), (100_003, (2 << 20) + 5)]
+            .into_iter()
+            .enumerate()
+    {
+        let message = pattern(seed, size);
+        import.send(at, &message).unwrap();
+        image[at..at + size].copy_from_slice(&message);
+    }
+    import.fence().unwrap();
+    let mut seen = vec![0; len];
+    export.read(0, &mut seen).unwrap();
+    assert!(seen == image, "the image differs");
+    let mut read = vec![0; (2 << 20) + 5];
+    import.read(100_003, &mut read).unwrap();
+    assert!(read == image[100_003..100_003 + read.len()], "what is read back differs");
+}
+
+fn a_source_may_be_reused_when_the_send_returns(world: &World) {
+    let (export, import) = (world.export(1 << 16), world.import());
+    let mut source = vec![0; 256];
+    for i in 0..200u8 {
+        source.fill(i);
+        import.send(usize::from(i) * 256, &source).unwrap();
+        source.fill(0xff);
+    }
+    import.fence().unwrap();
+    let mut seen = [0; 256];
+    for i in 0..200u8 {
+        export.read(usize::from(i) * 256, &mut seen).unwrap();
+        assert_eq!(seen, [i; 256]);
+    }
+}
+
+fn whoever_sees_the_flag_sees_the_data(world: &World) {
+    let (export, import) = (world.export(1 << 16), world.import());
+    let (flag, go_on) = (1 << 15, (1 << 15) + 64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=150u32 {
+                let len = 1 + (round as usize * 97) % 9000;
+                import.send(3, &pattern(round as usize, len)).unwrap();
+                import.flag32(flag).unwrap().signal(round).unwrap();
+                let taken = import.flag32(go_on).unwrap();
+                taken.wait_until(|seen| seen == round, PATIENCE).unwrap();
+            }
+        });
+        for round in 1..=150u32 {
+            let seen = export.flag32(flag).unwrap();
+            assert_eq!(seen.wait_until(|value| value == round, PATIENCE).unwrap(), round);
+            let len = 1 + (round as usize * 97) % 9000;
+            let mut message = vec![0; len];
+            export.read(3, &mut message).unwrap();
+            assert!(message == pattern(round as usize, len), "round {round}: flag before data");
+            export.flag32(go_on).unwrap().signal(round).unwrap();
+        }
+    });
+}
+
+/// V13: deliberate updates, flags and pieces of one thread, mixed.
+fn sends_flags_and_pieces_of_one_thread_arrive_in_order(world: &World) {
+    const COUNT: u64 = 2000;
+    let (export, import) = (world.export(1 << 16), world.import());
+    let sender = std::thread::spawn(move || {
+        for i in 1..=COUNT {
+            let at = 8 * i as usize;
+            match i % 3 {
+                0 => import.send(at, &i.to_ne_bytes()).unwrap(),
+                1 => import.flag64(at).unwrap().store(i).unwrap(),
+                _ => {
+                    let bytes = i.to_ne_bytes();
+                    let pieces = [&bytes[..3], &bytes[3..]].map(std::io::IoSlice::new);
+                    import.send_vectored(at, &pieces).unwrap();
+                }
+            }
+            import.flag64(0).unwrap().signal(i).unwrap();
+        }
+        import
+    });
+    let mut checked = 0;
+    while checked < COUNT {
+        let seen = export.flag64(0).unwrap().wait_until(|seen| seen > checked, PATIENCE).unwrap();
+        for i in checked + 1..=seen {
+            let mut found = [0; 8];
+            export.read(8 * i as usize, &mut found).unwrap();
+            assert_eq!(u64::from_ne_bytes(found), i, "not there when flag {seen} was");
+        }
+        checked = seen;
+    }
+    drop(sender.join().unwrap());
+}
+
+fn notifications_come_after_their_data_in_order_and_none_is_merged(world: &World) {
+    const COUNT: u64 = 1000; // far more than a link's queue holds
+    let export = world.exporting(1 << 16).queue().open().unwrap();
+    let import = world.import();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..COUNT {
+                let message = [i, i ^ 0xabcd, i].map(u64::to_ne_bytes).concat();
+                import.send_with_notify(24 * (i as usize % 500), &message).unwrap();
+            }
+        });
+        for i in 0..COUNT {
+            let notification = export.next_notification(PATIENCE).unwrap();
+            let at = 24 * (i as usize % 500);
+            assert_eq!(notification.event, Event::Message { offset: at, len: 24, last_word: i });
+            if i >= COUNT - 400 {
+                let mut message = [0; 8];
+                export.read(at, &mut message).unwrap();
+                assert_eq!(u64::from_ne_bytes(message), i, "notified before its data");
+            }
+        }
+    });
+    // One for bytes that came another way, and one longer than a packet of any engine.
+    import.send_notification(16, 8, 77).unwrap();
+    let event = export.next_notification(PATIENCE).unwrap().event;
+    assert_eq!(event, Event::Message { offset: 16, len: 8, last_word: 77 });
+}
+
+fn a_handler_finds_the_whole_of_a_long_message(world: &World) {
+    let sums = Arc::new(AtomicUsize::new(0));
+    let (done, len) = (sums.clone(), 1 << 20);
+    let region = Region::new(len).unwrap();
+    let builder = world.exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
+    let _export = builder
+        .handler(move |notification| {
+            if matches!(notification.event, Event::Message { offset: 0, len, .. } if len == 1 << 20)
+            {
+                done.fetch_add(1, Ordering::Release);
+            }
+        })
+        .open()
+        .unwrap();
+    let import = world.import();
+    let message = pattern(5, len);
+    import.send_with_notify(0, &message).unwrap();
+    let arrived = || sums.load(Ordering::Acquire) == 1;
+    world.exporter.run_until(arrived, PATIENCE).unwrap();
+    let mut seen = vec![0; len];
+    _export.read(0, &mut seen).unwrap();
+    assert!(seen == message, "the handler ran before its data was there");
+}
+
+fn what_does_not_fit_or_was_not_granted_is_refused_and_writes_nothing(world: &World) {
+    let (export, import) = (world.export(8192), world.import());
+    for (at, len) in [(8192, 1), (8000, 200), (usize::MAX, 2), (1 << 60, 1)] {
+        let error = import.send(at, &vec![1; len]).unwrap_err();
+        assert!(matches!(error, SendError::OutOfBounds(_)), "{at}: {error}");
+    }
+    assert!(matches!(import.flag32(2), Err(FlagError::OutOfBounds(_))));
+    assert!(matches!(import.flag64(8188), Err(FlagError::OutOfBounds(_))));
+    let importing = |rights| world.importing("x").rights(rights).timeout(PATIENCE.unwrap());
+    let reader = importing(Rights::READ).open().unwrap();
+    assert!(matches!(reader.send(0, &[1]), Err(SendError::NotGranted(_))));
+    assert!(matches!(reader.flag32(0).unwrap().store(1), Err(SendError::NotGranted(_))));
+    let writer = importing(Rights::WRITE).open().unwrap();
+    assert!(matches!(writer.read(0, &mut [0]), Err(ReadError::NotGranted(_))));
+    assert!(writer.flag32(0).unwrap().load().is_err());
+    for import in [&import, &reader, &writer] {
+        import.fence().unwrap();
+    }
+    let mut seen = vec![1; 8192];
+    export.read(0, &mut seen).unwrap();
+    assert!(seen.iter().all(|&byte| byte == 0));
+}
+
+fn an_import_waits_for_its_export_or_says_that_there_is_none(world: &World) {
+    let error = world.importing("x").timeout(Duration::from_millis(20)).open().unwrap_err();
+    assert!(error.to_string().contains("nothing is exported as \"x\""), "{error}");
+    let mut pending = world.importing("x").start().unwrap();
+    assert!(!pending.poll().unwrap());
+    assert_eq!(pending.len(), 0);
+    let export = world.export(4096);
+    let import = pending.wait().unwrap();
+    assert_eq!(import.len(), 4096);
+    import.flag32(0).unwrap().signal(9).unwrap();
+    assert_eq!(export.flag32(0).unwrap().wait_until(|it| it == 9, PATIENCE).unwrap(), 9);
+    let waiting = world.importing("never").start().unwrap();
+    waiting.cancel();
+}
+
+fn rights_and_secrets_are_asked_of_the_exporters_daemon(world: &World) {
+    let secret = Token([3; 16]);
+    let region = Region::new(4096).unwrap();
+    let builder = world.exporter.export(region).name("x").token(secret);
+    let _export = builder.grant(Who::SameUser, Rights::READ).open().unwrap();
+    let ask = |rights, token| {
+        let import = world.importing("x").rights(rights).timeout(PATIENCE.unwrap());
+        import.token(token).open()
+    };
+    drop(ask(Rights::READ, secret).expect("imports"));
+    for (rights, token, word) in
+        [(Rights::READ, Token([4; 16]), "token"), (Rights::WRITE, secret, "grants user")]
+    {
+        let error = ask(rights, token).unwrap_err();
+        assert!(matches!(error, ImportError::Refused(_)), "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+fn started_sends_complete_in_order_and_give_their_source_back(world: &World) {
+    let (export, import) = (world.export(1 << 20), world.import());
+    let completions: Vec<_> =
+        (0..8).map(|i| import.start_send(i << 17, pattern(i, 1 << 17)).unwrap()).collect();
+    for (i, completion) in completions.into_iter().enumerate() {
+        assert!(completion.wait().unwrap() == pattern(i, 1 << 17));
+    }
+    import.fence().unwrap();
+    for i in 0..8 {
+        let mut seen = vec![0; 1 << 17];
+        export.read(i << 17, &mut seen).unwrap();
+        assert!(seen == pattern(i, 1 << 17));
+    }
+}
+
+fn an_unexport_ends_every_wait_and_send_with_its_reason(world: &World) {
+    let export = world.export(4096);
+    let import = world.import();
+    import.send(0, b"before").unwrap();
+    import.fence().unwrap();
+    let region = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let flag = import.flag32(64).unwrap();
+            flag.wait_until(|value| value == 1, PATIENCE)
+        });
+        let region = export.unexport().unwrap();
+        let end = waiter.join().unwrap();
+        assert!(
+            matches!(end, Err(WaitError::Closed(closed)) if closed.reason == CloseReason::Unexported),
+            "{end:?}"
+        );
+        region
+    });
+    // An import elsewhere hears of it, and then no send says that all is well.
+    until("the importer knows", || import.check_open().is_err());
+    assert!(matches!(import.send(0, b"after"), Err(SendError::Closed(_))));
+    assert_eq!(&region.as_slice()[..6], b"before");
+}
+
+fn an_unimport_comes_after_all_that_was_sent(world: &World) {
+    let export = world.exporting(1 << 16).queue().open().unwrap();
+    for round in 0..20u8 {
+        let import = world.import();
+        for i in 0..50 {
+            import.send(i * 1000, &[round; 1000]).unwrap();
+        }
+        import.unimport().unwrap();
+        let end = export.next_notification(PATIENCE).unwrap();
+        assert_eq!(end.event, Event::Closed { reason: CloseReason::Unimported });
+        let mut seen = vec![0; 50_000];
+        export.read(0, &mut seen).unwrap();
+        assert!(seen.iter().all(|&byte| byte == round), "round {round}");
+    }
+}
+
+fn the_death_of_the_exporter_ends_what_waits_for_it(world: &World) {
+    let mut second = world.exporters_daemon().second("export", &[]);
+    second.expect("exported");
+    let import = world.import();
+    import.send(0, &[7; 100]).unwrap();
+    import.fence().unwrap();
+    second.kill();
+    let flag = import.flag32(64).unwrap();
+    let end = flag.wait_until(|value| value == 1, PATIENCE);
+    assert!(
+        matches!(end, Err(WaitError::Closed(closed)) if closed.reason == CloseReason::PeerDied),
+        "{end:?}"
+    );
+}
+
+fn the_death_of_the_importer_ends_what_waits_for_it(world: &World) {
+    let export = world.export(4096);
+    let node = world.node.unwrap_or_default();
+    let mut second = world.importers_daemon().second("import", &[node]);
+    second.expect("imported");
+    let flag = export.flag32(0).unwrap();
+    assert_eq!(flag.wait_until(|value| value == 5, PATIENCE).unwrap(), 5);
+    second.kill();
+    let end = flag.wait_until(|value| value == 6, PATIENCE);
+    assert!(
+        matches!(end, Err(WaitError::Closed(closed)) if closed.reason == CloseReason::PeerDied),
+        "{end:?}"
+    );
+}
+
+/// V18.
+fn a_stopped_receiver_takes_no_part(world: &World) {
+    let mut second = world.exporters_daemon().second("export", &[]);
+    second.expect("exported");
+    let import = world.import();
+    second.signal(rustix::process::Signal::STOP);
+    let message = pattern(1, 60_000);
+    import.send(0, &message).unwrap();
+    import.fence().unwrap();
+    let mut back = vec![0; 60_000];
+    import.read(0, &mut back).unwrap();
+    assert!(back == message, "not in the stopped process's memory");
+    import.flag32(60_000).unwrap().signal(1).unwrap();
+    import.fence().unwrap();
+    second.signal(rustix::process::Signal::CONT);
+    second.go_on();
+    let sum: u64 = message.iter().map(|&byte| u64::from(byte)).sum();
+    assert_eq!(second.expect("sum"), sum.to_string());
+}
+
+fn export_part(_: &[String]) {
+    let node = Node::connect().unwrap();
+    let region = Region::new(1 << 16).unwrap();
+    let builder = node.export(region).name("x").grant(Who::SameUser, Rights::all());
+    let export = builder.open().unwrap();
+    say("exported");
+    pause();
+    export.flag32(60_000).unwrap().wait_until(|value| value == 1, PATIENCE).unwrap();
+    let mut message = vec![0; 60_000];
+    export.read(0, &mut message).unwrap();
+    say(&format!("sum {}", message.iter().map(|&byte| u64::from(byte)).sum::<u64>()));
+    pause();
+}
+
+fn import_part(args: &[String]) {
+    let node = Node::connect().unwrap();
+    let import = node.import("x").timeout(PATIENCE.unwrap());
+    let import = match args.first().map(String::as_str) {
+        Some("") | None => import,
+        Some(node) => import.node(node),
+    };
+    let import = import.open().unwrap();
+    import.flag32(0).unwrap().signal(5).unwrap();
+    import.fence().unwrap();
+    say("imported");
+    pause();
+}
+
+#[test]
+fn second_process() {
+    common::second_process(&[("export", export_part), ("import", import_part)]);
+}
+
+macro_rules! suite {
+    ($($name:ident),* $(,)?) => {
+        mod shm {
+            $(#[test] fn $name() { super::$name(&super::World::shm()); })*
+        }
+        mod tcp {
+            $(#[test] fn $name() { super::$name(&super::World::tcp()); })*
+        }
+    };
+}
+
+suite!(
+    bytes_of_any_length_land_where_they_were_sent,
+    a_source_may_be_reused_when_the_send_returns,
+    whoever_sees_the_flag_sees_the_data,
+    sends_flags_and_pieces_of_one_thread_arrive_in_order,
+    notifications_come_after_their_data_in_order_and_none_is_merged,
+    a_handler_finds_the_whole_of_a_long_message,
+    what_does_not_fit_or_was_not_granted_is_refused_and_writes_nothing,
+    an_import_waits_for_its_export_or_says_that_there_is_none,
+    rights_and_secrets_are_asked_of_the_exporters_daemon,
+    started_sends_complete_in_order_and_give_their_source_back,
+    an_unexport_ends_every_wait_and_send_with_its_reason,
+    an_unimport_comes_after_all_that_was_sent,
+    the_death_of_the_exporter_ends_what_waits_for_it,
+    the_death_of_the_importer_ends_what_waits_for_it,
+    a_stopped_receiver_takes_no_part,
+);

@@ -1,0 +1,271 @@
+//! Between nodes everything can fail: links are cut, stand still, crawl; daemons die and come back.
+//! Every waiter gets an error, no part of a message passes for the whole, and what can be had again is.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+mod common;
+#[path = "support/proxy.rs"]
+mod proxy;
+
+use cluster::{KEY, Place, address_of, node, pair};
+use common::{PATIENCE, export, until};
+use proxy::Proxy;
+use std::time::Duration;
+use vmmc::error::{SendError, WaitError};
+use vmmc::{CloseReason, Event, Import, Node, Region, Rights, Who};
+
+fn import(node: &Node) -> Import {
+    let import = node.import("x").node("a").rights(Rights::WRITE | Rights::READ);
+    import.timeout(PATIENCE.unwrap()).open().unwrap()
+}
+
+/// Two nodes with a proxy on the way from `b` to `a`.
+fn apart() -> (Place, Place, Proxy) {
+    let address = address_of("a");
+    let proxy = Proxy::to(&address);
+    let a = node("a", &address, &[], Some(KEY));
+    let b = node("b", &address_of("b"), &[("a", proxy.address())], Some(KEY));
+    (a, b, proxy)
+}
+
+fn reason(end: &Result<u32, WaitError>) -> Option<CloseReason> {
+    match end {
+        Err(WaitError::Closed(closed)) => Some(closed.reason),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_cut_link_ends_every_wait_and_the_next_import_makes_another() {
+    let (a, b, proxy) = apart();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let export = export(&exporter, "x", 4096);
+    let import_of = || import(&importer);
+    for round in 1..=5u32 {
+        let first = import_of();
+        first.flag32(0).unwrap().signal(round).unwrap();
+        let flag = export.flag32(0).unwrap();
+        flag.wait_until(|value| value == round, PATIENCE).unwrap();
+        std::thread::scope(|scope| {
+            let waiter =
+                scope.spawn(|| first.flag32(64).unwrap().wait_until(|it| it == 1, PATIENCE));
+            let other = scope.spawn(|| flag.wait_until(|value| value == round + 1, PATIENCE));
+            proxy.cut();
+            assert_eq!(reason(&waiter.join().unwrap()), Some(CloseReason::Unreachable));
+            assert_eq!(reason(&other.join().unwrap()), Some(CloseReason::PeerDied));
+        });
+        assert!(matches!(first.send(0, &[1]), Err(SendError::Closed(_))));
+        assert!(matches!(first.fence(), Err(WaitError::Closed(_))));
+        assert_eq!(first.check_open().unwrap_err().reason, CloseReason::Unreachable);
+    }
+}
+
+#[test]
+fn a_handler_hears_of_the_end_of_each_of_many_links_once() {
+    let (a, b, proxy) = apart();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let _export = export(&exporter, "x", 4096);
+    let (heard, ends) = std::sync::mpsc::channel();
+    let imports: Vec<Import> = (0..50)
+        .map(|i| {
+            let heard = heard.clone();
+            let import = importer.import("x").node("a").timeout(PATIENCE.unwrap());
+            import.handler(move |it| heard.send((i, it.event)).unwrap()).open().unwrap()
+        })
+        .collect();
+    // Those of the questions fade.
+    until("one connection is left for all imports", || proxy.connections() == 1);
+    proxy.cut();
+    let mut seen = vec![0; 50];
+    let all = |seen: &mut Vec<u32>| {
+        for (i, event) in ends.try_iter() {
+            assert_eq!(event, Event::Closed { reason: CloseReason::Unreachable });
+            seen[i as usize] += 1;
+        }
+        seen.iter().all(|&count| count == 1)
+    };
+    importer.run_until(|| all(&mut seen), PATIENCE).unwrap();
+    drop(imports);
+    importer.dispatch();
+    assert!(all(&mut seen), "{seen:?}");
+}
+
+#[test]
+fn a_message_that_came_in_part_is_not_notified() {
+    let (a, b, proxy) = apart();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let region = Region::new(1 << 20).unwrap();
+    let builder = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
+    let export = builder.queue().open().unwrap();
+    for keep in [1u64, 31, 32, 33, 5000, 300_000, 700_000] {
+        let import = import(&importer);
+        import.send_with_notify(0, &[1; 16]).unwrap();
+        import.fence().unwrap();
+        let whole = export.next_notification(PATIENCE).unwrap().event;
+        assert!(matches!(whole, Event::Message { len: 16, .. }));
+        proxy.cut_after(keep);
+        // The sender may be told, or have handed it to the network before the cut.
+        let _ = import.send_with_notify(0, &vec![2; 1 << 20]);
+        assert!(matches!(import.fence(), Err(WaitError::Closed(_))), "{keep}");
+        let next = export.next_notification(PATIENCE).unwrap().event;
+        assert_eq!(next, Event::Closed { reason: CloseReason::PeerDied }, "{keep}");
+    }
+}
+
+#[test]
+fn a_link_that_crawls_delivers_everything_in_order() {
+    let (a, b, proxy) = apart();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let region = Region::new(1 << 16).unwrap();
+    let builder = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
+    let export = builder.queue().open().unwrap();
+    let import = import(&importer);
+    proxy.crawl(7);
+    for i in 0..60u64 {
+        let message = [i; 20].map(u64::to_ne_bytes).concat();
+        import.send_with_notify(160 * i as usize, &message).unwrap();
+    }
+    for i in 0..60u64 {
+        let event = export.next_notification(PATIENCE).unwrap().event;
+        assert_eq!(event, Event::Message { offset: 160 * i as usize, len: 160, last_word: i });
+        let mut seen = vec![0; 160];
+        export.read(160 * i as usize, &mut seen).unwrap();
+        assert!(seen == [i; 20].map(u64::to_ne_bytes).concat());
+    }
+    import.fence().unwrap();
+}
+
+#[test]
+fn a_link_that_stands_still_holds_the_sender_and_loses_nothing() {
+    let (a, b, proxy) = apart();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let export = export(&exporter, "x", 1 << 20);
+    let import = import(&importer);
+    proxy.hold();
+    let sender = std::thread::spawn(move || {
+        // Far more than all buffers on the way.
+        for i in 0..64u8 {
+            import.send(0, &vec![i; 1 << 20]).unwrap();
+        }
+        import.fence().unwrap();
+        import
+    });
+    let shut = proxy.fills(PATIENCE.unwrap());
+    assert!(!sender.is_finished(), "64 MiB went nowhere");
+    assert!(shut < 64 << 20);
+    proxy.go_on();
+    let import = sender.join().unwrap();
+    let mut seen = vec![0; 1 << 20];
+    export.read(0, &mut seen).unwrap();
+    assert!(seen.iter().all(|&byte| byte == 63));
+    drop(import);
+}
+
+#[test]
+fn a_receiver_that_takes_no_notifications_holds_its_senders_process_and_no_other() {
+    let (a, b) = pair();
+    let mut slow = a.daemon.second("slow", &[]);
+    slow.expect("exported");
+    let (exporter, importer, other) = (a.daemon.node(), b.daemon.node(), b.daemon.node());
+    let fast = exporter.export(Region::new(4096).unwrap()).name("y");
+    let fast = fast.grant(Who::SameUser, Rights::all()).open().unwrap();
+    let to_slow = import(&importer);
+    let to_fast = other.import("y").node("a").timeout(PATIENCE.unwrap()).open().unwrap();
+    slow.signal(rustix::process::Signal::STOP);
+    const COUNT: u64 = 500; // the queue in memory holds 128
+    for i in 0..COUNT {
+        to_slow.send_with_notify(0, &i.to_ne_bytes()).unwrap();
+    }
+    for round in 1..=50u32 {
+        to_fast.flag32(0).unwrap().signal(round).unwrap();
+        let flag = fast.flag32(0).unwrap();
+        flag.wait_until(|value| value == round, PATIENCE).unwrap();
+    }
+    slow.signal(rustix::process::Signal::CONT);
+    slow.go_on();
+    slow.expect("in order");
+    to_slow.fence().unwrap();
+}
+
+fn slow_part(_: &[String]) {
+    let node = Node::connect().unwrap();
+    let builder = node.export(Region::new(4096).unwrap()).name("x");
+    let export = builder.grant(Who::SameUser, Rights::all()).queue().open().unwrap();
+    common::say("exported");
+    common::pause();
+    for i in 0..500u64 {
+        let event = export.next_notification(PATIENCE).unwrap().event;
+        assert_eq!(event, Event::Message { offset: 0, len: 8, last_word: i });
+    }
+    common::say("in order");
+    common::pause();
+}
+
+fn restart(place: &mut Place) {
+    let (starter, file) = (place.starter(), place.file());
+    let starter: Vec<&str> = starter.iter().map(String::as_str).collect();
+    place.daemon.kill();
+    place.daemon.restart_by(&starter, &["--cluster", file.to_str().unwrap()]);
+}
+
+#[test]
+fn links_outlive_the_importers_daemon_and_new_ones_wait_for_its_return() {
+    let (a, mut b) = pair();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let export = export(&exporter, "x", 4096);
+    let before = import(&importer);
+    b.daemon.kill();
+    before.flag32(0).unwrap().signal(1).unwrap();
+    export.flag32(0).unwrap().wait_until(|value| value == 1, PATIENCE).unwrap();
+    restart(&mut b);
+    let after = import(&importer);
+    before.flag32(0).unwrap().signal(2).unwrap();
+    after.flag32(4).unwrap().signal(3).unwrap();
+    export.flag32(0).unwrap().wait_until(|value| value == 2, PATIENCE).unwrap();
+    export.flag32(4).unwrap().wait_until(|value| value == 3, PATIENCE).unwrap();
+}
+
+#[test]
+fn links_end_with_the_exporters_daemon_and_can_be_had_again_from_the_next() {
+    let (mut a, b) = pair();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let export = export(&exporter, "x", 4096);
+    let before = import(&importer);
+    before.send(0, &[5; 8]).unwrap();
+    before.fence().unwrap();
+    a.daemon.kill();
+    let end = before.flag32(64).unwrap().wait_until(|value| value == 1, PATIENCE);
+    assert_eq!(reason(&end), Some(CloseReason::Unreachable));
+    restart(&mut a);
+    let mut again = None;
+    until("the new daemon knows the export", || {
+        let import = importer.import("x").node("a").timeout(Duration::from_secs(5));
+        again = import.open().ok();
+        again.is_some()
+    });
+    again.unwrap().flag32(16).unwrap().signal(7).unwrap();
+    // The old link's end may be reported first.
+    let flag = export.flag32(16).unwrap();
+    let seen = flag.wait_until(|value| value == 7, PATIENCE);
+    let seen = seen.or_else(|_| flag.wait_until(|value| value == 7, PATIENCE));
+    assert_eq!(seen.unwrap(), 7);
+}
+
+#[test]
+fn an_import_that_waits_is_ended_by_the_death_of_either_daemon() {
+    for which in [0, 1] {
+        let (a, b) = pair();
+        let importer = b.daemon.node();
+        let mut pending = importer.import("never").node("a").start().unwrap();
+        assert!(!pending.poll().unwrap());
+        let mut places = [a, b];
+        places[which].daemon.kill();
+        let error = pending.wait().unwrap_err().to_string();
+        assert!(error.contains("vmmcd"), "{error}");
+    }
+}
+
+#[test]
+fn second_process() {
+    common::second_process(&[("slow", slow_part)]);
+}

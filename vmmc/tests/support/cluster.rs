@@ -1,0 +1,97 @@
+//! Nodes on one machine: a daemon each, with an address of its own in 127.0.0.0/8. With
+//! `VMMC_TEST_NETNS=PREFIX` (see `ci/net`) the daemons of the nodes `a` and `b` run in the network
+//! namespaces `PREFIXa` and `PREFIXb`, which know each other as 10.77.0.1 and 10.77.0.2.
+
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
+
+use crate::common::Daemon;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The key of every cluster here.
+pub const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// An address that no other test has: the process is in the address, the test in the port.
+pub fn address() -> String {
+    static LAST: AtomicU16 = AtomicU16::new(0);
+    let pid = std::process::id();
+    let port = 20_000 + LAST.fetch_add(1, Ordering::Relaxed);
+    // Never 127.0.0.x, where everybody else is.
+    format!("127.{}.{}.{}:{port}", 64 + (pid >> 16 & 0x7f), pid >> 8 & 0xff, pid & 0xff)
+}
+
+/// The namespace of a node and its address, when there is one.
+fn namespace(name: &str) -> Option<(String, &'static str)> {
+    let prefix = std::env::var("VMMC_TEST_NETNS").ok()?;
+    let host = match name {
+        "a" => "10.77.0.1",
+        "b" => "10.77.0.2",
+        _ => return None,
+    };
+    Some((format!("{prefix}{name}"), host))
+}
+
+/// An address for a node: [`address`], or one in its namespace.
+pub fn address_of(name: &str) -> String {
+    let address = address();
+    match (namespace(name), address.rsplit_once(':')) {
+        (Some((_, host)), Some((_, port))) => format!("{host}:{port}"),
+        _ => address,
+    }
+}
+
+/// A node's place: directory, cluster file, daemon.
+pub struct Place {
+    pub name: String,
+    pub address: String,
+    pub daemon: Daemon,
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn file(&self) -> PathBuf {
+        self.dir.path().join("cluster.toml")
+    }
+
+    /// What starts the daemon of this node, before its own name.
+    pub fn starter(&self) -> Vec<String> {
+        let words = |(namespace, _)| vec!["ip".into(), "netns".into(), "exec".into(), namespace];
+        namespace(&self.name).map_or_else(Vec::new, words)
+    }
+}
+
+fn write(path: PathBuf, text: &str) {
+    std::fs::write(&path, text).expect("writes");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+}
+
+/// A node that knows of others by name and address.
+pub fn node(name: &str, address: &str, others: &[(&str, &str)], key: Option<&str>) -> Place {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut text = format!("node = {name:?}\nlisten = {address:?}\n");
+    if let Some(key) = key {
+        write(dir.path().join("key"), key);
+        text += "key = \"key\"\n";
+    }
+    text += "[nodes]\n";
+    for (name, address) in others {
+        text += &format!("{name} = {address:?}\n");
+    }
+    // Tests may run as root.
+    text += "[users]\nroot = true\n";
+    let file = dir.path().join("cluster.toml");
+    write(file.clone(), &text);
+    let arguments = ["--cluster", file.to_str().expect("text")];
+    let daemon = match namespace(name) {
+        Some((namespace, _)) => Daemon::start_by(&["ip", "netns", "exec", &namespace], &arguments),
+        None => Daemon::start_with(&arguments, &[]),
+    };
+    Place { name: name.to_owned(), address: address.to_owned(), daemon, dir }
+}
+
+/// Two nodes, `a` and `b`, that know each other and the key.
+pub fn pair() -> (Place, Place) {
+    let (a, b) = (address_of("a"), address_of("b"));
+    (node("a", &a, &[("b", &b)], Some(KEY)), node("b", &b, &[("a", &a)], Some(KEY)))
+}

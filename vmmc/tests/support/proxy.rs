@@ -1,0 +1,146 @@
+//! A TCP proxy that can cut, hold and crawl: what a network does, on demand.
+
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+#[derive(Debug, Default)]
+struct State {
+    open: Mutex<Vec<TcpStream>>,
+    held: AtomicBool,
+    /// Bytes a read takes at most; 0: as many as come.
+    crawl: AtomicUsize,
+    /// Bytes until the cut, plus 1; 0: no cut is planned.
+    left: AtomicU64,
+}
+
+impl State {
+    fn cut(&self) {
+        for stream in self.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// See the module.
+pub struct Proxy {
+    address: String,
+    state: Arc<State>,
+}
+
+impl Proxy {
+    /// A proxy to an address; lives until the process ends.
+    pub fn to(target: &str) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let state = Arc::new(State::default());
+        let (target, shared) = (target.to_owned(), state.clone());
+        std::thread::spawn(move || {
+            for from in listener.incoming() {
+                let Ok(from) = from else { return };
+                let Ok(to) = TcpStream::connect(&target) else { continue };
+                from.set_nodelay(true).unwrap();
+                to.set_nodelay(true).unwrap();
+                let mut open = shared.open.lock().unwrap();
+                open.retain(|stream| stream.peer_addr().is_ok());
+                open.extend([from.try_clone().unwrap(), to.try_clone().unwrap()]);
+                drop(open);
+                let (back_from, back_to) = (to.try_clone().unwrap(), from.try_clone().unwrap());
+                let (there, back) = (shared.clone(), shared.clone());
+                std::thread::spawn(move || pump(&there, from, to, true));
+                std::thread::spawn(move || pump(&back, back_from, back_to, false));
+            }
+        });
+        Proxy { address, state }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Ends all connections.
+    pub fn cut(&self) {
+        self.state.cut();
+    }
+
+    /// Ends all connections once so many more bytes have gone to the target.
+    pub fn cut_after(&self, bytes: u64) {
+        self.state.left.store(bytes + 1, Ordering::SeqCst);
+    }
+
+    /// Passes at most so many bytes at a time.
+    pub fn crawl(&self, bytes: usize) {
+        self.state.crawl.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Passes nothing more.
+    pub fn hold(&self) {
+        self.state.held.store(true, Ordering::SeqCst);
+    }
+
+    pub fn go_on(&self) {
+        self.state.held.store(false, Ordering::SeqCst);
+    }
+
+    /// While held: waits until a sender's kernel has no room left, and says how much it took.
+    pub fn fills(&self, patience: Duration) -> u64 {
+        use rustix::io::ioctl_fionread;
+        let start = Instant::now();
+        let (mut last, mut same) = (0, 0);
+        while same < 20 {
+            assert!(start.elapsed() < patience, "it never fills");
+            std::thread::sleep(Duration::from_millis(10));
+            let open = self.state.open.lock().unwrap();
+            let now = open.iter().filter_map(|it| ioctl_fionread(it).ok()).max().unwrap_or(0);
+            drop(open);
+            same = if now == last && now > 0 { same + 1 } else { 0 };
+            last = now;
+        }
+        last
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        let mut open = self.state.open.lock().unwrap();
+        open.retain(|stream| stream.peer_addr().is_ok());
+        open.len() / 2
+    }
+}
+
+fn pump(state: &State, mut from: TcpStream, mut to: TcpStream, forward: bool) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        while state.held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let most = match state.crawl.load(Ordering::SeqCst) {
+            0 => buffer.len(),
+            most => most,
+        };
+        let len = match from.read(&mut buffer[..most]) {
+            Ok(0) | Err(_) => break,
+            Ok(len) => len,
+        };
+        let mut pass = len;
+        if forward {
+            let left = state.left.load(Ordering::SeqCst);
+            if left > 0 {
+                pass = len.min(left as usize - 1);
+                state.left.store(left - pass as u64, Ordering::SeqCst);
+            }
+        }
+        if to.write_all(&buffer[..pass]).is_err() {
+            break;
+        }
+        if forward && state.left.load(Ordering::SeqCst) == 1 {
+            state.left.store(0, Ordering::SeqCst);
+            state.cut();
+            return;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
