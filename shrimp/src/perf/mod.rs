@@ -10,6 +10,7 @@ mod nx;
 mod peer;
 mod raw;
 mod rpc;
+mod samples;
 mod sockets;
 mod vmmc;
 

@@ -173,15 +173,6 @@ fn one_size(args: &ClientArgs, size: usize) -> std::io::Result<(Vec<f64>, u32)> 
     plan.round(trip)
 }
 
-/// A failure of the programs, told by the client's lines.
-pub(super) fn parse(line: &str) -> Option<(usize, u32, Vec<f64>)> {
-    let mut words = line.split_whitespace();
-    let size = words.next()?.parse().ok()?;
-    let batch = words.next()?.parse().ok()?;
-    let samples = words.map(str::parse).collect::<Result<Vec<f64>, _>>().ok()?;
-    (!samples.is_empty()).then_some((size, batch, samples))
-}
-
 /// What the counters in a report file say of one pair of processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
@@ -230,12 +221,5 @@ mod tests {
         assert_eq!(counted(0, 0).copies(), 2.0);
         assert_eq!(counted(100, 0).copies(), 1.0);
         assert_eq!(counted(100, 100).copies(), 2.0);
-    }
-
-    #[test]
-    fn a_line_of_samples_is_understood_and_nonsense_is_not() {
-        assert_eq!(parse("8 12 100.5 200"), Some((8, 12, vec![100.5, 200.0])));
-        assert_eq!(parse("8 12"), None);
-        assert_eq!(parse("wrong answer"), None);
     }
 }
