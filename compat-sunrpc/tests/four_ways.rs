@@ -28,6 +28,8 @@ cases! {
     /// Arguments by value (`-N`).
     types_new_style: NewStyle, "run", "types", "";
     types_new_style_mt_safe: Both, "run", "types", "";
+    /// A server that inetd starts, with its listening socket as descriptor 0 (`-I`).
+    types_inetd: Inetd, "run", "types", "";
     /// PROG_UNAVAIL, PROG_MISMATCH, PROC_UNAVAIL, GARBAGE_ARGS, SYSTEM_ERR, AUTH_ERROR, local ones.
     errors: Default, "run", "errors", "";
     /// AUTH_NONE and AUTH_SYS with 0 to 16 groups reach the service.

@@ -14,6 +14,7 @@ use own::Own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use segment::Segment;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use vmmc::sync::Ordering;
@@ -63,9 +64,12 @@ pub(crate) struct Channel {
     /// The record that [`Channel::next_record`] returned and that is not yet released: bytes it
     /// takes up in the ring, 0 when it is in `assembly`.
     handed_out: Option<usize>,
-    /// Pieces that found no room ([`Channel::flush`]).
-    backlog: Vec<u8>,
+    /// Records, or their rests, that found no room ([`Channel::flush`]); none is empty.
+    backlog: VecDeque<Vec<u8>>,
+    /// Bytes of the first of them that are in the ring already.
     backlog_at: usize,
+    /// Memory for the next record that is not encoded into the ring.
+    spare: Vec<u8>,
 }
 
 impl Channel {
@@ -83,8 +87,9 @@ impl Channel {
             peer_bell,
             assembly: Vec::new(),
             handed_out: None,
-            backlog: Vec::new(),
+            backlog: VecDeque::new(),
             backlog_at: 0,
+            spare: Vec::new(),
         };
         // Armed first: a peer that sees us attached rings only if we are.
         bell::arm(&channel.segment.own().armed_data());

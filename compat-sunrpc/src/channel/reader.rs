@@ -1,7 +1,7 @@
 //! Taking a record out of the ring: decoded in place where it came whole.
 
 use super::segment::LAST;
-use super::writer::WORD;
+use super::writer::{MOST_SPARE, WORD};
 use super::{Broken, Channel, MAX_RECORD};
 use crate::counters::{self, Counter};
 use std::ptr::NonNull;
@@ -41,11 +41,13 @@ impl Channel {
                 return Err(Broken::TooLong);
             }
             let at = self.assembly.len();
-            self.assembly.resize(at + len, 0);
-            if let Some(target) = self.assembly.get_mut(at..) {
-                // SAFETY: `fragment` has checked that `len` bytes are in the ring.
-                unsafe { copy::bytes(start.as_ptr(), target.as_mut_ptr(), len) };
-            }
+            self.assembly.reserve(len);
+            let target = self.assembly.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+            // SAFETY: `fragment` has checked that `len` bytes are in the ring; `reserve` that there
+            // is room for them.
+            unsafe { copy::bytes(start.as_ptr(), target, len) };
+            // SAFETY: these bytes have just been written, within the capacity.
+            unsafe { self.assembly.set_len(at + len) };
             counters::add(Counter::assembled_bytes, len as u64);
             self.take(taken);
             if last {
@@ -90,6 +92,7 @@ impl Channel {
     pub(crate) fn release(&mut self) {
         match self.handed_out.take() {
             None => {}
+            Some(0) if self.assembly.capacity() <= MOST_SPARE => self.assembly.clear(),
             Some(0) => self.assembly = Vec::new(),
             Some(len) => self.take(len),
         }

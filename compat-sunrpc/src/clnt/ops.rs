@@ -1,5 +1,6 @@
 //! The operations of an upgraded client (`struct clnt_ops`).
 
+use super::times::Times;
 use super::{State, VrpcClient};
 use crate::abi::{
     Auth, AuthOps, Bool, Client, ClntOps, FALSE, OpaqueAuth, RpcErr, RpcMsg, TRUE, Timeval,
@@ -108,8 +109,9 @@ impl VrpcClient {
         client: *mut Client,
         call: &Call,
         may_refresh: bool,
+        times: &mut Times,
     ) -> Result<bool, Broken> {
-        state.xid = super::next_xid(state.xid);
+        state.xid = super::next_xid(state.xid, self.companion.is_some());
         let Some(writer) = self.encode(state, client, call.procedure, call.arguments)? else {
             state.error.re_status = stat::CANTENCODEARGS;
             return Ok(false);
@@ -122,8 +124,11 @@ impl VrpcClient {
         if call.no_wait {
             return Err(Broken::TimedOut);
         }
+        times.mark();
         let record = self.reply(state, call.deadline)?;
+        times.mark();
         let again = decode(state, client, call, record, may_refresh);
+        times.mark();
         state.channel.release();
         Ok(again)
     }
@@ -225,6 +230,7 @@ unsafe extern "C" fn call(
 ) -> c_int {
     // SAFETY: an operation of our table gets an upgraded client.
     let ours = unsafe { ours(client) };
+    let mut times = Times::start();
     let mut state = ours.state();
     let timeout = state.timeout.unwrap_or(timeout);
     let none = timeout == Timeval { tv_sec: 0, tv_usec: 0 };
@@ -233,9 +239,20 @@ unsafe extern "C" fn call(
         arguments: (encode, arguments),
         results: (decode, results),
         deadline: deadline(if none { BATCH_TIMEOUT } else { timeout }),
-        batched: none && decode.is_none(),
+        // Over UDP there is no such thing: `clnt_dg_call`.
+        batched: none && decode.is_none() && ours.companion.is_none(),
         no_wait: none,
     };
+    let by_datagram = || {
+        counters::one(Counter::calls_kernel);
+        let stock = ours.stock.cl_call;
+        // SAFETY: libtirpc's own operation, with the caller's arguments.
+        unsafe { stock(client, procedure, encode, arguments, decode, results, timeout) }
+    };
+    if state.broken.is_some() && ours.companion.is_some() {
+        drop(state);
+        return by_datagram();
+    }
     counters::one(Counter::calls_ring);
     if let Some(errno) = state.broken {
         state.error = RpcErr { re_status: stat::CANTSEND, first: errno, second: 0 };
@@ -244,14 +261,21 @@ unsafe extern "C" fn call(
     state.error = RpcErr::default();
     let mut refreshes = REFRESHES;
     loop {
-        match ours.attempt(&mut state, client, &call, refreshes > 0) {
+        match ours.attempt(&mut state, client, &call, refreshes > 0, &mut times) {
             Ok(true) => {
                 refreshes -= 1;
                 continue;
             }
             Ok(false) => {}
-            Err(broken) => fail(&mut state, broken),
+            Err(broken) => {
+                fail(&mut state, broken);
+                if state.broken.is_some() && ours.companion.is_some() {
+                    drop(state);
+                    return by_datagram();
+                }
+            }
         }
+        times.finish();
         return state.error.re_status;
     }
 }
@@ -285,8 +309,15 @@ unsafe extern "C" fn abort(_: *mut Client) {}
 unsafe extern "C" fn get_error(client: *mut Client, error: *mut RpcErr) {
     // SAFETY: an operation of our table gets an upgraded client.
     let ours = unsafe { ours(client) };
+    let state = ours.state();
+    if state.broken.is_some() && ours.companion.is_some() {
+        drop(state);
+        // SAFETY: libtirpc's own operation: the last call was its.
+        unsafe { (ours.stock.cl_geterr)(client, error) };
+        return;
+    }
     // SAFETY: the caller's own variable.
-    unsafe { error.write(ours.state().error) };
+    unsafe { error.write(state.error) };
 }
 
 unsafe extern "C" fn free_results(
@@ -345,7 +376,11 @@ unsafe extern "C" fn control(client: *mut Client, request: c_uint, info: *mut c_
         // SAFETY: as above.
         *wanted = unsafe { info.read() };
         if request == control::SET_XID {
-            *wanted = wanted.wrapping_add(1); // as libtirpc: see `next_xid`
+            // As libtirpc, which so makes this the number of the next call, nearly: see `next_xid`.
+            *wanted = match ours.companion {
+                Some(_) => wanted.wrapping_sub(1),
+                None => wanted.wrapping_add(1),
+            };
         }
     }
     TRUE

@@ -7,6 +7,7 @@
 //! ```
 
 mod bell;
+mod datagram;
 mod ops;
 mod run;
 
@@ -31,7 +32,8 @@ pub(crate) struct Transport {
     stock_at: *const XpOps,
     xprt: *mut Svcxprt,
     fd: i32,
-    cookie: u64,
+    /// Of the connection; `None` for datagrams.
+    cookie: Option<u64>,
     link: Link,
     /// Where the request that is being served came from.
     from: From,
@@ -104,7 +106,8 @@ pub(crate) fn local_connection(fd: i32) -> Option<u64> {
     sockopt::socket_cookie(socket).ok()
 }
 
-/// libtirpc has registered a transport: connections of this machine get our operations.
+/// libtirpc has registered a transport: connections of this machine get our operations, and so do
+/// datagram transports if they are to take part.
 pub(crate) fn registered(xprt: *mut Svcxprt) {
     if !settings::is_on() || xprt.is_null() {
         return;
@@ -112,7 +115,10 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
     // SAFETY: libtirpc's transport, just registered.
     let handle = unsafe { &mut *xprt };
     // Listeners and datagram transports have no peer; our own doorbell is no socket.
-    let Some(cookie) = local_connection(handle.xp_fd) else { return };
+    let cookie = local_connection(handle.xp_fd);
+    if cookie.is_none() && !datagram::takes_part(handle.xp_fd) {
+        return;
+    }
     if table().transports.iter().any(|it| is_at(*it, xprt)) {
         return; // registered again
     }
@@ -183,8 +189,10 @@ impl Transport {
     /// Attaches when the daemon has answered.
     fn take_answer(&mut self) {
         use crate::daemon::{Answer, answer};
-        if matches!(self.link, Link::Waiting) {
-            self.link = match answer(self.cookie) {
+        if matches!(self.link, Link::Waiting)
+            && let Some(cookie) = self.cookie
+        {
+            self.link = match answer(cookie) {
                 None => return,
                 Some(Answer::Channel(channel)) => {
                     crate::counters::one(crate::counters::Counter::channels);

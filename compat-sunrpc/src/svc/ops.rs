@@ -89,7 +89,7 @@ unsafe extern "C" fn recv(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
         // SAFETY: the credential that libtirpc decoded.
         if unsafe { offer::is_offer(&call.cb_cred) } {
             // SAFETY: as the operation.
-            unsafe { accept_offer(handle, message) };
+            unsafe { answer_offer(handle, message) };
             return FALSE; // answered here: nothing to dispatch
         }
     }
@@ -121,42 +121,51 @@ impl Transport {
     }
 }
 
-/// Accepts a channel: registers the connection with the daemon, then answers. When there is no
-/// daemon, or the offer comes twice, it is answered like a flavor we do not know.
+/// Accepts a channel or answers as one answers a flavor that one does not know: when there is no
+/// daemon, or the offer comes twice.
 ///
 /// # Safety
 /// `handle` and `message` must be those of `xp_recv`, the message decoded.
-unsafe fn accept_offer(handle: *mut Svcxprt, message: *mut RpcMsg) {
+unsafe fn answer_offer(handle: *mut Svcxprt, message: *mut RpcMsg) {
     // SAFETY: a wrapped connection.
     let ours = unsafe { ours(handle) };
-    // SAFETY: its own descriptor, open while it exists.
-    let socket = unsafe { BorrowedFd::borrow_raw(ours.fd) };
-    let fresh = matches!(ours.link, Link::None);
-    let registered =
-        fresh && bell::with(|bell| daemon::register(socket, ours.cookie, bell)).unwrap_or(false);
-    if registered {
-        ours.link = Link::Waiting;
-    } else {
-        counters::one(Counter::no_daemon);
-    }
+    let accepted = match ours.cookie {
+        Some(cookie) => ours.accept(cookie).then_some(None),
+        None => super::datagram::port().map(Some),
+    };
     let stock = ours.stock;
     // SAFETY: a decoded call.
     let xid = unsafe { (*message).rm_xid };
     // No service has run on this connection: libtirpc may not have set how results are wrapped.
     // SAFETY: its own handle.
     unsafe { wrap_plainly(handle) };
-    if registered {
-        offer::accepting(|verifier| {
-            let mut answer = RpcMsg::accepted(verifier, Some(xdr::void), std::ptr::null_mut());
-            answer.rm_xid = xid;
-            // SAFETY: libtirpc's own operation with a complete message.
-            unsafe { (stock.xp_reply)(handle, &raw mut answer) };
-        });
-    } else {
-        let mut answer = RpcMsg::rejected();
+    let say = |mut answer: RpcMsg| {
         answer.rm_xid = xid;
-        // SAFETY: as above.
+        // SAFETY: libtirpc's own operation with a complete message.
         unsafe { (stock.xp_reply)(handle, &raw mut answer) };
+    };
+    match accepted {
+        Some(port) => offer::accepting(port, |verifier| {
+            say(RpcMsg::accepted(verifier, Some(xdr::void), std::ptr::null_mut()));
+        }),
+        None => say(RpcMsg::rejected()),
+    }
+}
+
+impl Transport {
+    /// Registers the connection with the daemon, which will answer; false when it cannot be.
+    fn accept(&mut self, cookie: u64) -> bool {
+        // SAFETY: its own descriptor, open while it exists.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        let fresh = matches!(self.link, Link::None);
+        let registered =
+            fresh && bell::with(|bell| daemon::register(socket, cookie, bell)).unwrap_or(false);
+        if registered {
+            self.link = Link::Waiting;
+        } else {
+            counters::one(Counter::no_daemon);
+        }
+        registered
     }
 }
 
@@ -360,8 +369,8 @@ unsafe extern "C" fn destroy(handle: *mut Svcxprt) {
     table().transports.retain(|it| it.0 != pointer);
     // SAFETY: made by `registered` with `Box::into_raw`; out of the table, so nobody has it.
     let ours = unsafe { Box::from_raw(pointer) };
-    if !matches!(ours.link, Link::None) {
-        daemon::forget(ours.cookie);
+    if let (Some(cookie), false) = (ours.cookie, matches!(ours.link, Link::None)) {
+        daemon::forget(cookie);
     }
     // SAFETY: as libtirpc made it.
     unsafe { (*handle).xp_ops = ours.stock_at };

@@ -44,17 +44,15 @@ fn spin(fds: &mut [libc::pollfd]) -> bool {
         if found {
             return true;
         }
-        if !channels {
+        if !channels || policy == WaitPolicy::Block {
             return false;
         }
         looks = looks.wrapping_add(1);
         spin_hint();
         if looks.is_multiple_of(LOOKS_PER_CLOCK) {
             match policy {
-                WaitPolicy::Spin => {}
-                WaitPolicy::Block => return false,
                 WaitPolicy::Hybrid { budget } if start.elapsed() >= budget => return false,
-                WaitPolicy::Hybrid { .. } => {}
+                _ => {}
             }
         }
         if looks.is_multiple_of(LOOKS_PER_POLL) && poll(fds, 0) != 0 {

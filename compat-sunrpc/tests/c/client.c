@@ -16,11 +16,14 @@ static struct sockaddr_in address;
 static const char *argument;
 #define T(s, us) ((struct timeval){(s), (us)})
 
+/* CLIENT_UDP in the environment: PORT is a UDP port. */
+static int udp;
 static CLIENT *connected(void)
 {
     struct sockaddr_in at = address;
     int fd = RPC_ANYSOCK;
-    CLIENT *cl = clnttcp_create(&at, TYPES, TYPES_V, &fd, 0, 0);
+    CLIENT *cl = udp ? clntudp_bufcreate(&at, TYPES, TYPES_V, T(5, 0), &fd, 60000, 60000)
+                     : clnttcp_create(&at, TYPES, TYPES_V, &fd, 0, 0);
     if (!cl) {
         clnt_pcreateerror("client");
         exit(3);
@@ -31,10 +34,10 @@ static CLIENT *connected(void)
 /* The other way to make one: an address and no socket. */
 static CLIENT *connected_tli(void)
 {
-    struct netconfig *conf = getnetconfigent("tcp");
+    struct netconfig *conf = getnetconfigent(udp ? "udp" : "tcp");
     struct sockaddr_in at = address;
     struct netbuf buf = {sizeof at, sizeof at, &at};
-    CLIENT *cl = clnt_tli_create(RPC_ANYFD, conf, &buf, TYPES, TYPES_V, 0, 0);
+    CLIENT *cl = clnt_tli_create(RPC_ANYFD, conf, &buf, TYPES, TYPES_V, udp ? 60000 : 0, udp ? 60000 : 0);
     if (!cl) {
         clnt_pcreateerror("client");
         exit(3);
@@ -147,7 +150,7 @@ static void types_on(CLIENT *cl)
     BACK(echo_choice, choice, a_choice(BLUE));
     BACK(echo_everything, everything, all_of_it());
     BACK(echo_name, name, "a name");
-    for (u_int len = 0; len < 200000; len = len * 2 + 1) BACK(echo_bulk, bulk, a_bulk(len));
+    for (u_int len = 0; len < (udp ? 50000 : 200000); len = len * 2 + 1) BACK(echo_bulk, bulk, a_bulk(len));
     numbers n = {5000, calloc(5000, sizeof(int))};
     for (int i = 0; i < 5000; i++) n.numbers_val[i] = i * i;
     BACK(echo_numbers, numbers, n);
@@ -503,6 +506,20 @@ static void case_idle(void)
     clnt_destroy(cl);
 }
 
+/* Calls by a client over UDP, until told to go on; then again, and again. */
+static void case_datagrams(void)
+{
+    CLIENT *cl = connected();
+    char line[8];
+    for (int i = 0; i < 3; i++) BACK(echo_int, int, i);
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        for (int i = 0; i < 3; i++) BACK(echo_int, int, 10 + i);
+        fflush(stdout);
+    }
+    clnt_destroy(cl);
+}
+
 static void case_server_alive(void)
 {
     CLIENT *cl = connected();
@@ -540,7 +557,7 @@ static void case_by_name(void)
 static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(types), CASE(errors), CASE(auth), CASE(timeouts), CASE(batch), CASE(control), CASE(fork), CASE(daemon),
     CASE(threads), CASE(signals), CASE(many), CASE(large), CASE(slow_reader), CASE(server_dies), CASE(restart),
-    CASE(killed_in_a_record), CASE(idle), CASE(server_alive), CASE(quit), CASE(by_name),
+    CASE(killed_in_a_record), CASE(idle), CASE(datagrams), CASE(server_alive), CASE(quit), CASE(by_name),
 };
 
 int main(int argc, char **argv)
@@ -548,6 +565,7 @@ int main(int argc, char **argv)
     if (argc < 3) return 2;
     address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(atoi(argv[1])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     argument = argc > 3 ? argv[3] : "";
+    udp = getenv("CLIENT_UDP") != NULL;
     signal(SIGPIPE, SIG_DFL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (!strcmp(cases[i].name, argv[2])) {

@@ -162,23 +162,34 @@ static void loop_epoll(void)
     }
 }
 
+#ifndef RPCGEN_MAIN /* rpcgen -I makes one of its own */
+/* A socket with the port that a variable of the environment says, or RPC_ANYSOCK. */
+static int bound(const char *variable, int type)
+{
+    if (!getenv(variable)) return RPC_ANYSOCK;
+    int fd = socket(AF_INET, type, 0), one = 1;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(getenv(variable)))};
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) || (type == SOCK_STREAM && listen(fd, 128))) {
+        perror("bind");
+        exit(1);
+    }
+    return fd;
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN); /* peers of tests/wire.rs leave before their answer */
     const char *loop = argc > 1 ? argv[1] : "run";
     struct rlimit limit = {8192, 8192};
     if (getenv("SERVER_FILES")) setrlimit(RLIMIT_NOFILE, &limit);
-    int from = getenv("SERVER_PORT") ? socket(AF_INET, SOCK_STREAM, 0) : RPC_ANYSOCK;
-    if (from >= 0) {
-        int one = 1;
-        struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(getenv("SERVER_PORT")))};
-        setsockopt(from, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        if (bind(from, (struct sockaddr *)&at, sizeof at) || listen(from, 128)) { perror("bind"); return 1; }
-    }
-    SVCXPRT *tcp = svctcp_create(from, 0, 0);
-    if (!tcp || !svc_register(tcp, TYPES, TYPES_V, types_1, 0)) return 1;
-    SVCXPRT *udp = svcudp_create(RPC_ANYSOCK);
-    if (!udp || !svc_register(udp, TYPES, TYPES_V, types_1, 0)) return 1;
+    /* With rpcbind, if it is to know. */
+    int known = getenv("SERVER_REGISTER") != NULL;
+    if (known) pmap_unset(TYPES, TYPES_V);
+    SVCXPRT *tcp = svctcp_create(bound("SERVER_PORT", SOCK_STREAM), 0, 0);
+    if (!tcp || !svc_register(tcp, TYPES, TYPES_V, types_1, known ? IPPROTO_TCP : 0)) return 1;
+    SVCXPRT *udp = svcudp_bufcreate(bound("SERVER_UDP_PORT", SOCK_DGRAM), 60000, 60000);
+    if (!udp || !svc_register(udp, TYPES, TYPES_V, types_1, known ? IPPROTO_UDP : 0)) return 1;
     printf("%d %d\n", tcp->xp_port, udp->xp_port);
     fflush(stdout);
     if (!strcmp(loop, "workers")) { /* as rpc.mountd -t 3 */
@@ -196,3 +207,4 @@ int main(int argc, char **argv)
     if (!strcmp(loop, "epoll")) loop_epoll();
     return 0;
 }
+#endif
