@@ -48,15 +48,28 @@ pub(crate) unsafe fn is_offer(credential: &OpaqueAuth) -> bool {
     unsafe { words(credential) == QUESTION }
 }
 
+/// The body of the credential that makes the offer.
+pub(crate) fn question() -> Vec<u8> {
+    QUESTION.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Whether the body of a verifier of our flavor accepts an offer on this connection.
+pub(crate) fn is_answer(body: &[u8]) -> bool {
+    body == ANSWER.map(u32::to_be_bytes).as_flattened()
+}
+
+/// The body of the verifier that accepts one, with a port for one that came over UDP.
+pub(crate) fn answer(port: Option<u16>) -> Vec<u8> {
+    ANSWER.into_iter().chain(port.map(u32::from)).flat_map(u32::to_be_bytes).collect()
+}
+
 /// Calls `with` with the verifier that accepts an offer, with a port for one that came over UDP.
 pub(crate) fn accepting<R>(port: Option<u16>, with: impl FnOnce(OpaqueAuth) -> R) -> R {
-    let [magic, version] = ANSWER;
-    let mut words = [magic, version, port.map_or(0, u32::from)].map(u32::to_be_bytes);
-    let count = if port.is_some() { words.len() } else { ANSWER.len() };
+    let mut body = answer(port);
     with(OpaqueAuth {
         oa_flavor: FLAVOR,
-        oa_base: words.as_mut_ptr().cast::<c_char>(),
-        oa_length: (4 * count) as u32,
+        oa_base: body.as_mut_ptr().cast::<c_char>(),
+        oa_length: body.len() as u32,
     })
 }
 
@@ -123,7 +136,7 @@ unsafe extern "C" fn pass(
     at: *mut c_void,
 ) -> Bool {
     // SAFETY: the caller of the operation answers for both.
-    unsafe { crate::xdr::call(procedure, xdr, at) }
+    unsafe { crate::handle::call(procedure, xdr, at) }
 }
 
 /// Credential and an empty verifier.

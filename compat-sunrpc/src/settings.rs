@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
-use vmmc::config::{Config, DaemonStart, RpcProtocol, WaitPolicy};
+use vmmc::config::{Config, ConfigError, DaemonStart, RpcProtocol, WaitPolicy};
 
 /// What the environment says.
 #[derive(Debug)]
@@ -29,6 +29,17 @@ pub(crate) fn init() {
         Settings { off: !config.rpc, report: config.rpc_report.clone(), config }
     });
     let _ = SETTINGS.set(settings);
+}
+
+/// For programs that use the Rust interface: unlike an unmodified program they may start a daemon, and
+/// want to be told of a typing error.
+pub(crate) fn init_for_rust() -> Result<(), ConfigError> {
+    let config = Config::from_env()?;
+    SETTINGS.get_or_init(|| {
+        crate::counters::PAGE.init();
+        Some(Settings { off: !config.rpc, report: config.rpc_report.clone(), config })
+    });
+    Ok(())
 }
 
 /// The settings; `None` before [`init`], or when they make no sense.

@@ -1,10 +1,12 @@
 //! A channel: two rings that carry records, and how their ends wait for each other.
 
+mod codec;
 mod own;
 mod reader;
 pub(crate) mod segment;
 mod writer;
 
+pub(crate) use codec::RecordSource;
 pub(crate) use reader::Incoming;
 pub(crate) use writer::Writer;
 
@@ -178,6 +180,34 @@ impl Channel {
         deadline: Option<Instant>,
     ) -> Result<(), Broken> {
         self.wait(bell, socket, deadline, Waiting::Data, || self.looks_readable())
+    }
+
+    /// For a client: waits for the reply to call `xid`. It stays until [`Channel::release`].
+    pub(crate) fn reply(
+        &mut self,
+        xid: u32,
+        bell: &Doorbell,
+        socket: BorrowedFd<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Incoming, Broken> {
+        loop {
+            if let Some(record) = self.next_record()? {
+                let mut word = [0; 4];
+                if record.len >= word.len() {
+                    // SAFETY: four bytes of the record, copied once.
+                    unsafe {
+                        vmmc::mem::copy::bytes(record.start.as_ptr(), word.as_mut_ptr(), 4);
+                    }
+                    if u32::from_be_bytes(word) == xid {
+                        return Ok(record);
+                    }
+                }
+                // Of an earlier call that was not waited for.
+                self.release();
+                continue;
+            }
+            self.wait_readable(bell, socket, deadline)?;
+        }
     }
 
     /// Waits for room in the ring in which we send.

@@ -20,7 +20,7 @@ use crate::channel::Channel;
 use crate::counters::{self, Counter};
 use crate::daemon::{self, Answer};
 use crate::offer::{self, Offer};
-use crate::{settings, svc, xdr};
+use crate::{handle, settings, svc};
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
@@ -153,7 +153,7 @@ fn offered(handle: &mut Client) -> Option<Offer> {
     let nothing = std::ptr::null_mut();
     // SAFETY: a null call on libtirpc's own client.
     let status = unsafe {
-        call(handle, 0, Some(xdr::void), nothing, Some(xdr::void), nothing, OFFER_TIMEOUT)
+        call(handle, 0, Some(handle::void), nothing, Some(handle::void), nothing, OFFER_TIMEOUT)
     };
     handle.cl_auth = auth;
     if status == stat::TIMEDOUT {

@@ -8,7 +8,7 @@ use crate::abi::{
 };
 use crate::channel::{Broken, Incoming, Writer};
 use crate::counters::{self, Counter};
-use crate::xdr::{self, Source};
+use crate::handle::{self, Source};
 use crate::{daemon, real};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
@@ -51,28 +51,6 @@ impl VrpcClient {
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 
-    /// Waits for the reply of call `state.xid`; `None` when there is none.
-    fn reply(&self, state: &mut State, deadline: Option<Instant>) -> Result<Incoming, Broken> {
-        loop {
-            if let Some(record) = state.channel.next_record()? {
-                let mut xid = [0; 4];
-                if record.len >= 4 {
-                    // SAFETY: four bytes of the record, copied once.
-                    unsafe {
-                        vmmc::mem::copy::bytes(record.start.as_ptr(), xid.as_mut_ptr(), 4);
-                    }
-                    if u32::from_be_bytes(xid) == state.xid {
-                        return Ok(record);
-                    }
-                }
-                // Of an earlier call that was not waited for.
-                state.channel.release();
-                continue;
-            }
-            state.channel.wait_readable(&self.bell, self.socket(), deadline)?;
-        }
-    }
-
     /// Encodes one call; false when the program's procedure fails.
     fn encode(
         &self,
@@ -88,9 +66,9 @@ impl VrpcClient {
         let mut writer = state.channel.writer(!PLAIN_FLAVORS.contains(&flavor))?;
         // RFC 5531 section 9: xid, CALL, RPC version 2, program, version, procedure.
         let head = [state.xid, 0, 2, state.prog, state.vers, procedure];
-        let mut done = head.iter().all(|&word| xdr::put_word(&mut writer, word));
+        let mut done = head.iter().all(|&word| handle::put_word(&mut writer, word));
         if done {
-            let mut xdrs = xdr::encoder(&mut writer);
+            let mut xdrs = handle::encoder(&mut writer);
             // SAFETY: tables of credentials are complete.
             let ops = unsafe { operations(auth) };
             // SAFETY: the credentials' own operation, on a handle that is alive.
@@ -125,7 +103,7 @@ impl VrpcClient {
             return Err(Broken::TimedOut);
         }
         times.mark();
-        let record = self.reply(state, call.deadline)?;
+        let record = state.channel.reply(state.xid, &self.bell, self.socket(), call.deadline)?;
         times.mark();
         let again = decode(state, client, call, record, may_refresh);
         times.mark();
@@ -170,8 +148,8 @@ fn decode(
         return false;
     };
     let mut source = Source::new(record);
-    let mut xdrs = xdr::decoder(&mut source);
-    let mut message = RpcMsg::accepted(OpaqueAuth::NULL, Some(xdr::void), std::ptr::null_mut());
+    let mut xdrs = handle::decoder(&mut source);
+    let mut message = RpcMsg::accepted(OpaqueAuth::NULL, Some(handle::void), std::ptr::null_mut());
     // SAFETY: libtirpc's procedure on our handle; the message is initialised.
     if unsafe { replymsg(&raw mut xdrs, &raw mut message) } == FALSE {
         state.error.re_status = stat::CANTDECODERES;
@@ -325,9 +303,9 @@ unsafe extern "C" fn free_results(
     procedure: Option<XdrProc>,
     results: *mut c_void,
 ) -> Bool {
-    let mut xdrs = xdr::freer();
+    let mut xdrs = handle::freer();
     // SAFETY: the program's procedure and what it decoded.
-    unsafe { xdr::call(procedure, &raw mut xdrs, results) }
+    unsafe { handle::call(procedure, &raw mut xdrs, results) }
 }
 
 unsafe extern "C" fn destroy(client: *mut Client) {

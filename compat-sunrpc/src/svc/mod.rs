@@ -15,8 +15,8 @@ pub(crate) use run::run;
 
 use crate::abi::{Svcxprt, Xdr, XpOps};
 use crate::channel::Channel;
+use crate::handle::Source;
 use crate::settings;
-use crate::xdr::Source;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};

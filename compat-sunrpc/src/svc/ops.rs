@@ -6,8 +6,8 @@ use crate::abi::{
     accept, reply, xprt,
 };
 use crate::counters::{self, Counter};
+use crate::handle::{self, Source};
 use crate::offer;
-use crate::xdr::{self, Source};
 use crate::{daemon, real};
 use rustix::net::RecvFlags;
 use std::ffi::{c_int, c_void};
@@ -105,7 +105,7 @@ impl Transport {
     unsafe fn received(&mut self, record: crate::channel::Incoming, message: *mut RpcMsg) -> Bool {
         self.from = From::Ring;
         *self.source = Source::new(record);
-        let mut xdrs = xdr::decoder(&mut self.source);
+        let mut xdrs = handle::decoder(&mut self.source);
         let Some(callmsg) = real::xdr_callmsg() else { return FALSE };
         // SAFETY: libtirpc's procedure on our handle and its own message.
         if unsafe { callmsg(&raw mut xdrs, message) } == FALSE {
@@ -146,7 +146,7 @@ unsafe fn answer_offer(handle: *mut Svcxprt, message: *mut RpcMsg) {
     };
     match accepted {
         Some(port) => offer::accepting(port, |verifier| {
-            say(RpcMsg::accepted(verifier, Some(xdr::void), std::ptr::null_mut()));
+            say(RpcMsg::accepted(verifier, Some(handle::void), std::ptr::null_mut()));
         }),
         None => say(RpcMsg::rejected()),
     }
@@ -256,7 +256,7 @@ unsafe extern "C" fn get_args(
         // SAFETY: the flavor's own operation, the program's procedure.
         Some((auth, ops)) => unsafe { (ops.svc_ah_unwrap)(auth, xdrs, procedure, at) },
         // SAFETY: the program's procedure and its variable.
-        None => unsafe { xdr::call(procedure, xdrs, at) },
+        None => unsafe { handle::call(procedure, xdrs, at) },
     }
 }
 
@@ -271,9 +271,9 @@ unsafe extern "C" fn free_args(
         // SAFETY: libtirpc's own operation on its own connection.
         return unsafe { (ours.stock.xp_freeargs)(handle, procedure, at) };
     }
-    let mut xdrs = xdr::freer();
+    let mut xdrs = handle::freer();
     // SAFETY: the program's procedure and what it decoded.
-    unsafe { xdr::call(procedure, &raw mut xdrs, at) }
+    unsafe { handle::call(procedure, &raw mut xdrs, at) }
 }
 
 unsafe extern "C" fn send_reply(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
@@ -300,7 +300,7 @@ fn take_results(message: &mut RpcMsg) -> Option<(Option<XdrProc>, *mut c_void)> 
         return None;
     }
     let results = (accepted.results_proc, accepted.results_where);
-    accepted.results_proc = Some(xdr::void);
+    accepted.results_proc = Some(handle::void);
     accepted.results_where = std::ptr::null_mut();
     Some(results)
 }
@@ -333,7 +333,7 @@ impl Transport {
                 return None;
             }
         };
-        let mut xdrs = xdr::encoder(&mut writer);
+        let mut xdrs = handle::encoder(&mut writer);
         // SAFETY: libtirpc's procedure on our handle and its own message.
         let mut done = unsafe { replymsg(&raw mut xdrs, message) };
         if done != FALSE
@@ -345,7 +345,7 @@ impl Transport {
                     (ops.svc_ah_wrap)(auth, &raw mut xdrs, procedure, at)
                 },
                 // SAFETY: the program's procedure and its results.
-                None => unsafe { xdr::call(procedure, &raw mut xdrs, at) },
+                None => unsafe { handle::call(procedure, &raw mut xdrs, at) },
             };
         }
         if done == FALSE {

@@ -144,7 +144,8 @@ static void types_on(CLIENT *cl)
     BACK(echo_run, run, a_run(1));
     BACK(echo_scalars, scalars, some_scalars());
     BACK(echo_list, list, a_list(0));
-    BACK(echo_list, list, a_list(1000));
+    /* A node used by value is no list to rpc-idl, so that its depth has a limit there. */
+    BACK(echo_list, list, a_list(!strcmp(argument, "shallow") ? 100 : 1000));
     BACK(echo_choice, choice, a_choice(RED));
     BACK(echo_choice, choice, a_choice(GREEN));
     BACK(echo_choice, choice, a_choice(BLUE));

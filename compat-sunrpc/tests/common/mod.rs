@@ -19,6 +19,8 @@ pub const WATCHDOG: Duration = Duration::from_secs(120);
 pub struct Artefacts {
     pub library: PathBuf,
     pub daemon: PathBuf,
+    /// Where the programs of `examples/` are.
+    pub examples: PathBuf,
 }
 
 /// Builds the library and the daemon if they are not up to date: `cargo test` of this package
@@ -30,13 +32,18 @@ pub fn artefacts() -> &'static Artefacts {
         let dir = exe.ancestors().nth(2).unwrap().to_owned();
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "-p", "compat-sunrpc", "-p", "vmmc-daemon"]);
+        cargo.args(["--lib", "--bins", "--examples"]);
         if dir.file_name().is_some_and(|name| name == "release") {
             cargo.arg("--release");
         }
         let target = dir.parent().unwrap();
         cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(cargo.status().unwrap().success(), "cannot build: {cargo:?}");
-        Artefacts { library: dir.join("libvrpc.so"), daemon: dir.join("vmmcd") }
+        Artefacts {
+            library: dir.join("libvrpc.so"),
+            daemon: dir.join("vmmcd"),
+            examples: dir.join("examples"),
+        }
     })
 }
 
@@ -148,6 +155,8 @@ fn compile(mode: Mode) -> PathBuf {
 pub enum Side {
     Stock,
     Ours,
+    /// A Rust program: nothing to preload.
+    Rust,
 }
 
 /// A process with its counters, killed at the end.
@@ -198,17 +207,24 @@ impl Process {
             }
         }
         command.env_remove("LD_PRELOAD");
-        if side == Side::Ours {
+        if side != Side::Stock {
             command
-                .env("LD_PRELOAD", &artefacts().library)
                 .env("VMMC_SOCKET", &daemon.path)
                 .env("VMMC_RPC_REPORT", &report)
                 .envs(settings.iter().copied());
+        }
+        if side == Side::Ours {
+            command.env("LD_PRELOAD", &artefacts().library);
         }
         let by_hand = format!("{command:?}");
         command.stdout(Stdio::piped());
         let child = command.spawn().unwrap();
         Process { child, by_hand, report, _dir: dir }
+    }
+
+    /// A Rust program, with settings of ours.
+    pub fn start_plain(command: &mut Command, daemon: &Daemon, env: &[(&str, &str)]) -> Process {
+        Process::start_with(command, Side::Rust, daemon, env)
     }
 
     /// The counters, summed over forked children, once the process has ended.
@@ -274,7 +290,12 @@ impl Server {
         let dir = programs(mode);
         let mut command = Command::new(dir.join("server"));
         command.arg(waits).envs(env.iter().copied());
-        let mut process = Process::start_with(&mut command, side, daemon, settings);
+        Server::of_process(Process::start_with(&mut command, side, daemon, settings), mode)
+    }
+
+    /// A server that says its ports; its clients are those of a mode.
+    pub fn of_process(mut process: Process, mode: Mode) -> Server {
+        let dir = programs(mode);
         let mut line = String::new();
         let mut stdout = BufReader::new(process.child.stdout.take().unwrap());
         stdout.read_line(&mut line).unwrap();
