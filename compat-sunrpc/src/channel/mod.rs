@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use segment::Segment;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vmmc::sync::Ordering;
 use vmmc::sys::Fd;
 use vmmc::sys::doorbell::{self, Doorbell};
@@ -63,9 +63,9 @@ pub(crate) struct Channel {
     peer_bell: Fd,
     /// Bytes of a record of which not all pieces have come.
     assembly: Vec<u8>,
-    /// The record that [`Channel::next_record`] returned and that is not yet released: bytes it
-    /// takes up in the ring, 0 when it is in `assembly`.
-    handed_out: Option<usize>,
+    /// The record that [`Channel::next_record`] returned and that is not yet released: where it
+    /// begins in the ring and the bytes it takes up there, 0 when it is in `assembly`.
+    handed_out: Option<(u64, usize)>,
     /// Records, or their rests, that found no room ([`Channel::flush`]); none is empty.
     backlog: VecDeque<Vec<u8>>,
     /// Bytes of the first of them that are in the ring already.
@@ -210,6 +210,22 @@ impl Channel {
         }
     }
 
+    /// For the child of a server that has forked to answer: puts all of the backlog into the ring. The
+    /// doorbell that the peer would ring is its parent's, so it looks every now and then.
+    pub(crate) fn flush_as_child(&mut self, socket: BorrowedFd<'_>) -> Result<(), Broken> {
+        let deadline = Instant::now() + CHILD_TIMEOUT;
+        let again = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        while !self.flush()? {
+            let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+            match poll(&mut fds, Some(&again)) {
+                Ok(1..) => return Err(Broken::Gone(Errno::CONNRESET)),
+                _ if Instant::now() >= deadline => return Err(Broken::TimedOut),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for room in the ring in which we send.
     pub(crate) fn wait_room(
         &self,
@@ -276,6 +292,8 @@ impl Channel {
     }
 }
 
+/// How long a client may leave a child's answer in the ring: what libtirpc's write would wait.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(35);
 /// Looks at the rings between two looks at the connection.
 const LOOKS_PER_POLL: u32 = 1 << 16;
 

@@ -34,7 +34,7 @@ impl Channel {
             if last && self.assembly.is_empty() {
                 counters::one(Counter::received_records);
                 counters::add(Counter::received_bytes, len as u64);
-                self.handed_out = Some(taken);
+                self.handed_out = Some((self.own.head().load(Ordering::Relaxed), taken));
                 return Ok(Some(Incoming { start, len }));
             }
             if self.assembly.len() + len > MAX_RECORD {
@@ -53,7 +53,7 @@ impl Channel {
             if last {
                 counters::one(Counter::received_records);
                 counters::add(Counter::received_bytes, self.assembly.len() as u64);
-                self.handed_out = Some(0);
+                self.handed_out = Some((0, 0));
                 let start = NonNull::from(self.assembly.as_mut_slice()).cast();
                 return Ok(Some(Incoming { start, len: self.assembly.len() }));
             }
@@ -92,9 +92,18 @@ impl Channel {
     pub(crate) fn release(&mut self) {
         match self.handed_out.take() {
             None => {}
-            Some(0) if self.assembly.capacity() <= MOST_SPARE => self.assembly.clear(),
-            Some(0) => self.assembly = Vec::new(),
-            Some(len) => self.take(len),
+            Some((_, 0)) if self.assembly.capacity() <= MOST_SPARE => self.assembly.clear(),
+            Some((_, 0)) => self.assembly = Vec::new(),
+            Some((at, len)) => {
+                // A server that forks to answer has two processes with this record: one of them
+                // gives the room back.
+                let end = at.wrapping_add(len as u64);
+                let head = self.own.head();
+                if head.compare_exchange(at, end, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                    self.rx().publish();
+                    self.wake_for_space();
+                }
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn takes_part(fd: i32) -> bool {
 
 /// Where connections are taken.
 pub(super) fn port() -> Option<u16> {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let own = super::own_pid();
     let mut port = PORT.lock().unwrap_or_else(PoisonError::into_inner);
     match *port {
         Some((process, port)) if process == own => Some(port),

@@ -32,6 +32,8 @@ pub(crate) struct Transport {
     stock_at: *const XpOps,
     xprt: *mut Svcxprt,
     fd: i32,
+    /// The process that accepted the connection; another one is its child.
+    owner: i32,
     /// Of the connection; `None` for datagrams.
     cookie: Option<u64>,
     link: Link,
@@ -129,6 +131,7 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
         stock_at: handle.xp_ops,
         xprt,
         fd: handle.xp_fd,
+        owner: own_pid(),
         cookie,
         link: Link::None,
         from: From::Kernel,
@@ -140,6 +143,11 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
     let transport = Box::into_raw(Box::new(transport));
     table().transports.push(Pointer(transport));
     handle.xp_ops = transport.cast::<XpOps>();
+}
+
+/// This process.
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
 }
 
 fn is_at(pointer: Pointer, xprt: *mut Svcxprt) -> bool {

@@ -355,7 +355,13 @@ impl Transport {
         self.request = None;
         channel.release();
         channel.submit(writer);
-        if channel.flush().is_err() {
+        let mut flushed = channel.flush();
+        if flushed == Ok(false) && super::own_pid() != self.owner {
+            // SAFETY: its own descriptor, open while it exists.
+            let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
+            flushed = channel.flush_as_child(socket).map(|()| true);
+        }
+        if flushed.is_err() {
             self.link = Link::Broken;
             return Some(FALSE);
         }

@@ -162,6 +162,15 @@ static void loop_epoll(void)
     }
 }
 
+/* As ypserv does for long answers: a child answers, and the parent goes on at once. */
+static void forking(struct svc_req *req, SVCXPRT *xprt)
+{
+    int forks = req->rq_proc == MAKE || req->rq_proc == ECHO_INT || req->rq_proc == NOTHING;
+    if (forks && fork() != 0) return;
+    types_1(req, xprt);
+    if (forks) _exit(0);
+}
+
 #ifndef RPCGEN_MAIN /* rpcgen -I makes one of its own */
 /* A socket with the port that a variable of the environment says, or RPC_ANYSOCK. */
 static int bound(const char *variable, int type)
@@ -184,12 +193,14 @@ int main(int argc, char **argv)
     struct rlimit limit = {8192, 8192};
     if (getenv("SERVER_FILES")) setrlimit(RLIMIT_NOFILE, &limit);
     /* With rpcbind, if it is to know. */
+    void (*serve)(struct svc_req *, SVCXPRT *) = getenv("SERVER_FORKS") ? forking : types_1;
+    if (serve == forking) signal(SIGCHLD, SIG_IGN);
     int known = getenv("SERVER_REGISTER") != NULL;
     if (known) pmap_unset(TYPES, TYPES_V);
     SVCXPRT *tcp = svctcp_create(bound("SERVER_PORT", SOCK_STREAM), 0, 0);
-    if (!tcp || !svc_register(tcp, TYPES, TYPES_V, types_1, known ? IPPROTO_TCP : 0)) return 1;
+    if (!tcp || !svc_register(tcp, TYPES, TYPES_V, serve, known ? IPPROTO_TCP : 0)) return 1;
     SVCXPRT *udp = svcudp_bufcreate(bound("SERVER_UDP_PORT", SOCK_DGRAM), 60000, 60000);
-    if (!udp || !svc_register(udp, TYPES, TYPES_V, types_1, known ? IPPROTO_UDP : 0)) return 1;
+    if (!udp || !svc_register(udp, TYPES, TYPES_V, serve, known ? IPPROTO_UDP : 0)) return 1;
     printf("%d %d\n", tcp->xp_port, udp->xp_port);
     fflush(stdout);
     if (!strcmp(loop, "workers")) { /* as rpc.mountd -t 3 */
