@@ -158,7 +158,8 @@ impl Portmapper<'_> {
         self.call(SET, &mapping)
     }
 
-    /// Forgets a version of a program, for every protocol; false when there was none.
+    /// Forgets a version of a program, for every protocol; false when that is refused. Of one that it
+    /// does not know rpcbind says true.
     ///
     /// # Errors
     /// See [`CallError`].
