@@ -30,7 +30,9 @@ fn programs_are_registered_and_found_in_every_version_of_rpcbind() {
     for client in [Client::tcp(HOST).unwrap(), Client::udp(HOST).unwrap()] {
         let old = Portmapper(&client);
         assert_eq!(old.port(PROGRAM, 1, Protocol::Tcp).unwrap(), None);
+        // Both: versions 3 and 4 answer for the network by which they are asked, whatever is asked.
         assert!(old.set(PROGRAM, 1, Protocol::Tcp, 4711).unwrap());
+        assert!(old.set(PROGRAM, 1, Protocol::Udp, 4711).unwrap());
         assert!(!old.set(PROGRAM, 1, Protocol::Tcp, 4712).unwrap(), "registered twice");
         assert_eq!(old.port(PROGRAM, 1, Protocol::Tcp).unwrap(), Some(4711));
         assert!(old.dump().unwrap().iter().any(|it| (it.program, it.port) == (PROGRAM, 4711)));
