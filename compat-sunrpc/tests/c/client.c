@@ -1,6 +1,7 @@
 /* client PORT CASE [ARG]: prints what it saw; the same lines are expected whoever carries the calls.
  * CASE is a function of this file without its `case_`. */
 #include "mode.h"
+#include "quiet.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -521,6 +522,25 @@ static void case_datagrams(void)
     clnt_destroy(cl);
 }
 
+/* Calls after which neither side may make a system call any more: who does is killed. */
+static void case_quiet(void)
+{
+    CLIENT *cl = connected();
+    char nothing;
+    int in = 6, out = 0, right = 0;
+    for (int i = 0; i < 50; i++) CALL_VOID(nothing, &nothing, cl);
+    if (clnt_call(cl, REFUSE, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(60, 0)) || stay_quiet()) exit(5);
+    for (int i = 0; i < 300; i++) {
+        in = i;
+        if (!clnt_call(cl, ECHO_INT, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(60, 0)) && in == out)
+            right++;
+    }
+    char said[40];
+    int n = sprintf(said, "right %d\n", right);
+    if (write(1, said, n) != n) _exit(6);
+    _exit(0);
+}
+
 static void case_server_alive(void)
 {
     CLIENT *cl = connected();
@@ -558,7 +578,7 @@ static void case_by_name(void)
 static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(types), CASE(errors), CASE(auth), CASE(timeouts), CASE(batch), CASE(control), CASE(fork), CASE(daemon),
     CASE(threads), CASE(signals), CASE(many), CASE(large), CASE(slow_reader), CASE(server_dies), CASE(restart),
-    CASE(killed_in_a_record), CASE(idle), CASE(datagrams), CASE(server_alive), CASE(quit), CASE(by_name),
+    CASE(killed_in_a_record), CASE(idle), CASE(datagrams), CASE(quiet), CASE(server_alive), CASE(quit), CASE(by_name),
 };
 
 int main(int argc, char **argv)

@@ -1,6 +1,7 @@
 /* server LOOP: serves types.x on a TCP port that it prints. LOOP is how it waits. */
 #include <fcntl.h>
 #include "mode.h"
+#include "quiet.h"
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -61,6 +62,7 @@ SERVE(refuse, int, int)
     if (*in == 3) svcerr_auth(req->rq_xprt, AUTH_FAILED);
     if (*in == 4) svcerr_noproc(req->rq_xprt);
     if (*in == 5) _exit(7); /* dies in the middle of a call */
+    if (*in == 6 && stay_quiet()) _exit(8);
     *out = *in;
 }
 
