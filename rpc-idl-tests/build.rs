@@ -27,6 +27,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         builder.out_dir(&dir).compile(Path::new("idl/everything.x"))?;
     }
 
+    // What compat-sunrpc tries against rpcgen's programs.
+    let types = "../compat-sunrpc/tests/c/types.x";
+    rpc_idl::Builder::sun_rpc().runtime("crate").compile(Path::new(types))?;
+
     let seed: u64 = match std::env::var("RPC_IDL_TESTS_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => 1,

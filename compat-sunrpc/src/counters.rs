@@ -8,6 +8,7 @@ vmmc::library_counters! {
     channels: "Connections that got a channel.",
     offers: "Connections that a client offered to its server.",
     declined: "Offers that the server declined or did not understand.",
+    unanswered: "Offers that the server did not answer in time.",
     not_local: "Connections not offered: the other end is on another machine, or no TCP.",
     no_daemon: "Channels not made: no daemon, or it refused.",
     calls_ring: "Calls made over rings.",
@@ -26,6 +27,11 @@ vmmc::library_counters! {
     timeouts: "Calls that timed out.",
     broken: "Channels ended by the death of the other side.",
     poisoned: "Channels ended because the other side wrote nonsense.",
+    timed_calls: "Calls of which the parts were timed (VMMC_RPC_TIMES).",
+    prepare_ns: "Of these: encoding head and arguments and showing them to the server.",
+    transfer_ns: "Of these: until the reply is there.",
+    header_ns: "Of these: decoding the reply's head and results.",
+    return_ns: "Of these: giving the room back and returning.",
 }
 
 /// This process's page.

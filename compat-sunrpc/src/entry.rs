@@ -3,12 +3,13 @@
 //! | function | what is different |
 //! |---|---|
 //! | `clnt_vc_create` | the client may be moved to a channel |
+//! | `clnt_dg_create` | the same over UDP, with `VMMC_RPC_UDP` |
 //! | `xprt_register` | an accepted connection may get a channel |
 //! | `svc_run` | spins over the channels before it sleeps |
 
-use crate::abi::{Client, Svcxprt};
+use crate::abi::{Client, Netbuf, Svcxprt};
 use crate::{clnt, real, settings, svc};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// # Safety
@@ -16,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg_attr(all(not(test), feature = "preload"), unsafe(no_mangle))]
 unsafe extern "C" fn clnt_vc_create(
     fd: c_int,
-    address: *const c_void,
+    address: *const Netbuf,
     prog: u32,
     vers: u32,
     send_size: c_uint,
@@ -28,6 +29,28 @@ unsafe extern "C" fn clnt_vc_create(
     if !client.is_null() {
         // A panic of ours leaves the client as libtirpc made it.
         let _ = catch_unwind(AssertUnwindSafe(|| clnt::upgrade(client, fd, prog, vers)));
+    }
+    client
+}
+
+/// # Safety
+/// As libtirpc's.
+#[cfg_attr(all(not(test), feature = "preload"), unsafe(no_mangle))]
+unsafe extern "C" fn clnt_dg_create(
+    fd: c_int,
+    address: *const Netbuf,
+    prog: u32,
+    vers: u32,
+    send_size: c_uint,
+    receive_size: c_uint,
+) -> *mut Client {
+    let Some(create) = real::clnt_dg_create() else { return std::ptr::null_mut() };
+    // SAFETY: the caller's own arguments.
+    let client = unsafe { create(fd, address, prog, vers, send_size, receive_size) };
+    if !client.is_null() {
+        // SAFETY: as above; libtirpc has just read them too.
+        let upgrade = || unsafe { clnt::udp::upgrade(client, address, prog, vers) };
+        let _ = catch_unwind(AssertUnwindSafe(upgrade));
     }
     client
 }

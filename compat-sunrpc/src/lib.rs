@@ -22,6 +22,11 @@
 //! 5. A server that sleeps in `poll` or `select` is woken by one doorbell per process, which
 //!    libtirpc watches like any transport ([`svc`]).
 //!
+//! # From Rust
+//! [`Client`] and [`Server`] speak to stock peers over TCP and UDP, and use a ring with those that have
+//! this library; [`rpcbind`] finds and registers programs. Values are those of [`xdr`], stubs those of
+//! `rpc-idl`.
+//!
 //! # Rules of this library
 //! * No panic reaches a C caller; what goes wrong leaves the program with stock libtirpc.
 //! * What the peer can write is never trusted: positions and lengths are loaded once and checked.
@@ -33,15 +38,24 @@
 
 mod abi;
 mod channel;
+pub mod client;
 mod clnt;
 pub mod counters;
 mod daemon;
 mod entry;
+mod handle;
+pub mod msg;
 mod offer;
 mod real;
+mod record;
+pub mod rpcbind;
+pub mod server;
 mod settings;
 mod svc;
-mod xdr;
+
+pub use client::Client;
+pub use server::Server;
+pub use xdr;
 
 /// Runs when the library is loaded.
 extern "C" fn load() {

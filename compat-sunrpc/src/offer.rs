@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   credential of the call     flavor FLAVOR, body: magic u32, version u32, layout u32, 0 u32
-//!   verifier of the answer     flavor FLAVOR, body: magic u32, version u32
+//!   verifier of the answer     flavor FLAVOR, body: magic u32, version u32 [, port u32]
 //! ```
 //!
-//! Words are big-endian. A server without us answers `AUTH_REJECTEDCRED`, and the connection stays
+//! A port is in answers over UDP, and in those only: where the server takes the connection that a
+//! channel needs, on the loopback address. Words are big-endian. A server without us answers `AUTH_REJECTEDCRED`, and the connection stays
 //! usable. The answer is never longer than the question.
 
 use crate::abi::{Auth, AuthOps, Bool, FALSE, OpaqueAuth, TRUE, Xdr, XdrProc};
@@ -24,42 +25,51 @@ pub(crate) const RPCBIND: u32 = 100_000;
 const QUESTION: [u32; 4] = [MAGIC, VERSION, segment::VERSION, 0];
 const ANSWER: [u32; 2] = [MAGIC, VERSION];
 
-/// A body in wire order.
-fn body<const N: usize>(words: [u32; N]) -> [[u8; 4]; N] {
-    words.map(u32::to_be_bytes)
-}
-
-/// Whether an `opaque_auth` is `flavor` with exactly these words.
+/// The words of an `opaque_auth` of our flavor; none of another.
 ///
 /// # Safety
 /// `auth` must be what libtirpc decoded: `oa_length` readable bytes at `oa_base`.
-unsafe fn is(auth: &OpaqueAuth, words: &[u32]) -> bool {
-    if auth.oa_flavor != FLAVOR || auth.oa_base.is_null() {
-        return false;
+unsafe fn words(auth: &OpaqueAuth) -> Vec<u32> {
+    if auth.oa_flavor != FLAVOR || auth.oa_base.is_null() || !auth.oa_length.is_multiple_of(4) {
+        return Vec::new();
     }
     // SAFETY: the caller's word.
     let bytes =
         unsafe { std::slice::from_raw_parts(auth.oa_base.cast::<u8>(), auth.oa_length as usize) };
-    bytes.len() == 4 * words.len()
-        && bytes.chunks(4).zip(words).all(|(chunk, word)| chunk == word.to_be_bytes())
+    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_be_bytes(*word)).collect()
 }
 
 /// Whether a call's credential offers a channel that we understand.
 ///
 /// # Safety
-/// As [`is`].
+/// As [`words`].
 pub(crate) unsafe fn is_offer(credential: &OpaqueAuth) -> bool {
     // SAFETY: passed on.
-    unsafe { is(credential, &QUESTION) }
+    unsafe { words(credential) == QUESTION }
 }
 
-/// Calls `with` with the verifier that accepts an offer.
-pub(crate) fn accepting<R>(with: impl FnOnce(OpaqueAuth) -> R) -> R {
-    let mut words = body(ANSWER);
+/// The body of the credential that makes the offer.
+pub(crate) fn question() -> Vec<u8> {
+    QUESTION.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Whether the body of a verifier of our flavor accepts an offer on this connection.
+pub(crate) fn is_answer(body: &[u8]) -> bool {
+    body == ANSWER.map(u32::to_be_bytes).as_flattened()
+}
+
+/// The body of the verifier that accepts one, with a port for one that came over UDP.
+pub(crate) fn answer(port: Option<u16>) -> Vec<u8> {
+    ANSWER.into_iter().chain(port.map(u32::from)).flat_map(u32::to_be_bytes).collect()
+}
+
+/// Calls `with` with the verifier that accepts an offer, with a port for one that came over UDP.
+pub(crate) fn accepting<R>(port: Option<u16>, with: impl FnOnce(OpaqueAuth) -> R) -> R {
+    let mut body = answer(port);
     with(OpaqueAuth {
         oa_flavor: FLAVOR,
-        oa_base: words.as_mut_ptr().cast::<c_char>(),
-        oa_length: (4 * ANSWER.len()) as u32,
+        oa_base: body.as_mut_ptr().cast::<c_char>(),
+        oa_length: body.len() as u32,
     })
 }
 
@@ -68,8 +78,8 @@ pub(crate) fn accepting<R>(with: impl FnOnce(OpaqueAuth) -> R) -> R {
 #[repr(C)]
 pub(crate) struct Offer {
     auth: Auth,
-    /// Whether the server accepted.
-    accepted: bool,
+    /// What the server answered.
+    answer: Vec<u32>,
 }
 
 impl Offer {
@@ -81,7 +91,7 @@ impl Offer {
             ah_ops: &raw const OPS,
             ah_private: std::ptr::null_mut(),
         };
-        Offer { auth, accepted: false }
+        Offer { auth, answer: Vec::new() }
     }
 
     /// For `cl_auth`. The offer must outlive its use.
@@ -89,8 +99,15 @@ impl Offer {
         std::ptr::from_mut(self).cast()
     }
 
+    /// Whether the server accepts, on this connection.
     pub(crate) fn is_accepted(&self) -> bool {
-        self.accepted
+        self.answer == ANSWER
+    }
+
+    /// The port that a server accepts at, asked over UDP.
+    pub(crate) fn port(&self) -> Option<u16> {
+        let (port, answer) = self.answer.split_last()?;
+        if answer == ANSWER { u16::try_from(*port).ok() } else { None }
     }
 }
 
@@ -119,7 +136,7 @@ unsafe extern "C" fn pass(
     at: *mut c_void,
 ) -> Bool {
     // SAFETY: the caller of the operation answers for both.
-    unsafe { crate::xdr::call(procedure, xdr, at) }
+    unsafe { crate::handle::call(procedure, xdr, at) }
 }
 
 /// Credential and an empty verifier.
@@ -145,8 +162,9 @@ unsafe extern "C" fn validate(auth: *mut Auth, verifier: *mut OpaqueAuth) -> Boo
     // SAFETY: libtirpc passes what it decoded.
     let verifier = unsafe { verifier.read() };
     // SAFETY: as above.
-    let accepted = unsafe { is(&verifier, &ANSWER) };
+    let answer = unsafe { words(&verifier) };
+    let accepted = answer.starts_with(&ANSWER);
     // SAFETY: `auth` is the first field of an `Offer`, whose address `as_auth` gave.
-    unsafe { (*auth.cast::<Offer>()).accepted = accepted };
+    unsafe { (*auth.cast::<Offer>()).answer = answer };
     Bool::from(accepted)
 }

@@ -1,6 +1,6 @@
 //! libtirpc's own functions, found behind ours at their first use.
 
-use crate::abi::{Bool, Client, RpcErr, RpcMsg, Svcxprt, Xdr};
+use crate::abi::{Bool, Client, Netbuf, RpcErr, RpcMsg, Svcxprt, Xdr};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use vmmc::sync::{AtomicUsize, Ordering};
 
@@ -46,7 +46,10 @@ macro_rules! functions {
 
 functions! {
     clnt_vc_create = c"clnt_vc_create":
-        unsafe extern "C" fn(c_int, *const c_void, u32, u32, c_uint, c_uint) -> *mut Client;
+        unsafe extern "C" fn(c_int, *const Netbuf, u32, u32, c_uint, c_uint) -> *mut Client;
+    clnt_dg_create = c"clnt_dg_create":
+        unsafe extern "C" fn(c_int, *const Netbuf, u32, u32, c_uint, c_uint) -> *mut Client;
+    svc_vc_create = c"svc_vc_create": unsafe extern "C" fn(c_int, c_uint, c_uint) -> *mut Svcxprt;
     xprt_register = c"xprt_register": unsafe extern "C" fn(*mut Svcxprt);
     xprt_unregister = c"xprt_unregister": unsafe extern "C" fn(*mut Svcxprt);
     svc_run = c"svc_run": unsafe extern "C" fn();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
-use vmmc::config::{Config, DaemonStart, WaitPolicy};
+use vmmc::config::{Config, ConfigError, DaemonStart, RpcProtocol, WaitPolicy};
 
 /// What the environment says.
 #[derive(Debug)]
@@ -31,6 +31,17 @@ pub(crate) fn init() {
     let _ = SETTINGS.set(settings);
 }
 
+/// For programs that use the Rust interface: unlike an unmodified program they may start a daemon, and
+/// want to be told of a typing error.
+pub(crate) fn init_for_rust() -> Result<(), ConfigError> {
+    let config = Config::from_env()?;
+    SETTINGS.get_or_init(|| {
+        crate::counters::PAGE.init();
+        Some(Settings { off: !config.rpc, report: config.rpc_report.clone(), config })
+    });
+    Ok(())
+}
+
 /// The settings; `None` before [`init`], or when they make no sense.
 pub(crate) fn get() -> Option<&'static Settings> {
     SETTINGS.get()?.as_ref()
@@ -52,4 +63,19 @@ pub(crate) fn set_wake_cost(nanoseconds: u64) {
 /// How to wait.
 pub(crate) fn wait_policy() -> WaitPolicy {
     POLICY.get().copied().unwrap_or(WaitPolicy::Block)
+}
+
+/// Whether records are encoded in memory first and then sent as a whole.
+pub(crate) fn is_deliberate() -> bool {
+    get().is_some_and(|settings| settings.config.rpc_protocol == RpcProtocol::Du)
+}
+
+/// Whether the parts of calls are timed.
+pub(crate) fn times_calls() -> bool {
+    get().is_some_and(|settings| settings.config.rpc_times)
+}
+
+/// Whether clients and servers over UDP take part.
+pub(crate) fn upgrades_udp() -> bool {
+    is_on() && get().is_some_and(|settings| settings.config.rpc_udp)
 }

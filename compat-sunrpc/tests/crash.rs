@@ -129,6 +129,25 @@ fn forked_workers_serve_with_doorbells_of_their_own() {
     }
 }
 
+/// A server that forks to answer (ypserv for whole maps): parent and child share the record, and
+/// the child waits for room itself.
+#[test]
+fn forked_children_answer_and_the_parent_goes_on() {
+    for case in ["types", "large"] {
+        let mut expected = None;
+        for (server_side, client_side) in SIDES {
+            let daemon = Daemon::start();
+            let env = [("SERVER_FORKS", "1")];
+            let server = Server::start_with(Mode::Default, "run", server_side, &daemon, &env);
+            let (said, counted) = server.client(case, "", client_side, &daemon);
+            assert_eq!(*expected.get_or_insert_with(|| said.clone()), said);
+            assert_eq!(counted.get("calls_ring") > 0, client_side == Side::Ours, "{counted:?}");
+            let served = server.quit(&daemon);
+            assert_eq!((served.get("poisoned"), counted.get("broken")), (0, 0), "{served:?}");
+        }
+    }
+}
+
 /// No daemon: everything works, over TCP.
 #[test]
 fn without_a_daemon_or_switched_off_everything_is_stock() {

@@ -4,11 +4,11 @@
 //!
 //! A failure names the mode, loop and case; the programs are in `target/tmp/rpc-*` to be run by
 //! hand.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
-use common::Mode;
+use common::{Daemon, Mode, Process, Server, Side, finish};
 
 macro_rules! cases {
     ($($(#[$doc:meta])* $name:ident: $mode:ident, $waits:literal, $case:literal, $argument:literal;)*) => {$(
@@ -28,6 +28,8 @@ cases! {
     /// Arguments by value (`-N`).
     types_new_style: NewStyle, "run", "types", "";
     types_new_style_mt_safe: Both, "run", "types", "";
+    /// A server that inetd starts, with its listening socket as descriptor 0 (`-I`).
+    types_inetd: Inetd, "run", "types", "";
     /// PROG_UNAVAIL, PROG_MISMATCH, PROC_UNAVAIL, GARBAGE_ARGS, SYSTEM_ERR, AUTH_ERROR, local ones.
     errors: Default, "run", "errors", "";
     /// AUTH_NONE and AUTH_SYS with 0 to 16 groups reach the service.
@@ -58,4 +60,34 @@ cases! {
     loop_epoll_threads: Default, "epoll", "threads", "";
     loop_common_fork: Default, "common", "fork", "";
     loop_common_timeouts: Default, "common", "timeouts", "";
+}
+
+/// R3, R7: a record that fits into the ring is encoded there and decoded there; no byte of it is
+/// copied once more, at either end. R10: a call and its reply are a record each, and at most one
+/// doorbell each.
+#[test]
+fn records_that_fit_are_copied_by_nobody_and_only_decoded() {
+    for waits in ["run", "select"] {
+        let (client, served) = common::four_ways(Mode::Default, waits, "types", "");
+        for counted in [&client, &served] {
+            assert_eq!(counted.get("spilled_bytes"), 0, "{counted:?}");
+            assert_eq!(counted.get("assembled_bytes"), 0, "{counted:?}");
+            assert!(counted.get("doorbells") <= counted.get("sent_records"), "{counted:?}");
+        }
+        assert_eq!(client.get("sent_records"), client.get("calls_ring"));
+        assert_eq!(client.get("received_bytes"), served.get("sent_bytes"));
+    }
+}
+
+/// Objective 1: while both sides are awake, a call is stores and loads. Both processes forbid
+/// themselves every system call, but to look whether the connection lives.
+#[test]
+fn two_that_spin_make_no_system_call() {
+    let daemon = Daemon::start();
+    let spin = [("VMMC_WAIT", "spin")];
+    let server = Server::start_set(Mode::Default, "run", Side::Ours, &daemon, &[], &spin);
+    let client = server.client_command("quiet", "");
+    let client = Process::start_with(&mut { client }, Side::Ours, &daemon, &spin);
+    let (said, _) = finish(client, "quiet");
+    assert_eq!(said, "right 300\n");
 }

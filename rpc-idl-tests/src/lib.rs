@@ -15,6 +15,11 @@ pub mod sunrpc {
     include!(concat!(env!("OUT_DIR"), "/sunrpc/everything.rs"));
 }
 
+/// `types.x` of compat-sunrpc, which rpcgen takes too, for Sun RPC.
+pub mod types {
+    include!(concat!(env!("OUT_DIR"), "/types.rs"));
+}
+
 /// The random types.
 pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/random.rs"));

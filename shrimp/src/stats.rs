@@ -130,15 +130,6 @@ impl Plan {
     }
 }
 
-/// A line of a program that measures itself: bytes, batch, samples in nanoseconds per operation.
-pub(crate) fn parse_line(line: &str) -> Option<(usize, u32, Vec<f64>)> {
-    let mut words = line.split_whitespace();
-    let size = words.next()?.parse().ok()?;
-    let batch = words.next()?.parse().ok()?;
-    let samples = words.map(str::parse).collect::<Result<Vec<f64>, _>>().ok()?;
-    (!samples.is_empty()).then_some((size, batch, samples))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,13 +154,6 @@ mod tests {
         assert_eq!(latency.median_ns, 10.5);
         assert_eq!(latency.best_ns, 10.0);
         assert_eq!((latency.rounds, latency.samples, latency.batch), (5, 500, 4));
-    }
-
-    #[test]
-    fn a_line_of_samples_is_understood_and_nonsense_is_not() {
-        assert_eq!(parse_line("8 12 100.5 200"), Some((8, 12, vec![100.5, 200.0])));
-        assert_eq!(parse_line("8 12"), None);
-        assert_eq!(parse_line("wrong answer"), None);
     }
 
     #[test]

@@ -89,6 +89,24 @@ pub const TABLE: &[Tunable] = &[
         help: "off: libvrpc.so does nothing, every RPC goes the way libtirpc takes it",
     },
     Tunable {
+        name: "VMMC_RPC_UDP",
+        default: "off",
+        unit: "on | off",
+        help: "on: libvrpc.so also moves clients made over UDP to a ring, by way of the server's TCP port; their calls then have the limits of TCP, and one server once",
+    },
+    Tunable {
+        name: "VMMC_RPC_PROTOCOL",
+        default: "au",
+        unit: "au | du",
+        help: "how libvrpc.so sends (seed 003, section 4.2): encoded where the receiver decodes, or encoded in memory of its own and sent by a deliberate update",
+    },
+    Tunable {
+        name: "VMMC_RPC_TIMES",
+        default: "off",
+        unit: "on | off",
+        help: "on: libvrpc.so counts the nanoseconds that clients spend in each part of a call, which takes reading the clock five times",
+    },
+    Tunable {
         name: "VMMC_RPC_REPORT",
         default: "",
         unit: "path",
@@ -138,6 +156,12 @@ pub struct Config {
     pub sockets_report: Option<std::path::PathBuf>,
     /// `VMMC_RPC`: whether the Sun RPC library takes part.
     pub rpc: bool,
+    /// `VMMC_RPC_UDP`: whether clients made over UDP take part.
+    pub rpc_udp: bool,
+    /// `VMMC_RPC_PROTOCOL`.
+    pub rpc_protocol: RpcProtocol,
+    /// `VMMC_RPC_TIMES`: whether the parts of a call are timed.
+    pub rpc_times: bool,
     /// `VMMC_RPC_REPORT`.
     pub rpc_report: Option<std::path::PathBuf>,
 }
@@ -154,6 +178,17 @@ pub enum StreamProtocol {
     /// The sender copies into a buffer of the library's, which a deliberate update sends; the receiver
     /// copies. In the paper, for buffers that are not aligned as the network wants them.
     Du2Copy,
+}
+
+/// How a record of Sun RPC gets into a ring (seed 003, section 4.2, figure 5). On one machine both end
+/// in stores to the same memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RpcProtocol {
+    /// Automatic update: encoded into the ring, no copy at the sender.
+    #[default]
+    Au,
+    /// Deliberate update: encoded into memory of the sender's, which one update sends.
+    Du,
 }
 
 /// Whether and what to start when no daemon runs.
@@ -247,15 +282,16 @@ impl Config {
                 });
             }
         };
-        let switch = |name: &'static str| match set(name).as_deref() {
-            None | Some("on") => Ok(true),
+        let switch = |name: &'static str, default: bool| match set(name).as_deref() {
+            None => Ok(default),
+            Some("on") => Ok(true),
             Some("off") => Ok(false),
             Some(value) => {
                 Err(ConfigError { name, value: value.to_owned(), expected: "\"on\" or \"off\"" })
             }
         };
         Ok(Config {
-            sockets: switch("VMMC_SOCKETS")?,
+            sockets: switch("VMMC_SOCKETS", true)?,
             sockets_rules: match set("VMMC_SOCKETS_RULES") {
                 None => Rules::default(),
                 Some(value) => value.parse().map_err(|_| ConfigError {
@@ -276,7 +312,20 @@ impl Config {
                     });
                 }
             },
-            rpc: switch("VMMC_RPC")?,
+            rpc: switch("VMMC_RPC", true)?,
+            rpc_udp: switch("VMMC_RPC_UDP", false)?,
+            rpc_protocol: match set("VMMC_RPC_PROTOCOL").as_deref() {
+                None | Some("au") => RpcProtocol::Au,
+                Some("du") => RpcProtocol::Du,
+                Some(value) => {
+                    return Err(ConfigError {
+                        name: "VMMC_RPC_PROTOCOL",
+                        value: value.to_owned(),
+                        expected: "\"au\" or \"du\"",
+                    });
+                }
+            },
+            rpc_times: switch("VMMC_RPC_TIMES", false)?,
             rpc_report: set("VMMC_RPC_REPORT").map(Into::into),
             sockets_report: set("VMMC_SOCKETS_REPORT").map(Into::into),
             socket: set("VMMC_SOCKET").map(Into::into),

@@ -1,10 +1,12 @@
 //! A channel: two rings that carry records, and how their ends wait for each other.
 
+mod codec;
 mod own;
 mod reader;
 pub(crate) mod segment;
 mod writer;
 
+pub(crate) use codec::RecordSource;
 pub(crate) use reader::Incoming;
 pub(crate) use writer::Writer;
 
@@ -14,8 +16,9 @@ use own::Own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use segment::Segment;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vmmc::sync::Ordering;
 use vmmc::sys::Fd;
 use vmmc::sys::doorbell::{self, Doorbell};
@@ -60,12 +63,15 @@ pub(crate) struct Channel {
     peer_bell: Fd,
     /// Bytes of a record of which not all pieces have come.
     assembly: Vec<u8>,
-    /// The record that [`Channel::next_record`] returned and that is not yet released: bytes it
-    /// takes up in the ring, 0 when it is in `assembly`.
-    handed_out: Option<usize>,
-    /// Pieces that found no room ([`Channel::flush`]).
-    backlog: Vec<u8>,
+    /// The record that [`Channel::next_record`] returned and that is not yet released: where it
+    /// begins in the ring and the bytes it takes up there, 0 when it is in `assembly`.
+    handed_out: Option<(u64, usize)>,
+    /// Records, or their rests, that found no room ([`Channel::flush`]); none is empty.
+    backlog: VecDeque<Vec<u8>>,
+    /// Bytes of the first of them that are in the ring already.
     backlog_at: usize,
+    /// Memory for the next record that is not encoded into the ring.
+    spare: Vec<u8>,
 }
 
 impl Channel {
@@ -83,8 +89,9 @@ impl Channel {
             peer_bell,
             assembly: Vec::new(),
             handed_out: None,
-            backlog: Vec::new(),
+            backlog: VecDeque::new(),
             backlog_at: 0,
+            spare: Vec::new(),
         };
         // Armed first: a peer that sees us attached rings only if we are.
         bell::arm(&channel.segment.own().armed_data());
@@ -175,6 +182,50 @@ impl Channel {
         self.wait(bell, socket, deadline, Waiting::Data, || self.looks_readable())
     }
 
+    /// For a client: waits for the reply to call `xid`. It stays until [`Channel::release`].
+    pub(crate) fn reply(
+        &mut self,
+        xid: u32,
+        bell: &Doorbell,
+        socket: BorrowedFd<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Incoming, Broken> {
+        loop {
+            if let Some(record) = self.next_record()? {
+                let mut word = [0; 4];
+                if record.len >= word.len() {
+                    // SAFETY: four bytes of the record, copied once.
+                    unsafe {
+                        vmmc::mem::copy::bytes(record.start.as_ptr(), word.as_mut_ptr(), 4);
+                    }
+                    if u32::from_be_bytes(word) == xid {
+                        return Ok(record);
+                    }
+                }
+                // Of an earlier call that was not waited for.
+                self.release();
+                continue;
+            }
+            self.wait_readable(bell, socket, deadline)?;
+        }
+    }
+
+    /// For the child of a server that has forked to answer: puts all of the backlog into the ring. The
+    /// doorbell that the peer would ring is its parent's, so it looks every now and then.
+    pub(crate) fn flush_as_child(&mut self, socket: BorrowedFd<'_>) -> Result<(), Broken> {
+        let deadline = Instant::now() + CHILD_TIMEOUT;
+        let again = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        while !self.flush()? {
+            let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+            match poll(&mut fds, Some(&again)) {
+                Ok(1..) => return Err(Broken::Gone(Errno::CONNRESET)),
+                _ if Instant::now() >= deadline => return Err(Broken::TimedOut),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for room in the ring in which we send.
     pub(crate) fn wait_room(
         &self,
@@ -241,6 +292,8 @@ impl Channel {
     }
 }
 
+/// How long a client may leave a child's answer in the ring: what libtirpc's write would wait.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(35);
 /// Looks at the rings between two looks at the connection.
 const LOOKS_PER_POLL: u32 = 1 << 16;
 

@@ -1,7 +1,7 @@
 //! Taking a record out of the ring: decoded in place where it came whole.
 
 use super::segment::LAST;
-use super::writer::WORD;
+use super::writer::{MOST_SPARE, WORD};
 use super::{Broken, Channel, MAX_RECORD};
 use crate::counters::{self, Counter};
 use std::ptr::NonNull;
@@ -34,24 +34,26 @@ impl Channel {
             if last && self.assembly.is_empty() {
                 counters::one(Counter::received_records);
                 counters::add(Counter::received_bytes, len as u64);
-                self.handed_out = Some(taken);
+                self.handed_out = Some((self.own.head().load(Ordering::Relaxed), taken));
                 return Ok(Some(Incoming { start, len }));
             }
             if self.assembly.len() + len > MAX_RECORD {
                 return Err(Broken::TooLong);
             }
             let at = self.assembly.len();
-            self.assembly.resize(at + len, 0);
-            if let Some(target) = self.assembly.get_mut(at..) {
-                // SAFETY: `fragment` has checked that `len` bytes are in the ring.
-                unsafe { copy::bytes(start.as_ptr(), target.as_mut_ptr(), len) };
-            }
+            self.assembly.reserve(len);
+            let target = self.assembly.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+            // SAFETY: `fragment` has checked that `len` bytes are in the ring; `reserve` that there
+            // is room for them.
+            unsafe { copy::bytes(start.as_ptr(), target, len) };
+            // SAFETY: these bytes have just been written, within the capacity.
+            unsafe { self.assembly.set_len(at + len) };
             counters::add(Counter::assembled_bytes, len as u64);
             self.take(taken);
             if last {
                 counters::one(Counter::received_records);
                 counters::add(Counter::received_bytes, self.assembly.len() as u64);
-                self.handed_out = Some(0);
+                self.handed_out = Some((0, 0));
                 let start = NonNull::from(self.assembly.as_mut_slice()).cast();
                 return Ok(Some(Incoming { start, len: self.assembly.len() }));
             }
@@ -90,8 +92,18 @@ impl Channel {
     pub(crate) fn release(&mut self) {
         match self.handed_out.take() {
             None => {}
-            Some(0) => self.assembly = Vec::new(),
-            Some(len) => self.take(len),
+            Some((_, 0)) if self.assembly.capacity() <= MOST_SPARE => self.assembly.clear(),
+            Some((_, 0)) => self.assembly = Vec::new(),
+            Some((at, len)) => {
+                // A server that forks to answer has two processes with this record: one of them
+                // gives the room back.
+                let end = at.wrapping_add(len as u64);
+                let head = self.own.head();
+                if head.compare_exchange(at, end, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                    self.rx().publish();
+                    self.wake_for_space();
+                }
+            }
         }
     }
 }

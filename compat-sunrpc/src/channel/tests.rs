@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::xdr::{Source, decoder, encoder};
+use crate::handle::{Source, decoder, encoder};
 use proptest::prelude::*;
 use vmmc::sys::memfd;
 

@@ -12,6 +12,7 @@
 use super::segment::LAST;
 use super::{Broken, Channel, MAX_RECORD};
 use crate::counters::{self, Counter};
+use crate::settings;
 use std::ptr::NonNull;
 use std::time::Instant;
 use vmmc::mem::copy;
@@ -22,6 +23,8 @@ use vmmc::word::Word;
 pub(super) const WORD: usize = 4;
 /// Room that a piece needs: its word and some bytes.
 pub(super) const LEAST_ROOM: u64 = 64;
+/// Most memory that a channel keeps for the next record that does not lie in the ring whole.
+pub(super) const MOST_SPARE: usize = 2 << 20;
 
 /// A record being encoded. It ends in [`Channel::submit`], or is dropped and was never there.
 #[derive(Debug)]
@@ -107,13 +110,13 @@ impl Writer {
 impl Channel {
     /// Begins a record in the room there is. `in_memory`: nothing of it is put into the ring
     /// before it is complete (a wrapping that goes back far).
-    pub(crate) fn writer(&self, in_memory: bool) -> Result<Writer, Broken> {
-        let tx = self.tx();
-        let mut room = tx.room_seen();
+    pub(crate) fn writer(&mut self, in_memory: bool) -> Result<Writer, Broken> {
+        let mut room = self.tx().room_seen();
         if room < self.segment.ring_len() as u64 / 2 {
-            room = tx.room()?;
+            room = self.tx().room()?;
         }
         let behind = self.backlog_at < self.backlog.len();
+        let in_memory = in_memory || settings::is_deliberate();
         let room = if in_memory || behind || room < LEAST_ROOM { 0 } else { room as usize };
         let mask = self.segment.ring_len() as u64 - 1;
         let at = (self.own.tail().load(Ordering::Relaxed) & mask) as usize;
@@ -122,7 +125,9 @@ impl Channel {
         // SAFETY: as above: WORD is less than the ring's length.
         let body = unsafe { start.add(WORD) };
         let room = room.saturating_sub(WORD) & !3;
-        Ok(Writer { body, room, spill: Vec::new(), at: 0, len: 0 })
+        let mut spill = std::mem::take(&mut self.spare);
+        spill.clear();
+        Ok(Writer { body, room, spill, at: 0, len: 0 })
     }
 
     /// Ends a record and shows it to the peer. What found no room goes to the backlog.
@@ -131,6 +136,7 @@ impl Channel {
         counters::add(Counter::sent_bytes, writer.len as u64);
         let in_ring = writer.len.min(writer.room);
         if writer.spill.is_empty() && writer.room > 0 {
+            self.spare = writer.spill;
             self.put_fragment(in_ring, true);
             return;
         }
@@ -138,14 +144,38 @@ impl Channel {
         if in_ring > 0 {
             self.put_fragment(in_ring, false);
         }
-        if self.backlog_at == self.backlog.len() && self.backlog_at > 0 {
-            self.backlog.clear();
-            self.backlog_at = 0;
+        if self.put_whole(&writer.spill) {
+            self.keep(writer.spill);
+            return;
         }
-        // In the backlog a record is its length, then its bytes.
-        let len = u32::try_from(writer.spill.len()).unwrap_or(u32::MAX);
-        self.backlog.extend_from_slice(&len.to_ne_bytes());
-        self.backlog.extend_from_slice(&writer.spill);
+        self.backlog.push_back(writer.spill);
+    }
+
+    /// Puts the rest of a record into the ring as one fragment, if there is room for it now.
+    fn put_whole(&self, bytes: &[u8]) -> bool {
+        let need = (WORD + bytes.len().next_multiple_of(4)) as u64;
+        // A lie about the room is found at the next record.
+        let fits = !bytes.is_empty() && self.tx().room().is_ok_and(|room| need <= room);
+        if !fits || self.is_behind() {
+            return false;
+        }
+        // SAFETY: there is room for the word and these bytes, which are our own.
+        unsafe { self.put_copy(bytes.as_ptr(), bytes.len(), true) };
+        true
+    }
+
+    /// Copies `len` bytes behind the tail's word and publishes them.
+    ///
+    /// # Safety
+    /// There must be room for the word and the bytes, which must be readable.
+    unsafe fn put_copy(&self, bytes: *const u8, len: usize, last: bool) {
+        let mask = self.segment.ring_len() as u64 - 1;
+        let at = (self.own.tail().load(Ordering::Relaxed) & mask) as usize + WORD;
+        // SAFETY: `at` is at most the ring's length, and twice that is mapped.
+        let place = unsafe { self.segment.outgoing_start().add(at) };
+        // SAFETY: the caller's word, for both sides.
+        unsafe { copy::bytes(bytes, place.as_ptr(), len) };
+        self.put_fragment(len, last);
     }
 
     /// Publishes `len` bytes that lie behind the word at the tail.
@@ -165,50 +195,36 @@ impl Channel {
 
     /// Whether pieces wait for room.
     pub(crate) fn is_behind(&self) -> bool {
-        self.backlog_at < self.backlog.len()
+        !self.backlog.is_empty()
     }
 
     /// Puts as much of the backlog into the ring as has room. True when nothing is left.
     pub(crate) fn flush(&mut self) -> Result<bool, Broken> {
-        while self.is_behind() {
+        while let Some(rest) = self.backlog.front().and_then(|it| it.get(self.backlog_at..)) {
             let room = self.tx().room()?;
             if room < LEAST_ROOM {
                 return Ok(false);
             }
-            let word = self.backlog.get(self.backlog_at..self.backlog_at + WORD);
-            let Some(left) = word.and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
-            else {
-                return Err(Broken::Nonsense);
-            };
-            let left = left as usize;
-            let piece = left.min((room as usize - WORD) & !3);
-            let from = self.backlog_at + WORD;
-            let Some(bytes) = self.backlog.get(from..from + piece) else {
-                return Err(Broken::Nonsense);
-            };
-            let mask = self.segment.ring_len() as u64 - 1;
-            let at = (self.own.tail().load(Ordering::Relaxed) & mask) as usize + WORD;
-            // SAFETY: `at` is at most the ring's length plus three, and twice that is mapped.
-            let place = unsafe { self.segment.outgoing_start().add(at) };
-            // SAFETY: there is room for the word and `piece` bytes; the source is our own.
-            unsafe { copy::bytes(bytes.as_ptr(), place.as_ptr(), piece) };
-            self.put_fragment(piece, piece == left);
-            if piece == left {
-                self.backlog_at = from + left;
-            } else {
-                // What is left of the record begins with its length again, right before its bytes.
-                let rest = (left - piece) as u32;
-                self.backlog_at += piece;
-                if let Some(word) = self.backlog.get_mut(self.backlog_at..self.backlog_at + WORD) {
-                    word.copy_from_slice(&rest.to_ne_bytes());
+            let piece = rest.len().min((room as usize - WORD) & !3);
+            let (bytes, last) = (rest.as_ptr(), piece == rest.len());
+            // SAFETY: there is room for the word and `piece` bytes, which are our own.
+            unsafe { self.put_copy(bytes, piece, last) };
+            self.backlog_at += piece;
+            if last {
+                self.backlog_at = 0;
+                if let Some(done) = self.backlog.pop_front() {
+                    self.keep(done);
                 }
             }
         }
-        if self.backlog_at > 0 {
-            self.backlog = Vec::new(); // a large record may be never seen again
-            self.backlog_at = 0;
-        }
         Ok(true)
+    }
+
+    /// Memory for the next record that needs some; a very large one may be never seen again.
+    pub(super) fn keep(&mut self, memory: Vec<u8>) {
+        if memory.capacity() <= MOST_SPARE {
+            self.spare = memory;
+        }
     }
 
     /// Puts all of the backlog into the ring, waiting for room.

@@ -8,7 +8,10 @@
 //! | rejected credentials | refreshed, twice at most |
 //! | end of the connection | `RPC_CANTRECV` with errno |
 
+mod kernel;
 mod ops;
+mod times;
+pub(crate) mod udp;
 
 pub(crate) use ops::OPS;
 
@@ -17,14 +20,15 @@ use crate::channel::Channel;
 use crate::counters::{self, Counter};
 use crate::daemon::{self, Answer};
 use crate::offer::{self, Offer};
-use crate::{settings, svc, xdr};
+use crate::{handle, settings, svc};
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use vmmc::sys::doorbell::Doorbell;
 
-/// How long a server may take to answer the offer; a stock one answers as fast as any null call.
-const OFFER_TIMEOUT: Timeval = Timeval { tv_sec: 2, tv_usec: 0 };
+/// How long a server may take to answer the offer; a stock one answers as fast as any null call. On
+/// a machine with too much to do that is seconds, which the first real call would wait as well.
+const OFFER_TIMEOUT: Timeval = Timeval { tv_sec: 10, tv_usec: 0 };
 
 /// What hangs at a `CLIENT` whose calls go over a channel: `cl_ops` points at its first field.
 #[derive(Debug)]
@@ -35,9 +39,12 @@ pub(crate) struct VrpcClient {
     stock: ClntOps,
     /// Where they are.
     stock_at: *const ClntOps,
+    /// The connection that the channel belongs to.
     fd: i32,
     cookie: u64,
     bell: Doorbell,
+    /// Of a client made over UDP: the client over TCP that the connection belongs to.
+    companion: Option<udp::Companion>,
     state: Mutex<State>,
 }
 
@@ -56,10 +63,19 @@ pub(crate) struct State {
     broken: Option<i32>,
 }
 
-/// The number of the call after that of number `xid`. libtirpc counts down in the byte order of the
-/// wire, so that is what programs see that ask for the number (`CLGET_XID`) or set it.
-fn next_xid(xid: u32) -> u32 {
-    u32::from_be(xid.to_be().wrapping_sub(1))
+/// The number of the call after that of number `xid`: programs see it when they ask for the number
+/// (`CLGET_XID`) or set it. Over TCP libtirpc counts down, in the byte order of the wire (`clnt_vc`); over
+/// UDP up (`clnt_dg`).
+fn next_xid(xid: u32, datagrams: bool) -> u32 {
+    if datagrams { xid.wrapping_add(1) } else { u32::from_be(xid.to_be().wrapping_sub(1)) }
+}
+
+/// What has been agreed on a connection.
+#[derive(Debug)]
+struct Agreed {
+    channel: Box<Channel>,
+    cookie: u64,
+    bell: Doorbell,
 }
 
 /// Tries to move a client that libtirpc has just made to a channel. Leaves it as it is when that
@@ -68,46 +84,68 @@ pub(crate) fn upgrade(client: *mut Client, fd: i32, prog: u32, vers: u32) {
     if !settings::is_on() || prog == offer::RPCBIND {
         return;
     }
-    let Some(cookie) = svc::local_connection(fd) else {
-        counters::one(Counter::not_local);
+    // SAFETY: libtirpc's new client, known to nobody else yet.
+    let Some(agreed) = agree(unsafe { &mut *client }, fd) else {
+        kernel::watch(client);
         return;
     };
-    // SAFETY: libtirpc's new client, known to nobody else yet.
-    let handle = unsafe { &mut *client };
+    install(client, agreed, fd, (prog, vers), None);
+}
+
+/// Offers and makes a channel for the connection of a client over TCP.
+fn agree(client: &mut Client, fd: i32) -> Option<Agreed> {
+    let Some(cookie) = svc::local_connection(fd) else {
+        counters::one(Counter::not_local);
+        return None;
+    };
     counters::one(Counter::offers);
-    if !offered(handle) {
+    if !offered(client)?.is_accepted() {
         counters::one(Counter::declined);
-        return;
+        return None;
     }
-    let Ok(bell) = Doorbell::new() else { return };
+    let bell = Doorbell::new().ok()?;
     // SAFETY: open as long as the client exists, which outlives this call.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     if !daemon::register(socket, cookie, &bell) {
         counters::one(Counter::no_daemon);
-        return;
+        return None;
     }
     let Answer::Channel(channel) = daemon::wait_answer(cookie) else {
         counters::one(Counter::no_daemon);
-        return;
+        return None;
     };
     counters::one(Counter::channels);
+    Some(Agreed { channel, cookie, bell })
+}
+
+/// From now on the client's calls go over the channel.
+fn install(
+    client: *mut Client,
+    agreed: Agreed,
+    fd: i32,
+    (prog, vers): (u32, u32),
+    companion: Option<udp::Companion>,
+) {
     let mut xid = 0u32;
+    // SAFETY: libtirpc's new client, known to nobody else yet.
+    let handle = unsafe { &mut *client };
     let stock_at = handle.cl_ops;
     // SAFETY: libtirpc's table of a live client.
     let stock = unsafe { stock_at.read() };
     // SAFETY: the stock operation, with its own client.
     unsafe { (stock.cl_control)(client, control::GET_XID, (&raw mut xid).cast::<c_void>()) };
+    let Agreed { channel, cookie, bell } = agreed;
     let state =
         State { channel, xid, prog, vers, timeout: None, error: RpcErr::default(), broken: None };
-    let upgraded =
-        VrpcClient { ops: OPS, stock, stock_at, fd, cookie, bell, state: Mutex::new(state) };
+    let state = Mutex::new(state);
+    let upgraded = VrpcClient { ops: OPS, stock, stock_at, fd, cookie, bell, companion, state };
     let upgraded = Box::into_raw(Box::new(upgraded));
     // `cl_ops` is how the operations find what belongs to the client: exposed as a whole.
     handle.cl_ops = upgraded.cast::<ClntOps>();
 }
 
-/// Asks the server; true when it accepts.
-fn offered(handle: &mut Client) -> bool {
+/// Asks the server; its answer, when it answers at all.
+fn offered(handle: &mut Client) -> Option<Offer> {
     let mut offer = Offer::new();
     let auth = std::mem::replace(&mut handle.cl_auth, offer.as_auth());
     // SAFETY: libtirpc's table of a live client.
@@ -115,8 +153,12 @@ fn offered(handle: &mut Client) -> bool {
     let nothing = std::ptr::null_mut();
     // SAFETY: a null call on libtirpc's own client.
     let status = unsafe {
-        call(handle, 0, Some(xdr::void), nothing, Some(xdr::void), nothing, OFFER_TIMEOUT)
+        call(handle, 0, Some(handle::void), nothing, Some(handle::void), nothing, OFFER_TIMEOUT)
     };
     handle.cl_auth = auth;
-    status == stat::SUCCESS && offer.is_accepted()
+    if status == stat::TIMEDOUT {
+        counters::one(Counter::unanswered);
+        return None;
+    }
+    Some(offer)
 }

@@ -1,5 +1,6 @@
 //! The operations of an upgraded client (`struct clnt_ops`).
 
+use super::times::Times;
 use super::{State, VrpcClient};
 use crate::abi::{
     Auth, AuthOps, Bool, Client, ClntOps, FALSE, OpaqueAuth, RpcErr, RpcMsg, TRUE, Timeval,
@@ -7,7 +8,7 @@ use crate::abi::{
 };
 use crate::channel::{Broken, Incoming, Writer};
 use crate::counters::{self, Counter};
-use crate::xdr::{self, Source};
+use crate::handle::{self, Source};
 use crate::{daemon, real};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
@@ -50,28 +51,6 @@ impl VrpcClient {
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 
-    /// Waits for the reply of call `state.xid`; `None` when there is none.
-    fn reply(&self, state: &mut State, deadline: Option<Instant>) -> Result<Incoming, Broken> {
-        loop {
-            if let Some(record) = state.channel.next_record()? {
-                let mut xid = [0; 4];
-                if record.len >= 4 {
-                    // SAFETY: four bytes of the record, copied once.
-                    unsafe {
-                        vmmc::mem::copy::bytes(record.start.as_ptr(), xid.as_mut_ptr(), 4);
-                    }
-                    if u32::from_be_bytes(xid) == state.xid {
-                        return Ok(record);
-                    }
-                }
-                // Of an earlier call that was not waited for.
-                state.channel.release();
-                continue;
-            }
-            state.channel.wait_readable(&self.bell, self.socket(), deadline)?;
-        }
-    }
-
     /// Encodes one call; false when the program's procedure fails.
     fn encode(
         &self,
@@ -87,9 +66,9 @@ impl VrpcClient {
         let mut writer = state.channel.writer(!PLAIN_FLAVORS.contains(&flavor))?;
         // RFC 5531 section 9: xid, CALL, RPC version 2, program, version, procedure.
         let head = [state.xid, 0, 2, state.prog, state.vers, procedure];
-        let mut done = head.iter().all(|&word| xdr::put_word(&mut writer, word));
+        let mut done = head.iter().all(|&word| handle::put_word(&mut writer, word));
         if done {
-            let mut xdrs = xdr::encoder(&mut writer);
+            let mut xdrs = handle::encoder(&mut writer);
             // SAFETY: tables of credentials are complete.
             let ops = unsafe { operations(auth) };
             // SAFETY: the credentials' own operation, on a handle that is alive.
@@ -108,8 +87,9 @@ impl VrpcClient {
         client: *mut Client,
         call: &Call,
         may_refresh: bool,
+        times: &mut Times,
     ) -> Result<bool, Broken> {
-        state.xid = super::next_xid(state.xid);
+        state.xid = super::next_xid(state.xid, self.companion.is_some());
         let Some(writer) = self.encode(state, client, call.procedure, call.arguments)? else {
             state.error.re_status = stat::CANTENCODEARGS;
             return Ok(false);
@@ -122,8 +102,11 @@ impl VrpcClient {
         if call.no_wait {
             return Err(Broken::TimedOut);
         }
-        let record = self.reply(state, call.deadline)?;
+        times.mark();
+        let record = state.channel.reply(state.xid, &self.bell, self.socket(), call.deadline)?;
+        times.mark();
         let again = decode(state, client, call, record, may_refresh);
+        times.mark();
         state.channel.release();
         Ok(again)
     }
@@ -165,8 +148,8 @@ fn decode(
         return false;
     };
     let mut source = Source::new(record);
-    let mut xdrs = xdr::decoder(&mut source);
-    let mut message = RpcMsg::accepted(OpaqueAuth::NULL, Some(xdr::void), std::ptr::null_mut());
+    let mut xdrs = handle::decoder(&mut source);
+    let mut message = RpcMsg::accepted(OpaqueAuth::NULL, Some(handle::void), std::ptr::null_mut());
     // SAFETY: libtirpc's procedure on our handle; the message is initialised.
     if unsafe { replymsg(&raw mut xdrs, &raw mut message) } == FALSE {
         state.error.re_status = stat::CANTDECODERES;
@@ -225,6 +208,7 @@ unsafe extern "C" fn call(
 ) -> c_int {
     // SAFETY: an operation of our table gets an upgraded client.
     let ours = unsafe { ours(client) };
+    let mut times = Times::start();
     let mut state = ours.state();
     let timeout = state.timeout.unwrap_or(timeout);
     let none = timeout == Timeval { tv_sec: 0, tv_usec: 0 };
@@ -233,9 +217,20 @@ unsafe extern "C" fn call(
         arguments: (encode, arguments),
         results: (decode, results),
         deadline: deadline(if none { BATCH_TIMEOUT } else { timeout }),
-        batched: none && decode.is_none(),
+        // Over UDP there is no such thing: `clnt_dg_call`.
+        batched: none && decode.is_none() && ours.companion.is_none(),
         no_wait: none,
     };
+    let by_datagram = || {
+        counters::one(Counter::calls_kernel);
+        let stock = ours.stock.cl_call;
+        // SAFETY: libtirpc's own operation, with the caller's arguments.
+        unsafe { stock(client, procedure, encode, arguments, decode, results, timeout) }
+    };
+    if state.broken.is_some() && ours.companion.is_some() {
+        drop(state);
+        return by_datagram();
+    }
     counters::one(Counter::calls_ring);
     if let Some(errno) = state.broken {
         state.error = RpcErr { re_status: stat::CANTSEND, first: errno, second: 0 };
@@ -244,14 +239,21 @@ unsafe extern "C" fn call(
     state.error = RpcErr::default();
     let mut refreshes = REFRESHES;
     loop {
-        match ours.attempt(&mut state, client, &call, refreshes > 0) {
+        match ours.attempt(&mut state, client, &call, refreshes > 0, &mut times) {
             Ok(true) => {
                 refreshes -= 1;
                 continue;
             }
             Ok(false) => {}
-            Err(broken) => fail(&mut state, broken),
+            Err(broken) => {
+                fail(&mut state, broken);
+                if state.broken.is_some() && ours.companion.is_some() {
+                    drop(state);
+                    return by_datagram();
+                }
+            }
         }
+        times.finish();
         return state.error.re_status;
     }
 }
@@ -285,8 +287,15 @@ unsafe extern "C" fn abort(_: *mut Client) {}
 unsafe extern "C" fn get_error(client: *mut Client, error: *mut RpcErr) {
     // SAFETY: an operation of our table gets an upgraded client.
     let ours = unsafe { ours(client) };
+    let state = ours.state();
+    if state.broken.is_some() && ours.companion.is_some() {
+        drop(state);
+        // SAFETY: libtirpc's own operation: the last call was its.
+        unsafe { (ours.stock.cl_geterr)(client, error) };
+        return;
+    }
     // SAFETY: the caller's own variable.
-    unsafe { error.write(ours.state().error) };
+    unsafe { error.write(state.error) };
 }
 
 unsafe extern "C" fn free_results(
@@ -294,9 +303,9 @@ unsafe extern "C" fn free_results(
     procedure: Option<XdrProc>,
     results: *mut c_void,
 ) -> Bool {
-    let mut xdrs = xdr::freer();
+    let mut xdrs = handle::freer();
     // SAFETY: the program's procedure and what it decoded.
-    unsafe { xdr::call(procedure, &raw mut xdrs, results) }
+    unsafe { handle::call(procedure, &raw mut xdrs, results) }
 }
 
 unsafe extern "C" fn destroy(client: *mut Client) {
@@ -345,7 +354,11 @@ unsafe extern "C" fn control(client: *mut Client, request: c_uint, info: *mut c_
         // SAFETY: as above.
         *wanted = unsafe { info.read() };
         if request == control::SET_XID {
-            *wanted = wanted.wrapping_add(1); // as libtirpc: see `next_xid`
+            // As libtirpc, which so makes this the number of the next call, nearly: see `next_xid`.
+            *wanted = match ours.companion {
+                Some(_) => wanted.wrapping_sub(1),
+                None => wanted.wrapping_add(1),
+            };
         }
     }
     TRUE

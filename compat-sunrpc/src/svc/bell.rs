@@ -4,7 +4,7 @@
 //! One per process, made at the first offer. A forked child that goes on serving makes its own: the
 //! inherited one would wake whoever reads it first.
 
-use super::ready;
+use super::{own_pid, ready};
 use crate::abi::{
     Bool, FALSE, OpaqueAuth, RpcMsg, Svcauth, Svcxprt, SvcxprtExt, XdrProc, XpOps, XpOps2, xprt,
 };
@@ -28,10 +28,6 @@ static BELL: Mutex<Option<Bell>> = Mutex::new(None);
 
 fn bell() -> MutexGuard<'static, Option<Bell>> {
     BELL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn own_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
 }
 
 /// Calls `with` with this process's doorbell; `None` when there can be none.

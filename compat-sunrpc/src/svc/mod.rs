@@ -7,6 +7,7 @@
 //! ```
 
 mod bell;
+mod datagram;
 mod ops;
 mod run;
 
@@ -14,8 +15,8 @@ pub(crate) use run::run;
 
 use crate::abi::{Svcxprt, Xdr, XpOps};
 use crate::channel::Channel;
+use crate::handle::Source;
 use crate::settings;
-use crate::xdr::Source;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,7 +32,10 @@ pub(crate) struct Transport {
     stock_at: *const XpOps,
     xprt: *mut Svcxprt,
     fd: i32,
-    cookie: u64,
+    /// The process that accepted the connection; another one is its child.
+    owner: i32,
+    /// Of the connection; `None` for datagrams.
+    cookie: Option<u64>,
     link: Link,
     /// Where the request that is being served came from.
     from: From,
@@ -104,7 +108,8 @@ pub(crate) fn local_connection(fd: i32) -> Option<u64> {
     sockopt::socket_cookie(socket).ok()
 }
 
-/// libtirpc has registered a transport: connections of this machine get our operations.
+/// libtirpc has registered a transport: connections of this machine get our operations, and so do
+/// datagram transports if they are to take part.
 pub(crate) fn registered(xprt: *mut Svcxprt) {
     if !settings::is_on() || xprt.is_null() {
         return;
@@ -112,7 +117,10 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
     // SAFETY: libtirpc's transport, just registered.
     let handle = unsafe { &mut *xprt };
     // Listeners and datagram transports have no peer; our own doorbell is no socket.
-    let Some(cookie) = local_connection(handle.xp_fd) else { return };
+    let cookie = local_connection(handle.xp_fd);
+    if cookie.is_none() && !datagram::takes_part(handle.xp_fd) {
+        return;
+    }
     if table().transports.iter().any(|it| is_at(*it, xprt)) {
         return; // registered again
     }
@@ -123,6 +131,7 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
         stock_at: handle.xp_ops,
         xprt,
         fd: handle.xp_fd,
+        owner: own_pid(),
         cookie,
         link: Link::None,
         from: From::Kernel,
@@ -134,6 +143,11 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
     let transport = Box::into_raw(Box::new(transport));
     table().transports.push(Pointer(transport));
     handle.xp_ops = transport.cast::<XpOps>();
+}
+
+/// This process.
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
 }
 
 fn is_at(pointer: Pointer, xprt: *mut Svcxprt) -> bool {
@@ -183,8 +197,10 @@ impl Transport {
     /// Attaches when the daemon has answered.
     fn take_answer(&mut self) {
         use crate::daemon::{Answer, answer};
-        if matches!(self.link, Link::Waiting) {
-            self.link = match answer(self.cookie) {
+        if matches!(self.link, Link::Waiting)
+            && let Some(cookie) = self.cookie
+        {
+            self.link = match answer(cookie) {
                 None => return,
                 Some(Answer::Channel(channel)) => {
                     crate::counters::one(crate::counters::Counter::channels);

@@ -6,8 +6,8 @@ use crate::abi::{
     accept, reply, xprt,
 };
 use crate::counters::{self, Counter};
+use crate::handle::{self, Source};
 use crate::offer;
-use crate::xdr::{self, Source};
 use crate::{daemon, real};
 use rustix::net::RecvFlags;
 use std::ffi::{c_int, c_void};
@@ -89,7 +89,7 @@ unsafe extern "C" fn recv(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
         // SAFETY: the credential that libtirpc decoded.
         if unsafe { offer::is_offer(&call.cb_cred) } {
             // SAFETY: as the operation.
-            unsafe { accept_offer(handle, message) };
+            unsafe { answer_offer(handle, message) };
             return FALSE; // answered here: nothing to dispatch
         }
     }
@@ -105,7 +105,7 @@ impl Transport {
     unsafe fn received(&mut self, record: crate::channel::Incoming, message: *mut RpcMsg) -> Bool {
         self.from = From::Ring;
         *self.source = Source::new(record);
-        let mut xdrs = xdr::decoder(&mut self.source);
+        let mut xdrs = handle::decoder(&mut self.source);
         let Some(callmsg) = real::xdr_callmsg() else { return FALSE };
         // SAFETY: libtirpc's procedure on our handle and its own message.
         if unsafe { callmsg(&raw mut xdrs, message) } == FALSE {
@@ -121,42 +121,51 @@ impl Transport {
     }
 }
 
-/// Accepts a channel: registers the connection with the daemon, then answers. When there is no
-/// daemon, or the offer comes twice, it is answered like a flavor we do not know.
+/// Accepts a channel or answers as one answers a flavor that one does not know: when there is no
+/// daemon, or the offer comes twice.
 ///
 /// # Safety
 /// `handle` and `message` must be those of `xp_recv`, the message decoded.
-unsafe fn accept_offer(handle: *mut Svcxprt, message: *mut RpcMsg) {
+unsafe fn answer_offer(handle: *mut Svcxprt, message: *mut RpcMsg) {
     // SAFETY: a wrapped connection.
     let ours = unsafe { ours(handle) };
-    // SAFETY: its own descriptor, open while it exists.
-    let socket = unsafe { BorrowedFd::borrow_raw(ours.fd) };
-    let fresh = matches!(ours.link, Link::None);
-    let registered =
-        fresh && bell::with(|bell| daemon::register(socket, ours.cookie, bell)).unwrap_or(false);
-    if registered {
-        ours.link = Link::Waiting;
-    } else {
-        counters::one(Counter::no_daemon);
-    }
+    let accepted = match ours.cookie {
+        Some(cookie) => ours.accept(cookie).then_some(None),
+        None => super::datagram::port().map(Some),
+    };
     let stock = ours.stock;
     // SAFETY: a decoded call.
     let xid = unsafe { (*message).rm_xid };
     // No service has run on this connection: libtirpc may not have set how results are wrapped.
     // SAFETY: its own handle.
     unsafe { wrap_plainly(handle) };
-    if registered {
-        offer::accepting(|verifier| {
-            let mut answer = RpcMsg::accepted(verifier, Some(xdr::void), std::ptr::null_mut());
-            answer.rm_xid = xid;
-            // SAFETY: libtirpc's own operation with a complete message.
-            unsafe { (stock.xp_reply)(handle, &raw mut answer) };
-        });
-    } else {
-        let mut answer = RpcMsg::rejected();
+    let say = |mut answer: RpcMsg| {
         answer.rm_xid = xid;
-        // SAFETY: as above.
+        // SAFETY: libtirpc's own operation with a complete message.
         unsafe { (stock.xp_reply)(handle, &raw mut answer) };
+    };
+    match accepted {
+        Some(port) => offer::accepting(port, |verifier| {
+            say(RpcMsg::accepted(verifier, Some(handle::void), std::ptr::null_mut()));
+        }),
+        None => say(RpcMsg::rejected()),
+    }
+}
+
+impl Transport {
+    /// Registers the connection with the daemon, which will answer; false when it cannot be.
+    fn accept(&mut self, cookie: u64) -> bool {
+        // SAFETY: its own descriptor, open while it exists.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        let fresh = matches!(self.link, Link::None);
+        let registered =
+            fresh && bell::with(|bell| daemon::register(socket, cookie, bell)).unwrap_or(false);
+        if registered {
+            self.link = Link::Waiting;
+        } else {
+            counters::one(Counter::no_daemon);
+        }
+        registered
     }
 }
 
@@ -247,7 +256,7 @@ unsafe extern "C" fn get_args(
         // SAFETY: the flavor's own operation, the program's procedure.
         Some((auth, ops)) => unsafe { (ops.svc_ah_unwrap)(auth, xdrs, procedure, at) },
         // SAFETY: the program's procedure and its variable.
-        None => unsafe { xdr::call(procedure, xdrs, at) },
+        None => unsafe { handle::call(procedure, xdrs, at) },
     }
 }
 
@@ -262,9 +271,9 @@ unsafe extern "C" fn free_args(
         // SAFETY: libtirpc's own operation on its own connection.
         return unsafe { (ours.stock.xp_freeargs)(handle, procedure, at) };
     }
-    let mut xdrs = xdr::freer();
+    let mut xdrs = handle::freer();
     // SAFETY: the program's procedure and what it decoded.
-    unsafe { xdr::call(procedure, &raw mut xdrs, at) }
+    unsafe { handle::call(procedure, &raw mut xdrs, at) }
 }
 
 unsafe extern "C" fn send_reply(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
@@ -291,7 +300,7 @@ fn take_results(message: &mut RpcMsg) -> Option<(Option<XdrProc>, *mut c_void)> 
         return None;
     }
     let results = (accepted.results_proc, accepted.results_where);
-    accepted.results_proc = Some(xdr::void);
+    accepted.results_proc = Some(handle::void);
     accepted.results_where = std::ptr::null_mut();
     Some(results)
 }
@@ -324,7 +333,7 @@ impl Transport {
                 return None;
             }
         };
-        let mut xdrs = xdr::encoder(&mut writer);
+        let mut xdrs = handle::encoder(&mut writer);
         // SAFETY: libtirpc's procedure on our handle and its own message.
         let mut done = unsafe { replymsg(&raw mut xdrs, message) };
         if done != FALSE
@@ -336,7 +345,7 @@ impl Transport {
                     (ops.svc_ah_wrap)(auth, &raw mut xdrs, procedure, at)
                 },
                 // SAFETY: the program's procedure and its results.
-                None => unsafe { xdr::call(procedure, &raw mut xdrs, at) },
+                None => unsafe { handle::call(procedure, &raw mut xdrs, at) },
             };
         }
         if done == FALSE {
@@ -346,7 +355,13 @@ impl Transport {
         self.request = None;
         channel.release();
         channel.submit(writer);
-        if channel.flush().is_err() {
+        let mut flushed = channel.flush();
+        if flushed == Ok(false) && super::own_pid() != self.owner {
+            // SAFETY: its own descriptor, open while it exists.
+            let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
+            flushed = channel.flush_as_child(socket).map(|()| true);
+        }
+        if flushed.is_err() {
             self.link = Link::Broken;
             return Some(FALSE);
         }
@@ -360,8 +375,8 @@ unsafe extern "C" fn destroy(handle: *mut Svcxprt) {
     table().transports.retain(|it| it.0 != pointer);
     // SAFETY: made by `registered` with `Box::into_raw`; out of the table, so nobody has it.
     let ours = unsafe { Box::from_raw(pointer) };
-    if !matches!(ours.link, Link::None) {
-        daemon::forget(ours.cookie);
+    if let (Some(cookie), false) = (ours.cookie, matches!(ours.link, Link::None)) {
+        daemon::forget(cookie);
     }
     // SAFETY: as libtirpc made it.
     unsafe { (*handle).xp_ops = ours.stock_at };

@@ -34,31 +34,43 @@ fn some_ready() -> (bool, bool) {
     (false, channels)
 }
 
-/// Spins over the rings by the policy; true when something came. Serves nothing.
-fn spin(fds: &mut [libc::pollfd]) -> bool {
+/// How spinning ended.
+enum Spun {
+    /// Some ring has something to read.
+    Ring,
+    /// So have so many sockets.
+    Sockets(i32),
+    /// It is time to sleep.
+    Spent,
+}
+
+/// Spins over the rings by the policy. Serves nothing.
+fn spin(fds: &mut [libc::pollfd]) -> Spun {
     let start = Instant::now();
     let policy = settings::wait_policy();
     let mut looks = 0u32;
     loop {
         let (found, channels) = some_ready();
         if found {
-            return true;
+            return Spun::Ring;
         }
-        if !channels {
-            return false;
+        if !channels || policy == WaitPolicy::Block {
+            return Spun::Spent;
         }
         looks = looks.wrapping_add(1);
         spin_hint();
         if looks.is_multiple_of(LOOKS_PER_CLOCK) {
             match policy {
-                WaitPolicy::Spin => {}
-                WaitPolicy::Block => return false,
-                WaitPolicy::Hybrid { budget } if start.elapsed() >= budget => return false,
-                WaitPolicy::Hybrid { .. } => {}
+                WaitPolicy::Hybrid { budget } if start.elapsed() >= budget => return Spun::Spent,
+                _ => {}
             }
         }
-        if looks.is_multiple_of(LOOKS_PER_POLL) && poll(fds, 0) != 0 {
-            return false; // the sockets want to be served, or an error to be seen
+        if looks.is_multiple_of(LOOKS_PER_POLL) {
+            match poll(fds, 0) {
+                0 => {}
+                ready @ 1.. => return Spun::Sockets(ready),
+                _ => return Spun::Spent, // an error to be seen
+            }
         }
     }
 }
@@ -89,8 +101,19 @@ pub(crate) fn run() {
     let Some(serve) = real::svc_getreq_poll() else { return };
     while let Some(mut fds) = poll_set() {
         SPINNING.store(true, Ordering::Relaxed);
-        while spin(&mut fds) {
-            bell::serve_ready();
+        let sockets = loop {
+            match spin(&mut fds) {
+                Spun::Ring => bell::serve_ready(),
+                Spun::Sockets(count) => break Some(count),
+                Spun::Spent => break None,
+            };
+        };
+        if let Some(count) = sockets {
+            // Still awake: nobody need ring for what comes meanwhile.
+            // SAFETY: libtirpc's own function, entries as it made them.
+            unsafe { serve(fds.as_mut_ptr(), count) };
+            SPINNING.store(false, Ordering::Relaxed);
+            continue;
         }
         SPINNING.store(false, Ordering::Relaxed);
         if arm_all() {

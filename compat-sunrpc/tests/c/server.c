@@ -1,6 +1,7 @@
 /* server LOOP: serves types.x on a TCP port that it prints. LOOP is how it waits. */
 #include <fcntl.h>
 #include "mode.h"
+#include "quiet.h"
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -61,6 +62,7 @@ SERVE(refuse, int, int)
     if (*in == 3) svcerr_auth(req->rq_xprt, AUTH_FAILED);
     if (*in == 4) svcerr_noproc(req->rq_xprt);
     if (*in == 5) _exit(7); /* dies in the middle of a call */
+    if (*in == 6 && stay_quiet()) _exit(8);
     *out = *in;
 }
 
@@ -162,23 +164,45 @@ static void loop_epoll(void)
     }
 }
 
+/* As ypserv does for long answers: a child answers, and the parent goes on at once. */
+static void forking(struct svc_req *req, SVCXPRT *xprt)
+{
+    int forks = req->rq_proc == MAKE || req->rq_proc == ECHO_INT || req->rq_proc == NOTHING;
+    if (forks && fork() != 0) return;
+    types_1(req, xprt);
+    if (forks) _exit(0);
+}
+
+#ifndef RPCGEN_MAIN /* rpcgen -I makes one of its own */
+/* A socket with the port that a variable of the environment says, or RPC_ANYSOCK. */
+static int bound(const char *variable, int type)
+{
+    if (!getenv(variable)) return RPC_ANYSOCK;
+    int fd = socket(AF_INET, type, 0), one = 1;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(getenv(variable)))};
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) || (type == SOCK_STREAM && listen(fd, 128))) {
+        perror("bind");
+        exit(1);
+    }
+    return fd;
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN); /* peers of tests/wire.rs leave before their answer */
     const char *loop = argc > 1 ? argv[1] : "run";
     struct rlimit limit = {8192, 8192};
     if (getenv("SERVER_FILES")) setrlimit(RLIMIT_NOFILE, &limit);
-    int from = getenv("SERVER_PORT") ? socket(AF_INET, SOCK_STREAM, 0) : RPC_ANYSOCK;
-    if (from >= 0) {
-        int one = 1;
-        struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(getenv("SERVER_PORT")))};
-        setsockopt(from, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        if (bind(from, (struct sockaddr *)&at, sizeof at) || listen(from, 128)) { perror("bind"); return 1; }
-    }
-    SVCXPRT *tcp = svctcp_create(from, 0, 0);
-    if (!tcp || !svc_register(tcp, TYPES, TYPES_V, types_1, 0)) return 1;
-    SVCXPRT *udp = svcudp_create(RPC_ANYSOCK);
-    if (!udp || !svc_register(udp, TYPES, TYPES_V, types_1, 0)) return 1;
+    /* With rpcbind, if it is to know. */
+    void (*serve)(struct svc_req *, SVCXPRT *) = getenv("SERVER_FORKS") ? forking : types_1;
+    if (serve == forking) signal(SIGCHLD, SIG_IGN);
+    int known = getenv("SERVER_REGISTER") != NULL;
+    if (known) pmap_unset(TYPES, TYPES_V);
+    SVCXPRT *tcp = svctcp_create(bound("SERVER_PORT", SOCK_STREAM), 0, 0);
+    if (!tcp || !svc_register(tcp, TYPES, TYPES_V, serve, known ? IPPROTO_TCP : 0)) return 1;
+    SVCXPRT *udp = svcudp_bufcreate(bound("SERVER_UDP_PORT", SOCK_DGRAM), 60000, 60000);
+    if (!udp || !svc_register(udp, TYPES, TYPES_V, serve, known ? IPPROTO_UDP : 0)) return 1;
     printf("%d %d\n", tcp->xp_port, udp->xp_port);
     fflush(stdout);
     if (!strcmp(loop, "workers")) { /* as rpc.mountd -t 3 */
@@ -196,3 +220,4 @@ int main(int argc, char **argv)
     if (!strcmp(loop, "epoll")) loop_epoll();
     return 0;
 }
+#endif

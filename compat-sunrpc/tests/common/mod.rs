@@ -19,6 +19,8 @@ pub const WATCHDOG: Duration = Duration::from_secs(120);
 pub struct Artefacts {
     pub library: PathBuf,
     pub daemon: PathBuf,
+    /// Where the programs of `examples/` are.
+    pub examples: PathBuf,
 }
 
 /// Builds the library and the daemon if they are not up to date: `cargo test` of this package
@@ -30,13 +32,18 @@ pub fn artefacts() -> &'static Artefacts {
         let dir = exe.ancestors().nth(2).unwrap().to_owned();
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "-p", "compat-sunrpc", "-p", "vmmc-daemon"]);
+        cargo.args(["--lib", "--bins", "--examples"]);
         if dir.file_name().is_some_and(|name| name == "release") {
             cargo.arg("--release");
         }
         let target = dir.parent().unwrap();
         cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(cargo.status().unwrap().success(), "cannot build: {cargo:?}");
-        Artefacts { library: dir.join("libvrpc.so"), daemon: dir.join("vmmcd") }
+        Artefacts {
+            library: dir.join("libvrpc.so"),
+            daemon: dir.join("vmmcd"),
+            examples: dir.join("examples"),
+        }
     })
 }
 
@@ -50,6 +57,8 @@ pub enum Mode {
     NewStyle,
     /// `-N -M`.
     Both,
+    /// `-I`: a server that inetd starts.
+    Inetd,
 }
 
 impl Mode {
@@ -59,6 +68,7 @@ impl Mode {
             Mode::MtSafe => "M",
             Mode::NewStyle => "N",
             Mode::Both => "NM",
+            Mode::Inetd => "I",
         }
     }
 
@@ -68,6 +78,7 @@ impl Mode {
             Mode::MtSafe => &["-M"],
             Mode::NewStyle => &["-N", "-DNEWSTYLE"],
             Mode::Both => &["-N", "-M", "-DNEWSTYLE"],
+            Mode::Inetd => &["-I"],
         }
     }
 
@@ -77,6 +88,7 @@ impl Mode {
             Mode::MtSafe => &["-DMODE_M"],
             Mode::NewStyle => &["-DNEWSTYLE"],
             Mode::Both => &["-DMODE_M", "-DNEWSTYLE"],
+            Mode::Inetd => &["-DRPCGEN_MAIN"],
         }
     }
 }
@@ -111,6 +123,12 @@ fn compile(mode: Mode) -> PathBuf {
     std::fs::copy(sources.join("types.x"), dir.join("types.x")).unwrap();
     let kinds =
         [("-h", "types.h"), ("-l", "types_clnt.c"), ("-m", "types_svc.c"), ("-c", "types_xdr.c")];
+    // The server's main is made only when everything is.
+    let kinds = if mode == Mode::Inetd { &[][..] } else { &kinds[..] };
+    if kinds.is_empty() {
+        let mut rpcgen = Command::new("rpcgen");
+        succeed(rpcgen.args(mode.rpcgen()).arg("types.x").current_dir(&dir), "rpcsvc-proto");
+    }
     for (kind, output) in kinds {
         let mut rpcgen = Command::new("rpcgen");
         rpcgen.args(mode.rpcgen()).args([kind, "-o", output, "types.x"]).current_dir(&dir);
@@ -137,6 +155,8 @@ fn compile(mode: Mode) -> PathBuf {
 pub enum Side {
     Stock,
     Ours,
+    /// A Rust program: nothing to preload.
+    Rust,
 }
 
 /// A process with its counters, killed at the end.
@@ -169,6 +189,16 @@ impl Process {
         daemon: &Daemon,
         settings: &[(&str, &str)],
     ) -> Process {
+        Process::start_as(command.stdin(Stdio::piped()), side, daemon, settings)
+    }
+
+    /// With the standard input that the command has.
+    pub fn start_as(
+        command: &mut Command,
+        side: Side,
+        daemon: &Daemon,
+        settings: &[(&str, &str)],
+    ) -> Process {
         let dir = tempfile::tempdir().unwrap();
         let report = dir.path().join("report");
         for (name, _) in std::env::vars_os() {
@@ -177,17 +207,24 @@ impl Process {
             }
         }
         command.env_remove("LD_PRELOAD");
-        if side == Side::Ours {
+        if side != Side::Stock {
             command
-                .env("LD_PRELOAD", &artefacts().library)
                 .env("VMMC_SOCKET", &daemon.path)
                 .env("VMMC_RPC_REPORT", &report)
                 .envs(settings.iter().copied());
         }
+        if side == Side::Ours {
+            command.env("LD_PRELOAD", &artefacts().library);
+        }
         let by_hand = format!("{command:?}");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stdout(Stdio::piped());
         let child = command.spawn().unwrap();
         Process { child, by_hand, report, _dir: dir }
+    }
+
+    /// A Rust program, with settings of ours.
+    pub fn start_plain(command: &mut Command, daemon: &Daemon, env: &[(&str, &str)]) -> Process {
+        Process::start_with(command, Side::Rust, daemon, env)
     }
 
     /// The counters, summed over forked children, once the process has ended.
@@ -238,10 +275,27 @@ impl Server {
         daemon: &Daemon,
         env: &[(&str, &str)],
     ) -> Server {
+        Server::start_set(mode, waits, side, daemon, env, &[])
+    }
+
+    /// With an environment for the program, and settings for the library.
+    pub fn start_set(
+        mode: Mode,
+        waits: &str,
+        side: Side,
+        daemon: &Daemon,
+        env: &[(&str, &str)],
+        settings: &[(&str, &str)],
+    ) -> Server {
         let dir = programs(mode);
         let mut command = Command::new(dir.join("server"));
         command.arg(waits).envs(env.iter().copied());
-        let mut process = Process::start(&mut command, side, daemon);
+        Server::of_process(Process::start_with(&mut command, side, daemon, settings), mode)
+    }
+
+    /// A server that says its ports; its clients are those of a mode.
+    pub fn of_process(mut process: Process, mode: Mode) -> Server {
+        let dir = programs(mode);
         let mut line = String::new();
         let mut stdout = BufReader::new(process.child.stdout.take().unwrap());
         stdout.read_line(&mut line).unwrap();
@@ -250,9 +304,27 @@ impl Server {
         Server { process, port, udp, dir }
     }
 
+    /// A server that is given its listening socket as its standard input, as inetd does (`wait`).
+    pub fn of_inetd(side: Side, daemon: &Daemon) -> Server {
+        let dir = programs(Mode::Inetd);
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let mut command = Command::new(dir.join("server"));
+        command.stdin(std::os::fd::OwnedFd::from(socket));
+        let process = Process::start_as(&mut command, side, daemon, &[]);
+        Server { process, port, udp: 0, dir }
+    }
+
     pub fn client_command(&self, case: &str, argument: &str) -> Command {
         let mut command = Command::new(self.dir.join("client"));
         command.arg(self.port.to_string()).arg(case).arg(argument);
+        command
+    }
+
+    /// The same over UDP.
+    pub fn udp_client_command(&self, case: &str, argument: &str) -> Command {
+        let mut command = Command::new(self.dir.join("client"));
+        command.arg(self.udp.to_string()).arg(case).arg(argument).env("CLIENT_UDP", "1");
         command
     }
 
@@ -272,11 +344,16 @@ impl Server {
     pub fn quit(self, daemon: &Daemon) -> Counted {
         let (said, _) = self.client("quit", "", Side::Stock, daemon);
         assert_eq!(said, "quit 0\n");
+        self.ended(true)
+    }
+
+    /// Waits for a server that was told to leave; what it counted.
+    pub fn ended(self, well: bool) -> Counted {
         let mut process = self.process;
         let mut child =
             std::mem::replace(&mut process.child, Command::new("true").spawn().unwrap());
         let ended = watched("a server that was told to leave", move || child.wait().unwrap());
-        assert!(ended.success(), "server: {ended}: {}", process.by_hand);
+        assert_eq!(ended.success(), well, "server: {ended}: {}", process.by_hand);
         process.counted()
     }
 }
@@ -313,14 +390,53 @@ pub fn go_on(process: &mut Process) {
 /// Runs a case four ways and compares. The counters of the fourth are returned, client's and
 /// server's; in the others no call may have gone over a ring.
 pub fn four_ways(mode: Mode, waits: &str, case: &str, argument: &str) -> (Counted, Counted) {
+    four_ways_over(Net::Tcp, mode, waits, case, argument)
+}
+
+/// What the client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Net {
+    Tcp,
+    /// UDP, with `VMMC_RPC_UDP=on` where there is the library.
+    Udp,
+    /// Names and rpcbind; UDP takes part too.
+    Rpcbind,
+}
+
+/// The same over any transport.
+pub fn four_ways_over(
+    net: Net,
+    mode: Mode,
+    waits: &str,
+    case: &str,
+    argument: &str,
+) -> (Counted, Counted) {
     let daemon = Daemon::start();
+    let settings: &[(&str, &str)] = if net == Net::Tcp { &[] } else { &[("VMMC_RPC_UDP", "on")] };
+    let known: &[(&str, &str)] =
+        if net == Net::Rpcbind { &[("SERVER_REGISTER", "1")] } else { &[] };
     let mut expected = None;
     for server_side in [Side::Stock, Side::Ours] {
         for client_side in [Side::Stock, Side::Ours] {
-            let server = Server::start(mode, waits, server_side, &daemon);
-            let (said, client) = server.client(case, argument, client_side, &daemon);
-            let served = server.quit(&daemon);
             let way = format!("{case}, {mode:?}, loop {waits}, {server_side:?}/{client_side:?}");
+            let server = if mode == Mode::Inetd {
+                Server::of_inetd(server_side, &daemon)
+            } else {
+                Server::start_set(mode, waits, server_side, &daemon, known, settings)
+            };
+            let mut command = server.client_command(case, argument);
+            if net == Net::Udp {
+                command = server.udp_client_command(case, argument);
+            }
+            let client = Process::start_with(&mut command, client_side, &daemon, settings);
+            let (said, client) = finish(client, &way);
+            let served = if mode == Mode::Inetd {
+                let (said, _) = server.client("quit", "", Side::Stock, &daemon);
+                assert_eq!(said, "quit 0\n");
+                server.ended(false) // rpcgen's main calls it an error that `svc_run` returns
+            } else {
+                server.quit(&daemon)
+            };
             assert!(!said.is_empty() && !said.contains("DIFFERENT"), "{way}:\n{said}");
             let expected = expected.get_or_insert_with(|| said.clone());
             assert_eq!(*expected, said, "{way}");

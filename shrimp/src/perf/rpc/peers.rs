@@ -13,8 +13,9 @@ use crate::artefacts::{self, Artefact};
 use crate::children::{self, Child};
 use crate::cpu::Pair;
 use crate::exit::{Context, Failure};
+use crate::perf::samples;
 use crate::private::PrivateDaemon;
-use crate::stats::{self, Plan};
+use crate::stats::Plan;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -164,7 +165,7 @@ impl Peer {
         let mut rounds = Vec::new();
         for line in BufReader::new(output).lines() {
             let line = line.context(|| "hearing the client".into())?;
-            match stats::parse_line(&line) {
+            match samples::parse(&line) {
                 Some((bytes, batch, samples))
                     if cells.get(rounds.len()).is_some_and(|cell| cell.bytes == bytes) =>
                 {

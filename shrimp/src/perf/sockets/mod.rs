@@ -5,6 +5,7 @@
 
 pub(crate) mod program;
 
+use super::samples::{self, Line};
 use super::{Head, Options, raw};
 use crate::artefacts::{self, Artefact};
 use crate::children::{self, Child, Scratch};
@@ -109,9 +110,6 @@ struct Setting {
     sizes: Vec<usize>,
 }
 
-/// A line of the client: size, batch, samples.
-type Line = (usize, u32, Vec<f64>);
-
 impl Setting {
     fn command(&self, way: Way, cpu: usize, report: &Path) -> std::process::Command {
         let cpu = (!self.pair.is_single()).then_some(cpu);
@@ -153,7 +151,7 @@ impl Setting {
         let mut lines = Vec::new();
         for line in BufReader::new(output).lines() {
             let line = line.context(|| "hearing the client".into())?;
-            lines.push(stats::parse_line(&line).ok_or_else(|| wrong(format!("it says {line:?}")))?);
+            lines.push(samples::parse(&line).ok_or_else(|| wrong(format!("it says {line:?}")))?);
         }
         let status = client.wait()?;
         if !status.success() || lines.len() != self.sizes.len() {

@@ -1,0 +1,100 @@
+//! Typed values straight into a ring and straight out of it, for the Rust interface.
+
+use super::{Incoming, Writer};
+use vmmc::mem::copy;
+use xdr::{DecodeError, EncodeError, Limits, Sink, Source};
+
+impl Writer {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        let need = bytes.len();
+        let left = super::MAX_RECORD.saturating_sub(self.position());
+        if self.put(bytes) { Ok(()) } else { Err(EncodeError::Full { need, left }) }
+    }
+}
+
+impl Sink for Writer {
+    fn put_u32(&mut self, value: u32) -> Result<(), EncodeError> {
+        self.append(&value.to_be_bytes())
+    }
+
+    fn put_u64(&mut self, value: u64) -> Result<(), EncodeError> {
+        self.append(&value.to_be_bytes())
+    }
+
+    fn put_padded(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        self.append(bytes)?;
+        self.append([0; 3].get(..xdr::padding(bytes.len())).unwrap_or_default())
+    }
+}
+
+/// Decodes from a record that the peer may be changing: each byte is loaded once.
+#[derive(Debug)]
+pub(crate) struct RecordSource {
+    record: Incoming,
+    at: usize,
+    limits: Limits,
+    spent: usize,
+    depth: u32,
+}
+
+impl RecordSource {
+    /// # Safety
+    /// The record must not be released while the source is used.
+    pub(crate) unsafe fn new(record: Incoming) -> RecordSource {
+        RecordSource { record, at: 0, limits: Limits::DEFAULT, spent: 0, depth: 0 }
+    }
+
+    fn fill(&mut self, target: &mut [u8], skip: usize) -> Result<(), DecodeError> {
+        let need = target.len().saturating_add(skip);
+        let left = self.remaining();
+        if need > left {
+            return Err(DecodeError::Short { need, left });
+        }
+        // SAFETY: `at + need` is within the record.
+        let place = unsafe { self.record.start.add(self.at) };
+        // SAFETY: as above; `new`'s caller keeps the record.
+        unsafe { copy::bytes(place.as_ptr(), target.as_mut_ptr(), target.len()) };
+        self.at += need;
+        Ok(())
+    }
+
+    fn word<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let mut word = [0; N];
+        self.fill(&mut word, 0)?;
+        Ok(word)
+    }
+}
+
+impl Source for RecordSource {
+    fn get_u32(&mut self) -> Result<u32, DecodeError> {
+        self.word().map(u32::from_be_bytes)
+    }
+
+    fn get_u64(&mut self) -> Result<u64, DecodeError> {
+        self.word().map(u64::from_be_bytes)
+    }
+
+    fn get_padded(&mut self, target: &mut [u8]) -> Result<(), DecodeError> {
+        self.fill(target, xdr::padding(target.len()))
+    }
+
+    fn remaining(&self) -> usize {
+        self.record.len - self.at
+    }
+
+    fn charge(&mut self, bytes: usize) -> Result<(), DecodeError> {
+        self.limits.charge(&mut self.spent, bytes)
+    }
+
+    fn enter(&mut self) -> Result<(), DecodeError> {
+        if self.depth >= self.limits.depth {
+            return Err(DecodeError::TooDeep { limit: self.limits.depth });
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+}

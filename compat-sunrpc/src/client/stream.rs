@@ -1,0 +1,205 @@
+//! Calls over a TCP connection, and over the ring that belongs to one.
+
+use super::{Call, CallError, decode};
+use crate::channel::{Broken, Channel, RecordSource};
+use crate::counters::{self, Counter};
+use crate::daemon::{self, Answer};
+use crate::msg::{CallHead, OpaqueAuth, ReplyHead, Status};
+use crate::record::{self, RecordReader};
+use crate::{offer, svc};
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd};
+use vmmc::sys::doorbell::Doorbell;
+use xdr::{Decode, Encode, EncodeError, Network, Reader, Sink, Writer};
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Stream {
+    stream: TcpStream,
+    reader: RecordReader,
+    ring: Ring,
+    /// The connection is over: what the first call said that found it so.
+    broken: Option<ErrorKind>,
+}
+
+#[derive(Debug)]
+enum Ring {
+    /// To be offered at the first call.
+    Untried,
+    None,
+    Agreed {
+        channel: Box<Channel>,
+        bell: Doorbell,
+        cookie: u64,
+    },
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Ring::Agreed { cookie, .. } = self.ring {
+            daemon::forget(cookie);
+        }
+    }
+}
+
+impl From<Broken> for CallError {
+    fn from(broken: Broken) -> CallError {
+        match broken {
+            Broken::Gone(errno) => CallError::Connection(errno.into()),
+            Broken::TimedOut => CallError::TimedOut(std::time::Duration::ZERO),
+            Broken::TooLong => {
+                CallError::Encode(EncodeError::Full { need: 0, left: crate::channel::MAX_RECORD })
+            }
+            Broken::Nonsense => CallError::Connection(std::io::Error::new(
+                ErrorKind::InvalidData,
+                "the server wrote nonsense into the ring",
+            )),
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn new(stream: TcpStream, max_record: usize, offers: bool) -> Stream {
+        let ring = if offers { Ring::Untried } else { Ring::None };
+        Stream { stream, reader: RecordReader::new(max_record), ring, broken: None }
+    }
+
+    pub(super) fn is_ring(&self) -> bool {
+        matches!(self.ring, Ring::Agreed { .. })
+    }
+
+    /// Sends a call without an answer.
+    pub(super) fn send<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<(), CallError> {
+        self.ready(call)?;
+        let sent = self.put(call);
+        self.note(sent)
+    }
+
+    pub(super) fn call<A: Encode, R: Decode>(
+        &mut self,
+        call: &Call<'_, A>,
+    ) -> Result<R, CallError> {
+        self.ready(call)?;
+        let results = self.put(call).and_then(|()| match &mut self.ring {
+            Ring::Agreed { channel, bell, .. } => {
+                let socket = self.stream.as_fd();
+                let record = channel.reply(call.head.xid, bell, socket, Some(call.deadline))?;
+                // SAFETY: released below, after the source.
+                let mut source = unsafe { RecordSource::new(record) };
+                let results = decode(call.head.xid, &mut source);
+                channel.release();
+                // Its number was looked at by `reply`; a server that changes it meanwhile lies.
+                results?.ok_or_else(|| Broken::Nonsense.into())
+            }
+            _ => {
+                let record = self.take_reply(call)?;
+                let mut reader = Reader::<Network>::new(&record);
+                decode(call.head.xid, &mut reader)?.ok_or_else(|| Broken::Nonsense.into())
+            }
+        });
+        self.note(results)
+    }
+
+    /// Before a call: is there a connection, and could there be a ring?
+    fn ready<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<(), CallError> {
+        if let Some(kind) = self.broken {
+            return Err(CallError::Connection(kind.into()));
+        }
+        if matches!(self.ring, Ring::Untried) {
+            self.ring = Ring::None;
+            if call.head.program != offer::RPCBIND {
+                let offered = self.offer(call);
+                if let Some(ring) = self.note(offered)? {
+                    self.ring = ring;
+                }
+            }
+        }
+        counters::one(if self.is_ring() { Counter::calls_ring } else { Counter::calls_kernel });
+        Ok(())
+    }
+
+    /// Remembers the end of the connection. After half a message there is no next one either.
+    fn note<T>(&mut self, result: Result<T, CallError>) -> Result<T, CallError> {
+        match &result {
+            Err(CallError::Connection(error)) => self.broken = Some(error.kind()),
+            Err(CallError::TimedOut(_)) => counters::one(Counter::timeouts),
+            _ => {}
+        }
+        result
+    }
+
+    fn put<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<(), CallError> {
+        if let Ring::Agreed { channel, bell, .. } = &mut self.ring {
+            let mut writer = channel.writer(false)?;
+            call.encode(&mut writer)?;
+            channel.submit(writer);
+            channel.flush_all(bell, self.stream.as_fd(), Some(call.deadline))?;
+            return Ok(());
+        }
+        let mut writer = Writer::<Network>::new();
+        writer.put_u32(0)?; // for the record mark
+        call.encode(&mut writer)?;
+        self.stream.set_write_timeout(Some(call.left()?))?;
+        Ok(record::write(&mut self.stream, &mut writer.into_bytes())?)
+    }
+
+    /// Takes replies until this call's.
+    fn take_reply<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<Vec<u8>, CallError> {
+        loop {
+            self.stream.set_read_timeout(Some(call.left()?))?;
+            match self.reader.next(&mut self.stream) {
+                Ok(Some(record)) if record.starts_with(&call.head.xid.to_be_bytes()) => {
+                    return Ok(record);
+                }
+                Ok(Some(_)) => {} // of an earlier call that was not waited for
+                Ok(None) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Asks the server for a ring, as [`offer`] tells. The number of the call is that of the call
+    /// behind it, plus half of all.
+    fn offer<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<Option<Ring>, CallError> {
+        let Some(cookie) = svc::local_connection(self.stream.as_raw_fd()) else {
+            counters::one(Counter::not_local);
+            return Ok(None);
+        };
+        counters::one(Counter::offers);
+        let flavor = offer::FLAVOR.cast_unsigned();
+        let head = CallHead {
+            xid: call.head.xid ^ (1 << 31),
+            procedure: 0,
+            credential: OpaqueAuth { flavor, body: offer::question() },
+            ..call.head.clone()
+        };
+        let question =
+            Call { head, arguments: &(), deadline: call.deadline, timeout: call.timeout };
+        self.put(&question)?;
+        let answer = self.take_reply(&question)?;
+        let head = ReplyHead::decode(&mut Reader::<Network>::new(&answer));
+        let accepts = |head: &ReplyHead| {
+            head.status == Status::Success
+                && head.verifier.flavor == flavor
+                && offer::is_answer(&head.verifier.body)
+        };
+        if !head.is_ok_and(|head| accepts(&head)) {
+            counters::one(Counter::declined);
+            return Ok(None);
+        }
+        let Ok(bell) = Doorbell::new() else { return Ok(None) };
+        if !daemon::register(self.stream.as_fd(), cookie, &bell) {
+            counters::one(Counter::no_daemon);
+            return Ok(None);
+        }
+        let Answer::Channel(channel) = daemon::wait_answer(cookie) else {
+            counters::one(Counter::no_daemon);
+            return Ok(None);
+        };
+        counters::one(Counter::channels);
+        Ok(Some(Ring::Agreed { channel, bell, cookie }))
+    }
+}
