@@ -1,9 +1,10 @@
 //! Hot members: upgraded, active lately, and looked at in every wait.
 
 use super::nested::make_eager;
-use super::{EDGE, EpollSet, IN, Members, OUT, Record};
+use super::{ALWAYS, EDGE, ENDS, EpollSet, IN, Members, OUT, Record};
 use crate::fd_table::{Link, state};
 use crate::side::{rx, tx};
+use crate::stream::recv::{Readiness, readiness};
 use vmmc::sync::Ordering;
 
 /// Hot members of a set, unless more have something to tell at the same time.
@@ -57,15 +58,9 @@ impl HotList {
         self.items.iter().take(self.len).flatten().chain(&self.more)
     }
 
-    /// Whether the kernel may have more to say of a member than its ring has: an end, an error, or
-    /// bytes that come by TCP.
-    pub(super) fn some_ended(&self) -> bool {
-        self.iter().any(|hot| {
-            let side = hot.link.side;
-            let by_tcp = side.rx_state.load(Ordering::Relaxed) != rx::RING
-                || side.rx_left.load(Ordering::Relaxed) != 0;
-            hot.ended || side.shut.load(Ordering::Relaxed) != 0 || (hot.events & IN != 0 && by_tcp)
-        })
+    /// Whether the kernel may have more to say of a member than its ring has.
+    pub(super) fn kernel_knows_more(&self) -> bool {
+        self.iter().any(Hot::kernel_knows_more)
     }
 
     pub(super) fn leave(&self) {
@@ -95,6 +90,34 @@ impl Hot {
             ready |= self.events & OUT;
         }
         ready
+    }
+
+    /// Whether the kernel may have more to say than the ring: an end, an error, or bytes that come by
+    /// TCP. A member that is only writable may have reached its end without our knowing.
+    fn kernel_knows_more(&self) -> bool {
+        let side = self.link.side;
+        let by_tcp = || {
+            side.rx_state.load(Ordering::Relaxed) != rx::RING
+                || side.rx_left.load(Ordering::Relaxed) != 0
+        };
+        let only_writable = || self.events & OUT != 0 && !self.link.looks_readable(self.fd);
+        self.ended
+            || side.shut.load(Ordering::Relaxed) != 0
+            || (self.events & IN != 0 && (by_tcp() || only_writable()))
+    }
+
+    /// What the kernel adds to an event that the ring has given.
+    pub(super) fn from_kernel(&self) -> u32 {
+        let asked = (self.events & (IN | ENDS)) as i16;
+        let events = crate::raw::pending_events(self.fd, asked) as u16;
+        let mut events = self.link.without_reset(events.into()) & (self.events | ALWAYS);
+        // An edge is the kernel's to make.
+        if events & IN != 0
+            && (self.events & EDGE != 0 || readiness(&self.link, self.fd) == Readiness::NotReady)
+        {
+            events &= !IN;
+        }
+        events
     }
 
     pub(super) fn position(&self) -> u64 {

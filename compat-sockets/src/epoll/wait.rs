@@ -106,11 +106,10 @@ unsafe fn one_wait(
     if found > 0 {
         counters::add(Counter::epoll_ring_events, found as u64);
         set.since_kernel.fetch_add(1, Ordering::Relaxed);
-        if kernel_turn || hot.some_ended() {
+        if kernel_turn || hot.kernel_knows_more() {
             set.since_kernel.store(0, Ordering::Relaxed);
             // SAFETY: passed on.
-            let more = unsafe { ask_kernel(epfd, set, out, found, Some(0), mask) };
-            return Some((found as i32 + more.max(0)).max(found as i32));
+            return Some(unsafe { add_from_kernel(epfd, set, hot, out, found, mask) });
         }
         return Some(found as i32);
     }
@@ -128,10 +127,9 @@ unsafe fn one_wait(
     if ready {
         let found = take_ready(epfd, set, hot, out);
         counters::add(Counter::epoll_ring_events, found as u64);
-        if found > 0 && hot.some_ended() {
+        if found > 0 && hot.kernel_knows_more() {
             // SAFETY: passed on.
-            let more = unsafe { ask_kernel(epfd, set, out, found, Some(0), mask) };
-            return Some(found as i32 + more.max(0));
+            return Some(unsafe { add_from_kernel(epfd, set, hot, out, found, mask) });
         }
         return (found > 0).then_some(found as i32);
     }
@@ -169,6 +167,36 @@ unsafe fn one_wait(
     // With nothing to report, the clock and the rings are looked at anew: what woke us may have
     // been a doorbell.
     (count != 0).then_some(count)
+}
+
+/// Adds what the kernel has to the first `found` events, which the rings gave; returns how many
+/// there are.
+///
+/// # Safety
+/// `mask` must be null or valid.
+unsafe fn add_from_kernel(
+    epfd: i32,
+    set: &EpollSet,
+    hot: &HotList,
+    out: &mut [epoll_event],
+    found: usize,
+    mask: *const sigset_t,
+) -> i32 {
+    if found == out.len() {
+        // The set can tell nothing more, but these members' own events must be whole: a program
+        // that takes one event at a time would hear of room for ever and never of the end.
+        for item in hot.iter() {
+            let data = set.with(|members| members.records.get(&item.fd).map(|kept| kept.data));
+            let Some(Some(data)) = data else { continue };
+            if let Some(event) = out.iter_mut().find(|event| event.u64 == data) {
+                *event = epoll_event { events: event.events | item.from_kernel(), u64: data };
+            }
+        }
+        return found as i32;
+    }
+    // SAFETY: passed on.
+    let more = unsafe { ask_kernel(epfd, set, out, found, Some(0), mask) };
+    found as i32 + more.max(0)
 }
 
 enum Spun {

@@ -510,6 +510,31 @@ static void end_of_file_peer(int fd) {
     await('q');
 }
 
+/* Room for one event, and a set that has never waited before: the end must not be hidden by room. */
+static uint32_t events_in_a_fresh_set(int fd) {
+    int epoll = new_epoll();
+    struct epoll_event event = {0};
+    add(epoll, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, 1);
+    NEED(epoll_wait(epoll, &event, 1, -1));
+    NEED(close(epoll));
+    return event.events;
+}
+static void end_in_a_fresh_set_here(int fd) {
+    CHECK_EQ(events_in_a_fresh_set(fd), EPOLLOUT, "room only");
+    tell('s');
+    UNTIL(events_in_a_fresh_set(fd) == (EPOLLIN | EPOLLOUT | EPOLLRDHUP));
+    NEED(shutdown(fd, SHUT_WR));
+    const uint32_t everything = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLHUP;
+    UNTIL(events_in_a_fresh_set(fd) == everything);
+    CHECK_EQ(events_in_a_fresh_set(fd), everything, "room and both ends");
+    tell('q');
+}
+static void end_in_a_fresh_set_peer(int fd) {
+    await('s');
+    NEED(shutdown(fd, SHUT_WR));
+    await('q');
+}
+
 static void reset_here(int fd) {
     const uint32_t everything = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLERR | EPOLLHUP;
     char buffer[16];
@@ -593,6 +618,7 @@ static const struct test_case cases[] = {
     PAIR(not_writable_when_full),
     PAIR(both_directions),
     PAIR(end_of_file),
+    PAIR(end_in_a_fresh_set),
     PAIR(reset),
     LONER(crowd),
 };
