@@ -14,7 +14,7 @@ use std::sync::Arc;
 use vmmc::control::codec;
 use vmmc::control::message::{Event, MAX_PACKET_LEN, RemoteCaller, Role};
 use vmmc::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
-use vmmc::sys::{Fd, memfd, packet};
+use vmmc::sys::{Fd, doorbell, memfd, packet};
 
 /// Messages that may wait for a client that does not read; one more and it is cut off. Enough for an
 /// exporter that is stopped for a while with thousands of importers coming.
@@ -43,6 +43,8 @@ pub(crate) enum OutFd {
     /// A new, write-only, non-blocking one of a doorbell: the receiver cannot change the flags of
     /// anybody else's.
     Doorbell(Arc<Fd>),
+    /// Not sent: the receiver's own doorbell, rung once the message is there.
+    Ring(Arc<Fd>),
 }
 
 /// Opens a doorbell anew.
@@ -275,11 +277,17 @@ fn send(socket: &Fd, message: &Outgoing) -> rustix::io::Result<()> {
         New(Fd),
     }
     let mut ready = Vec::with_capacity(message.fds.len());
+    let mut to_ring = None;
     for fd in &message.fds {
         ready.push(match fd {
             OutFd::Same(fd) | OutFd::Owned(fd) => Ready::Kept(fd),
             OutFd::ReadOnly(fd) => Ready::New(memfd::reopen_read_only(fd.as_ref())?),
             OutFd::Doorbell(fd) => Ready::New(reopen_doorbell(fd)?),
+            OutFd::Ring(fd) => {
+                // One of our own: its owner can make the one it passed to us block.
+                to_ring = Some(reopen_doorbell(fd)?);
+                continue;
+            }
         });
     }
     let borrowed: Vec<BorrowedFd<'_>> = ready
@@ -289,5 +297,9 @@ fn send(socket: &Fd, message: &Outgoing) -> rustix::io::Result<()> {
             Ready::New(fd) => fd.as_fd(),
         })
         .collect();
-    packet::send(socket, &message.packet, &borrowed, SendFlags::DONTWAIT)
+    packet::send(socket, &message.packet, &borrowed, SendFlags::DONTWAIT)?;
+    if let Some(bell) = to_ring {
+        doorbell::ring(&bell);
+    }
+    Ok(())
 }

@@ -333,14 +333,17 @@ impl Broker {
         self.counters.add(Counter::Pairs);
         hit(Failpoint::PairMade);
         let paired = |cookie, side| Event::Paired { cookie, side, ring_len };
-        let with = |bell: Option<Arc<Fd>>| {
+        // An end that is rung by the other before it is told of the pair finds nothing and sleeps
+        // again: so it is rung once more when it has been told.
+        let with = |others: Option<Arc<Fd>>, own: Option<Arc<Fd>>| {
             let mut fds = vec![OutFd::Same(segment.clone())];
-            fds.extend(bell.map(OutFd::Doorbell));
+            fds.extend(others.map(OutFd::Doorbell));
+            fds.extend(own.map(OutFd::Ring));
             fds
         };
-        self.send(waiting.client, &paired(first, 0), with(bell));
+        self.send(waiting.client, &paired(first, 0), with(bell.clone(), waiting.bell.clone()));
         hit(Failpoint::PairHalfSent);
-        self.send(client, &paired(cookie, 1), with(waiting.bell));
+        self.send(client, &paired(cookie, 1), with(waiting.bell, bell));
     }
 
     fn not_paired(

@@ -494,14 +494,17 @@ fn with_bells_each_end_gets_the_others_doorbell() {
         let request = Request::RegisterSocket { cookie: cookie(socket), shape };
         client.send(&request, &[socket.as_fd(), bell.write_end().as_fd()]);
     }
-    for (client, (own, other)) in
-        clients.iter().zip([(&bells[0], &bells[1]), (&bells[1], &bells[0])])
-    {
-        let mut incoming = client.receive();
+    let peers = [0, 1].map(|side| {
+        let mut incoming = clients[side].receive();
         assert!(matches!(incoming.event, Event::Paired { .. }), "{:?}", incoming.event);
         incoming.fds.take().expect("the segment");
-        let bell = incoming.fds.take().expect("the other end's doorbell");
-        vmmc::sys::doorbell::ring(&bell);
+        // Whom the other end rang too early sleeps: it is rung once it can see the pair.
+        assert!(bells[side].wait(None).unwrap());
+        bells[side].drain();
+        incoming.fds.take().expect("the other end's doorbell")
+    });
+    for (peer, (own, other)) in peers.iter().zip([(&bells[0], &bells[1]), (&bells[1], &bells[0])]) {
+        vmmc::sys::doorbell::ring(peer);
         let now = || Some(std::time::Instant::now());
         assert!(other.wait(now()).unwrap());
         assert!(!own.wait(now()).unwrap());

@@ -94,6 +94,7 @@ enum OutState {
     Owned(Slot),
     ReadOnly(Slot),
     Doorbell(Slot),
+    Ring(Slot),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -203,6 +204,7 @@ impl<'b> Slots<'b> {
             OutFd::Owned(fd) => OutState::Owned(self.put(fd)),
             OutFd::ReadOnly(fd) => OutState::ReadOnly(self.put(fd)),
             OutFd::Doorbell(fd) => OutState::Doorbell(self.put(fd)),
+            OutFd::Ring(fd) => OutState::Ring(self.put(fd)),
         }
     }
 }
@@ -392,6 +394,7 @@ impl Broker {
                         OutState::Owned(slot) => OutFd::Owned(fds.get(slot)?),
                         OutState::ReadOnly(slot) => OutFd::ReadOnly(fds.get(slot)?),
                         OutState::Doorbell(slot) => OutFd::Doorbell(fds.get(slot)?),
+                        OutState::Ring(slot) => OutFd::Ring(fds.get(slot)?),
                     })
                 })
                 .collect::<Result<_, TakeOverError>>()?;

@@ -250,7 +250,8 @@ pub enum Request {
     },
     /// Offers one end of an established TCP connection for pairing.
     /// Descriptors: the TCP socket, which the daemon examines and closes at once; with
-    /// [`StreamShape::bells`], the write end of a doorbell pipe. The answer,
+    /// [`StreamShape::bells`], the write end of a doorbell pipe, which the daemon rings once
+    /// [`Event::Paired`] can be received: the other end may have rung before. The answer,
     /// [`Event::Paired`] or [`Event::NotPaired`], comes when the other end has registered or
     /// the wait is over.
     RegisterSocket {
