@@ -241,7 +241,7 @@ impl Inner {
     fn find_ends(&self) {
         self.on_end.0.store(false, Ordering::SeqCst);
         for peer in self.peers() {
-            if peer.gone.load(Ordering::Relaxed) || peer.out_import.check_open().is_ok() {
+            if peer.gone.load(Ordering::Relaxed) || peer.is_linked() {
                 continue;
             }
             if peer.said_bye() || self.was_ended_on_request(peer) {

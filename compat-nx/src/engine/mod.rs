@@ -157,7 +157,8 @@ impl Engine {
             Err(error) => Some(Err(error)),
         });
         inner.state.lock().windows.close_all();
-        if drained.is_ok() {
+        // The others must not take the end of a job that failed here for an orderly one.
+        if drained.is_ok() && inner.check().is_ok() {
             for peer in inner.peers() {
                 peer.out32(layout::BYE).store(1, Ordering::Release);
             }

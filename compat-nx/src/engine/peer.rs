@@ -217,6 +217,12 @@ impl Peer {
         }
     }
 
+    /// Whether both links are open. Their ends are heard of one after the other, over two connections,
+    /// and a process that computes hears of the door's only.
+    pub(super) fn is_linked(&self) -> bool {
+        self.out_import.check_open().is_ok() && self.door.check_open().is_ok()
+    }
+
     /// Whether the peer said that it leaves in order.
     pub(super) fn said_bye(&self) -> bool {
         self.in32(layout::BYE).load(Ordering::Acquire) != 0
