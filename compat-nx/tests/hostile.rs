@@ -118,8 +118,8 @@ fn attacked(engine: &Engine, case: &str) {
         // SAFETY: no memory.
         unsafe { engine.crecv(Select::types(6), ready) }.expect("node 1 has scribbled");
         let data = Source { start: room.as_ptr(), len: 8 };
-        // SAFETY: borrowed for the call.
         loop {
+            // SAFETY: borrowed for the call.
             if let Err(error) = unsafe { engine.csend(1, data, to(1)) } {
                 break error;
             }
@@ -127,8 +127,8 @@ fn attacked(engine: &Engine, case: &str) {
     } else {
         let target = Target { start: room.as_mut_ptr(), len: room.len() };
         // What noise makes of it may be received.
-        // SAFETY: borrowed for the call.
         loop {
+            // SAFETY: borrowed for the call.
             if let Err(error) = unsafe { engine.crecv(Select::types(-1), target) }
                 && !matches!(error, NxError::MessageTooLong { .. })
             {
