@@ -61,6 +61,13 @@ pub(super) struct Peer {
     pub(super) gone: AtomicBool,
 }
 
+/// How a peer left that said so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bye {
+    Orderly,
+    Failed { culprit: u32 },
+}
+
 /// Views of lanes are longer than any constant of the layout; slots are checked when a lane is opened.
 fn word64<'m>(view: View<'m>, at: usize) -> MappedU64<'m> {
     match view.word64(at) {
@@ -223,9 +230,14 @@ impl Peer {
         self.out_import.check_open().is_ok() && self.door.check_open().is_ok()
     }
 
-    /// Whether the peer said that it leaves in order.
-    pub(super) fn said_bye(&self) -> bool {
-        self.in32(layout::BYE).load(Ordering::Acquire) != 0
+    /// How the peer said that it leaves.
+    pub(super) fn bye(&self) -> Option<Bye> {
+        // PAIRS(bye): with the release in `leave`.
+        match self.in32(layout::BYE).load(Ordering::Acquire) {
+            0 => None,
+            layout::BYE_ORDERLY => Some(Bye::Orderly),
+            failed => Some(Bye::Failed { culprit: failed - layout::BYE_FAILED }),
+        }
     }
 }
 
