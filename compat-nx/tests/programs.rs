@@ -75,6 +75,11 @@ fn every_call_from_fortran_77() {
 }
 
 #[test]
+fn a_fortran_program_of_the_ipsc_with_its_include_file() {
+    at_all_sizes(&fortran("fortran/cube.f", &["-std=legacy"]), &[], "cube: all good");
+}
+
+#[test]
 fn fortran_with_implicit_types() {
     let flags = ["-std=legacy", "-w", "-fallow-argument-mismatch"];
     at_all_sizes(&fortran("fortran/implicit.f", &flags), &[], "implicit: all good");

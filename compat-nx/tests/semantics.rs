@@ -1,4 +1,17 @@
-//! The corner cases of NX between real processes (N14, N16, N18, N19 by counters).
+//! The corner cases of NX between real processes. Where the rows of the checklist are held:
+//!
+//! | row | test |
+//! |---|---|
+//! | N1, N3, N19, N20 | `the_common_path_copies_once_and_interrupts_nobody` |
+//! | N2, N4 | `messages_are_selected_by_type_mask_and_force` |
+//! | N5 | unit and loom tests of `engine/slots.rs` |
+//! | N6 | `messages_of_every_length_arrive_whole_in_every_mode` (`messages.rs`) |
+//! | N7, N8, N17 | `shrimp perf nx`: figures, not tests |
+//! | N9 to N11, N13, N15, N21 (alignment, neighbours) | `large_messages_go_from_user_memory_to_user_memory` |
+//! | N12 | `the_second_large_message_makes_no_trip_to_the_daemon` |
+//! | N14, N16 | `a_late_receiver_gets_the_bytes_of_the_send` |
+//! | N18 | `a_computing_receiver_stalls_no_sender` |
+//! | N21 (others) | `nobody_but_its_sender_can_import_a_window` |
 #![allow(unsafe_code)] // the engine's raw interface
 
 mod common;
@@ -273,6 +286,7 @@ fn common_path(engine: &Engine, _: &str) {
     assert_eq!(engine.counter(count::SLOT_COPIES) - before.0, received, "one copy each");
     assert_eq!(engine.counter(count::MOVED), 0);
     assert_eq!(engine.counter(count::INTERRUPTS) - before.1, 0);
+    assert_eq!(engine.counter(count::LINKS), 1, "one to each other process, and none later");
 }
 
 /// N12: the second large message makes no trip to the daemon.
@@ -354,6 +368,48 @@ fn direct(engine: &Engine, _: &str) {
             assert!(room.iter().all(|&byte| byte == round), "round {round}");
         }
     }
+}
+
+/// N21: a window is for its sender alone, though all know the job's token.
+fn stranger(engine: &Engine, _: &str) {
+    let mut room = vec![0u8; 64 << 20];
+    loop {
+        let id = (engine.node() == 1).then(|| irecv(engine, 1, &mut room));
+        engine.gsync().expect("gsync");
+        if engine.node() == 0 {
+            csend(engine, 1, &room, 1);
+        }
+        if let Some(id) = id {
+            engine.msgwait(id).expect("msgwait");
+        }
+        // Node 1 replies only if it comes before the safe copy is complete.
+        let (mut replies, mut work) = ([engine.counter(count::REPLIES) as i64], [0i64]);
+        // SAFETY: two arrays of one element.
+        unsafe { engine.reduce(nx::Reduction::Sum, replies.as_mut_ptr(), 1, work.as_mut_ptr()) }
+            .expect("gisum");
+        if replies[0] > 0 {
+            break;
+        }
+    }
+    if engine.node() == 2 {
+        let id = std::env::var("SHRIMP_NX_JOB").expect("id");
+        let node = vmmc::Node::connect().expect("connects");
+        for rights in [vmmc::Rights::READ, vmmc::Rights::WRITE] {
+            let name = format!("nx/{id}/0>1/window/0");
+            let import = node.import(name.as_str()).rights(rights).token(vmmc::Token([7; 16]));
+            let error = import.timeout(std::time::Duration::ZERO).open().unwrap_err();
+            assert!(
+                matches!(
+                    error,
+                    vmmc::error::ImportError::Refused(
+                        vmmc::control::message::Refusal::NotPermitted { .. }
+                    )
+                ),
+                "{error}"
+            );
+        }
+    }
+    engine.gsync().expect("gsync");
 }
 
 /// A counter server in an hrecv handler, on a node that computes: the handler re-posts itself, sends, and
@@ -551,6 +607,7 @@ fn rank() {
         ("send_and_leave", send_and_leave),
         ("random_traffic", random_traffic),
         ("pile", pile),
+        ("stranger", stranger),
     ]);
 }
 
@@ -596,6 +653,12 @@ fn large_messages_go_from_user_memory_to_user_memory() {
     for after in ["0", "1"] {
         daemon.run(2, "direct", "", &[("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", after)]);
     }
+}
+
+#[test]
+fn nobody_but_its_sender_can_import_a_window() {
+    let settings = [("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", "0")];
+    Daemon::start().run(3, "stranger", "", &settings);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::handlers::Handlers;
 use super::layout;
 use super::mem;
 use super::ops::OpId;
-use super::peer::{Own, Peer};
+use super::peer::{Bye, Own, Peer};
 use super::peers::Peers;
 use super::settings::Settings;
 use super::state::{Staging, State, Want};
@@ -241,14 +241,25 @@ impl Inner {
     fn find_ends(&self) {
         self.on_end.0.store(false, Ordering::SeqCst);
         for peer in self.peers() {
-            if peer.gone.load(Ordering::Relaxed) || peer.out_import.check_open().is_ok() {
+            if peer.gone.load(Ordering::Relaxed) || peer.is_linked() {
                 continue;
             }
-            if peer.said_bye() || self.was_ended_on_request(peer) {
+            let bye = peer.bye();
+            let on_request = || self.was_ended_on_request(peer);
+            if bye == Some(Bye::Orderly) || (bye.is_none() && on_request()) {
                 peer.gone.store(true, Ordering::Relaxed);
                 self.data.wake_waiters();
             } else if !self.left.load(Ordering::Acquire) {
-                self.fail(NxError::PeerDied { node: peer.node });
+                let node = match bye {
+                    // Nobody takes the blame from a peer's word for itself.
+                    Some(Bye::Failed { culprit })
+                        if culprit != self.own.node && culprit < self.processes() as u32 =>
+                    {
+                        culprit
+                    }
+                    _ => peer.node,
+                };
+                self.fail(NxError::PeerDied { node });
             }
         }
     }

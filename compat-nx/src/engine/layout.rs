@@ -50,8 +50,12 @@ pub(super) const STARVED_BLOCKS: u32 = 4;
 /// Offset of the wants word: 1 when the writer has handlers posted and wants to be interrupted
 /// for each message.
 pub(super) const WANTS: usize = 132;
-/// Offset of the bye word: 1 when the writer left in order.
+/// Offset of the bye word: 0, or how the writer left.
 pub(super) const BYE: usize = 136;
+/// In order: the others go on.
+pub(super) const BYE_ORDERLY: u32 = 1;
+/// Because the job has failed; plus the number of the node whose fault that was.
+pub(super) const BYE_FAILED: u32 = 2;
 /// Offset of the here word: 1 when the writer has opened its links with the owner, and so can do
 /// without it.
 pub(super) const HERE: usize = 140;

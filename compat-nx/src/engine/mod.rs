@@ -157,10 +157,18 @@ impl Engine {
             Err(error) => Some(Err(error)),
         });
         inner.state.lock().windows.close_all();
-        if drained.is_ok() {
-            for peer in inner.peers() {
-                peer.out32(layout::BYE).store(1, Ordering::Release);
+        // The others must not take the end of a job that failed here for an orderly one, nor its
+        // messenger for the culprit.
+        let bye = match inner.check().and(drained) {
+            Ok(()) => layout::BYE_ORDERLY,
+            Err(NxError::PeerDied { node } | NxError::PeerFault { node, .. }) => {
+                layout::BYE_FAILED.saturating_add(node)
             }
+            Err(_) => 0,
+        };
+        for peer in inner.peers() {
+            // PAIRS(bye): with the acquire in `bye`.
+            peer.out32(layout::BYE).store(bye, Ordering::Release);
         }
         inner.fail(NxError::NotStarted);
         inner.stop.store(true, Ordering::Release);

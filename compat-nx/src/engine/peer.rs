@@ -61,6 +61,13 @@ pub(super) struct Peer {
     pub(super) gone: AtomicBool,
 }
 
+/// How a peer left that said so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bye {
+    Orderly,
+    Failed { culprit: u32 },
+}
+
 /// Views of lanes are longer than any constant of the layout; slots are checked when a lane is opened.
 fn word64<'m>(view: View<'m>, at: usize) -> MappedU64<'m> {
     match view.word64(at) {
@@ -217,9 +224,20 @@ impl Peer {
         }
     }
 
-    /// Whether the peer said that it leaves in order.
-    pub(super) fn said_bye(&self) -> bool {
-        self.in32(layout::BYE).load(Ordering::Acquire) != 0
+    /// Whether both links are open. Their ends are heard of one after the other, over two connections,
+    /// and a process that computes hears of the door's only.
+    pub(super) fn is_linked(&self) -> bool {
+        self.out_import.check_open().is_ok() && self.door.check_open().is_ok()
+    }
+
+    /// How the peer said that it leaves.
+    pub(super) fn bye(&self) -> Option<Bye> {
+        // PAIRS(bye): with the release in `leave`.
+        match self.in32(layout::BYE).load(Ordering::Acquire) {
+            0 => None,
+            layout::BYE_ORDERLY => Some(Bye::Orderly),
+            failed => Some(Bye::Failed { culprit: failed - layout::BYE_FAILED }),
+        }
     }
 }
 
