@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use vmmc::control::Connection;
 use vmmc::control::connect::LinkError;
 use vmmc::control::message::{Event, Hello, Request, Role};
+use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::sys::doorbell::Doorbell;
 use vmmc::sys::{Fd, memfd};
 
@@ -149,6 +150,20 @@ pub(crate) fn register(socket: BorrowedFd<'_>, cookie: u64, bell: &Doorbell) -> 
             link.hang_up();
             false
         }
+    }
+}
+
+/// Makes the daemon's acquaintance, so that `shrimp stat` shows what is counted here even if no
+/// connection is ever offered. Once per process; without a daemon nothing happens.
+pub(crate) fn appear() {
+    // The process that has done so; a fork begins anew.
+    static DONE: AtomicU32 = AtomicU32::new(0);
+    let own = own_pid();
+    if DONE.swap(own, Ordering::Relaxed) == own || !settings::is_on() {
+        return;
+    }
+    if let Ok(bell) = Doorbell::new() {
+        link().get_or_insert_default().connection(&bell);
     }
 }
 

@@ -188,12 +188,12 @@ pub struct CallHead {
 }
 
 /// Why a message is no call that could be served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoCall {
-    /// Not even its number is known: nothing can be answered.
-    Garbage,
+    /// No call, or not a whole head: nothing can be answered.
+    Garbage(DecodeError),
     /// RPC of another version, to be answered as RFC 5531 says.
-    OtherVersion { xid: u32 },
+    OtherVersion { xid: u32, version: u32 },
 }
 
 impl Encode for CallHead {
@@ -206,19 +206,35 @@ impl Encode for CallHead {
     }
 }
 
+impl Decode for CallHead {
+    fn decode<S: Source + ?Sized>(source: &mut S) -> Result<CallHead, DecodeError> {
+        CallHead::read(source).map_err(|error| match error {
+            NoCall::Garbage(error) => error,
+            NoCall::OtherVersion { version, .. } => {
+                DecodeError::NotInEnum { value: version.cast_signed(), name: "rpcvers" }
+            }
+        })
+    }
+}
+
 impl CallHead {
     /// Reads the head; what is left in the source are the arguments.
     pub(crate) fn read<S: Source + ?Sized>(source: &mut S) -> Result<CallHead, NoCall> {
-        let mut word = || source.get_u32().map_err(|_| NoCall::Garbage);
+        let mut word = || source.get_u32().map_err(NoCall::Garbage);
         let xid = word()?;
-        if word()? != 0 {
-            return Err(NoCall::Garbage); // a reply, or neither
+        match word()? {
+            0 => {}
+            other => {
+                let value = other.cast_signed();
+                return Err(NoCall::Garbage(DecodeError::NotInEnum { value, name: "msg_type" }));
+            }
         }
-        if word()? != RPC_VERSION {
-            return Err(NoCall::OtherVersion { xid });
+        match word()? {
+            RPC_VERSION => {}
+            version => return Err(NoCall::OtherVersion { xid, version }),
         }
         let (program, version, procedure) = (word()?, word()?, word()?);
-        let mut auth = || OpaqueAuth::decode(source).map_err(|_| NoCall::Garbage);
+        let mut auth = || OpaqueAuth::decode(source).map_err(NoCall::Garbage);
         let (credential, verifier) = (auth()?, auth()?);
         Ok(CallHead { xid, program, version, procedure, credential, verifier })
     }

@@ -45,7 +45,7 @@ pub use items::{
 };
 pub use order::{Little, Network, Order};
 pub use sink::{Counter, Sink, SliceWriter, Writer};
-pub use source::{Limits, Reader, Source};
+pub use source::{Budget, Limits, Reader, Source};
 
 /// Bytes that follow `len` bytes to make a multiple of four.
 #[must_use]

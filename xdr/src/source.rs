@@ -80,13 +80,55 @@ impl Default for Limits {
     }
 }
 
+/// What one decoding has cost so far: for implementations of [`Source`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    limits: Limits,
+    spent: usize,
+    depth: u32,
+}
+
+impl Budget {
+    /// Nothing spent yet.
+    #[must_use]
+    pub const fn new(limits: Limits) -> Budget {
+        Budget { limits, spent: 0, depth: 0 }
+    }
+
+    /// For [`Source::charge`].
+    ///
+    /// # Errors
+    /// [`DecodeError::TooLarge`].
+    #[inline]
+    pub fn charge(&mut self, bytes: usize) -> Result<(), DecodeError> {
+        self.limits.charge(&mut self.spent, bytes)
+    }
+
+    /// For [`Source::enter`].
+    ///
+    /// # Errors
+    /// [`DecodeError::TooDeep`].
+    #[inline]
+    pub fn enter(&mut self) -> Result<(), DecodeError> {
+        if self.depth >= self.limits.depth {
+            return Err(DecodeError::TooDeep { limit: self.limits.depth });
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    /// For [`Source::leave`].
+    #[inline]
+    pub fn leave(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+}
+
 /// Decodes from a slice of private memory.
 #[derive(Clone, Debug)]
 pub struct Reader<'a, O> {
     bytes: &'a [u8],
-    limits: Limits,
-    spent: usize,
-    depth: u32,
+    budget: Budget,
     order: PhantomData<O>,
 }
 
@@ -100,7 +142,7 @@ impl<'a, O: Order> Reader<'a, O> {
     /// A reader at the start of `bytes`.
     #[must_use]
     pub const fn with_limits(bytes: &'a [u8], limits: Limits) -> Reader<'a, O> {
-        Reader { bytes, limits, spent: 0, depth: 0, order: PhantomData }
+        Reader { bytes, budget: Budget::new(limits), order: PhantomData }
     }
 
     /// Nothing more is expected.
@@ -156,18 +198,14 @@ impl<O: Order> Source for Reader<'_, O> {
     }
 
     fn charge(&mut self, bytes: usize) -> Result<(), DecodeError> {
-        self.limits.charge(&mut self.spent, bytes)
+        self.budget.charge(bytes)
     }
 
     fn enter(&mut self) -> Result<(), DecodeError> {
-        if self.depth >= self.limits.depth {
-            return Err(DecodeError::TooDeep { limit: self.limits.depth });
-        }
-        self.depth += 1;
-        Ok(())
+        self.budget.enter()
     }
 
     fn leave(&mut self) {
-        self.depth = self.depth.saturating_sub(1);
+        self.budget.leave();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Incoming, Writer};
 use vmmc::mem::copy;
-use xdr::{DecodeError, EncodeError, Limits, Sink, Source};
+use xdr::{Budget, DecodeError, EncodeError, Sink, Source};
 
 impl Writer {
     fn append(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
@@ -32,16 +32,14 @@ impl Sink for Writer {
 pub(crate) struct RecordSource {
     record: Incoming,
     at: usize,
-    limits: Limits,
-    spent: usize,
-    depth: u32,
+    budget: Budget,
 }
 
 impl RecordSource {
     /// # Safety
     /// The record must not be released while the source is used.
     pub(crate) unsafe fn new(record: Incoming) -> RecordSource {
-        RecordSource { record, at: 0, limits: Limits::DEFAULT, spent: 0, depth: 0 }
+        RecordSource { record, at: 0, budget: Budget::default() }
     }
 
     fn fill(&mut self, target: &mut [u8], skip: usize) -> Result<(), DecodeError> {
@@ -83,18 +81,14 @@ impl Source for RecordSource {
     }
 
     fn charge(&mut self, bytes: usize) -> Result<(), DecodeError> {
-        self.limits.charge(&mut self.spent, bytes)
+        self.budget.charge(bytes)
     }
 
     fn enter(&mut self) -> Result<(), DecodeError> {
-        if self.depth >= self.limits.depth {
-            return Err(DecodeError::TooDeep { limit: self.limits.depth });
-        }
-        self.depth += 1;
-        Ok(())
+        self.budget.enter()
     }
 
     fn leave(&mut self) {
-        self.depth = self.depth.saturating_sub(1);
+        self.budget.leave();
     }
 }

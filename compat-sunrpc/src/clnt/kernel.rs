@@ -45,6 +45,7 @@ unsafe extern "C" fn call(
     timeout: Timeval,
 ) -> c_int {
     counters::one(Counter::calls_kernel);
+    crate::daemon::appear();
     // SAFETY: an operation of our table gets a client of ours.
     let ours = unsafe { ours(client) };
     // SAFETY: as above; it lives as long as the client.

@@ -155,8 +155,8 @@ pub(super) fn say<K: Sink>(head: &ReplyHead, mut fresh: impl FnMut() -> Option<K
 /// The answer to what is no call: none, or the versions of RPC that are spoken here.
 pub(super) fn refuse(what: NoCall) -> Option<ReplyHead> {
     match what {
-        NoCall::Garbage => None,
-        NoCall::OtherVersion { xid } => {
+        NoCall::Garbage(_) => None,
+        NoCall::OtherVersion { xid, .. } => {
             Some(ReplyHead::new(xid, Status::OtherRpc { low: 2, high: 2 }))
         }
     }

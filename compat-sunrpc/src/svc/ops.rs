@@ -94,6 +94,7 @@ unsafe extern "C" fn recv(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
         }
     }
     counters::one(Counter::served_kernel);
+    daemon::appear();
     TRUE
 }
 
