@@ -4,6 +4,7 @@
 use crate::children::{self, Child};
 use crate::client::Daemon;
 use crate::exit::{Coded, Context, Exit, Failure};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -41,6 +42,17 @@ impl PrivateDaemon {
         name: &str,
         cpu: Option<usize>,
     ) -> Result<PrivateDaemon, Failure> {
+        PrivateDaemon::start_with(program, dir, name, cpu, &[])
+    }
+
+    /// As [`PrivateDaemon::start`], with arguments.
+    pub(crate) fn start_with(
+        program: &Path,
+        dir: &Path,
+        name: &str,
+        cpu: Option<usize>,
+        arguments: &[&OsStr],
+    ) -> Result<PrivateDaemon, Failure> {
         let socket = dir.join(format!("{name}.sock"));
         let log = dir.join(format!("{name}.log"));
         let file = std::fs::File::create(&log).context(|| format!("making {log:?}"))?;
@@ -48,6 +60,7 @@ impl PrivateDaemon {
         command
             .arg("--socket")
             .arg(&socket)
+            .args(arguments)
             .env_remove("LD_PRELOAD")
             .stdin(Stdio::null())
             .stdout(file.try_clone().context(|| "the log".into())?)

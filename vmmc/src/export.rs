@@ -79,6 +79,8 @@ pub(crate) struct ExportInner {
     /// Handlers run so far.
     pub(crate) delivered: AtomicU64,
     pub(crate) links: Mutex<Vec<Arc<IncomingLink>>>,
+    /// What [`Export::disable`] is in force for, in units of pages; locked after `links`.
+    pub(crate) disabled: Mutex<Vec<std::ops::Range<usize>>>,
     /// Whom to wake when a word of the buffer changes: the peers of `links`.
     pub(crate) peers: Snapshot<Vec<Arc<Peer>>>,
     roll: Mutex<Roll>,
@@ -181,6 +183,7 @@ impl ExportInner {
             accepting: AtomicBool::new(true),
             delivered: AtomicU64::new(0),
             links: Mutex::default(),
+            disabled: Mutex::default(),
             peers: Snapshot::new(Vec::new()),
             roll: Mutex::default(),
             ends: Ends::default(),
@@ -208,6 +211,9 @@ impl ExportInner {
     pub(crate) fn add_link(&self, link: &Arc<IncomingLink>) {
         link.shm.set_accept(self.wants_notifications());
         let mut links = self.links.lock();
+        for units in self.disabled.lock().iter() {
+            link.shm.set_disabled(units.clone(), true);
+        }
         links.push(link.clone());
         self.roll.lock().enter(&link.peer, &self.peers);
     }
@@ -410,8 +416,8 @@ impl ExportSpec {
 /// A buffer of this process that others write into. Dropping it unexports.
 #[derive(Debug)]
 pub struct Export {
-    node: Arc<NodeInner>,
-    inner: Arc<ExportInner>,
+    pub(crate) node: Arc<NodeInner>,
+    pub(crate) inner: Arc<ExportInner>,
     /// `None` only after the region was taken out by `unexport`.
     region: Option<Region>,
 }
@@ -659,6 +665,19 @@ impl Drop for Export {
 
 impl NodeInner {
     /// Unexport, step by step; see the module comment of [`crate::transport::shm::busy`].
+    /// Waits until no transfer that began before is in progress, `VMMC_DRAIN_MS` at most.
+    pub(crate) fn drain(&self, links: &[Arc<IncomingLink>]) {
+        let give_up = Instant::now() + self.config.drain;
+        for link in links {
+            // An importer that has died, or has closed the link, is in no transfer, whatever its
+            // slots say: the control thread takes its link out of the table.
+            let is_known = || self.tables.lock().incoming.contains_key(&link.id());
+            while !link.shm.is_idle() && is_known() && Instant::now() < give_up {
+                std::thread::yield_now();
+            }
+        }
+    }
+
     fn withdraw(&self, export: &Arc<ExportInner>, region: &mut Region) -> Result<(), SystemError> {
         // After the answer no link of it is opened any more. A daemon that is gone opens none.
         let id = export.id();
@@ -675,15 +694,7 @@ impl NodeInner {
         if !links.is_empty() {
             membarrier::heavy();
         }
-        let give_up = Instant::now() + self.config.drain;
-        for link in &links {
-            // An importer that has died, or has closed the link, is in no transfer, whatever its
-            // slots say: the control thread takes its link out of the table.
-            let is_known = || self.tables.lock().incoming.contains_key(&link.id());
-            while !link.shm.is_idle() && is_known() && Instant::now() < give_up {
-                std::thread::yield_now();
-            }
-        }
+        self.drain(&links);
         let swapped = region.revoke();
         for link in &links {
             link.shm.set_state(link::REVOKED);

@@ -4,49 +4,103 @@
 use crate::control::message::{CloseReason, Request};
 use crate::error::{Closed, SendError, TrySendError};
 use crate::import::{Import, send_error};
-use crate::mem::receive_into;
-use crate::transport::Entry;
+use crate::mem::{View, receive_into};
+use crate::sync::Ordering;
 use crate::transport::route::Route;
-use std::os::fd::AsFd;
+use crate::transport::{Entry, Item, TransportError};
+use crate::word::Word;
+use std::os::fd::BorrowedFd;
 
-/// What [`Import::receive_into`] found in the socket.
+/// What is to be put into the exporter's memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Load<'a> {
+    /// Bytes.
+    Bytes(&'a [u8]),
+    /// A word, aligned, stored at once and with release.
+    Word32(u32),
+    /// A word, aligned, stored at once and with release.
+    Word64(u64),
+    /// Up to so many bytes, straight from a socket, without waiting.
+    Socket(BorrowedFd<'a>, usize),
+}
+
+/// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landed {
     /// So many bytes are in the exporter's memory.
     Bytes(usize),
-    /// Nothing was there.
+    /// Nothing was in the socket.
     Nothing,
-    /// The stream has ended, or failed.
+    /// The socket's stream has ended, or failed.
     End,
+    /// A page is disabled ([`crate::Export::disable`]); nothing was put.
+    Disabled,
 }
 
 impl Import {
-    /// Receives up to `len` bytes straight from a socket into the exporter's memory at `offset`,
-    /// without waiting. An unexport waits for it as for any send, and finds it short.
+    /// Puts something into the exporter's memory at `offset`, if its pages are enabled. An unexport
+    /// waits for it as for any send.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing was taken from the socket then.
-    pub fn receive_into(
-        &self,
-        offset: usize,
-        len: usize,
-        from: impl AsFd,
-    ) -> Result<Landed, SendError> {
+    /// See [`SendError`]; nothing was put then, or taken from the socket.
+    pub fn land(&self, offset: usize, load: Load<'_>) -> Result<Landed, SendError> {
         let inner = self.inner();
         inner.may_send()?;
         let Route::Shm(link) = &inner.link else {
             let reason = CloseReason::Unreachable;
             return Err(Closed { peer: inner.peer.info, reason }.into());
         };
-        let filled = link
-            .fill(offset, len, |target| receive_into(from, target))
-            .map_err(|error| send_error(error, inner.peer.info))?;
-        Ok(match filled {
-            Ok(0) => Landed::End,
-            Ok(len) => Landed::Bytes(len),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Landed::Nothing,
-            Err(_) => Landed::End,
+        let len = match load {
+            Load::Bytes(bytes) => bytes.len(),
+            Load::Word32(_) => 4,
+            Load::Word64(_) => 8,
+            Load::Socket(_, len) => len,
+        };
+        let put = |target: View<'_>| {
+            let outside = |_| rustix::io::Errno::INVAL;
+            match load {
+                Load::Bytes(bytes) => target.write(0, bytes).map_err(outside)?,
+                Load::Word32(word) => {
+                    target.word32(0).map_err(outside)?.store(word, Ordering::Release);
+                }
+                Load::Word64(word) => {
+                    target.word64(0).map_err(outside)?.store(word, Ordering::Release);
+                }
+                Load::Socket(socket, _) => return receive_into(socket, target),
+            }
+            Ok(len)
+        };
+        let filled =
+            link.fill(offset, len, put).map_err(|error| send_error(error, inner.peer.info))?;
+        Ok(match (filled, load) {
+            (None, _) => Landed::Disabled,
+            (Some(Ok(0)), Load::Socket(..)) => Landed::End,
+            (Some(Ok(len)), _) => Landed::Bytes(len),
+            (Some(Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)), _) => Landed::Nothing,
+            (Some(Err(_)), _) => Landed::End,
         })
+    }
+
+    /// Wakes the exporter if it sleeps.
+    pub fn ring(&self) {
+        self.inner().peer.wake();
+    }
+
+    /// Tells the exporter that a packet for these bytes is held back; false while its queue is full.
+    #[must_use]
+    pub fn tell_frozen(&self, offset: u64, len: u64) -> bool {
+        let inner = self.inner();
+        let Route::Shm(link) = &inner.link else { return true };
+        match link.queue(Item::Frozen(Entry { offset, len, last_word: 0 })) {
+            Ok(queued) => {
+                if queued {
+                    inner.peer.wake();
+                }
+                true
+            }
+            Err(TransportError::QueueFull) => false,
+            Err(_) => true, // the end of the link will be told
+        }
     }
 
     /// Queues a notification for bytes that are there, without waiting.

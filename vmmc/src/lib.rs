@@ -73,6 +73,7 @@ pub mod transport;
 
 mod auto_update;
 mod binding;
+mod enable;
 pub mod error;
 mod export;
 mod flag;
@@ -95,7 +96,7 @@ pub use export::{Export, ExportBuilder, ExportSummary, Importer};
 pub use flag::Flag;
 pub use id::{Grant, Name, PeerInfo, Rights, Token, Who};
 pub use import::{Import, ImportBuilder, ImportSummary, PendingImport};
-pub use landing::Landed;
+pub use landing::{Landed, Load};
 pub use mem::Region;
 pub use node::{HandlerThread, Look, Node, NodeBuilder};
 pub use notify::{Event, Handler, Notification};

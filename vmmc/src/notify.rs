@@ -22,6 +22,7 @@ use crate::export::{ExportInner, IncomingLink, Mode};
 use crate::id::{LinkId, PeerInfo};
 use crate::import::ImportInner;
 use crate::sync::{Mutex, Ordering};
+use crate::transport::{Entry, Item};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -51,6 +52,14 @@ pub enum Event {
         /// The last eight bytes of the message as a native-endian number (a shorter message
         /// is extended with zeros), by the sender's word.
         last_word: u64,
+    },
+    /// The node interface holds back a packet, and all that follow it from that process, because
+    /// [`crate::Export::disable`] is in force for a page of it (exports only).
+    Frozen {
+        /// First byte of the packet in the buffer.
+        offset: usize,
+        /// Its length in bytes.
+        len: usize,
     },
     /// The link is closed: the peer unexported, unimported, died or misbehaved (V26). It is the
     /// last notification of its link.
@@ -110,16 +119,14 @@ impl Inbox {
         let mut state = self.state.lock();
         let room = backlog.saturating_sub(link.queued.load(Ordering::Relaxed));
         let limit = u32::try_from(room).unwrap_or(u32::MAX);
-        let result = link.shm.take(limit, export.len as u64, |entry| {
-            let notification = Notification {
-                from: link.peer.info,
-                link: link.id(),
-                event: Event::Message {
-                    offset: entry.offset as usize, // within `export.len`, a usize
-                    len: entry.len as usize,
-                    last_word: entry.last_word,
-                },
+        let result = link.shm.take(limit, export.len as u64, |item| {
+            let Entry { offset, len, last_word } = item.entry();
+            let (offset, len) = (offset as usize, len as usize); // within `export.len`, a usize
+            let event = match item {
+                Item::Message(_) => Event::Message { offset, len, last_word },
+                Item::Frozen(_) => Event::Frozen { offset, len },
             };
+            let notification = Notification { from: link.peer.info, link: link.id(), event };
             self.place(&mut state, export, link, notification);
         });
         drop(state);

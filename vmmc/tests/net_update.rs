@@ -10,7 +10,7 @@ use common::{PATIENCE, export, until};
 use proptest::prelude::*;
 use std::time::Duration;
 use vmmc::counters::index::{NET_BYTES, NET_PACKETS};
-use vmmc::{Combining, Export, Import, Node, Rights};
+use vmmc::{Combining, Event, Export, Import, Node, Rights};
 
 struct World {
     export: Export,
@@ -188,4 +188,58 @@ fn random_stores_leave_the_same_image_with_and_without_combining() {
         Ok(())
     });
     result.unwrap();
+}
+
+/// H12, H13: nothing changes in a disabled page, the exporter hears of it, and what was held back
+/// goes on in its order when the page is enabled. Other processes go on meanwhile.
+#[test]
+fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost() {
+    let (a, b) = cluster::pair();
+    let exporter = a.daemon.node();
+    let region = vmmc::Region::new(1 << 16).unwrap();
+    let builder = exporter.export(region).name("x").grant(vmmc::Who::SameUser, Rights::all());
+    let export = builder.queue().open().unwrap();
+    let (one, other) = (b.daemon.node(), b.daemon.node());
+    let importing = |node: &Node| {
+        let import = node.import("x").node("a").timeout(PATIENCE.unwrap());
+        import.open().unwrap()
+    };
+    let (held, free) = (importing(&one), importing(&other));
+    let zero = |at: usize, len: usize| {
+        let mut seen = vec![1; len];
+        export.read(at, &mut seen).unwrap();
+        seen.iter().all(|&byte| byte == 0)
+    };
+    // A long packet, a short one, a word: each is stopped by the page, wherever it lies in them.
+    let stopped: [(&str, &dyn Fn()); 3] = [
+        ("long", &|| held.send(4096, &[7; 40_000]).unwrap()),
+        ("short", &|| held.send(8200, &[7; 8]).unwrap()),
+        ("word", &|| held.flag64(8192).unwrap().signal(u64::MAX).unwrap()),
+    ];
+    for (round, (what, send)) in stopped.into_iter().enumerate() {
+        export.disable(8192..8193).unwrap();
+        send();
+        held.send_with_notify(61_440, &(round as u64).to_ne_bytes()).unwrap();
+        let event = export.next_notification(PATIENCE).unwrap().event;
+        assert!(matches!(event, Event::Frozen { .. }), "{what}: {event:?}");
+        assert!(zero(8192, 4096), "{what}: the page changed");
+        // The other process is not concerned, in this export or elsewhere.
+        free.send_with_notify(0, &[9; 8]).unwrap();
+        let event = export.next_notification(PATIENCE).unwrap().event;
+        assert!(matches!(event, Event::Message { offset: 0, .. }), "{what}: {event:?}");
+        export.enable(0..65_536).unwrap();
+        let event = export.next_notification(PATIENCE).unwrap().event;
+        let last_word = round as u64;
+        assert_eq!(event, Event::Message { offset: 61_440, len: 8, last_word }, "{what}");
+        assert!(!zero(8192, 4096), "{what}: it never came");
+        held.send(4096, &[0; 40_000]).unwrap();
+        held.fence().unwrap();
+    }
+    // A link that ends while its packet is held back ends like any other.
+    export.disable(0..65_536).unwrap();
+    held.send(0, &[1; 100]).unwrap();
+    let event = export.next_notification(PATIENCE).unwrap().event;
+    assert!(matches!(event, Event::Frozen { .. }), "{event:?}");
+    drop(export.unexport().unwrap());
+    until("the importer knows", || held.check_open().is_err() && free.check_open().is_err());
 }

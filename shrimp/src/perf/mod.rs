@@ -6,6 +6,7 @@
 //! medians over the rounds. Budgets are printed as figures and never end in a failing exit code.
 
 mod memcpy;
+mod net;
 mod nx;
 mod peer;
 mod raw;
@@ -69,6 +70,12 @@ enum Subject {
     /// over the kernel's TCP, blocking and spinning, and over AF_UNIX.
     #[command(after_help = SOCKETS_EXAMPLES)]
     Sockets(Options),
+    /// Between nodes: deliberate and automatic update over TCP, with bare TCP beside it
+    ///
+    /// Two private daemons on loopback addresses stand for two nodes. 8 B and 1 MiB beside bare TCP measured
+    /// in the same rounds, automatic update with and without combining, and what an import costs.
+    #[command(after_help = NET_EXAMPLES)]
+    Net(Options),
     /// NX messages: figure 4 of the SHRIMP paper on this machine, with Open MPI and MPICH beside it
     ///
     /// Ping-pong of 0 B to 4 MiB between two pinned nodes, in all ways of sending, and the barrier and
@@ -107,6 +114,14 @@ Examples:
 
 Uses a private daemon. Takes about 40 seconds; with --quick about 6. A budget that is not met is
 printed as such and is no failure: the exit code stays 0.";
+
+const NET_EXAMPLES: &str = "\
+Examples:
+  shrimp perf net
+  shrimp perf net --quick --json net.json
+
+Uses two private daemons. Takes about 20 seconds; with --quick about 4. A budget that is not met is
+printed as such and is no failure: the exit code stays 0. There are no graphs.";
 
 const NX_EXAMPLES: &str = "\
 Examples:
@@ -252,6 +267,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Subject::Raw(options) => raw::run(options),
         Subject::Vmmc(options) => self::vmmc::run(options),
         Subject::Sockets(options) => sockets::run(options),
+        Subject::Net(options) => net::run(options),
         Subject::Nx(options) => self::nx::run(options),
         Subject::Rpc(options) => rpc::run(options),
         Subject::Sunrpc(options) => sunrpc::run(options),

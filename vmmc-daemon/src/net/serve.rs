@@ -5,7 +5,7 @@ use super::interface::Door;
 use super::offers::{Offer, Offers};
 use super::secure::{PATIENCE, Secure, SecureError};
 use crate::requests::random_bytes;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -87,9 +87,12 @@ impl Server {
                 secure.send(&told)
             }
             Purpose::Data => {
-                let refused = wrong.or_else(|| self.check(&opening.origin, from));
-                let taken = refused.is_none();
-                secure.send(&Accepted { node: self.cluster.node.clone(), refused })?;
+                // Who knows the key may come, named in the cluster file or not.
+                let Origin { node, pid, uid, .. } = &opening.origin;
+                tracing::debug!(node, pid, uid, %from, refused = wrong, "data connection");
+                let taken = wrong.is_none();
+                let node = self.cluster.node.clone();
+                secure.send(&Accepted { node, refused: wrong })?;
                 if taken {
                     let stream = secure.into_stream();
                     stream.set_read_timeout(None)?;
@@ -99,13 +102,6 @@ impl Server {
                 Ok(())
             }
         }
-    }
-
-    /// A node that the cluster file does not name may know the key all the same; it is told apart
-    /// in the log only.
-    fn check(&self, origin: &Origin, from: SocketAddr) -> Option<String> {
-        tracing::debug!(node = origin.node, pid = origin.pid, uid = origin.uid, %from, "data");
-        None
     }
 
     /// Imports in the name of a process of another node. `None`: it has hung up.

@@ -11,7 +11,9 @@
 //!                       discarding), 0 when the importer need not queue any
 //!   512  sends u64 · bytes u64 · notifies u64 · stalls u64     by importer, statistics only
 //!  1024  queue          NOTIFY_SLOTS x 32 bytes, by importer:
-//!                       offset u64 · len u64 · last word u64 · reserved u64
+//!                       offset u64 · len u64 · last word u64 · kind u64 (see MESSAGE, FROZEN)
+//!  5120  disabled       by exporter: one bit for each `unit_pages` pages, set while the node
+//!                       interface may not write to them
 //! ```
 //!
 //! Exactly two processes map it, each can write all of it: whatever one of them finds here is
@@ -47,6 +49,22 @@ pub const ENTRY_LEN: usize = 32;
 pub const NOTIFY_SLOTS: u32 = 128;
 /// Length of the segment in bytes.
 pub const LEN: usize = 8 * 1024;
+/// Kind of an entry: a message.
+pub const MESSAGE: u64 = 0;
+/// Kind of an entry: the node interface holds back a packet for a disabled page.
+pub const FROZEN: u64 = 1;
+/// Offset of the bits of disabled pages.
+pub const DISABLED: usize = 5120;
+/// Number of these bits.
+pub const DISABLED_BITS: usize = (LEN - DISABLED) * 8;
+/// Bytes in a page of the interface's tables, on every machine.
+pub const PAGE: usize = 4096;
+
+/// Pages that one bit stands for, in an export of `len` bytes.
+#[must_use]
+pub const fn unit_pages(len: usize) -> usize {
+    len.div_ceil(PAGE).div_ceil(DISABLED_BITS)
+}
 
 /// The link is open: transfers go through. Value of the state word.
 pub const OPEN: u32 = 0;
@@ -56,5 +74,5 @@ pub const CLOSING: u32 = 1;
 pub const REVOKED: u32 = 2;
 
 const _: () = assert!(NOTIFY_SLOTS.is_power_of_two(), "slots are picked by masking");
-const _: () = assert!(QUEUE + NOTIFY_SLOTS as usize * ENTRY_LEN <= LEN, "queue over the end");
+const _: () = assert!(QUEUE + NOTIFY_SLOTS as usize * ENTRY_LEN <= DISABLED, "queue into the bits");
 const _: () = assert!(BUSY + BUSY_SLOTS * 4 <= TAIL, "busy slots run into the tail");

@@ -59,7 +59,7 @@ mod tests {
     use crate::layout::link;
     use crate::testing::{Hostile, Nonsense};
     use crate::transport::shm::incoming::PeerFault;
-    use crate::transport::{Entry, Outgoing, TransportError};
+    use crate::transport::{Entry, Item, Outgoing, TransportError};
     use crate::word::Word;
 
     #[test]
@@ -90,8 +90,8 @@ mod tests {
         assert_eq!(pair.outgoing.notify(entry), Ok(true));
         assert!(pair.incoming.has_news());
         let mut got = Vec::new();
-        pair.incoming.take(9, 100, |entry| got.push(entry)).unwrap();
-        assert_eq!(got, [entry]);
+        pair.incoming.take(9, 100, |item| got.push(item)).unwrap();
+        assert_eq!(got, [Item::Message(entry)]);
         pair.incoming.set_accept(false);
         assert_eq!(pair.outgoing.notify(entry), Ok(false));
         pair.incoming.set_state(link::CLOSING);

@@ -37,6 +37,26 @@ pub struct Entry {
     pub last_word: u64,
 }
 
+/// What an entry of the notification queue says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A message is there.
+    Message(Entry),
+    /// The node interface holds back a packet for `entry.len` bytes at `entry.offset`, because a
+    /// page of them is disabled.
+    Frozen(Entry),
+}
+
+impl Item {
+    /// The bytes that it is about.
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        match self {
+            Item::Message(entry) | Item::Frozen(entry) => *entry,
+        }
+    }
+}
+
 /// Why an engine did not do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

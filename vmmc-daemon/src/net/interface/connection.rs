@@ -12,11 +12,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::collections::HashMap;
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use vmmc::control::message::CloseReason;
 use vmmc::control::network::{Capability, Origin};
 use vmmc::error::{SendError, TrySendError};
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, MAX_DATA, reason_code};
-use vmmc::{Import, Landed, Node, Rights};
+use vmmc::{Import, Landed, Load, Node, Rights};
 
 /// Bytes received at a time when it is not known what they are.
 const STAGING: usize = 4096;
@@ -64,6 +65,15 @@ enum Step {
     Stalled,
 }
 
+/// How far a packet came.
+enum Going {
+    Finished,
+    /// More of its body is needed.
+    NeedsBody,
+    /// The receiver must enable a page, or take notifications.
+    Waits,
+}
+
 /// A packet whose header is here.
 #[derive(Debug)]
 struct Packet {
@@ -72,6 +82,8 @@ struct Packet {
     done: u64,
     /// Of an attachment.
     capability: [u8; 16],
+    /// Held back for a disabled page (H13), and whether the exporter has been told.
+    frozen: Option<bool>,
 }
 
 /// See the module.
@@ -267,13 +279,14 @@ impl Connection {
         if let Some(mut packet) = self.packet.take() {
             let step = self.go_on(&mut packet, node, offers, attached);
             match step {
-                Ok(true) => return Ok(Step::Done),
-                Ok(false) => {
+                Ok(Going::Finished) => return Ok(Step::Done),
+                Ok(Going::NeedsBody) => {
                     self.packet = Some(packet);
-                    // Either the body or room for the notification is missing.
-                    let whole =
-                        self.packet.as_ref().is_some_and(|it| it.done == it.header.body_len());
-                    return if whole { Ok(Step::Stalled) } else { self.more_body(node) };
+                    return self.more_body(node);
+                }
+                Ok(Going::Waits) => {
+                    self.packet = Some(packet);
+                    return Ok(Step::Stalled);
                 }
                 Err(end) => return Err(end),
             }
@@ -287,7 +300,7 @@ impl Connection {
         self.from += HEADER_LEN;
         node.counters().add(count::PACKETS, 1);
         self.check(&header, node)?;
-        self.packet = Some(Packet { header, done: 0, capability: [0; 16] });
+        self.packet = Some(Packet { header, done: 0, capability: [0; 16], frozen: None });
         Ok(Step::Done)
     }
 
@@ -343,14 +356,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Deals with what is staged of a packet; whether the packet is done with.
+    /// Deals with what is staged of a packet; how far it came then.
     fn go_on(
         &mut self,
         packet: &mut Packet,
         node: &Node,
         offers: &Offers,
         attached: &mut impl FnMut(u64, u32),
-    ) -> Result<bool, End> {
+    ) -> Result<Going, End> {
         let left = packet.header.body_len() - packet.done;
         let now = (self.staged() as u64).min(left) as usize;
         if now > 0 {
@@ -361,22 +374,29 @@ impl Connection {
                     part.copy_from_slice(bytes);
                 }
             } else {
-                let offset = packet.header.byte() + packet.done;
+                let offset = (packet.header.byte() + packet.done) as usize;
                 let put = match self.slots.get(&packet.header.slot) {
                     Some(Slot { import: Some(import), .. }) => {
-                        Some(import.send(offset as usize, bytes))
+                        Some(import.land(offset, Load::Bytes(bytes)))
                     }
                     _ => None,
                 };
+                if let Some(Ok(Landed::Disabled)) = put {
+                    self.freeze(packet, node);
+                    return Ok(Going::Waits);
+                }
+                let put = put.map(|put| put.map(drop));
                 self.note(packet.header.slot, put, (count::STAGED_BYTES, now), node);
             }
+            packet.frozen = None;
             self.from += now;
             packet.done += now as u64;
         }
         if packet.done < packet.header.body_len() {
-            return Ok(false);
+            return Ok(Going::NeedsBody);
         }
-        self.finish(packet, node, offers, attached)
+        let finished = self.finish(packet, node, offers, attached)?;
+        Ok(if finished { Going::Finished } else { Going::Waits })
     }
 
     /// Receives more of the packet's body straight into the exported pages.
@@ -389,18 +409,45 @@ impl Connection {
         };
         let left = (packet.header.body_len() - packet.done) as usize;
         let offset = (packet.header.byte() + packet.done) as usize;
-        match import.receive_into(offset, left, &self.stream) {
+        match import.land(offset, Load::Socket(self.stream.as_fd(), left)) {
             Ok(Landed::Bytes(len)) => {
                 packet.done += len as u64;
+                packet.frozen = None;
                 node.counters().add(count::DIRECT_BYTES, len as u64);
                 Ok(Step::Done)
             }
             Ok(Landed::Nothing) => Ok(Step::Empty),
             Ok(Landed::End) => Err(End::Closed),
+            Ok(Landed::Disabled) => {
+                if let Some(mut packet) = self.packet.take() {
+                    self.freeze(&mut packet, node);
+                    self.packet = Some(packet);
+                }
+                Ok(Step::Stalled)
+            }
             Err(error) => {
                 self.note(slot, Some(Err(error)), (count::DIRECT_BYTES, 0), node);
                 Ok(Step::Done)
             }
+        }
+    }
+
+    /// A page is disabled: the packet waits, and the exporter is told once.
+    fn freeze(&self, packet: &mut Packet, node: &Node) {
+        let header = packet.header;
+        if packet.frozen.is_none() {
+            node.counters().add(count::FROZEN, 1);
+            tracing::debug!(
+                node = self.origin.node,
+                pid = self.origin.pid,
+                page = header.page,
+                "packet for a disabled page; held back"
+            );
+        }
+        if packet.frozen != Some(true)
+            && let Some(Slot { import: Some(import), .. }) = self.slots.get(&header.slot)
+        {
+            packet.frozen = Some(import.tell_frozen(header.byte(), header.len));
         }
     }
 
@@ -429,7 +476,7 @@ impl Connection {
     /// The packet is whole: what follows its data. False: it has to wait.
     fn finish(
         &mut self,
-        packet: &Packet,
+        packet: &mut Packet,
         node: &Node,
         offers: &Offers,
         attached: &mut impl FnMut(u64, u32),
@@ -450,10 +497,7 @@ impl Connection {
             }
             Kind::Write if header.flags.contains(Flags::NOTIFY) => self.interrupt(&header, node),
             Kind::Notify => self.interrupt(&header, node),
-            Kind::Word => {
-                self.word(&header, node);
-                Ok(true)
-            }
+            Kind::Word => Ok(self.word(packet, node)),
             Kind::Read => {
                 self.read(&header);
                 Ok(true)
@@ -511,30 +555,27 @@ impl Connection {
         Ok(true)
     }
 
-    /// Stores a word at once, so that whoever sees it sees all of it.
-    fn word(&mut self, header: &Header, node: &Node) {
-        let Some(Slot { import: Some(import), .. }) = self.slots.get(&header.slot) else { return };
-        let (at, wake) = (header.byte() as usize, header.flags.contains(Flags::NOTIFY));
-        let store = |import: &Import| -> Result<(), SendError> {
-            let unfit = |_| {
-                SendError::OutOfBounds(vmmc::mem::OutOfBounds {
-                    offset: at,
-                    len: header.len as usize,
-                    size: import.len(),
-                    align: header.len as usize,
-                })
-            };
-            if header.len == 4 {
-                let flag = import.flag32(at).map_err(unfit)?;
-                let value = header.value as u32; // four bytes were meant
-                if wake { flag.signal(value) } else { flag.store(value) }
-            } else {
-                let flag = import.flag64(at).map_err(unfit)?;
-                if wake { flag.signal(header.value) } else { flag.store(header.value) }
-            }
+    /// Stores a word at once, so that whoever sees it sees all of it; false while it is held back.
+    fn word(&mut self, packet: &mut Packet, node: &Node) -> bool {
+        let header = packet.header;
+        let Some(Slot { import: Some(import), .. }) = self.slots.get(&header.slot) else {
+            return true;
         };
-        let stored = store(import);
-        self.note(header.slot, Some(stored), (count::STAGED_BYTES, header.len as usize), node);
+        let load = match header.len {
+            4 => Load::Word32(header.value as u32), // four bytes were meant
+            _ => Load::Word64(header.value),
+        };
+        let put = import.land(header.byte() as usize, load);
+        if put == Ok(Landed::Disabled) {
+            self.freeze(packet, node);
+            return false;
+        }
+        if header.flags.contains(Flags::NOTIFY) {
+            import.ring();
+        }
+        let len = header.len as usize;
+        self.note(header.slot, Some(put.map(drop)), (count::STAGED_BYTES, len), node);
+        true
     }
 
     fn read(&mut self, header: &Header) {

@@ -55,6 +55,8 @@ pub mod count {
     pub const REFUSED: usize = LIBRARY + 6;
     /// Bytes dropped because their link had ended.
     pub const DROPPED_BYTES: usize = LIBRARY + 7;
+    /// Packets held back for a disabled page.
+    pub const FROZEN: usize = LIBRARY + 8;
     /// Names of these.
     pub const NAMES: &[&str] = &[
         "ni_packets",
@@ -65,6 +67,7 @@ pub mod count {
         "ni_faults",
         "ni_refused",
         "ni_dropped_bytes",
+        "ni_frozen",
     ];
 }
 

@@ -8,7 +8,7 @@ use super::segment::{LinkSegment, LinkSegmentError};
 use crate::layout::link;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::sys::{Fd, memfd};
-use crate::transport::Entry;
+use crate::transport::{Entry, Item};
 use crate::word::Word;
 use crate::word::credit::BadCredit;
 
@@ -74,7 +74,7 @@ impl ShmIncoming {
         &self,
         limit: u32,
         export_len: u64,
-        mut each: impl FnMut(Entry),
+        mut each: impl FnMut(Item),
     ) -> Result<u32, PeerFault> {
         let mut fault = None;
         let mut consumer = self.consumer.lock();
@@ -88,7 +88,8 @@ impl ShmIncoming {
                 let entry = Entry { offset: word(0), len: word(1), last_word: word(2) };
                 let fits = entry.offset.checked_add(entry.len).is_some_and(|end| end <= export_len);
                 match (fits, fault) {
-                    (true, None) => each(entry),
+                    (true, None) if word(3) == link::FROZEN => each(Item::Frozen(entry)),
+                    (true, None) => each(Item::Message(entry)),
                     (false, None) => fault = Some(PeerFault::Entry { entry, export_len }),
                     _ => {}
                 }
@@ -104,6 +105,17 @@ impl ShmIncoming {
     /// Tells the importer whether notifications are wanted.
     pub fn set_accept(&self, accept: bool) {
         self.segment.word(link::ACCEPT).store(u32::from(accept), Ordering::Relaxed);
+    }
+
+    /// Disables or enables units of pages for the node interface ([`link::unit_pages`]).
+    pub fn set_disabled(&self, units: std::ops::Range<usize>, disabled: bool) {
+        for unit in units.start..units.end.min(link::DISABLED_BITS) {
+            let word = self.segment.word(link::DISABLED + unit / 32 * 4);
+            let bit = 1 << (unit % 32);
+            let old = word.load(Ordering::Relaxed);
+            // One writer at a time: the export's lock is held.
+            word.store(if disabled { old | bit } else { old & !bit }, Ordering::Release);
+        }
     }
 
     /// Tells the importer how the link stands: [`link::OPEN`], [`link::CLOSING`], [`link::REVOKED`].

@@ -13,7 +13,7 @@ use crate::process::{Meter, owned_view};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::sys::mmap::{Access, GuardedMapping};
 use crate::sys::{Fd, membarrier};
-use crate::transport::{Entry, Outgoing, TransportError};
+use crate::transport::{Entry, Item, Outgoing, TransportError};
 use crate::word::{MappedU32, Word};
 use std::io::IoSlice;
 
@@ -188,19 +188,35 @@ impl ShmOutgoing {
     }
 
     /// Lets `fill` put up to `len` bytes at `offset` itself, as a transfer; it says how many it put.
+    /// `None`: a page of them is disabled for the node interface, and nothing was done.
     pub(crate) fn fill<E>(
         &self,
         offset: usize,
         len: usize,
         fill: impl FnOnce(View<'_>) -> Result<usize, E>,
-    ) -> Result<Result<usize, E>, TransportError> {
+    ) -> Result<Option<Result<usize, E>>, TransportError> {
         let target = self.proxy.slice(offset, len)?;
-        let filled = self.transfer(|| Ok(fill(target)))?;
-        if let Ok(put) = filled {
+        // Looked at within the transfer: who disables a page waits for those that have begun.
+        let filled =
+            self.transfer(|| Ok((!self.is_disabled(offset, len)).then(|| fill(target))))?;
+        if let Some(Ok(put)) = filled {
             self.count_send(put);
             self.note(put);
         }
         Ok(filled)
+    }
+
+    /// Whether a page of these bytes is disabled for the node interface.
+    pub(crate) fn is_disabled(&self, offset: usize, len: usize) -> bool {
+        if len == 0 {
+            return false;
+        }
+        let unit = link::unit_pages(self.len) * link::PAGE;
+        let last = offset + len.saturating_sub(1);
+        (offset / unit..=last / unit).any(|unit| {
+            let word = self.segment.word(link::DISABLED + unit / 32 * 4);
+            word.load(Ordering::Acquire) & 1 << (unit % 32) != 0
+        })
     }
 
     /// Counts a send in the process page and, for the daemon's statistics, in the link segment.
@@ -274,6 +290,28 @@ impl Outgoing for ShmOutgoing {
     }
 
     fn notify(&self, entry: Entry) -> Result<bool, TransportError> {
+        self.queue(Item::Message(entry))
+    }
+
+    #[inline]
+    fn check_open(&self) -> Result<(), Closed> {
+        let state = self.state.load(Ordering::Acquire);
+        if state == link::OPEN && self.ended.load(Ordering::Relaxed) == 0 {
+            Ok(())
+        } else {
+            Err(self.closed(state))
+        }
+    }
+}
+
+impl ShmOutgoing {
+    /// Queues an item for the exporter; see [`Outgoing::notify`].
+    pub(crate) fn queue(&self, item: Item) -> Result<bool, TransportError> {
+        let entry = item.entry();
+        let kind = match item {
+            Item::Message(_) => link::MESSAGE,
+            Item::Frozen(_) => link::FROZEN,
+        };
         // Busy meanwhile: an entry that is queued is one that the exporter still collects.
         let _transfer = self.begin()?;
         if !self.accepts() {
@@ -285,8 +323,8 @@ impl Outgoing for ShmOutgoing {
             self.segment.word(link::TAIL),
             |slot| {
                 let at = link::QUEUE + slot as usize * link::ENTRY_LEN;
-                for (i, word) in [entry.offset, entry.len, entry.last_word].into_iter().enumerate()
-                {
+                let words = [entry.offset, entry.len, entry.last_word, kind];
+                for (i, word) in words.into_iter().enumerate() {
                     self.segment.word64(at + 8 * i).store(word, Ordering::Relaxed);
                 }
             },
@@ -299,15 +337,5 @@ impl Outgoing for ShmOutgoing {
         total.store(total.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.meter.add(count::NOTIFIES_SENT, 1);
         Ok(true)
-    }
-
-    #[inline]
-    fn check_open(&self) -> Result<(), Closed> {
-        let state = self.state.load(Ordering::Acquire);
-        if state == link::OPEN && self.ended.load(Ordering::Relaxed) == 0 {
-            Ok(())
-        } else {
-            Err(self.closed(state))
-        }
     }
 }
