@@ -87,7 +87,7 @@ pub(crate) struct ExportInner {
 
 /// Links per peer. To change the list that senders of flags read costs a barrier on every processor,
 /// so it is changed only for a peer that is not in it, and one that has closed its last link
-/// stays in it until another does: it is rung for nothing meanwhile, if it sleeps.
+/// stays in it until another does or it is gone: it is rung for nothing meanwhile, if it sleeps.
 #[derive(Debug, Default)]
 struct Roll {
     /// By number of the process, which a crash of the daemon may give to another one.
@@ -108,16 +108,35 @@ impl Roll {
         list.replace(|peers| peers.iter().chain([peer]).cloned().collect());
     }
 
-    fn leave(&mut self, peer: &Arc<Peer>, reason: CloseReason, list: &Snapshot<Vec<Arc<Peer>>>) {
-        let Some(known) = self.peers.get_mut(&peer.info.client) else { return };
+    /// Whether a peer without a link stays in it.
+    fn leave(
+        &mut self,
+        peer: &Arc<Peer>,
+        reason: CloseReason,
+        list: &Snapshot<Vec<Arc<Peer>>>,
+    ) -> bool {
+        let Some(known) = self.peers.get_mut(&peer.info.client) else { return self.idle > 0 };
         let Some((_, links)) = known.iter_mut().find(|(other, _)| Arc::ptr_eq(other, peer)) else {
-            return;
+            return self.idle > 0;
         };
         *links -= 1;
         self.idle += usize::from(*links == 0);
-        if self.idle <= usize::from(reason == CloseReason::Unimported) {
-            return;
+        if self.idle > usize::from(reason == CloseReason::Unimported) {
+            self.drop_idle(list);
         }
+        self.idle > 0
+    }
+
+    /// A process has gone. Whether a peer without a link stays in it.
+    fn forget(&mut self, gone: ClientId, list: &Snapshot<Vec<Arc<Peer>>>) -> bool {
+        let known = self.peers.get(&gone);
+        if known.is_some_and(|known| known.iter().any(|(_, links)| *links == 0)) {
+            self.drop_idle(list);
+        }
+        self.idle > 0
+    }
+
+    fn drop_idle(&mut self, list: &Snapshot<Vec<Arc<Peer>>>) {
         for known in self.peers.values_mut() {
             known.retain(|(_, links)| *links > 0);
         }
@@ -212,17 +231,30 @@ impl ExportInner {
         self.roll.lock().enter(&link.peer, &self.peers);
     }
 
-    pub(crate) fn remove_link(&self, link: &Arc<IncomingLink>, reason: CloseReason) {
+    /// Whether [`ExportInner::forget_peer`] has something to forget from here on.
+    pub(crate) fn remove_link(&self, link: &Arc<IncomingLink>, reason: CloseReason) -> bool {
         let mut links = self.links.lock();
         let before = links.len();
         links.retain(|other| !Arc::ptr_eq(other, link));
-        if links.len() < before {
-            self.roll.lock().leave(&link.peer, reason, &self.peers);
-        }
+        let idles = links.len() < before && self.roll.lock().leave(&link.peer, reason, &self.peers);
         drop(links);
         if matches!(reason, CloseReason::PeerDied | CloseReason::PeerFault) {
             *self.ends.last.lock() = Some(Closed { peer: link.peer.info, reason });
             self.ends.count.fetch_add(1, Ordering::Release);
+        }
+        idles
+    }
+
+    /// A process that has no link is gone, or all such may be. Whether there is one still.
+    pub(crate) fn forget_peer(&self, gone: Option<ClientId>) -> bool {
+        let mut roll = self.roll.lock();
+        match gone {
+            Some(gone) => roll.forget(gone, &self.peers),
+            None if roll.idle == 0 => false,
+            None => {
+                roll.drop_idle(&self.peers);
+                false
+            }
         }
     }
 
@@ -663,7 +695,10 @@ impl NodeInner {
         // After the answer no link of it is opened any more. A daemon that is gone opens none.
         let id = export.id();
         let answer = self.control.call(self, |request| Request::Unexport { request, export: id });
-        self.tables.lock().exports.remove(&export.id());
+        let mut tables = self.tables.lock();
+        tables.exports.remove(&export.id());
+        tables.idling.remove(&export.id());
+        drop(tables);
 
         let links = export.links.lock().clone();
         if matches!(answer, Answer::Unexported { untouched: true }) && links.is_empty() {
