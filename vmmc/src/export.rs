@@ -15,12 +15,12 @@ use crate::node::NodeInner;
 use crate::node::control::{Answer, Draft, Failure};
 use crate::notify::{Handler, Notification};
 use crate::peer::Peer;
+use crate::roll::Roll;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::sys::{Fd, membarrier};
 use crate::transport::shm::ShmIncoming;
-use crate::word::snapshot::Snapshot;
 use crate::word::{MappedU32, MappedU64};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,51 +82,8 @@ pub(crate) struct ExportInner {
     /// What [`Export::disable`] is in force for, in units of pages; locked after `links`.
     pub(crate) disabled: Mutex<Vec<std::ops::Range<usize>>>,
     /// Whom to wake when a word of the buffer changes: the peers of `links`.
-    pub(crate) peers: Snapshot<Vec<Arc<Peer>>>,
-    roll: Mutex<Roll>,
+    roll: Roll,
     ends: Ends,
-}
-
-/// Links per peer. To change the list that senders of flags read costs a barrier on every processor,
-/// so it is changed only for a peer that is not in it, and one that has closed its last link
-/// stays in it until another does: it is rung for nothing meanwhile, if it sleeps.
-#[derive(Debug, Default)]
-struct Roll {
-    /// By number of the process, which a crash of the daemon may give to another one.
-    peers: HashMap<ClientId, Vec<(Arc<Peer>, usize)>>,
-    /// Peers in it without a link.
-    idle: usize,
-}
-
-impl Roll {
-    fn enter(&mut self, peer: &Arc<Peer>, list: &Snapshot<Vec<Arc<Peer>>>) {
-        let known = self.peers.entry(peer.info.client).or_default();
-        if let Some((_, links)) = known.iter_mut().find(|(other, _)| Arc::ptr_eq(other, peer)) {
-            self.idle -= usize::from(*links == 0);
-            *links += 1;
-            return;
-        }
-        known.push((peer.clone(), 1));
-        list.replace(|peers| peers.iter().chain([peer]).cloned().collect());
-    }
-
-    fn leave(&mut self, peer: &Arc<Peer>, reason: CloseReason, list: &Snapshot<Vec<Arc<Peer>>>) {
-        let Some(known) = self.peers.get_mut(&peer.info.client) else { return };
-        let Some((_, links)) = known.iter_mut().find(|(other, _)| Arc::ptr_eq(other, peer)) else {
-            return;
-        };
-        *links -= 1;
-        self.idle += usize::from(*links == 0);
-        if self.idle <= usize::from(reason == CloseReason::Unimported) {
-            return;
-        }
-        for known in self.peers.values_mut() {
-            known.retain(|(_, links)| *links > 0);
-        }
-        self.peers.retain(|_, known| !known.is_empty());
-        self.idle = 0;
-        list.replace(|_| self.peers.values().flatten().map(|(peer, _)| peer.clone()).collect());
-    }
 }
 
 /// Links that ended by death or fault. A wait reports an end that no wait reported before.
@@ -184,8 +141,7 @@ impl ExportInner {
             delivered: AtomicU64::new(0),
             links: Mutex::default(),
             disabled: Mutex::default(),
-            peers: Snapshot::new(Vec::new()),
-            roll: Mutex::default(),
+            roll: Roll::default(),
             ends: Ends::default(),
         }
     }
@@ -215,27 +171,32 @@ impl ExportInner {
             link.shm.set_disabled(units.clone(), true);
         }
         links.push(link.clone());
-        self.roll.lock().enter(&link.peer, &self.peers);
+        self.roll.enter(&link.peer);
     }
 
-    pub(crate) fn remove_link(&self, link: &Arc<IncomingLink>, reason: CloseReason) {
+    /// Whether [`ExportInner::forget_peer`] has something to forget from here on.
+    pub(crate) fn remove_link(&self, link: &Arc<IncomingLink>, reason: CloseReason) -> bool {
         let mut links = self.links.lock();
         let before = links.len();
         links.retain(|other| !Arc::ptr_eq(other, link));
-        if links.len() < before {
-            self.roll.lock().leave(&link.peer, reason, &self.peers);
-        }
+        let idles = links.len() < before && self.roll.leave(&link.peer, reason);
         drop(links);
         if matches!(reason, CloseReason::PeerDied | CloseReason::PeerFault) {
             *self.ends.last.lock() = Some(Closed { peer: link.peer.info, reason });
             self.ends.count.fetch_add(1, Ordering::Release);
         }
+        idles
+    }
+
+    /// A process that has no link is gone, or all such may be. Whether there is one still.
+    pub(crate) fn forget_peer(&self, gone: Option<ClientId>) -> bool {
+        self.roll.forget(gone)
     }
 
     /// Wakes the importers that sleep.
     #[inline]
     pub(crate) fn wake_importers(&self) {
-        self.peers.read(|peers| {
+        self.roll.read(|peers| {
             for peer in peers {
                 peer.wake();
             }
@@ -263,7 +224,7 @@ impl ExportInner {
     }
 
     pub(crate) fn shares_cpu(&self, cpu: u32) -> bool {
-        self.peers.read(|peers| peers.iter().take(4).any(|peer| peer.was_on(cpu)))
+        self.roll.read(|peers| peers.iter().take(4).any(|peer| peer.was_on(cpu)))
     }
 
     pub(crate) fn summary(&self) -> ExportSummary {
@@ -682,7 +643,10 @@ impl NodeInner {
         // After the answer no link of it is opened any more. A daemon that is gone opens none.
         let id = export.id();
         let answer = self.control.call(self, |request| Request::Unexport { request, export: id });
-        self.tables.lock().exports.remove(&export.id());
+        let mut tables = self.tables.lock();
+        tables.exports.remove(&export.id());
+        tables.idling.remove(&export.id());
+        drop(tables);
 
         let links = export.links.lock().clone();
         if matches!(answer, Answer::Unexported { untouched: true }) && links.is_empty() {

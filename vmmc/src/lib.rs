@@ -84,6 +84,7 @@ mod node;
 mod notify;
 mod peer;
 mod process;
+mod roll;
 mod send;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

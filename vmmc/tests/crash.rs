@@ -6,13 +6,13 @@
 mod common;
 mod support;
 
-use common::{PATIENCE, export, import, open, pause, say, until};
+use common::{Daemon, PATIENCE, export, import, open, pause, say, until};
 use std::time::Duration;
 use support::stage::{
     LARGE, LARGE_FLAG, Stage, connect, exporter_of_later, import_waits, of_send, of_wait, survive,
     victim_connects, victim_exports, victim_imports, victim_waits_for_import,
 };
-use support::{Tripwire, bytes_of, daemon_forgets, until_asleep};
+use support::{Tripwire, Watchdog, bytes_of, daemon_forgets, footprint, settles, until_asleep};
 use vmmc::control::message::Refusal;
 use vmmc::error::{ImportError, SendError, SendNotifyError, TrySendError};
 use vmmc::{CloseReason, Event, Region};
@@ -40,6 +40,8 @@ fn second_process() {
         ("exporter_fetches_later", exporter_fetches_later),
         ("exporter_handles_death", exporter_handles_death),
         ("exporter_unexports", exporter_unexports),
+        ("exporter_stays", exporter_stays),
+        ("importer_comes_and_goes", importer_comes_and_goes),
     ]);
 }
 
@@ -260,6 +262,54 @@ fn importer_sends_large(_: &[String]) {
 }
 
 // ---- the importer dies ----
+
+/// One that had let go of its import before, and had no other: the exporter, who goes on exporting, keeps
+/// nothing of it. Nor of one that lives and has no link any more.
+#[test]
+fn an_exporter_keeps_nothing_of_a_process_that_had_unimported() {
+    let dog = Watchdog::new("an_exporter_keeps_nothing_of_a_process_that_had_unimported");
+    let daemon = Daemon::start();
+    let watcher = daemon.node();
+    let mut exporter = daemon.second("exporter_stays", &[]);
+    exporter.expect("there");
+    let before = footprint(exporter.pid());
+    for dies in [true, false] {
+        let mut importer = daemon.second("importer_comes_and_goes", &[]);
+        importer.expect("there");
+        until("the exporter knows it", || footprint(exporter.pid()) != before);
+        if dies {
+            importer.kill();
+            daemon_forgets(&watcher, importer.pid());
+        } else {
+            importer.go_on();
+            importer.expect("gone");
+        }
+        dog.step(format!("nothing is kept, the importer {}", if dies { "died" } else { "lives" }));
+        settles("the exporter", exporter.pid(), &before);
+    }
+    exporter.finish();
+}
+
+fn exporter_stays(_: &[String]) {
+    let node = connect();
+    let _exports = [export(&node, "x", 4096), export(&node, "y", 4096)];
+    say("there");
+    pause();
+}
+
+/// Unimports one of its two imports, and the other when it is told to.
+fn importer_comes_and_goes(_: &[String]) {
+    let node = connect();
+    let other = import(&node, "y");
+    drop(import(&node, "x"));
+    node.list().unwrap();
+    say("there");
+    pause();
+    drop(other);
+    node.list().unwrap();
+    say("gone");
+    pause();
+}
 
 /// While its import waits: nothing of it is granted later.
 #[test]

@@ -313,6 +313,32 @@ fn any_memory_is_a_source() {
     assert_eq!(&text[..24], b"stckheapstatconsvec!heap");
 }
 
+/// D11, C6: byte by byte, at every alignment of source and target: what is beside the target stays, and
+/// nothing of what is beside the source is sent.
+#[test]
+fn updates_of_any_alignment_and_length_touch_nothing_beside_them() {
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let export = export(&node, "odd", 256);
+    let import = import(&node, "odd");
+    let secret = [0x5e; 128];
+    for from in 0..9 {
+        for to in 0..9 {
+            for len in (0..=20).chain([31, 32, 33, 63, 64, 65, 100]) {
+                export.write(0, &[0xbe; 256]).unwrap();
+                let mut source = secret;
+                source[from..from + len].fill(7);
+                import.send(to, &source[from..from + len]).unwrap();
+                let mut expected = [0xbe; 256];
+                expected[to..to + len].fill(7);
+                let mut seen = [0; 256];
+                export.read(0, &mut seen).unwrap();
+                assert_eq!(seen, expected, "{len} bytes from {from} to {to}");
+            }
+        }
+    }
+}
+
 /// V11, V12: every store propagates while bound, none after.
 #[test]
 fn bound_memory_is_the_exporters_until_it_is_unbound() {

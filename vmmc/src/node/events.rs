@@ -8,7 +8,7 @@ use crate::control::message::{CloseReason, Event, Request};
 use crate::counters::index as count;
 use crate::error::{DaemonError, system};
 use crate::export::{ExportInner, IncomingLink};
-use crate::id::{ExportId, LinkId, PeerInfo, RequestId, Rights};
+use crate::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId, Rights};
 use crate::import::{ImportDraft, ImportInner};
 use crate::notify::Faulty;
 use crate::peer::Peer;
@@ -49,7 +49,10 @@ impl NodeInner {
                     None => post.send(Request::CloseLink { link }, Vec::new()),
                 }
             }
-            Event::PeerGone { client } => drop(self.tables.lock().peers.remove(&client)),
+            Event::PeerGone { client } => {
+                drop(self.tables.lock().peers.remove(&client));
+                self.forget_peer(Some(client));
+            }
             Event::LinkClosed { link, reason } => self.link_closed(link, reason),
             Event::Unexported { request, untouched } => {
                 if self.control.take_call(request).is_some() {
@@ -292,8 +295,25 @@ impl NodeInner {
         if reason == CloseReason::PeerDied {
             self.local.meter.add(count::PEER_DEATHS, 1);
         }
-        export.remove_link(link, reason);
+        if export.remove_link(link, reason) {
+            self.tables.lock().idling.insert(export.id());
+        }
         self.inbox.incoming_closed(export, link, reason);
+    }
+
+    /// Exports let go of a process that has no link to them, or of all such.
+    pub(super) fn forget_peer(&self, gone: Option<ClientId>) {
+        let idling: Vec<_> = {
+            let tables = self.tables.lock();
+            let exports = tables.idling.iter().map(|id| (*id, tables.exports.get(id).cloned()));
+            exports.collect()
+        };
+        // Not under the lock: it waits for senders in the middle of a flag.
+        for (id, export) in idling {
+            if !export.is_some_and(|export| export.forget_peer(gone)) {
+                self.tables.lock().idling.remove(&id);
+            }
+        }
     }
 
     /// An importer wrote nonsense: its link ends, nobody else notices.

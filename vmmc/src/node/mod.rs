@@ -29,7 +29,7 @@ use crate::sync::Mutex;
 use crate::sys::membarrier;
 use crate::wait::{self, Spun};
 use control::Control;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -69,6 +69,8 @@ pub(crate) struct Tables {
     pub(crate) imports: HashMap<LinkId, Arc<ImportInner>>,
     pub(crate) incoming: HashMap<LinkId, Incoming>,
     pub(crate) peers: HashMap<ClientId, Known>,
+    /// Exports that may still count a process in that has no link to them any more.
+    pub(crate) idling: HashSet<ExportId>,
     /// Incoming links of exports that want notifications: what collecting looks at.
     pub(crate) listening: Arc<BTreeMap<LinkId, Incoming>>,
 }

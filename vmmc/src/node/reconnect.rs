@@ -95,6 +95,8 @@ impl NodeInner {
 
     /// From here on importers must claim their links, and other processes are introduced anew.
     fn doubt_links(&self) {
+        // Nobody will tell us of their end.
+        self.forget_peer(None);
         let mut tables = self.tables.lock();
         tables.peers.values_mut().for_each(Known::let_go);
         tables.peers.retain(|_, known| known.lives());
