@@ -165,12 +165,18 @@ enum Found {
 
 pub(super) fn worker(shared: &Arc<Shared>) {
     // Of the client served last; often it is the next one too.
-    let mut desk = None;
+    let mut desk: Option<Desk> = None;
     let alone = shared.settings.workers == 1;
     let mut slept = false;
     let mut calls = 0u32;
     let mut held = shared.post.try_take();
     while !shared.is_stopping() {
+        if held.is_none()
+            && let Some(desk) = desk.take()
+        {
+            // The wait may be long, and the client be gone before it ends.
+            shared.tasks.push(Task::Drop(desk.into_slot()));
+        }
         let Some(mut poll) = held.take().or_else(|| shared.staff.relieve(&shared.post)) else {
             return;
         };
