@@ -33,6 +33,14 @@ impl<T> TryLock<T> {
     }
 }
 
+#[cfg(all(test, vmmc_loom))]
+impl<T> TryLock<T> {
+    /// Gives back what a forgotten guard took.
+    pub(crate) fn unlock_for_test(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+}
+
 /// The value, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard<'l, T> {
@@ -82,6 +90,52 @@ mod tests {
             assert!(lock.try_lock().is_none(), "the failed attempt unlocked it");
             scope.spawn(move || *guard += 1).join().unwrap();
             assert_eq!(*lock.try_lock().unwrap(), 2);
+        });
+    }
+}
+
+#[cfg(all(test, vmmc_loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell as Watched;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Two threads count in a cell whose unordered use loom reports.
+    fn counting(unlock: fn(Guard<'_, Watched<u32>>)) {
+        loom::model(move || {
+            let lock = Arc::new(TryLock::new(Watched::new(0u32)));
+            let other = lock.clone();
+            let count = move |lock: &TryLock<Watched<u32>>| {
+                while let None = lock.try_lock().map(|guard| {
+                    // SAFETY: the guard is the only one; loom reports it if not.
+                    guard.with_mut(|value| unsafe { *value += 1 });
+                    unlock(guard);
+                }) {
+                    thread::yield_now();
+                }
+            };
+            let thread = thread::spawn(move || count(&other));
+            count(&lock);
+            thread.join().unwrap();
+            let guard = lock.try_lock().expect("free at the end");
+            // SAFETY: as above.
+            assert_eq!(guard.with(|value| unsafe { *value }), 2);
+        });
+    }
+
+    #[test]
+    fn loom_one_holder_at_a_time_sees_what_the_last_one_did() {
+        counting(|guard| drop(guard));
+    }
+
+    #[test]
+    #[should_panic]
+    fn loom_a_relaxed_unlock_is_caught() {
+        counting(|guard| {
+            let lock = guard.lock;
+            std::mem::forget(guard);
+            lock.taken.store(false, Ordering::Relaxed);
         });
     }
 }

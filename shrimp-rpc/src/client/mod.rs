@@ -6,6 +6,7 @@
 
 mod arrival;
 mod lane;
+mod queue;
 mod reply;
 mod request;
 
@@ -18,14 +19,13 @@ use crate::process;
 use crate::try_lock::{Guard, TryLock};
 use arrival::{Arrival, Reactor, at_once};
 use lane::{Lane, Wanted};
+use queue::Queue;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use vmmc::sync::{AtomicUsize, Ordering};
-use vmmc::sys::membarrier;
 use vmmc::{Node, PeerInfo, Token};
 
 /// A client's handle to a program. Shared by threads and tasks; each of their calls takes a lane.
@@ -38,15 +38,6 @@ pub struct Binding {
     /// Nanoseconds that a call may take; 0: any time.
     timeout: AtomicU64,
     queue: Queue,
-}
-
-/// Those who wait until a lane is free.
-#[derive(Debug, Default)]
-struct Queue {
-    waiting: AtomicUsize,
-    lock: Mutex<()>,
-    freed: Condvar,
-    wakers: Mutex<Vec<Waker>>,
 }
 
 /// How a call waits.
@@ -423,56 +414,11 @@ impl Future for Freed<'_> {
         if self.lanes.iter().any(|lane| lane.try_lock().is_some()) {
             return Poll::Ready(());
         }
-        let mut wakers = self.queue.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            wakers.push(cx.waker().clone());
-            self.queue.waiting.fetch_add(1, Ordering::Relaxed);
-        }
-        drop(wakers);
-        membarrier::heavy(); // as in Queue::wait
+        self.queue.enrol(cx.waker());
         if self.lanes.iter().any(|lane| lane.try_lock().is_some()) {
             return Poll::Ready(());
         }
         Poll::Pending
-    }
-}
-
-impl Queue {
-    /// Sleeps until a lane is freed. `look` says whether one is free already.
-    fn wait(&self, timeout: Option<Duration>, look: impl Fn() -> bool) {
-        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        // PAIRS(lane): the fence of this thread and of those in Queue::freed: either we see the
-        // lane, or they see us.
-        membarrier::heavy();
-        if !look() {
-            match timeout {
-                None => drop(self.freed.wait(lock)),
-                Some(timeout) => drop(self.freed.wait_timeout(lock, timeout)),
-            }
-        }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// A lane was freed.
-    #[inline]
-    fn freed(&self) {
-        // PAIRS(lane): with the barrier in Queue::wait.
-        membarrier::light();
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.wake();
-        }
-    }
-
-    #[cold]
-    fn wake(&self) {
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
-        self.freed.notify_one();
-        // All of them: one that is not polled any more must not keep the others asleep.
-        let wakers =
-            std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
-        self.waiting.fetch_sub(wakers.len(), Ordering::Relaxed);
-        wakers.into_iter().for_each(Waker::wake);
     }
 }
 

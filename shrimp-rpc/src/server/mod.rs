@@ -3,6 +3,7 @@
 mod accept;
 mod call;
 mod poll;
+mod post;
 mod slot;
 mod work;
 
@@ -16,6 +17,7 @@ use crate::layout;
 use crate::process;
 use accept::{Key, Knock};
 use poll::Poll;
+use post::Post;
 use slot::Slot;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -178,7 +180,7 @@ impl ServerBuilder {
             slots: Mutex::default(),
             fresh: Mutex::default(),
             changed: AtomicBool::new(false),
-            poll: Mutex::default(),
+            post: Post::new(Poll::default()),
             staff: work::Staff::new(),
         });
         let door = open_door(&shared, &self.service, &self.grants, self.token)
@@ -235,7 +237,7 @@ pub(crate) struct Shared {
     /// There are fresh slots, or ended ones.
     changed: AtomicBool,
     /// Held by the thread that polls, while it polls.
-    poll: Mutex<Poll>,
+    post: Post<Poll>,
     staff: work::Staff,
 }
 
@@ -388,7 +390,7 @@ impl Drop for Server {
         for slot in &slots {
             slot.end();
         }
-        *self.shared.poll.lock().unwrap_or_else(PoisonError::into_inner) = Poll::default();
+        self.shared.post.close(Poll::default());
         self.shared.fresh.lock().unwrap_or_else(PoisonError::into_inner).clear();
         drop(slots);
     }

@@ -2,17 +2,18 @@
 
 use super::call::{self, Desk, ServerCall};
 use super::poll::Poll;
+use super::post::Post;
 use super::slot::{Ready, Slot, Step};
 use super::{Shared, Task};
 use crate::error::{DispatchError, Fault, ReplyError};
 use crate::layout::{Status, Turn};
 use crate::process::count;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use vmmc::Look;
 use vmmc::config::WaitPolicy;
-use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
+use vmmc::sync::{AtomicU32, MutexGuard, Ordering};
 use vmmc::wait::{self, Spun};
 use vmmc::word::Word;
 use vmmc::word::arm::{Ringer, Sleeper};
@@ -35,8 +36,6 @@ const PATROL: Duration = Duration::from_millis(1);
 /// woken by the arm-and-sleep handshake ([`vmmc::word::arm`]) of the next call.
 #[derive(Debug)]
 pub(super) struct Staff {
-    /// Odd while the poller runs a handler. Written by the poller.
-    step: AtomicU64,
     sleeper: Sleeper<Armed>,
     ringer: Ringer<Armed>,
     lounge: Mutex<Lounge>,
@@ -85,7 +84,6 @@ impl Staff {
     pub(super) fn new() -> Staff {
         let armed = Armed::default();
         Staff {
-            step: AtomicU64::new(0),
             sleeper: Sleeper::new(armed.clone()),
             ringer: Ringer::new(armed),
             lounge: Mutex::default(),
@@ -93,7 +91,7 @@ impl Staff {
         }
     }
 
-    fn lounge(&self) -> MutexGuard<'_, Lounge> {
+    fn lounge(&self) -> std::sync::MutexGuard<'_, Lounge> {
         self.lounge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,10 +101,10 @@ impl Staff {
         self.change.notify_all();
     }
 
-    /// The poller begins with a handler.
+    /// Leaves the poll for a handler, and tells the deputy, if it sleeps.
     #[inline]
-    fn begin(&self) {
-        self.step.fetch_add(1, Ordering::Relaxed);
+    fn leave(&self, post: &Post<Poll>, poll: MutexGuard<'_, Poll>) {
+        post.leave(poll);
         if self.ringer.must_ring() {
             self.ring();
         }
@@ -118,19 +116,14 @@ impl Staff {
         self.change.notify_all();
     }
 
-    #[inline]
-    fn end(&self) {
-        self.step.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Waits until the poll is to be taken over, and takes it.
-    fn relieve<'p>(&self, poll: &'p Mutex<Poll>) -> Option<MutexGuard<'p, Poll>> {
+    fn relieve<'p>(&self, post: &'p Post<Poll>) -> Option<MutexGuard<'p, Poll>> {
         let mut lounge = self.lounge();
         while lounge.deputy && !lounge.stop {
             lounge = self.change.wait(lounge).unwrap_or_else(PoisonError::into_inner);
         }
         lounge.deputy = true;
-        let mut seen = self.step.load(Ordering::Relaxed);
+        let mut seen = post.steps();
         let mut idle = 0;
         let taken = loop {
             if lounge.stop {
@@ -140,19 +133,17 @@ impl Staff {
             if idle > 3 {
                 lounge.rung = false;
                 self.sleeper.arm();
-                while self.step.load(Ordering::Relaxed) == seen && !lounge.rung && !lounge.stop {
+                while post.steps() == seen && !lounge.rung && !lounge.stop {
                     lounge = self.change.wait(lounge).unwrap_or_else(PoisonError::into_inner);
                 }
                 self.sleeper.disarm();
             }
             let waited = self.change.wait_timeout(lounge, PATROL);
             lounge = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let now = self.step.load(Ordering::Relaxed);
-            if now == seen
-                && now % 2 == 1
-                && let Ok(poll) = poll.try_lock()
+            let now = post.steps();
+            if Post::<Poll>::is_deserted(seen, now)
+                && let Some(poll) = post.try_take()
             {
-                self.step.fetch_add(1, Ordering::Relaxed);
                 break Some(poll);
             }
             idle = if now == seen { idle + 1 } else { 0 };
@@ -174,13 +165,19 @@ enum Found {
 
 pub(super) fn worker(shared: &Arc<Shared>) {
     // Of the client served last; often it is the next one too.
-    let mut desk = None;
+    let mut desk: Option<Desk> = None;
     let alone = shared.settings.workers == 1;
     let mut slept = false;
     let mut calls = 0u32;
-    let mut held = shared.poll.try_lock().ok();
+    let mut held = shared.post.try_take();
     while !shared.is_stopping() {
-        let Some(mut poll) = held.take().or_else(|| shared.staff.relieve(&shared.poll)) else {
+        if held.is_none()
+            && let Some(desk) = desk.take()
+        {
+            // The wait may be long, and the client be gone before it ends.
+            shared.tasks.push(Task::Drop(desk.into_slot()));
+        }
+        let Some(mut poll) = held.take().or_else(|| shared.staff.relieve(&shared.post)) else {
             return;
         };
         match next(shared, &mut poll, &mut slept) {
@@ -192,14 +189,10 @@ pub(super) fn worker(shared: &Arc<Shared>) {
                         run(desk, ready);
                         held = Some(poll);
                     } else {
-                        shared.staff.begin();
-                        drop(poll);
+                        shared.staff.leave(&shared.post, poll);
                         run(desk, ready);
-                        // Taken meanwhile: another polls now, and minds the step.
-                        held = shared.poll.try_lock().ok();
-                        if held.is_some() {
-                            shared.staff.end();
-                        }
+                        // If it was taken meanwhile, another polls now.
+                        held = shared.post.try_take();
                     }
                 } else {
                     held = Some(poll);

@@ -83,10 +83,12 @@ enum Subject {
     /// mpicc.openmpi, mpicc.mpich and their launchers are installed.
     #[command(after_help = NX_EXAMPLES)]
     Nx(Options),
-    /// SHRIMP RPC: figure 8 of the SHRIMP paper on this machine
+    /// SHRIMP RPC: figure 8 of the SHRIMP paper on this machine, with today's RPC beside it
     ///
-    /// Round trips of a call with one INOUT argument, from none to 1 MiB, beside R measured in the
-    /// same rounds.
+    /// Round trips of a call with one INOUT argument, from none to 1 MiB, and of OUT data that is written
+    /// while the server computes; beside R, VRPC, iceoryx2, Cap'n Proto RPC, tarpc and tonic in the
+    /// same rounds. VRPC takes part if rpcgen, cc and libtirpc's headers are installed, the others if
+    /// rpc-peers is there.
     #[command(after_help = RPC_EXAMPLES)]
     Rpc(Options),
     /// Sun RPC of unmodified programs: figure 5 of the SHRIMP paper on this machine
@@ -133,9 +135,9 @@ Uses a private daemon. Takes about three minutes; with --quick about one.";
 const RPC_EXAMPLES: &str = "\
 Examples:
   shrimp perf rpc
-  shrimp perf rpc --json rpc.json --svg figures/   (figure8.svg, figure8-large.svg)
+  shrimp perf rpc --json rpc.json --svg figures/   (figure8.svg, figure8-large.svg, figure8-peers.svg)
 
-Uses a private daemon. Takes about 10 seconds; with --quick about 2. A budget that is not met is
+Uses a private daemon. Takes about 25 seconds; with --quick about 5. A budget that is not met is
 printed as such and is no failure: the exit code stays 0.";
 
 const VMMC_EXAMPLES: &str = "\

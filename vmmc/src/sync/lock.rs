@@ -64,6 +64,11 @@ impl Condvar {
         }
     }
 
+    /// Wakes one sleeper.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
     /// Wakes every sleeper.
     pub fn notify_all(&self) {
         self.0.notify_all();

@@ -140,12 +140,14 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     head.method = "round trips; median over interleaved rounds of each round's median, each round with \
                    fresh processes; ratios are medians of per-round ratios, to R, which is one way";
     head.print();
-    cpu::pin(pair.a)?;
     let mut progress = Progress::new(false);
     let scratch = Scratch::new()?;
     progress.step("starting a private daemon, making the peers' programs");
+    // Before we are pinned: the daemon would be too, and it measures what a wake-up of another
+    // processor costs, which is how long waits poll.
     let daemon = PrivateDaemon::start(&daemon_program, scratch.path(), "vmmcd", None)?;
     let found = peers::all(scratch.path());
+    cpu::pin(pair.a)?;
     let setting = Setting { daemon: &daemon, scratch: scratch.path(), pair };
 
     let cells = cells(options.quick);

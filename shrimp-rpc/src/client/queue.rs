@@ -1,0 +1,138 @@
+//! Those who wait until a lane is free.
+//!
+//! ```text
+//!   who waits                              who frees a lane
+//!   (1) waiting := waiting + 1             (1) give the lane back
+//!   (2) heavy barrier                      (2) light barrier
+//!   (3) look at the lanes again;           (3) waiting > 0: take the lock and
+//!       none is free: sleep                    give it back, wake one
+//! ```
+//!
+//! The barriers make one of the two see the other; the lock, which is held from (1) until the sleep,
+//! keeps the wake-up from falling between (3) and the sleep. Who frees, which everybody does after each
+//! call, pays a load.
+
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use vmmc::sync::{AtomicUsize, Condvar, Mutex, Ordering};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Threads that wait, and wakers.
+    waiting: AtomicUsize,
+    lock: Mutex<()>,
+    freed: Condvar,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+#[cfg(not(vmmc_loom))]
+use vmmc::sys::membarrier as barrier;
+
+/// The model checker has no barrier that one side pays for both.
+#[cfg(vmmc_loom)]
+mod barrier {
+    use vmmc::sync::{Ordering, fence};
+
+    pub(super) fn heavy() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn light() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Queue {
+    /// Sleeps until a lane is freed, or for no reason. `look` says whether one is free already.
+    pub(super) fn wait(&self, timeout: Option<Duration>, look: impl Fn() -> bool) {
+        let deadline = timeout.and_then(|it| Instant::now().checked_add(it));
+        let lock = self.lock.lock();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // PAIRS(lane): with the light barrier in `freed`.
+        barrier::heavy();
+        if !look() {
+            drop(self.freed.wait(lock, deadline));
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Has `waker` woken when a lane is freed. The caller **must** look at the lanes again after this.
+    pub(super) fn enrol(&self, waker: &Waker) {
+        let mut wakers = self.wakers.lock();
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(wakers);
+        // PAIRS(lane): as in `wait`.
+        barrier::heavy();
+    }
+
+    /// A lane was freed.
+    #[inline]
+    pub(super) fn freed(&self) {
+        // PAIRS(lane): with the heavy barriers in `wait` and `enrol`.
+        barrier::light();
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        drop(self.lock.lock());
+        self.freed.notify_one();
+        // All of them: one that is not polled any more must not keep the others asleep.
+        let wakers = std::mem::take(&mut *self.wakers.lock());
+        self.waiting.fetch_sub(wakers.len(), Ordering::Relaxed);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(all(test, vmmc_loom))]
+mod loom_tests {
+    use super::*;
+    use crate::try_lock::TryLock;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// One lane, taken; one thread waits for it while another frees it by `free`.
+    fn a_lane_is_freed(free: fn(&Queue)) {
+        loom::model(move || {
+            let shared = Arc::new((Queue::default(), TryLock::new(())));
+            let taken = shared.1.try_lock().map(std::mem::forget);
+            assert!(taken.is_some());
+            let other = shared.clone();
+            let caller = thread::spawn(move || {
+                other.1.unlock_for_test();
+                free(&other.0);
+            });
+            let (queue, lane) = &*shared;
+            loop {
+                if let Some(guard) = lane.try_lock() {
+                    drop(guard);
+                    break;
+                }
+                queue.wait(None, || lane.try_lock().is_some());
+            }
+            caller.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_who_waits_for_a_lane_gets_it() {
+        a_lane_is_freed(Queue::freed);
+    }
+
+    /// Without the barrier between giving back and looking, loom finds the sleep without an end.
+    #[test]
+    #[should_panic]
+    fn loom_without_the_barrier_of_who_frees_a_waiter_sleeps_for_ever() {
+        a_lane_is_freed(|queue| {
+            if queue.waiting.load(Ordering::Relaxed) > 0 {
+                queue.wake();
+            }
+        });
+    }
+}
