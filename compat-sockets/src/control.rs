@@ -400,7 +400,7 @@ fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
             INCARNATION.store(welcome.incarnation, Ordering::Relaxed);
             settings::set_wake_cost(welcome.wake_cost_ns);
         }
-        Ok(Event::Paired { cookie, side, ring_len }) => {
+        Ok(Event::Paired { cookie, side, ring_len, .. }) => {
             let memory = fds.take();
             if let Some((sock, fd)) = answered(cookie)
                 && !memory.is_some_and(|memory| attach(sock, fd, &memory, side, ring_len))

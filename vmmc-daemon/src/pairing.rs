@@ -332,15 +332,15 @@ impl Broker {
         }
         self.counters.add(Counter::Pairs);
         hit(Failpoint::PairMade);
-        let paired = |cookie, side| Event::Paired { cookie, side, ring_len };
+        let paired = |cookie, side, peer| Event::Paired { cookie, side, ring_len, peer };
         let with = |bell: Option<Arc<Fd>>| {
             let mut fds = vec![OutFd::Same(segment.clone())];
             fds.extend(bell.map(OutFd::Doorbell));
             fds
         };
-        self.send(waiting.client, &paired(first, 0), with(bell));
+        self.send(waiting.client, &paired(first, 0, client), with(bell));
         hit(Failpoint::PairHalfSent);
-        self.send(client, &paired(cookie, 1), with(waiting.bell));
+        self.send(client, &paired(cookie, 1, waiting.client), with(waiting.bell));
     }
 
     fn not_paired(
@@ -386,7 +386,8 @@ impl Broker {
         };
         let Some(uid) = self.clients.get(&id).map(|client| client.peer.uid) else { return };
         let Some(pair) = self.pairing.pairs.get_mut(&number) else { return };
-        let other = pair.ends.get(1 - side).map_or(u32::MAX, |end| end.uid);
+        let (other, peer) =
+            pair.ends.get(1 - side).map_or((u32::MAX, ClientId(0)), |end| (end.uid, end.first));
         if !self.options.limits.pair_users.allows(uid, other) {
             return self.not_paired(id, said, None, NotPairedReason::Policy);
         }
@@ -396,7 +397,8 @@ impl Broker {
         if let Some(key) = pair.linger.take() {
             self.timers.cancel(key);
         }
-        let paired = Event::Paired { cookie: said, side: side as u8, ring_len: pair.ring_len };
+        let ring_len = pair.ring_len;
+        let paired = Event::Paired { cookie: said, side: side as u8, ring_len, peer };
         let segment = OutFd::Same(pair.segment.clone());
         if let Some(client) = self.clients.get_mut(&id) {
             client.sockets.insert(said);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -352,6 +352,9 @@ pub enum Event {
         side: u8,
         /// Ring capacity, bytes per direction.
         ring_len: u32,
+        /// The client that offered the other end: two connections with the same are to the same
+        /// process, or to one that it forked.
+        peer: ClientId,
     },
     /// The connection stays plain TCP.
     NotPaired {
