@@ -251,6 +251,21 @@ scenarios! {
     stress
 }
 
+/// A thread that sleeps for many connections in one set is rung once per sleep (S7, S8).
+#[test]
+fn a_sleeper_is_rung_once_for_many_connections() {
+    let counters = moved_bytes("many_asleep");
+    let get = |name: &str| counters.get(name).copied().unwrap_or(0);
+    // In 60 rounds everything is written into one sleep: one doorbell, and 23 saved.
+    assert!(get("doorbells_saved") >= 60 * 23, "{counters:?}");
+}
+
+/// Once another thread has to do with the same sockets, each connection is rung for again.
+#[test]
+fn no_wake_up_is_lost_when_a_second_thread_meddles() {
+    moved_bytes("many_meddled");
+}
+
 /// Both ends in one process, with four threads. Whether the daemon is quick enough for short
 /// connections is luck, so no bytes are demanded.
 #[test]

@@ -759,6 +759,102 @@ static void churn(void) {
     printf("grown %d\n", count_fds() - before > 3);
 }
 
+/* ---- one sleeper for many connections ---- */
+
+enum { MANY = 24, MANY_ROUNDS = 120 };
+static int many[MANY], many_set;
+static volatile int many_over;
+
+/* Waits until the process is in a state: asleep at several looks in a row, or stopped. */
+static void until_state(pid_t pid, char wanted) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    for (int in_a_row = 0; in_a_row < (wanted == 'S' ? 5 : 1);) {
+        FILE *file = fopen(path, "r");
+        CHECK(file != NULL);
+        size_t len = fread(text, 1, sizeof text - 1, file);
+        fclose(file);
+        text[len] = 0;
+        char *end = strrchr(text, ')');
+        in_a_row = end != NULL && end[2] == wanted ? in_a_row + 1 : 0;
+        poll(NULL, 0, 1);
+    }
+}
+
+/* Looks at members and takes them out of the set and in again, while another thread waits. */
+static void *meddle(void *unused) {
+    uint64_t random = 7;
+    (void)unused;
+    while (!many_over) {
+        int i = (int)(next_random(&random) % MANY);
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
+        char byte;
+        recv(many[i], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        CHECK(epoll_ctl(many_set, EPOLL_CTL_DEL, many[i], NULL) == 0);
+        CHECK(epoll_ctl(many_set, EPOLL_CTL_ADD, many[i], &event) == 0);
+    }
+    return NULL;
+}
+
+/* The client writes to all connections while the server sleeps, which must hear of every one. In
+ * every other round the server is stopped meanwhile, so that all is written into one sleep. */
+static void many_connections(int meddled) {
+    for (int i = 0; i < MANY; i++) {
+        many[i] = join();
+        warm_up(many[i]);
+    }
+    pid_t pid = getpid();
+    pthread_t thread;
+    if (server) {
+        send_all(many[0], &pid, sizeof pid);
+        many_set = epoll_create1(0);
+        for (int i = 0; i < MANY; i++) {
+            struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
+            CHECK(epoll_ctl(many_set, EPOLL_CTL_ADD, many[i], &event) == 0);
+        }
+    } else {
+        recv_all(many[0], &pid, sizeof pid);
+    }
+    for (int round = 0; round < MANY_ROUNDS; round++) {
+        if (server) {
+            /* The first rounds have one thread. */
+            if (meddled && round == MANY_ROUNDS / 4)
+                CHECK(pthread_create(&thread, NULL, meddle, NULL) == 0);
+            for (int left = MANY; left > 0;) {
+                struct epoll_event events[4];
+                int count = epoll_wait(many_set, events, 4, -1);
+                CHECK(count > 0 || (count < 0 && errno == EINTR));
+                for (int i = 0; i < count; i++) {
+                    char byte;
+                    CHECK(recv(many[events[i].data.u32], &byte, 1, MSG_DONTWAIT) == 1);
+                    left--;
+                }
+            }
+            send_all(many[0], "a", 1);
+        } else {
+            char byte;
+            int stopped = !meddled && round % 2 == 0;
+            if (!meddled)
+                until_state(pid, 'S');
+            if (stopped) {
+                CHECK(kill(pid, SIGSTOP) == 0);
+                until_state(pid, 'T');
+            }
+            for (int i = 0; i < MANY; i++)
+                send_all(many[(i + round) % MANY], "m", 1);
+            if (stopped)
+                CHECK(kill(pid, SIGCONT) == 0);
+            recv_all(many[0], &byte, 1);
+        }
+    }
+    many_over = 1;
+    if (server && meddled)
+        pthread_join(thread, NULL);
+    printf("done\n");
+}
+static void many_asleep(void) { many_connections(0); }
+static void many_meddled(void) { many_connections(1); }
+
 static void *drain_to_end(void *argument) {
     int fd = *(int *)argument;
     static __thread unsigned char bytes[20000];
@@ -938,6 +1034,8 @@ int main(int count, char **arguments) {
                  {"forked_early", forked_early},
                  {"demoted", demoted},
                  {"churn", churn},
+                 {"many_asleep", many_asleep},
+                 {"many_meddled", many_meddled},
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},
