@@ -522,10 +522,13 @@ pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
 /// Bytes in the kernel's queue that follow a ring part which has ended and is not read to its end,
 /// when `left` bytes there precede it.
 fn behind_ring(link: &Link, fd: i32, left: u64) -> u64 {
-    let Standing::Ended { bells, .. } = link.rx().switch().standing() else { return 0 };
+    let Standing::Ended { end, bells, .. } = link.rx().switch().standing() else { return 0 };
     let doorbells = bells.wrapping_sub(link.side.drained.load(Ordering::Relaxed));
+    // What we have read behind the end comes by TCP once more, for nobody.
+    let past = link.side.head.load(Ordering::Relaxed).wrapping_sub(end);
+    let twice = if past > link.rx().bytes().0.len() as u64 { 0 } else { past };
     let queued = crate::raw::unread(fd).unwrap_or(0) as u64;
-    queued.saturating_sub(left.saturating_add(doorbells))
+    queued.saturating_sub(left.saturating_add(doorbells).saturating_add(twice))
 }
 
 /// Whether bytes of the ring come before anything in the kernel's queue. If not, doorbells in

@@ -935,37 +935,41 @@ static void self(void) {
     printf("done\n");
 }
 
-/* The client scribbles over everything it shares with the server, while traffic flows. The
- * server must see an error or an end, or garbage; but not crash and not hang. */
+/* Writes random values over everything this process shares with the server, while traffic flows, and
+ * dies. */
+static void scribble_and_die(int fd) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[1000];
+    unsigned char *start = NULL;
+    size_t len = 0;
+    while (fgets(line, sizeof line, maps) != NULL) {
+        unsigned long from, to;
+        char rights[8];
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && strcmp(rights, "rw-s") == 0 &&
+            strstr(line, "memfd:") != NULL && to - from > 64 * 1024) {
+            start = (unsigned char *)from;
+            len = to - from;
+        }
+    }
+    fclose(maps);
+    uint64_t random = 77;
+    for (int i = 0; start != NULL && i < 200000; i++) {
+        size_t at = next_random(&random) % (i % 2 ? 2048 : len - 8);
+        uint64_t value = next_random(&random);
+        memcpy(start + (at & ~7ul), &value, 8);
+        if (i % 1000 == 0)
+            send(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    fflush(NULL);
+    kill(getpid(), SIGKILL);
+}
+
+/* The server must see an error or an end, or garbage; but not crash and not hang. */
 static void scribble(void) {
     int fd = join();
     warm_up(fd);
-    if (!server) {
-        FILE *maps = fopen("/proc/self/maps", "r");
-        char line[1000];
-        unsigned char *start = NULL;
-        size_t len = 0;
-        while (fgets(line, sizeof line, maps) != NULL) {
-            unsigned long from, to;
-            char rights[8];
-            if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && strcmp(rights, "rw-s") == 0 &&
-                strstr(line, "memfd:") != NULL && to - from > 64 * 1024) {
-                start = (unsigned char *)from;
-                len = to - from;
-            }
-        }
-        fclose(maps);
-        uint64_t random = 77;
-        for (int i = 0; start != NULL && i < 200000; i++) {
-            size_t at = next_random(&random) % (i % 2 ? 2048 : len - 8);
-            uint64_t value = next_random(&random);
-            memcpy(start + (at & ~7ul), &value, 8);
-            if (i % 1000 == 0)
-                send(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        }
-        fflush(NULL);
-        kill(getpid(), SIGKILL);
-    }
+    if (!server)
+        scribble_and_die(fd);
     char bytes[5000];
     nonblocking(fd);
     struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
@@ -980,6 +984,72 @@ static void scribble(void) {
     }
     close(fd);
     printf("survived\n");
+}
+
+/* One client scribbles, another one is honest. One thread of the server sleeps for both; the honest
+ * connection must carry every byte, and must be woken. */
+static void scribble_beside(void) {
+    enum { TURNS = 4000 };
+    static unsigned char out[700], in[700];
+    uint64_t sum = SUM0, random = 5;
+    if (!server) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        int fd = join();
+        warm_up(fd);
+        send_all(fd, child == 0 ? "x" : "h", 1);
+        recv_all(fd, in, 1); /* The server knows which this is. */
+        if (child == 0)
+            scribble_and_die(fd);
+        for (int turn = 0; turn < TURNS; turn++) {
+            size_t len = next_random(&random) % sizeof out + 1;
+            fill(&random, out, len);
+            send_all(fd, out, len);
+            recv_all(fd, in, len);
+            CHECK(memcmp(in, out, len) == 0);
+            sum = mix(sum, in, len);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+        printf("sum %llx\n", (unsigned long long)sum);
+        close(fd);
+        return;
+    }
+    int set = epoll_create1(0), honest = -1;
+    /* Each client warms up by itself: one after the other, whoever comes first. */
+    for (int i = 0; i < 2; i++) {
+        char kind;
+        int fd = join();
+        warm_up(fd);
+        recv_all(fd, &kind, 1);
+        if (kind == 'h')
+            honest = fd;
+        send_all(fd, &kind, 1);
+        nonblocking(fd);
+        struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    }
+    CHECK(honest >= 0);
+    for (;;) {
+        struct epoll_event event;
+        int count = epoll_wait(set, &event, 1, -1);
+        CHECK(count == 1);
+        int fd = event.data.fd;
+        ssize_t got = recv(fd, in, sizeof in, 0);
+        if (fd == honest) {
+            if (got == 0)
+                break;
+            CHECK(got > 0 || errno == EAGAIN);
+            if (got > 0) {
+                sum = mix(sum, in, (size_t)got);
+                send_all(fd, in, (size_t)got);
+            }
+        } else if (got == 0 || (got < 0 && errno != EAGAIN)) {
+            close(fd);
+        }
+    }
+    printf("sum %llx\n", (unsigned long long)sum);
+    close(honest);
 }
 
 static void idle(void) {
@@ -1039,7 +1109,8 @@ int main(int count, char **arguments) {
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},
-                 {"scribble", scribble}};
+                 {"scribble", scribble},
+                 {"scribble_beside", scribble_beside}};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (strcmp(name, plain[i].name) == 0) {
             plain[i].run();
