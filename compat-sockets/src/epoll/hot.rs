@@ -107,7 +107,7 @@ impl Hot {
     }
 
     /// What the kernel adds to an event that the ring has given.
-    pub(super) fn from_kernel(&self) -> u32 {
+    pub(super) fn kernel_adds(&self) -> u32 {
         let asked = (self.events & (IN | ENDS)) as i16;
         let events = crate::raw::pending_events(self.fd, asked) as u16;
         let mut events = self.link.without_reset(events.into()) & (self.events | ALWAYS);

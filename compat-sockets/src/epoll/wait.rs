@@ -201,7 +201,7 @@ unsafe fn add_from_kernel(
             let data = set.with(|members| members.records.get(&item.fd).map(|kept| kept.data));
             let Some(Some(data)) = data else { continue };
             if let Some(event) = out.iter_mut().find(|event| event.u64 == data) {
-                *event = epoll_event { events: event.events | item.from_kernel(), u64: data };
+                *event = epoll_event { events: event.events | item.kernel_adds(), u64: data };
             }
         }
         return found as i32;
