@@ -14,13 +14,14 @@ use crate::counters::{self, Counter};
 use crate::fd_table::{self, Sock, state};
 use crate::lock::Lock;
 use crate::segment::{MAX_RING, SHAPE, Segment};
-use crate::{io_uring, raw, settings, side, upgrade};
+use crate::{io_uring, raw, settings, side, sleeps, upgrade};
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use vmmc::control::codec;
 use vmmc::control::connect::is_trusted;
 use vmmc::control::message::{Event, Hello, MAX_PACKET_LEN, NotPairedReason, Request, Role};
+use vmmc::id::ClientId;
 use vmmc::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use vmmc::sys::{Fd, memfd, mmap, packet};
 
@@ -400,10 +401,10 @@ fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
             INCARNATION.store(welcome.incarnation, Ordering::Relaxed);
             settings::set_wake_cost(welcome.wake_cost_ns);
         }
-        Ok(Event::Paired { cookie, side, ring_len }) => {
+        Ok(Event::Paired { cookie, side, ring_len, peer }) => {
             let memory = fds.take();
             if let Some((sock, fd)) = answered(cookie)
-                && !memory.is_some_and(|memory| attach(sock, fd, &memory, side, ring_len))
+                && !memory.is_some_and(|memory| attach(sock, fd, &memory, side, ring_len, peer))
             {
                 sock.make_plain(Counter::plain_resources);
             }
@@ -432,7 +433,14 @@ fn answered(cookie: u64) -> Option<(&'static Sock, i32)> {
 }
 
 /// Maps the segment and makes the socket active.
-fn attach(sock: &'static Sock, fd: i32, memory: &Fd, side_number: u8, ring_len: u32) -> bool {
+fn attach(
+    sock: &'static Sock,
+    fd: i32,
+    memory: &Fd,
+    side_number: u8,
+    ring_len: u32,
+    peer: ClientId,
+) -> bool {
     if !ring_len.is_power_of_two()
         || !(4096..=MAX_RING).contains(&ring_len)
         || side_number > 1
@@ -453,6 +461,7 @@ fn attach(sock: &'static Sock, fd: i32, memory: &Fd, side_number: u8, ring_len: 
     let start = mapping.as_ptr();
     // Unmapped by `Sock` when the last user has left.
     std::mem::forget(mapping);
+    sock.peer.store(sleeps::meet(peer.0, INCARNATION.load(Ordering::Relaxed)), Ordering::Relaxed);
     upgrade::attached(sock, fd, start, ring_len, side_number, side);
     true
 }

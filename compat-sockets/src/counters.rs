@@ -22,6 +22,7 @@ vmmc::library_counters! {
     tcp_calls: "Data calls on tracked sockets that went to the kernel.",
     doorbells: "Doorbells rung: one system call each.",
     doorbells_owed: "Doorbells the kernel had no room for.",
+    doorbells_saved: "Doorbells not rung, because the sleeper was rung already.",
     drains: "System calls that threw doorbells away.",
     sleeps: "Times a thread went to sleep in a receive.",
     spin_hits: "Waits that ended while still polling.",

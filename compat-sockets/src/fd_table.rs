@@ -79,10 +79,11 @@ fn decode(value: usize) -> Known {
 /// What `fd` is.
 #[inline]
 pub(crate) fn get(fd: i32) -> Known {
-    match entry(fd) {
-        None => Known::Nothing,
-        Some(entry) => decode(entry.load(Ordering::Acquire)),
+    let known = entry(fd).map_or(Known::Nothing, |entry| decode(entry.load(Ordering::Acquire)));
+    if !matches!(known, Known::Nothing) {
+        crate::sleeps::noticed();
     }
+    known
 }
 
 /// The TCP socket behind `fd`, if it is one we follow.
@@ -188,6 +189,8 @@ pub(crate) struct Sock {
     pub(crate) parked: AtomicU32,
     /// Number plus one under which it is kept for them after its close ([`crate::parked`]).
     pub(crate) kept: AtomicU32,
+    /// The process at the other end ([`crate::sleeps`]); 0: not remembered.
+    pub(crate) peer: AtomicU32,
     /// The kernel's number for the socket.
     pub(crate) cookie: AtomicU64,
     /// Address of the next free Sock.
@@ -267,6 +270,7 @@ pub(crate) fn track(fd: i32, nonblocking: bool) {
         &sock.ended,
         &sock.parked,
         &sock.kept,
+        &sock.peer,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -470,6 +474,7 @@ impl Sock {
                 crate::close::finish_kept(&link, kept);
             }
             unmap(self.segment.swap(std::ptr::null_mut(), Ordering::AcqRel), &link);
+            crate::sleeps::part(self.peer.swap(0, Ordering::Relaxed));
             crate::control::forget(self.cookie.load(Ordering::Relaxed));
             self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
             side::release(link.side);

@@ -16,7 +16,7 @@
 
 use crate::fd_table::{self, state};
 use crate::side::{self, tx};
-use crate::{control, counters, epoll, family, io_uring, parked, raw};
+use crate::{control, counters, epoll, family, io_uring, parked, raw, sleeps};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
@@ -129,5 +129,6 @@ fn after(announced: bool) {
     parked::after_fork();
     side::after_fork();
     epoll::after_fork();
+    sleeps::after_fork();
     fd_table::after_fork(announced);
 }

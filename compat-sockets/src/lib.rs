@@ -56,6 +56,7 @@ mod segment;
 mod select;
 mod settings;
 mod side;
+mod sleeps;
 mod stream;
 mod upgrade;
 mod user_memory;

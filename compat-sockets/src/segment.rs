@@ -17,6 +17,7 @@
 //!            armed_data u32   ring me when there is data; the other side swaps it to 0
 //!            armed_space u32  ring me when there is room; the other side swaps it to 0
 //!            seen u32         this side has seen the other's direction switch to the ring
+//!            sleep u64        which sleep `armed_data` is for ([`crate::sleeps`]); 0: ring always
 //!    +128    bells u64        doorbells this side has sent (counted before the send)
 //!    +136    owed u64         of these, ones that the kernel had no room for
 //!   1536   side 1                                                         (same shape)
@@ -40,7 +41,7 @@ use vmmc_ring::pump::Words;
 use vmmc_ring::switch::Switch;
 
 /// Version of this layout; both ends of a connection must have the same.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Bytes before the rings.
 pub(crate) const CONTROL_LEN: usize = 4096;
 const DIRECTION_LEN: usize = 512;
@@ -64,6 +65,7 @@ const CPU: usize = 12;
 const ARMED_DATA: usize = 16;
 const ARMED_SPACE: usize = 20;
 const SEEN: usize = 24;
+const SLEEP: usize = 32;
 const BELLS: usize = 128;
 const OWED: usize = 136;
 
@@ -256,6 +258,11 @@ impl SideWords {
     #[inline]
     pub(crate) fn seen(self) -> MappedU32<'static> {
         self.segment.word32(self.at + SEEN)
+    }
+
+    #[inline]
+    pub(crate) fn sleep(self) -> MappedU64<'static> {
+        self.segment.word64(self.at + SLEEP)
     }
 
     #[inline]

@@ -85,7 +85,7 @@ impl Link {
     fn heard(&mut self, incoming: Result<vmmc::control::connect::Incoming, LinkError>) -> bool {
         let (cookie, answer) = match incoming {
             Ok(mut incoming) => match incoming.event {
-                Event::Paired { cookie, side, ring_len } => {
+                Event::Paired { cookie, side, ring_len, .. } => {
                     let fds = (incoming.fds.take(), incoming.fds.take());
                     (cookie, attach(fds, side, ring_len).map_or(Answer::Plain, Answer::Channel))
                 }

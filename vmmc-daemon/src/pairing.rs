@@ -332,7 +332,7 @@ impl Broker {
         }
         self.counters.add(Counter::Pairs);
         hit(Failpoint::PairMade);
-        let paired = |cookie, side| Event::Paired { cookie, side, ring_len };
+        let paired = |cookie, side, peer| Event::Paired { cookie, side, ring_len, peer };
         // An end that is rung by the other before it is told of the pair finds nothing and sleeps
         // again: so it is rung once more when it has been told.
         let with = |others: Option<Arc<Fd>>, own: Option<Arc<Fd>>| {
@@ -341,9 +341,10 @@ impl Broker {
             fds.extend(own.map(OutFd::Ring));
             fds
         };
-        self.send(waiting.client, &paired(first, 0), with(bell.clone(), waiting.bell.clone()));
+        let (others, own) = (bell.clone(), waiting.bell.clone());
+        self.send(waiting.client, &paired(first, 0, client), with(others, own));
         hit(Failpoint::PairHalfSent);
-        self.send(client, &paired(cookie, 1), with(waiting.bell, bell));
+        self.send(client, &paired(cookie, 1, waiting.client), with(waiting.bell, bell));
     }
 
     fn not_paired(
@@ -389,7 +390,8 @@ impl Broker {
         };
         let Some(uid) = self.clients.get(&id).map(|client| client.peer.uid) else { return };
         let Some(pair) = self.pairing.pairs.get_mut(&number) else { return };
-        let other = pair.ends.get(1 - side).map_or(u32::MAX, |end| end.uid);
+        let (other, peer) =
+            pair.ends.get(1 - side).map_or((u32::MAX, ClientId(0)), |end| (end.uid, end.first));
         if !self.options.limits.pair_users.allows(uid, other) {
             return self.not_paired(id, said, None, NotPairedReason::Policy);
         }
@@ -399,7 +401,8 @@ impl Broker {
         if let Some(key) = pair.linger.take() {
             self.timers.cancel(key);
         }
-        let paired = Event::Paired { cookie: said, side: side as u8, ring_len: pair.ring_len };
+        let ring_len = pair.ring_len;
+        let paired = Event::Paired { cookie: said, side: side as u8, ring_len, peer };
         let segment = OutFd::Same(pair.segment.clone());
         if let Some(client) = self.clients.get_mut(&id) {
             client.sockets.insert(said);

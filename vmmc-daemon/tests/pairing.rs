@@ -39,7 +39,7 @@ fn attach(client: &Client, socket: &TcpStream) {
 fn paired(client: &Client, socket: &TcpStream) -> (u8, u32, Fd) {
     let mut incoming = client.receive();
     match incoming.event {
-        Event::Paired { cookie: of, side, ring_len } if of == cookie(socket) => {
+        Event::Paired { cookie: of, side, ring_len, .. } if of == cookie(socket) => {
             (side, ring_len, incoming.fds.take().unwrap())
         }
         other => panic!("{other:?}, expected Paired"),

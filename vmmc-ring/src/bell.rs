@@ -17,12 +17,29 @@
 use vmmc::sync::{Ordering, fence};
 use vmmc::word::Word;
 
-/// Steps 1 and 2. The caller **must** look again before it sleeps.
+/// Steps 1 and 2. The caller **must** look again before it sleeps. What it stored before is seen
+/// by whoever takes the word.
 #[inline]
 pub fn arm(armed: &impl Word<Value = u32>) {
-    armed.store(1, Ordering::Relaxed);
+    armed.store(1, Ordering::Release);
     // PAIRS(bell): with the fence in `published`.
     fence(Ordering::SeqCst);
+}
+
+/// As [`arm`], for a sleep with a number of its own: the sleeper arms several words for it and one
+/// bell wakes it. No number may be used for two sleeps.
+#[inline]
+pub fn arm_for(armed: &impl Word<Value = u32>, sleep: &impl Word<Value = u64>, number: u64) {
+    sleep.store(number, Ordering::Relaxed);
+    arm(armed);
+}
+
+/// As [`take`]: the number of the sleep for which the word was armed, or of a later one, whose
+/// sleeper has looked since or will.
+#[inline]
+#[must_use]
+pub fn take_for(armed: &impl Word<Value = u32>, sleep: &impl Word<Value = u64>) -> Option<u64> {
+    take(armed).then(|| sleep.load(Ordering::Relaxed))
 }
 
 /// Awake again, or nothing to wait for. True when it was still armed: no bell was rung and none

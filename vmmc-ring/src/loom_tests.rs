@@ -320,3 +320,66 @@ fn loom_a_bell_counted_after_the_look_follows_data() {
         may
     });
 }
+
+/// A sender of two connections, and a thread that sleeps for both, twice: under these numbers. Once
+/// the sleeper is in its second sleep the bells of the first are gone; what it has not seen must
+/// have rung.
+fn one_bell_per_sleep(numbers: [u64; 2]) {
+    loom::model(move || {
+        struct Line {
+            published: AtomicU32,
+            armed: AtomicU32,
+            sleep: AtomicU64,
+        }
+        let line = || Line {
+            published: AtomicU32::new(0),
+            armed: AtomicU32::new(0),
+            sleep: AtomicU64::new(0),
+        };
+        let shared = Arc::new(([line(), line()], AtomicU32::new(0)));
+        let other = shared.clone();
+        let sender = thread::spawn(move || {
+            let (lines, bells) = &*other;
+            let mut rung = 0;
+            for line in lines {
+                line.published.store(1, Ordering::Release);
+                bell::published();
+                if let Some(sleep) = bell::take_for(&line.armed, &line.sleep)
+                    && sleep != rung
+                {
+                    bells.fetch_add(1, Ordering::SeqCst);
+                    rung = sleep;
+                }
+            }
+        });
+        let (lines, bells) = &*shared;
+        let seen = |line: &Line| line.published.load(Ordering::Acquire) != 0;
+        let mut known = [false; 2];
+        for (turn, number) in numbers.into_iter().enumerate() {
+            for line in lines {
+                bell::arm_for(&line.armed, &line.sleep, number);
+            }
+            let before = known;
+            known = [seen(&lines[0]), seen(&lines[1])];
+            if turn == 0 && bells.swap(0, Ordering::SeqCst) == 0 && known == before {
+                // It sleeps on.
+                break;
+            }
+        }
+        sender.join().unwrap();
+        assert!(known == [true; 2] || bells.load(Ordering::SeqCst) != 0, "sleeps for ever");
+    });
+}
+
+/// However a sender that rings once per sleep and a sleeper fall together, nothing is missed.
+#[test]
+fn loom_one_bell_wakes_for_all() {
+    one_bell_per_sleep([1, 2]);
+}
+
+/// With the same number for both sleeps a bell of the first keeps the second from being rung.
+#[test]
+#[should_panic(expected = "sleeps for ever")]
+fn loom_a_number_is_for_one_sleep() {
+    one_bell_per_sleep([1, 1]);
+}

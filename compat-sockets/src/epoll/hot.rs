@@ -1,7 +1,7 @@
 //! Hot members: upgraded, active lately, and looked at in every wait.
 
 use super::nested::make_eager;
-use super::{ALWAYS, EDGE, ENDS, EpollSet, IN, Members, OUT, Record};
+use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record};
 use crate::fd_table::{Link, state};
 use crate::side::{rx, tx};
 use crate::stream::recv::{Readiness, readiness};
@@ -107,7 +107,7 @@ impl Hot {
     }
 
     /// What the kernel adds to an event that the ring has given.
-    pub(super) fn kernel_events(&self) -> u32 {
+    pub(super) fn kernel_adds(&self) -> u32 {
         let asked = (self.events & (IN | ENDS)) as i16;
         let events = crate::raw::pending_events(self.fd, asked) as u16;
         let mut events = self.link.without_reset(events.into()) & (self.events | ALWAYS);
@@ -118,6 +118,19 @@ impl Hot {
             events &= !IN;
         }
         events
+    }
+
+    /// Whether a doorbell wakes a waiter of this set and whoever waits in the set is all that wants
+    /// it: the sender may spare it when it has rung for another member ([`crate::sleeps`]).
+    pub(super) fn wakes_this_set_alone(&self) -> bool {
+        let side = self.link.side;
+        self.events & IN != 0
+            && self.events & (ONCE | EXCLUSIVE) == 0
+            && self.link.sock.epoll_refs.load(Ordering::Relaxed) == 1
+            && side.eager.load(Ordering::Relaxed) == 0
+            && side.sharers.load(Ordering::Relaxed) == 1
+            && side.rx_state.load(Ordering::Relaxed) == rx::RING
+            && side.rx_left.load(Ordering::Relaxed) == 0
     }
 
     pub(super) fn position(&self) -> u64 {

@@ -6,7 +6,7 @@ use crate::counters::{self, Counter};
 use crate::side::tx;
 use crate::stream::demote;
 use crate::stream::recv::{Readiness, readiness};
-use crate::{poll, raw, real};
+use crate::{poll, raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::Ordering;
 
@@ -99,6 +99,10 @@ pub(super) unsafe fn ask_kernel(
     let (told, rest) = out.split_at_mut(from.min(out.len()));
     // SAFETY: the array is borrowed; the mask is the caller's.
     let count = unsafe { kernel_wait(epfd, rest, timeout, mask) };
+    if set.asleep_at.load(Ordering::Relaxed) != 0 {
+        sleeps::end();
+        set.asleep_at.store(0, Ordering::SeqCst);
+    }
     let Ok(count) = usize::try_from(count) else { return -1 };
     let mut kept = 0;
     let mut warmed = false;

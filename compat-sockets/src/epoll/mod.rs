@@ -75,6 +75,8 @@ struct Record {
     hot: bool,
     /// Waits since the last event.
     idle: u32,
+    /// The kernel's registration has `EPOLLOUT` only to wake the set's sleeper ([`rouse`]).
+    roused: bool,
 }
 
 /// Hashing of small integers; the keys are the program's own.
@@ -122,6 +124,12 @@ struct EpollSet {
     hot_count: AtomicU32,
     /// Length of [`Members::full`], likewise.
     full_count: AtomicU32,
+    /// Threads inside a wait.
+    waiters: AtomicU32,
+    /// Descriptor plus one under which a sleep with a number waits ([`crate::sleeps`]).
+    asleep_at: AtomicU32,
+    /// Some member is [`Record::roused`].
+    roused: AtomicU32,
     members: UnsafeCell<Members>,
 }
 // SAFETY: `members` is only touched under `lock`; everything else is atomic.
@@ -159,6 +167,9 @@ pub(crate) fn created(fd: i32) {
                 spin_ns: AtomicU32::new(0),
                 hot_count: AtomicU32::new(0),
                 full_count: AtomicU32::new(0),
+                waiters: AtomicU32::new(0),
+                asleep_at: AtomicU32::new(0),
+                roused: AtomicU32::new(0),
                 members: UnsafeCell::default(),
             }));
             let null = std::ptr::null_mut();
@@ -178,6 +189,9 @@ pub(crate) fn created(fd: i32) {
             set.with(|members| *members = Members::default());
             set.hot_count.store(0, Ordering::Relaxed);
             set.full_count.store(0, Ordering::Relaxed);
+            set.waiters.store(0, Ordering::Relaxed);
+            set.asleep_at.store(0, Ordering::Relaxed);
+            set.roused.store(0, Ordering::Relaxed);
             set.spin_ns.store(u32::MAX, Ordering::Relaxed);
             fd_table::track_epoll(fd, number);
             return;
@@ -227,7 +241,73 @@ pub(crate) fn after_fork() {
     for number in 0..SETS {
         let Some(set) = set(number) else { break };
         set.lock.reset();
+        // The sleeper, if there was one, is not in this process.
+        set.waiters.store(0, Ordering::Relaxed);
+        set.asleep_at.store(0, Ordering::Relaxed);
     }
+}
+
+/// Makes those who sleep under a number look at their rings once more.
+///
+/// There is no way to wake a thread in `epoll_wait` without an event, so each member gets one that is
+/// always true, room, until the sleeper has woken and takes it away ([`calm`]).
+#[cold]
+pub(crate) fn rouse() {
+    for number in 0..SETS {
+        let Some(set) = set(number) else { break };
+        set.with(|members| {
+            let Some(epfd) = set.asleep_at.load(Ordering::SeqCst).checked_sub(1) else { return };
+            let Members { records, hot, .. } = members;
+            for fd in hot.iter() {
+                if let Some(record) = records.get_mut(fd) {
+                    record.rouse(set, epfd as i32, *fd);
+                }
+            }
+        });
+    }
+}
+
+impl Record {
+    /// Wakes who waits in the set, by an event that it will find to be none.
+    fn rouse(&mut self, set: &EpollSet, epfd: i32, fd: i32) {
+        if self.events & EXCLUSIVE == 0 {
+            self.roused = kernel::kernel_mod(epfd, fd, self.events | OUT, self.data);
+            set.roused.store(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A member was added or changed while others wait in the set: they have not armed it, and have not
+/// looked at its ring.
+#[cold]
+fn joined_under_waiters(epfd: i32, set: &EpollSet, fd: i32, sock: &'static Sock) {
+    let Some(link) = sock.enter(fd) else { return };
+    link.arm_data();
+    if link.looks_readable(fd) {
+        set.with(|members| {
+            if let Some(record) = members.records.get_mut(&fd)
+                && !record.spent
+            {
+                record.rouse(set, epfd, fd);
+            }
+        });
+    }
+    link.leave();
+}
+
+/// Undoes [`rouse`], in the woken thread.
+#[cold]
+fn calm(epfd: i32, set: &EpollSet) {
+    set.roused.store(0, Ordering::SeqCst);
+    set.with(|members| {
+        for (&fd, record) in members.records.iter_mut().filter(|(_, record)| record.roused) {
+            let mut events = record.events;
+            if record.masked {
+                events = (events & !OUT) | libc::EPOLLIN as u32;
+            }
+            record.roused = !kernel::kernel_mod(epfd, fd, events, record.data);
+        }
+    });
 }
 
 fn sync_hot(set: &EpollSet) {
@@ -285,6 +365,7 @@ impl Members {
             refused,
             hot: false,
             idle: 0,
+            roused: false,
         };
         if let Some(sock) = sock {
             sock.epoll_refs.fetch_add(1, Ordering::Relaxed);
@@ -352,6 +433,14 @@ pub(crate) unsafe fn ctl(epfd: i32, op: i32, fd: i32, event: *mut epoll_event) -
         result
     });
     sync_hot(set);
+    // PAIRS(waiters): either a wait collects the new member, or it is counted here.
+    if result == Some(0)
+        && op != libc::EPOLL_CTL_DEL
+        && set.waiters.load(Ordering::SeqCst) != 0
+        && let Some(sock) = sock
+    {
+        joined_under_waiters(epfd, set, fd, sock);
+    }
     match result {
         Some(result) => result,
         // SAFETY: passed on; a signal handler's registration stays without a record.

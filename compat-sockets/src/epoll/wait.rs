@@ -2,12 +2,12 @@
 
 use super::hot::{Hot, HotList};
 use super::kernel::{ask_kernel, kernel_mod, mask_full};
-use super::{EDGE, EpollSet, Members, ONCE, set};
+use super::{EDGE, EpollSet, Members, ONCE, calm, set};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
 use crate::stream::demote;
 use crate::stream::wait::{adapted, shares_cpu, slept, spin};
-use crate::{poll, raw, settings};
+use crate::{poll, raw, settings, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::{AtomicU32, Ordering};
 
@@ -64,6 +64,8 @@ unsafe fn wait_loop(
                 Some(timeout.saturating_sub(now.wrapping_sub(started)))
             }
         };
+        // PAIRS(waiters): before the members are collected.
+        set.waiters.fetch_add(1, Ordering::SeqCst);
         let hot = HotList::collect(set);
         for item in hot.iter() {
             demote::comply(&item.link, item.fd);
@@ -71,6 +73,7 @@ unsafe fn wait_loop(
         // SAFETY: passed on.
         let result = unsafe { one_wait(epfd, set, &hot, out, left, mask) };
         hot.leave();
+        set.waiters.fetch_sub(1, Ordering::SeqCst);
         match result {
             Some(count) => return count,
             None if left == Some(0) => return 0,
@@ -91,6 +94,9 @@ unsafe fn one_wait(
     left: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<i32> {
+    if set.roused.load(Ordering::Relaxed) != 0 {
+        calm(epfd, set);
+    }
     let full = mask_full(epfd, set, hot);
     let kernel_turn = set.since_kernel.load(Ordering::Relaxed) >= KERNEL_EVERY;
     if kernel_turn && out.len() == 1 {
@@ -139,15 +145,21 @@ unsafe fn one_wait(
         return (count != 0).then_some(count);
     }
     let mut quiet = true;
+    // With one member there is nothing to save.
+    if hot.len > 1 {
+        set.asleep_at.store(epfd as u32 + 1, Ordering::SeqCst);
+    }
+    let sleep = if hot.len > 1 { sleeps::begin() } else { 0 };
     for item in hot.iter() {
-        item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-        item.link.arm_data();
+        let others = item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+        let alone = others == 0 && item.wakes_this_set_alone();
+        item.link.arm_data_for(if alone { sleep } else { 0 });
         if full && item.is_full() {
             item.link.arm_space();
         }
         quiet &= item.ready() == 0 && !demote::is_urgent(&item.link);
     }
-    let sleep = match left {
+    let most = match left {
         _ if !quiet => Some(0),
         left if full => Some(left.unwrap_or(u64::MAX).min(poll::ROOM_SLICE_NS)),
         left => left,
@@ -157,7 +169,7 @@ unsafe fn one_wait(
     }
     let before = if hot.len > 0 { raw::now_ns() } else { 0 };
     // SAFETY: passed on.
-    let count = unsafe { ask_kernel(epfd, set, out, 0, sleep, mask) };
+    let count = unsafe { ask_kernel(epfd, set, out, 0, most, mask) };
     for item in hot.iter() {
         item.link.wakes(item.fd);
     }
@@ -189,7 +201,7 @@ unsafe fn add_from_kernel(
             let data = set.with(|members| members.records.get(&item.fd).map(|kept| kept.data));
             let Some(Some(data)) = data else { continue };
             if let Some(event) = out.iter_mut().find(|event| event.u64 == data) {
-                *event = epoll_event { events: event.events | item.kernel_events(), u64: data };
+                *event = epoll_event { events: event.events | item.kernel_adds(), u64: data };
             }
         }
         return found as i32;

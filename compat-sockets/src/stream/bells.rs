@@ -8,7 +8,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::raw;
 use crate::side::{GATE_CLOSED, tx};
-use crate::upgrade;
+use crate::{sleeps, upgrade};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -20,8 +20,20 @@ pub(super) fn after_data(link: &Link, fd: i32) {
     bell::published();
     // PAIRS(pump): with the fence in `Words::finish`.
     super::demote::comply(link, fd);
-    if bell::take(&link.peer().armed_data()) {
-        ring(link, fd);
+    let peer = link.peer();
+    if let Some(sleep) = bell::take_for(&peer.armed_data(), &peer.sleep()) {
+        ring_sleeper(link, fd, sleep);
+    }
+}
+
+/// Rings, unless the sleeper was rung through another connection.
+#[inline]
+fn ring_sleeper(link: &Link, fd: i32, sleep: u64) {
+    let peer = link.sock.peer.load(Ordering::Relaxed);
+    if sleeps::is_rung(peer, sleep) {
+        counters::one(Counter::doorbells_saved);
+    } else if ring(link, fd) && sleep != 0 {
+        sleeps::rung(peer, sleep);
     }
 }
 
@@ -66,9 +78,10 @@ fn polling_sender(link: &Link, fd: i32) {
     }
 }
 
-/// Sends one doorbell, unless our way has gone back to TCP.
-pub(super) fn ring(link: &Link, fd: i32) {
+/// Sends one doorbell, unless our way has gone back to TCP. True when it is in the kernel's queue.
+pub(super) fn ring(link: &Link, fd: i32) -> bool {
     let side = link.side;
+    let mut sent = false;
     if side.bell_gate.fetch_add(1, Ordering::SeqCst) & GATE_CLOSED == 0 {
         side.bells.fetch_add(1, Ordering::SeqCst);
         link.mine().bells().fetch_add(1, Ordering::SeqCst);
@@ -77,22 +90,25 @@ pub(super) fn ring(link: &Link, fd: i32) {
             link.mine().bells().fetch_add(u64::MAX, Ordering::SeqCst);
             side.bells.fetch_sub(1, Ordering::SeqCst);
             side.bell_gate.fetch_sub(1, Ordering::SeqCst);
-            return;
+            return false;
         }
         counters::one(Counter::doorbells);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // Any failure but these is the connection's end, which every call will see.
-        if let Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) =
-            raw::send(fd, &[0], flags)
-        {
-            // No room: the peer has unread bytes, so it is readable anyway. The byte is owed,
-            // because it is counted.
-            side.bells_owed.fetch_add(1, Ordering::SeqCst);
-            link.mine().owed().fetch_add(1, Ordering::SeqCst);
-            counters::one(Counter::doorbells_owed);
+        match raw::send(fd, &[0], flags) {
+            Ok(_) => sent = true,
+            Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
+                // No room: the peer has unread bytes, so it is readable anyway. The byte is owed,
+                // because it is counted.
+                side.bells_owed.fetch_add(1, Ordering::SeqCst);
+                link.mine().owed().fetch_add(1, Ordering::SeqCst);
+                counters::one(Counter::doorbells_owed);
+            }
+            Err(_) => {}
         }
     }
     side.bell_gate.fetch_sub(1, Ordering::SeqCst);
+    sent
 }
 
 /// What draining found in the kernel's queue.
@@ -127,7 +143,8 @@ pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
                     || side.eager.load(Ordering::Relaxed) != 0
                     || link.sock.cold.load(Ordering::Relaxed) != 0
                 {
-                    bell::arm(&link.mine().armed_data());
+                    let mine = link.mine();
+                    bell::arm_for(&mine.armed_data(), &mine.sleep(), 0);
                 }
             }
             Err(libc::EAGAIN) => return Drained::Empty,

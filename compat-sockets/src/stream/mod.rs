@@ -15,7 +15,7 @@ use crate::fd_table::Link;
 use crate::segment::{Direction, SideWords};
 use crate::side::{rx, tx};
 use vmmc::sync::{AtomicU64, Ordering};
-use vmmc::word::{MappedU32, MappedU64, Word};
+use vmmc::word::{MappedU64, Word};
 use vmmc_ring::bell;
 use vmmc_ring::switch::Standing;
 use vmmc_ring::{Consumer, Producer, ViewBytes};
@@ -121,12 +121,18 @@ impl Link {
     /// While the peer has not been seen to switch, this excludes a read from the kernel into the
     /// program's buffer, which relies on the words staying taken ([`vmmc_ring::switch`]).
     pub(crate) fn arm_data(&self) {
-        self.arm(self.mine().armed_data());
+        self.arm_data_for(0);
+    }
+
+    /// As [`Link::arm_data`], for a sleep that has a number ([`crate::sleeps`]).
+    pub(crate) fn arm_data_for(&self, sleep: u64) {
+        let mine = self.mine();
+        self.arm(|| bell::arm_for(&mine.armed_data(), &mine.sleep(), sleep));
     }
 
     /// As [`Link::arm_data`], for room.
     pub(crate) fn arm_space(&self) {
-        self.arm(self.mine().armed_space());
+        self.arm(|| bell::arm(&self.mine().armed_space()));
     }
 
     /// A thread that counted itself in [`crate::side::Side::rx_sleepers`] has woken: no doorbell is
@@ -149,11 +155,11 @@ impl Link {
         }
     }
 
-    fn arm(&self, word: MappedU32<'static>) {
+    fn arm(&self, arm: impl FnOnce()) {
         if self.side.rx_state.load(Ordering::SeqCst) != rx::TCP {
-            bell::arm(&word);
+            arm();
         } else if self.side.rx_lock.lock().is_ok() {
-            bell::arm(&word);
+            arm();
             self.side.rx_lock.unlock();
         }
     }

@@ -187,6 +187,16 @@ fn settle(link: &Link, fd: i32) -> bool {
     link.looks_readable(fd)
 }
 
+/// After a short read: whether it was short because the stream goes on by another way there, from
+/// TCP to the ring or back. The program must not see the seam.
+#[inline]
+fn crosses(link: &Link, in_prefix: bool) -> bool {
+    let side = link.side;
+    side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && side.rx_left.load(Ordering::Relaxed) == 0
+        && (in_prefix || matches!(link.rx().switch().standing(), Standing::Ended { .. }))
+}
+
 /// What one look under the lock gave.
 enum Step {
     Got(usize),
@@ -217,6 +227,7 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         if side.rx_lock.lock().is_err() {
             break Outcome::Failed(libc::EAGAIN);
         }
+        let in_prefix = side.rx_left.load(Ordering::Relaxed) != 0;
         let step = locked_step(link, fd, &mut cursor, wanted - done, flags);
         side.rx_lock.unlock();
         match step {
@@ -225,7 +236,11 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                     bells::after_space(link, fd);
                 }
                 done += len;
-                if (all && done < wanted) || (!peek && done < wanted && settle(link, fd)) {
+                let wants_more = done < wanted && !peek;
+                if (all && done < wanted)
+                    || (wants_more && settle(link, fd))
+                    || (wants_more && crosses(link, in_prefix))
+                {
                     continue;
                 }
                 break Outcome::Done(done);
@@ -236,6 +251,11 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 // As at the top. A receiver that stops asks before it ends its own ring part, so
                 // whoever has seen that end sees the request too.
                 demote::comply(link, fd);
+                if done > 0
+                    && let Step::Got(len) = from_kernel(link, fd, &mut cursor, u64::MAX, flags)
+                {
+                    break Outcome::Done(done + len);
+                }
                 break Outcome::Kernel;
             }
             Step::Failed(errno) => break Outcome::Failed(errno),
@@ -489,14 +509,26 @@ pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
         Source::Tcp { .. } | Source::Ended => None,
         Source::Prefix(left) => {
             let queued = crate::raw::unread(fd).unwrap_or(0) as u64;
-            let ring = link.consumer().available().unwrap_or(0);
-            Some(if queued >= left { left + ring } else { queued })
+            let ring = available(link).unwrap_or(0);
+            Some(if queued >= left { left + ring + behind_ring(link, fd, left) } else { queued })
         }
-        Source::Ring(there) => Some(link.consumer().available().unwrap_or(there)),
+        Source::Ring(there) => Some(available(link).unwrap_or(there) + behind_ring(link, fd, 0)),
         Source::Empty | Source::Poisoned => Some(0),
     };
     link.side.rx_lock.unlock();
     answer.map(|count| count as usize)
+}
+
+/// Bytes in the kernel's queue that follow a ring part which has ended and is not read to its end,
+/// when `left` bytes there precede it.
+fn behind_ring(link: &Link, fd: i32, left: u64) -> u64 {
+    let Standing::Ended { end, bells, .. } = link.rx().switch().standing() else { return 0 };
+    let doorbells = bells.wrapping_sub(link.side.drained.load(Ordering::Relaxed));
+    // What we have read behind the end comes by TCP once more, for nobody.
+    let past = link.side.head.load(Ordering::Relaxed).wrapping_sub(end);
+    let twice = if past > link.rx().bytes().0.len() as u64 { 0 } else { past };
+    let queued = crate::raw::unread(fd).unwrap_or(0) as u64;
+    queued.saturating_sub(left.saturating_add(doorbells).saturating_add(twice))
 }
 
 /// Whether bytes of the ring come before anything in the kernel's queue. If not, doorbells in

@@ -351,9 +351,11 @@ static void serve(void) {
             pass(path, command[0] == 'g');
             break;
         case 'd': {
-            int fresh = a % 4 == 0   ? dup(sock)
-                        : a % 4 == 1 ? dup2(sock, 100 + (int)b % 50)
-                        : a % 4 == 2 ? dup3(sock, 150 + (int)b % 50, 0)
+            int two = 100 + (int)b % 50, three = 150 + (int)b % 50;
+            /* A number that it has already is no copy. */
+            int fresh = a % 4 == 0                     ? dup(sock)
+                        : a % 4 == 1 && two != sock   ? dup2(sock, two)
+                        : a % 4 == 2 && three != sock ? dup3(sock, three, 0)
                                      : fcntl(sock, F_DUPFD, 200);
             NEED(fresh);
             close(sock);

@@ -759,6 +759,102 @@ static void churn(void) {
     printf("grown %d\n", count_fds() - before > 3);
 }
 
+/* ---- one sleeper for many connections ---- */
+
+enum { MANY = 24, MANY_ROUNDS = 120 };
+static int many[MANY], many_set;
+static volatile int many_over;
+
+/* Waits until the process is in a state: asleep at several looks in a row, or stopped. */
+static void until_state(pid_t pid, char wanted) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    for (int in_a_row = 0; in_a_row < (wanted == 'S' ? 5 : 1);) {
+        FILE *file = fopen(path, "r");
+        CHECK(file != NULL);
+        size_t len = fread(text, 1, sizeof text - 1, file);
+        fclose(file);
+        text[len] = 0;
+        char *end = strrchr(text, ')');
+        in_a_row = end != NULL && end[2] == wanted ? in_a_row + 1 : 0;
+        poll(NULL, 0, 1);
+    }
+}
+
+/* Looks at members and takes them out of the set and in again, while another thread waits. */
+static void *meddle(void *unused) {
+    uint64_t random = 7;
+    (void)unused;
+    while (!many_over) {
+        int i = (int)(next_random(&random) % MANY);
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
+        char byte;
+        recv(many[i], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        CHECK(epoll_ctl(many_set, EPOLL_CTL_DEL, many[i], NULL) == 0);
+        CHECK(epoll_ctl(many_set, EPOLL_CTL_ADD, many[i], &event) == 0);
+    }
+    return NULL;
+}
+
+/* The client writes to all connections while the server sleeps, which must hear of every one. In
+ * every other round the server is stopped meanwhile, so that all is written into one sleep. */
+static void many_connections(int meddled) {
+    for (int i = 0; i < MANY; i++) {
+        many[i] = join();
+        warm_up(many[i]);
+    }
+    pid_t pid = getpid();
+    pthread_t thread;
+    if (server) {
+        send_all(many[0], &pid, sizeof pid);
+        many_set = epoll_create1(0);
+        for (int i = 0; i < MANY; i++) {
+            struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
+            CHECK(epoll_ctl(many_set, EPOLL_CTL_ADD, many[i], &event) == 0);
+        }
+    } else {
+        recv_all(many[0], &pid, sizeof pid);
+    }
+    for (int round = 0; round < MANY_ROUNDS; round++) {
+        if (server) {
+            /* The first rounds have one thread. */
+            if (meddled && round == MANY_ROUNDS / 4)
+                CHECK(pthread_create(&thread, NULL, meddle, NULL) == 0);
+            for (int left = MANY; left > 0;) {
+                struct epoll_event events[4];
+                int count = epoll_wait(many_set, events, 4, -1);
+                CHECK(count > 0 || (count < 0 && errno == EINTR));
+                for (int i = 0; i < count; i++) {
+                    char byte;
+                    CHECK(recv(many[events[i].data.u32], &byte, 1, MSG_DONTWAIT) == 1);
+                    left--;
+                }
+            }
+            send_all(many[0], "a", 1);
+        } else {
+            char byte;
+            int stopped = !meddled && round % 2 == 0;
+            if (!meddled)
+                until_state(pid, 'S');
+            if (stopped) {
+                CHECK(kill(pid, SIGSTOP) == 0);
+                until_state(pid, 'T');
+            }
+            for (int i = 0; i < MANY; i++)
+                send_all(many[(i + round) % MANY], "m", 1);
+            if (stopped)
+                CHECK(kill(pid, SIGCONT) == 0);
+            recv_all(many[0], &byte, 1);
+        }
+    }
+    many_over = 1;
+    if (server && meddled)
+        pthread_join(thread, NULL);
+    printf("done\n");
+}
+static void many_asleep(void) { many_connections(0); }
+static void many_meddled(void) { many_connections(1); }
+
 static void *drain_to_end(void *argument) {
     int fd = *(int *)argument;
     static __thread unsigned char bytes[20000];
@@ -839,37 +935,41 @@ static void self(void) {
     printf("done\n");
 }
 
-/* The client scribbles over everything it shares with the server, while traffic flows. The
- * server must see an error or an end, or garbage; but not crash and not hang. */
+/* Writes random values over everything this process shares with the server, while traffic flows, and
+ * dies. */
+static void scribble_and_die(int fd) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[1000];
+    unsigned char *start = NULL;
+    size_t len = 0;
+    while (fgets(line, sizeof line, maps) != NULL) {
+        unsigned long from, to;
+        char rights[8];
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && strcmp(rights, "rw-s") == 0 &&
+            strstr(line, "memfd:") != NULL && to - from > 64 * 1024) {
+            start = (unsigned char *)from;
+            len = to - from;
+        }
+    }
+    fclose(maps);
+    uint64_t random = 77;
+    for (int i = 0; start != NULL && i < 200000; i++) {
+        size_t at = next_random(&random) % (i % 2 ? 2048 : len - 8);
+        uint64_t value = next_random(&random);
+        memcpy(start + (at & ~7ul), &value, 8);
+        if (i % 1000 == 0)
+            send(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    fflush(NULL);
+    kill(getpid(), SIGKILL);
+}
+
+/* The server must see an error or an end, or garbage; but not crash and not hang. */
 static void scribble(void) {
     int fd = join();
     warm_up(fd);
-    if (!server) {
-        FILE *maps = fopen("/proc/self/maps", "r");
-        char line[1000];
-        unsigned char *start = NULL;
-        size_t len = 0;
-        while (fgets(line, sizeof line, maps) != NULL) {
-            unsigned long from, to;
-            char rights[8];
-            if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && strcmp(rights, "rw-s") == 0 &&
-                strstr(line, "memfd:") != NULL && to - from > 64 * 1024) {
-                start = (unsigned char *)from;
-                len = to - from;
-            }
-        }
-        fclose(maps);
-        uint64_t random = 77;
-        for (int i = 0; start != NULL && i < 200000; i++) {
-            size_t at = next_random(&random) % (i % 2 ? 2048 : len - 8);
-            uint64_t value = next_random(&random);
-            memcpy(start + (at & ~7ul), &value, 8);
-            if (i % 1000 == 0)
-                send(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        }
-        fflush(NULL);
-        kill(getpid(), SIGKILL);
-    }
+    if (!server)
+        scribble_and_die(fd);
     char bytes[5000];
     nonblocking(fd);
     struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
@@ -884,6 +984,72 @@ static void scribble(void) {
     }
     close(fd);
     printf("survived\n");
+}
+
+/* One client scribbles, another one is honest. One thread of the server sleeps for both; the honest
+ * connection must carry every byte, and must be woken. */
+static void scribble_beside(void) {
+    enum { TURNS = 4000 };
+    static unsigned char out[700], in[700];
+    uint64_t sum = SUM0, random = 5;
+    if (!server) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        int fd = join();
+        warm_up(fd);
+        send_all(fd, child == 0 ? "x" : "h", 1);
+        recv_all(fd, in, 1); /* The server knows which this is. */
+        if (child == 0)
+            scribble_and_die(fd);
+        for (int turn = 0; turn < TURNS; turn++) {
+            size_t len = next_random(&random) % sizeof out + 1;
+            fill(&random, out, len);
+            send_all(fd, out, len);
+            recv_all(fd, in, len);
+            CHECK(memcmp(in, out, len) == 0);
+            sum = mix(sum, in, len);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+        printf("sum %llx\n", (unsigned long long)sum);
+        close(fd);
+        return;
+    }
+    int set = epoll_create1(0), honest = -1;
+    /* Each client warms up by itself: one after the other, whoever comes first. */
+    for (int i = 0; i < 2; i++) {
+        char kind;
+        int fd = join();
+        warm_up(fd);
+        recv_all(fd, &kind, 1);
+        if (kind == 'h')
+            honest = fd;
+        send_all(fd, &kind, 1);
+        nonblocking(fd);
+        struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    }
+    CHECK(honest >= 0);
+    for (;;) {
+        struct epoll_event event;
+        int count = epoll_wait(set, &event, 1, -1);
+        CHECK(count == 1);
+        int fd = event.data.fd;
+        ssize_t got = recv(fd, in, sizeof in, 0);
+        if (fd == honest) {
+            if (got == 0)
+                break;
+            CHECK(got > 0 || errno == EAGAIN);
+            if (got > 0) {
+                sum = mix(sum, in, (size_t)got);
+                send_all(fd, in, (size_t)got);
+            }
+        } else if (got == 0 || (got < 0 && errno != EAGAIN)) {
+            close(fd);
+        }
+    }
+    printf("sum %llx\n", (unsigned long long)sum);
+    close(honest);
 }
 
 static void idle(void) {
@@ -938,10 +1104,13 @@ int main(int count, char **arguments) {
                  {"forked_early", forked_early},
                  {"demoted", demoted},
                  {"churn", churn},
+                 {"many_asleep", many_asleep},
+                 {"many_meddled", many_meddled},
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},
-                 {"scribble", scribble}};
+                 {"scribble", scribble},
+                 {"scribble_beside", scribble_beside}};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (strcmp(name, plain[i].name) == 0) {
             plain[i].run();

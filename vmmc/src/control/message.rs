@@ -393,6 +393,9 @@ pub enum Event {
         side: u8,
         /// Ring capacity, bytes per direction.
         ring_len: u32,
+        /// The client that offered the other end: two connections with the same are to the same
+        /// process, or to one that it forked.
+        peer: ClientId,
     },
     /// The connection stays plain TCP.
     NotPaired {
