@@ -14,7 +14,7 @@ const HOST: &str = "127.0.0.1:111";
 
 #[test]
 #[ignore = "needs an rpcbind of its own: run by ci/rpc"]
-fn a_server_is_found_by_name_over_every_nettype() {
+fn rpcbind_finds_a_server_by_name_over_every_nettype() {
     for waits in ["run", "common"] {
         let (client, _) = common::four_ways_over(Net::Rpcbind, Mode::Default, waits, "by_name", "");
         // tcp, udp, netpath, visible, circuit_v; and callrpc.
@@ -25,7 +25,7 @@ fn a_server_is_found_by_name_over_every_nettype() {
 
 #[test]
 #[ignore = "needs an rpcbind of its own: run by ci/rpc"]
-fn programs_are_registered_and_found_in_every_version_of_rpcbind() {
+fn rpcbind_registers_and_finds_programs_in_every_version() {
     const PROGRAM: u32 = 0x2000_4711;
     for client in [Client::tcp(HOST).unwrap(), Client::udp(HOST).unwrap()] {
         let old = Portmapper(&client);
