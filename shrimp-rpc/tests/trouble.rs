@@ -25,8 +25,10 @@ const HOLD: u32 = 2;
 const RELEASE: u32 = 3;
 const COUNT: u32 = 4;
 const READ_TWICE: u32 = 5;
+const HELD: u32 = 6;
 
-/// A server in this process. HOLD blocks a worker until RELEASE; COUNT counts.
+/// A server in this process. HOLD blocks a worker until RELEASE, HELD until there is a HOLD; COUNT
+/// counts.
 fn server(node: &Node, name: &str, workers: usize) -> Server {
     let held = Arc::new(AtomicBool::new(false));
     let counted = Arc::new(AtomicU64::new(0));
@@ -55,6 +57,10 @@ fn server(node: &Node, name: &str, workers: usize) -> Server {
             }
             RELEASE => {
                 until("held", || held.swap(false, Ordering::AcqRel));
+                call.reply(0)?.send()
+            }
+            HELD => {
+                until("held", || held.load(Ordering::Acquire));
                 call.reply(0)?.send()
             }
             COUNT => {
@@ -216,9 +222,11 @@ fn a_client_that_dies_while_its_call_is_served_disturbs_nobody() {
     client.expect("holding");
     let friend = daemon.node();
     let binding = bind(&friend, "held");
+    binding.request(HELD, 0, 0).unwrap().call().unwrap();
     client.kill();
-    // A second worker serves meanwhile; its call ends the first one's wait.
+    // A second worker serves meanwhile.
     assert_eq!(echo(&binding, b"meanwhile").unwrap(), b"meanwhile");
+    binding.request(RELEASE, 0, 0).unwrap().call().unwrap();
     until("the dead are forgotten", || server.bindings() == 1);
     server.stop();
 }
