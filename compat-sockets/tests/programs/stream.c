@@ -826,8 +826,10 @@ static void many_connections(int meddled) {
                 CHECK(count > 0 || (count < 0 && errno == EINTR));
                 for (int i = 0; i < count; i++) {
                     char byte;
-                    CHECK(recv(many[events[i].data.u32], &byte, 1, MSG_DONTWAIT) == 1);
-                    left--;
+                    ssize_t got = recv(many[events[i].data.u32], &byte, 1, MSG_DONTWAIT);
+                    /* SUPPORT.md, epoll: only a member put in again meanwhile may have nothing. */
+                    CHECK(got == 1 || (meddled && got < 0 && errno == EAGAIN));
+                    left -= got == 1;
                 }
             }
             send_all(many[0], "a", 1);
