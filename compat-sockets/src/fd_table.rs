@@ -509,6 +509,11 @@ pub(crate) fn socks() -> impl Iterator<Item = (i32, &'static Sock)> {
     tracked(0, u32::MAX).filter_map(|fd| Some((fd, sock(fd)?)))
 }
 
+/// Some descriptor of the socket.
+pub(crate) fn number_of(sock: &Sock) -> Option<i32> {
+    socks().find(|(_, other)| std::ptr::eq(*other, sock)).map(|(fd, _)| fd)
+}
+
 /// As [`socks`], each socket once, with one of its descriptors.
 pub(crate) fn socks_once() -> impl Iterator<Item = (i32, &'static Sock)> {
     socks().filter(|&(fd, sock)| {

@@ -60,7 +60,7 @@ fn other_number(link: &Link) -> Option<i32> {
     if kept != 0 {
         return Some(kept as i32 - 1);
     }
-    fd_table::socks().find(|(_, sock)| std::ptr::eq(*sock, link.sock)).map(|(fd, _)| fd)
+    fd_table::number_of(link.sock)
 }
 
 /// Before the socket's last number is closed: keeps the socket if somebody sleeps on it.

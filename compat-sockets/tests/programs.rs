@@ -2,6 +2,8 @@
 //! and preloaded with one. All three must print the same; the third must have moved bytes
 //! through rings, or the run proves nothing.
 
+mod common;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -22,15 +24,7 @@ fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stream.c");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stream");
-        let status = Command::new("cc")
-            .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-            .arg(&program)
-            .arg(source)
-            .status()
-            .expect("cc is needed to build the test programs");
-        assert!(status.success(), "the test program does not compile");
-        program
+        common::compile_files("stream", &[source])
     })
 }
 

@@ -7,7 +7,8 @@
 //! A program is a list of [`Op`]; those that make no sense where they stand are passed over, so any
 //! part of a failing program is a program and proptest shrinks it. To repeat or to search:
 //! `RANDOM_PROGRAMS=FIRST..LAST cargo test -p compat-sockets --test random_programs`; a failure names
-//! its seed, and is shrunk by so many steps as `RANDOM_PROGRAMS_SHRINK` says.
+//! its seed, and is shrunk by so many steps as `RANDOM_PROGRAMS_SHRINK` says. What a race decides shows
+//! itself in one run of many: `RANDOM_PROGRAMS_TURNS` runs each program so often.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -498,10 +499,9 @@ fn random_programs_give_what_tcp_gives() {
         }
         Err(_) => SEEDS.chain(FOUND).collect(),
     };
-    let shrinks = match std::env::var("RANDOM_PROGRAMS_SHRINK") {
-        Ok(text) => text.parse().unwrap(),
-        Err(_) => 200,
-    };
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u32>().unwrap());
+    let shrinks = number("RANDOM_PROGRAMS_SHRINK").unwrap_or(200);
+    let turns = number("RANDOM_PROGRAMS_TURNS").unwrap_or(1);
     for seed in seeds {
         eprintln!("seed {seed}");
         let mut bytes = [0; 32];
@@ -517,7 +517,8 @@ fn random_programs_give_what_tcp_gives() {
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let mut runner = TestRunner::new_with_rng(config, rng);
         let programs = proptest::collection::vec(op(), 20..70);
-        match runner.run(&programs, |ops| three_ways(&ops, &daemon)) {
+        let all_turns = |ops: Vec<Op>| (0..turns).try_for_each(|_| three_ways(&ops, &daemon));
+        match runner.run(&programs, all_turns) {
             Ok(()) => {}
             Err(TestError::Fail(why, ops)) => {
                 let list: Vec<String> = ops.iter().map(|op| format!("  {op:?}")).collect();

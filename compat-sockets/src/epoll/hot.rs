@@ -15,7 +15,10 @@ const IDLE_WAITS: u32 = 4096;
 /// A hot member for the length of one wait.
 #[derive(Clone, Copy)]
 pub(super) struct Hot {
+    /// The number under which it was registered.
     pub(super) fd: i32,
+    /// A number that means the socket now.
+    pub(super) number: i32,
     pub(super) link: Link,
     pub(super) events: u32,
     pub(super) reported: u64,
@@ -40,9 +43,9 @@ impl HotList {
                 if record.spent {
                     continue;
                 }
-                if let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) {
+                if let Some((link, number)) = record.enter(fd) {
                     let Record { events, reported, ended, .. } = *record;
-                    let item = Hot { fd, link, events, reported, ended };
+                    let item = Hot { fd, number, link, events, reported, ended };
                     match list.items.get_mut(list.len) {
                         Some(slot) => *slot = Some(item),
                         None => list.more.push(item),
@@ -75,7 +78,7 @@ impl Hot {
     #[inline]
     pub(super) fn ready(&self) -> u32 {
         let mut ready = 0;
-        if self.events & IN != 0 && self.link.looks_readable(self.fd) {
+        if self.events & IN != 0 && self.link.looks_readable(self.number) {
             let edge = self.events & EDGE != 0;
             if !edge || self.position() != self.reported {
                 ready |= self.events & IN;
@@ -100,7 +103,7 @@ impl Hot {
             side.rx_state.load(Ordering::Relaxed) != rx::RING
                 || side.rx_left.load(Ordering::Relaxed) != 0
         };
-        let only_writable = || self.events & OUT != 0 && !self.link.looks_readable(self.fd);
+        let only_writable = || self.events & OUT != 0 && !self.link.looks_readable(self.number);
         self.ended
             || side.shut.load(Ordering::Relaxed) != 0
             || (self.events & IN != 0 && (by_tcp() || only_writable()))
@@ -109,11 +112,12 @@ impl Hot {
     /// What the kernel adds to an event that the ring has given.
     pub(super) fn kernel_adds(&self) -> u32 {
         let asked = (self.events & (IN | ENDS)) as i16;
-        let events = crate::raw::pending_events(self.fd, asked) as u16;
+        let events = crate::raw::pending_events(self.number, asked) as u16;
         let mut events = self.link.without_reset(events.into()) & (self.events | ALWAYS);
         // An edge is the kernel's to make.
         if events & IN != 0
-            && (self.events & EDGE != 0 || readiness(&self.link, self.fd) == Readiness::NotReady)
+            && (self.events & EDGE != 0
+                || readiness(&self.link, self.number) == Readiness::NotReady)
         {
             events &= !IN;
         }
@@ -134,8 +138,7 @@ impl Hot {
     }
 
     pub(super) fn position(&self) -> u64 {
-        use vmmc::word::Word;
-        self.link.rx().tail().load(Ordering::Acquire)
+        self.link.arrived()
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -158,8 +161,9 @@ impl Members {
         record.hot = true;
         self.hot.push(fd);
         sock.cold.store(0, Ordering::SeqCst);
-        if nested {
-            make_eager(fd, Some(sock));
+        if nested && let Some((link, number)) = record.enter(fd) {
+            make_eager(&link, number);
+            link.leave();
         }
         if self.hot.len() > HOT {
             self.cool_one();
@@ -179,11 +183,11 @@ impl Members {
     pub(super) fn cool(&mut self, fd: i32) {
         let Some(record) = self.records.get_mut(&fd) else { return };
         record.hot = false;
-        let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return };
+        let Some((link, number)) = record.enter(fd) else { return };
         link.sock.cold.store(1, Ordering::SeqCst);
         link.arm_data();
         // What is there already nobody rings for.
-        let news = link.looks_readable(fd);
+        let news = link.looks_readable(number);
         let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
         let refused = link.side.tx_refused.load(Ordering::Relaxed) != record.refused;
         let full = ringing && (refused || !link.looks_writable());

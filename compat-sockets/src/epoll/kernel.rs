@@ -1,11 +1,12 @@
 //! The kernel's side of a set: its events, corrected, and the bit of writability that it cannot know.
 
 use super::hot::HotList;
-use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, ONCE, OUT, sync_hot};
+use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, ONCE, OUT, Record, sync_hot};
 use crate::counters::{self, Counter};
+use crate::fd_table::Sock;
 use crate::side::tx;
 use crate::stream::demote;
-use crate::stream::recv::{Readiness, readiness};
+use crate::stream::recv::{self, Readiness, readiness};
 use crate::{poll, raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::Ordering;
@@ -37,7 +38,7 @@ pub(super) fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
                 record.refused = refused;
             }
             if full && record.events & EXCLUSIVE != 0 {
-                demote::our_way(&item.link, item.fd);
+                demote::our_way(&item.link, item.number);
                 return;
             }
             let events =
@@ -62,7 +63,7 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
             if record.hot || record.spent {
                 continue;
             }
-            let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { continue };
+            let Some((link, _)) = record.enter(fd) else { continue };
             link.arm_space();
             let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
             let full = ringing && !link.looks_writable();
@@ -174,28 +175,38 @@ unsafe fn kernel_wait(
 /// What is true of one event that the kernel reported; 0: nothing.
 fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> u32 {
     let data = event.u64;
-    let found = set.with(|members| {
-        let (count, fd) = *members.by_data.get(&data)?;
-        let record = members.records.get(&fd)?;
-        (count == 1).then_some((fd, *record))
+    let found = set.with(|members| match members.by_data.get(&data) {
+        None if members.departed.knows(data) => Registrant::Departed,
+        Some(&(1, fd)) => {
+            members.records.get(&fd).map_or(Registrant::Unknown, |it| Registrant::Member(fd, *it))
+        }
+        _ => Registrant::Unknown,
     });
-    let Some(Some((fd, record))) = found else { return event.events };
-    let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return event.events };
-    demote::comply(&link, fd);
-    let mut events = link.without_reset(event.events);
-    let position = {
-        use vmmc::word::Word;
-        link.rx().tail().load(Ordering::Acquire)
+    let (fd, record) = match found {
+        Some(Registrant::Member(fd, record)) => (fd, record),
+        Some(Registrant::Departed) => return 0,
+        Some(Registrant::Unknown) | None => return event.events,
     };
+    let Some((link, number)) = record.enter(fd) else {
+        // A socket with rings that has no number any more is being closed by another thread.
+        let closing = record.sock.is_some_and(Sock::is_active);
+        return if closing { 0 } else { event.events };
+    };
+    demote::comply(&link, number);
+    let mut events = link.without_reset(event.events);
+    let edge = record.events & EDGE != 0;
     let mut in_ring = false;
+    let mut prefix_told = false;
     if events & IN != 0 {
-        match readiness(&link, fd) {
+        match readiness(&link, number) {
             Readiness::NotReady => events &= !IN,
-            Readiness::Ready => in_ring = link.looks_readable(fd),
-            Readiness::Kernel => {}
+            Readiness::Ready => in_ring = link.looks_readable(number),
+            Readiness::Kernel => prefix_told = edge && recv::prefix_is_here(&link, number),
         }
         events &= record.events | !IN;
     }
+    // After the look at readiness: whatever it saw is told by this event.
+    let position = link.arrived();
     if link.side.rx_error.load(Ordering::Relaxed) != 0 {
         // Taken from the kernel, not yet told to the program.
         events |= libc::EPOLLERR as u32;
@@ -204,7 +215,8 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
     if events & OUT != 0 && ringing && !link.looks_writable() {
         events &= !OUT;
     }
-    if in_ring && record.events & EDGE != 0 && position == record.reported && events & !IN == 0 {
+    let told = in_ring || (prefix_told && record.prefix_told);
+    if edge && told && position == record.reported && events & !IN == 0 {
         // The doorbell of a change that was told already.
         events = 0;
     }
@@ -212,8 +224,9 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
         members.warm(fd);
         let Some(kept) = members.records.get_mut(&fd) else { return };
         kept.ended |= events & ENDS != 0;
-        if events & IN != 0 && in_ring {
+        if events & IN != 0 {
             kept.reported = position;
+            kept.prefix_told = prefix_told;
         }
         if kept.events & ONCE != 0 {
             if kept.spent {
@@ -229,4 +242,14 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
     *warmed = true;
     link.leave();
     events & (record.events | ALWAYS)
+}
+
+/// Whose event the kernel has reported.
+enum Registrant {
+    /// A member, by its descriptor.
+    Member(i32, Record),
+    /// One that has left the set meanwhile.
+    Departed,
+    /// One that we have no record of.
+    Unknown,
 }

@@ -24,13 +24,17 @@
 //!
 //! # Registrations we did not see
 //! (io_uring, raw system calls, a set inherited through exec) have no record. Events whose data
-//! no record or more than one has are passed on as they are.
+//! no record or more than one has are passed on as they are, unless a member with that data has just
+//! left ([`departed`]).
 
+mod departed;
 mod hot;
 mod kernel;
+mod members;
 mod nested;
 mod wait;
 
+use members::{Map, Members, Record, uncount};
 pub(crate) use nested::{has_news, nested};
 pub(crate) use wait::{ACTIVE, wait};
 
@@ -39,8 +43,6 @@ use crate::lock::Lock;
 use crate::real;
 use libc::epoll_event;
 use std::cell::UnsafeCell;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::AtomicPtr;
 use vmmc::sync::{AtomicU32, Ordering};
 
@@ -56,62 +58,6 @@ const ENDS: u32 = ALWAYS | libc::EPOLLRDHUP as u32;
 /// Sets with a record at most; further ones are the kernel's alone.
 const SETS: usize = 4096;
 
-/// One registration.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    sock: Option<&'static Sock>,
-    events: u32,
-    data: u64,
-    /// Ring position at the last report, for edges.
-    reported: u64,
-    /// The kernel's registration lacks `EPOLLOUT` for now.
-    masked: bool,
-    /// `EPOLLONESHOT` has fired.
-    spent: bool,
-    /// The kernel has told of an end or an error: its bits go with every report from now on.
-    ended: bool,
-    /// `Side::tx_refused` when an edge of writability was last made.
-    refused: u32,
-    hot: bool,
-    /// Waits since the last event.
-    idle: u32,
-    /// The kernel's registration has `EPOLLOUT` only to wake the set's sleeper ([`rouse`]).
-    roused: bool,
-}
-
-/// Hashing of small integers; the keys are the program's own.
-#[derive(Default)]
-struct Multiply(u64);
-impl Hasher for Multiply {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-    fn write_u64(&mut self, value: u64) {
-        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
-    }
-    fn write_i32(&mut self, value: i32) {
-        self.write_u64(value as u64);
-    }
-}
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
-
-#[derive(Default)]
-struct Members {
-    records: Map<i32, Record>,
-    /// Registered descriptors by data; the count tells whether the data names one alone.
-    by_data: Map<u64, (u32, i32)>,
-    hot: Vec<i32>,
-    /// Members that are not hot and whose `EPOLLOUT` is taken away in the kernel.
-    full: Vec<i32>,
-    nested: bool,
-}
-
 struct EpollSet {
     lock: Lock,
     /// Descriptors that refer to it; 0: free.
@@ -126,6 +72,8 @@ struct EpollSet {
     full_count: AtomicU32,
     /// Threads inside a wait.
     waiters: AtomicU32,
+    /// Whether [`Members::departed`] has any.
+    departures: AtomicU32,
     /// Descriptor plus one under which a sleep with a number waits ([`crate::sleeps`]).
     asleep_at: AtomicU32,
     /// Some member is [`Record::roused`].
@@ -168,6 +116,7 @@ pub(crate) fn created(fd: i32) {
                 hot_count: AtomicU32::new(0),
                 full_count: AtomicU32::new(0),
                 waiters: AtomicU32::new(0),
+                departures: AtomicU32::new(0),
                 asleep_at: AtomicU32::new(0),
                 roused: AtomicU32::new(0),
                 members: UnsafeCell::default(),
@@ -190,6 +139,7 @@ pub(crate) fn created(fd: i32) {
             set.hot_count.store(0, Ordering::Relaxed);
             set.full_count.store(0, Ordering::Relaxed);
             set.waiters.store(0, Ordering::Relaxed);
+            set.departures.store(0, Ordering::Relaxed);
             set.asleep_at.store(0, Ordering::Relaxed);
             set.roused.store(0, Ordering::Relaxed);
             set.spin_ns.store(u32::MAX, Ordering::Relaxed);
@@ -230,7 +180,7 @@ pub(crate) fn forget_fd(fd: i32, sock: &Sock) {
     for number in 0..SETS {
         let Some(set) = set(number) else { break };
         if set.refs.load(Ordering::Relaxed) != 0 {
-            set.with(|members| members.remove(fd));
+            set.with(|members| members.leaves(set, fd));
             sync_hot(set);
         }
     }
@@ -264,16 +214,6 @@ pub(crate) fn rouse() {
                 }
             }
         });
-    }
-}
-
-impl Record {
-    /// Wakes who waits in the set, by an event that it will find to be none.
-    fn rouse(&mut self, set: &EpollSet, epfd: i32, fd: i32) {
-        if self.events & EXCLUSIVE == 0 {
-            self.roused = kernel::kernel_mod(epfd, fd, self.events | OUT, self.data);
-            set.roused.store(1, Ordering::SeqCst);
-        }
     }
 }
 
@@ -314,67 +254,6 @@ fn sync_hot(set: &EpollSet) {
     if let Some((hot, full)) = set.with(|members| (members.hot.len(), members.full.len())) {
         set.hot_count.store(hot as u32, Ordering::Relaxed);
         set.full_count.store(full as u32, Ordering::Relaxed);
-    }
-}
-
-fn uncount(record: &Record) {
-    if let Some(sock) = record.sock {
-        sock.epoll_refs.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Members {
-    fn remove(&mut self, fd: i32) {
-        let Some(record) = self.records.remove(&fd) else { return };
-        uncount(&record);
-        self.hot.retain(|&hot| hot != fd);
-        self.full.retain(|&full| full != fd);
-        self.unlist(record.data, fd);
-    }
-
-    fn unlist(&mut self, data: u64, fd: i32) {
-        if let Some((count, _)) = self.by_data.get_mut(&data) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_data.remove(&data);
-            } else if let Some((&other, _)) =
-                self.records.iter().find(|(other, record)| **other != fd && record.data == data)
-                && let Some((_, named)) = self.by_data.get_mut(&data)
-            {
-                *named = other;
-            }
-        }
-    }
-
-    fn insert(&mut self, fd: i32, sock: Option<&'static Sock>, event: &epoll_event) {
-        let ended = self.records.get(&fd).is_some_and(|record| record.ended);
-        self.remove(fd);
-        let mut refused = 0;
-        if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
-            refused = link.side.tx_refused.load(Ordering::Relaxed);
-            link.leave();
-        }
-        let record = Record {
-            sock,
-            events: event.events,
-            data: event.u64,
-            reported: u64::MAX,
-            masked: false,
-            spent: false,
-            ended,
-            refused,
-            hot: false,
-            idle: 0,
-            roused: false,
-        };
-        if let Some(sock) = sock {
-            sock.epoll_refs.fetch_add(1, Ordering::Relaxed);
-            sock.watched.store(1, Ordering::Relaxed);
-        }
-        self.records.insert(fd, record);
-        let slot = self.by_data.entry(event.u64).or_insert((0, fd));
-        *slot = (slot.0 + 1, fd);
-        self.warm(fd);
     }
 }
 
@@ -425,9 +304,9 @@ pub(crate) unsafe fn ctl(epfd: i32, op: i32, fd: i32, event: *mut epoll_event) -
         let result = unsafe { real::epoll_ctl(epfd, op, fd, event) };
         if result == 0 {
             match op {
-                libc::EPOLL_CTL_DEL => members.remove(fd),
+                libc::EPOLL_CTL_DEL => members.leaves(set, fd),
                 // SAFETY: the kernel has just read it from there.
-                _ => members.insert(fd, sock, &unsafe { event.read_unaligned() }),
+                _ => members.joins(set, fd, sock, &unsafe { event.read_unaligned() }, op),
             }
         }
         result

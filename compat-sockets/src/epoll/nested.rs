@@ -3,7 +3,7 @@
 
 use super::hot::Hot;
 use super::{IN, Members, Record, set};
-use crate::fd_table::Sock;
+use crate::fd_table::Link;
 use crate::stream::recv::readiness;
 use vmmc::sync::Ordering;
 
@@ -15,7 +15,10 @@ pub(crate) fn nested(number: usize) {
             members.nested = true;
         }
         for (&fd, record) in &members.records {
-            make_eager(fd, record.sock);
+            if let Some((link, number)) = record.enter(fd) {
+                make_eager(&link, number);
+                link.leave();
+            }
         }
     });
 }
@@ -27,9 +30,9 @@ pub(crate) fn has_news(number: usize) -> bool {
         if record.spent || record.events & IN == 0 {
             return false;
         }
-        let Some(link) = record.sock.and_then(|sock| sock.enter(fd)) else { return false };
+        let Some((link, number)) = record.enter(fd) else { return false };
         let Record { events, reported, ended, .. } = *record;
-        let ready = Hot { fd, link, events, reported, ended }.ready() & IN != 0;
+        let ready = Hot { fd, number, link, events, reported, ended }.ready() & IN != 0;
         link.leave();
         ready
     };
@@ -37,13 +40,10 @@ pub(crate) fn has_news(number: usize) -> bool {
     set(number).and_then(|set| set.with(news)).unwrap_or(false)
 }
 
-pub(super) fn make_eager(fd: i32, sock: Option<&'static Sock>) {
-    if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
-        if link.side.eager.swap(1, Ordering::SeqCst) == 0 {
-            link.arm_data();
-            // Doorbells of before: nobody filters them for the outer set.
-            readiness(&link, fd);
-        }
-        link.leave();
+pub(super) fn make_eager(link: &Link, number: i32) {
+    if link.side.eager.swap(1, Ordering::SeqCst) == 0 {
+        link.arm_data();
+        // Doorbells of before: nobody filters them for the outer set.
+        readiness(link, number);
     }
 }

@@ -1,5 +1,6 @@
 //! Waiting for events: rings first, then the kernel.
 
+use super::departed::waiter_leaves;
 use super::hot::{Hot, HotList};
 use super::kernel::{ask_kernel, kernel_mod, mask_full};
 use super::{EDGE, EpollSet, Members, ONCE, calm, set};
@@ -68,12 +69,12 @@ unsafe fn wait_loop(
         set.waiters.fetch_add(1, Ordering::SeqCst);
         let hot = HotList::collect(set);
         for item in hot.iter() {
-            demote::comply(&item.link, item.fd);
+            demote::comply(&item.link, item.number);
         }
         // SAFETY: passed on.
         let result = unsafe { one_wait(epfd, set, &hot, out, left, mask) };
         hot.leave();
-        set.waiters.fetch_sub(1, Ordering::SeqCst);
+        waiter_leaves(set);
         match result {
             Some(count) => return count,
             None if left == Some(0) => return 0,
@@ -171,7 +172,7 @@ unsafe fn one_wait(
     // SAFETY: passed on.
     let count = unsafe { ask_kernel(epfd, set, out, 0, most, mask) };
     for item in hot.iter() {
-        item.link.wakes(item.fd);
+        item.link.wakes(item.number);
     }
     if hot.len > 0 && quiet {
         slept(&set.spin_ns, before);

@@ -116,6 +116,12 @@ impl Link {
         self.consumer().looks_readable() && self.before_end() > 0
     }
 
+    /// How far the peer's bytes in the ring reach now, by its own word: tells an arrival from none.
+    #[inline]
+    pub(crate) fn arrived(&self) -> u64 {
+        self.rx().tail().load(Ordering::Acquire)
+    }
+
     /// Asks the peer to ring for data. The caller looks at the ring again before it sleeps.
     ///
     /// While the peer has not been seen to switch, this excludes a read from the kernel into the

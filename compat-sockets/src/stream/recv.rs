@@ -502,6 +502,16 @@ pub(crate) enum Readiness {
     Kernel,
 }
 
+/// Whether all bytes that precede the ring are in the kernel's queue, and no end: whatever arrives there
+/// from now on is a doorbell, or the end. For pollers, without the lock.
+pub(crate) fn prefix_is_here(link: &Link, fd: i32) -> bool {
+    let left = link.side.rx_left.load(Ordering::Relaxed);
+    link.side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && left > 0
+        && crate::raw::unread(fd).is_ok_and(|queued| queued as u64 >= left)
+        && crate::raw::pending_events(fd, libc::POLLRDHUP) == 0
+}
+
 /// Bytes that can be received now, of prefix and ring (`FIONREAD`). `None`: ask the kernel.
 pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
     link.side.rx_lock.lock().ok()?;

@@ -226,6 +226,14 @@ static void close_leaves_the_set(void) {
     struct epoll_event got[2];
     CHECK_EQ(epoll_wait(epoll, got, 2, -1), 1, "still there through the dup");
     CHECK(got[0].data.u64 == 42, "under the old data");
+    char byte;
+    for (int i = 0; i < 20; i++) {
+        REQUIRE(read(copy, &byte, 1) == 1);
+        REQUIRE(epoll_wait(epoll, got, 2, 0) == 0);
+        write_all(ends[1], "x", 1);
+        REQUIRE(epoll_wait(epoll, got, 2, -1) == 1 && got[0].data.u64 == 42);
+    }
+    CHECK(true, "told of what comes, and of nothing else");
     NEED(close(copy));
     CHECK_EQ(epoll_wait(epoll, got, 2, 0), 0, "gone with the last descriptor");
     NEED(close(ends[1]));

@@ -78,14 +78,26 @@ fn compile(name: &str) -> PathBuf {
 
 /// Compiles the program NAME of these sources.
 pub fn compile_of(name: &str, files: &[&str]) -> PathBuf {
+    let files: Vec<PathBuf> =
+        files.iter().map(|file| sources().join(format!("{file}.c"))).collect();
+    compile_files(name, &files)
+}
+
+/// The same of files anywhere. Tests in other processes may be running the program, or compiling it:
+/// it appears at once and whole.
+pub fn compile_files(name: &str, files: &[PathBuf]) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("semantics");
     std::fs::create_dir_all(&dir).unwrap();
-    let program = dir.join(name);
+    let own = tempfile::tempdir_in(&dir).unwrap();
+    let fresh = own.path().join(name);
     let mut cc = Command::new("cc");
-    cc.args(["-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-pthread", "-o"])
-        .arg(&program)
-        .args(files.iter().map(|file| sources().join(format!("{file}.c"))));
-    assert!(cc.status().unwrap().success(), "cannot compile: {cc:?}");
+    cc.args(["-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&fresh)
+        .args(files);
+    let status = cc.status().expect("cc is needed to build the test programs");
+    assert!(status.success(), "cannot compile: {cc:?}");
+    let program = dir.join(name);
+    std::fs::rename(&fresh, &program).unwrap();
     program
 }
 

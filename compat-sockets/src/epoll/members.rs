@@ -1,0 +1,182 @@
+//! What we know of each registration in a set.
+
+use super::departed::Departed;
+use super::{EXCLUSIVE, EpollSet, OUT, kernel};
+use crate::fd_table::{self, Link, Sock};
+use libc::epoll_event;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use vmmc::sync::Ordering;
+
+/// One registration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    pub(super) sock: Option<&'static Sock>,
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// Ring position at the last report, for edges.
+    pub(super) reported: u64,
+    /// All bytes that come by TCP before the ring were there at the last report.
+    pub(super) prefix_told: bool,
+    /// The kernel's registration lacks `EPOLLOUT` for now.
+    pub(super) masked: bool,
+    /// `EPOLLONESHOT` has fired.
+    pub(super) spent: bool,
+    /// The kernel has told of an end or an error: its bits go with every report from now on.
+    pub(super) ended: bool,
+    /// `Side::tx_refused` when an edge of writability was last made.
+    pub(super) refused: u32,
+    pub(super) hot: bool,
+    /// Waits since the last event.
+    pub(super) idle: u32,
+    /// The kernel's registration has `EPOLLOUT` only to wake the set's sleeper ([`rouse`]).
+    pub(super) roused: bool,
+}
+
+/// Hashing of small integers; the keys are the program's own.
+#[derive(Default)]
+pub(super) struct Multiply(u64);
+impl Hasher for Multiply {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+    fn write_i32(&mut self, value: i32) {
+        self.write_u64(value as u64);
+    }
+}
+pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
+
+#[derive(Default)]
+pub(super) struct Members {
+    pub(super) records: Map<i32, Record>,
+    /// Registered descriptors by data; the count tells whether the data names one alone.
+    pub(super) by_data: Map<u64, (u32, i32)>,
+    pub(super) hot: Vec<i32>,
+    /// Members that are not hot and whose `EPOLLOUT` is taken away in the kernel.
+    pub(super) full: Vec<i32>,
+    pub(super) departed: Departed,
+    pub(super) nested: bool,
+}
+
+impl Record {
+    /// The connection of the member registered as `fd`, for one use, and a number that means it now: a
+    /// duplicate keeps the registration when `fd` is closed.
+    #[inline]
+    pub(super) fn enter(&self, fd: i32) -> Option<(Link, i32)> {
+        let sock = self.sock?;
+        sock.enter(fd).map(|link| (link, fd)).or_else(|| enter_by_duplicate(sock))
+    }
+
+    /// Wakes who waits in the set, by an event that it will find to be none.
+    pub(super) fn rouse(&mut self, set: &EpollSet, epfd: i32, fd: i32) {
+        if self.events & EXCLUSIVE == 0 {
+            self.roused = kernel::kernel_mod(epfd, fd, self.events | OUT, self.data);
+            set.roused.store(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cold]
+fn enter_by_duplicate(sock: &'static Sock) -> Option<(Link, i32)> {
+    let number = if sock.is_active() { fd_table::number_of(sock)? } else { return None };
+    Some((sock.enter(number)?, number))
+}
+
+pub(super) fn uncount(record: &Record) {
+    if let Some(sock) = record.sock {
+        sock.epoll_refs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Members {
+    fn remove(&mut self, fd: i32) -> Option<Record> {
+        let record = self.records.remove(&fd)?;
+        uncount(&record);
+        self.hot.retain(|&hot| hot != fd);
+        self.full.retain(|&full| full != fd);
+        self.unlist(record.data, fd);
+        Some(record)
+    }
+
+    /// The kernel's set has lost the member, or is about to.
+    pub(super) fn leaves(&mut self, set: &EpollSet, fd: i32) {
+        if let Some(record) = self.remove(fd) {
+            self.departs(set, record.data);
+        }
+    }
+
+    /// The kernel's set has a new member, or another registration of one.
+    pub(super) fn joins(
+        &mut self,
+        set: &EpollSet,
+        fd: i32,
+        sock: Option<&'static Sock>,
+        event: &epoll_event,
+        op: i32,
+    ) {
+        let before = self.records.get(&fd).map(|record| record.data);
+        self.insert(fd, sock, event);
+        // A record that an addition replaces is of a file that is still a member, by a duplicate.
+        if let Some(before) = before
+            && before != event.u64
+            && op == libc::EPOLL_CTL_MOD
+        {
+            self.departs(set, before);
+        }
+    }
+
+    fn unlist(&mut self, data: u64, fd: i32) {
+        if let Some((count, _)) = self.by_data.get_mut(&data) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_data.remove(&data);
+            } else if let Some((&other, _)) =
+                self.records.iter().find(|(other, record)| **other != fd && record.data == data)
+                && let Some((_, named)) = self.by_data.get_mut(&data)
+            {
+                *named = other;
+            }
+        }
+    }
+
+    fn insert(&mut self, fd: i32, sock: Option<&'static Sock>, event: &epoll_event) {
+        let ended = self.records.get(&fd).is_some_and(|record| record.ended);
+        self.remove(fd);
+        let mut refused = 0;
+        if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
+            refused = link.side.tx_refused.load(Ordering::Relaxed);
+            link.leave();
+        }
+        let record = Record {
+            sock,
+            events: event.events,
+            data: event.u64,
+            reported: u64::MAX,
+            prefix_told: false,
+            masked: false,
+            spent: false,
+            ended,
+            refused,
+            hot: false,
+            idle: 0,
+            roused: false,
+        };
+        if let Some(sock) = sock {
+            sock.epoll_refs.fetch_add(1, Ordering::Relaxed);
+            sock.watched.store(1, Ordering::Relaxed);
+        }
+        self.records.insert(fd, record);
+        let slot = self.by_data.entry(event.u64).or_insert((0, fd));
+        *slot = (slot.0 + 1, fd);
+        self.warm(fd);
+    }
+}
