@@ -2,10 +2,10 @@
 //! would show it.
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, Link, Sock};
+use crate::fd_table::{self, Known, Link, Sock};
 use crate::side::{rx, tx};
 use crate::stream::{SHUT_READ, demote, drain};
-use crate::{parked, raw, stream};
+use crate::{epoll, parked, raw, stream};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -119,7 +119,11 @@ pub(crate) fn leave_to_kernel(fd: i32) {
 
 /// Before the descriptor is sent to another process: the socket lives on there.
 pub(crate) fn before_passing(fd: i32) {
-    let Some(sock) = fd_table::sock(fd) else { return };
+    let sock = match fd_table::get(fd) {
+        Known::Sock(sock) => sock,
+        Known::Epoll(_) => return epoll::before_sharing(true),
+        Known::Nothing => return,
+    };
     sock.make_plain(Counter::plain_forked);
     if let Some(link) = sock.enter(fd) {
         // Our closing it is not the end.

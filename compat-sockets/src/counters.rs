@@ -32,6 +32,8 @@ vmmc::library_counters! {
     contended: "Polls interrupted by others that wanted the processor.",
     epoll_ring_events: "Events that epoll_wait found in rings.",
     epoll_filtered: "Kernel events that were only doorbells.",
+    epoll_deferred: "Calls of epoll_ctl answered without the kernel.",
+    epoll_settled: "Of these, made true in the kernel later: one system call each.",
     plain_no_daemon: "Kept plain: no daemon.",
     plain_no_partner: "Kept plain: the other end takes no part.",
     plain_refused: "Kept plain: refused by the daemon.",

@@ -310,6 +310,7 @@ pub(crate) fn duplicate(old: i32, new: i32) {
                 sock.make_plain(crate::counters::Counter::plain_resources);
                 return;
             };
+            crate::epoll::settle_for_duplicate(sock);
             sock.refs.fetch_add(1, Ordering::AcqRel);
             entry.store(std::ptr::from_ref(sock).expose_provenance(), Ordering::Release);
         }

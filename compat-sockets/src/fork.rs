@@ -88,6 +88,7 @@ unsafe extern "C" fn before() {
             sock.make_plain(counters::Counter::plain_forked);
         }
     }
+    epoll::before_sharing(true);
     // One share per socket and child, not per descriptor: `after` counts the same way.
     for_each_active(|side| {
         side.sharers.fetch_add(1, Ordering::AcqRel);

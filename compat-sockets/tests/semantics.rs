@@ -32,6 +32,8 @@ programs! {
     nonblocking,
     epoll_level,
     epoll_edge,
+    /// Loops that change all the time what they want.
+    epoll_wishes,
     poll_select,
     /// Half-close, end of file, resets, broken pipes, dying peers.
     shutdown,

@@ -5,10 +5,11 @@
 //! inherits goes back to TCP before, as it does in a child that calls exec.
 
 use super::export;
-use crate::{close, fork, real};
+use crate::{close, epoll, fork, real};
 use libc::{c_char, c_int, c_void, pid_t};
 
 pub(super) fn prepare() {
+    epoll::before_sharing(false);
     if fork::in_vfork_child() {
         // It shares our memory and not our descriptors.
         close::before_vfork_exec();
@@ -19,6 +20,7 @@ pub(super) fn prepare() {
 
 /// Before a child is started by the C library.
 fn prepare_child() {
+    epoll::before_sharing(false);
     if !fork::in_vfork_child() {
         close::before_spawn();
     }

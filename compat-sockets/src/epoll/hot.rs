@@ -40,7 +40,7 @@ impl HotList {
             let Members { records, hot, .. } = members;
             for &fd in hot.iter() {
                 let Some(record) = records.get(&fd) else { continue };
-                if record.spent {
+                if record.spent || record.gone {
                     continue;
                 }
                 if let Some((link, number)) = record.enter(fd) {

@@ -1,5 +1,6 @@
 //! The kernel's side of a set: its events, corrected, and the bit of writability that it cannot know.
 
+use super::deferred::settle_before_asking;
 use super::hot::HotList;
 use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, ONCE, OUT, Record, sync_hot};
 use crate::counters::{self, Counter};
@@ -10,11 +11,6 @@ use crate::stream::recv::{self, Readiness, readiness};
 use crate::{poll, raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::Ordering;
-
-pub(super) fn kernel_mod(epfd: i32, fd: i32, events: u32, data: u64) -> bool {
-    let mut event = epoll_event { events, u64: data };
-    raw::epoll_mod(epfd, fd, &mut event)
-}
 
 /// Takes `EPOLLOUT` away in the kernel from members whose ring is full, and gives it back to
 /// those that have room. True when some member waits for room.
@@ -43,7 +39,7 @@ pub(super) fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
             }
             let events =
                 if full { (record.events & !OUT) | libc::EPOLLIN as u32 } else { record.events };
-            if kernel_mod(epfd, item.fd, events, record.data) {
+            if record.tell_kernel(epfd, item.fd, events) {
                 record.masked = full;
             }
         });
@@ -71,10 +67,10 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
             link.leave();
             if full {
                 let events = (record.events & !OUT) | libc::EPOLLIN as u32;
-                record.masked = record.masked || kernel_mod(epfd, fd, events, record.data);
+                record.masked = record.masked || record.tell_kernel(epfd, fd, events);
                 members.full.push(fd);
             } else if record.masked || record.refused != refused {
-                record.masked = !kernel_mod(epfd, fd, record.events, record.data);
+                record.masked = !record.tell_kernel(epfd, fd, record.events);
                 record.refused = refused;
             }
         }
@@ -97,6 +93,7 @@ pub(super) unsafe fn ask_kernel(
     timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> i32 {
+    settle_before_asking(set, timeout != Some(0));
     let (told, rest) = out.split_at_mut(from.min(out.len()));
     // SAFETY: the array is borrowed; the mask is the caller's.
     let count = unsafe { kernel_wait(epfd, rest, timeout, mask) };
@@ -183,6 +180,8 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
         _ => Registrant::Unknown,
     });
     let (fd, record) = match found {
+        // To the program it has left before this wait looked.
+        Some(Registrant::Member(_, record)) if record.gone => return 0,
         Some(Registrant::Member(fd, record)) => (fd, record),
         Some(Registrant::Departed) => return 0,
         Some(Registrant::Unknown) | None => return event.events,
@@ -220,6 +219,8 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
         // The doorbell of a change that was told already.
         events = 0;
     }
+    // What the program does not want is no event, and uses up nothing.
+    events &= record.events | ALWAYS;
     set.with(|members| {
         members.warm(fd);
         let Some(kept) = members.records.get_mut(&fd) else { return };
@@ -233,7 +234,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
                 events = 0;
             } else if events == 0 {
                 // The kernel has disarmed it for something that is not an event.
-                kernel_mod(epfd, fd, kept.events & !if ringing { OUT } else { 0 }, kept.data);
+                kept.tell_kernel(epfd, fd, kept.events & !if ringing { OUT } else { 0 });
             } else {
                 kept.spent = true;
             }
@@ -241,7 +242,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
     });
     *warmed = true;
     link.leave();
-    events & (record.events | ALWAYS)
+    events
 }
 
 /// Whose event the kernel has reported.

@@ -1,8 +1,10 @@
 //! What we know of each registration in a set.
 
+use super::deferred::Deferred;
 use super::departed::Departed;
-use super::{EXCLUSIVE, EpollSet, OUT, kernel};
+use super::{EXCLUSIVE, EpollSet, OUT};
 use crate::fd_table::{self, Link, Sock};
+use crate::raw;
 use libc::epoll_event;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,6 +16,12 @@ pub(super) struct Record {
     pub(super) sock: Option<&'static Sock>,
     pub(super) events: u32,
     pub(super) data: u64,
+    /// What the kernel's registration asks for.
+    pub(super) kernel: u32,
+    /// Listed in [`super::deferred::Deferred`].
+    pub(super) late: bool,
+    /// Taken out by the program, and still in the kernel's set ([`super::deferred`]).
+    pub(super) gone: bool,
     /// Ring position at the last report, for edges.
     pub(super) reported: u64,
     /// All bytes that come by TCP before the ring were there at the last report.
@@ -29,7 +37,7 @@ pub(super) struct Record {
     pub(super) hot: bool,
     /// Waits since the last event.
     pub(super) idle: u32,
-    /// The kernel's registration has `EPOLLOUT` only to wake the set's sleeper ([`rouse`]).
+    /// The kernel's registration has `EPOLLOUT` only to wake the set's sleeper ([`super::rouse`]).
     pub(super) roused: bool,
 }
 
@@ -64,6 +72,7 @@ pub(super) struct Members {
     /// Members that are not hot and whose `EPOLLOUT` is taken away in the kernel.
     pub(super) full: Vec<i32>,
     pub(super) departed: Departed,
+    pub(super) deferred: Deferred,
     pub(super) nested: bool,
 }
 
@@ -76,10 +85,20 @@ impl Record {
         sock.enter(fd).map(|link| (link, fd)).or_else(|| enter_by_duplicate(sock))
     }
 
+    /// Changes the kernel's registration.
+    pub(super) fn tell_kernel(&mut self, epfd: i32, fd: i32, events: u32) -> bool {
+        let mut event = epoll_event { events, u64: self.data };
+        let told = raw::epoll_mod(epfd, fd, &mut event);
+        if told {
+            self.kernel = events;
+        }
+        told
+    }
+
     /// Wakes who waits in the set, by an event that it will find to be none.
     pub(super) fn rouse(&mut self, set: &EpollSet, epfd: i32, fd: i32) {
-        if self.events & EXCLUSIVE == 0 {
-            self.roused = kernel::kernel_mod(epfd, fd, self.events | OUT, self.data);
+        if self.events & EXCLUSIVE == 0 && !self.gone {
+            self.roused = self.tell_kernel(epfd, fd, self.events | OUT);
             set.roused.store(1, Ordering::SeqCst);
         }
     }
@@ -111,6 +130,15 @@ impl Members {
     pub(super) fn leaves(&mut self, set: &EpollSet, fd: i32) {
         if let Some(record) = self.remove(fd) {
             self.departs(set, record.data);
+        }
+    }
+
+    /// The same for all registrations of a socket.
+    pub(super) fn leaves_everywhere(&mut self, set: &EpollSet, sock: &Sock) {
+        let is_its = |record: &Record| record.sock.is_some_and(|its| std::ptr::eq(its, sock));
+        let fds = self.records.iter().filter(|(_, record)| is_its(record)).map(|(&fd, _)| fd);
+        for fd in fds.collect::<Vec<_>>() {
+            self.leaves(set, fd);
         }
     }
 
@@ -160,6 +188,9 @@ impl Members {
             sock,
             events: event.events,
             data: event.u64,
+            kernel: event.events,
+            late: false,
+            gone: false,
             reported: u64::MAX,
             prefix_told: false,
             masked: false,

@@ -27,6 +27,7 @@
 //! no record or more than one has are passed on as they are, unless a member with that data has just
 //! left ([`departed`]).
 
+mod deferred;
 mod departed;
 mod hot;
 mod kernel;
@@ -34,6 +35,7 @@ mod members;
 mod nested;
 mod wait;
 
+pub(crate) use deferred::{before_sharing, settle_for_duplicate};
 use members::{Map, Members, Record, uncount};
 pub(crate) use nested::{has_news, nested};
 pub(crate) use wait::{ACTIVE, wait};
@@ -74,6 +76,8 @@ struct EpollSet {
     waiters: AtomicU32,
     /// Whether [`Members::departed`] has any.
     departures: AtomicU32,
+    /// Whether [`Members::deferred`] has any.
+    late: AtomicU32,
     /// Descriptor plus one under which a sleep with a number waits ([`crate::sleeps`]).
     asleep_at: AtomicU32,
     /// Some member is [`Record::roused`].
@@ -117,6 +121,7 @@ pub(crate) fn created(fd: i32) {
                 full_count: AtomicU32::new(0),
                 waiters: AtomicU32::new(0),
                 departures: AtomicU32::new(0),
+                late: AtomicU32::new(0),
                 asleep_at: AtomicU32::new(0),
                 roused: AtomicU32::new(0),
                 members: UnsafeCell::default(),
@@ -140,6 +145,7 @@ pub(crate) fn created(fd: i32) {
             set.full_count.store(0, Ordering::Relaxed);
             set.waiters.store(0, Ordering::Relaxed);
             set.departures.store(0, Ordering::Relaxed);
+            set.late.store(0, Ordering::Relaxed);
             set.asleep_at.store(0, Ordering::Relaxed);
             set.roused.store(0, Ordering::Relaxed);
             set.spin_ns.store(u32::MAX, Ordering::Relaxed);
@@ -152,6 +158,7 @@ pub(crate) fn created(fd: i32) {
 /// One more descriptor for a set (dup).
 pub(crate) fn retain(number: usize) {
     if let Some(set) = set(number) {
+        set.with(|members| members.settle_all(set));
         set.refs.fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -167,6 +174,7 @@ pub(crate) fn release(number: usize) {
             *members = Members::default();
         });
         set.hot_count.store(0, Ordering::Relaxed);
+        set.late.store(0, Ordering::Relaxed);
     }
     set.refs.fetch_sub(1, Ordering::AcqRel);
 }
@@ -180,7 +188,13 @@ pub(crate) fn forget_fd(fd: i32, sock: &Sock) {
     for number in 0..SETS {
         let Some(set) = set(number) else { break };
         if set.refs.load(Ordering::Relaxed) != 0 {
-            set.with(|members| members.leaves(set, fd));
+            set.with(|members| {
+                members.leaves(set, fd);
+                // It may have been registered under a number that was closed before this one.
+                if sock.epoll_refs.load(Ordering::Relaxed) != 0 {
+                    members.leaves_everywhere(set, sock);
+                }
+            });
             sync_hot(set);
         }
     }
@@ -191,6 +205,8 @@ pub(crate) fn after_fork() {
     for number in 0..SETS {
         let Some(set) = set(number) else { break };
         set.lock.reset();
+        // The parent has the same set in the kernel, and may not have seen us fork.
+        set.with(|members| members.share(set, true));
         // The sleeper, if there was one, is not in this process.
         set.waiters.store(0, Ordering::Relaxed);
         set.asleep_at.store(0, Ordering::Relaxed);
@@ -245,7 +261,7 @@ fn calm(epfd: i32, set: &EpollSet) {
             if record.masked {
                 events = (events & !OUT) | libc::EPOLLIN as u32;
             }
-            record.roused = !kernel::kernel_mod(epfd, fd, events, record.data);
+            record.roused = !record.tell_kernel(epfd, fd, events);
         }
     });
 }
@@ -300,6 +316,13 @@ pub(crate) unsafe fn ctl(epfd: i32, op: i32, fd: i32, event: *mut epoll_event) -
     };
     let Some(set) = set(number) else { return -1 };
     let result = set.with(|members| {
+        if let Some(sock) = sock {
+            // SAFETY: passed on.
+            if unsafe { members.defer(set, (epfd, op, fd), sock, event) } {
+                return 0;
+            }
+        }
+        members.settle_gone(set);
         // SAFETY: passed on.
         let result = unsafe { real::epoll_ctl(epfd, op, fd, event) };
         if result == 0 {

@@ -13,6 +13,7 @@ pub(crate) fn nested(number: usize) {
     set.with(|members| {
         if !members.nested {
             members.nested = true;
+            members.settle_all(set);
         }
         for (&fd, record) in &members.records {
             if let Some((link, number)) = record.enter(fd) {

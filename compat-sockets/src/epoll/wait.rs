@@ -2,7 +2,7 @@
 
 use super::departed::waiter_leaves;
 use super::hot::{Hot, HotList};
-use super::kernel::{ask_kernel, kernel_mod, mask_full};
+use super::kernel::{ask_kernel, mask_full};
 use super::{EDGE, EpollSet, Members, ONCE, calm, set};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
@@ -315,7 +315,7 @@ impl Members {
         }
         if record.events & ONCE != 0 {
             record.spent = true;
-            kernel_mod(epfd, item.fd, ONCE, record.data);
+            record.tell_kernel(epfd, item.fd, ONCE);
         }
         Some(epoll_event { events: ready, u64: record.data })
     }
