@@ -3,38 +3,17 @@
 
 mod build;
 
-use build::{Job, Options, compile, launcher, nodes, run, run_with, shrimp_run};
+use build::{
+    Job, Options, compile, launcher, nobody_is_left, nodes, processes_of, run, run_with, shrimp_run,
+};
 use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 fn plain(name: &str) -> std::path::PathBuf {
     compile(name, Options { flags: &["-w"], ..Options::default() })
-}
-
-/// Processes that run this very file.
-fn processes_of(program: &Path) -> Vec<Pid> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
-        if std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == program) {
-            all.extend(Pid::from_raw(pid));
-        }
-    }
-    all
-}
-
-/// The kernel may take a moment to bury the killed; only ends a hang.
-#[track_caller]
-fn nobody_is_left(program: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !processes_of(program).is_empty() {
-        assert!(Instant::now() < deadline, "left: {:?}", processes_of(program));
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A key-value store: `kv serve`, `kv put KEY VALUE`, `kv get KEY`.
+//! A key-value store: `kv serve`, `kv put KEY VALUE`, `kv get KEY`. The clients find it as `KV_SERVICE`, which
+//! is `kv` unless it says otherwise: `KV_SERVICE=kv@a` is that of node a.
 
 #[path = "generated/kv.rs"]
 #[allow(missing_docs, dead_code, unreachable_pub)] // a program uses its part of the stubs
@@ -34,17 +35,18 @@ impl KvV1 for Store {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    let service = std::env::var("KV_SERVICE").unwrap_or_else(|_| "kv".to_owned());
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve"] => {
             Server::builder("kv").program(KvV1Service(Store::default())).start()?.run();
         }
         ["put", key, value] => {
-            let replaced = KvV1Client::connect("kv")?.put(key, value.as_bytes())?;
+            let replaced = KvV1Client::connect(&service)?.put(key, value.as_bytes())?;
             println!("{}", if replaced { "replaced" } else { "stored" });
         }
         ["get", key] => {
             let mut value = Vec::new();
-            match KvV1Client::connect("kv")?.get(key, &mut value)? {
+            match KvV1Client::connect(&service)?.get(key, &mut value)? {
                 Status::Ok => println!("{}", String::from_utf8_lossy(&value)),
                 Status::Missing => return Err(format!("no value for {key:?}").into()),
             }

@@ -45,7 +45,8 @@ const char *shrimp_rpc_strerror(int status);
 
 /* ---- client ---- */
 
-/* Binds; blocks until the service is there and has answered. */
+/* Binds; blocks until the service is there and has answered. A service of another node is
+ * "name@node", with the node's name in the cluster file of this node's vmmcd. */
 int shrimp_rpc_connect(const char *name, uint32_t program, uint32_t version,
                        shrimp_rpc_binding **out);
 void shrimp_rpc_close(shrimp_rpc_binding *);

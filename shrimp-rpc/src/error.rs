@@ -152,6 +152,9 @@ pub enum TransportError {
     /// Not sent.
     #[error(transparent)]
     Send(#[from] SendError),
+    /// The head of another node's buffer was not read.
+    #[error(transparent)]
+    Read(#[from] vmmc::error::ReadError),
     /// No notification was sent.
     #[error(transparent)]
     Notify(#[from] vmmc::error::SendNotifyError),
@@ -389,6 +392,12 @@ pub enum ServeError {
         service: String,
         /// What the export of its door answered.
         source: TransportError,
+    },
+    /// A client could not name it.
+    #[error("service {service:?}: a name has no '@', which stands before the node in a client's")]
+    Name {
+        /// Name of the service.
+        service: String,
     },
     /// Nothing to serve.
     #[error("a server needs at least one program: call `program`")]

@@ -5,7 +5,8 @@
 //!      0  cancelled u32    turn given up             0  magic u64, version u32 \
 //!      4  procedure u32    if it is wide            12  program u32            |  the client's
 //!      8  total u64        of a call in pieces      16  version u32            |  request to bind
-//!     16  deadline u64     CLOCK_MONOTONIC, ns      20  buffer length u32      /
+//!     16  deadline u64     CLOCK_MONOTONIC, ns;     20  buffer length u32      /
+//!                          from another node time left
 //!                          all by the client        64  answer u32             \  the server's
 //!                                                   68  export u32             |  answer to it
 //!                                                   72  lowest, highest u32    /
@@ -97,8 +98,12 @@ pub const REPLY_INOUT_LEN: usize = 144;
 /// In the flag's code field of a call: the procedure is in the head.
 pub const WIDE: u16 = u16::MAX;
 
-/// What either side may do with the other's buffer: map it. A right to write comes with that.
-pub const RIGHTS: Rights = Rights::BIND;
+/// What either side may do with the other's buffer: map it, and a right to write comes with that; from
+/// another node write to it, and read its head.
+#[must_use]
+pub fn rights(elsewhere: bool) -> Rights {
+    if elsewhere { Rights::WRITE | Rights::READ } else { Rights::BIND }
+}
 
 /// Where the flag lies in a buffer.
 #[must_use]
@@ -131,6 +136,18 @@ pub fn buffer_len(asked: usize) -> usize {
 #[must_use]
 pub fn door_name(service: &str) -> Name {
     Name::Text(format!("rpc:{service}"))
+}
+
+/// Between a service's name and its node's.
+pub const AT: char = '@';
+
+/// Takes a client's `service@node` apart; without a node it is this one.
+#[must_use]
+pub fn split_name(name: &str) -> (&str, Option<&str>) {
+    match name.rsplit_once(AT) {
+        Some((service, node)) => (service, Some(node)),
+        None => (name, None),
+    }
 }
 
 /// First of the numbers by which a process names the buffers of its bindings.

@@ -26,6 +26,7 @@ pub mod ffi;
 pub mod layout;
 mod memory;
 mod message;
+mod peer_buffer;
 pub mod process;
 pub mod server;
 mod try_lock;

@@ -4,7 +4,7 @@ use crate::layout;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use vmmc::control::connect::ConnectError;
-use vmmc::{Export, ExportBuilder, Node, Region, Rights, Who};
+use vmmc::{Export, ExportBuilder, Node, PeerInfo, Region, Who};
 
 /// The counters of this library, behind those of `vmmc` in the process page.
 pub mod count {
@@ -78,11 +78,12 @@ pub(crate) fn shared_node() -> Result<Node, ConnectError> {
     }
 }
 
-/// Exports a buffer under a number that is free in this process, for one process alone.
+/// Exports a buffer under a number that is free in this process, for one process alone; to another node,
+/// where processes cannot be told apart before they come, for the processes of one user.
 pub(crate) fn export_for(
     node: &Node,
     len: usize,
-    pid: u32,
+    (peer, elsewhere): (PeerInfo, bool),
     prepare: impl Fn(&mut Region) -> Result<(), vmmc::mem::OutOfBounds>,
     finish: impl Fn(ExportBuilder) -> ExportBuilder,
 ) -> Result<(u32, Export), crate::TransportError> {
@@ -92,7 +93,8 @@ pub(crate) fn export_for(
         let number = layout::FIRST_NUMBER.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let mut region = Region::new(len)?;
         prepare(&mut region)?;
-        let builder = node.export(region).name(number).grant(Who::Process(pid), Rights::BIND);
+        let who = if elsewhere { Who::User(peer.uid) } else { Who::Process(peer.pid) };
+        let builder = node.export(region).name(number).grant(who, layout::rights(elsewhere));
         match finish(builder).open() {
             // Somebody else's number, or an old one of ours after 2^32 bindings.
             Err(vmmc::error::ExportError::Refused(

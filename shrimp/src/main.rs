@@ -18,6 +18,7 @@ mod machine;
 mod perf;
 mod plot;
 mod private;
+mod rsh;
 mod run;
 mod shm;
 mod stat;
@@ -55,6 +56,9 @@ enum Command {
     /// Internal: the inner process of `run`
     #[command(name = "__run-nodes", hide = true)]
     RunNodes(run::NodesArgs),
+    /// Internal: what `run --hosts` starts on a host
+    #[command(name = "__run-share", hide = true)]
+    RunShare,
     /// Internal: the demo's ordinary server
     #[command(name = "__echo-server", hide = true)]
     EchoServer,
@@ -100,7 +104,7 @@ impl Command {
         match self {
             Command::Demo(_) => "demo",
             Command::Exec(_) => "exec",
-            Command::Run(_) | Command::RunNodes(_) => "run",
+            Command::Run(_) | Command::RunNodes(_) | Command::RunShare => "run",
             Command::Stat(_) => "stat",
             Command::Perf(_) => "perf",
             Command::Doctor(_) => "doctor",
@@ -122,6 +126,7 @@ impl Command {
             Command::Exec(args) => exec::run(args).map(|()| Exit::Ok),
             Command::Run(args) => run::run(args),
             Command::RunNodes(args) => run::run_nodes(args),
+            Command::RunShare => run::run_share(),
             Command::Stat(args) => stat::run(args).map(|()| Exit::Ok),
             Command::Perf(args) => perf::run(args).map(|()| Exit::Ok),
             Command::Doctor(args) => doctor::run(args),

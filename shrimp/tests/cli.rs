@@ -74,6 +74,27 @@ fn without_a_daemon_stat_and_daemon_say_so_and_start_none() {
 }
 
 #[test]
+fn another_nodes_stat_is_asked_through_the_remote_shell() {
+    let (here, there) = (dir(), dir());
+    let socket = there.path().join("vmmcd.sock");
+    let reach = format!("env VMMC_SOCKET={}/{{}}.sock", there.path().display());
+    let asked = |words: &[&str]| run(shrimp(here.path()).arg("stat").args(words));
+    let ended = asked(&["--node", "vmmcd", "--rsh", &reach]).expect(3);
+    assert!(ended.err.contains(socket.to_str().unwrap()), "{}", ended.err);
+    // The flags go along.
+    let ended =
+        asked(&["--json", "--all", "--watch", "7", "--node", "b", "--rsh", "echo"]).expect(0);
+    assert!(ended.out.trim_end().ends_with("stat --json --all --watch=7"), "{}", ended.out);
+    assert!(ended.out.starts_with("b "), "{}", ended.out);
+    let ended = asked(&["--node", "b", "--rsh", "/nonexistent-shell"]).expect(1);
+    assert!(
+        ended.err.contains("/nonexistent-shell") && ended.err.contains("\"b\""),
+        "{}",
+        ended.err
+    );
+}
+
+#[test]
 fn a_stale_socket_file_is_told_apart_from_a_daemon() {
     let dir = dir();
     let socket = dir.path().join("vmmcd.sock");

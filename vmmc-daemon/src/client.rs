@@ -196,7 +196,7 @@ impl Client {
 
     /// A process of another node that it, the network interface, speaks for. It is no process of
     /// this machine, and its groups are not known.
-    pub(crate) fn caller_for(&self, remote: RemoteCaller) -> Caller<'_> {
+    pub(crate) fn caller_for(&self, remote: &RemoteCaller) -> Caller<'_> {
         let peer = PeerInfo { pid: 0, uid: remote.uid, gid: remote.gid, ..self.peer };
         Caller { peer, groups: &[], started: &self.started }
     }

@@ -519,7 +519,7 @@ impl Broker {
         let known = self.registry.exports.get(&export).ok_or_else(gone)?;
         let importer = self.caller(id).ok_or_else(gone)?;
         let exporter = self.caller(known.owner).ok_or_else(gone)?;
-        let remote = pending.caller.map(|remote| importer.caller_for(remote));
+        let remote = pending.caller.as_ref().map(|remote| importer.caller_for(remote));
         let caller = remote.unwrap_or_else(|| importer.caller());
         let uid = caller.peer.uid;
         if exporter.queue.len() >= MAX_QUEUED_FOR_LINKS {
@@ -614,6 +614,7 @@ impl Broker {
             export,
             rights,
             importer: importer_peer,
+            behalf: pending.caller,
             introduces: to_exporter_new,
         };
         if self.send_news(exporter_peer.client, &opened, to_exporter) {

@@ -17,7 +17,7 @@ use vmmc::control::network::{
 };
 use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
-use vmmc::id::{Name, Rights, Token, Who};
+use vmmc::id::{ClientId, Name, Rights, Token, Who};
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of};
 use vmmc::{CloseReason, Export, Import, Node, Region};
 use vmmc_daemon::net::secure::Secure;
@@ -347,7 +347,13 @@ fn a_process_that_speaks_for_others_is_cut_off() {
     let bystander = Bystander::new(&a, &b);
     let liar = connect(&a);
     let _kept = export(&bystander._nodes.0, "x", 4096);
-    let import = liar.import("x").on_behalf_of(RemoteCaller { uid: 0, gid: 0 });
+    let import = liar.import("x").on_behalf_of(RemoteCaller {
+        node: "b".to_owned(),
+        client: ClientId(1),
+        pid: 1,
+        uid: 0,
+        gid: 0,
+    });
     let mut pending = import.start().unwrap();
     // It is disconnected, comes back, and says it again: never granted.
     let cut_off = || (liar.counters().get(RECONNECTS) > 0).then_some(());

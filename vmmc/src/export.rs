@@ -1,6 +1,6 @@
 //! Exports: buffers of this process that others may import.
 
-use crate::control::message::{CloseReason, Request};
+use crate::control::message::{CloseReason, RemoteCaller, Request};
 use crate::error::{
     Closed, ExportError, FetchError, FlagError, SystemError, UnexportError, WaitDeliveredError,
     WaitError,
@@ -100,6 +100,8 @@ pub(crate) struct IncomingLink {
     id: AtomicU64,
     pub(crate) shm: ShmIncoming,
     pub(crate) peer: Arc<Peer>,
+    /// A process of another node, if `peer` is our node's interface.
+    behalf: Option<RemoteCaller>,
     rights: Rights,
     /// Its notifications in the inbox or the export's queue.
     pub(crate) queued: AtomicUsize,
@@ -108,11 +110,18 @@ pub(crate) struct IncomingLink {
 }
 
 impl IncomingLink {
-    pub(crate) fn new(id: LinkId, shm: ShmIncoming, peer: Arc<Peer>, rights: Rights) -> Self {
+    pub(crate) fn new(
+        id: LinkId,
+        shm: ShmIncoming,
+        peer: Arc<Peer>,
+        behalf: Option<RemoteCaller>,
+        rights: Rights,
+    ) -> Self {
         IncomingLink {
             id: AtomicU64::new(id.0),
             shm,
             peer,
+            behalf,
             rights,
             queued: AtomicUsize::new(0),
             confirmed: AtomicBool::new(true),
@@ -125,6 +134,26 @@ impl IncomingLink {
 
     pub(crate) fn set_id(&self, id: LinkId) {
         self.id.store(id.0, Ordering::Relaxed);
+    }
+
+    /// Who imports: the remote process, if our node's interface does it for one.
+    pub(crate) fn importer(&self) -> PeerInfo {
+        match &self.behalf {
+            None => self.peer.info,
+            Some(RemoteCaller { client, pid, uid, gid, .. }) => {
+                PeerInfo { client: *client, pid: *pid, uid: *uid, gid: *gid }
+            }
+        }
+    }
+
+    /// The importer's node, if it is another one.
+    pub(crate) fn importer_node(&self) -> Option<&str> {
+        self.behalf.as_ref().map(|behalf| behalf.node.as_str())
+    }
+
+    fn summary(&self) -> Importer {
+        let node = self.importer_node().map(str::to_owned);
+        Importer { peer: self.importer(), node, link: self.id(), rights: self.rights }
     }
 }
 
@@ -182,7 +211,7 @@ impl ExportInner {
         let idles = links.len() < before && self.roll.leave(&link.peer, reason);
         drop(links);
         if matches!(reason, CloseReason::PeerDied | CloseReason::PeerFault) {
-            *self.ends.last.lock() = Some(Closed { peer: link.peer.info, reason });
+            *self.ends.last.lock() = Some(Closed { peer: link.importer(), reason });
             self.ends.count.fetch_add(1, Ordering::Release);
         }
         idles
@@ -232,21 +261,19 @@ impl ExportInner {
             export: self.id(),
             name: self.spec.name.clone(),
             len: self.len,
-            importers: self
-                .links
-                .lock()
-                .iter()
-                .map(|link| Importer { peer: link.peer.info, link: link.id(), rights: link.rights })
-                .collect(),
+            importers: self.links.lock().iter().map(|link| link.summary()).collect(),
         }
     }
 }
 
 /// One importer of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Importer {
-    /// Who.
+    /// Who. Of a process of another node, number and process id are that node's, the user is whom it
+    /// counts as here.
     pub peer: PeerInfo,
+    /// Its node, if it is another one.
+    pub node: Option<String>,
     /// Its link.
     pub link: LinkId,
     /// What it may do.

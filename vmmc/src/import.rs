@@ -47,7 +47,7 @@ impl ImportSpec {
         timeout_ms: u32,
         restore: Option<LinkId>,
     ) -> Request {
-        if let Some(caller) = self.caller {
+        if let Some(caller) = self.caller.clone() {
             return Request::ImportFor {
                 request,
                 caller,

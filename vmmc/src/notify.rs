@@ -31,7 +31,8 @@ use std::thread::ThreadId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Notification {
-    /// The process at the other end.
+    /// The process at the other end. Of an importer on another node ([`crate::Node::importer_node`])
+    /// number and process id are that node's.
     pub from: PeerInfo,
     /// The link it came over: tells importers of one export apart.
     pub link: LinkId,
@@ -126,7 +127,7 @@ impl Inbox {
                 Item::Message(_) => Event::Message { offset, len, last_word },
                 Item::Frozen(_) => Event::Frozen { offset, len },
             };
-            let notification = Notification { from: link.peer.info, link: link.id(), event };
+            let notification = Notification { from: link.importer(), link: link.id(), event };
             self.place(&mut state, export, link, notification);
         });
         drop(state);
@@ -173,8 +174,11 @@ impl Inbox {
         link: &Arc<IncomingLink>,
         reason: CloseReason,
     ) {
-        let notification =
-            Notification { from: link.peer.info, link: link.id(), event: Event::Closed { reason } };
+        let notification = Notification {
+            from: link.importer(),
+            link: link.id(),
+            event: Event::Closed { reason },
+        };
         self.place(&mut self.state.lock(), export, link, notification);
     }
 

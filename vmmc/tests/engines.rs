@@ -289,6 +289,23 @@ fn rights_and_secrets_are_asked_of_the_exporters_daemon(world: &World) {
     }
 }
 
+fn an_exporter_knows_its_importer_by_node_process_and_user(world: &World) {
+    let export = world.exporting(4096).queue().open().unwrap();
+    let import = world.import();
+    import.send_with_notify(0, &[1]).unwrap();
+    let told = export.next_notification(PATIENCE).unwrap();
+    let (process, user) = (std::process::id(), rustix::process::geteuid().as_raw());
+    assert_eq!((told.from.pid, told.from.uid), (process, user));
+    let node = world.node.map(|_| "b".to_owned());
+    assert_eq!(world.exporter.importer_node(told.link), node);
+    let [importer] = &export.importers()[..] else { panic!("one importer") };
+    assert_eq!((importer.peer, &importer.node), (told.from, &node));
+    assert_eq!((import.exporter().pid, import.exporter().uid), (process, user));
+    drop(import);
+    let end = export.next_notification(PATIENCE).unwrap();
+    assert_eq!(end.from, told.from, "the end of a link is told of the same process");
+}
+
 fn started_sends_complete_in_order_and_give_their_source_back(world: &World) {
     let (export, import) = (world.export(1 << 20), world.import());
     let completions: Vec<_> =
@@ -448,6 +465,7 @@ suite!(
     what_does_not_fit_or_was_not_granted_is_refused_and_writes_nothing,
     an_import_waits_for_its_export_or_says_that_there_is_none,
     rights_and_secrets_are_asked_of_the_exporters_daemon,
+    an_exporter_knows_its_importer_by_node_process_and_user,
     started_sends_complete_in_order_and_give_their_source_back,
     an_unexport_ends_every_wait_and_send_with_its_reason,
     an_unimport_comes_after_all_that_was_sent,

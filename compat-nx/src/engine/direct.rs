@@ -215,11 +215,16 @@ impl Windows {
         let row = fork::add(start, len, inode_at(start)?)?;
         let name = name(maker.own, maker.own.number, maker.sender, number);
         let own = std::process::id();
+        // A process of another node cannot be named; who has the job's token is one of the job.
+        let sender = match maker.own.elsewhere(maker.sender) {
+            None => Who::Process(maker.pid),
+            Some(_) => Who::SameUser,
+        };
         let export = maker
             .node
             .export(region)
             .name(name.as_str())
-            .grant(Who::Process(maker.pid), Rights::WRITE)
+            .grant(sender, Rights::WRITE)
             .grant(Who::Process(own), Rights::WRITE)
             .token(maker.own.token)
             .open()
@@ -341,9 +346,8 @@ impl Targets {
         let (import, made) = match self.imports.get(&go.window) {
             Some(import) => (import.clone(), false),
             None => {
-                let import = node
-                    .import(name(own, receiver, own.number, go.window as usize))
-                    .token(own.token)
+                let import = own
+                    .import(node, receiver, name(own, receiver, own.number, go.window as usize))
                     .timeout(std::time::Duration::ZERO)
                     .open();
                 let Ok(import) = import else { return Ok(None) };
@@ -365,10 +369,10 @@ impl Go {
     pub(super) fn write(self, peer: &super::peer::Peer, block: u32) {
         let at = layout::GO + layout::GO_LEN * block as usize;
         for (i, word) in [self.offset, self.first, self.len].into_iter().enumerate() {
-            peer.out64(at + 8 + 8 * i).store(word, Ordering::Relaxed);
+            peer.out.say64(at + 8 + 8 * i, word);
         }
         // PAIRS(go): with the acquire in `read`.
-        peer.out64(at).store(u64::from(self.window) + 1, Ordering::Release);
+        peer.out.say64(at, u64::from(self.window) + 1);
     }
 
     /// The record, if it is there.

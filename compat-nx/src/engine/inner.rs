@@ -11,6 +11,7 @@ use super::peers::Peers;
 use super::settings::Settings;
 use super::state::{Staging, State, Want};
 use super::types::{Outcome, Source};
+use super::watch::Watch;
 use crate::error::NxError;
 use crate::job::Job;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +19,6 @@ use std::time::{Duration, Instant};
 use vmmc::config::WaitPolicy;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use vmmc::wait::{self, Spun};
-use vmmc::word::Word;
 use vmmc::{Export, Node};
 
 /// How long a thread gives its processor away before it sleeps, when there are more processes than
@@ -76,6 +76,7 @@ pub(super) struct Inner {
     cpus: usize,
     pub(super) state: Mutex<State>,
     pub(super) handlers: Arc<Handlers>,
+    pub(super) watch: Watch,
     ptype: AtomicU32,
     /// Counts completions that some thread may wait for.
     changes: AtomicU64,
@@ -123,6 +124,7 @@ impl Inner {
             state: Mutex::new(State::new(peers.upto())),
             peers,
             handlers: Arc::default(),
+            watch: Watch::default(),
             changes: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             failed: AtomicBool::new(false),
@@ -265,12 +267,25 @@ impl Inner {
     }
 
     fn was_ended_on_request(&self, peer: &Peer) -> bool {
-        self.on_request.as_ref().is_some_and(|asks| asks.0(peer.out_import.exporter().pid))
+        // Process ids of another node are not those that we are told of.
+        let asked = self.on_request.as_ref().filter(|_| !peer.out.is_elsewhere());
+        asked.is_some_and(|asks| asks.0(peer.out.import().exporter().pid))
     }
 
     #[inline]
-    fn has_news(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
         self.peers().any(Peer::has_news)
+    }
+
+    /// What a thread that was interrupted does for a program that computes.
+    pub(super) fn serve_interrupt(&self) {
+        let mut state = self.state.lock();
+        let before = self.changes();
+        if let Err(error) = state.interrupted(self) {
+            self.fail(error);
+        }
+        state.want_no_more(self);
+        self.wake_others(state, before);
     }
 
     fn shares_cpu(&self, cpu: u32) -> bool {
@@ -417,7 +432,7 @@ impl Inner {
         data: Source,
         may_lock: bool,
     ) -> Result<(), NxError> {
-        let staged = peer.out64(layout::STAGED + 8 * staging.block as usize);
+        let staged = |word| peer.out.say64(layout::STAGED + 8 * staging.block as usize, word);
         let mut may_go = may_lock;
         // In at least four pieces, so that the receiver fetches while the rest is copied.
         let chunk = self.settings.stage_chunk.min((data.len / 4).max(4096));
@@ -434,7 +449,7 @@ impl Inner {
             stage_part(staging, part, done);
             done += part.len;
             // PAIRS(staged): with the acquire in `fetch_some`.
-            staged.store(done as u64, Ordering::Release);
+            staged(done as u64);
         }
         peer.out.ring();
         self.count(count::STAGED_BYTES, done as u64);
@@ -454,7 +469,7 @@ impl Inner {
         let Some(import) = self.state.lock().target(self, peer, go, data.len)? else {
             return Ok(false);
         };
-        let staged = peer.out64(layout::STAGED + 8 * staging.block as usize);
+        let staged = |word| peer.out.say64(layout::STAGED + 8 * staging.block as usize, word);
         // What lies outside whole pages of the receiver's buffer goes by the safe copy.
         let (first, len) = (go.first as usize, go.len as usize);
         for (from, to) in [(0, first), (first + len, data.len)] {
@@ -462,18 +477,18 @@ impl Inner {
                 stage_part(staging, mem::part(data, from, to - from), from);
             }
         }
-        staged.store(layout::STAGED_DIRECT | done as u64, Ordering::Release);
+        staged(layout::STAGED_DIRECT | done as u64);
         let part = mem::part(data, first, len);
         // SAFETY: the operation is not complete before this returns.
         #[allow(unsafe_code)]
         let bytes = unsafe { mem::source(part) };
         if import.send(go.offset as usize, bytes).is_err() {
-            staged.store(done as u64, Ordering::Release);
+            staged(done as u64);
             return Ok(false);
         }
         let all = layout::STAGED_DIRECT | layout::STAGED_DONE | data.len as u64;
         // PAIRS(staged): with the acquire in `fetch_some`.
-        staged.store(all, Ordering::Release);
+        staged(all);
         peer.out.ring();
         self.count(count::DIRECT, 1);
         self.count(count::DIRECT_BYTES, data.len as u64);

@@ -33,8 +33,7 @@ pub(super) struct Patience {
 
 /// The door of a process; `None` when it has none: it is gone, or not there yet.
 fn door(bell: &Node, own: &Own, number: u32, wait: Duration) -> Option<Import> {
-    let import = bell.import(door_name(own, number)).token(own.token).timeout(wait);
-    import.open().ok()
+    own.import(bell, number, door_name(own, number)).timeout(wait).open().ok()
 }
 
 /// Opens links with every process whose number is lower. `begun`: those that the job began with are
@@ -69,7 +68,7 @@ pub(super) fn meet_all(
     peers.know(home.own.number as usize);
     for peer in peers.iter() {
         // Told by a ring, so that the thread sleeps; a peer that dies rings nobody here.
-        while !peer.is_here() && peer.out_import.check_open().is_ok() {
+        while !peer.is_here() && peer.out.import().check_open().is_ok() {
             if Instant::now() >= patience.deadline {
                 let (node, seconds) = (peer.node, patience.seconds);
                 return Err(StartError::Missing { node, seconds });
@@ -148,7 +147,7 @@ pub(super) fn wait_for_process(
     let seconds = inner.settings.start_s;
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let joined =
-        || inner.peers().any(|peer| peer.out_import.exporter().pid == pid && peer.is_here());
+        || inner.peers().any(|peer| peer.out.import().exporter().pid == pid && peer.is_here());
     while !joined() {
         if Instant::now() >= deadline || !alive() {
             return Err(StartError::Missing { node, seconds });

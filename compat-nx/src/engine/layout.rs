@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!     0  head            magic u64 · version u32 · stride u32 · node u32 · group u32   by the owner
-//!   128  control         starved u32 · wants u32 · bye u32 · here u32 · ptype u32   see the constants
+//!   128  control         starved u32 · wants u32 · bye u32 · here u32 · ptype u32 · rung u32   see the constants
 //!   256  credits         64 x u32: slots and blocks of the other lane that are free again
 //!   512  staged          32 x u64: how much of block b's message is there
 //!   768  go              32 x 32 bytes: where block b's message may be put directly
@@ -29,7 +29,7 @@
 /// "NX LANE" in ASCII.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"NX LANE\0");
 /// Version of this layout and of the protocol spoken in it.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Offsets of the head.
 pub(super) const HEAD_MAGIC: usize = 0;
 pub(super) const HEAD_VERSION: usize = 8;
@@ -38,6 +38,8 @@ pub(super) const HEAD_STRIDE: usize = 12;
 pub(super) const HEAD_NODE: usize = 16;
 /// Whom the owner does global operations with: see `Own::group` in [`super::peer`].
 pub(super) const HEAD_GROUP: usize = 20;
+/// Length of the head.
+pub(super) const HEAD_LEN: usize = 24;
 
 /// Offset of the starved word: a set of `STARVED_*`. The writer waits for credits.
 pub(super) const STARVED: usize = 128;
@@ -61,6 +63,8 @@ pub(super) const BYE_FAILED: u32 = 2;
 pub(super) const HERE: usize = 140;
 /// Offset of the process type of the writer, plus 1; 0: it has none.
 pub(super) const PTYPE: usize = 144;
+/// Offset of a word that a writer on another node stores only to wake the owner.
+pub(super) const RUNG: usize = 148;
 
 /// Offset of the credits.
 pub(super) const CREDITS: usize = 256;

@@ -6,10 +6,10 @@
 //! | file | what |
 //! |---|---|
 //! | `layout`, `slots` | the memory that one process writes for another; who may use which slot |
-//! | `peer`, `peers`, `joining` | links to other processes; all of them; those that join later |
+//! | `out`, `peer`, `peers`, `joining` | the lane of another process; links to it; all of them; those that join later |
 //! | `stage`, `direct` | memory for safe copies; user memory of the receiver |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
-//! | `inner`, `progress`, `handlers` | waiting, and the threads that help |
+//! | `inner`, `progress`, `handlers`, `watch` | waiting, and the threads that help |
 //! | `send`, `receive`, `mids`, `global` | the methods |
 
 pub mod counters;
@@ -23,6 +23,7 @@ mod layout;
 mod mem;
 mod mids;
 mod ops;
+mod out;
 mod peer;
 mod peers;
 mod progress;
@@ -33,6 +34,7 @@ mod slots;
 mod stage;
 mod state;
 pub mod types;
+mod watch;
 
 pub use global::{Element, Reduction};
 
@@ -46,7 +48,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use types::{FORCE_LAST, FORCE_TYPE, InfoTarget, NORMAL_LAST};
 use vmmc::sync::{Mutex, Ordering};
-use vmmc::word::Word;
 
 /// Channel of user messages.
 const USER: u32 = 0;
@@ -96,6 +97,12 @@ impl Engine {
         let processes = job.size + u32::from(job.host);
         if job.node >= processes || job.size == 0 {
             return Err(StartError::BadJob { node: job.node, size: job.size });
+        }
+        if !job.hosts.is_empty() && (job.host || job.late.is_some()) {
+            return Err(StartError::SetUp {
+                what: "a job on several nodes",
+                reason: "it has no host process, and nobody joins it later".to_owned(),
+            });
         }
         let peers = Peers::new(processes as usize);
         let home = peer::Home::open(job, peers.limit())?;
@@ -168,11 +175,17 @@ impl Engine {
         };
         for peer in inner.peers() {
             // PAIRS(bye): with the acquire in `bye`.
-            peer.out32(layout::BYE).store(bye, Ordering::Release);
+            peer.out.say32(layout::BYE, bye);
+        }
+        for peer in inner.peers() {
+            // Another node hears of our links' end by other ways, which must not be shorter.
+            peer.out.settle();
         }
         inner.fail(NxError::NotStarted);
         inner.stop.store(true, Ordering::Release);
         inner.bell.wake_waiters();
+        inner.data.wake_waiters();
+        inner.watch.wake();
         if let Some(progress) = self.progress.lock().take() {
             let _ = progress.join();
         }

@@ -6,16 +6,18 @@
 //! A sender interrupts by storing to the word of the other's **door**, a page of its own.
 
 use super::layout::{self, BLOCKS};
+use super::out::{self, OutLane, word32, word64};
 use super::slots;
 use crate::error::{NxError, StartError};
 use crate::job::{Job, Late};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::Refusal;
 use vmmc::error::ExportError;
 use vmmc::mem::View;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vmmc::word::{MappedU32, MappedU64, Word};
-use vmmc::{Binding, Export, Import, Node, PendingImport, Region, Rights, Token, Who};
+use vmmc::{Export, Import, ImportBuilder, Node, PendingImport, Region, Rights, Token, Who};
 
 /// No credit is waited for.
 const NO_CREDIT: u64 = u64::MAX;
@@ -33,6 +35,25 @@ pub(super) struct Own {
     /// 0: one of those that the job began with. Others: the process type that it began with, plus 1.
     /// Processes of one group do global operations together.
     pub(super) group: u32,
+    /// See [`Job::hosts`].
+    pub(super) hosts: Arc<[String]>,
+}
+
+impl Own {
+    /// The node of the cluster that a process is on, if it is not ours.
+    pub(super) fn elsewhere(&self, number: u32) -> Option<&str> {
+        let host = self.hosts.get(number as usize)?;
+        (self.hosts.get(self.number as usize) != Some(host)).then_some(host)
+    }
+
+    /// An import from process `number`.
+    pub(super) fn import(&self, node: &Node, number: u32, name: String) -> ImportBuilder {
+        let import = node.import(name).token(self.token);
+        match self.elsewhere(number) {
+            Some(host) => import.node(host),
+            None => import,
+        }
+    }
 }
 
 /// Another process of the job.
@@ -41,9 +62,8 @@ pub(super) struct Peer {
     pub(super) number: u32,
     pub(super) node: u32,
     pub(super) group: u32,
-    /// The lane that we write, in its memory. By stores, and by deliberate updates.
-    pub(super) out: Binding,
-    pub(super) out_import: Import,
+    /// The lane that we write, in its memory.
+    pub(super) out: OutLane,
     /// Stride of the slots of that lane.
     pub(super) stride: usize,
     /// The lane that it writes, in our memory.
@@ -68,33 +88,7 @@ pub(super) enum Bye {
     Failed { culprit: u32 },
 }
 
-/// Views of lanes are longer than any constant of the layout; slots are checked when a lane is opened.
-fn word64<'m>(view: View<'m>, at: usize) -> MappedU64<'m> {
-    match view.word64(at) {
-        Ok(word) => word,
-        Err(error) => unreachable!("layout: {error}"),
-    }
-}
-
-fn word32<'m>(view: View<'m>, at: usize) -> MappedU32<'m> {
-    match view.word32(at) {
-        Ok(word) => word,
-        Err(error) => unreachable!("layout: {error}"),
-    }
-}
-
 impl Peer {
-    /// A word of the lane that we write.
-    #[inline]
-    pub(super) fn out64(&self, at: usize) -> MappedU64<'_> {
-        word64(self.out.view(), at)
-    }
-
-    #[inline]
-    pub(super) fn out32(&self, at: usize) -> MappedU32<'_> {
-        word32(self.out.view(), at)
-    }
-
     /// A word of the lane that the peer writes.
     #[inline]
     pub(super) fn in64(&self, at: usize) -> MappedU64<'_> {
@@ -175,14 +169,14 @@ impl Peer {
     /// Tells the peer that we have opened our links with it.
     pub(super) fn say_here(&self) {
         // PAIRS(here): with the acquire in `is_here`.
-        self.out32(layout::HERE).store(1, Ordering::Release);
+        self.out.say32(layout::HERE, 1);
         self.out.ring();
     }
 
     /// Tells the peer our process type; -1: none.
     pub(super) fn say_ptype(&self, ptype: i32) {
         // PAIRS(ptype): with the acquire in `ptype`.
-        self.out32(layout::PTYPE).store((ptype + 1) as u32, Ordering::Release);
+        self.out.say32(layout::PTYPE, (ptype + 1) as u32);
     }
 
     /// The peer's process type, -1 before it has one.
@@ -218,6 +212,7 @@ impl Peer {
 
     /// Interrupts the process: its progress thread looks at everything.
     pub(super) fn interrupt(&self) {
+        self.out.settle();
         // A peer that is gone needs no interrupt.
         if let Ok(word) = self.door.flag32(0) {
             let _ = word.signal(1);
@@ -227,7 +222,7 @@ impl Peer {
     /// Whether both links are open. Their ends are heard of one after the other, over two connections,
     /// and a process that computes hears of the door's only.
     pub(super) fn is_linked(&self) -> bool {
-        self.out_import.check_open().is_ok() && self.door.check_open().is_ok()
+        self.out.import().check_open().is_ok() && self.door.check_open().is_ok()
     }
 
     /// How the peer said that it leaves.
@@ -273,7 +268,8 @@ impl Home {
         config.wait = vmmc::config::WaitChoice::Fixed(vmmc::config::WaitPolicy::Block);
         let bell = Node::builder().config(config).program("nx-progress").connect()?;
         let Job { node, token, .. } = *job;
-        let mut own = Own { id: job.id.clone(), token, number: node, node, group: 0 };
+        let hosts = job.hosts.clone();
+        let mut own = Own { id: job.id.clone(), token, number: node, node, group: 0, hosts };
         if let Some(Late { from, .. }) = job.late {
             own.number = from;
             own.group = job.ptype.map_or(0, |ptype| ptype as u32 + 1);
@@ -339,7 +335,7 @@ impl Opening {
             .data
             .export(region)
             .name(lane_name(own, peer, own.number))
-            .grant(Who::SameUser, Rights::WRITE | Rights::BIND)
+            .grant(Who::SameUser, out::rights(own.elsewhere(peer).is_some()))
             .token(own.token)
             .open()
             .map_err(set_up("exporting a lane"))?;
@@ -349,18 +345,14 @@ impl Opening {
             }
         };
         let (one, other) = (ended.clone(), ended);
-        let out = home
-            .data
-            .import(lane_name(own, own.number, peer))
-            .rights(Rights::WRITE | Rights::BIND)
-            .token(own.token)
+        let out = own
+            .import(home.data, peer, lane_name(own, own.number, peer))
+            .rights(out::rights(own.elsewhere(peer).is_some()))
             .handler(move |notification| on_end(&one, notification.event))
             .start()
             .map_err(set_up("importing a lane"))?;
-        let door = home
-            .bell
-            .import(door_name(own, peer))
-            .token(own.token)
+        let door = own
+            .import(home.bell, peer, door_name(own, peer))
             .handler(move |notification| on_end(&other, notification.event))
             .start()
             .map_err(set_up("importing a door"))?;
@@ -398,14 +390,13 @@ impl Opening {
         }
         let out_import = out.wait().map_err(set_up("importing a lane"))?;
         let door = door.wait().map_err(set_up("importing a door"))?;
-        let out = out_import.bind(0..out_import.len()).map_err(set_up("binding a lane"))?;
-        let (stride, node, group) = open_lane(out.view(), number)?;
+        let (out, head) = OutLane::open(out_import, number)?;
+        let out::LaneHead { stride, node, group } = head;
         Ok(Peer {
             number,
             node,
             group,
             out,
-            out_import,
             stride,
             lane,
             door,
@@ -415,31 +406,6 @@ impl Opening {
             seen: std::array::from_fn(|_| AtomicU64::new(0)),
             gone: AtomicBool::new(false),
         })
-    }
-}
-
-/// Checks the head of a lane that the peer owns; returns its stride, and its owner's node and group.
-fn open_lane(view: View<'_>, number: u32) -> Result<(usize, u32, u32), StartError> {
-    let refuse = |reason: String| StartError::SetUp { what: "a lane of another process", reason };
-    if view.len() < layout::SLOTS_AT {
-        return Err(refuse(format!("node {number}'s is {} bytes", view.len())));
-    }
-    if word64(view, layout::HEAD_MAGIC).load(Ordering::Relaxed) != layout::MAGIC {
-        return Err(refuse(format!("node {number}'s is none")));
-    }
-    let version = word32(view, layout::HEAD_VERSION).load(Ordering::Relaxed);
-    if version != layout::VERSION {
-        let ours = layout::VERSION;
-        return Err(refuse(format!("node {number} speaks version {version}, we speak {ours}")));
-    }
-    let stride = word32(view, layout::HEAD_STRIDE).load(Ordering::Relaxed) as usize;
-    let fits = layout::STRIDES.contains(&stride)
-        && stride.is_multiple_of(64)
-        && layout::lane_len(stride) <= view.len();
-    let node = word32(view, layout::HEAD_NODE).load(Ordering::Relaxed);
-    match fits && i32::try_from(node).is_ok() {
-        true => Ok((stride, node, word32(view, layout::HEAD_GROUP).load(Ordering::Relaxed))),
-        false => Err(refuse(format!("node {number}'s stride is {stride}, its node {node}"))),
     }
 }
 

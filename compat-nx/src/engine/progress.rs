@@ -40,12 +40,6 @@ pub(super) fn run(inner: &Arc<Inner>) {
         }
         inner.count(count::INTERRUPTED, 1);
         super::joining::welcome(inner);
-        let mut state = inner.state.lock();
-        let before = inner.changes();
-        if let Err(error) = state.interrupted(inner) {
-            inner.fail(error);
-        }
-        state.want_no_more(inner);
-        inner.wake_others(state, before);
+        inner.serve_interrupt();
     }
 }

@@ -143,7 +143,9 @@ impl Engine {
     }
 
     pub(super) fn start_handlers(&self) -> Result<(), NxError> {
-        super::handlers::Handlers::start(&self.inner.handlers)
+        let started = super::watch::Watch::start(&self.inner);
+        started
+            .and_then(|()| super::handlers::Handlers::start(&self.inner.handlers))
             .map_err(|error| NxError::System { what: "handler thread", reason: error.to_string() })
     }
 

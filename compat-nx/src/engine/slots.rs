@@ -75,11 +75,17 @@ pub(super) fn index(given: u32) -> usize {
     (given % CREDIT_ENTRIES) as usize
 }
 
-/// Gives credit number `given` (counted from 0) for `what`: step 2 of the receiver.
+/// Credit number `given` (counted from 0) for `what`.
+#[inline]
+pub(super) fn credit(given: u32, what: u32) -> u32 {
+    number(given) << 8 | what
+}
+
+/// Gives credit number `given` for `what`: step 2 of the receiver.
 #[inline]
 pub(super) fn give<W: Word<Value = u32>>(entry: W, given: u32, what: u32) {
     // PAIRS(credit): with the acquire in `take`: our reading of the slot is before its next writing.
-    entry.store(number(given) << 8 | what, Ordering::Release);
+    entry.store(credit(given, what), Ordering::Release);
 }
 
 /// Takes credit number `taken` if it has been given: step 1 of the sender.

@@ -140,10 +140,9 @@ impl Fetched {
             self.imports.resize(index + 1, None);
         }
         // It was exported before the scout was sent, so there is nothing to wait for.
-        let import = node
-            .import(name(own, sender, own.number, region))
+        let import = own
+            .import(node, sender, name(own, sender, own.number, region))
             .rights(Rights::READ)
-            .token(own.token)
             .timeout(std::time::Duration::ZERO)
             .open()
             .map_err(|error| NxError::System {

@@ -2,7 +2,9 @@
 //!
 //! The variables are removed once they are read: a program that a node starts is not that node.
 
+use std::sync::Arc;
 use vmmc::Token;
+use vmmc::control::network::is_node_name;
 
 /// Longest name of a job, in bytes.
 pub const MAX_ID: usize = 64;
@@ -32,6 +34,9 @@ pub struct Job {
     pub ptype: Option<i32>,
     /// Joins a job in which its node has a process already.
     pub late: Option<Late>,
+    /// Of each NX node the node of the cluster that it runs on, by the cluster file's names; empty: all
+    /// run on one machine.
+    pub hosts: Arc<[String]>,
 }
 
 /// What a process that joins a job later must know.
@@ -59,11 +64,13 @@ pub mod env {
     pub const PTYPE: &str = "SHRIMP_NX_PTYPE";
     /// [`super::Job::late`]: `FROM`, or `FROM:begun`; absent for the first process of a node.
     pub const LATE: &str = "SHRIMP_NX_LATE";
+    /// [`super::Job::hosts`], separated by commas; absent: one machine.
+    pub const HOSTS: &str = "SHRIMP_NX_HOSTS";
     /// Number of the inherited descriptor of the [control channel](crate::job::control); absent:
     /// there is none.
     pub const CONTROL: &str = "SHRIMP_NX_CONTROL";
     /// All of them.
-    pub const ALL: [&str; 8] = [ID, TOKEN, SIZE, NODE, HOST, PTYPE, LATE, CONTROL];
+    pub const ALL: [&str; 9] = [ID, TOKEN, SIZE, NODE, HOST, PTYPE, LATE, HOSTS, CONTROL];
 }
 
 /// A variable of the launcher that cannot be understood.
@@ -133,7 +140,18 @@ impl Job {
                 Some(Late { from, begun })
             }
         };
-        Ok(Some(Job { id, token, size, node, host, ptype, late }))
+        let hosts = match get(env::HOSTS) {
+            None => Arc::default(),
+            Some(value) => {
+                let hosts: Arc<[String]> = value.split(',').map(str::to_owned).collect();
+                let expected = "as many names of nodes as the size, separated by commas";
+                if hosts.len() != size as usize || !hosts.iter().all(|host| is_node_name(host)) {
+                    return Err(JobError { name: env::HOSTS, value, expected });
+                }
+                hosts
+            }
+        };
+        Ok(Some(Job { id, token, size, node, host, ptype, late, hosts }))
     }
 
     /// A job of its own with `size` nodes, from the view of node 0.
@@ -149,7 +167,8 @@ impl Job {
         let mut token = [0; 16];
         token.copy_from_slice(&random[..16]);
         let id = format!("{}-{}", rustix::process::getpid().as_raw_nonzero(), hex(&random[16..]));
-        Ok(Job { id, token: Token(token), size, node: 0, host: false, ptype: Some(0), late: None })
+        let (token, hosts) = (Token(token), Arc::default());
+        Ok(Job { id, token, size, node: 0, host: false, ptype: Some(0), late: None, hosts })
     }
 
     /// Name, size and token in one word, for launchers that pass words (PMI).
@@ -173,7 +192,8 @@ impl Job {
         check_id(id)?;
         let size = parse_size(size).ok_or_else(bad)?;
         let token = parse_token(token).ok_or_else(bad_token)?;
-        Ok(Job { id: id.into(), token, size, node, host: false, ptype: Some(0), late: None })
+        let (id, hosts) = (id.into(), Arc::default());
+        Ok(Job { id, token, size, node, host: false, ptype: Some(0), late: None, hosts })
     }
 
     /// The variables that [`Job::from_env`] reads, for the child that `self` describes.
@@ -194,6 +214,9 @@ impl Job {
         }
         if let Some(Late { from, begun }) = self.late {
             variables.push((env::LATE, format!("{from}{}", if begun { ":begun" } else { "" })));
+        }
+        if !self.hosts.is_empty() {
+            variables.push((env::HOSTS, self.hosts.join(",")));
         }
         variables
     }
@@ -245,7 +268,8 @@ mod tests {
             (true, Some(1), late(4, true)),
         ] {
             let token = Token([7; 16]);
-            let job = Job { id: "j1".into(), token, size: 4, node: 2, host, ptype, late };
+            let hosts = ["a", "b", "a", "b"].map(str::to_owned).into();
+            let job = Job { id: "j1".into(), token, size: 4, node: 2, host, ptype, late, hosts };
             let variables = job.to_env();
             let get = |name: &str| {
                 variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
@@ -258,7 +282,8 @@ mod tests {
     fn job() -> Job {
         let token = Token([0xa5; 16]);
         let late = Some(Late { from: 9, begun: true });
-        Job { id: "17-0a0b0c0d".into(), token, size: 4, node: 3, host: true, ptype: Some(2), late }
+        let (id, hosts) = ("17-0a0b0c0d".into(), ["a"; 4].map(str::to_owned).into());
+        Job { id, token, size: 4, node: 3, host: true, ptype: Some(2), late, hosts }
     }
 
     #[test]
@@ -274,6 +299,8 @@ mod tests {
             (env::SIZE, "many"),
             (env::SIZE, "4097"),
             (env::PTYPE, "-1"),
+            (env::HOSTS, "a,b,a"),
+            (env::HOSTS, "a,,b,b"),
             (env::LATE, "3"),
             (env::LATE, "later"),
             (env::LATE, "9:began"),

@@ -225,3 +225,25 @@ pub fn launcher(job: &Job, options: &[&str], program: &Path, arguments: &[&str])
 pub fn shrimp_run(job: &Job, size: u32, program: &Path, arguments: &[&str]) -> Done {
     nodes(job, &["-n", &size.to_string()], program, arguments)
 }
+
+/// Processes that run this very file.
+pub fn processes_of(program: &Path) -> Vec<rustix::process::Pid> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+        if std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == program) {
+            all.extend(rustix::process::Pid::from_raw(pid));
+        }
+    }
+    all
+}
+
+/// The kernel may take a moment to bury the killed; only ends a hang.
+#[track_caller]
+pub fn nobody_is_left(program: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !processes_of(program).is_empty() {
+        assert!(Instant::now() < deadline, "left: {:?}", processes_of(program));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -80,6 +80,7 @@ impl Daemon {
                     host: false,
                     ptype: Some(0),
                     late: None,
+                    hosts: std::sync::Arc::default(),
                 };
                 Command::new(std::env::current_exe().expect("own path"))
                     .args(["--exact", "rank", "--nocapture", "--quiet", "--test-threads=1"])

@@ -4,6 +4,7 @@ use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
 use crate::layout::{self, Answer, FlagWord, Kind, Turn};
 use crate::memory::Small;
+use crate::peer_buffer::PeerBuffer;
 use crate::process::{count, export_for};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +13,14 @@ use vmmc::error::{SendError, SendNotifyError, WaitError};
 use vmmc::mem::View;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::{MappedU64, Word as _};
-use vmmc::{Binding as Bound, Export, Import, Node, PeerInfo, Rights, Token};
+use vmmc::{Export, Import, ImportBuilder, Name, Node, PeerInfo, Rights, Token};
 
 /// What a client wants to be bound to.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) service: String,
+    /// The service's node, if it is another one.
+    pub(crate) elsewhere: Option<String>,
     pub(crate) program: u32,
     pub(crate) version: u32,
     pub(crate) token: Option<Token>,
@@ -27,8 +30,8 @@ pub(crate) struct Wanted {
 /// What shows whether a reply is there.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The server's buffer; knows when its end comes.
-    link: Import,
+    /// The server's buffer.
+    calls: PeerBuffer,
     /// Our buffer.
     replies: Export,
     /// Turn of the last message sent. Written by whoever has the lane.
@@ -41,8 +44,6 @@ pub(super) const SHORT_UNITS: usize = 15;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    /// The server's buffer.
-    calls: Bound,
     watch: Arc<Watch>,
     /// The reply to `turn` was not waited for.
     owed: bool,
@@ -59,8 +60,9 @@ impl Lane {
     pub(crate) fn open(node: &Node, wanted: &Wanted) -> Result<Lane, ConnectError> {
         let patience = wanted.settings.connect_timeout;
         let start = Instant::now();
-        let mut door =
-            node.import(layout::door_name(&wanted.service)).rights(Rights::WRITE).timeout(patience);
+        let mut door = import(node, wanted, layout::door_name(&wanted.service))
+            .rights(Rights::WRITE)
+            .timeout(patience);
         if let Some(token) = wanted.token {
             door = door.token(token);
         }
@@ -75,22 +77,20 @@ impl Lane {
         if answer != Answer::Bound {
             return Err(refused(wanted, answer, replies.view()));
         }
-        let link = node
-            .import(export)
+        let link = import(node, wanted, export)
             .process(server.pid)
-            .rights(layout::RIGHTS)
+            .rights(layout::rights(wanted.elsewhere.is_some()))
             .timeout(patience.saturating_sub(start.elapsed()))
             .open()
             .map_err(TransportError::from)?;
-        let calls = link.bind(0..link.len()).map_err(TransportError::from)?;
+        let calls = PeerBuffer::new(link).map_err(TransportError::from)?;
         if calls.len() < layout::BUFFER_MIN || !calls.len().is_multiple_of(layout::UNIT) {
             let why = "its buffer is of no possible length";
             return Err(ConnectError::Refused { service: wanted.service.clone(), why });
         }
         node.counters().add(count::BOUND, 1);
         Ok(Lane {
-            calls,
-            watch: Arc::new(Watch { link, replies, turn: AtomicU32::new(Turn::NONE.number()) }),
+            watch: Arc::new(Watch { calls, replies, turn: AtomicU32::new(Turn::NONE.number()) }),
             owed: false,
             deadline: 0,
             short: Small::new(),
@@ -98,10 +98,16 @@ impl Lane {
         })
     }
 
-    /// The server's buffer.
+    /// The server's buffer, or our image of it.
     #[inline]
     pub(crate) fn calls(&self) -> View<'_> {
-        self.calls.view()
+        self.watch.calls.view()
+    }
+
+    /// Whether the server's buffer shows what the server writes there.
+    #[inline]
+    pub(crate) fn sees_inout(&self) -> bool {
+        !self.watch.calls.is_elsewhere()
     }
 
     /// Our buffer.
@@ -113,17 +119,17 @@ impl Lane {
     /// Longest call that fits.
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        layout::room(self.calls.len())
+        layout::room(self.watch.calls.len())
     }
 
     pub(crate) fn server(&self) -> PeerInfo {
-        self.watch.link.exporter()
+        self.watch.calls.import().exporter()
     }
 
     /// Whether the server is still there.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), Closed> {
-        self.watch.link.check_open()
+        self.watch.calls.import().check_open()
     }
 
     /// Stores the flag behind a message of `len` bytes, and wakes the server if it sleeps.
@@ -138,12 +144,7 @@ impl Lane {
         let turn = self.watch.turn().next();
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code, units }.pack();
-        let at = layout::flag_at(self.calls.len());
-        match self.calls.flag64(at) {
-            Ok(flag) => flag.signal(word)?,
-            Err(vmmc::error::FlagError::Forked(error)) => return Err(error.into()),
-            Err(_) => unreachable!("the length of the buffer was checked"),
-        }
+        self.watch.calls.signal(len, word)?;
         self.watch.turn.store(turn.number(), Ordering::Relaxed);
         self.owed = true;
         node.counters().add(count::PACKETS, 1);
@@ -162,7 +163,7 @@ impl Lane {
         timeout: Option<Duration>,
     ) -> Result<u64, CallError> {
         let watch = &*self.watch;
-        let shares = |cpu| watch.link.peer_was_on(cpu);
+        let shares = |cpu| watch.calls.import().peer_was_on(cpu);
         match node.wait_until(timeout, shares, |_| watch.look()) {
             Ok(Ok(word)) => {
                 self.owed = false;
@@ -194,28 +195,36 @@ impl Lane {
     /// Tells the server that nobody waits for the last call any more.
     #[cold]
     pub(super) fn give_up(&self, node: &Node) {
-        self.put32(layout::CALL_CANCELLED, self.watch.turn().number());
+        // A server that has gone needs not be told.
+        let _ = self.put32(layout::CALL_CANCELLED, self.watch.turn().number());
         node.counters().add(count::TIMEOUTS, 1);
     }
 
-    /// Says in the head when we give up.
-    pub(crate) fn set_deadline(&mut self, nanoseconds: u64) {
+    /// Says in the head how long we wait for the next call. Another node has another clock: it is
+    /// told how long, and not until when.
+    #[inline]
+    pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
+        let nanoseconds = match timeout {
+            None => 0,
+            Some(timeout) => {
+                let left = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).max(1);
+                let clock = if self.watch.calls.is_elsewhere() { 0 } else { super::clock_ns() };
+                clock.saturating_add(left)
+            }
+        };
         if self.deadline != nanoseconds {
             self.deadline = nanoseconds;
-            self.put64(layout::CALL_DEADLINE, nanoseconds);
+            self.put64(layout::CALL_DEADLINE, nanoseconds)?;
         }
+        Ok(())
     }
 
-    pub(crate) fn put32(&self, at: usize, value: u32) {
-        if let Ok(word) = self.calls.view().word32(at) {
-            word.store(value, Ordering::Relaxed);
-        }
+    pub(crate) fn put32(&self, at: usize, value: u32) -> Result<(), SendError> {
+        self.watch.calls.put32(at, value)
     }
 
-    pub(crate) fn put64(&self, at: usize, value: u64) {
-        if let Ok(word) = self.calls.view().word64(at) {
-            word.store(value, Ordering::Relaxed);
-        }
+    pub(crate) fn put64(&self, at: usize, value: u64) -> Result<(), SendError> {
+        self.watch.calls.put64(at, value)
     }
 
     /// A word of our head.
@@ -253,7 +262,7 @@ impl Watch {
         if let Some(word) = self.arrived() {
             return Some(Ok(word));
         }
-        let closed = self.link.check_open().err()?;
+        let closed = self.calls.import().check_open().err()?;
         // A server that replies and then dies has replied.
         Some(self.arrived().ok_or(closed))
     }
@@ -261,6 +270,15 @@ impl Watch {
 
 fn read32(view: View<'_>, at: usize) -> u32 {
     view.word32(at).map_or(0, |word| word.load(Ordering::Relaxed))
+}
+
+/// An import from the server's node.
+fn import(node: &Node, wanted: &Wanted, name: impl Into<Name>) -> ImportBuilder {
+    let import = node.import(name);
+    match &wanted.elsewhere {
+        Some(elsewhere) => import.node(elsewhere),
+        None => import,
+    }
 }
 
 /// Exports our buffer, with what we want in its head.
@@ -273,7 +291,7 @@ fn our_half(
     export_for(
         node,
         len,
-        server.pid,
+        (server, wanted.elsewhere.is_some()),
         |region| {
             region.write(layout::BIND_MAGIC, &layout::MAGIC.to_ne_bytes())?;
             region.write(layout::BIND_VERSION, &layout::VERSION.to_ne_bytes())?;

@@ -15,6 +15,7 @@ pub use request::Request;
 
 use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
+use crate::layout;
 use crate::process;
 use crate::try_lock::{Guard, TryLock};
 use arrival::{Arrival, Reactor, at_once};
@@ -149,7 +150,8 @@ impl BindingBuilder {
 
 impl Binding {
     /// Binds to a program of a service with the settings of the environment
-    /// ([`crate::config::TABLE`]); blocks until the service is there and has answered.
+    /// ([`crate::config::TABLE`]); blocks until the service is there and has answered. A service of
+    /// another node is `name@node`, with the node's name in the cluster file of this node's daemon.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -157,10 +159,12 @@ impl Binding {
         Binding::builder(name, program, version).connect()
     }
 
-    /// Binds with settings of one's own.
+    /// Binds with settings of one's own; `name` as in [`Binding::connect`].
     pub fn builder(name: &str, program: u32, version: u32) -> BindingBuilder {
+        let (service, elsewhere) = layout::split_name(name);
         let wanted = Wanted {
-            service: name.to_owned(),
+            service: service.to_owned(),
+            elsewhere: elsewhere.map(str::to_owned),
             program,
             version,
             token: None,

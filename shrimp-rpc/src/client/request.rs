@@ -1,7 +1,7 @@
 //! One call, from its first argument to its reply.
 
 use super::lane::{Lane, SHORT_UNITS};
-use super::{Mode, Reply, Taken, at_once, clock_ns};
+use super::{Mode, Reply, Taken, at_once};
 use crate::bulk::Element;
 use crate::error::CallError;
 use crate::layout::{self, FlagWord, Kind};
@@ -181,8 +181,10 @@ impl<'b> Request<'b> {
     #[inline]
     fn into_parts(self) -> (Taken<'b>, u32, Option<usize>) {
         let Request { taken, procedure, place, start, .. } = self;
-        // What was sent in pieces is not in the server's buffer any more.
+        // What was sent in pieces is not in the server's buffer any more, and what another node's
+        // server changed is not in our image of it.
         let in_place = match place {
+            _ if !taken.lane().sees_inout() => None,
             Place::Short => {
                 let end = layout::flag_at(taken.lane().calls().len());
                 Some(end - (SHORT_UNITS * layout::UNIT - start))
@@ -204,14 +206,9 @@ impl<'b> Request<'b> {
         let binding = self.taken.binding();
         let node = binding.node();
         let timeout = binding.timeout();
-        if let Some(timeout) = timeout {
-            let at = clock_ns().saturating_add(timeout.as_nanos() as u64);
-            self.taken.lane_mut().set_deadline(at);
-        } else {
-            self.taken.lane_mut().set_deadline(0);
-        }
         let lane = self.taken.lane_mut();
-        let code = code(lane, self.procedure);
+        lane.set_timeout(timeout)?;
+        let code = code(lane, self.procedure)?;
         let len = self.end - self.start;
         let whole = if one_way { Kind::OneWay } else { Kind::Whole };
         match &self.place {
@@ -221,7 +218,7 @@ impl<'b> Request<'b> {
                 lane.send(node, whole, code, len)?;
             }
             Place::Buffer => lane.send(node, whole, code, len)?,
-            Place::Memory(_) => lane.put64(layout::CALL_TOTAL, len as u64),
+            Place::Memory(_) => lane.put64(layout::CALL_TOTAL, len as u64)?,
         }
         let counters = node.counters();
         counters.add(count::CALLS, 1);
@@ -232,12 +229,12 @@ impl<'b> Request<'b> {
 
 /// The code field of a call's flag.
 #[inline]
-fn code(lane: &Lane, procedure: u32) -> u16 {
+fn code(lane: &Lane, procedure: u32) -> Result<u16, CallError> {
     match u16::try_from(procedure) {
-        Ok(code) if code != layout::WIDE => code,
+        Ok(code) if code != layout::WIDE => Ok(code),
         _ => {
-            lane.put32(layout::CALL_PROCEDURE, procedure);
-            layout::WIDE
+            lane.put32(layout::CALL_PROCEDURE, procedure)?;
+            Ok(layout::WIDE)
         }
     }
 }
@@ -254,7 +251,7 @@ impl Request<'_> {
         let Place::Memory(memory) = &self.place else { return Ok(()) };
         let (taken, message) = (&mut self.taken, memory.view());
         let node = taken.binding().node();
-        let code = code(taken.lane(), self.procedure);
+        let code = code(taken.lane(), self.procedure)?;
         let mut sent = 0;
         let mut kind = if one_way { Kind::FirstOneWay } else { Kind::First };
         loop {

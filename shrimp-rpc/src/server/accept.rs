@@ -4,122 +4,134 @@
 //! A client knocks with a notification at the service's door: its last word is the number of the
 //! buffer that the client has exported for us. The door's own bytes mean nothing, since every client can write
 //! them. What the client wants is in the head of its buffer, and so is our answer.
+//!
+//! Which process of which node knocks is the word of the daemons. Its buffer is imported from that very process,
+//! so nobody knocks for another.
 
 use super::slot::Slot;
 use super::{Program, Shared};
 use crate::error::TransportError;
 use crate::layout::{self, Answer};
+use crate::peer_buffer::PeerBuffer;
 use crate::process::{count, export_for};
 use std::sync::Arc;
 use std::time::Duration;
-use vmmc::mem::View;
-use vmmc::sync::Ordering;
-use vmmc::word::Word as _;
-use vmmc::{Binding as Bound, PeerInfo};
+use vmmc::PeerInfo;
 
 /// A client at the door.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Knock {
+    /// Its node, if it is another one.
+    pub(super) node: Option<Arc<str>>,
     pub(super) peer: PeerInfo,
     /// Number of the client's buffer.
     pub(super) number: u32,
 }
 
-/// A client's buffer: process and number.
-pub(super) type Key = (u64, u32);
+/// A client's buffer: node, process and number.
+pub(super) type Key = (Option<Arc<str>>, u64, u32);
 
 impl Knock {
     pub(super) fn key(&self) -> Key {
-        (self.peer.client.0, self.number)
+        (self.node.clone(), self.peer.client.0, self.number)
     }
 }
 
 /// Answers a knock. An error is the client's loss: it waits for an answer and gets none, because there
 /// is nowhere to put it.
-pub(super) fn admit(shared: &Arc<Shared>, knock: Knock) -> Result<(), TransportError> {
+pub(super) fn admit(shared: &Arc<Shared>, knock: &Knock) -> Result<(), TransportError> {
     let weak = Arc::downgrade(shared);
     let key = knock.key();
-    let link = shared
+    let mut link = shared
         .node
         .import(knock.number)
         .process(knock.peer.pid)
-        .rights(layout::RIGHTS)
+        .rights(layout::rights(knock.node.is_some()))
         .timeout(Duration::ZERO)
         .handler(move |_| {
             if let Some(shared) = weak.upgrade() {
-                shared.tasks.push_end(key);
+                shared.tasks.push_end(key.clone());
             }
-        })
-        .open()?;
+        });
+    if let Some(node) = &knock.node {
+        link = link.node(&**node);
+    }
+    let link = link.open()?;
     // The same number of another process, should process ids be used again.
     if link.exporter() != knock.peer || link.len() < layout::BUFFER_MIN {
         return Ok(());
     }
-    let replies = link.bind(0..link.len())?;
-    drop(link);
-    match consider(shared, knock, replies.view()) {
+    let replies = PeerBuffer::new(link)?;
+    match consider(shared, knock, &replies)? {
         Ok((program, len)) => open(shared, knock, replies, program, len),
         Err(answer) => reply(&replies, answer, 0),
     }
 }
 
-fn read32(view: View<'_>, at: usize) -> u32 {
-    view.word32(at).map_or(0, |word| word.load(Ordering::Relaxed))
+fn number<const N: usize>(head: &[u8; layout::HEAD_LEN], at: usize) -> [u8; N] {
+    head.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N]) // all lie within
 }
 
-fn write32(view: View<'_>, at: usize, value: u32) {
-    if let Ok(word) = view.word32(at) {
-        word.store(value, Ordering::Relaxed);
-    }
-}
+/// Program and length of buffer, or why not.
+type Decision = Result<(Arc<Program>, usize), Answer>;
 
-/// Reads the head, once each, and decides.
+/// Reads the head, once, and decides.
 fn consider(
     shared: &Shared,
-    knock: Knock,
-    head: View<'_>,
-) -> Result<(Arc<Program>, usize), Answer> {
-    let magic = head.word64(layout::BIND_MAGIC).map_or(0, |word| word.load(Ordering::Relaxed));
-    let theirs = read32(head, layout::BIND_VERSION);
+    knock: &Knock,
+    replies: &PeerBuffer,
+) -> Result<Decision, TransportError> {
+    let head = replies.head()?;
+    let word = |at| u32::from_ne_bytes(number(&head, at));
+    let magic = u64::from_ne_bytes(number(&head, layout::BIND_MAGIC));
+    let theirs = word(layout::BIND_VERSION);
     if magic != layout::MAGIC || theirs != layout::VERSION {
-        write32(head, layout::BIND_LOWEST, layout::VERSION);
-        write32(head, layout::BIND_HIGHEST, layout::VERSION);
-        return Err(Answer::OtherLayout);
+        replies.put32(layout::BIND_LOWEST, layout::VERSION)?;
+        replies.put32(layout::BIND_HIGHEST, layout::VERSION)?;
+        return Ok(Err(Answer::OtherLayout));
     }
     if shared.is_stopping() {
-        return Err(Answer::Ending);
+        return Ok(Err(Answer::Ending));
     }
     let slots = shared.slots();
     if slots.len() >= shared.settings.bindings_max || slots.contains_key(&knock.key()) {
-        return Err(Answer::TooMany);
+        return Ok(Err(Answer::TooMany));
     }
     drop(slots);
-    let number = read32(head, layout::BIND_PROGRAM);
-    let version = read32(head, layout::BIND_PROGRAM_VERSION);
+    let number = word(layout::BIND_PROGRAM);
+    let version = word(layout::BIND_PROGRAM_VERSION);
     let of_number = || shared.programs.iter().filter(|it| it.number == number);
     match of_number().find(|it| it.version == version) {
         Some(program) => {
-            let len = read32(head, layout::BIND_LEN) as usize;
-            Ok((program.clone(), layout::buffer_len(len.min(shared.settings.buffer_len))))
+            let len = word(layout::BIND_LEN) as usize;
+            Ok(Ok((program.clone(), layout::buffer_len(len.min(shared.settings.buffer_len)))))
         }
         None => {
-            let lowest = of_number().map(|it| it.version).min().ok_or(Answer::NoProgram)?;
+            let Some(lowest) = of_number().map(|it| it.version).min() else {
+                return Ok(Err(Answer::NoProgram));
+            };
             let highest = of_number().map(|it| it.version).max().unwrap_or(lowest);
-            write32(head, layout::BIND_LOWEST, lowest);
-            write32(head, layout::BIND_HIGHEST, highest);
-            Err(Answer::NoVersion)
+            replies.put32(layout::BIND_LOWEST, lowest)?;
+            replies.put32(layout::BIND_HIGHEST, highest)?;
+            Ok(Err(Answer::NoVersion))
         }
     }
 }
 
 fn open(
     shared: &Arc<Shared>,
-    knock: Knock,
-    replies: Bound,
+    knock: &Knock,
+    replies: PeerBuffer,
     program: Arc<Program>,
     len: usize,
 ) -> Result<(), TransportError> {
-    let made = export_for(&shared.node, len, knock.peer.pid, |_| Ok(()), |builder| builder);
+    let made = export_for(
+        &shared.node,
+        len,
+        (knock.peer, knock.node.is_some()),
+        |_| Ok(()),
+        |builder| builder,
+    );
     let (number, calls) = match made {
         Ok(made) => made,
         Err(error) => {
@@ -127,7 +139,6 @@ fn open(
             return Err(error);
         }
     };
-    // A view of its own: the slot takes the binding.
     let slot = Slot::new(&shared.node, calls, replies, knock.peer, program, &shared.settings);
     let slot = Arc::new(slot);
     shared.slots().insert(knock.key(), slot.clone());
@@ -136,10 +147,9 @@ fn open(
     slot.answer(Answer::Bound, number)
 }
 
-fn reply(replies: &Bound, answer: Answer, export: u32) -> Result<(), TransportError> {
-    write32(replies.view(), layout::BIND_EXPORT, export);
-    replies.flag32(layout::BIND_ANSWER)?.signal(answer as u32)?;
-    Ok(())
+fn reply(replies: &PeerBuffer, answer: Answer, export: u32) -> Result<(), TransportError> {
+    replies.put32(layout::BIND_EXPORT, export)?;
+    Ok(replies.signal32(layout::BIND_ANSWER, answer as u32)?)
 }
 
 impl Slot {
@@ -150,8 +160,8 @@ impl Slot {
 }
 
 /// Ends the binding of a client that has gone. Blocks while its buffer is withdrawn.
-pub(super) fn forget(shared: &Shared, key: Key) {
-    let slot = shared.slots().remove(&key);
+pub(super) fn forget(shared: &Shared, key: &Key) {
+    let slot = shared.slots().remove(key);
     if let Some(slot) = slot {
         slot.end();
         shared.note_change();

@@ -159,6 +159,9 @@ impl ServerBuilder {
         if self.programs.is_empty() {
             return Err(ServeError::NoProgram);
         }
+        if self.service.contains(layout::AT) {
+            return Err(ServeError::Name { service: self.service });
+        }
         for (i, one) in self.programs.iter().enumerate() {
             let same =
                 |other: &&Program| (other.number, other.version) == (one.number, one.version);
@@ -207,7 +210,8 @@ fn open_door(
                 return;
             };
             if let Ok(number) = u32::try_from(last_word) {
-                shared.tasks.push_knock(Knock { peer: notification.from, number });
+                let node = shared.node.importer_node(notification.link).map(Arc::from);
+                shared.tasks.push_knock(Knock { node, peer: notification.from, number });
             }
         },
     );
@@ -306,8 +310,8 @@ fn accept_tasks(shared: &Arc<Shared>) {
     loop {
         match shared.tasks.next() {
             // What fails here concerns one client, which waits in vain.
-            Task::Admit(knock) => drop(accept::admit(shared, knock)),
-            Task::Forget(key) => accept::forget(shared, key),
+            Task::Admit(knock) => drop(accept::admit(shared, &knock)),
+            Task::Forget(key) => accept::forget(shared, &key),
             Task::Drop(slot) => drop(slot),
             Task::Stop => return,
         }

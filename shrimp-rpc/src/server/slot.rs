@@ -7,15 +7,16 @@
 
 use super::Program;
 use crate::config::Settings;
-use crate::error::{ReplyError, TransportError};
+use crate::error::ReplyError;
 use crate::layout::{self, FlagWord, Kind, Status, Turn};
 use crate::memory::{Memory, copy};
+use crate::peer_buffer::PeerBuffer;
 use crate::process::count;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::mem::View;
-use vmmc::sync::{AtomicBool, AtomicU32, Ordering};
+use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vmmc::word::Word as _;
-use vmmc::{Binding as Bound, Export, Node, PeerInfo};
+use vmmc::{Export, Node, PeerInfo};
 
 /// See the module.
 #[derive(Debug)]
@@ -24,13 +25,15 @@ pub(crate) struct Slot {
     /// Our buffer.
     calls: Export,
     /// The client's.
-    replies: Bound,
+    replies: PeerBuffer,
     pub(crate) peer: PeerInfo,
     pub(crate) program: Arc<Program>,
     /// Turn of the call that is due, or is being served.
     turn: AtomicU32,
     busy: AtomicBool,
     ended: AtomicBool,
+    /// See [`Slot::deadline`]; of another node's client.
+    deadline: AtomicU64,
     /// Of a call or reply in pieces.
     pieces: Mutex<Pieces>,
     pub(crate) call_max: usize,
@@ -93,7 +96,7 @@ impl Slot {
     pub(crate) fn new(
         node: &Node,
         calls: Export,
-        replies: Bound,
+        replies: PeerBuffer,
         peer: PeerInfo,
         program: Arc<Program>,
         settings: &Settings,
@@ -107,6 +110,7 @@ impl Slot {
             turn: AtomicU32::new(Turn::NONE.next().number()),
             busy: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            deadline: AtomicU64::new(0),
             pieces: Mutex::default(),
             call_max: settings.call_max,
         }
@@ -122,7 +126,7 @@ impl Slot {
         self.replies.view()
     }
 
-    pub(super) fn reply_buffer(&self) -> &Bound {
+    pub(super) fn reply_buffer(&self) -> &PeerBuffer {
         &self.replies
     }
 
@@ -148,6 +152,37 @@ impl Slot {
     /// A word of our head, which the client writes.
     pub(crate) fn head64(&self, at: usize) -> u64 {
         self.calls.view().word64(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Whether INOUT data must go back with the reply: another node's client does not see what we write
+    /// to our buffer.
+    #[inline]
+    pub(crate) fn returns_inout(&self) -> bool {
+        self.replies.is_elsewhere()
+    }
+
+    /// The client's node, if it is another one.
+    pub(crate) fn elsewhere(&self) -> Option<&str> {
+        self.replies.import().remote_node()
+    }
+
+    /// When the client gives the present call up, by our monotonic clock in nanoseconds; 0: never.
+    pub(crate) fn deadline(&self) -> u64 {
+        if self.replies.is_elsewhere() {
+            self.deadline.load(Ordering::Relaxed)
+        } else {
+            self.head64(layout::CALL_DEADLINE)
+        }
+    }
+
+    /// Another node has another clock, so its clients say how long they wait from now.
+    #[cold]
+    fn note_deadline(&self) {
+        let at = match self.head64(layout::CALL_DEADLINE) {
+            0 => 0,
+            left => crate::client::clock_ns().saturating_add(left),
+        };
+        self.deadline.store(at, Ordering::Relaxed);
     }
 
     /// The flag of the turn that is due, if it is there and the slot is idle.
@@ -176,6 +211,9 @@ impl Slot {
         };
         match flag.kind {
             Kind::Whole | Kind::OneWay => {
+                if self.replies.is_elsewhere() {
+                    self.note_deadline();
+                }
                 let procedure = self.procedure(flag.code);
                 let (turn, one_way) = (flag.turn, flag.kind == Kind::OneWay);
                 Step::Call(Ready { turn, procedure, one_way, message: Message::Buffer(start) })
@@ -225,6 +263,7 @@ impl Slot {
         self.node.counters().add(count::COPIED_BYTES, len as u64);
         partial.filled += len;
         if partial.filled == partial.memory.view().len() {
+            self.note_deadline();
             let Partial { memory, procedure, one_way, .. } = partial;
             let message = Message::Memory(memory);
             return Step::Call(Ready { turn: flag.turn, procedure, one_way, message });
@@ -250,14 +289,10 @@ impl Slot {
     ) -> Result<(), ReplyError> {
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code: status as u16, units }.pack();
-        let flag = match self.replies.flag64(layout::flag_at(self.replies.len())) {
-            Ok(flag) => flag,
-            Err(error) => return Err(TransportError::from(error).into()),
-        };
         if !self.hand_back(turn) {
             return Err(ReplyError::Answered);
         }
-        flag.signal(word)?;
+        self.replies.signal(len, word)?;
         self.node.counters().add(count::PACKETS, 1);
         Ok(())
     }
@@ -293,7 +328,7 @@ impl Slot {
             (layout::REPLY_INOUT_AT, inout.0),
             (layout::REPLY_INOUT_LEN, inout.1),
         ] {
-            self.replies.view().word64(at)?.store(value as u64, Ordering::Relaxed);
+            self.replies.put64(at, value as u64)?;
         }
         self.send_piece(turn, Kind::First, Rest { memory, sent: 0 })
     }

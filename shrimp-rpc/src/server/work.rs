@@ -282,7 +282,8 @@ fn take(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) -
 fn faulty(shared: &Shared, slot: &Arc<Slot>) {
     slot.node().counters().add(count::FAULTY_PEERS, 1);
     slot.end();
-    let key = shared.slots().iter().find(|(_, one)| Arc::ptr_eq(one, slot)).map(|(key, _)| *key);
+    let key =
+        shared.slots().iter().find(|(_, one)| Arc::ptr_eq(one, slot)).map(|(key, _)| key.clone());
     if let Some(key) = key {
         shared.tasks.push_end(key);
     }

@@ -3,7 +3,8 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use crate::common::{self, say};
-use shrimp_rpc::{DispatchError, Fault, Finished, Server, ServerCall};
+use shrimp_rpc::{Binding, CallError, DispatchError, Fault, Finished, Server, ServerCall};
+use vmmc::Node;
 use xdr::{Decode, Encode, Sink, Source};
 
 pub const PROGRAM: u32 = 0x2000_0001;
@@ -85,4 +86,47 @@ pub fn serve(args: &[String]) {
     say("ready");
     common::pause();
     server.stop();
+}
+
+/// A client of it, by the service's name.
+pub fn connect(node: &Node, name: &str) -> Binding {
+    let builder = Binding::builder(name, PROGRAM, 1).node(node);
+    builder.connect_timeout(common::PATIENCE.unwrap()).connect().expect("binds")
+}
+
+/// A structure there, and two numbers back.
+pub fn sum(binding: &Binding, i: i32) {
+    let pair = Pair { a: -i, b: 1 << 40, name: "x".repeat(i as usize % 100) };
+    let mut size = xdr::Counter::new();
+    pair.encode(&mut size).unwrap();
+    let mut request = binding.request(SUM, size.len(), 0).unwrap();
+    pair.encode(&mut request).unwrap();
+    let mut reply = request.call().unwrap();
+    assert_eq!(u64::decode(&mut reply).unwrap(), (1u64 << 40) - i as u64);
+    assert_eq!(u32::decode(&mut reply).unwrap() as usize, pair.name.len());
+    reply.finish().unwrap();
+}
+
+/// INOUT data of that length.
+pub fn reverse(binding: &Binding, len: usize) -> Result<(), CallError> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+    let expected: Vec<u8> = bytes.iter().rev().copied().collect();
+    let mut request = binding.request(REVERSE, 4, len)?;
+    (len as u32).encode(&mut request)?;
+    request.block(&bytes)?;
+    let mut reply = request.call()?;
+    reply.inout(0, &mut bytes)?;
+    reply.finish()?;
+    assert_eq!(bytes, expected, "{len} bytes");
+    Ok(())
+}
+
+/// OUT data of that many numbers.
+pub fn fill(binding: &Binding, len: u32) {
+    let mut request = binding.request(FILL, 4, 0).unwrap();
+    len.encode(&mut request).unwrap();
+    let mut numbers: Vec<u64> = Vec::new();
+    let mut reply = request.call().unwrap();
+    reply.out_vec(1 << 20, &mut numbers).unwrap();
+    assert_eq!(numbers, vec![u64::from(len); len as usize]);
 }

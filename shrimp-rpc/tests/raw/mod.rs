@@ -137,7 +137,7 @@ impl Heard {
             let link = node
                 .import(last_word as u32)
                 .process(knock.from.pid)
-                .rights(layout::RIGHTS)
+                .rights(layout::rights(false))
                 .open()
                 .unwrap();
             let replies = link.bind(0..link.len()).unwrap();

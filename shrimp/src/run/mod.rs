@@ -15,21 +15,29 @@
 //! a child of the inner, or, once that is gone, of the outer process, and is killed there
 //! ([`strays`]); the inner one ends when the outer has gone; and the kernel kills nodes whose
 //! parent has gone.
+//!
+//! With `--hosts` the inner process starts one remote shell per host, and in it a `shrimp __run-share`
+//! that does there what the inner one does here ([`hosts`], [`share`]).
 
+mod hosts;
 mod nodes;
 mod outer;
 mod output;
+mod share;
 mod signals;
 mod strays;
+mod wire;
 
 use crate::elf;
 use crate::exit::{Coded, Exit, Failure};
-use std::ffi::OsString;
+use crate::rsh::Rsh;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use nodes::run as run_nodes;
 pub(crate) use outer::run;
+pub(crate) use share::run as run_share;
 
 /// Run a program as the nodes of an NX application
 ///
@@ -42,6 +50,12 @@ pub(crate) struct Args {
     #[arg(short = 'n', long = "nodes", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(nx::job::MAX_NODES)))]
     nodes: Option<u32>,
+    /// Nodes of the cluster to run on, by the names of the cluster file (vmmcd --cluster): as many
+    /// nodes of the application on each as goes, in this order
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    hosts: Vec<String>,
+    #[command(flatten)]
+    rsh: Rsh,
     /// Begin each line of output with its node's number
     #[arg(short = 'l', long)]
     label: bool,
@@ -66,6 +80,11 @@ Examples:
   shrimp run -n 4 -- ./solver input.dat
   shrimp run -n 4 -l -- ./solver input.dat     every line with its node's number
   shrimp run -- ./solver -sz 4 input.dat       the size as on a Paragon
+  shrimp run --hosts a,b -n 4 -- ./solver      two nodes of it on a, two on b
+  shrimp run --hosts a,b --rsh 'ip netns exec {}' -n 2 -- ./solver
+
+With --hosts, shrimp and PROG are on all hosts under the same paths, and vmmcd runs there as part of one
+cluster. NX_ variables go along, others are each host's own.
 
 A program that starts its nodes itself (nx_initve, nx_nfork, nx_load) is started once, and gets N
 nodes if it asks for the default.
@@ -103,6 +122,22 @@ enum RunError {
         "NX_DFLT_SIZE={0:?} is not understood: expected 1 to 4096, or HxW; unset it, or use -n"
     )]
     DefaultSize(String),
+    #[error(
+        "--hosts: {0:?} cannot name a node of the cluster; see `vmmcd --help` for the cluster file"
+    )]
+    Host(String),
+    #[error(
+        "--hosts: {0:?} is named twice; name each host once, -n says how many nodes run in all"
+    )]
+    HostTwice(String),
+    #[error("--rsh: no command; give what reaches a host, as in --rsh 'ssh -T'")]
+    NoShell,
+    #[error(
+        "nothing to run came over the standard input; `shrimp run --hosts` starts this process"
+    )]
+    NoShare,
+    #[error("{0}")]
+    Job(String),
     #[error("--grace {0}: give a number of seconds, 0 or more")]
     Grace(f64),
     #[error("{0}")]
@@ -126,11 +161,7 @@ impl Coded for RunError {
 impl Args {
     /// The program's file.
     fn find(&self) -> Result<PathBuf, RunError> {
-        let name = self.program.first().map(OsString::as_os_str).unwrap_or_default();
-        elf::search(name).map_err(|error| match error {
-            elf::SearchError::NotFound => RunError::NotFound(name.into()),
-            elf::SearchError::NotExecutable => RunError::NotExecutable(name.into()),
-        })
+        find(self.program.first().map(OsString::as_os_str).unwrap_or_default())
     }
 
     /// How many nodes: what is said here, what the program's own switch says, what the
@@ -157,6 +188,14 @@ impl Args {
     fn grace(&self) -> Result<Duration, RunError> {
         Duration::try_from_secs_f64(self.grace).map_err(|_| RunError::Grace(self.grace))
     }
+}
+
+/// The file of a program of that name.
+fn find(name: &OsStr) -> Result<PathBuf, RunError> {
+    elf::search(name).map_err(|error| match error {
+        elf::SearchError::NotFound => RunError::NotFound(name.into()),
+        elf::SearchError::NotExecutable => RunError::NotExecutable(name.into()),
+    })
 }
 
 /// An exit code that is the application's own.

@@ -2,37 +2,84 @@
 #![allow(unsafe_code)] // between fork and exec
 
 use super::output::{self, Source, Stream};
-use super::{Args, NodesArgs, RunError, end_with, signals, strays};
+use super::{NodesArgs, RunError, end_with, signals, strays};
 use crate::artefacts::{self, Artefact};
 use crate::exit::{Context, Exit, Failure, Io};
-use nx::job::supervise::{Cause, Member, Settings, Supervisor};
+use nx::job::supervise::{Cause, Inbox, Member, Outcome, Settings, Supervisor};
 use nx::job::{Job, control, env};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+/// What the nodes on this machine run.
+pub(super) struct Plan {
+    /// The program's file.
+    pub(super) path: PathBuf,
+    /// Program, as it was named, and arguments.
+    pub(super) words: Vec<OsString>,
+    pub(super) label: bool,
+    /// Each node's place.
+    pub(super) places: Vec<Job>,
+    /// Variables besides our own.
+    pub(super) environment: Vec<(String, String)>,
+    /// Standard input of node 0, if it is not ours.
+    pub(super) input: Option<OwnedFd>,
+    pub(super) settings: Settings,
+}
 
 /// Runs the nodes to their end; does not return when they were started.
 pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
     let args = &own.args;
-    let program = args.find()?;
     let outer = outer_process(own.parent)?;
     let signals = signals::Signals::catch().context(|| "signalfd".into())?;
     strays::adopt();
     if own.terminal {
         signals::take_terminal(rustix::process::getpgrp());
     }
-    let settings = Settings { grace: args.grace()?, ..Settings::default() };
-    let mut supervisor = Supervisor::new(settings).context(|| "eventfd".into())?;
-    let inbox = supervisor.inbox();
+    if !args.hosts.is_empty() {
+        return super::hosts::run(args, &signals, &outer);
+    }
     let job = Job::new(args.size()?).context(|| "random bytes".into())?;
+    let plan = Plan {
+        path: args.find()?,
+        words: args.program.clone(),
+        label: args.label,
+        places: (0..job.size).map(|node| Job { node, ..job.clone() }).collect(),
+        environment: Vec::new(),
+        input: None,
+        settings: Settings { grace: args.grace()?, ..Settings::default() },
+    };
+    let outcome = serve(plan, signals, Some(outer), |_| Ok(()))?;
+    tell(&outcome);
+    end_with(outcome.code())
+}
+
+/// Says why, if there is something to say.
+pub(super) fn tell(outcome: &Outcome) {
+    match &outcome.cause {
+        None | Some(Cause::Signal(_) | Cause::Orphaned) => {}
+        Some(_) => eprintln!("shrimp run: {outcome}"),
+    }
+}
+
+/// Starts nodes and watches them to their end. They end with the process of `outer`, if there is one;
+/// `started` is called once they run.
+pub(super) fn serve(
+    mut plan: Plan,
+    signals: signals::Signals,
+    outer: Option<OwnedFd>,
+    started: impl FnOnce(Inbox) -> Result<(), Failure>,
+) -> Result<Outcome, Failure> {
+    let mut supervisor = Supervisor::new(plan.settings.clone()).context(|| "eventfd".into())?;
+    let inbox = supervisor.inbox();
     let mut sources = Vec::new();
     let start = Start { own: rustix::process::getpid(), mask: signals.before() };
-    for node in 0..job.size {
-        match start_node(args, &program, Job { node, ..job.clone() }, start, &mut sources) {
+    for place in std::mem::take(&mut plan.places) {
+        match start_node(&mut plan, place, start, &mut sources) {
             Ok(member) => supervisor.add(member),
             Err(failure) => {
                 strays::kill_all();
@@ -44,18 +91,20 @@ pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
         .name("output".into())
         .spawn(move || output::merge(sources))
         .context(|| "starting a thread".into())?;
+    let listening = inbox.clone();
     let listen = move || loop {
-        let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&outer, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&signals, PollFlags::IN)];
+        fds.extend(outer.iter().map(|outer| PollFd::new(outer, PollFlags::IN)));
         let _ = poll(&mut fds, None);
-        if !fds[1].revents().is_empty() {
-            inbox.end(Cause::Orphaned);
+        if fds.get(1).is_some_and(|outer| !outer.revents().is_empty()) {
+            listening.end(Cause::Orphaned);
             return;
         }
         for (signal, sent) in signals.take() {
             match signal {
                 Signal::CHILD => {}
-                signal if sent => inbox.signal(signal),
-                signal => inbox.noted(signal),
+                signal if sent => listening.signal(signal),
+                signal => listening.noted(signal),
             }
         }
     };
@@ -63,15 +112,15 @@ pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
         .name("signals".into())
         .spawn(listen)
         .context(|| "starting a thread".into())?;
+    if let Err(failure) = started(inbox) {
+        strays::kill_all();
+        return Err(failure);
+    }
     let outcome = supervisor.run();
     // Whatever the nodes started goes with them; then every pipe comes to its end.
     strays::kill_all();
     let _ = merger.join();
-    match &outcome.cause {
-        None | Some(Cause::Signal(_) | Cause::Orphaned) => {}
-        Some(_) => eprintln!("shrimp run: {outcome}"),
-    }
-    end_with(outcome.code())
+    Ok(outcome)
 }
 
 /// The process that started us; when it ends, so do we.
@@ -96,8 +145,7 @@ struct Start {
 }
 
 fn start_node(
-    args: &Args,
-    program: &Path,
+    plan: &mut Plan,
     place: Job,
     start: Start,
     sources: &mut Vec<Source>,
@@ -106,14 +154,19 @@ fn start_node(
     let pipe =
         || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into());
     let ((out, out_writer), (err, err_writer)) = (pipe()?, pipe()?);
-    let mut command = Command::new(program);
-    command.arg0(args.program.first().cloned().unwrap_or_default());
-    command.args(args.program.iter().skip(1));
+    let mut command = Command::new(&plan.path);
+    command.arg0(plan.words.first().cloned().unwrap_or_default());
+    command.args(plan.words.iter().skip(1));
+    command.envs(plan.environment.iter().map(|(name, value)| (name, value)));
     command.envs(place.to_env()).env(env::CONTROL, theirs.as_raw_fd().to_string());
     // gfortran's own buffers would hold lines back.
     command.env("GFORTRAN_UNBUFFERED_PRECONNECTED", "y");
     command.envs(library_path().map(|path| ("LD_LIBRARY_PATH", path)));
-    command.stdin(if place.node == 0 { Stdio::inherit() } else { Stdio::null() });
+    command.stdin(match (place.node, plan.input.take()) {
+        (0, Some(input)) => input.into(),
+        (0, None) => Stdio::inherit(),
+        _ => Stdio::null(),
+    });
     command.stdout(out_writer).stderr(err_writer);
     let number = theirs.as_raw_fd();
     let prepare = move || {
@@ -128,10 +181,13 @@ fn start_node(
     };
     // SAFETY: only system calls that are safe between fork and exec.
     unsafe { command.pre_exec(prepare) };
-    let child = command
-        .spawn()
-        .map_err(|source| RunError::Start { program: program.to_owned(), source })?;
-    let prefix = if args.label { format!("[{}] ", place.node) } else { String::new() };
+    let child =
+        command.spawn().map_err(|source| RunError::Start { program: plan.path.clone(), source })?;
+    let prefix = match place.hosts.get(place.node as usize) {
+        _ if !plan.label => String::new(),
+        Some(host) => format!("[{}@{host}] ", place.node),
+        None => format!("[{}] ", place.node),
+    };
     sources.push(Source { pipe: out, prefix: prefix.clone(), stream: Stream::Out });
     sources.push(Source { pipe: err, prefix, stream: Stream::Err });
     let pid = Pid::from_child(&child);

@@ -6,15 +6,23 @@ use crate::children;
 use crate::exit::{Context, Exit, Failure};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Runs the application to its end; does not return when it got so far.
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     // What is wrong with the arguments is said before anything is started.
-    let program = args.find()?;
+    // On other hosts it is looked for there.
+    let program = if args.hosts.is_empty() {
+        args.find()?
+    } else {
+        args.program.first().map(PathBuf::from).unwrap_or_default()
+    };
     let size = args.size()?;
     args.grace()?;
-    ensure_daemon()?;
+    if args.hosts.is_empty() {
+        ensure_daemon()?;
+    }
     if args.verbose {
         eprintln!("shrimp run: {size} nodes of {}", program.display());
     }
@@ -51,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
 }
 
 /// Starts the user's daemon if none listens: one start is better than one of each node's.
-fn ensure_daemon() -> Result<(), super::RunError> {
+pub(super) fn ensure_daemon() -> Result<(), super::RunError> {
     let config = vmmc::config::Config::from_env()
         .map_err(|error| super::RunError::Daemon(error.to_string()))?;
     // Programs that are no NX programs run without one; a node that needs it says so itself.

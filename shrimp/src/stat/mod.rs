@@ -7,10 +7,12 @@ mod human;
 mod prometheus;
 
 use crate::client::Daemon;
-use crate::exit::Failure;
+use crate::exit::{Coded, Exit, Failure};
+use crate::rsh::Rsh;
 use crate::text;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
 use vmmc::config::Config;
@@ -39,16 +41,53 @@ pub(crate) struct Args {
     /// Show every counter, also those that are zero
     #[arg(short, long)]
     all: bool,
+    /// Of another node, as `run --hosts` reaches it
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    #[command(flatten)]
+    rsh: Rsh,
+}
+
+/// Why another node was not asked.
+#[derive(Debug, thiserror::Error)]
+enum NodeError {
+    #[error("--rsh: no command; give what reaches a host, as in --rsh 'ssh -T'")]
+    NoShell,
+    #[error("reaching node {node:?} by {command:?}: {source}; see --rsh")]
+    Shell { node: String, command: String, source: std::io::Error },
+}
+
+impl Coded for NodeError {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+}
+
+impl Args {
+    /// Becomes `shrimp stat` on another node. Returns only when that fails.
+    fn on_node(&self, node: &str) -> NodeError {
+        let Some(mut command) = self.rsh.command(node, "stat") else { return NodeError::NoShell };
+        for (flag, is_set) in
+            [("--json", self.json), ("--prometheus", self.prometheus), ("--all", self.all)]
+        {
+            command.args(is_set.then_some(flag));
+        }
+        command.args(self.watch.map(|seconds| format!("--watch={seconds}")));
+        let source = command.exec();
+        let command = format!("{command:?}");
+        NodeError::Shell { node: node.to_owned(), command, source }
+    }
 }
 
 const EXAMPLES: &str = "\
 Examples:
   shrimp stat
   shrimp stat --watch 1
+  shrimp stat --node b
   shrimp stat --json | jq '.connections[] | select(.upgraded | not) | .reason'
   shrimp stat --prometheus > /var/lib/node_exporter/vmmc.prom
 
-Never starts a daemon. Exit code: 0, 3 no daemon is running, 4 it refused or did not answer.";
+Never starts a daemon. Exit code: that of the other node's with --node; 0, 3 no daemon is running, 4 it refused or did not answer.";
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
@@ -134,6 +173,9 @@ struct ConnectionPart {
 
 /// Prints once, or again and again.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(node) = &args.node {
+        return Err(args.on_node(node).into());
+    }
     let config = Config::from_env()?;
     let path = connect::socket_path(&config);
     loop {

@@ -26,6 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vmmc::control::message::RemoteCaller;
 use vmmc::control::network::{NODE_NAME_MAX, Origin, is_node_name};
+use vmmc::id::{ClientId, PeerInfo};
 
 /// Length of the cluster key in bytes.
 pub const KEY_LEN: usize = 32;
@@ -180,7 +181,19 @@ impl Cluster {
             None => *nobody,
         };
         let gid = if *same && uid == origin.uid { origin.gid } else { *nobody };
-        RemoteCaller { uid, gid }
+        let Origin { node, client, pid, .. } = origin;
+        RemoteCaller { node: node.clone(), client: ClientId(*client), pid: *pid, uid, gid }
+    }
+}
+
+impl Cluster {
+    /// A process of another node, as programs here see it: the user is whom it counts as.
+    #[must_use]
+    pub fn counts_as(&self, node: &str, peer: PeerInfo) -> PeerInfo {
+        let PeerInfo { client, pid, uid, gid } = peer;
+        let origin = Origin { node: node.to_owned(), client: client.0, pid, uid, gid };
+        let RemoteCaller { uid, gid, .. } = self.caller(&origin);
+        PeerInfo { uid, gid, ..peer }
     }
 }
 

@@ -116,7 +116,10 @@ fn import(
             Err(errno) => return Err(failed(std::io::Error::from(errno).into())),
         }
     }
-    let told = question.receive::<Told>(Some(PATIENCE)).map_err(failed)?;
+    let mut told = question.receive::<Told>(Some(PATIENCE)).map_err(failed)?;
+    if let Told::Granted(grant) = &mut told {
+        grant.exporter = cluster.counts_as(&ask.node, grant.exporter);
+    }
     if matches!(told, Told::Refused(_)) || !ask.connect {
         return Ok(Some((told, None)));
     }

@@ -347,7 +347,7 @@ impl Client {
     pub fn receive_opened(&mut self) -> Opened {
         let mut incoming = self.receive();
         match incoming.event {
-            Event::LinkOpened { link, export, rights, importer, introduces } => {
+            Event::LinkOpened { link, export, rights, importer, introduces, .. } => {
                 let segment = incoming.fds.take().unwrap();
                 let introduced = introduces
                     .then(|| (incoming.fds.take().unwrap(), incoming.fds.take().unwrap()));

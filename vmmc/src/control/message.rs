@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -116,8 +116,14 @@ pub struct StreamWords {
 }
 
 /// A process of another node, by the word of that node's daemon, mapped to a user of this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteCaller {
+    /// Its node.
+    pub node: String,
+    /// Its number at its node's daemon.
+    pub client: ClientId,
+    /// Process id there.
+    pub pid: u32,
     /// User id here.
     pub uid: u32,
     /// Group id here.
@@ -347,6 +353,8 @@ pub enum Event {
         rights: Rights,
         /// The importer.
         importer: PeerInfo,
+        /// For whom it imported, if it is this node's network interface.
+        behalf: Option<RemoteCaller>,
         /// Whether the importer's page and doorbell are attached (see [`Event::Imported`]).
         introduces: bool,
     },

@@ -4,7 +4,7 @@ use super::control::{Answer, Call, Draft, Failure};
 use super::post::Post;
 use super::{Known, NodeInner};
 use crate::control::connect::Incoming;
-use crate::control::message::{CloseReason, Event, Request};
+use crate::control::message::{CloseReason, Event, RemoteCaller, Request};
 use crate::counters::index as count;
 use crate::error::{DaemonError, system};
 use crate::export::{ExportInner, IncomingLink};
@@ -25,6 +25,7 @@ pub(super) struct Opened {
     pub(super) export: ExportId,
     rights: Rights,
     pub(super) peer: PeerInfo,
+    behalf: Option<RemoteCaller>,
     introduces: bool,
 }
 
@@ -38,11 +39,12 @@ impl NodeInner {
         match event {
             Event::Exported { request, export } => self.exported(post, request, export),
             Event::Imported { request, link, export, len, rights, exporter, introduces } => {
-                let opened = Opened { link, export, rights, peer: exporter, introduces };
+                let behalf = None;
+                let opened = Opened { link, export, rights, peer: exporter, behalf, introduces };
                 self.imported(post, request, &opened, len, fds);
             }
-            Event::LinkOpened { link, export, rights, importer, introduces } => {
-                let opened = Opened { link, export, rights, peer: importer, introduces };
+            Event::LinkOpened { link, export, rights, importer, behalf, introduces } => {
+                let opened = Opened { link, export, rights, peer: importer, behalf, introduces };
                 match self.link_opened(post, &opened, fds) {
                     // If it sleeps it must look once more: we may have stored before we knew it.
                     Some(importer) => drop(importer.wake()),
@@ -227,7 +229,13 @@ impl NodeInner {
             self.local.meter.add(count::PEER_FAULTS, 1);
             return None;
         };
-        let link = Arc::new(IncomingLink::new(opened.link, shm, peer.clone(), opened.rights));
+        let link = Arc::new(IncomingLink::new(
+            opened.link,
+            shm,
+            peer.clone(),
+            opened.behalf.clone(),
+            opened.rights,
+        ));
         export.add_link(&link);
         let mut tables = self.tables.lock();
         tables.incoming.insert(opened.link, (export.clone(), link.clone()));

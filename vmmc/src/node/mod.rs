@@ -375,6 +375,15 @@ impl Node {
         exports.iter().map(|export| export.summary()).collect()
     }
 
+    /// The node of the importer at the other end of a link to an export of this process (see
+    /// [`crate::Notification::link`]), if it is another node. `None` also when the link is closed.
+    #[must_use]
+    pub fn importer_node(&self, link: LinkId) -> Option<String> {
+        let tables = self.inner.tables.lock();
+        let (_, incoming) = tables.incoming.get(&link)?;
+        incoming.importer_node().map(str::to_owned)
+    }
+
     /// Imports of this process: number, exporter, length, rights.
     #[must_use]
     pub fn imports(&self) -> Vec<crate::import::ImportSummary> {

@@ -227,7 +227,7 @@ impl State {
         let given = inn.given;
         inn.given = given.wrapping_add(1);
         inn.slots.push(slot);
-        slots::give(peer.out32(layout::CREDITS + 4 * slots::index(given)), given, slot as u32);
+        peer.out.give(given, slot as u32);
     }
 
     /// Gives a block back, and tells a sender that waits for one.
@@ -235,9 +235,8 @@ impl State {
         let inn = &mut self.pair(peer.number as usize).inn;
         let given = inn.given;
         inn.given = given.wrapping_add(1);
-        peer.out64(layout::GO + layout::GO_LEN * block as usize).store(0, Ordering::Relaxed);
-        let entry = peer.out32(layout::CREDITS + 4 * slots::index(given));
-        slots::give(entry, given, CREDIT_BLOCK | block);
+        peer.out.say64(layout::GO + layout::GO_LEN * block as usize, 0);
+        peer.out.give(given, CREDIT_BLOCK | block);
         // The fence of the ring is between the credit and the look at the starved word.
         peer.out.ring();
         if peer.in32(layout::STARVED).load(Ordering::Relaxed) & layout::STARVED_AWAY != 0 {

@@ -88,7 +88,7 @@ impl State {
             node: &e.data,
             own: &e.own,
             sender: peer.number,
-            pid: peer.out_import.exporter().pid,
+            pid: peer.out.import().exporter().pid,
             after: e.settings.direct_after,
         };
         let (go, trips) = self.windows.open_for(&maker, room, len);

@@ -5,6 +5,7 @@ use crate::engine::counters as count;
 use crate::engine::inner::Inner;
 use crate::engine::layout::{self, BLOCKS, DESCRIPTOR, Scout, kind};
 use crate::engine::ops::OpId;
+use crate::engine::out::word64;
 use crate::engine::peer::Peer;
 use crate::engine::settings::SendMode;
 use crate::engine::slots::{self, Credit, SlotQueue};
@@ -169,47 +170,48 @@ impl State {
         let ptypes = u64::from(letter.ptype as u32) << 32 | u64::from(e.ptype() as u32);
         let arrival = slots::arrival(sequence, kind, data.len());
         let gone = |_| NxError::PeerDied { node: peer.node };
-        match e.settings.send {
-            SendMode::Automatic => {
+        let import = peer.out.import();
+        match (e.settings.send, peer.out.view()) {
+            (SendMode::Automatic, Some(target)) => {
                 // The first line last and at one go: the receiver polls it, and would take it
                 // back while the others are being written.
                 let first = data.len().min(layout::FIRST_LINE);
                 let (first, rest) = data.split_at(first);
-                let target = peer.out.view();
                 if (!rest.is_empty()
                     && target.write(at + DESCRIPTOR + layout::FIRST_LINE, rest).is_err())
                     || target.write(at + DESCRIPTOR, first).is_err()
                 {
                     unreachable!("the length was checked against the slot");
                 }
-                peer.out64(at + 8).store(what, Ordering::Relaxed);
-                peer.out64(at + 16).store(ptypes, Ordering::Relaxed);
+                word64(target, at + 8).store(what, Ordering::Relaxed);
+                word64(target, at + 16).store(ptypes, Ordering::Relaxed);
                 // PAIRS(arrival): with the acquire in `poll`.
-                peer.out64(at).store(arrival, Ordering::Release);
+                word64(target, at).store(arrival, Ordering::Release);
                 peer.out.ring();
             }
-            SendMode::Deliberate1 => {
-                peer.out_import.send(at + DESCRIPTOR, data).map_err(gone)?;
+            (SendMode::Deliberate1, _) => {
+                import.send(at + DESCRIPTOR, data).map_err(gone)?;
                 let mut head = [0; 16];
                 head[..8].copy_from_slice(&what.to_ne_bytes());
                 head[8..].copy_from_slice(&ptypes.to_ne_bytes());
-                peer.out_import.send(at + 8, &head).map_err(gone)?;
-                peer.out_import
+                import.send(at + 8, &head).map_err(gone)?;
+                import
                     .flag64(at)
                     .map_err(|_| NxError::PeerDied { node: peer.node })?
                     .signal(arrival)
                     .map_err(gone)?;
             }
-            SendMode::Deliberate2 => {
+            // To another node there is no other way than by deliberate update.
+            (SendMode::Deliberate2 | SendMode::Automatic, _) => {
                 let mut marshal = std::mem::take(&mut self.marshal);
                 marshal.clear();
                 marshal.extend_from_slice(&what.to_ne_bytes());
                 marshal.extend_from_slice(&ptypes.to_ne_bytes());
                 marshal.extend_from_slice(data);
-                let sent = peer.out_import.send(at + 8, &marshal);
+                let sent = import.send(at + 8, &marshal);
                 self.marshal = marshal;
                 sent.map_err(gone)?;
-                peer.out_import
+                import
                     .flag64(at)
                     .map_err(|_| NxError::PeerDied { node: peer.node })?
                     .signal(arrival)
@@ -218,7 +220,8 @@ impl State {
         }
         // The fence of the ring is between our arrival word and this; the receiver sets the word,
         // and then looks for arrivals after a fence of its own.
-        if peer.in32(layout::WANTS).load(Ordering::Relaxed) != 0 {
+        // Over a network there is no such fence: a receiver that wants it watches (see `Watch`).
+        if !peer.out.is_elsewhere() && peer.in32(layout::WANTS).load(Ordering::Relaxed) != 0 {
             e.interrupt(peer);
         }
         Ok(())
@@ -246,7 +249,7 @@ impl State {
             *kept = Some(place);
         }
         let (export, offset) = out.stages.at(place);
-        peer.out64(layout::STAGED + 8 * block as usize).store(0, Ordering::Relaxed);
+        peer.out.say64(layout::STAGED + 8 * block as usize, 0);
         let scout = Scout { len: len as u64, offset: offset as u64, region: place.region, block };
         self.put(e, peer, slot, kind::SCOUT, letter, &scout.to_bytes())?;
         e.count(count::SENT_LARGE, 1);
@@ -281,7 +284,7 @@ impl State {
         let out = &mut self.pair(peer.number as usize).out;
         let blocks = if out.blocks == 0 { layout::STARVED_BLOCKS } else { 0 };
         out.starved |= layout::STARVED_WAITS | how | blocks;
-        peer.out32(layout::STARVED).store(out.starved, Ordering::Release);
+        peer.out.say32(layout::STARVED, out.starved);
         e.interrupt(peer);
     }
 
@@ -321,7 +324,7 @@ impl State {
         if moved && out.starved != 0 {
             away = out.starved & layout::STARVED_AWAY;
             out.starved = 0;
-            peer.out32(layout::STARVED).store(0, Ordering::Release);
+            peer.out.say32(layout::STARVED, 0);
         }
         if empty {
             self.starving -= 1;
@@ -356,7 +359,7 @@ impl State {
             if out.blocks != u32::MAX || !out.queue.is_empty() {
                 out.starved |=
                     layout::STARVED_WAITS | layout::STARVED_BLOCKS | layout::STARVED_AWAY;
-                peer.out32(layout::STARVED).store(out.starved, Ordering::Release);
+                peer.out.say32(layout::STARVED, out.starved);
                 e.interrupt(peer);
             }
         }

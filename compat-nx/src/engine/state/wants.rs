@@ -5,15 +5,15 @@ use crate::engine::inner::Inner;
 use crate::engine::layout;
 use crate::engine::peer::Peer;
 use vmmc::sync::Ordering;
-use vmmc::word::Word;
 
 impl State {
     /// Tells the peers that they must interrupt us for messages.
     pub(super) fn want(&mut self, e: &Inner) {
         if !self.wants {
             self.wants = true;
+            e.watch.set(true);
             for peer in e.peers() {
-                peer.out32(layout::WANTS).store(1, Ordering::Relaxed);
+                peer.out.say32(layout::WANTS, 1);
             }
         }
         // Messages that were sent before their senders could see the word are found now.
@@ -22,7 +22,7 @@ impl State {
 
     /// Tells a peer that has joined later.
     pub(in crate::engine) fn tell_wants(&mut self, peer: &Peer) {
-        peer.out32(layout::WANTS).store(u32::from(self.wants), Ordering::Relaxed);
+        peer.out.say32(layout::WANTS, u32::from(self.wants));
     }
 
     /// Called by the progress thread: with no handler posted, interrupts for messages end. A handler
@@ -30,8 +30,11 @@ impl State {
     pub(in crate::engine) fn want_no_more(&mut self, e: &Inner) {
         if self.wants && self.handlers == 0 && e.handlers.is_idle() {
             self.wants = false;
+            if e.watch.set(false) {
+                e.data.wake_waiters();
+            }
             for peer in e.peers() {
-                peer.out32(layout::WANTS).store(0, Ordering::Relaxed);
+                peer.out.say32(layout::WANTS, 0);
             }
         }
     }

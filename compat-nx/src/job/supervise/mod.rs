@@ -50,11 +50,19 @@ pub struct Settings {
     pub patience: Duration,
     /// Whether to reap children. A program that called `nx_nfork` reaps its own.
     pub reap: bool,
+    /// Whether the application has nodes that others watch, on other machines: who misses one of those waits for
+    /// [`Settings::patience`], so that the one who knows more can end us.
+    pub elsewhere: bool,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { grace: Duration::from_secs(5), patience: Duration::from_secs(2), reap: true }
+        Settings {
+            grace: Duration::from_secs(5),
+            patience: Duration::from_secs(2),
+            reap: true,
+            elsewhere: false,
+        }
     }
 }
 
@@ -195,6 +203,9 @@ impl Supervisor {
             self.serve_missed();
             self.serve_clock();
         }
+        // All have ended because one is missed that others watch.
+        let complaint = self.missed.take().map(|(_, complaint)| complaint);
+        self.cause = self.cause.take().or(complaint);
         Outcome { cause: self.cause.clone(), ended: self.ended }
     }
 
@@ -315,7 +326,11 @@ impl Supervisor {
     /// The missed node has ended and was not the cause: what the others said is.
     fn serve_missed(&mut self) {
         let Some((missed, complaint)) = &self.missed else { return };
-        let runs = |member: &Member| member.node == Some(*missed) && member.is_running();
+        let is_missed = |member: &Member| member.node == Some(*missed);
+        if self.settings.elsewhere && !self.members.iter().any(is_missed) {
+            return;
+        }
+        let runs = |member: &Member| is_missed(member) && member.is_running();
         if self.cause.is_none() && !self.members.iter().any(runs) {
             self.end(complaint.clone());
         }

@@ -23,6 +23,13 @@ impl Context {
         self.slot.peer
     }
 
+    /// The client's node, if it is another one. Then process and number of [`Context::peer`] are that node's,
+    /// and the user is whom it counts as here.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.slot.elsewhere()
+    }
+
     /// User id of the client.
     #[must_use]
     pub fn uid(&self) -> u32 {
@@ -50,7 +57,7 @@ impl Context {
     /// How long the client will still wait, by its own word; `None`: for ever.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
-        match self.slot.head64(layout::CALL_DEADLINE) {
+        match self.slot.deadline() {
             0 => None,
             at => Some(Duration::from_nanos(at.saturating_sub(crate::client::clock_ns()))),
         }

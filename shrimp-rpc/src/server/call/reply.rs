@@ -13,9 +13,10 @@ use vmmc::mem::View;
 use xdr::{EncodeError, Sink};
 
 impl<D: Deref<Target = Desk>> Core<D> {
-    /// The range of the request that the client must be sent back: INOUT blocks of a call in pieces.
+    /// The range of the request that the client must be sent back: INOUT blocks of a call in pieces, or
+    /// from another node.
     fn inout_range(&self) -> (usize, usize) {
-        if matches!(self.message, Message::Buffer(_)) {
+        if matches!(self.message, Message::Buffer(_)) && !self.slot().returns_inout() {
             return (0, 0);
         }
         let blocks = self.desk().blocks.borrow();

@@ -194,6 +194,7 @@ impl Subject {
                     host: false,
                     ptype: Some(0),
                     late: None,
+                    hosts: std::sync::Arc::default(),
                 };
                 for node in 0..nodes {
                     let cpu = pinned.then_some(if node == 0 { pair.a } else { pair.b });

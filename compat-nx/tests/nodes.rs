@@ -1,0 +1,246 @@
+//! Jobs that span two nodes of a cluster, each with a daemon of its own: on loopback addresses, or in two
+//! network namespaces (`ci/net`). `shrimp run --hosts` starts them, and reaches the "hosts" by a shell that
+//! does no more than choose the daemon, and the namespace if there is one.
+
+mod build;
+#[path = "../../vmmc/tests/support/cluster.rs"]
+mod cluster;
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+
+use build::{Done, Options, compile, compile_text, fortran, nobody_is_left, run_with};
+use cluster::Place;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Two nodes, and where the shell finds their daemons.
+struct World {
+    a: Place,
+    b: Place,
+    sockets: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        build::target(); // the daemon too
+        let (a, b) = cluster::pair();
+        let sockets = tempfile::tempdir().unwrap();
+        for place in [&a, &b] {
+            symlink(place.daemon.socket(), sockets.path().join(&place.name)).unwrap();
+        }
+        World { a, b, sockets }
+    }
+
+    /// `shrimp run --hosts a,b`.
+    fn launcher(&self, options: &[&str], program: &Path, arguments: &[&str]) -> Command {
+        let enter = match self.a.starter().as_slice() {
+            [] => String::new(),
+            words => format!("{}{{}} ", words.join(" ").trim_end_matches('a')),
+        };
+        let directory = self.sockets.path().display();
+        let shell = format!("{enter}env VMMC_DAEMON=none VMMC_SOCKET={directory}/{{}}");
+        let mut command = Command::new("env");
+        command.arg("--default-signal").arg(build::target().join("shrimp"));
+        command.args(["run", "--hosts", "a,b"]).args(options).env("SHRIMP_RSH", shell);
+        command.arg("--").arg(program).args(arguments);
+        command.env("LD_LIBRARY_PATH", build::target()).env("VMMC_SOCKET", "/nowhere");
+        command
+    }
+
+    #[track_caller]
+    fn run(&self, options: &[&str], program: &Path, arguments: &[&str]) -> Done {
+        build::run(&mut self.launcher(options, program, arguments))
+    }
+}
+
+#[track_caller]
+fn at_all_sizes(program: &Path, arguments: &[&str], says: &str) {
+    let world = World::new();
+    for size in ["2", "3", "4", "8"] {
+        let done = world.run(&["-n", size], program, arguments);
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        assert!(done.out.contains(says), "{size} nodes: {done}");
+    }
+}
+
+#[test]
+fn messages_of_every_call_cross_between_nodes() {
+    at_all_sizes(&compile("messages.c", Options::default()), &[], "messages: all good");
+}
+
+#[test]
+fn handlers_run_for_messages_of_other_nodes() {
+    at_all_sizes(&compile("handlers.c", Options::default()), &[], "handlers: all good");
+}
+
+#[test]
+fn global_operations_span_nodes() {
+    at_all_sizes(&compile("globals.c", Options::default()), &[], "globals: all good");
+}
+
+#[test]
+fn who_is_where_is_the_same_on_all_nodes() {
+    let arguments = ["-pn", "part", "one", "-pri", "3", "-two", "-plk"];
+    at_all_sizes(&compile("who.c", Options::default()), &arguments, "who: all good");
+}
+
+#[test]
+fn fortran_programs_span_nodes() {
+    let legacy = ["-std=legacy"];
+    at_all_sizes(&fortran("fortran/calls.f", &legacy), &[], "fortran: all good");
+    at_all_sizes(&fortran("fortran/cube.f", &legacy), &[], "cube: all good");
+    let heat = fortran("../examples/heat.f", &["-O2", "-std=legacy"]);
+    at_all_sizes(&heat, &[], "heat: right");
+}
+
+#[test]
+fn random_traffic_between_nodes_keeps_order_and_contents() {
+    at_all_sizes(&compile("traffic.c", Options::default()), &["200"], "all good");
+}
+
+/// Six large messages each way; the receive buffer is used again and again.
+const LARGE: &str = "#include \"check.h\"
+    static char in[2000000], out[2000000];
+    int main(void) {
+        long other = 1 - mynode(), round, i;
+        for (round = 0; round < 6; round++) {
+            long id = irecv(round, in, sizeof in);
+            for (i = 0; i < sizeof out; i++) out[i] = i * 7 + round + mynode();
+            gsync();
+            csend(round, out, sizeof out - round, other, 0);
+            msgwait(id);
+            CHECK(infocount() == sizeof in - round);
+            for (i = 0; i < sizeof in - round; i++) CHECK(in[i] == (char)(i * 7 + round + other));
+        }
+        gsync();
+        if (mynode() == 0) printf(\"large: all good\\n\");
+        return 0; }";
+
+#[test]
+fn large_messages_go_straight_into_the_buffer_of_another_node() {
+    let program = compile_text("large.c", LARGE, Options { flags: &["-w"], libraries: &[] });
+    let world = World::new();
+    for direct in ["1000000", "100000000"] {
+        let mut command = world.launcher(&["-n", "2"], &program, &[]);
+        let done = build::run(command.env("NX_DIRECT", direct));
+        assert_eq!(done.code, Some(0), "NX_DIRECT={direct}: {done}");
+        assert!(done.out.contains("large: all good"), "{done}");
+    }
+}
+
+#[test]
+fn lines_of_all_nodes_are_merged_and_the_first_has_the_input() {
+    let text = "#include \"check.h\"
+        int main(void) {
+            char line[100] = \"\";
+            int had = fgets(line, sizeof line, stdin) != NULL;
+            printf(\"node %ld: %s\", mynode(), had ? line : \"nothing\\n\");
+            fprintf(stderr, \"err %ld\\n\", mynode());
+            gsync();
+            return 0; }";
+    let program = compile_text("lines.c", text, Options { flags: &["-w"], libraries: &[] });
+    let world = World::new();
+    let done = run_with(&mut world.launcher(&["-l", "-n", "4"], &program, &[]), "a question\n");
+    assert_eq!(done.code, Some(0), "{done}");
+    let mut lines: Vec<&str> = done.out.lines().collect();
+    lines.sort_unstable();
+    let expected = [
+        "[0@a] node 0: a question",
+        "[1@a] node 1: nothing",
+        "[2@b] node 2: nothing",
+        "[3@b] node 3: nothing",
+    ];
+    assert_eq!(lines, expected);
+    assert!(done.err.contains("[3@b] err 3"), "{done}");
+}
+
+/// The others wait for a message that nobody sends.
+const DYING: &str = "#include \"check.h\"
+    #include <signal.h>
+    int main(int argc, char **argv) {
+        char c;
+        gsync();
+        if (mynode() == atoi(argv[1])) raise(SIGKILL);
+        if (mynode() == 0) { printf(\"waiting\\n\"); fflush(stdout); }
+        crecv(99, &c, 1);
+        return 0; }";
+
+fn dying() -> std::path::PathBuf {
+    compile_text("dying.c", DYING, Options { flags: &["-w"], libraries: &[] })
+}
+
+#[test]
+fn the_death_of_a_node_ends_all_on_every_host_and_nothing_is_left() {
+    let program = dying();
+    let world = World::new();
+    for victim in ["0", "3"] {
+        let done = world.run(&["-n", "4"], &program, &[victim]);
+        assert!(done.code.is_some_and(|code| code != 0), "{done}");
+        let says = format!("node {victim} (ptype 0, pid ");
+        assert!(done.err.contains(&says) && done.err.contains("killed by signal 9"), "{done}");
+        nobody_is_left(&program);
+    }
+}
+
+/// A job whose nodes all wait.
+fn waiting(world: &World, program: &Path) -> Child {
+    let mut command = world.launcher(&["-n", "4"], program, &["9"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(out.next().unwrap().unwrap(), "waiting");
+    child
+}
+
+#[test]
+fn the_death_of_a_daemon_ends_the_job_with_a_reason() {
+    let program = dying();
+    let mut world = World::new();
+    let child = waiting(&world, &program);
+    world.b.daemon.kill();
+    let done = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success(), "{err}");
+    assert!(err.contains("died"), "{err}");
+    nobody_is_left(&program);
+}
+
+#[test]
+fn the_death_of_the_launcher_leaves_nobody_on_any_host() {
+    let program = dying();
+    let world = World::new();
+    let mut child = waiting(&world, &program);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    nobody_is_left(&program);
+}
+
+#[test]
+fn a_signal_to_the_launcher_reaches_the_nodes_of_all_hosts() {
+    let program = dying();
+    let world = World::new();
+    let mut child = waiting(&world, &program);
+    common::signal(child.id(), rustix::process::Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    nobody_is_left(&program);
+}
+
+#[test]
+fn what_cannot_be_is_said_before_anything_is_started() {
+    let world = World::new();
+    let program = Path::new("/bin/true");
+    for (options, says) in [
+        (&["--hosts", "a", "-n", "2"][..], "twice"),
+        (&["--rsh", "", "-n", "2"], "--rsh"),
+        (&["--rsh", "/nonexistent-shell", "-n", "2"], "/nonexistent-shell"),
+    ] {
+        let done = world.run(options, program, &[]);
+        assert!(done.code.is_some_and(|code| code != 0), "{done}");
+        assert!(done.err.contains(says), "{says}: {done}");
+    }
+    let done = world.run(&["-n", "2"], Path::new("/nonexistent-program"), &[]);
+    assert_eq!(done.code, Some(127), "{done}");
+    assert!(done.err.contains("not found"), "{done}");
+}

@@ -1,0 +1,308 @@
+//! Calls between two nodes, each with a daemon of its own: on loopback addresses, or in two network
+//! namespaces (`ci/net`).
+
+#[path = "../../vmmc/tests/support/cluster.rs"]
+mod cluster;
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+mod program;
+
+use cluster::{Place, pair};
+use common::{PATIENCE, Second, say, second_process as play, until};
+use program::{FAIL, FILL, NULL, PROGRAM, connect, dispatch, fill, reverse, serve, sum};
+use shrimp_rpc::layout::{self, Answer, FlagWord, Kind, Turn};
+use shrimp_rpc::process::count;
+use shrimp_rpc::{Binding, CallError, ConnectError, ServeError, Server};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use vmmc::counters::index::NET_PACKETS;
+use vmmc::{Node, Region, Rights, Who};
+use xdr::Encode;
+
+/// Waits until its caller gives up, and says how long that one wanted to wait.
+const HOLD: u32 = 90;
+
+fn hold(args: &[String]) {
+    let server = Server::builder(&args[0])
+        .workers(2)
+        .raw_program(PROGRAM, 1, |procedure, call| {
+            if procedure != HOLD {
+                return dispatch(procedure, call);
+            }
+            let context = call.context();
+            assert_eq!(context.node(), Some("b"));
+            let left = context.time_left().expect("a limit");
+            assert!(left <= Duration::from_millis(300), "{left:?}");
+            say("held");
+            until("it is given up", || context.is_cancelled());
+            say("cancelled");
+            call.reply(0)?.send()
+        })
+        .start()
+        .expect("serves");
+    say("ready");
+    common::pause();
+    until("it is forgotten", || server.bindings() == 0);
+    say("forgotten");
+    common::pause();
+}
+
+/// Makes a call, and waits to be killed.
+fn client(args: &[String]) {
+    let binding = connect(&Node::connect().expect("connects"), &args[0]);
+    null(&binding).unwrap();
+    say("called");
+    common::pause();
+}
+
+#[test]
+fn second_process() {
+    play(&[("serve", serve), ("hold", hold), ("client", client)]);
+}
+
+fn null(binding: &Binding) -> Result<(), CallError> {
+    binding.request(NULL, 0, 0)?.call()?.finish()
+}
+
+/// A server in a process on node a, and the two nodes.
+fn world(part: &str, name: &str) -> (Place, Place, Second) {
+    let (a, b) = pair();
+    let mut server = a.daemon.second(part, &[name]);
+    server.expect("ready");
+    (a, b, server)
+}
+
+#[test]
+fn arguments_and_results_of_any_length_cross_to_the_other_node_and_back() {
+    let (_a, b, mut server) = world("serve", "x");
+    let node = b.daemon.node();
+    let binding = connect(&node, "x@a");
+    assert_eq!(binding.server().unwrap().pid, server.pid());
+    let before = node.counters().get(NET_PACKETS);
+    for i in 0..200 {
+        null(&binding).unwrap();
+        sum(&binding, i);
+    }
+    assert!(node.counters().get(NET_PACKETS) >= before + 400, "they went another way");
+    // INOUT, short, whole and in pieces.
+    for len in [0usize, 1, 7, 8, 9, 100, 1000, 65_000, 65_536, 200_001, 1_000_000] {
+        reverse(&binding, len).unwrap();
+    }
+    // OUT, the same.
+    for len in [0u32, 1, 5, 1000, 8000, 9000, 100_000] {
+        fill(&binding, len);
+    }
+    match binding.request(FAIL, 0, 0).unwrap().call() {
+        Err(CallError::Fault(fault)) => assert_eq!(fault.number(), 77),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        binding.request(70_000, 0, 0).unwrap().call(),
+        Err(CallError::UnknownProcedure { procedure: 70_000 })
+    ));
+    binding.request(NULL, 0, 0).unwrap().send().unwrap();
+    null(&binding).unwrap();
+    drop(binding);
+    server.finish();
+}
+
+struct Woken(AtomicBool, std::thread::Thread);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+        self.1.unpark();
+    }
+}
+
+/// An executor of one future.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let woken = Arc::new(Woken(AtomicBool::new(false), std::thread::current()));
+    let waker = Waker::from(woken.clone());
+    loop {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return result;
+        }
+        while !woken.0.swap(false, Ordering::Acquire) {
+            std::thread::park();
+        }
+    }
+}
+
+#[test]
+fn futures_are_woken_by_replies_of_the_other_node() {
+    let (_a, b, mut server) = world("serve", "x");
+    let binding = connect(&b.daemon.node(), "x@a");
+    run(async {
+        for len in [1u32, 100, 20_000] {
+            let mut request = binding.request_async(FILL, 4, 0).await.unwrap();
+            len.encode(&mut request).unwrap();
+            let mut numbers: Vec<u64> = Vec::new();
+            let mut reply = request.call_async().await.unwrap();
+            reply.out_vec(1 << 20, &mut numbers).unwrap();
+            assert_eq!(numbers, vec![u64::from(len); len as usize]);
+        }
+    });
+    drop(binding);
+    server.finish();
+}
+
+#[test]
+fn a_call_given_up_is_told_to_the_other_node_and_the_binding_goes_on() {
+    let (_a, b, mut server) = world("hold", "x");
+    let binding = connect(&b.daemon.node(), "x@a");
+    binding.set_timeout(Some(Duration::from_millis(300)));
+    let end = binding.request(HOLD, 0, 0).unwrap().call().map(drop);
+    assert!(matches!(end, Err(CallError::TimedOut { .. })), "{end:?}");
+    server.expect("held");
+    server.expect("cancelled");
+    binding.set_timeout(None);
+    null(&binding).unwrap();
+    drop(binding);
+    server.go_on();
+    server.expect("forgotten");
+}
+
+#[test]
+fn a_server_that_dies_ends_the_call_and_its_successor_is_found() {
+    let (a, b, mut server) = world("hold", "x");
+    let binding = connect(&b.daemon.node(), "x@a");
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| {
+            binding.set_timeout(PATIENCE);
+            binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
+            loop {
+                match null(&binding) {
+                    Ok(()) => {}
+                    Err(error) => return error,
+                }
+            }
+        });
+        until("it is bound", || binding.node().counters().get(count::CALLS) > 100);
+        server.kill();
+        let end = call.join().unwrap();
+        assert!(matches!(end, CallError::ServerGone { .. }), "{end}");
+    });
+    let mut server = a.daemon.second("serve", &["x"]);
+    server.expect("ready");
+    null(&binding).unwrap();
+    reverse(&binding, 100_000).unwrap();
+    drop(binding);
+    server.finish();
+}
+
+#[test]
+fn a_client_that_dies_is_forgotten_by_the_other_node() {
+    let (_a, b, mut server) = world("hold", "x");
+    let mut client = b.daemon.second("client", &["x@a"]);
+    client.expect("called");
+    client.kill();
+    server.go_on();
+    server.expect("forgotten");
+}
+
+#[test]
+fn a_daemon_that_dies_on_either_side_ends_the_call_and_the_next_one_binds_anew() {
+    let (mut a, mut b, mut server) = world("serve", "x");
+    let binding = connect(&b.daemon.node(), "x@a");
+    null(&binding).unwrap();
+    for which in ["the server's", "the client's"] {
+        let place = if which == "the server's" { &mut a } else { &mut b };
+        let (starter, file) = (place.starter(), place.file());
+        let starter: Vec<&str> = starter.iter().map(String::as_str).collect();
+        place.daemon.kill();
+        // Without the daemon that receives for either side no call comes to an end.
+        until("the end is seen", || match null(&binding) {
+            Ok(()) => false,
+            // In the middle of a call, or before one.
+            Err(CallError::ServerGone { .. } | CallError::Connect(_)) => true,
+            Err(error) => panic!("{which} daemon: {error}"),
+        });
+        place.daemon.restart_by(&starter, &["--cluster", file.to_str().unwrap()]);
+        until("both are back", || null(&binding).is_ok());
+        reverse(&binding, 100_000).unwrap();
+    }
+    drop(binding);
+    server.finish();
+}
+
+#[test]
+fn who_is_not_allowed_or_asks_for_what_is_not_there_is_told_so() {
+    let (_a, b, mut server) = world("serve", "x");
+    let node = b.daemon.node();
+    let builder = |name, program, version| {
+        let builder = Binding::builder(name, program, version).node(&node);
+        builder.connect_timeout(Duration::from_secs(60))
+    };
+    let error = builder("x@nowhere", PROGRAM, 1).connect().unwrap_err().to_string();
+    assert!(error.contains("nowhere"), "{error}");
+    let error = builder("x@a", PROGRAM + 1, 1).connect().unwrap_err();
+    assert!(matches!(error, ConnectError::UnknownProgram { .. }), "{error}");
+    let error = builder("x@a", PROGRAM, 9).connect().unwrap_err();
+    assert!(
+        matches!(error, ConnectError::VersionMismatch { lowest: 1, highest: 1, .. }),
+        "{error}"
+    );
+    let secret = vmmc::Token([7; 16]);
+    let guarded = Server::builder("guarded").node(&node).token(secret);
+    let _guarded = guarded.raw_program(PROGRAM, 1, dispatch).start().unwrap();
+    let error = Server::builder("a@b").node(&node).raw_program(PROGRAM, 1, dispatch).start();
+    assert!(matches!(error, Err(ServeError::Name { .. })), "{error:?}");
+    let far = _a.daemon.node();
+    let ask = |token| Binding::builder("guarded@b", PROGRAM, 1).node(&far).token(token).connect();
+    let error = ask(vmmc::Token([8; 16])).unwrap_err().to_string();
+    assert!(error.contains("token"), "{error}");
+    null(&ask(secret).unwrap()).unwrap();
+    server.finish();
+}
+
+/// Knocks from node b by hand, and then writes what no client writes.
+fn lie(node: &Node, number: u32, word: u64) {
+    let door = node.import(layout::door_name("x")).node("a").open().unwrap();
+    let mut region = Region::new(8192).unwrap();
+    region.write(layout::BIND_MAGIC, &layout::MAGIC.to_ne_bytes()).unwrap();
+    for (at, value) in [
+        (layout::BIND_VERSION, layout::VERSION),
+        (layout::BIND_PROGRAM, PROGRAM),
+        (layout::BIND_PROGRAM_VERSION, 1),
+        (layout::BIND_LEN, 8192),
+    ] {
+        region.write(at, &value.to_ne_bytes()).unwrap();
+    }
+    let replies = node.export(region).name(number).grant(Who::SameUser, Rights::all());
+    let replies = replies.open().unwrap();
+    door.send_notification(0, 0, u64::from(number)).unwrap();
+    let answer = replies.flag32(layout::BIND_ANSWER).unwrap();
+    assert_eq!(answer.wait_until(|it| it != 0, PATIENCE).unwrap(), Answer::Bound as u32);
+    let mut export = [0; 4];
+    replies.read(layout::BIND_EXPORT, &mut export).unwrap();
+    let calls = node.import(u32::from_ne_bytes(export)).process(door.exporter().pid);
+    let calls = calls.node("a").open().unwrap();
+    calls.flag64(layout::flag_at(calls.len())).unwrap().signal(word).unwrap();
+    until("the server has dropped us", || calls.check_open().is_err());
+}
+
+#[test]
+fn a_client_of_another_node_that_lies_is_dropped_and_nobody_else_notices() {
+    let (_a, b, mut server) = world("serve", "x");
+    let node = b.daemon.node();
+    let honest = connect(&node, "x@a");
+    null(&honest).unwrap();
+    let turn = Turn::NONE.next();
+    let good = FlagWord { turn, kind: Kind::Whole, code: 0, units: 0 };
+    let lies = [
+        good.pack() | 0xf << 40,                                // no such kind
+        FlagWord { units: 1 << 20, ..good }.pack(),             // longer than the buffer
+        FlagWord { kind: Kind::Next, units: 1, ..good }.pack(), // of no call
+        FlagWord { kind: Kind::More, ..good }.pack(),           // of no reply
+    ];
+    for (number, word) in (1..).zip(lies) {
+        lie(&node, number, word);
+        null(&honest).unwrap();
+    }
+    drop(honest);
+    server.finish();
+}

@@ -1,0 +1,308 @@
+//! `shrimp run --hosts`: the nodes of an application on several nodes of a cluster.
+//!
+//! ```text
+//!   shrimp run --hosts a,b ── ssh a shrimp __run-share ─┬─ node 0
+//!                          │                            └─ node 1
+//!                          └─ ssh b shrimp __run-share ─┬─ node 2
+//!                                                       └─ node 3
+//! ```
+//!
+//! One remote shell per host; what to run goes over its standard input ([`wire`](super::wire)), so that
+//! nothing needs to be quoted and no secret is in a command line. Each share supervises its nodes as on one
+//! machine, and ends with the exit code that counts. The first one that fails ends all. A share ends when its
+//! standard input does: so when this process is killed, and when a connection breaks, nothing stays.
+#![allow(unsafe_code)] // between fork and exec
+
+use super::output::{self, Source, Stream};
+use super::wire::{Frame, Share};
+use super::{Args, RunError, end_with, signals, strays};
+use crate::exit::{Context, Exit, Failure};
+use nx::Job;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use std::io::{PipeWriter, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How long shares may take to end before their remote shells are killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One end of a share's standard input; `None` once it is closed.
+type Lifeline = Arc<Mutex<Option<PipeWriter>>>;
+
+/// The nodes on one host.
+struct Part {
+    host: String,
+    first: u32,
+    count: u32,
+    shell: Child,
+    lifeline: Lifeline,
+    ended: Option<ExitStatus>,
+}
+
+/// Runs the application to its end; does not return when it was started.
+pub(super) fn run(
+    args: &Args,
+    signals: &signals::Signals,
+    outer: &OwnedFd,
+) -> Result<Exit, Failure> {
+    let size = args.size()?;
+    let hosts = places(&args.hosts, size)?;
+    let job = Job::new(size).context(|| "random bytes".into())?;
+    let mut sources = Vec::new();
+    let mut parts: Vec<Part> = Vec::new();
+    let mut first = 0;
+    while let Some(host) = hosts.get(first as usize) {
+        let same = |other: &&String| *other == host;
+        let count = hosts.iter().skip(first as usize).take_while(same).count() as u32;
+        let share = Share {
+            job: job.to_word(),
+            hosts: hosts.clone(),
+            first,
+            count,
+            words: args.program.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            directory: directory()?,
+            settings: settings(),
+            label: args.label,
+            grace_ms: args.grace()?.as_millis() as u64,
+        };
+        match start(args, host, share, signals, &mut sources) {
+            Ok(part) => parts.push(part),
+            Err(failure) => {
+                drop(parts); // their lifelines end
+                strays::kill_all();
+                return Err(failure);
+            }
+        }
+        first += count;
+    }
+    let merger = std::thread::Builder::new().name("output".into());
+    let merger =
+        merger.spawn(move || output::merge(sources)).context(|| "starting a thread".into())?;
+    if let Some(part) = parts.first() {
+        let lifeline = part.lifeline.clone();
+        let feeder = std::thread::Builder::new().name("input".into());
+        feeder.spawn(move || feed(&lifeline)).context(|| "starting a thread".into())?;
+    }
+    let code = watch(&mut parts, signals, outer);
+    strays::kill_all();
+    let _ = merger.join();
+    end_with(code)
+}
+
+/// The host of each node: as many on each as goes, in the order in which they are named.
+fn places(hosts: &[String], size: u32) -> Result<Vec<String>, RunError> {
+    for (at, host) in hosts.iter().enumerate() {
+        if !vmmc::control::network::is_node_name(host) {
+            return Err(RunError::Host(host.clone()));
+        }
+        if hosts.iter().take(at).any(|other| other == host) {
+            return Err(RunError::HostTwice(host.clone()));
+        }
+    }
+    let of = |node: u32| {
+        let at = u64::from(node) * hosts.len() as u64 / u64::from(size.max(1));
+        hosts.get(at as usize).cloned()
+    };
+    Ok((0..size).filter_map(of).collect())
+}
+
+fn directory() -> Result<Vec<u8>, Failure> {
+    let directory = std::env::current_dir().context(|| "the current directory".into())?;
+    Ok(directory.into_os_string().as_bytes().to_vec())
+}
+
+/// Settings of NX go along. Those of `vmmc` are a node's own.
+fn settings() -> Vec<(String, String)> {
+    std::env::vars().filter(|(name, _)| name.starts_with("NX_")).collect()
+}
+
+fn start(
+    args: &Args,
+    host: &str,
+    share: Share,
+    signals: &signals::Signals,
+    sources: &mut Vec<Source>,
+) -> Result<Part, Failure> {
+    let mut command = args.rsh.command(host, "__run-share").ok_or(RunError::NoShell)?;
+    let (input, mut lifeline) = std::io::pipe().context(|| "pipe".into())?;
+    let pipe =
+        || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into());
+    let ((out, out_writer), (err, err_writer)) = (pipe()?, pipe()?);
+    command.stdin(input).stdout(out_writer).stderr(err_writer);
+    let mask = signals.before();
+    let prepare = move || {
+        mask.restore();
+        Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
+    };
+    // SAFETY: only system calls that are safe between fork and exec.
+    unsafe { command.pre_exec(prepare) };
+    let shell = command
+        .spawn()
+        .map_err(|source| RunError::Start { program: command.get_program().into(), source })?;
+    let (first, count) = (share.first, share.count);
+    // A shell that has failed already is found by its end.
+    let _ = Frame::Share(Box::new(share)).write(&mut lifeline);
+    sources.push(Source { pipe: out, prefix: String::new(), stream: Stream::Out });
+    sources.push(Source { pipe: err, prefix: String::new(), stream: Stream::Err });
+    let lifeline = Arc::new(Mutex::new(Some(lifeline)));
+    Ok(Part { host: host.to_owned(), first, count, shell, lifeline, ended: None })
+}
+
+fn lock(lifeline: &Lifeline) -> MutexGuard<'_, Option<PipeWriter>> {
+    lifeline.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Passes our standard input to the share of node 0.
+fn feed(lifeline: &Lifeline) {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        let frame = match std::io::stdin().lock().read(&mut buffer) {
+            Ok(0) => Frame::InputEnd,
+            Ok(len) => Frame::Input(buffer.get(..len).unwrap_or_default().to_vec()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => Frame::InputEnd,
+        };
+        let mut pipe = lock(lifeline);
+        let sent = pipe.as_mut().map(|pipe| frame.write(pipe));
+        if frame == Frame::InputEnd || !matches!(sent, Some(Ok(()))) {
+            return;
+        }
+    }
+}
+
+impl Part {
+    /// Tells the share that the application ends.
+    fn end(&mut self) {
+        match self.lifeline.try_lock() {
+            Ok(mut lifeline) => *lifeline = None,
+            Err(TryLockError::Poisoned(lifeline)) => *lifeline.into_inner() = None,
+            // Full of input that nobody reads.
+            Err(TryLockError::WouldBlock) => self.kill(Signal::TERM),
+        }
+    }
+
+    fn kill(&self, signal: Signal) {
+        if self.ended.is_none()
+            && let Some(pid) = rustix::process::Pid::from_raw(self.shell.id() as i32)
+        {
+            let _ = rustix::process::kill_process(pid, signal); // not reaped: it is that process
+        }
+    }
+
+    fn say(&self, frame: &Frame) {
+        if let Ok(mut lifeline) = self.lifeline.try_lock()
+            && let Some(pipe) = lifeline.as_mut()
+        {
+            let _ = frame.write(pipe); // its end is heard of otherwise
+        }
+    }
+
+    /// For people.
+    fn name(&self) -> String {
+        let Part { host, first, count, .. } = self;
+        match count {
+            1 => format!("node {first} on {host}"),
+            _ => format!("nodes {first} to {} on {host}", first + count - 1),
+        }
+    }
+}
+
+/// Waits for all; the first that fails ends them. The exit code.
+fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 {
+    let mut code = 0;
+    let mut asked = false;
+    let mut ending: Option<Instant> = None;
+    let mut orphaned = false;
+    loop {
+        for part in parts.iter_mut().filter(|part| part.ended.is_none()) {
+            let Ok(Some(status)) = part.shell.try_wait() else { continue };
+            part.ended = Some(status);
+            if status.success() {
+                continue;
+            }
+            if ending.is_none() {
+                code = exit_code(status);
+                if !asked && !orphaned {
+                    eprintln!(
+                        "shrimp run: {}: {}; all others are ended",
+                        part.name(),
+                        words(status)
+                    );
+                }
+                ending = Some(Instant::now());
+            }
+        }
+        if parts.iter().all(|part| part.ended.is_some()) {
+            return code;
+        }
+        if let Some(since) = ending {
+            parts.iter_mut().for_each(Part::end);
+            if since.elapsed() >= PATIENCE {
+                parts.iter().for_each(|part| part.kill(Signal::KILL));
+            }
+        }
+        let left = ending.map(|since| PATIENCE.saturating_sub(since.elapsed()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let gone = if orphaned { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(outer, gone)];
+        let _ = poll(&mut fds, left.as_ref());
+        if fds[1].revents().contains(PollFlags::IN) {
+            orphaned = true;
+            code = 128 + Signal::KILL.as_raw() as u8;
+            ending.get_or_insert_with(Instant::now);
+        }
+        for (signal, _) in signals.take() {
+            if signal == Signal::CHILD {
+                continue;
+            }
+            // As on one machine: the second that asks to end, ends.
+            if [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal) {
+                if asked {
+                    code = 128 + signal.as_raw() as u8;
+                    ending.get_or_insert_with(Instant::now);
+                }
+                asked = true;
+            }
+            parts.iter().for_each(|part| part.say(&Frame::Signal(signal.as_raw())));
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
+    }
+}
+
+fn words(status: ExitStatus) -> String {
+    match status.code() {
+        Some(255) => "ended with code 255: the remote shell failed, or a node did".to_owned(),
+        Some(code) => format!("ended with code {code}"),
+        None => format!("the remote shell was ended ({status})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_spread_in_order_and_evenly() {
+        let hosts = ["a", "b"].map(str::to_owned);
+        assert_eq!(places(&hosts, 4).unwrap(), ["a", "a", "b", "b"]);
+        assert_eq!(places(&hosts, 3).unwrap(), ["a", "a", "b"]);
+        assert_eq!(places(&hosts, 1).unwrap(), ["a"]);
+        let error = |hosts: &[&str]| {
+            let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+            places(&hosts, 2).unwrap_err().to_string()
+        };
+        assert!(error(&["a", "a"]).contains("twice"));
+        assert!(error(&["a", ""]).contains("\"\""));
+    }
+}
