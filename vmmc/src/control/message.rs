@@ -3,12 +3,13 @@
 //!
 //! Descriptors are listed in the order in which they must be attached.
 
+use super::network::FabricAt;
 use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use serde::{Deserialize, Serialize};
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -414,6 +415,8 @@ pub enum Event {
     Network {
         /// The request.
         request: RequestId,
+        /// The fabric by which this node reaches others, where the cluster file names one.
+        fabric: Option<FabricAt>,
     },
     /// Answer to [`Request::Shutdown`].
     Done {
