@@ -4,7 +4,9 @@
 //! until it surely sleeps, rings, and takes the time until it runs. The median of the rounds
 //! is reported: it spans the sender's system call, the inter-processor interrupt and the scheduler.
 //! The two are on different processors, as the processes that will spin are: left alone, the
-//! scheduler puts the sleeper beside the one that wakes it, where a wake-up costs a twentieth.
+//! scheduler puts the sleeper beside the one that wakes it, where a wake-up costs a twentieth. For
+//! the same reason a daemon that was pinned to one processor measures on all that its cpuset has:
+//! those who will wait are not pinned with it.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -25,12 +27,21 @@ const FALLBACK: Duration = Duration::from_micros(30);
 #[must_use]
 pub fn measure() -> Duration {
     let before = sched_getaffinity(None);
+    move_anywhere();
     let cost = try_measure().unwrap_or(FALLBACK);
     if let Ok(before) = before {
         // As it was for this thread before the measurement; that cannot fail.
         let _ = sched_setaffinity(None, &before);
     }
     cost
+}
+
+/// Lets the calling thread run wherever its cpuset lets it.
+fn move_anywhere() {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
+    // The kernel leaves out what there is not. Without it the figure is only less good.
+    let _ = sched_setaffinity(None, &all);
 }
 
 /// Moves the calling thread to the first or the last processor it may use.
@@ -86,9 +97,24 @@ fn try_measure() -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn a_wake_up_costs_something() {
-        let cost = super::try_measure().unwrap();
+        let cost = try_measure().unwrap();
         assert!(!cost.is_zero());
+    }
+
+    #[test]
+    fn a_pinned_thread_measures_between_processors_and_stays_pinned() {
+        let allowed = sched_getaffinity(None).unwrap();
+        move_to(true);
+        let pinned = sched_getaffinity(None).unwrap();
+        assert_eq!(pinned.count(), 1);
+        move_anywhere();
+        assert!(sched_getaffinity(None).unwrap().count() >= allowed.count());
+        move_to(true);
+        assert!(!measure().is_zero());
+        assert_eq!(sched_getaffinity(None).unwrap(), pinned);
     }
 }

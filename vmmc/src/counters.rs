@@ -67,6 +67,8 @@ pub mod index {
         NET_PACKETS = "net_packets",
         /// Bytes of data in them.
         NET_BYTES = "net_bytes",
+        /// Of the packets, those that went over a fabric.
+        FABRIC_PACKETS = "fabric_packets",
     }
 }
 

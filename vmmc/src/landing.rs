@@ -22,6 +22,8 @@ pub enum Load<'a> {
     Word64(u64),
     /// Up to so many bytes, straight from a socket, without waiting.
     Socket(BorrowedFd<'a>, usize),
+    /// Bytes that their sender may write meanwhile.
+    Memory(View<'a>),
 }
 
 /// What became of it.
@@ -55,6 +57,7 @@ impl Import {
             Load::Word32(_) => 4,
             Load::Word64(_) => 8,
             Load::Socket(_, len) => len,
+            Load::Memory(bytes) => bytes.len(),
         };
         let put = |target: View<'_>| {
             let outside = |_| rustix::io::Errno::INVAL;
@@ -67,6 +70,7 @@ impl Import {
                     target.word64(0).map_err(outside)?.store(word, Ordering::Release);
                 }
                 Load::Socket(socket, _) => return receive_into(socket, target),
+                Load::Memory(bytes) => target.write_from(0, bytes).map_err(outside)?,
             }
             Ok(len)
         };

@@ -45,13 +45,15 @@
 //!
 //! # Modules
 //! Each uses only those before it: [`id`], [`config`], [`sync`], [`sys`], [`layout`], [`mem`], [`word`],
-//! [`counters`], [`wait`], [`control`], [`transport`], and then the objects named above.
+//! [`fabric`], [`counters`], [`wait`], [`control`], [`transport`], and then the objects named above.
 
 #![deny(unsafe_code)]
 
 pub mod config;
 pub mod control;
 pub mod counters;
+#[allow(unsafe_code)]
+pub mod fabric;
 pub mod id;
 #[allow(unsafe_code)]
 pub mod layout;

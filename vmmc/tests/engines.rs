@@ -9,6 +9,7 @@ use common::{Daemon, PATIENCE, pause, say, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use vmmc::counters::index::{FABRIC_PACKETS, NET_PACKETS};
 use vmmc::error::{FlagError, ImportError, ReadError, SendError, WaitError};
 use vmmc::{
     CloseReason, Event, Export, ExportBuilder, Import, ImportBuilder, Node, Region, Rights, Token,
@@ -21,6 +22,8 @@ struct World {
     importer: Node,
     /// The exporter's node, as the importer calls it.
     node: Option<&'static str>,
+    /// Whether a fabric carries the packets.
+    fabric: bool,
     home: Home,
 }
 
@@ -33,13 +36,33 @@ impl World {
     fn shm() -> World {
         let daemon = Daemon::start();
         let (exporter, importer) = (daemon.node(), daemon.node());
-        World { exporter, importer, node: None, home: Home::One(daemon) }
+        World { exporter, importer, node: None, fabric: false, home: Home::One(daemon) }
     }
 
     fn tcp() -> World {
-        let (a, b) = cluster::pair();
+        World::over(cluster::pair(), false)
+    }
+
+    /// Providers that stand in for hardware: reliable datagrams over TCP, in two implementations.
+    fn ofi_rxm() -> World {
+        World::over(cluster::pair_over("tcp;ofi_rxm"), true)
+    }
+
+    fn ofi_net() -> World {
+        World::over(cluster::pair_over("net"), true)
+    }
+
+    fn over((a, b): (Place, Place), fabric: bool) -> World {
         let (exporter, importer) = (a.daemon.node(), b.daemon.node());
-        World { exporter, importer, node: Some("a"), home: Home::Two(Box::new((a, b))) }
+        let home = Home::Two(Box::new((a, b)));
+        World { exporter, importer, node: Some("a"), fabric, home }
+    }
+
+    /// Packets went by the engine that is meant.
+    fn check_engine(&self) {
+        let count = |counter| self.importer.counters().get(counter);
+        let over_fabric = if self.fabric { count(NET_PACKETS) } else { 0 };
+        assert_eq!(count(FABRIC_PACKETS), over_fabric);
     }
 
     fn exporters_daemon(&self) -> &Daemon {
@@ -446,11 +469,18 @@ fn second_process() {
 
 macro_rules! suite {
     ($($name:ident),* $(,)?) => {
-        mod shm {
-            $(#[test] fn $name() { super::$name(&super::World::shm()); })*
-        }
-        mod tcp {
-            $(#[test] fn $name() { super::$name(&super::World::tcp()); })*
+        suite!(shm: $($name),*);
+        suite!(tcp: $($name),*);
+        suite!(ofi_rxm: $($name),*);
+        suite!(ofi_net: $($name),*);
+    };
+    ($engine:ident: $($name:ident),*) => {
+        mod $engine {
+            $(#[test] fn $name() {
+                let world = super::World::$engine();
+                super::$name(&world);
+                world.check_engine();
+            })*
         }
     };
 }

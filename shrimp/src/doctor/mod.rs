@@ -4,6 +4,7 @@
 //! not well. What can be tried is tried, rather than concluded from a version number.
 
 mod daemon;
+mod fabric;
 mod kernel;
 mod settings;
 
@@ -93,6 +94,7 @@ struct Report {
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let mut findings = kernel::findings();
     findings.extend(daemon::findings());
+    findings.extend(fabric::findings());
     let (settings, more) = settings::look(&|name| std::env::var(name).ok());
     findings.extend(more);
     let healthy = findings.iter().all(|finding| finding.state != State::Attention);

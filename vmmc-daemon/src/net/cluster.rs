@@ -8,6 +8,9 @@
 //! [nodes]                          # the others, by name
 //! b = "10.0.0.2:4790"
 //!
+//! [fabric]                         # go over libfabric instead of TCP; the same on all nodes
+//! provider = "verbs;ofi_rxm"       # as `fi_info` names it
+//!
 //! [users]                          # whom processes of other nodes count as; all optional
 //! same = true                      # the user of the same number (default)
 //! root = false                     # whether user 0 elsewhere is user 0 here (default: nobody)
@@ -25,7 +28,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vmmc::control::message::RemoteCaller;
-use vmmc::control::network::{NODE_NAME_MAX, Origin, is_node_name};
+use vmmc::control::network::{FabricAt, NODE_NAME_MAX, Origin, is_node_name};
 use vmmc::id::{ClientId, PeerInfo};
 
 /// Length of the cluster key in bytes.
@@ -41,17 +44,20 @@ pub struct Cluster {
     pub key: Option<[u8; KEY_LEN]>,
     /// The others.
     pub nodes: BTreeMap<String, SocketAddr>,
+    /// Provider of libfabric by which frames go.
+    pub fabric: Option<String>,
     /// Whom their users count as.
     users: Users,
 }
 
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Cluster { node, listen, nodes, .. } = self;
+        let Cluster { node, listen, nodes, fabric, .. } = self;
         f.debug_struct("Cluster")
             .field("node", node)
             .field("listen", listen)
             .field("nodes", nodes)
+            .field("fabric", fabric)
             .finish_non_exhaustive()
     }
 }
@@ -64,8 +70,15 @@ struct File {
     key: Option<PathBuf>,
     #[serde(default)]
     nodes: BTreeMap<String, SocketAddr>,
+    fabric: Option<Fabric>,
     #[serde(default)]
     users: Users,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fabric {
+    provider: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -142,7 +155,7 @@ impl Cluster {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ClusterError::Read { path: path.to_owned(), error })?;
         let wrong = |what: String| ClusterError::File { path: path.to_owned(), what };
-        let File { node, listen, key, mut nodes, users } =
+        let File { node, listen, key, mut nodes, fabric, users } =
             toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         for name in nodes.keys().chain([&node]) {
             if !is_node_name(name) {
@@ -167,7 +180,15 @@ impl Cluster {
         {
             return Err(ClusterError::NoKey { address });
         }
-        Ok(Cluster { node, listen, key, nodes, users })
+        let fabric = fabric.map(|fabric| fabric.provider);
+        Ok(Cluster { node, listen, key, nodes, fabric, users })
+    }
+
+    /// The fabric by which processes of this node reach others.
+    #[must_use]
+    pub fn fabric(&self) -> Option<FabricAt> {
+        let provider = self.fabric.clone()?;
+        Some(FabricAt { provider, local: self.listen.ip() })
     }
 
     /// Whom a process of another node counts as here.
@@ -295,6 +316,8 @@ mod tests {
         assert!(error.contains("listen"), "{error}");
         let error = place.cluster("node='a b'\nlisten='127.0.0.1:1'\n").unwrap_err().to_string();
         assert!(error.contains("\"a b\" cannot name a node"), "{error}");
+        let error = place.cluster("node='a'\nlisten='127.0.0.1:1'\n[fabric]\n").unwrap_err();
+        assert!(error.to_string().contains("provider"), "{error}");
         let error = place.cluster("node='a'\nlisten='127.0.0.1:1'\nx=1\n").unwrap_err();
         assert!(error.to_string().contains('x'), "{error}");
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vmmc::control::codec;
 use vmmc::control::message::{MAX_PACKET_LEN, Refusal};
-use vmmc::control::network::{Accepted, Ask, Opening, Origin, Purpose, Told};
+use vmmc::control::network::{Accepted, Answered, Ask, Meeting, Opening, Origin, Purpose, Told};
 use vmmc::id::PeerInfo;
 use vmmc::sys::thread::spawn_quiet;
 use vmmc::sys::{Fd, packet};
@@ -64,24 +64,27 @@ fn serve(cluster: &Cluster, caller: PeerInfo, process: &Fd) {
         tracing::warn!(pid = caller.pid, "not a question about another node");
         return;
     };
-    let (told, connection) = match import(cluster, caller, &ask, process) {
+    let (told, connection) = match import(cluster, caller, ask, process) {
         Ok(Some(found)) => found,
         Ok(None) => return,
         Err(refusal) => (Told::Refused(refusal), None),
     };
+    let (connection, meeting) = connection.unzip();
     let mut buffer = [0; MAX_PACKET_LEN];
-    let Ok(answer) = codec::encode(&told, &mut buffer) else { return };
+    let answered = Answered { told, meeting: meeting.flatten() };
+    let Ok(answer) = codec::encode(&answered, &mut buffer) else { return };
     let fds: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
     let _ = packet::send(process, answer, &fds, SendFlags::empty());
 }
 
-type Found = (Told, Option<std::net::TcpStream>);
+/// What was told, and a data connection with the other end of its fabric.
+type Found = (Told, Option<(std::net::TcpStream, Option<Meeting>)>);
 
 /// Asks the other node. `None`: the process has hung up.
 fn import(
     cluster: &Cluster,
     caller: PeerInfo,
-    ask: &Ask,
+    ask: Ask,
     process: &Fd,
 ) -> Result<Option<Found>, Refusal> {
     let Some(&address) = cluster.nodes.get(&ask.node) else {
@@ -123,7 +126,7 @@ fn import(
     if matches!(told, Told::Refused(_)) || !ask.connect {
         return Ok(Some((told, None)));
     }
-    let mut data = open(Purpose::Data).map_err(failed)?;
+    let mut data = open(Purpose::Data(ask.meeting)).map_err(failed)?;
     let accepted = data.receive::<Accepted>(Some(PATIENCE)).map_err(failed)?;
     if let Some(why) = accepted.refused {
         return Err(Refusal::NodeUnreachable { node: ask.node.clone(), why });
@@ -131,5 +134,5 @@ fn import(
     let stream = data.into_stream();
     let plain = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
     plain.map_err(|error| failed(error.into()))?;
-    Ok(Some((told, Some(stream))))
+    Ok(Some((told, Some((stream, accepted.meeting)))))
 }

@@ -116,7 +116,8 @@ impl Broker {
         match self.open_conversation(id) {
             Ok(end) => {
                 let fds = vec![OutFd::Owned(Arc::new(end))];
-                self.send(id, &Event::Network { request }, fds);
+                let fabric = self.network.as_ref().and_then(|network| network.cluster.fabric());
+                self.send(id, &Event::Network { request, fabric }, fds);
             }
             Err(refusal) => self.refuse(id, request, refusal),
         }

@@ -11,10 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::control::network::{
-    Accepted, Capability, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
+    Accepted, Capability, Meeting, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
 };
 use vmmc::error::ImportError;
+use vmmc::fabric::FabricError;
+use vmmc::sys::socket::has_spoken;
 use vmmc::sys::thread::spawn_quiet;
+use vmmc::transport::net::fifo::Fifo;
 use vmmc::{Import, Node};
 
 /// Connections that have not come to an end of their set-up: more wait in the kernel's queue.
@@ -86,22 +89,56 @@ impl Server {
                 };
                 secure.send(&told)
             }
-            Purpose::Data => {
+            Purpose::Data(theirs) => {
                 // Who knows the key may come, named in the cluster file or not.
                 let Origin { node, pid, uid, .. } = &opening.origin;
                 tracing::debug!(node, pid, uid, %from, refused = wrong, "data connection");
-                let taken = wrong.is_none();
+                let fifo = match wrong {
+                    Some(why) => Err(why),
+                    None => self.fabric(theirs.as_ref()),
+                };
                 let node = self.cluster.node.clone();
-                secure.send(&Accepted { node, refused: wrong })?;
-                if taken {
-                    let stream = secure.into_stream();
-                    stream.set_read_timeout(None)?;
-                    stream.set_write_timeout(None)?;
-                    self.door.enter(stream, opening.origin);
-                }
+                let (fifo, meeting) = match fifo {
+                    Ok(fifo) => fifo.unzip(),
+                    Err(why) => {
+                        tracing::warn!(%from, why, "refused a data connection");
+                        return secure.send(&Accepted { node, refused: Some(why), meeting: None });
+                    }
+                };
+                secure.send(&Accepted { node, refused: None, meeting })?;
+                let stream = secure.into_stream();
+                stream.set_read_timeout(None)?;
+                stream.set_write_timeout(None)?;
+                let joined = |mut fifo: Fifo| fifo.join(&stream).map(|()| fifo);
+                let fifo = fifo.map(joined).transpose().map_err(std::io::Error::from)?;
+                self.door.enter(stream, fifo, opening.origin);
                 Ok(())
             }
         }
+    }
+
+    /// Our end of the fabric by which a data connection is to go, if it is; or why it cannot.
+    fn fabric(&self, theirs: Option<&Meeting>) -> Result<Option<(Fifo, Meeting)>, String> {
+        let ours = self.cluster.fabric();
+        let provider = |name: Option<&str>| name.map_or("none".to_owned(), |it| format!("{it:?}"));
+        let (Some(theirs), Some(ours)) = (theirs, &ours) else {
+            return if theirs.is_none() && ours.is_none() {
+                Ok(None)
+            } else {
+                Err(format!(
+                    "fabric provider {} here, {} there; write the same [fabric] into both cluster files",
+                    provider(ours.as_ref().map(|ours| ours.provider.as_str())),
+                    provider(theirs.map(|theirs| theirs.provider.as_str())),
+                ))
+            };
+        };
+        let open = || {
+            let mut fifo = Fifo::open(&ours.provider, ours.local)?;
+            fifo.meet(theirs)?;
+            let meeting = fifo.meeting()?;
+            Ok((fifo, meeting))
+        };
+        open().map(Some).map_err(|error: FabricError| error.to_string())
     }
 
     /// Imports in the name of a process of another node. `None`: it has hung up.
@@ -168,7 +205,7 @@ impl Server {
         }
         let mut pending = import.start()?;
         while !pending.wait_for(Some(LOOK))? {
-            if has_hung_up(asker.stream()) {
+            if has_spoken(asker.stream()) {
                 return Ok(None);
             }
         }
@@ -176,13 +213,4 @@ impl Server {
         let len = import.len() as u64;
         Ok(Some((import, len)))
     }
-}
-
-fn has_hung_up(stream: &TcpStream) -> bool {
-    let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
-    let mut byte = [0u8; 1];
-    !matches!(
-        rustix::net::recv(stream, &mut byte, flags),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
-    )
 }

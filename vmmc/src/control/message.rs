@@ -3,6 +3,7 @@
 //!
 //! Descriptors are listed in the order in which they must be attached.
 
+use super::network::FabricAt;
 use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use serde::{Deserialize, Serialize};
 
@@ -422,6 +423,8 @@ pub enum Event {
     Network {
         /// The request.
         request: RequestId,
+        /// The fabric by which this node reaches others, where the cluster file names one.
+        fabric: Option<FabricAt>,
     },
     /// Answer to [`Request::Shutdown`].
     Done {

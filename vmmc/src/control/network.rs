@@ -8,14 +8,19 @@
 //! node. The data connection itself is made by the daemon too, proved in the same way, and handed
 //! to the process as a descriptor. From then on the process talks to the other node's interface
 //! alone ([`crate::transport::net`]).
+//!
+//! Where the cluster file names a fabric, process and interface tell each other their endpoints in the
+//! same messages ([`Meeting`]), so that the keys to their memory never go unsealed. Frames then go over the
+//! fabric, and the data connection stays, to show that the other end lives.
 
 use super::message::Refusal;
 use crate::id::{ExportId, Name, PeerInfo, Rights, Token};
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Version of what daemons say to each other, and of the frames of data connections. Raised at
 /// every change; two nodes must agree exactly.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_MAX: usize = 64;
@@ -26,6 +31,35 @@ pub fn is_node_name(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= NODE_NAME_MAX
         && !text.chars().any(|c| c.is_control() || c.is_whitespace())
+}
+
+/// The fabric that a node uses to reach others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricAt {
+    /// Provider of libfabric.
+    pub provider: String,
+    /// Address of this node.
+    pub local: IpAddr,
+}
+
+/// What one end of a connection over a fabric must know of the other
+/// ([`crate::transport::net::fifo`]). Goes sealed: whoever knows the key can write.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meeting {
+    /// The provider; both ends must use the same.
+    pub provider: String,
+    /// The endpoint's address, in the provider's own form.
+    pub address: Vec<u8>,
+    /// Opens its memory.
+    pub key: u64,
+    /// First byte of it, where the provider counts from there.
+    pub base: u64,
+}
+
+impl std::fmt::Debug for Meeting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meeting").field("provider", &self.provider).finish_non_exhaustive()
+    }
 }
 
 /// What is imported.
@@ -52,6 +86,8 @@ pub struct Ask {
     pub wanted: Wanted,
     /// Whether the process needs a data connection to that node: it has none.
     pub connect: bool,
+    /// The process's end of a fabric, if it goes over one.
+    pub meeting: Option<Meeting>,
 }
 
 /// A number that opens one slot of one data connection, once. Never logged.
@@ -82,14 +118,24 @@ pub struct RemoteGrant {
 /// How long a capability that nobody shows is kept.
 pub const CAPABILITY_LIFE_SECS: u64 = 30;
 
-/// From the network service to the process. Descriptor: the data connection, when one was asked for and the
-/// import was granted.
+/// What became of an import. In an [`Answered`] to the process, with a descriptor: the data connection, when one
+/// was asked for and the import was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Told {
     /// Granted.
     Granted(RemoteGrant),
     /// Not granted, by either node.
     Refused(Refusal),
+}
+
+/// From the network service to the process: what was told, and by which end of a fabric the new
+/// connection goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answered {
+    /// About the import.
+    pub told: Told,
+    /// The interface's end, where the process had named its own and is connected now.
+    pub meeting: Option<Meeting>,
 }
 
 /// Who is behind a connection between daemons, by the word of the daemon that made it.
@@ -123,8 +169,8 @@ pub struct Opening {
 pub enum Purpose {
     /// One import. Answer: [`Told`].
     Import(Wanted),
-    /// A data connection. Answer: [`Accepted`]; frames follow.
-    Data,
+    /// A data connection. Answer: [`Accepted`]; frames follow, over the fabric if one was named.
+    Data(Option<Meeting>),
 }
 
 /// Answer to [`Purpose::Data`].
@@ -134,4 +180,6 @@ pub struct Accepted {
     pub node: String,
     /// Why not, if not.
     pub refused: Option<String>,
+    /// The interface's end of the fabric, if one was named.
+    pub meeting: Option<Meeting>,
 }

@@ -14,6 +14,7 @@ use super::post::{Post, Quiet};
 use crate::config::Config;
 use crate::control::connect::{ConnectError, Connection, LinkError, SETUP_TIMEOUT};
 use crate::control::message::{Hello, Refusal, Request, Resume, Role, Welcome};
+use crate::control::network::FabricAt;
 use crate::error::{DaemonError, SystemError};
 use crate::export::{ExportDraft, ExportInner};
 use crate::id::RequestId;
@@ -97,7 +98,7 @@ pub(crate) enum Answer {
         len: u64,
     },
     /// A conversation with the node's network service.
-    Network(Fd),
+    Network(Fd, Option<FabricAt>),
     Refused(Refusal),
     Failed(Failure),
 }

@@ -80,10 +80,10 @@ impl NodeInner {
                     self.control.complete(request, answer);
                 }
             }
-            Event::Network { request } => {
+            Event::Network { request, fabric } => {
                 if self.control.take_call(request).is_some() {
                     let answer = match fds.take() {
-                        Some(socket) => Answer::Network(socket),
+                        Some(socket) => Answer::Network(socket, fabric),
                         None if fds.cut_short() => {
                             let lost = system("receiving a conversation's descriptor");
                             Answer::Failed(lost(rustix::io::Errno::MFILE).into())

@@ -9,9 +9,10 @@ use super::NodeInner;
 use super::control::{Answer, Draft, Failure};
 use crate::control::codec;
 use crate::control::message::{CloseReason, MAX_PACKET_LEN, Refusal, Request};
-use crate::control::network::{Ask, RemoteGrant, Told, Wanted};
+use crate::control::network::{Answered, Ask, FabricAt, RemoteGrant, Told, Wanted};
 use crate::counters::index as count;
 use crate::error::{DaemonError, ImportError, SystemError, system};
+use crate::fabric::FabricError;
 use crate::id::{ClientId, LinkId, PeerInfo};
 use crate::import::{ImportInner, ImportSpec, ImportSummary};
 use crate::local::Local;
@@ -21,6 +22,8 @@ use crate::peer::Peer;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::sys::{Fd, packet};
 use crate::transport::net::connection::OnClosed;
+use crate::transport::net::fifo::Fifo;
+use crate::transport::net::wire::Wire;
 use crate::transport::net::{Connection, NetOutgoing};
 use crate::transport::route::Route;
 use crate::transport::shm::outgoing::Granted;
@@ -111,6 +114,8 @@ pub(crate) struct Asked {
     spec: ImportSpec,
     handler: Option<Handler>,
     conversation: Fd,
+    /// Our end of the fabric by which the connection will go, if it is a new one over a fabric.
+    fifo: Option<Fifo>,
 }
 
 impl std::fmt::Debug for Asked {
@@ -128,7 +133,7 @@ impl Asked {
         timeout_ms: u32,
         handler: Option<Handler>,
     ) -> Result<Asked, ImportError> {
-        let conversation = converse(process)?;
+        let (conversation, fabric) = converse(process)?;
         let wanted = Wanted {
             process: spec.process,
             name: spec.name.clone(),
@@ -137,12 +142,17 @@ impl Asked {
             timeout_ms,
         };
         let connect = process.remotes.connection(&node).is_none();
-        let ask = Ask { node: node.clone(), wanted, connect };
+        let fabric = fabric.filter(|_| connect);
+        let fifo = fabric.map(|FabricAt { provider, local }| Fifo::open(&provider, local));
+        let no_fabric = |error: FabricError| unreachable_node(&node, &error.to_string());
+        let fifo = fifo.transpose().map_err(no_fabric)?;
+        let meeting = fifo.as_ref().map(Fifo::meeting).transpose().map_err(no_fabric)?;
+        let ask = Ask { node: node.clone(), wanted, connect, meeting };
         let mut buffer = [0; MAX_PACKET_LEN];
         let packet = codec::encode(&ask, &mut buffer)
             .map_err(|_| ImportError::Refused(Refusal::BadName { name: spec.name.clone() }))?;
         packet::send(&conversation, packet, &[], SendFlags::empty()).map_err(gone)?;
-        Ok(Asked { node, spec, handler, conversation })
+        Ok(Asked { node, spec, handler, conversation, fifo })
     }
 
     /// Waits for the answer; false when there is none by the deadline.
@@ -162,11 +172,14 @@ impl Asked {
     }
 
     /// Takes the answer and opens the link.
-    pub(crate) fn finish(self, process: &Arc<NodeInner>) -> Result<Arc<ImportInner>, ImportError> {
+    pub(crate) fn finish(
+        mut self,
+        process: &Arc<NodeInner>,
+    ) -> Result<Arc<ImportInner>, ImportError> {
         let mut buffer = [0; MAX_PACKET_LEN];
         let received = packet::receive(&self.conversation, &mut buffer, RecvFlags::empty());
         let (len, mut fds) = received.map_err(gone)?.ok_or_else(|| gone(Errno::PIPE))?;
-        let told = codec::decode(buffer.get(..len).unwrap_or_default())
+        let Answered { told, meeting } = codec::decode(buffer.get(..len).unwrap_or_default())
             .map_err(|_| DaemonError::Nonsense { what: "something else to an import" })?;
         let grant = match told {
             Told::Granted(grant) => grant,
@@ -174,21 +187,25 @@ impl Asked {
         };
         let connection = match (process.remotes.connection(&self.node), fds.take()) {
             (Some(connection), _) => connection,
-            (None, Some(socket)) => self.connect(process, socket)?,
+            (None, Some(socket)) => {
+                let wire = Wire::new(socket, self.fifo.take().zip(meeting));
+                let wire =
+                    wire.map_err(|error| unreachable_node(&self.node, &error.to_string()))?;
+                self.connect(process, wire)?
+            }
             (None, None) => return Err(self.unreachable("the connection was lost meanwhile")),
         };
         self.attach(process, &connection, &grant)
     }
 
-    fn unreachable(&self, why: impl Into<String>) -> ImportError {
-        let why = format!("{}; import again", why.into());
-        ImportError::Refused(Refusal::NodeUnreachable { node: self.node.clone(), why })
+    fn unreachable(&self, why: &str) -> ImportError {
+        unreachable_node(&self.node, &format!("{why}; import again"))
     }
 
     fn connect(
         &self,
         process: &Arc<NodeInner>,
-        socket: Fd,
+        wire: Wire,
     ) -> Result<Arc<Connection>, ImportError> {
         let number = process.remotes.made.fetch_add(1, Ordering::Relaxed);
         let budget = match process.policy {
@@ -197,7 +214,7 @@ impl Asked {
             crate::config::WaitPolicy::Hybrid { budget } => budget,
         };
         let on_closed = on_closed(Arc::downgrade(process), number);
-        let connection = Connection::new(self.node.clone(), socket, number, budget, on_closed)?;
+        let connection = Connection::new(self.node.clone(), wire, number, budget, on_closed)?;
         let old = process.remotes.connections.lock().insert(self.node.clone(), connection.clone());
         drop(old); // lost, or another thread's, whose links keep it
         Ok(connection)
@@ -212,9 +229,9 @@ impl Asked {
         let len = usize::try_from(grant.len)
             .map_err(|_| DaemonError::Nonsense { what: "an import of impossible length" })?;
         let peer = process.remotes.peer(&self.node, grant.exporter, &process.local)?;
-        let slot = connection.attach(grant.capability).map_err(|why| {
-            self.unreachable(why.unwrap_or_else(|| "the connection was lost".to_owned()))
-        })?;
+        let slot = connection
+            .attach(grant.capability)
+            .map_err(|why| self.unreachable(why.as_deref().unwrap_or("the connection was lost")))?;
         let granted = Granted { len, rights: grant.rights, peer: grant.exporter };
         let link = link_id(connection.number(), slot.number());
         let meter = process.local.meter;
@@ -234,6 +251,10 @@ impl Asked {
     }
 }
 
+fn unreachable_node(node: &str, why: &str) -> ImportError {
+    ImportError::Refused(Refusal::NodeUnreachable { node: node.to_owned(), why: why.to_owned() })
+}
+
 fn gone(errno: Errno) -> ImportError {
     system("conversation with vmmcd about another node")(errno).into()
 }
@@ -250,8 +271,8 @@ fn on_closed(process: Weak<NodeInner>, connection: u64) -> OnClosed {
     })
 }
 
-/// A conversation with the network service.
-fn converse(process: &NodeInner) -> Result<Fd, ImportError> {
+/// A conversation with the network service, and the fabric to use.
+fn converse(process: &NodeInner) -> Result<(Fd, Option<FabricAt>), ImportError> {
     let control = &process.control;
     let quiet = control.quiet();
     let ask = |request| Request::Network { request };
@@ -259,7 +280,7 @@ fn converse(process: &NodeInner) -> Result<Fd, ImportError> {
     let answer = control.answer(process, request, None);
     drop(quiet);
     match answer {
-        Some(Answer::Network(socket)) => Ok(socket),
+        Some(Answer::Network(socket, fabric)) => Ok((socket, fabric)),
         Some(Answer::Refused(refusal)) => Err(refusal.into()),
         Some(Answer::Failed(Failure::Daemon(error))) => Err(error.into()),
         Some(Answer::Failed(Failure::System(error))) => Err(error.into()),

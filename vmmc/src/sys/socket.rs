@@ -42,3 +42,10 @@ pub fn tcp_info(socket: impl AsFd) -> Option<[u8; TCP_INFO_LEN]> {
 
 /// Length of the part that [`tcp_info`] gives.
 pub const TCP_INFO_LEN: usize = 216;
+/// Whether a socket has something to say, were it only that it has ended. Does not block.
+#[must_use]
+pub fn has_spoken(socket: impl AsFd) -> bool {
+    let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+    let peeked = rustix::net::recv(socket, &mut [0u8], flags);
+    !matches!(peeked, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
+}

@@ -68,6 +68,17 @@ fn write(path: PathBuf, text: &str) {
 
 /// A node that knows of others by name and address.
 pub fn node(name: &str, address: &str, others: &[(&str, &str)], key: Option<&str>) -> Place {
+    node_over(name, address, others, key, None)
+}
+
+/// As [`node`], over a provider of libfabric.
+pub fn node_over(
+    name: &str,
+    address: &str,
+    others: &[(&str, &str)],
+    key: Option<&str>,
+    fabric: Option<&str>,
+) -> Place {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut text = format!("node = {name:?}\nlisten = {address:?}\n");
     if let Some(key) = key {
@@ -77,6 +88,9 @@ pub fn node(name: &str, address: &str, others: &[(&str, &str)], key: Option<&str
     text += "[nodes]\n";
     for (name, address) in others {
         text += &format!("{name} = {address:?}\n");
+    }
+    if let Some(provider) = fabric {
+        text += &format!("[fabric]\nprovider = {provider:?}\n");
     }
     // Tests may run as root.
     text += "[users]\nroot = true\n";
@@ -94,4 +108,11 @@ pub fn node(name: &str, address: &str, others: &[(&str, &str)], key: Option<&str
 pub fn pair() -> (Place, Place) {
     let (a, b) = (address_of("a"), address_of("b"));
     (node("a", &a, &[("b", &b)], Some(KEY)), node("b", &b, &[("a", &a)], Some(KEY)))
+}
+
+/// As [`pair`], over a provider of libfabric.
+pub fn pair_over(provider: &str) -> (Place, Place) {
+    let (a, b) = (address_of("a"), address_of("b"));
+    let node = |name, at: &str, other| node_over(name, at, &[other], Some(KEY), Some(provider));
+    (node("a", &a, ("b", &b)), node("b", &b, ("a", &a)))
 }

@@ -6,13 +6,11 @@
 //! and the other links of the process go on.
 
 use super::count;
+use super::wire::Wire;
 use crate::net::offers::{NoOffer, Offers};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 use std::collections::HashMap;
-use std::net::TcpStream;
-use std::os::fd::AsFd;
 use vmmc::control::message::CloseReason;
 use vmmc::control::network::{Capability, Origin};
 use vmmc::error::{SendError, TrySendError};
@@ -89,7 +87,7 @@ struct Packet {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    pub(super) wire: Wire,
     origin: Origin,
     slots: HashMap<u32, Slot>,
     staging: Box<[u8; STAGING]>,
@@ -107,9 +105,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, origin: Origin) -> Connection {
+    pub(super) fn new(wire: Wire, origin: Origin) -> Connection {
         Connection {
-            stream,
+            wire,
             origin,
             slots: HashMap::new(),
             staging: Box::new([0; STAGING]),
@@ -122,10 +120,6 @@ impl Connection {
             has_more: false,
             watched: EventFlags::IN,
         }
-    }
-
-    pub(super) fn socket(&self) -> &TcpStream {
-        &self.stream
     }
 
     pub(super) fn is_stalled(&self) -> bool {
@@ -233,7 +227,7 @@ impl Connection {
         let mut any = false;
         while self.unsent() > 0 {
             let rest = self.out.get(self.sent..).unwrap_or_default();
-            match rustix::net::send(&self.stream, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match self.wire.send(rest) {
                 Ok(len) => {
                     self.sent += len;
                     any = true;
@@ -259,9 +253,9 @@ impl Connection {
         self.staging.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         let Some(room) = self.staging.get_mut(self.to..) else { return Ok(Step::Empty) };
-        match rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Err(End::Closed),
-            Ok((_, len)) => {
+        match self.wire.receive(room) {
+            Ok(0) => Err(End::Closed),
+            Ok(len) => {
                 self.to += len;
                 Ok(Step::Done)
             }
@@ -409,7 +403,7 @@ impl Connection {
         };
         let left = (packet.header.body_len() - packet.done) as usize;
         let offset = (packet.header.byte() + packet.done) as usize;
-        match import.land(offset, Load::Socket(self.stream.as_fd(), left)) {
+        match self.wire.land(import, offset, left) {
             Ok(Landed::Bytes(len)) => {
                 packet.done += len as u64;
                 packet.frozen = None;

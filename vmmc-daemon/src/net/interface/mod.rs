@@ -12,6 +12,7 @@
 //! a wake-up costs; then it sleeps.
 
 mod connection;
+mod wire;
 
 use super::offers::Offers;
 use connection::{Connection, Turn};
@@ -27,6 +28,8 @@ use vmmc::config::{Config, DaemonStart, WaitPolicy};
 use vmmc::control::network::Origin;
 use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
+use vmmc::transport::net::fifo::Fifo;
+use wire::{LIFE, Wire};
 
 /// Most data connections: processes of other nodes.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -71,17 +74,22 @@ pub mod count {
     ];
 }
 
+/// A data connection, the fabric by which it goes, and who is behind it.
+type Visitor = (TcpStream, Option<Fifo>, Origin);
+
 /// Where connections come in.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
-    waiting: Arc<Mutex<Vec<(TcpStream, Origin)>>>,
+    waiting: Arc<Mutex<Vec<Visitor>>>,
     bell: Arc<Fd>,
 }
 
 impl Door {
     /// Hands a data connection to the interface.
-    pub(super) fn enter(&self, stream: TcpStream, origin: Origin) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((stream, origin));
+    pub(super) fn enter(&self, stream: TcpStream, fifo: Option<Fifo>, origin: Origin) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push((stream, fifo, origin));
+        drop(waiting);
         self.ring();
     }
 
@@ -90,7 +98,7 @@ impl Door {
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 
-    fn take(&self) -> Vec<(TcpStream, Origin)> {
+    fn take(&self) -> Vec<Visitor> {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
         std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -106,6 +114,8 @@ pub(super) struct Interface {
     links: HashMap<u64, (u64, u32)>,
     /// Connections whose last turn ended at its bound.
     unfinished: BTreeSet<u64>,
+    /// Connections that go over a fabric.
+    fabrics: BTreeSet<u64>,
     last: u64,
 }
 
@@ -120,6 +130,7 @@ pub(super) fn make(offers: Arc<Offers>) -> rustix::io::Result<(Door, Interface)>
         connections: HashMap::new(),
         links: HashMap::new(),
         unfinished: BTreeSet::new(),
+        fabrics: BTreeSet::new(),
         last: FIRST,
     };
     Ok((door, interface))
@@ -196,6 +207,7 @@ impl Interface {
                 hot.clear();
                 self.settle(&epoll, node);
                 let armed = node.arm().unwrap_or(false);
+                self.look_at_fabrics();
                 if !armed || self.settle_stalled(&epoll, node) || !self.unfinished.is_empty() {
                     Some(Duration::ZERO)
                 } else {
@@ -227,6 +239,7 @@ impl Interface {
                 match token {
                     DOOR => self.admit(&epoll),
                     BELL => drop(self.settle_stalled(&epoll, node)),
+                    id if id & LIFE != 0 => self.end(&epoll, node, id & !LIFE),
                     id if found.contains(&id) => {}
                     id => {
                         if self.turn(&epoll, node, id) {
@@ -244,16 +257,21 @@ impl Interface {
 
     /// New connections.
     fn admit(&mut self, epoll: &Fd) {
-        for (stream, origin) in self.door.take() {
+        for (stream, fifo, origin) in self.door.take() {
             if self.connections.len() >= MAX_CONNECTIONS {
                 tracing::warn!(node = origin.node, pid = origin.pid, "too many data connections");
                 continue;
             }
             let id = self.last;
             self.last += 1;
-            let token = epoll::EventData::new_u64(id);
-            if epoll::add(epoll, &stream, token, epoll::EventFlags::IN).is_ok() {
-                self.connections.insert(id, Connection::new(stream, origin));
+            let wire = Wire::new(stream, fifo);
+            if wire.watch(epoll, id).is_ok() {
+                // Over a fabric something may have come before it was watched.
+                if wire.is_fabric() {
+                    self.fabrics.insert(id);
+                    self.unfinished.insert(id);
+                }
+                self.connections.insert(id, Connection::new(wire, origin));
             }
         }
     }
@@ -267,9 +285,8 @@ impl Interface {
         match turn {
             Turn::Worked(worked) => {
                 let wanted = connection.interest();
-                let token = epoll::EventData::new_u64(id);
                 if wanted != connection.watched
-                    && epoll::modify(epoll, connection.socket(), token, wanted).is_ok()
+                    && connection.wire.watch_for(epoll, id, wanted).is_ok()
                 {
                     connection.watched = wanted;
                 }
@@ -283,13 +300,30 @@ impl Interface {
             Turn::Over => {
                 self.unfinished.remove(&id);
                 if let Some(connection) = self.connections.remove(&id) {
-                    let _ = epoll::delete(epoll, connection.socket());
+                    connection.wire.unwatch(epoll);
+                    self.fabrics.remove(&id);
                     for token in connection.close() {
                         self.links.remove(&token);
                     }
                 }
                 true
             }
+        }
+    }
+
+    /// Before a sleep: connections over a fabric of which epoll would not tell what comes next.
+    fn look_at_fabrics(&mut self) {
+        let Interface { fabrics, connections, unfinished, .. } = self;
+        unfinished.extend(fabrics.iter().filter(|id| {
+            connections.get(id).is_some_and(|it| !it.is_stalled() && !it.wire.may_sleep())
+        }));
+    }
+
+    /// The silent socket of a connection over a fabric has ended: what has come is dealt with first.
+    fn end(&mut self, epoll: &Fd, node: &Node, id: u64) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.wire.end(epoll);
+            self.turn(epoll, node, id);
         }
     }
 

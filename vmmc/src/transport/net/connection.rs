@@ -1,23 +1,19 @@
 //! A process's data connection to another node's interface.
 //!
 //! Any thread sends, one at a time. What comes back (answers, ends of links) is read by whoever waits
-//! for an answer while it spins, and by a thread of the connection's own otherwise. That thread
-//! sleeps on an epoll descriptor in front of the socket, which a spinning reader switches off
-//! meanwhile, so that an answer wakes nobody who is not needed.
+//! for an answer while it spins, and by a thread of the connection's own otherwise, which a spinning
+//! reader keeps asleep meanwhile, so that an answer wakes nobody who is not needed.
 
 use super::frame::{CAPABILITY_LEN, Flags, HEADER_LEN, Header, Kind, MAX_DATA, reason_of};
+use super::wire::Wire;
 use crate::control::message::CloseReason;
 use crate::control::network::Capability;
 use crate::error::{SystemError, system};
 use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
-use crate::sys::{Fd, socket};
 use crate::transport::shm::outgoing::{decode, encode};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::collections::HashMap;
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -95,13 +91,11 @@ struct Inbox {
 pub struct Connection {
     node: String,
     number: u64,
-    socket: Fd,
+    wire: Wire,
     writer: Mutex<()>,
     inbox: Mutex<Inbox>,
     state: Mutex<State>,
     changed: Condvar,
-    /// What the connection's thread sleeps on.
-    watch: Fd,
     /// Readers that spin.
     spinning: Mutex<u32>,
     budget: Duration,
@@ -115,30 +109,25 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Takes a connected socket, whose other end is an interface that knows who we are.
+    /// Takes what is connected to an interface that knows who we are.
     ///
     /// # Errors
     /// No descriptor or thread to be had.
     pub fn new(
         node: String,
-        socket: Fd,
+        wire: Wire,
         number: u64,
         budget: Duration,
         on_closed: OnClosed,
     ) -> Result<Arc<Connection>, SystemError> {
-        let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
-        let watch = Fd::from(watch);
-        epoll::add(&watch, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-            .map_err(system("epoll_ctl of a data connection"))?;
         let connection = Arc::new(Connection {
             node,
             number,
-            socket,
+            wire,
             writer: Mutex::default(),
             inbox: Mutex::new(Inbox { bytes: vec![0; 4096], filled: 0 }),
             state: Mutex::default(),
             changed: Condvar::new(),
-            watch,
             spinning: Mutex::default(),
             budget,
             on_closed,
@@ -161,6 +150,12 @@ impl Connection {
         self.number
     }
 
+    /// Whether its frames go over a fabric.
+    #[must_use]
+    pub fn is_over_fabric(&self) -> bool {
+        self.wire.is_fabric()
+    }
+
     /// Whether it is of no more use.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -169,7 +164,7 @@ impl Connection {
 
     /// Ends it: all its links end, its thread too.
     pub fn close(&self) {
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        self.wire.close();
     }
 
     // ---- sending ----
@@ -198,18 +193,18 @@ impl Connection {
         let head = header.encode();
         let mut sent = 0;
         while sent < HEADER_LEN + body.len() {
-            // Waits in slices, to notice a node that has gone without a word.
-            const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
             let front = head.get(sent..).unwrap_or_default();
             let back = body.get(sent.saturating_sub(HEADER_LEN)..).unwrap_or_default();
-            let pieces = [IoSlice::new(front), IoSlice::new(back)];
-            let mut none = SendAncillaryBuffer::default();
-            match rustix::net::sendmsg(&self.socket, &pieces, &mut none, FLAGS) {
+            match self.wire.send(front, back) {
                 Ok(len) => sent += len,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    if !self.wait_for_room(Duration::from_secs(1)) {
+                    // Waits in slices, to notice a node that has gone without a word.
+                    if !self.wire.wait_for_room(Duration::from_secs(1)) {
                         self.check_alive();
+                    }
+                    if self.is_lost() {
+                        return Err(Lost);
                     }
                 }
                 Err(_) => {
@@ -224,29 +219,13 @@ impl Connection {
 
     /// Whether a frame could be sent without waiting.
     pub(super) fn has_room(&self) -> bool {
-        self.wait_for_room(Duration::ZERO)
-    }
-
-    fn wait_for_room(&self, timeout: Duration) -> bool {
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
-        let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
-        !matches!(poll(&mut fds, Some(&timeout)), Ok(0))
+        self.wire.wait_for_room(Duration::ZERO)
     }
 
     /// Gives the connection up when the other node has acknowledged nothing for [`SILENCE`], not
     /// even that it has no room.
     fn check_alive(&self) {
-        let Some(info) = socket::tcp_info(&self.socket) else { return };
-        let field = |at: usize| {
-            let bytes = info.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>());
-            bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-        };
-        // linux/tcp.h: tcpi_probes, tcpi_unacked, tcpi_last_ack_recv (milliseconds).
-        let owed = info.get(3).is_some_and(|&probes| probes > 0) || field(24) > 0;
-        if owed && Duration::from_millis(u64::from(field(56))) > SILENCE {
+        if self.wire.silence() > SILENCE {
             self.close();
         }
     }
@@ -387,25 +366,21 @@ impl Connection {
 
     /// A turn of the connection's thread; false when the connection is lost.
     fn read_in_turn(&self) -> bool {
-        let mut events = Vec::with_capacity(1);
-        match epoll::wait(&self.watch, rustix::buffer::spare_capacity(&mut events), None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => {
-                self.lose();
-                return false;
-            }
+        if !self.wire.sleep() {
+            self.lose();
+            return false;
         }
         self.receive(&mut self.inbox.lock());
-        !self.state.lock().lost
+        !self.is_lost()
     }
 
     /// Receives and handles what is there.
     fn receive(&self, inbox: &mut Inbox) {
         loop {
             let Some(room) = inbox.bytes.get_mut(inbox.filled..) else { return };
-            match rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return self.lose(),
-                Ok((_, len)) => {
+            match self.wire.receive(room) {
+                Ok(0) => return self.lose(),
+                Ok(len) => {
                     inbox.filled += len;
                     if self.handle(inbox).is_err() {
                         self.close();
@@ -504,7 +479,7 @@ impl<'c> Quiet<'c> {
         let mut spinning = connection.spinning.lock();
         *spinning += 1;
         if *spinning == 1 {
-            connection.watch_socket(epoll::EventFlags::empty());
+            connection.watch(false);
         }
         Quiet(connection)
     }
@@ -515,16 +490,19 @@ impl Drop for Quiet<'_> {
         let mut spinning = self.0.spinning.lock();
         *spinning -= 1;
         if *spinning == 0 {
-            self.0.watch_socket(epoll::EventFlags::IN);
+            self.0.watch(true);
+            // What came meanwhile may have told nobody.
+            while !self.0.wire.may_sleep() {
+                self.0.receive(&mut self.0.inbox.lock());
+            }
         }
     }
 }
 
 impl Connection {
-    fn watch_socket(&self, flags: epoll::EventFlags) {
-        let data = epoll::EventData::new_u64(0);
-        if epoll::modify(&self.watch, &self.socket, data, flags).is_err() {
-            // Cannot be while both descriptors live; if it is, a silent thread would be worse.
+    fn watch(&self, whether: bool) {
+        if self.wire.watch(whether).is_err() {
+            // Cannot be while the descriptors live; if it is, a silent thread would be worse.
             self.close();
         }
     }

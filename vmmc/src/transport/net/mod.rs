@@ -3,6 +3,8 @@
 //!
 //! * [`frame`]: the packets.
 //! * [`connection`]: the connection, shared by all imports of this process from that node.
+//! * [`wire`]: what carries their bytes: its socket, or
+//! * [`fifo`]: a fabric, where one is configured.
 //! * [`outgoing`]: the importer's half of a link.
 //!
 //! The exporter's half is the same as on one machine: to the exporting process the interface of
@@ -14,8 +16,10 @@
 //! of which only a part arrived has neither flag nor notification.
 
 pub mod connection;
+pub mod fifo;
 pub mod frame;
 pub mod outgoing;
+pub mod wire;
 
 pub use connection::Connection;
 pub use outgoing::NetOutgoing;

@@ -87,6 +87,9 @@ impl NetOutgoing {
 
     fn count(&self, packets: u64, bytes: usize) {
         self.meter.add(count::NET_PACKETS, packets);
+        if self.connection.is_over_fabric() {
+            self.meter.add(count::FABRIC_PACKETS, packets);
+        }
         self.meter.add(count::NET_BYTES, bytes as u64);
     }
 

@@ -1,0 +1,105 @@
+//! libfabric and its providers, by which nodes may reach each other.
+
+use super::Finding;
+use vmmc::fabric::{self, FabricError, Provider};
+
+const FABRIC: &str = "Other nodes";
+
+/// Providers that carry bytes over TCP, or within the machine: no hardware.
+const SOFTWARE: &[&str] = &["tcp", "net", "sockets", "udp", "shm", "sm2"];
+
+/// What stands in for hardware, or is deprecated, would only be slower than our own packets over TCP.
+fn is_hardware(provider: &Provider) -> bool {
+    provider.name.split(';').all(|part| !SOFTWARE.contains(&part))
+}
+
+/// All findings. Opens nothing: asks libfabric, if it is there, what it could use.
+pub(super) fn findings() -> Vec<Finding> {
+    judge(fabric::providers(), std::env::var_os("FI_MR_CACHE_MONITOR").is_some())
+}
+
+fn judge(
+    asked: Result<((u32, u32), Vec<Provider>), FabricError>,
+    monitor_is_set: bool,
+) -> Vec<Finding> {
+    let found = |what: &str, text: String| Finding::info(FABRIC, what, text);
+    let ((major, minor), providers) = match asked {
+        Ok(asked) => asked,
+        Err(error @ FabricError::Missing { .. }) => {
+            let text =
+                format!("not used; packets go over TCP ({error}, if there is RDMA hardware)");
+            return vec![found("libfabric", text)];
+        }
+        Err(error) => {
+            return vec![found("libfabric", format!("offers nothing of use ({error})"))];
+        }
+    };
+    let mut all = vec![found("libfabric", format!("version {major}.{minor}"))];
+    let mut names: Vec<&str> = Vec::new();
+    for provider in &providers {
+        if !names.contains(&provider.name.as_str()) {
+            names.push(&provider.name);
+        }
+    }
+    all.push(found(
+        "providers",
+        format!("{}; any of them may stand in [fabric] of the cluster file", names.join(" ")),
+    ));
+    match providers.iter().find(|provider| is_hardware(provider)) {
+        None => all.push(found(
+            "hardware",
+            "none that libfabric can use: packets over TCP (the default) are faster than any of these".to_owned(),
+        )),
+        Some(Provider { name, domain }) => {
+            all.push(Finding::ok(
+                FABRIC,
+                "hardware",
+                format!("{name} on {domain}; write `[fabric]` and `provider = {name:?}` into the cluster file of every node"),
+            ));
+            if !monitor_is_set {
+                all.push(found(
+                    "FI_MR_CACHE_MONITOR",
+                    "not set: libfabric may hook this process's memory calls; `disabled` is right for us".to_owned(),
+                ));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(providers: &[(&str, &str)], monitor_is_set: bool) -> String {
+        let provider = |&(name, domain): &(&str, &str)| Provider {
+            name: name.to_owned(),
+            domain: domain.to_owned(),
+        };
+        let asked = Ok(((1, 17), providers.iter().map(provider).collect()));
+        let found = judge(asked, monitor_is_set);
+        found.iter().map(|it| format!("{}: {}\n", it.what, it.found)).collect()
+    }
+
+    #[test]
+    fn hardware_is_told_from_what_stands_in_for_it() {
+        let software = [("tcp;ofi_rxm", "eth0"), ("net", "eth0"), ("net", "lo"), ("sockets", "lo")];
+        let text = texts(&software, false);
+        assert!(
+            text.contains("version 1.17") && text.contains("tcp;ofi_rxm net sockets;"),
+            "{text}"
+        );
+        assert!(text.contains("hardware: none") && !text.contains("FI_MR"), "{text}");
+        let both = [("verbs;ofi_rxm", "mlx5_0"), ("net", "eth0")];
+        let text = texts(&both, false);
+        assert!(text.contains("provider = \"verbs;ofi_rxm\"") && text.contains("FI_MR"), "{text}");
+        assert!(!texts(&both, true).contains("FI_MR"));
+    }
+
+    #[test]
+    fn without_the_library_nothing_needs_attention_and_the_package_is_named() {
+        let missing = FabricError::Missing { why: "no such file".to_owned() };
+        let found = judge(Err(missing), false);
+        assert!(found.iter().all(|it| it.remedy.is_none() && it.found.contains("libfabric1")));
+    }
+}

@@ -1,0 +1,130 @@
+//! What carries the bytes of a data connection, as the interface has it: its socket, or a fabric beside
+//! a socket that is silent as long as the sender lives.
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use vmmc::error::SendError;
+use vmmc::sys::Fd;
+use vmmc::sys::socket::has_spoken;
+use vmmc::transport::net::fifo::Fifo;
+use vmmc::{Import, Landed, Load};
+
+/// In an epoll token: the silent socket of that connection.
+pub(super) const LIFE: u64 = 1 << 63;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Wire {
+    stream: TcpStream,
+    fifo: Option<Fifo>,
+    /// The silent socket has spoken.
+    ended: bool,
+}
+
+impl Wire {
+    pub(super) fn new(stream: TcpStream, fifo: Option<Fifo>) -> Wire {
+        Wire { stream, fifo, ended: false }
+    }
+
+    pub(super) fn is_fabric(&self) -> bool {
+        self.fifo.is_some()
+    }
+
+    /// Whether epoll would tell of what comes next.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.fifo.as_ref().is_none_or(Fifo::may_sleep)
+    }
+
+    /// Adds it to epoll, waiting for what comes.
+    pub(super) fn watch(&self, epoll: &Fd, id: u64) -> rustix::io::Result<()> {
+        let token = EventData::new_u64(id);
+        match &self.fifo {
+            None => epoll::add(epoll, &self.stream, token, EventFlags::IN),
+            Some(fifo) => {
+                let life = EventData::new_u64(id | LIFE);
+                epoll::add(epoll, &self.stream, life, EventFlags::IN)?;
+                epoll::add(epoll, fifo.wait_fd(), token, EventFlags::IN)
+            }
+        }
+    }
+
+    /// Waits for other things. Room in a fabric is told of like what comes.
+    pub(super) fn watch_for(
+        &self,
+        epoll: &Fd,
+        id: u64,
+        flags: EventFlags,
+    ) -> rustix::io::Result<()> {
+        let token = EventData::new_u64(id);
+        match &self.fifo {
+            None => epoll::modify(epoll, &self.stream, token, flags),
+            Some(fifo) => {
+                let any = if flags.is_empty() { flags } else { EventFlags::IN };
+                epoll::modify(epoll, fifo.wait_fd(), token, any)
+            }
+        }
+    }
+
+    /// Takes it out of epoll.
+    pub(super) fn unwatch(&self, epoll: &Fd) {
+        let _ = epoll::delete(epoll, &self.stream);
+        if let Some(fifo) = &self.fifo {
+            let _ = epoll::delete(epoll, fifo.wait_fd());
+        }
+    }
+
+    /// The silent socket is readable: when all that has come is taken, the connection is over.
+    pub(super) fn end(&mut self, epoll: &Fd) {
+        self.ended = has_spoken(&self.stream);
+        if self.ended {
+            let _ = epoll::delete(epoll, &self.stream); // it would tell for ever
+        }
+    }
+
+    /// Receives what is there; 0 at the end.
+    pub(super) fn receive(&mut self, room: &mut [u8]) -> Result<usize, Errno> {
+        match &mut self.fifo {
+            None => rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT).map(|(len, _)| len),
+            Some(fifo) => match fifo.receive(room) {
+                Err(Errno::AGAIN) if self.ended => Ok(0),
+                received => received,
+            },
+        }
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        match &mut self.fifo {
+            None => {
+                rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+            Some(fifo) => fifo.send(&[bytes]),
+        }
+    }
+
+    /// Moves up to `left` bytes straight into exported pages.
+    pub(super) fn land(
+        &mut self,
+        import: &Import,
+        offset: usize,
+        left: usize,
+    ) -> Result<Landed, SendError> {
+        let Some(fifo) = &mut self.fifo else {
+            return import.land(offset, Load::Socket(self.stream.as_fd(), left));
+        };
+        let front = match fifo.front() {
+            Ok(front) => front,
+            Err(Errno::AGAIN) if !self.ended => return Ok(Landed::Nothing),
+            Err(_) => return Ok(Landed::End),
+        };
+        let part = front.slice(0, front.len().min(left)).unwrap_or(front);
+        let landed = import.land(offset, Load::Memory(part))?;
+        if let Landed::Bytes(len) = landed {
+            fifo.take(len);
+        }
+        Ok(landed)
+    }
+}

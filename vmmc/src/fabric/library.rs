@@ -1,0 +1,319 @@
+//! libfabric as loaded at run time.
+
+use super::abi::{self, Info};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::net::IpAddr;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// Why something did not go over a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The library is not there, or is not usable.
+    #[error("libfabric: {why}; install the Debian package libfabric1")]
+    Missing {
+        /// The loader's words.
+        why: String,
+    },
+    /// No such provider, or it cannot do what we need on this address.
+    #[error(
+        "libfabric has no provider {provider:?} for remote writes with completion data on {local} ({why}); `fi_info` lists what there is"
+    )]
+    Provider {
+        /// As it was asked for.
+        provider: String,
+        /// Of this node.
+        local: IpAddr,
+        /// The library's words.
+        why: String,
+    },
+    /// A call failed.
+    #[error("{call} of libfabric: {why}")]
+    Call {
+        /// Which.
+        call: &'static str,
+        /// The library's words.
+        why: String,
+    },
+    /// The provider or the other end cannot be what it says it is.
+    #[error("libfabric endpoint: {what}")]
+    Nonsense {
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+type GetInfo = unsafe extern "C" fn(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const Info,
+    found: *mut *mut Info,
+) -> c_int;
+
+/// The entry points. All else is reached from what they return.
+#[derive(Debug)]
+pub(super) struct Library {
+    getinfo: GetInfo,
+    freeinfo: unsafe extern "C" fn(*mut Info),
+    dupinfo: unsafe extern "C" fn(*const Info) -> *mut Info,
+    pub(super) fabric:
+        unsafe extern "C" fn(*mut abi::FabricAttr, *mut *mut abi::Fabric, *mut c_void) -> c_int,
+    strerror: unsafe extern "C" fn(c_int) -> *const c_char,
+    version: unsafe extern "C" fn() -> u32,
+}
+
+fn loader_error() -> FabricError {
+    // SAFETY: dlerror returns null, or a text that stays until this thread's next dl call.
+    let text = unsafe { libc::dlerror() };
+    let why = match owned_text(text) {
+        text if text.is_empty() => "the loader does not say why".to_owned(),
+        text => text,
+    };
+    FabricError::Missing { why }
+}
+
+/// An entry point, in the version of its structures that `abi` has.
+fn symbol(
+    library: NonNull<c_void>,
+    name: &CStr,
+    version: &CStr,
+) -> Result<NonNull<c_void>, FabricError> {
+    // SAFETY: the handle is of an open library, the texts end with a zero.
+    let found = unsafe { libc::dlvsym(library.as_ptr(), name.as_ptr(), version.as_ptr()) };
+    NonNull::new(found).ok_or_else(loader_error)
+}
+
+impl Library {
+    /// The library, loaded once.
+    pub(super) fn get() -> Result<&'static Library, FabricError> {
+        static LIBRARY: OnceLock<Result<Library, FabricError>> = OnceLock::new();
+        LIBRARY.get_or_init(Library::load).as_ref().map_err(Clone::clone)
+    }
+
+    fn load() -> Result<Library, FabricError> {
+        // SAFETY: a text with its zero. The library's constructors are libfabric's own.
+        let handle =
+            unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = NonNull::new(handle).ok_or_else(loader_error)?;
+        let getinfo = symbol(handle, c"fi_getinfo", c"FABRIC_1.3")?;
+        let freeinfo = symbol(handle, c"fi_freeinfo", c"FABRIC_1.3")?;
+        let dupinfo = symbol(handle, c"fi_dupinfo", c"FABRIC_1.3")?;
+        let fabric = symbol(handle, c"fi_fabric", c"FABRIC_1.1")?;
+        let strerror = symbol(handle, c"fi_strerror", c"FABRIC_1.0")?;
+        let version = symbol(handle, c"fi_version", c"FABRIC_1.0")?;
+        // The library is never closed.
+        Ok(Library {
+            // SAFETY: the symbol has this type (rdma/fabric.h, symbol version FABRIC_1.3).
+            getinfo: unsafe { std::mem::transmute::<NonNull<c_void>, GetInfo>(getinfo) },
+            // SAFETY: as above.
+            freeinfo: unsafe {
+                std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*mut Info)>(freeinfo)
+            },
+            // SAFETY: as above.
+            dupinfo: unsafe {
+                std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*const Info) -> *mut Info>(
+                    dupinfo,
+                )
+            },
+            // SAFETY: as above, symbol version FABRIC_1.1.
+            fabric: unsafe {
+                std::mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(
+                        *mut abi::FabricAttr,
+                        *mut *mut abi::Fabric,
+                        *mut c_void,
+                    ) -> c_int,
+                >(fabric)
+            },
+            // SAFETY: as above, symbol version FABRIC_1.0.
+            strerror: unsafe {
+                std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(c_int) -> *const c_char>(
+                    strerror,
+                )
+            },
+            // SAFETY: as above, symbol version FABRIC_1.0.
+            version: unsafe {
+                std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn() -> u32>(version)
+            },
+        })
+    }
+
+    /// What an error number means.
+    pub(super) fn words(&self, code: i64) -> String {
+        let code = c_int::try_from(code.unsigned_abs()).unwrap_or(c_int::MAX);
+        // SAFETY: takes any number, returns a text of the library that stays.
+        let text = unsafe { (self.strerror)(code) };
+        match owned_text(text) {
+            text if text.is_empty() => format!("error {code}"),
+            text => text,
+        }
+    }
+
+    /// `Ok` for zero.
+    pub(super) fn check(&self, call: &'static str, code: c_int) -> Result<(), FabricError> {
+        match code {
+            0 => Ok(()),
+            code => Err(FabricError::Call { call, why: self.words(i64::from(code)) }),
+        }
+    }
+}
+
+/// A list that `fi_getinfo` made.
+#[derive(Debug)]
+pub(super) struct InfoList {
+    library: &'static Library,
+    first: NonNull<Info>,
+}
+
+// SAFETY: the list is plain memory that nobody else has.
+unsafe impl Send for InfoList {}
+// SAFETY: as above; nobody writes to it while it is shared.
+unsafe impl Sync for InfoList {}
+
+impl Drop for InfoList {
+    fn drop(&mut self) {
+        // SAFETY: ours, from fi_getinfo or fi_dupinfo, and freed once.
+        unsafe { (self.library.freeinfo)(self.first.as_ptr()) };
+    }
+}
+
+impl InfoList {
+    pub(super) fn first(&self) -> *mut Info {
+        self.first.as_ptr()
+    }
+
+    fn info(&self) -> &Info {
+        // SAFETY: whole, and nobody writes to it while it is borrowed.
+        unsafe { self.first.as_ref() }
+    }
+
+    pub(super) fn domain_attr(&self) -> &abi::DomainAttr {
+        // SAFETY: as above.
+        unsafe { &*self.info().domain_attr }
+    }
+
+    pub(super) fn fabric_attr(&self) -> *mut abi::FabricAttr {
+        self.info().fabric_attr
+    }
+
+    /// What the provider asks of us.
+    pub(super) fn mode(&self) -> u64 {
+        // SAFETY: as above.
+        let rx = unsafe { &*self.info().rx_attr };
+        self.info().mode | rx.mode
+    }
+
+    /// What a provider offers for reliable datagrams and remote writes on an address of this
+    /// machine; without a provider, all.
+    pub(super) fn of(
+        provider: Option<&str>,
+        local: Option<IpAddr>,
+        queue: usize,
+    ) -> Result<InfoList, FabricError> {
+        let library = Library::get()?;
+        // SAFETY: null asks for an empty one.
+        let hints = unsafe { (library.dupinfo)(std::ptr::null()) };
+        let first = NonNull::new(hints)
+            .ok_or_else(|| FabricError::Call { call: "fi_dupinfo", why: "no memory".to_owned() })?;
+        let mut hints = InfoList { library, first };
+        hints.ask_for(provider, queue);
+        let node = local.and_then(|local| CString::new(local.to_string()).ok());
+        let node_text = node.as_ref().map_or(std::ptr::null(), |node| node.as_ptr());
+        let flags = if node.is_some() { abi::FI_SOURCE | abi::FI_NUMERICHOST } else { 0 };
+        let mut found = std::ptr::null_mut();
+        // SAFETY: the texts end with a zero, the hints are whole, and `found` is ours.
+        let code = unsafe {
+            let hints = hints.first();
+            (library.getinfo)(abi::VERSION, node_text, std::ptr::null(), flags, hints, &mut found)
+        };
+        match NonNull::new(found) {
+            Some(first) if code == 0 => Ok(InfoList { library, first }),
+            _ => Err(FabricError::Call { call: "fi_getinfo", why: library.words(code.into()) }),
+        }
+    }
+
+    /// Fills in hints.
+    fn ask_for(&mut self, provider: Option<&str>, queue: usize) {
+        // SAFETY: from fi_dupinfo(NULL), which makes all the structures; they are ours alone.
+        let info = unsafe { self.first.as_mut() };
+        info.caps = abi::FI_MSG | abi::FI_RMA | abi::FI_WRITE | abi::FI_REMOTE_WRITE;
+        info.mode = abi::FI_RX_CQ_DATA;
+        // SAFETY: as above.
+        let endpoint = unsafe { &mut *info.ep_attr };
+        endpoint.kind = abi::FI_EP_RDM;
+        // SAFETY: as above.
+        let domain = unsafe { &mut *info.domain_attr };
+        domain.threading = abi::FI_THREAD_SAFE;
+        domain.resource_mgmt = abi::FI_RM_ENABLED;
+        domain.cq_data_size = 4;
+        domain.mr_mode = abi::FI_MR_LOCAL
+            | abi::FI_MR_VIRT_ADDR
+            | abi::FI_MR_ALLOCATED
+            | abi::FI_MR_PROV_KEY
+            | abi::FI_MR_ENDPOINT;
+        // SAFETY: as above.
+        let (tx, rx) = (unsafe { &mut *info.tx_attr }, unsafe { &mut *info.rx_attr });
+        (tx.size, rx.size) = (queue, queue);
+        if let Some(name) = provider.and_then(|name| CString::new(name).ok()) {
+            // SAFETY: as above.
+            let fabric = unsafe { &mut *info.fabric_attr };
+            // SAFETY: a text with its zero. The copy is freed with the rest, by free(3).
+            fabric.prov_name = unsafe { libc::strdup(name.as_ptr()) };
+        }
+    }
+
+    /// Names and addresses, one per entry.
+    fn entries(&self) -> Vec<Provider> {
+        let mut all = Vec::new();
+        let mut next = self.first.as_ptr();
+        while let Some(entry) = NonNull::new(next) {
+            // SAFETY: an entry of a list that lives.
+            let info = unsafe { entry.as_ref() };
+            // SAFETY: as above.
+            let fabric = unsafe { &*info.fabric_attr };
+            // SAFETY: as above.
+            let domain = unsafe { &*info.domain_attr };
+            let found =
+                Provider { name: owned_text(fabric.prov_name), domain: owned_text(domain.name) };
+            if !all.contains(&found) {
+                all.push(found);
+            }
+            next = info.next;
+        }
+        all
+    }
+}
+
+/// A text of the library; null is none.
+fn owned_text(text: *const c_char) -> String {
+    match NonNull::new(text.cast_mut()) {
+        None => String::new(),
+        // SAFETY: the library's texts end with a zero, and stay while we copy.
+        Some(text) => unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned(),
+    }
+}
+
+/// What `shrimp doctor` tells of a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// Its name, as the cluster file would have it.
+    pub name: String,
+    /// The device or interface.
+    pub domain: String,
+}
+
+/// Version of the library, major and minor, and the providers that offer what the engine needs.
+///
+/// # Errors
+/// [`FabricError::Missing`]; no provider at all.
+pub fn providers() -> Result<((u32, u32), Vec<Provider>), FabricError> {
+    let library = Library::get()?;
+    // SAFETY: takes nothing, returns a number.
+    let version = unsafe { (library.version)() };
+    let list = InfoList::of(None, None, 0)?;
+    Ok(((version >> 16, version & 0xffff), list.entries()))
+}

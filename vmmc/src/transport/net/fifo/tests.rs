@@ -1,0 +1,166 @@
+use super::*;
+use std::net::Ipv4Addr;
+
+fn pair(provider: &str) -> (Fifo, Fifo) {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let (mut a, mut b) =
+        (Fifo::open(provider, local).unwrap(), Fifo::open(provider, local).unwrap());
+    a.meet(&b.meeting().unwrap()).unwrap();
+    b.meet(&a.meeting().unwrap()).unwrap();
+    while !(a.greet().unwrap() & b.greet().unwrap()) {}
+    while !(a.is_greeted().unwrap() & b.is_greeted().unwrap()) {}
+    (a, b)
+}
+
+/// Bytes of the stream from a position on.
+fn bytes(from: u64, len: usize) -> Vec<u8> {
+    (from..from + len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+}
+
+/// More than the FIFO holds, in pieces of every length, both ways at once.
+fn stream(provider: &str) {
+    let (mut a, mut b) = pair(provider);
+    let total = 5 * LEN as u64 + 12_345;
+    let lens = [1, 7, 8, 9, 32, 40, 4095, 65_528, 65_529, 200_000];
+    let mut sent = [0u64; 2];
+    let mut got = [0u64; 2];
+    let mut turn = 0usize;
+    while got != [total; 2] {
+        turn += 1;
+        for (i, from, to) in [(0, 0, 1), (1, 1, 0)] {
+            let ends: &mut [&mut Fifo; 2] = &mut [&mut a, &mut b];
+            let len = lens[(turn + i) % lens.len()].min((total - sent[i]) as usize);
+            if len > 0 && turn % 3 != i {
+                let chunk = bytes(sent[i], len);
+                let (front, back) = chunk.split_at(len / 3);
+                match ends[from].send(&[front, back]) {
+                    Ok(len) => sent[i] += len as u64,
+                    Err(errno) => assert_eq!(errno, Errno::AGAIN, "{provider}"),
+                }
+            }
+            let mut room = vec![0; lens[(turn / 2) % lens.len()]];
+            match ends[to].receive(&mut room) {
+                Ok(len) => {
+                    assert!(room[..len] == bytes(got[i], len), "{provider}: at {}", got[i]);
+                    got[i] += len as u64;
+                }
+                Err(errno) => assert_eq!(errno, Errno::AGAIN, "{provider}"),
+            }
+        }
+    }
+    assert_eq!(b.front().err(), Some(Errno::AGAIN));
+}
+
+#[test]
+fn a_stream_arrives_as_it_was_sent_over_tcp_with_messages() {
+    stream("tcp;ofi_rxm");
+}
+
+#[test]
+fn a_stream_arrives_as_it_was_sent_over_reliable_datagrams() {
+    stream("net");
+}
+
+#[test]
+fn a_full_fifo_takes_nothing_more_until_room_is_given_back() {
+    let (mut a, mut b) = pair("tcp;ofi_rxm");
+    let chunk = bytes(0, 10_000);
+    let mut sent = 0u64;
+    // The receiver must make progress too, and takes nothing.
+    let mut idle = 0;
+    while idle < 1000 {
+        match a.send(&[&chunk]) {
+            Ok(len) => sent += len as u64,
+            Err(errno) => {
+                assert_eq!(errno, Errno::AGAIN);
+                idle += 1;
+            }
+        }
+        b.poll().unwrap();
+    }
+    assert!(sent > LEN as u64 / 2 && sent <= LEN as u64, "{sent}");
+    assert_eq!(a.has_room(), Ok(false));
+    let mut room = vec![0; LEN];
+    let mut got = 0;
+    while got < sent {
+        got += b.receive(&mut room).unwrap_or(0) as u64;
+    }
+    while !a.has_room().unwrap() {
+        b.poll().unwrap();
+    }
+    assert_eq!(a.send(&[&chunk]), Ok(chunk.len()));
+}
+
+#[test]
+fn a_sleeper_is_woken() {
+    let (mut a, mut b) = pair("tcp;ofi_rxm");
+    let woken = std::thread::spawn(move || {
+        let mut byte = [0];
+        loop {
+            match b.receive(&mut byte) {
+                Ok(1) => return byte[0],
+                Err(Errno::AGAIN) => {}
+                other => panic!("{other:?}"),
+            }
+            if b.may_sleep() {
+                let fd = b.wait_fd();
+                let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+                let _ = rustix::event::poll(&mut fds, None);
+            }
+        }
+    });
+    a.send(&[b"y"]).unwrap();
+    while !woken.is_finished() {
+        let _ = a.poll();
+    }
+    assert_eq!(woken.join().unwrap(), b'y');
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_named() {
+    let error = Fifo::open("nosuch", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap_err().to_string();
+    assert!(error.contains("\"nosuch\"") && error.contains("127.0.0.1"), "{error}");
+}
+
+/// A peer that writes what it likes into a FIFO: a record, and the 32 bits that come with it.
+fn forged(record: &[u8], data: u32) -> Result<usize, Errno> {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let domain = Domain::open("net", local).unwrap();
+    let mut hostile = Endpoint::open(&domain, AREA).unwrap();
+    let mut fifo = Fifo::open("net", local).unwrap();
+    let Meeting { address, key, base, .. } = fifo.meeting().unwrap();
+    hostile.connect(&address, Target { key, base }).unwrap();
+    hostile.outgoing().write(0, record).unwrap();
+    let mut arrived = false;
+    while !hostile.write(0, record.len(), data).unwrap() {
+        hostile.poll(|_| {}).unwrap();
+    }
+    loop {
+        match fifo.receive(&mut [0; 64]) {
+            // Seen, and nothing came of it: give it another moment.
+            Err(Errno::AGAIN) if arrived => return Err(Errno::AGAIN),
+            Err(Errno::AGAIN) => {}
+            other => return other,
+        }
+        // Its completion comes only when the other side has taken it.
+        hostile.poll(|happened| arrived |= happened == Happened::Sent).unwrap();
+    }
+}
+
+fn record(len: u32, number: u32) -> Vec<u8> {
+    [&len.to_le_bytes()[..], &number.to_le_bytes(), &[7; 8]].concat()
+}
+
+#[test]
+fn a_record_that_no_fifo_writes_ends_the_connection() {
+    assert_eq!(forged(&record(8, 0), 0), Ok(8));
+    assert_eq!(forged(&record(LEN as u32, 0), 0), Err(Errno::PROTO));
+    assert_eq!(forged(&record(u32::MAX, 0), 0), Err(Errno::PROTO));
+    assert_eq!(forged(&record(8, 1), 0), Err(Errno::PROTO));
+    assert_eq!(forged(&record(8, 0), NUMBERS), Err(Errno::PROTO));
+}
+
+#[test]
+fn room_that_was_never_used_is_not_given_back() {
+    assert_eq!(forged(&record(8, 0), FREED | 1), Err(Errno::AGAIN));
+}

@@ -1,0 +1,183 @@
+//! What carries the bytes of a data connection, as the importer has it: its socket, or a fabric.
+//!
+//! Over a fabric the socket stays, silent: its end is the end of the connection. One thread sleeps on an
+//! epoll descriptor in front of all; another that spins may switch it off for what it reads itself.
+
+use super::fifo::Fifo;
+use crate::control::network::Meeting;
+use crate::error::{SystemError, system};
+use crate::fabric::FabricError;
+use crate::sync::{Condvar, Mutex};
+use crate::sys::{Fd, socket};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Wire {
+    socket: Fd,
+    /// What the connection's thread sleeps on.
+    epoll: Fd,
+    fabric: Option<Fabric>,
+}
+
+#[derive(Debug)]
+struct Fabric {
+    fifo: Mutex<Fifo>,
+    /// Told when there is room again.
+    room: Condvar,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The fabric.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The fabric carries nothing.
+    #[error(
+        "the fabric carries nothing to its interface ({0}); see `shrimp doctor`, or take [fabric] out of the cluster file"
+    )]
+    Greeting(Errno),
+    /// No descriptor to be had.
+    #[error(transparent)]
+    System(#[from] SystemError),
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
+impl Wire {
+    /// Takes the socket of a data connection, and both ends of the fabric if it goes over one.
+    ///
+    /// # Errors
+    /// The fabric does not reach the other end; no descriptors.
+    pub fn new(socket: Fd, fabric: Option<(Fifo, Meeting)>) -> Result<Wire, WireError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+        let epoll = Fd::from(epoll);
+        let failed = system("epoll_ctl of a data connection");
+        let token = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, &socket, token, epoll::EventFlags::IN).map_err(failed)?;
+        let fabric = match fabric {
+            None => None,
+            Some((mut fifo, peer)) => {
+                fifo.meet(&peer)?;
+                fifo.join(&socket).map_err(WireError::Greeting)?;
+                epoll::add(&epoll, fifo.wait_fd(), token, epoll::EventFlags::IN)
+                    .map_err(system("epoll_ctl of a fabric"))?;
+                Some(Fabric { fifo: Mutex::new(fifo), room: Condvar::new() })
+            }
+        };
+        Ok(Wire { socket, epoll, fabric })
+    }
+
+    pub(super) fn is_fabric(&self) -> bool {
+        self.fabric.is_some()
+    }
+
+    /// Sends what there is room for of two pieces.
+    pub(super) fn send(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno> {
+        const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+        match &self.fabric {
+            None => {
+                let pieces = [IoSlice::new(front), IoSlice::new(back)];
+                let mut none = SendAncillaryBuffer::default();
+                rustix::net::sendmsg(&self.socket, &pieces, &mut none, FLAGS)
+            }
+            Some(fabric) => fabric.fifo.lock().send(&[front, back]),
+        }
+    }
+
+    /// Receives what is there; 0 at the end.
+    pub(super) fn receive(&self, room: &mut [u8]) -> Result<usize, Errno> {
+        match &self.fabric {
+            None => rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(len, _)| len),
+            Some(fabric) => {
+                let mut fifo = fabric.fifo.lock();
+                let before = fifo.room();
+                let received = fifo.receive(room);
+                if fifo.room() > before {
+                    fabric.room.notify_all();
+                }
+                received
+            }
+        }
+    }
+
+    /// Waits until something can be sent.
+    pub(super) fn wait_for_room(&self, timeout: Duration) -> bool {
+        match &self.fabric {
+            None => {
+                let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
+                !matches!(poll(&mut fds, Some(&timespec(timeout))), Ok(0))
+            }
+            Some(fabric) => {
+                // The connection's thread makes progress, or whoever spins.
+                let end = Instant::now() + timeout;
+                let mut fifo = fabric.fifo.lock();
+                loop {
+                    if fifo.has_room() != Ok(false) {
+                        return true;
+                    }
+                    if Instant::now() >= end {
+                        return false;
+                    }
+                    fifo = fabric.room.wait(fifo, Some(end));
+                }
+            }
+        }
+    }
+
+    /// How long the other node has owed an acknowledgement.
+    pub(super) fn silence(&self) -> Duration {
+        let Some(info) = socket::tcp_info(&self.socket) else { return Duration::ZERO };
+        let field = |at: usize| {
+            let bytes = info.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>());
+            bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        };
+        // linux/tcp.h: tcpi_probes, tcpi_unacked, tcpi_last_ack_recv (milliseconds).
+        let owed = info.get(3).is_some_and(|&probes| probes > 0) || field(24) > 0;
+        if owed { Duration::from_millis(u64::from(field(56))) } else { Duration::ZERO }
+    }
+
+    /// Ends it, for both sides.
+    pub(super) fn close(&self) {
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        if let Some(fabric) = &self.fabric {
+            fabric.room.notify_all();
+        }
+    }
+
+    /// Whether [`Wire::sleep`] is woken by what carries the frames.
+    pub(super) fn watch(&self, whether: bool) -> Result<(), Errno> {
+        let flags = if whether { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(0);
+        match &self.fabric {
+            None => epoll::modify(&self.epoll, &self.socket, data, flags),
+            Some(fabric) => epoll::modify(&self.epoll, fabric.fifo.lock().wait_fd(), data, flags),
+        }
+    }
+
+    /// Whether [`Wire::sleep`] would be woken by what comes next. False: receive first.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.fabric.as_ref().is_none_or(|fabric| fabric.fifo.lock().may_sleep())
+    }
+
+    /// Sleeps until there may be something to receive; false at the end of the connection.
+    pub(super) fn sleep(&self) -> bool {
+        if !self.may_sleep() {
+            return true;
+        }
+        let mut events = Vec::with_capacity(2);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+        self.fabric.is_none() || !socket::has_spoken(&self.socket)
+    }
+}
