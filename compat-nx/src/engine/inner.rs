@@ -206,6 +206,12 @@ impl Inner {
         }
     }
 
+    /// Ends the job with the error of a step of the protocol.
+    #[inline]
+    pub(super) fn or_fail<T>(&self, step: Result<T, NxError>) -> Result<T, NxError> {
+        step.inspect_err(|error| self.fail(error.clone()))
+    }
+
     /// What ended the job, if anything did.
     #[inline]
     pub(super) fn check(&self) -> Result<(), NxError> {

@@ -115,11 +115,11 @@ impl Engine {
     pub(super) fn send_blocking(&self, peer: &Peer, letter: Letter) -> Result<(), NxError> {
         let inner = &*self.inner;
         let mut state = inner.state.lock();
-        match state.send(inner, peer, letter)? {
+        match inner.or_fail(state.send(inner, peer, letter))? {
             Sent::Whole => Ok(()),
             Sent::Scouted(staging) => {
                 drop(state);
-                inner.stage(peer, &staging, letter.data, true)
+                inner.or_fail(inner.stage(peer, &staging, letter.data, true))
             }
             Sent::Starved => {
                 let op = state.ops.add(Owner::Caller, 1, NOWHERE, None);
@@ -148,16 +148,15 @@ impl Engine {
             state.deliver(inner, letter);
         }
         for peer in targets {
-            match state.send(inner, peer, letter) {
-                Ok(Sent::Whole) => state.complete(inner, op, None),
-                Ok(Sent::Scouted(staging)) => {
+            match inner.or_fail(state.send(inner, peer, letter))? {
+                Sent::Whole => state.complete(inner, op, None),
+                Sent::Scouted(staging) => {
                     drop(state);
-                    inner.stage(peer, &staging, letter.data, true)?;
+                    inner.or_fail(inner.stage(peer, &staging, letter.data, true))?;
                     state = inner.state.lock();
                     state.complete(inner, op, None);
                 }
-                Ok(Sent::Starved) => state.queue(inner, peer, op, letter, true),
-                Err(error) => return Err(error),
+                Sent::Starved => state.queue(inner, peer, op, letter, true),
             }
         }
         state.complete(inner, op, None);
