@@ -77,6 +77,8 @@ pub(super) struct Inner {
     pub(super) state: Mutex<State>,
     pub(super) handlers: Arc<Handlers>,
     ptype: AtomicU32,
+    /// Rounds of global operations begun.
+    rounds: AtomicU32,
     /// Counts completions that some thread may wait for.
     changes: AtomicU64,
     /// Threads waiting in calls.
@@ -123,6 +125,7 @@ impl Inner {
             state: Mutex::new(State::new(peers.upto())),
             peers,
             handlers: Arc::default(),
+            rounds: AtomicU32::new(0),
             changes: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             failed: AtomicBool::new(false),
@@ -183,6 +186,14 @@ impl Inner {
     pub(super) fn interrupt(&self, peer: &Peer) {
         self.count(count::INTERRUPTS, 1);
         peer.interrupt();
+    }
+
+    /// The next round of global operations; never 0.
+    pub(super) fn next_round(&self) -> u32 {
+        let next = |last: u32| last.checked_add(1).unwrap_or(1);
+        let last =
+            self.rounds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| Some(next(it)));
+        next(last.unwrap_or_default())
     }
 
     /// Something completed that a thread may wait for.
@@ -318,7 +329,7 @@ impl Inner {
     }
 
     #[inline]
-    fn wait_turns<T>(
+    pub(super) fn wait_turns<T>(
         &self,
         mut turn: impl FnMut(&mut State) -> Option<Result<T, NxError>>,
     ) -> Result<T, NxError> {

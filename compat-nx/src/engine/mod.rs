@@ -10,10 +10,12 @@
 //! | `stage`, `direct` | memory for safe copies; user memory of the receiver |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
 //! | `inner`, `progress`, `handlers` | waiting, and the threads that help |
+//! | `exchange` | rounds of global operations |
 //! | `send`, `receive`, `mids`, `global` | the methods |
 
 pub mod counters;
 mod direct;
+mod exchange;
 mod fork;
 mod global;
 mod handlers;
