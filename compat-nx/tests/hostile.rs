@@ -13,7 +13,7 @@ const CREDITS: usize = 256;
 const STAGED: usize = 512;
 const GO: usize = 768;
 const SLOTS: usize = 2048;
-const LANE: usize = SLOTS + 32 * 4160;
+const LANE: usize = SLOTS + 32 * 8320;
 
 /// Arrival word of the first message.
 fn arrival(kind: u64, len: u64) -> u64 {

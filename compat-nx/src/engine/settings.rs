@@ -15,7 +15,7 @@ pub const TABLE: &[Tunable] = &[
         name: "NX_SLOT_BYTES",
         default: "auto",
         unit: "bytes",
-        help: "size of a packet buffer, 32 per pair and direction; auto: 4160, less in large jobs",
+        help: "size of a packet buffer, 32 per pair and direction; auto: 8320, less in large jobs",
     },
     Tunable {
         name: "NX_LARGE",
@@ -160,7 +160,7 @@ impl Settings {
     #[must_use]
     pub fn stride(&self, processes: usize) -> usize {
         let fair = (16 << 20) / processes.max(1) / super::layout::SLOTS;
-        let stride = self.slot_bytes.unwrap_or(fair.min(4160) / 64 * 64);
+        let stride = self.slot_bytes.unwrap_or(fair.min(8320) / 64 * 64);
         stride.clamp(*super::layout::STRIDES.start(), *super::layout::STRIDES.end())
     }
 }
@@ -187,8 +187,8 @@ mod tests {
     #[test]
     fn slots_shrink_with_the_size_of_the_job() {
         let settings = Settings::from_lookup(&|_| None).unwrap();
-        assert_eq!(settings.stride(2), 4160);
-        assert_eq!(settings.stride(64), 4160);
+        assert_eq!(settings.stride(2), 8320);
+        assert_eq!(settings.stride(64), 8192);
         assert!(settings.stride(1024) < 1024);
     }
 }
