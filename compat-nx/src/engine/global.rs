@@ -19,6 +19,7 @@
 
 use super::layout::CELL_ROOM;
 use super::peer::Peer;
+use super::points::Point;
 use super::state::Letter;
 use super::types::{Info, Select, Source, Target};
 use super::{Engine, mem};
@@ -165,7 +166,9 @@ impl Engine {
         if place.nodes <= FLAT_NODES {
             for node in place.others() {
                 self.partner(node)?.give_round(round, tag as u8, len, bytes);
+                self.inner.at(Point::RoundHalf);
             }
+            self.inner.at(Point::RoundGiven);
             for node in place.others() {
                 self.partner(node)?.out.ring();
             }

@@ -8,6 +8,7 @@ use super::mem;
 use super::ops::OpId;
 use super::peer::{Bye, Own, Peer};
 use super::peers::Peers;
+use super::points::Point;
 use super::settings::Settings;
 use super::state::{Staging, State, Want};
 use super::types::{Outcome, Source};
@@ -186,6 +187,14 @@ impl Inner {
     pub(super) fn interrupt(&self, peer: &Peer) {
         self.count(count::INTERRUPTS, 1);
         peer.interrupt();
+    }
+
+    /// Reaches a named point: see [`super::points`].
+    #[inline]
+    pub(super) fn at(&self, point: Point) {
+        if let Some(armed) = self.settings.failpoint {
+            armed.reach(point, self.own.node);
+        }
     }
 
     /// The next round of global operations; never 0.
@@ -439,6 +448,7 @@ impl Inner {
         // In at least four pieces, so that the receiver fetches while the rest is copied.
         let chunk = self.settings.stage_chunk.min((data.len / 4).max(4096));
         let mut done = 0;
+        self.at(Point::ScoutWritten);
         while done < data.len {
             if may_go && let Some(go) = Go::read(peer, staging.block) {
                 if self.send_direct(peer, staging, data, done, &go)? {
@@ -452,7 +462,9 @@ impl Inner {
             done += part.len;
             // PAIRS(staged): with the acquire in `fetch_some`.
             staged.store(done as u64, Ordering::Release);
+            self.at(Point::StageHalf);
         }
+        self.at(Point::Staged);
         peer.out.ring();
         self.count(count::STAGED_BYTES, done as u64);
         self.count(count::SAFE_COPIES, 1);
@@ -480,6 +492,7 @@ impl Inner {
             }
         }
         staged.store(layout::STAGED_DIRECT | done as u64, Ordering::Release);
+        self.at(Point::DirectBegun);
         let part = mem::part(data, first, len);
         // SAFETY: the operation is not complete before this returns.
         #[allow(unsafe_code)]
@@ -488,6 +501,7 @@ impl Inner {
             staged.store(done as u64, Ordering::Release);
             return Ok(false);
         }
+        self.at(Point::DirectWritten);
         let all = layout::STAGED_DIRECT | layout::STAGED_DONE | data.len as u64;
         // PAIRS(staged): with the acquire in `fetch_some`.
         staged.store(all, Ordering::Release);

@@ -10,6 +10,7 @@
 //! | `stage`, `direct` | memory for safe copies; user memory of the receiver |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
 //! | `inner`, `progress`, `handlers` | waiting, and the threads that help |
+//! | `points` | where tests kill a process |
 //! | `exchange` | rounds of global operations |
 //! | `send`, `receive`, `mids`, `global` | the methods |
 
@@ -27,6 +28,7 @@ mod mids;
 mod ops;
 mod peer;
 mod peers;
+pub mod points;
 mod progress;
 mod receive;
 mod send;
@@ -171,6 +173,7 @@ impl Engine {
         for peer in inner.peers() {
             // PAIRS(bye): with the acquire in `bye`.
             peer.out32(layout::BYE).store(bye, Ordering::Release);
+            inner.at(points::Point::ByeHalf);
         }
         inner.fail(NxError::NotStarted);
         inner.stop.store(true, Ordering::Release);

@@ -1,5 +1,6 @@
 //! Every tunable of the engine: name, default, unit, why. The environment is read here only.
 
+use super::points::Armed;
 use crate::error::StartError;
 use vmmc::config::Tunable;
 
@@ -93,6 +94,8 @@ pub struct Settings {
     pub truncate: bool,
     /// `NX_START_S`.
     pub start_s: u64,
+    /// `NX_FAILPOINT`, for tests.
+    pub failpoint: Option<Armed>,
 }
 
 impl Settings {
@@ -153,6 +156,14 @@ impl Settings {
             mids: number("NX_MIDS", "auto", 1024, 1..=60_000)?,
             truncate: one_of("NX_TRUNCATE", &["error", "silent"], "error or silent")? == 1,
             start_s: number("NX_START_S", "auto", 60, any)? as u64,
+            failpoint: match set("NX_FAILPOINT") {
+                None => None,
+                Some(value) => Some(value.parse().map_err(|()| StartError::Setting {
+                    name: "NX_FAILPOINT",
+                    value,
+                    expected: "a point of nx::engine::points, @, and a node number",
+                })?),
+            },
         })
     }
 
