@@ -242,6 +242,33 @@ impl Engine {
         Ok(())
     }
 
+    /// Checks both parts of a send with a receive; returns what is to be sent.
+    fn check_both(
+        &self,
+        type_: i32,
+        data: Source,
+        to: Dest,
+        select: Select,
+        room: Target,
+    ) -> Result<Letter, NxError> {
+        self.check_send(type_, data, to)?;
+        self.check_receive(select, room)?;
+        self.route(to)?;
+        Ok(Letter { channel: USER, type_, ptype: to.ptype, data })
+    }
+
+    /// Starts both parts of an operation.
+    fn start_both(
+        &self,
+        op: OpId,
+        select: Select,
+        letter: Letter,
+        to: Dest,
+    ) -> Result<(), NxError> {
+        self.start_receive(op, select)?;
+        self.start_send(op, letter, to)
+    }
+
     /// Sends and receives; returns what was received.
     ///
     /// # Errors
@@ -257,12 +284,9 @@ impl Engine {
         select: Select,
         room: Target,
     ) -> Result<Info, NxError> {
-        self.check_send(type_, data, to)?;
-        self.check_receive(select, room)?;
-        self.route(to)?;
+        let letter = self.check_both(type_, data, to, select, room)?;
         let op = self.inner.state.lock().ops.add(Owner::Caller, 2, room, None);
-        self.start_receive(op, select)?;
-        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)?;
+        self.start_both(op, select, letter, to)?;
         received(self.inner.wait_op(op)?)
     }
 
@@ -281,12 +305,9 @@ impl Engine {
         select: Select,
         room: Target,
     ) -> Result<Mid, NxError> {
-        self.check_send(type_, data, to)?;
-        self.check_receive(select, room)?;
-        self.route(to)?;
+        let letter = self.check_both(type_, data, to, select, room)?;
         let (op, mid) = self.new_mid(2, room, None)?;
-        self.start_receive(op, select)?;
-        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)?;
+        self.start_both(op, select, letter, to)?;
         Ok(mid)
     }
 
@@ -306,13 +327,10 @@ impl Engine {
         room: Target,
         handler: Handler,
     ) -> Result<(), NxError> {
-        self.check_send(type_, data, to)?;
-        self.check_receive(select, room)?;
-        self.route(to)?;
+        let letter = self.check_both(type_, data, to, select, room)?;
         self.start_handlers()?;
         let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 2, room, None);
-        self.start_receive(op, select)?;
-        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)
+        self.start_both(op, select, letter, to)
     }
 }
 
