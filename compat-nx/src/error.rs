@@ -92,6 +92,14 @@ pub enum NxError {
     /// A host process called a global operation.
     #[error("global operations are for the nodes; the host process takes no part")]
     HostGlobal,
+    /// The nodes call different global operations.
+    #[error(
+        "node {node} is in another global operation; all nodes must call the same ones in the same order"
+    )]
+    OtherGlobal {
+        /// Which node is.
+        node: u32,
+    },
     /// The operation makes no sense for these elements.
     #[error("{op:?} makes no sense for floating-point numbers; use an integer form")]
     BadReduction {

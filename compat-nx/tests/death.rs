@@ -54,9 +54,64 @@ fn bereft(engine: &Engine, _: &str) {
     assert!(error.to_string().contains("node 1 died"));
 }
 
+/// Large messages in a ring, and a sum, until somebody dies; with `leaves`, node 1 goes in order after one turn.
+fn busy(engine: &Engine, leaves: &str) {
+    const LEN: usize = 5 << 20;
+    let (me, nodes) = (engine.node(), engine.nodes());
+    let to = Dest { node: (me + 1) % nodes, ptype: 0 };
+    let from = Select { typesel: 3, node: (me + nodes - 1) % nodes, ptype: 0 };
+    let (out, mut room) = (vec![me as u8; LEN], vec![0u8; LEN]);
+    let mut turn = || -> Result<(), NxError> {
+        let target = Target { start: room.as_mut_ptr(), len: LEN };
+        // SAFETY: borrowed until the id is done, or the job has ended.
+        let coming = unsafe { engine.irecv(from, target, None) }?;
+        engine.gsync()?; // all receives are posted: messages may go to user memory
+        // SAFETY: borrowed for the call.
+        unsafe { engine.csend(3, Source { start: out.as_ptr(), len: LEN }, to) }?;
+        engine.msgwait(coming)?;
+        assert!(room.iter().all(|&byte| i32::from(byte) == from.node), "bytes of another message");
+        let (mut x, mut work) = ([1i32], [0]);
+        // SAFETY: borrowed exclusively for the call.
+        unsafe { engine.reduce(nx::Reduction::Sum, x.as_mut_ptr(), 1, work.as_mut_ptr()) }?;
+        assert_eq!(x, [nodes]);
+        Ok(())
+    };
+    let error = loop {
+        match turn() {
+            Ok(()) if me == 1 && !leaves.is_empty() => break None,
+            Ok(()) => {}
+            Err(error) => break Some(error),
+        }
+    };
+    assert!(error.is_none_or(|error| error == NxError::PeerDied { node: 1 }));
+}
+
 #[test]
 fn rank() {
-    common::play(&[("bereft", bereft)]);
+    common::play(&[("bereft", bereft), ("busy", busy), ("nothing", |_, _| {})]);
+}
+
+#[test]
+fn a_node_killed_at_any_named_point_ends_all_and_leaves_nothing() {
+    let daemon = Daemon::start();
+    let before = daemon.rests(None);
+    daemon.run(3, "nothing", "", &[]);
+    for (name, point) in nx::engine::points::ALL {
+        let leaves = if *point == nx::engine::points::Point::ByeHalf { "leaves" } else { "" };
+        let armed = format!("{name}@1");
+        let mut ranks = daemon.start_job(3, "busy", leaves, &[("NX_FAILPOINT", &armed)]);
+        assert_eq!(ranks.wait(), [true, false, true], "{name}");
+        daemon.rests(Some(before));
+    }
+}
+
+#[test]
+fn a_point_that_there_is_not_is_an_error_that_names_it() {
+    for value in ["staged", "stagd@1", "staged@one"] {
+        let get = |name: &str| (name == "NX_FAILPOINT").then(|| value.to_owned());
+        let error = nx::engine::settings::Settings::from_lookup(&get).expect_err("no point");
+        assert!(error.to_string().contains(value), "{error}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use common::Daemon;
 use nx::engine::Reduction;
-use nx::{Engine, Source, Target};
+use nx::{Engine, NxError, Source, Target};
 
 fn reduce<T: nx::engine::Element>(engine: &Engine, op: Reduction, x: &mut [T]) {
     let mut work = x.to_vec();
@@ -33,8 +33,8 @@ fn everything(engine: &Engine, _: &str) {
         reduce(engine, Reduction::Product, &mut x);
         assert_eq!(x, [2f32.powi(n), 0.5f32.powi(n)]);
     }
-    // Longer than a slot, and long enough for a scout.
-    for len in [600, 20_000] {
+    // As long as a cell, longer, longer than a slot, and long enough for a scout.
+    for len in [7, 8, 600, 20_000] {
         let mut x: Vec<f64> = (0..len).map(|i| f64::from(i % 7 + me)).collect();
         reduce(engine, Reduction::Sum, &mut x);
         let sum: i32 = (0..n).sum();
@@ -63,9 +63,46 @@ fn everything(engine: &Engine, _: &str) {
     }
 }
 
+/// Node 1 calls another operation than the others, or one of another length: all are told, and the next
+/// operation is right again.
+fn disagree(engine: &Engine, case: &str) {
+    let odd = engine.node() == 1;
+    let run = |len: usize| {
+        let (mut x, mut work) = (vec![1i32; len], vec![0i32; len]);
+        // SAFETY: both are borrowed exclusively for the call.
+        unsafe { engine.reduce(Reduction::Sum, x.as_mut_ptr(), len, work.as_mut_ptr()) }
+    };
+    let result = match (case, odd) {
+        ("kind", true) => engine.gsync(),
+        ("kind", false) => run(1),
+        (_, true) => run(2),
+        (_, false) => run(1),
+    };
+    let node = if odd { 0 } else { 1 };
+    match (case, result) {
+        ("kind", Err(NxError::OtherGlobal { node: told })) => assert_eq!(told, node),
+        ("length", Err(NxError::MessageTooLong { info, room })) => {
+            assert_eq!(info.node, node as i32);
+            assert_eq!((info.count, room), if odd { (4, 8) } else { (8, 4) });
+        }
+        (case, result) => panic!("{case}: {result:?}"),
+    }
+    let mut x = [1];
+    reduce(engine, Reduction::Sum, &mut x);
+    assert_eq!(x, [engine.nodes()]);
+}
+
 #[test]
 fn rank() {
-    common::play(&[("everything", everything)]);
+    common::play(&[("everything", everything), ("disagree", disagree)]);
+}
+
+#[test]
+fn nodes_that_call_different_operations_are_told() {
+    let daemon = Daemon::start();
+    for case in ["kind", "length"] {
+        daemon.run(3, "disagree", case, &[]);
+    }
 }
 
 #[test]

@@ -8,12 +8,12 @@ use common::Daemon;
 use nx::{Dest, Engine, NxError, Select, Source, Target};
 use vmmc::{Import, Node, Rights, Token};
 
-/// Offsets of the lane (`engine/layout.rs`, version 2).
+/// Offsets of the lane (`engine/layout.rs`, version 3).
 const CREDITS: usize = 256;
 const STAGED: usize = 512;
 const GO: usize = 768;
 const SLOTS: usize = 2048;
-const LANE: usize = SLOTS + 32 * 4160;
+const LANE: usize = SLOTS + 32 * 8320;
 
 /// Arrival word of the first message.
 fn arrival(kind: u64, len: u64) -> u64 {

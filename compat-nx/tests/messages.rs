@@ -32,7 +32,23 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
 
 /// Every length that takes another path, there and back.
 fn ping_pong(engine: &Engine, _: &str) {
-    let lens = [0, 1, 7, 8, 40, 41, 4071, 4072, 4073, 5000, 16384, 100_000, 1 << 20, (4 << 20) + 3];
+    let lens = [
+        0,
+        1,
+        7,
+        8,
+        40,
+        41,
+        5000,
+        8231,
+        8232,
+        8233,
+        10_000,
+        16384,
+        100_000,
+        1 << 20,
+        (4 << 20) + 3,
+    ];
     let other = 1 - engine.node();
     for (i, &len) in lens.iter().enumerate() {
         let mut room = vec![0; len + 3];

@@ -1,17 +1,4 @@
-//! The corner cases of NX between real processes. Where the rows of the checklist are held:
-//!
-//! | row | test |
-//! |---|---|
-//! | N1, N3, N19, N20 | `the_common_path_copies_once_and_interrupts_nobody` |
-//! | N2, N4 | `messages_are_selected_by_type_mask_and_force` |
-//! | N5 | unit and loom tests of `engine/slots.rs` |
-//! | N6 | `messages_of_every_length_arrive_whole_in_every_mode` (`messages.rs`) |
-//! | N7, N8, N17 | `shrimp perf nx`: figures, not tests |
-//! | N9 to N11, N13, N15, N21 (alignment, neighbours) | `large_messages_go_from_user_memory_to_user_memory` |
-//! | N12 | `the_second_large_message_makes_no_trip_to_the_daemon` |
-//! | N14, N16 | `a_late_receiver_gets_the_bytes_of_the_send` |
-//! | N18 | `a_computing_receiver_stalls_no_sender` |
-//! | N21 (others) | `nobody_but_its_sender_can_import_a_window` |
+//! The corner cases of NX between real processes. `SUPPORT.md` says which row of the checklist is held where.
 #![allow(unsafe_code)] // the engine's raw interface
 
 mod common;
@@ -101,6 +88,27 @@ fn selection(engine: &Engine, _: &str) {
     csend(engine, 81, &[engine.node() as u8], -1);
     assert_eq!(byte(engine, 81), 1 - engine.node() as u8);
     assert_eq!(engine.iprobe(Select::types(-1)).expect("iprobe"), None);
+}
+
+/// A message for a process type that no process of the node has waits until one takes it.
+fn nobodys(engine: &Engine, _: &str) {
+    let ptype = 5;
+    if engine.node() == 0 {
+        // SAFETY: borrowed for the call.
+        unsafe { engine.csend(90, src(b"late"), Dest { node: 1, ptype }) }.expect("csend");
+        csend(engine, 91, b"now", 1);
+        engine.gsync().expect("gsync");
+        engine.gsync().expect("gsync");
+        return;
+    }
+    engine.gsync().expect("gsync"); // both are here
+    let mut room = [0; 4];
+    assert_eq!(crecv(engine, -1, &mut room).type_, 91);
+    assert_eq!(engine.iprobe(Select::types(-1)).expect("iprobe"), None);
+    engine.set_ptype(ptype).expect("nobody has it");
+    let info = crecv(engine, -1, &mut room);
+    assert_eq!((info.type_, info.count, room), (90, 4, *b"late"));
+    engine.gsync().expect("gsync");
 }
 
 /// Ids: many, merged, done, ignored, cancelled, bad.
@@ -596,6 +604,7 @@ fn pile(engine: &Engine, _: &str) {
 fn rank() {
     common::play(&[
         ("selection", selection),
+        ("nobodys", nobodys),
         ("mids", mids),
         ("head_to_head", head_to_head),
         ("flood", flood_of_a_computing_receiver),
@@ -614,6 +623,11 @@ fn rank() {
 #[test]
 fn messages_are_selected_by_type_mask_and_force() {
     Daemon::start().run(2, "selection", "", &[]);
+}
+
+#[test]
+fn a_message_for_a_type_that_nobody_has_waits_for_who_takes_it() {
+    Daemon::start().run(2, "nobodys", "", &[]);
 }
 
 #[test]

@@ -5,22 +5,32 @@
 //! theirs, and exact partners, so that the order of messages between two nodes keeps successive
 //! operations apart. With n nodes:
 //!
-//! * `gsync`: dissemination, in ceil(log2 n) rounds (Hensgen, Finkel, Manber, 1988).
-//! * reductions: recursive doubling; with n no power of two, the nodes that are too many first
-//!   give their values to a neighbour and get the result from it. Every node combines in the same order.
-//! * `gcol`, `gcolx`: in ceil(log2 n) rounds, each sending all that a node has (Bruck et al., 1997).
+//! * up to [`FLAT_NODES`] nodes of one machine and [`CELL_ROOM`] bytes of each: one round of an exchange
+//!   ([`super::exchange`]), n(n - 1) stores. A node that has to wait is switched out once, and
+//!   the last to come not at all.
+//! * `gsync` of more: dissemination, in ceil(log2 n) rounds (Hensgen, Finkel, Manber, 1988).
+//! * reductions of more: recursive doubling; with n no power of two, the nodes that are too many first
+//!   give their values to a neighbour and get the result from it.
+//! * `gcol`, `gcolx` of more: in ceil(log2 n) rounds, each sending all that a node has (Bruck et al., 1997).
+//!
+//! Every node combines in the same order, so all get the same bits. Where there are
+//! cells, operations of more bytes announce themselves in them: nodes that call different ones are told.
 #![allow(unsafe_code)] // raw memory of callers; each block has its proof
 
-use super::Engine;
-use super::mem;
+use super::layout::CELL_ROOM;
 use super::peer::Peer;
+use super::points::Point;
 use super::state::Letter;
 use super::types::{Info, Select, Source, Target};
+use super::{Engine, mem};
 use crate::error::NxError;
 use std::ffi::c_void;
 
 /// Channel of global operations.
 const GLOBAL: u32 = 1;
+
+/// Most nodes that give each other cells.
+const FLAT_NODES: usize = 64;
 
 /// Binary operations of the global reductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,13 +112,36 @@ fn bits<T>(op: Reduction, and: T, or: T, xor: T) -> Option<T> {
 struct Place {
     me: usize,
     nodes: usize,
+    /// Every node can write every other one's cells, and few enough do. All nodes find the same.
+    cells: bool,
+}
+
+impl Place {
+    /// Whether `len` bytes of each node go by cells.
+    fn is_flat(self, len: usize) -> bool {
+        self.cells && len <= CELL_ROOM
+    }
+
+    fn others(self) -> impl Iterator<Item = usize> {
+        (0..self.nodes).filter(move |&node| node != self.me)
+    }
 }
 
 impl Engine {
     fn place(&self) -> Result<Place, NxError> {
         self.inner.check()?;
         let (me, nodes) = (self.inner.own.node as usize, self.inner.job.size as usize);
-        if me < nodes { Ok(Place { me, nodes }) } else { Err(NxError::HostGlobal) }
+        if me >= nodes {
+            return Err(NxError::HostGlobal);
+        }
+        let mut place = Place { me, nodes, cells: nodes <= FLAT_NODES };
+        if place.cells {
+            // Where one pair of nodes is on two machines, each node is on another one than some other.
+            for node in place.others() {
+                place.cells &= !self.partner(node)?.out.is_elsewhere();
+            }
+        }
+        Ok(place)
     }
 
     fn give(&self, to: usize, tag: i32, data: Source) -> Result<(), NxError> {
@@ -138,12 +171,76 @@ impl Engine {
         Err(NxError::MessageTooLong { info, room: room.len })
     }
 
+    /// Tells all other nodes that this one has come to its next operation, with `len` bytes of its own: those
+    /// in `bytes`, or more that go by messages.
+    fn announce(&self, place: Place, tag: i32, len: usize, bytes: &[u8]) -> Result<u32, NxError> {
+        let round = self.inner.next_round();
+        if place.cells {
+            for node in place.others() {
+                self.partner(node)?.give_round(round, tag as u8, len, bytes);
+                self.inner.at(Point::RoundHalf);
+            }
+            self.inner.at(Point::RoundGiven);
+            for node in place.others() {
+                self.partner(node)?.out.ring();
+            }
+        }
+        Ok(round)
+    }
+
+    /// An exchange of `bytes` of each node, `len` of node 0 and so on. Returns the round, for
+    /// [`Peer::read_round`].
+    fn exchange(
+        &self,
+        place: Place,
+        tag: i32,
+        bytes: &[u8],
+        len: impl Fn(usize) -> usize,
+    ) -> Result<u32, NxError> {
+        let inner = &*self.inner;
+        let round = self.announce(place, tag, bytes.len(), bytes)?;
+        let mut missing = place.others().peekable();
+        let mut wrong = None;
+        inner.wait_turns(|state| {
+            while let Some(&node) = missing.peek() {
+                let peer = match self.partner(node) {
+                    Ok(peer) => peer,
+                    Err(error) => return Some(Err(error)),
+                };
+                let Some((theirs, given)) = peer.given_round(round) else {
+                    peer.await_round(round);
+                    if let Err(error) = state.progress(inner) {
+                        inner.fail(error);
+                    }
+                    return None;
+                };
+                peer.await_round(0);
+                if theirs != tag as u8 {
+                    wrong.get_or_insert(NxError::OtherGlobal { node: node as u32 });
+                } else if given != len(node) {
+                    let (type_, ptype) = (0, peer.ptype());
+                    let info = Info { type_, count: given, node: node as i32, ptype };
+                    wrong.get_or_insert(NxError::MessageTooLong { info, room: len(node) });
+                }
+                missing.next();
+            }
+            Some(Ok(()))
+        })?;
+        // All have come: whoever calls the wrong thing spoils no later round.
+        wrong.map_or(Ok(round), Err)
+    }
+
     /// Waits until all nodes are here.
     ///
     /// # Errors
-    /// [`NxError::HostGlobal`]; [`NxError::PeerDied`] and its like when the job has ended.
+    /// [`NxError::HostGlobal`]; [`NxError::OtherGlobal`]; [`NxError::PeerDied`] and its like when the job has
+    /// ended.
     pub fn gsync(&self) -> Result<(), NxError> {
-        let Place { me, nodes } = self.place()?;
+        let place = self.place()?;
+        if place.is_flat(0) {
+            return self.exchange(place, TAG_SYNC, &[], |_| 0).map(drop);
+        }
+        let Place { me, nodes, .. } = place;
         let nothing = Source { start: std::ptr::null(), len: 0 };
         let nowhere = Target { start: std::ptr::null_mut(), len: 0 };
         let mut distance = 1;
@@ -211,12 +308,34 @@ impl Engine {
         work: *mut c_void,
         combine: &mut dyn FnMut(*mut c_void, *mut c_void),
     ) -> Result<(), NxError> {
-        let Place { me, nodes } = self.place()?;
+        let place = self.place()?;
         super::check_memory(x.is_null(), len)?;
         super::check_memory(work.is_null(), len)?;
+        let Place { me, nodes, .. } = place;
         let mine = Source { start: x.cast_const().cast(), len };
         let result = Target { start: x.cast(), len };
         let theirs = Target { start: work.cast(), len };
+        if place.is_flat(len) {
+            let mut own = [0; CELL_ROOM];
+            let own = &mut own[..len];
+            // SAFETY: readable by the caller's word.
+            own.copy_from_slice(unsafe { mem::source(mine) });
+            let round = self.exchange(place, TAG_REDUCE, own, |_| len)?;
+            for node in 0..nodes {
+                let room = if node == 0 { result } else { theirs };
+                // SAFETY: writable and ours by the caller's word; the slice ends before `combine`.
+                let room = unsafe { mem::room(room, 0, len) };
+                match node == me {
+                    true => room.copy_from_slice(own),
+                    false => self.partner(node)?.read_round(round, room),
+                }
+                if node > 0 {
+                    combine(x, work);
+                }
+            }
+            return Ok(());
+        }
+        self.announce(place, TAG_REDUCE, len, &[])?;
         // `even` is the number of nodes that double; the first `odd` pairs are too many.
         let even = 1 << nodes.ilog2();
         let odd = nodes - even;
@@ -251,7 +370,7 @@ impl Engine {
     /// # Safety
     /// `x` must be readable and `y` writable during the call, and not overlap.
     pub unsafe fn gcol(&self, x: Source, y: Target) -> Result<usize, NxError> {
-        let Place { me, nodes } = self.place()?;
+        let Place { me, nodes, .. } = self.place()?;
         super::check_memory(x.start.is_null(), x.len)?;
         super::check_memory(y.start.is_null(), y.len)?;
         let mine = (x.len as u64).to_ne_bytes();
@@ -282,7 +401,7 @@ impl Engine {
     /// `x` must be readable for this node's length and `y` writable for the sum, during the call,
     /// and not overlap.
     pub unsafe fn gcolx(&self, x: *const u8, lens: &[usize], y: *mut u8) -> Result<(), NxError> {
-        let Place { me, nodes } = self.place()?;
+        let Place { me, nodes, .. } = self.place()?;
         let Some(&len) = lens.get(me).filter(|_| lens.len() == nodes) else {
             return Err(NxError::BadLength { len: lens.len() as i64 });
         };
@@ -299,7 +418,24 @@ impl Engine {
 
     /// What all nodes have, in node order.
     fn collect(&self, mine: &[u8], lens: &[usize]) -> Result<Vec<u8>, NxError> {
-        let Place { me, nodes } = self.place()?;
+        let place = self.place()?;
+        let Place { me, nodes, .. } = place;
+        let len = |node: usize| lens.get(node).copied().unwrap_or_default();
+        if place.is_flat(lens.iter().copied().max().unwrap_or_default()) {
+            let round = self.exchange(place, TAG_COLLECT, mine, len)?;
+            let mut all = vec![0; lens.iter().sum()];
+            let mut rest = &mut all[..];
+            for node in 0..nodes {
+                let (room, after) = rest.split_at_mut(len(node));
+                match node == me {
+                    true => room.copy_from_slice(mine),
+                    false => self.partner(node)?.read_round(round, room),
+                }
+                rest = after;
+            }
+            return Ok(all);
+        }
+        self.announce(place, TAG_COLLECT, len(me), &[])?;
         let sum = |from: usize, count: usize| -> usize {
             (from..from + count).filter_map(|node| lens.get(node % nodes)).sum()
         };
@@ -324,8 +460,8 @@ impl Engine {
     }
 }
 
-/// Types on the channel, one per kind of operation: they only catch programs whose nodes call different
-/// ones.
+/// Types on the channel and tags of rounds, one per kind of operation: they only catch programs whose nodes
+/// call different ones.
 const TAG_SYNC: i32 = 1;
 const TAG_REDUCE: i32 = 2;
 const TAG_COLLECT: i32 = 3;

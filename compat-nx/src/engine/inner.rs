@@ -8,6 +8,7 @@ use super::mem;
 use super::ops::OpId;
 use super::peer::{Bye, Own, Peer};
 use super::peers::Peers;
+use super::points::Point;
 use super::settings::Settings;
 use super::state::{Staging, State, Want};
 use super::types::{Outcome, Source};
@@ -78,6 +79,8 @@ pub(super) struct Inner {
     pub(super) handlers: Arc<Handlers>,
     pub(super) watch: Watch,
     ptype: AtomicU32,
+    /// Rounds of global operations begun.
+    rounds: AtomicU32,
     /// Counts completions that some thread may wait for.
     changes: AtomicU64,
     /// Threads waiting in calls.
@@ -125,6 +128,7 @@ impl Inner {
             peers,
             handlers: Arc::default(),
             watch: Watch::default(),
+            rounds: AtomicU32::new(0),
             changes: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             failed: AtomicBool::new(false),
@@ -187,6 +191,22 @@ impl Inner {
         peer.interrupt();
     }
 
+    /// Reaches a named point: see [`super::points`].
+    #[inline]
+    pub(super) fn at(&self, point: Point) {
+        if let Some(armed) = self.settings.failpoint {
+            armed.reach(point, self.own.node);
+        }
+    }
+
+    /// The next round of global operations; never 0.
+    pub(super) fn next_round(&self) -> u32 {
+        let next = |last: u32| last.checked_add(1).unwrap_or(1);
+        let last =
+            self.rounds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| Some(next(it)));
+        next(last.unwrap_or_default())
+    }
+
     /// Something completed that a thread may wait for.
     #[inline]
     pub(super) fn changed(&self) {
@@ -206,6 +226,12 @@ impl Inner {
             self.data.wake_waiters();
             self.bell.wake_waiters();
         }
+    }
+
+    /// Ends the job with the error of a step of the protocol.
+    #[inline]
+    pub(super) fn or_fail<T>(&self, step: Result<T, NxError>) -> Result<T, NxError> {
+        step.inspect_err(|error| self.fail(error.clone()))
     }
 
     /// What ended the job, if anything did.
@@ -327,7 +353,7 @@ impl Inner {
     }
 
     #[inline]
-    fn wait_turns<T>(
+    pub(super) fn wait_turns<T>(
         &self,
         mut turn: impl FnMut(&mut State) -> Option<Result<T, NxError>>,
     ) -> Result<T, NxError> {
@@ -437,6 +463,7 @@ impl Inner {
         // In at least four pieces, so that the receiver fetches while the rest is copied.
         let chunk = self.settings.stage_chunk.min((data.len / 4).max(4096));
         let mut done = 0;
+        self.at(Point::ScoutWritten);
         while done < data.len {
             if may_go && let Some(go) = Go::read(peer, staging.block) {
                 if self.send_direct(peer, staging, data, done, &go)? {
@@ -450,7 +477,9 @@ impl Inner {
             done += part.len;
             // PAIRS(staged): with the acquire in `fetch_some`.
             staged(done as u64);
+            self.at(Point::StageHalf);
         }
+        self.at(Point::Staged);
         peer.out.ring();
         self.count(count::STAGED_BYTES, done as u64);
         self.count(count::SAFE_COPIES, 1);
@@ -478,6 +507,7 @@ impl Inner {
             }
         }
         staged(layout::STAGED_DIRECT | done as u64);
+        self.at(Point::DirectBegun);
         let part = mem::part(data, first, len);
         // SAFETY: the operation is not complete before this returns.
         #[allow(unsafe_code)]
@@ -486,6 +516,7 @@ impl Inner {
             staged(done as u64);
             return Ok(false);
         }
+        self.at(Point::DirectWritten);
         let all = layout::STAGED_DIRECT | layout::STAGED_DONE | data.len as u64;
         // PAIRS(staged): with the acquire in `fetch_some`.
         staged(all);

@@ -9,6 +9,7 @@
 //!   256  credits         64 x u32: slots and blocks of the other lane that are free again
 //!   512  staged          32 x u64: how much of block b's message is there
 //!   768  go              32 x 32 bytes: where block b's message may be put directly
+//!  1792  cells           2 x 128 bytes: a round of a global operation each ([`super::exchange`])
 //!  2048  slots           32 x stride bytes: a message each
 //! ```
 //!
@@ -88,6 +89,16 @@ pub(super) const GO: usize = 768;
 /// that goes there · how many; `u64` each.
 pub(super) const GO_LEN: usize = 32;
 
+/// Offset of the cells.
+pub(super) const CELLS_AT: usize = 1792;
+/// Cells: see [`super::exchange`].
+pub(super) const CELLS: usize = 2;
+/// Length of a cell: two lines, since neighbours are fetched in pairs. Only the first is used: head u64 ·
+/// data.
+pub(super) const CELL_LEN: usize = 128;
+/// Bytes of data in a cell.
+pub(super) const CELL_ROOM: usize = 64 - 8;
+
 /// Blocks per lane: large messages under way.
 pub(super) const BLOCKS: usize = 32;
 /// Offset of the slots.
@@ -111,7 +122,8 @@ pub(super) mod kind {
 
 const _: () = assert!(CREDITS + CREDIT_ENTRIES as usize * 4 <= STAGED, "credits run over");
 const _: () = assert!(STAGED + BLOCKS * 8 <= GO, "staged words run over");
-const _: () = assert!(GO + BLOCKS * GO_LEN <= SLOTS_AT, "go records run over");
+const _: () = assert!(GO + BLOCKS * GO_LEN <= CELLS_AT, "go records run over");
+const _: () = assert!(CELLS_AT + CELLS * CELL_LEN <= SLOTS_AT, "cells run over");
 const _: () = assert!(SLOTS + BLOCKS <= CREDIT_ENTRIES as usize, "a credit could be overwritten");
 
 /// Length of a lane in bytes.

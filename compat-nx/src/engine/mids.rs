@@ -49,9 +49,11 @@ impl Engine {
             inner.fail(error);
         }
         let result = state.ops.is_done(op).then(|| finish(&mut state, op)).transpose();
+        // Under the lock: who is told of the end may free the buffer, which nobody is in the middle of.
+        let ended = inner.check();
         inner.wake_others(state, before);
         match result {
-            Ok(None) => inner.check().map(|()| None),
+            Ok(None) => ended.map(|()| None),
             result => result,
         }
     }
@@ -67,8 +69,9 @@ impl Engine {
             inner.fail(error);
         }
         let done = state.ops.find(mid).is_ok_and(|op| state.ops.is_done(op));
+        let ended = inner.check().is_err(); // under the lock, as in `msgdone`
         inner.wake_others(state, before);
-        done || inner.check().is_err()
+        done || ended
     }
 
     /// The program will not ask again: the id frees itself on completion.

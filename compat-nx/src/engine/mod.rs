@@ -10,10 +10,13 @@
 //! | `stage`, `direct` | memory for safe copies; user memory of the receiver |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
 //! | `inner`, `progress`, `handlers`, `watch` | waiting, and the threads that help |
+//! | `points` | where tests kill a process |
+//! | `exchange` | rounds of global operations |
 //! | `send`, `receive`, `mids`, `global` | the methods |
 
 pub mod counters;
 mod direct;
+mod exchange;
 mod fork;
 mod global;
 mod handlers;
@@ -26,6 +29,7 @@ mod ops;
 mod out;
 mod peer;
 mod peers;
+pub mod points;
 mod progress;
 mod receive;
 mod send;
@@ -176,6 +180,7 @@ impl Engine {
         for peer in inner.peers() {
             // PAIRS(bye): with the acquire in `bye`.
             peer.out.say32(layout::BYE, bye);
+            inner.at(points::Point::ByeHalf);
         }
         for peer in inner.peers() {
             // Another node hears of our links' end by other ways, which must not be shorter.

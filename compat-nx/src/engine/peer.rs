@@ -77,6 +77,8 @@ pub(super) struct Peer {
     /// Blocks whose messages are being fetched, a bit each, and their staged words when last seen.
     watching: AtomicU32,
     seen: [AtomicU64; BLOCKS],
+    /// The round of an exchange that is awaited of this peer; 0: none.
+    round: AtomicU32,
     /// It has left in order.
     pub(super) gone: AtomicBool,
 }
@@ -120,6 +122,12 @@ impl Peer {
         self.credit.store(taken.map_or(NO_CREDIT, u64::from), Ordering::Relaxed);
     }
 
+    /// 0: none.
+    #[inline]
+    pub(super) fn await_round(&self, round: u32) {
+        self.round.store(round, Ordering::Relaxed);
+    }
+
     pub(super) fn watch(&self, block: u32, seen: u64) {
         if let Some(place) = self.seen.get(block as usize) {
             place.store(seen, Ordering::Relaxed);
@@ -144,6 +152,10 @@ impl Peer {
         }
         let credit = self.credit.load(Ordering::Relaxed);
         if credit != NO_CREDIT && self.has_awaited(credit) {
+            return true;
+        }
+        let round = self.round.load(Ordering::Relaxed);
+        if round != 0 && self.given_round(round).is_some() {
             return true;
         }
         let mut watching = self.watching.load(Ordering::Relaxed);
@@ -404,6 +416,7 @@ impl Opening {
             credit: AtomicU64::new(NO_CREDIT),
             watching: AtomicU32::new(0),
             seen: std::array::from_fn(|_| AtomicU64::new(0)),
+            round: AtomicU32::new(0),
             gone: AtomicBool::new(false),
         })
     }

@@ -115,11 +115,11 @@ impl Engine {
     pub(super) fn send_blocking(&self, peer: &Peer, letter: Letter) -> Result<(), NxError> {
         let inner = &*self.inner;
         let mut state = inner.state.lock();
-        match state.send(inner, peer, letter)? {
+        match inner.or_fail(state.send(inner, peer, letter))? {
             Sent::Whole => Ok(()),
             Sent::Scouted(staging) => {
                 drop(state);
-                inner.stage(peer, &staging, letter.data, true)
+                inner.or_fail(inner.stage(peer, &staging, letter.data, true))
             }
             Sent::Starved => {
                 let op = state.ops.add(Owner::Caller, 1, NOWHERE, None);
@@ -148,16 +148,15 @@ impl Engine {
             state.deliver(inner, letter);
         }
         for peer in targets {
-            match state.send(inner, peer, letter) {
-                Ok(Sent::Whole) => state.complete(inner, op, None),
-                Ok(Sent::Scouted(staging)) => {
+            match inner.or_fail(state.send(inner, peer, letter))? {
+                Sent::Whole => state.complete(inner, op, None),
+                Sent::Scouted(staging) => {
                     drop(state);
-                    inner.stage(peer, &staging, letter.data, true)?;
+                    inner.or_fail(inner.stage(peer, &staging, letter.data, true))?;
                     state = inner.state.lock();
                     state.complete(inner, op, None);
                 }
-                Ok(Sent::Starved) => state.queue(inner, peer, op, letter, true),
-                Err(error) => return Err(error),
+                Sent::Starved => state.queue(inner, peer, op, letter, true),
             }
         }
         state.complete(inner, op, None);
@@ -243,6 +242,33 @@ impl Engine {
         Ok(())
     }
 
+    /// Checks both parts of a send with a receive; returns what is to be sent.
+    fn check_both(
+        &self,
+        type_: i32,
+        data: Source,
+        to: Dest,
+        select: Select,
+        room: Target,
+    ) -> Result<Letter, NxError> {
+        self.check_send(type_, data, to)?;
+        self.check_receive(select, room)?;
+        self.route(to)?;
+        Ok(Letter { channel: USER, type_, ptype: to.ptype, data })
+    }
+
+    /// Starts both parts of an operation.
+    fn start_both(
+        &self,
+        op: OpId,
+        select: Select,
+        letter: Letter,
+        to: Dest,
+    ) -> Result<(), NxError> {
+        self.start_receive(op, select)?;
+        self.start_send(op, letter, to)
+    }
+
     /// Sends and receives; returns what was received.
     ///
     /// # Errors
@@ -258,12 +284,9 @@ impl Engine {
         select: Select,
         room: Target,
     ) -> Result<Info, NxError> {
-        self.check_send(type_, data, to)?;
-        self.check_receive(select, room)?;
-        self.route(to)?;
+        let letter = self.check_both(type_, data, to, select, room)?;
         let op = self.inner.state.lock().ops.add(Owner::Caller, 2, room, None);
-        self.start_receive(op, select)?;
-        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)?;
+        self.start_both(op, select, letter, to)?;
         received(self.inner.wait_op(op)?)
     }
 
@@ -282,12 +305,9 @@ impl Engine {
         select: Select,
         room: Target,
     ) -> Result<Mid, NxError> {
-        self.check_send(type_, data, to)?;
-        self.check_receive(select, room)?;
-        self.route(to)?;
+        let letter = self.check_both(type_, data, to, select, room)?;
         let (op, mid) = self.new_mid(2, room, None)?;
-        self.start_receive(op, select)?;
-        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)?;
+        self.start_both(op, select, letter, to)?;
         Ok(mid)
     }
 
@@ -307,13 +327,10 @@ impl Engine {
         room: Target,
         handler: Handler,
     ) -> Result<(), NxError> {
-        self.check_send(type_, data, to)?;
-        self.check_receive(select, room)?;
-        self.route(to)?;
+        let letter = self.check_both(type_, data, to, select, room)?;
         self.start_handlers()?;
         let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 2, room, None);
-        self.start_receive(op, select)?;
-        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)
+        self.start_both(op, select, letter, to)
     }
 }
 

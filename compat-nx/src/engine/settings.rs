@@ -1,5 +1,6 @@
 //! Every tunable of the engine: name, default, unit, why. The environment is read here only.
 
+use super::points::Armed;
 use crate::error::StartError;
 use vmmc::config::Tunable;
 
@@ -15,7 +16,7 @@ pub const TABLE: &[Tunable] = &[
         name: "NX_SLOT_BYTES",
         default: "auto",
         unit: "bytes",
-        help: "size of a packet buffer, 32 per pair and direction; auto: 4160, less in large jobs",
+        help: "size of a packet buffer, 32 per pair and direction; auto: 8320, less in large jobs",
     },
     Tunable {
         name: "NX_LARGE",
@@ -93,6 +94,8 @@ pub struct Settings {
     pub truncate: bool,
     /// `NX_START_S`.
     pub start_s: u64,
+    /// `NX_FAILPOINT`, for tests.
+    pub failpoint: Option<Armed>,
 }
 
 impl Settings {
@@ -153,6 +156,14 @@ impl Settings {
             mids: number("NX_MIDS", "auto", 1024, 1..=60_000)?,
             truncate: one_of("NX_TRUNCATE", &["error", "silent"], "error or silent")? == 1,
             start_s: number("NX_START_S", "auto", 60, any)? as u64,
+            failpoint: match set("NX_FAILPOINT") {
+                None => None,
+                Some(value) => Some(value.parse().map_err(|()| StartError::Setting {
+                    name: "NX_FAILPOINT",
+                    value,
+                    expected: "a point of nx::engine::points, @, and a node number",
+                })?),
+            },
         })
     }
 
@@ -160,7 +171,7 @@ impl Settings {
     #[must_use]
     pub fn stride(&self, processes: usize) -> usize {
         let fair = (16 << 20) / processes.max(1) / super::layout::SLOTS;
-        let stride = self.slot_bytes.unwrap_or(fair.min(4160) / 64 * 64);
+        let stride = self.slot_bytes.unwrap_or(fair.min(8320) / 64 * 64);
         stride.clamp(*super::layout::STRIDES.start(), *super::layout::STRIDES.end())
     }
 }
@@ -187,8 +198,8 @@ mod tests {
     #[test]
     fn slots_shrink_with_the_size_of_the_job() {
         let settings = Settings::from_lookup(&|_| None).unwrap();
-        assert_eq!(settings.stride(2), 4160);
-        assert_eq!(settings.stride(64), 4160);
+        assert_eq!(settings.stride(2), 8320);
+        assert_eq!(settings.stride(64), 8192);
         assert!(settings.stride(1024) < 1024);
     }
 }

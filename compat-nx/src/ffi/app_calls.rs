@@ -11,6 +11,21 @@ use super::{Failure, Ints};
 use crate::job::switches::Shape;
 use std::ffi::{c_char, c_int, c_long, c_ulong};
 
+/// Takes the switches out of the program's arguments, if it gives them, and begins.
+///
+/// # Safety
+/// `argc` and `argv` must be as `main` has them, or null.
+unsafe fn init_with(
+    wanted: Option<Shape>,
+    argc: *mut c_int,
+    argv: *mut *mut c_char,
+) -> Result<i32, Failure> {
+    // SAFETY: passed on.
+    let mut arguments = unsafe { Arguments::new(argc, argv) };
+    let given = (!argc.is_null()).then_some(&mut arguments);
+    init(wanted, given)
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nx_initve(
     _partition: *mut c_char,
@@ -19,12 +34,8 @@ pub unsafe extern "C" fn nx_initve(
     argc: *mut c_int,
     argv: *mut *mut c_char,
 ) -> c_long {
-    super::under(|| {
-        // SAFETY: as main has them, or null.
-        let mut arguments = unsafe { Arguments::new(argc, argv) };
-        let given = (!argc.is_null()).then_some(&mut arguments);
-        init(size_of_nodes(size as i32)?, given)
-    })
+    // SAFETY: passed on.
+    super::under(|| unsafe { init_with(size_of_nodes(size as i32)?, argc, argv) })
 }
 
 /// Fortran has no arguments to take switches from: size alone counts.
@@ -49,12 +60,8 @@ pub unsafe extern "C" fn nx_initve_rect(
     argc: *mut c_int,
     argv: *mut *mut c_char,
 ) -> c_long {
-    super::under(|| {
-        // SAFETY: as main has them, or null.
-        let mut arguments = unsafe { Arguments::new(argc, argv) };
-        let given = (!argc.is_null()).then_some(&mut arguments);
-        init(shape_of(rows as i32, columns as i32)?, given)
-    })
+    // SAFETY: passed on.
+    super::under(|| unsafe { init_with(shape_of(rows as i32, columns as i32)?, argc, argv) })
 }
 
 #[unsafe(no_mangle)]

@@ -66,7 +66,7 @@ pub fn errno_of(error: &NxError) -> c_int {
         NxError::NoMid { .. } => EQNOMID,
         NxError::BadHandler => EQHND,
         NxError::MessageTooLong { .. } => EQMSGLONG,
-        NxError::HostGlobal | NxError::BadReduction { .. } => EQPARAM,
+        NxError::HostGlobal | NxError::OtherGlobal { .. } | NxError::BadReduction { .. } => EQPARAM,
         NxError::PeerDied { .. } => libc::EPIPE,
         NxError::PeerFault { .. } => libc::EPROTO,
         NxError::System { .. } => libc::EIO,
@@ -146,6 +146,7 @@ mod tests {
             | NxError::BadHandler
             | NxError::MessageTooLong { .. }
             | NxError::HostGlobal
+            | NxError::OtherGlobal { .. }
             | NxError::BadReduction { .. }
             | NxError::PeerDied { .. }
             | NxError::PeerFault { .. }
@@ -166,6 +167,7 @@ mod tests {
             NxError::BadHandler,
             NxError::MessageTooLong { info: Info::default(), room: 0 },
             NxError::HostGlobal,
+            NxError::OtherGlobal { node: 1 },
             NxError::BadReduction { op: Reduction::Xor },
             NxError::PeerDied { node: 1 },
             NxError::PeerFault { node: 1, what: "x" },

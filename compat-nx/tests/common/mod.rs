@@ -66,6 +66,20 @@ impl Daemon {
         self.dir.path().join("d.sock")
     }
 
+    /// How many descriptors the daemon holds; waits until they are no more than `most` if that is given.
+    pub fn rests(&self, most: Option<usize>) -> usize {
+        let fds = format!("/proc/{}/fd", self.child.id());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let count = std::fs::read_dir(&fds).expect("its descriptors").count();
+            if most.is_none_or(|most| count <= most) {
+                return count;
+            }
+            assert!(Instant::now() < end, "the daemon holds {count} descriptors, not {most:?}");
+            std::thread::yield_now();
+        }
+    }
+
     /// Starts the ranks of a job: this test program again, with `part` to play.
     pub fn start_job(&self, size: u32, part: &str, arg: &str, env: &[(&str, &str)]) -> Ranks {
         static NEXT: AtomicU32 = AtomicU32::new(0);

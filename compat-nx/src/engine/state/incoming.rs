@@ -45,6 +45,9 @@ impl State {
         e: &Inner,
         mut want: Option<&mut Want>,
     ) -> Result<(), NxError> {
+        if e.check().is_err() {
+            return Ok(()); // the job has ended: memory of operations is the program's again
+        }
         for peer in e.peers() {
             self.poll_for(e, peer, want.as_deref_mut())?;
         }
@@ -284,6 +287,9 @@ impl State {
     /// What an interrupted process does: everything, and whatever its peers ask for.
     pub(in crate::engine) fn interrupted(&mut self, e: &Inner) -> Result<(), NxError> {
         self.progress(e)?;
+        if e.check().is_err() {
+            return Ok(());
+        }
         for peer in e.peers() {
             let starved = peer.in32(layout::STARVED).load(Ordering::Acquire);
             if starved == 0 {

@@ -7,6 +7,7 @@ use crate::engine::inner::Inner;
 use crate::engine::layout::{self, Scout};
 use crate::engine::ops::{Head, OpId};
 use crate::engine::peer::Peer;
+use crate::engine::points::Point;
 use crate::engine::{direct, mem};
 use crate::error::NxError;
 use std::sync::Arc;
@@ -95,6 +96,7 @@ impl State {
         e.count(count::DAEMON_TRIPS, trips);
         if let Some(go) = go {
             go.write(peer, scout.block);
+            e.at(Point::ReplyWritten);
             peer.out.ring();
             e.count(count::REPLIES, 1);
         }
@@ -177,6 +179,7 @@ impl State {
                 .map_err(|_| NxError::PeerDied { node: peer.node })?;
             e.count(count::FETCHED_BYTES, (upto - it.done) as u64);
             it.done = upto;
+            e.at(Point::FetchHalf);
         }
         if ready == it.scout.len && it.done == take {
             self.fetched(e, peer, it);
@@ -190,6 +193,7 @@ impl State {
 
     fn fetched(&mut self, e: &Inner, peer: &Peer, it: &Fetching) {
         peer.unwatch(it.scout.block);
+        e.at(Point::Fetched);
         self.credit_block(e, peer, it.scout.block);
         self.complete(e, it.op, Some(it.head.info));
     }

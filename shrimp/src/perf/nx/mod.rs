@@ -2,9 +2,11 @@
 //!
 //! Each round starts every subject anew, one after the other, and measures R and memcpy before them.
 //! A subject is a job of two pinned processes that play ping-pong at all sizes, or of 2 to 16
-//! processes, not pinned, that play the barrier and the sum. Open MPI and MPICH take part if their
+//! processes, not pinned, that play the barrier and the sum. Beside the long messages stand the bare copies of
+//! two processes. Open MPI and MPICH take part if their
 //! compilers and launchers are installed.
 
+mod bare;
 mod rank;
 
 use super::{Head, Options};
@@ -30,6 +32,8 @@ pub(crate) use rank::{RankArgs, play};
 /// Message lengths.
 const LENS: [usize; 14] =
     [0, 8, 40, 64, 256, 1024, 4000, 8192, 16384, 65536, 262_144, 524_288, 1 << 20, 4 << 20];
+/// From here on the bare copy is measured beside.
+const BARE_FROM: usize = 1024;
 /// Sizes of jobs for the global operations.
 const NODES: [u32; 5] = [2, 3, 4, 8, 16];
 
@@ -104,6 +108,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 
     let budget = if options.quick { 0.01 } else { 0.04 };
     let lens: Vec<String> = LENS.iter().map(ToString::to_string).collect();
+    let bare = LENS.into_iter().filter(|&len| len >= BARE_FROM);
+    let bare_lens: Vec<String> = bare.map(|len| len.to_string()).collect();
     let mut measured = Measured::new();
     let (mut r, mut memcpy) = (Vec::new(), Vec::new());
     for round in 1..=options.rounds() {
@@ -126,6 +132,9 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
                 Ok(())
             };
             play(2, "pingpong", &lens)?;
+            if index == 0 && !pair.is_single() {
+                play(2, "bare", &bare_lens)?;
+            }
             let compared = index == 0 || matches!(subject.how, How::Mpi(..));
             for nodes in NODES.into_iter().filter(|_| compared) {
                 play(nodes, "global", &[])?;
@@ -144,7 +153,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         .into_iter()
         .map(|((game, subject, number), ns)| {
             let ns = median(ns);
-            let subject = subjects.get(subject).map_or(String::new(), |it| it.name.clone());
+            let name = subjects.get(subject).map_or(String::new(), |it| it.name.clone());
+            let subject = if game == "bare" { "bare copy".into() } else { name };
             Figure { subject, game, number, ns, in_r: ns / r }
         })
         .collect();
@@ -257,13 +267,17 @@ fn value(measured: &Measured, game: &str, subject: usize, number: usize) -> f64 
 fn render(subjects: &[Subject], measured: &Measured, r: f64, memcpy: f64) -> String {
     let mut heading = vec!["one way"];
     heading.extend(subjects.iter().map(|subject| subject.name.as_str()));
+    heading.push("bare copy");
     let right: Vec<usize> = (1..heading.len()).collect();
     let shown = |ns: f64| if ns.is_nan() { "-".into() } else { text::nanos(ns) };
     let mut latency = Table::new(&heading, &right);
     for len in LENS {
         let times = (0..subjects.len()).map(|i| shown(value(measured, "pingpong", i, len)));
-        latency.row(std::iter::once(text::size(len as u64)).chain(times));
+        let bare = shown(value(measured, "bare", 0, len));
+        latency.row(std::iter::once(text::size(len as u64)).chain(times).chain([bare]));
     }
+    heading.pop();
+    let right: Vec<usize> = (1..heading.len()).collect();
     let mut global = Table::new(&heading, &right);
     for (game, name) in [("sync", "barrier"), ("sum", "sum of a double")] {
         for nodes in NODES {
@@ -274,12 +288,17 @@ fn render(subjects: &[Subject], measured: &Measured, r: f64, memcpy: f64) -> Str
     }
     let eight = value(measured, "pingpong", 0, 8);
     let large = value(measured, "pingpong", 0, 1 << 20);
+    let bare = value(measured, "bare", 0, 1 << 20);
     format!(
-        "{latency}\n{global}\nR {}; 8 B in R: {} (budget 1.5); memcpy of 1 MiB {}; of its speed: {} (budget 0.9)\n",
+        "{latency}\n{global}\nR {}; 8 B in R: {} (budget 1.5)\n\
+         1 MiB, of the speed of one memcpy repeated in one process ({}): {} (budget 0.9)\n\
+         1 MiB, of the speed of the same ping-pong by bare copies of two processes ({}): {}\n",
         text::nanos(r),
         text::three(eight / r),
         text::nanos(memcpy),
         text::three(memcpy / large),
+        shown(bare),
+        text::three(bare / large),
     )
 }
 

@@ -9,11 +9,11 @@ use std::time::Instant;
 #[derive(Debug, clap::Args)]
 pub(crate) struct RankArgs {
     /// Seconds per game
-    budget: f64,
-    /// `pingpong` or `global`
+    pub(super) budget: f64,
+    /// `pingpong`, `global` or `bare`
     game: String,
     /// Message lengths
-    lens: Vec<usize>,
+    pub(super) lens: Vec<usize>,
 }
 
 /// Why a node gave up.
@@ -23,6 +23,8 @@ pub(crate) enum RankError {
     Join(#[from] nx::JoinError),
     #[error(transparent)]
     Nx(#[from] NxError),
+    #[error("the bare copy: {0}")]
+    Bare(String),
     #[error("writing a result: {0}")]
     Write(#[from] std::io::Error),
 }
@@ -33,13 +35,21 @@ impl Coded for RankError {
     }
 }
 
+/// Prints a line on node 0.
+pub(super) fn tell(node: u32, game: &str, number: usize, ns: f64) -> Result<(), RankError> {
+    match node {
+        0 => Ok(writeln!(std::io::stdout(), "{game} {number} {ns}")?),
+        _ => Ok(()),
+    }
+}
+
 /// Plays, and prints `game length-or-nodes nanoseconds` on node 0.
 pub(crate) fn play(args: &RankArgs) -> Result<(), RankError> {
+    if args.game == "bare" {
+        return super::bare::play(args);
+    }
     let nx = Nx::join()?;
-    let tell = |game: &str, number: usize, ns: f64| match nx.node() {
-        0 => writeln!(std::io::stdout(), "{game} {number} {ns}"),
-        _ => Ok(()),
-    };
+    let tell = |game: &str, number: usize, ns: f64| tell(nx.node() as u32, game, number, ns);
     if args.game == "pingpong" {
         for &len in &args.lens {
             let mut bytes = vec![1u8; len];

@@ -1,0 +1,78 @@
+//! Named points at which tests kill a process, as `kill -9` would: where its peers would be hurt if they counted
+//! on it going on.
+//!
+//! `NX_FAILPOINT=name@node` arms one, for the processes of one node. None is on the way of a message that
+//! fits a slot: one that was not written whole has not arrived.
+
+use rustix::process::{Signal, getpid, kill_process};
+use std::str::FromStr;
+
+/// The points, in the order in which things happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// A scout is in its slot; nothing of its message is there.
+    ScoutWritten,
+    /// A part of a safe copy is published.
+    StageHalf,
+    /// A safe copy is complete; the receiver has not been rung.
+    Staged,
+    /// The receiver has said where a message may be put; it has not rung.
+    ReplyWritten,
+    /// The sender has chosen user memory, and written none of it.
+    DirectBegun,
+    /// User memory is written; the receiver has not been told.
+    DirectWritten,
+    /// A part of a safe copy is fetched.
+    FetchHalf,
+    /// A message is complete; its block has not been given back.
+    Fetched,
+    /// One node has this one's part of a global operation; the others have not.
+    RoundHalf,
+    /// All have; none has been rung.
+    RoundGiven,
+    /// One node has heard that this one leaves in order; the others have not.
+    ByeHalf,
+}
+
+/// All points with the names that `NX_FAILPOINT` takes.
+pub const ALL: &[(&str, Point)] = &[
+    ("scout-written", Point::ScoutWritten),
+    ("stage-half", Point::StageHalf),
+    ("staged", Point::Staged),
+    ("reply-written", Point::ReplyWritten),
+    ("direct-begun", Point::DirectBegun),
+    ("direct-written", Point::DirectWritten),
+    ("fetch-half", Point::FetchHalf),
+    ("fetched", Point::Fetched),
+    ("round-half", Point::RoundHalf),
+    ("round-given", Point::RoundGiven),
+    ("bye-half", Point::ByeHalf),
+];
+
+/// A point and the node whose processes die there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Armed {
+    point: Point,
+    node: u32,
+}
+
+impl FromStr for Armed {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Armed, ()> {
+        let (name, node) = text.split_once('@').ok_or(())?;
+        let (_, point) = ALL.iter().find(|(known, _)| *known == name).ok_or(())?;
+        Ok(Armed { point: *point, node: node.parse().map_err(|_| ())? })
+    }
+}
+
+impl Armed {
+    /// Dies if this is the point, and the process one of the node.
+    #[cold]
+    pub(super) fn reach(self, point: Point, node: u32) {
+        if self == (Armed { point, node }) {
+            let _ = kill_process(getpid(), Signal::KILL);
+            std::process::abort(); // not reached
+        }
+    }
+}
