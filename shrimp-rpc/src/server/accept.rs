@@ -73,12 +73,8 @@ fn write32(view: View<'_>, at: usize, value: u32) {
     }
 }
 
-/// Reads the head, once each, and decides.
-fn consider(
-    shared: &Shared,
-    knock: Knock,
-    head: View<'_>,
-) -> Result<(Arc<Program>, usize), Answer> {
+/// Reads the head, once each, and decides: place of the program, and length of our buffer.
+fn consider(shared: &Shared, knock: Knock, head: View<'_>) -> Result<(usize, usize), Answer> {
     let magic = head.word64(layout::BIND_MAGIC).map_or(0, |word| word.load(Ordering::Relaxed));
     let theirs = read32(head, layout::BIND_VERSION);
     if magic != layout::MAGIC || theirs != layout::VERSION {
@@ -97,10 +93,11 @@ fn consider(
     let number = read32(head, layout::BIND_PROGRAM);
     let version = read32(head, layout::BIND_PROGRAM_VERSION);
     let of_number = || shared.programs.iter().filter(|it| it.number == number);
-    match of_number().find(|it| it.version == version) {
+    let wanted = |it: &Program| it.number == number && it.version == version;
+    match shared.programs.iter().position(wanted) {
         Some(program) => {
             let len = read32(head, layout::BIND_LEN) as usize;
-            Ok((program.clone(), layout::buffer_len(len.min(shared.settings.buffer_len))))
+            Ok((program, layout::buffer_len(len.min(shared.settings.buffer_len))))
         }
         None => {
             let lowest = of_number().map(|it| it.version).min().ok_or(Answer::NoProgram)?;
@@ -116,7 +113,7 @@ fn open(
     shared: &Arc<Shared>,
     knock: Knock,
     replies: Bound,
-    program: Arc<Program>,
+    program: usize,
     len: usize,
 ) -> Result<(), TransportError> {
     let made = export_for(&shared.node, len, knock.peer.pid, |_| Ok(()), |builder| builder);
