@@ -2,7 +2,6 @@
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
-#[allow(dead_code)] // the client's half
 mod raw;
 
 use common::Daemon;
