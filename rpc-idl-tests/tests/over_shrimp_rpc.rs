@@ -110,18 +110,22 @@ fn second_process() {
     play(&[("serve", serve)]);
 }
 
+fn bound(daemon: &Daemon) -> KvV1Client {
+    let binding = Binding::builder("kv", kv_v1::PROGRAM, kv_v1::VERSION)
+        .node(&daemon.node())
+        .connect_timeout(PATIENCE.expect("there is one"))
+        .connect()
+        .expect("binds");
+    KvV1Client::new(binding)
+}
+
 /// F1: a real RPC, with nested structs, arrays, strings, IN, OUT and INOUT.
 #[test]
 fn every_construct_goes_there_and_back() {
     let daemon = Daemon::start();
     let mut server = daemon.second("serve", &["kv"]);
     server.expect("ready");
-    let binding = Binding::builder("kv", kv_v1::PROGRAM, kv_v1::VERSION)
-        .node(&daemon.node())
-        .connect_timeout(PATIENCE.expect("there is one"))
-        .connect()
-        .expect("binds");
-    let kv = KvV1Client::new(binding);
+    let kv = bound(&daemon);
 
     assert!(kv.put("the key", b"bytes").expect("answered"));
     assert!(!kv.put("another", b"").expect("answered"));
@@ -174,5 +178,51 @@ fn every_construct_goes_there_and_back() {
         }
         other => panic!("{other:?}"),
     }
+    server.finish();
+}
+
+#[test]
+fn bulk_data_is_written_and_read_where_it_lies() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["kv"]);
+    server.expect("ready");
+    let kv = bound(&daemon);
+
+    let put = kv.put_in_place("the key", 5, |mut value| value.write(0, b"bytes").expect("fits"));
+    assert!(put.expect("answered"));
+    let mut value = Vec::new();
+    let get = kv.get_in_place("there", |out| value = out.to_vec().expect("bytes"));
+    assert_eq!(get.expect("answered"), Status::Ok);
+    assert_eq!(value, [7; 100_000]);
+
+    for len in [3, 65_536] {
+        let write = |mut m: BulkMut<'_, f64>| {
+            for i in 0..m.len() {
+                m.set(i, i as f64).expect("inside");
+            }
+        };
+        let mut right = 0;
+        let read = |m: Bulk<'_, f64>| {
+            right = (0..m.len()).filter(|i| m.get(*i) == Some(Ok(*i as f64 / 2.0))).count();
+        };
+        kv.scale_in_place(0.5, len, write, read).expect("answered");
+        assert_eq!(right, len);
+    }
+    let too_long = kv.scale_in_place(0.5, 65_537, |_| (), |_| ());
+    assert!(matches!(too_long, Err(CallError::Encode(_))), "{too_long:?}");
+
+    let (mut q_first, mut fixed_ends, mut other) = (None, None, Vec::new());
+    kv.points_in_place(
+        2,
+        |mut p| p.fill(Point { x: 1.0, y: 2.0, tag: [3, 4, 5] }),
+        |q| q_first = q.get(0),
+        |mut fixed| fixed.fill(8),
+        |fixed| fixed_ends = Some((fixed.get(0), fixed.get(99), fixed.len())),
+        |ofixed| other = ofixed.to_vec().expect("numbers"),
+    )
+    .expect("answered");
+    assert_eq!(q_first, Some(Ok(Point { x: 3.0, y: 2.0, tag: [3, 4, 5] })));
+    assert_eq!(fixed_ends, Some((Some(Ok(8)), Some(Ok(2)), 100)));
+    assert_eq!(other, [0; 100]);
     server.finish();
 }

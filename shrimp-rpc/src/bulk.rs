@@ -354,6 +354,16 @@ impl<'c, T: Element> BulkMut<'c, T> {
 
     /// Makes every element this one.
     pub fn fill(&mut self, element: T) {
+        let mut bytes = [0; 16];
+        if let Some(bytes) = bytes.get_mut(..T::SIZE) {
+            element.store(bytes);
+            // Zeros and bytes, mostly: the machine has a faster way to do that than to copy them.
+            if let [first, rest @ ..] = &*bytes
+                && rest.iter().all(|byte| byte == first)
+            {
+                return self.view().fill(*first);
+            }
+        }
         let per_turn = (STAGING / T::SIZE.max(1)).clamp(1, STAGING);
         let some = vec![element; per_turn.min(self.len())];
         let mut first = 0;

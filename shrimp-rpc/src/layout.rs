@@ -153,10 +153,36 @@ pub fn split_name(name: &str) -> (&str, Option<&str>) {
 /// First of the numbers by which a process names the buffers of its bindings.
 pub const FIRST_NUMBER: u32 = 0x5250_0000;
 
-/// The server's answer to a request to bind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Answer {
+/// An enum of numbers that a peer writes, and the way back from a number, which may be any.
+macro_rules! numbers {
+    (
+        $(#[$meta:meta])* $visibility:vis enum $name:ident: $repr:ident;
+        $(#[$from_meta:meta])* $from_visibility:vis fn $from:ident;
+        $($(#[$doc:meta])* $variant:ident = $number:literal,)*
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr($repr)]
+        $visibility enum $name { $($(#[$doc])* $variant = $number,)* }
+
+        impl $name {
+            $(#[$from_meta])*
+            #[must_use]
+            $from_visibility fn $from(number: $repr) -> Option<$name> {
+                match number {
+                    $($number => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbers! {
+    /// The server's answer to a request to bind.
+    pub enum Answer: u32;
+    /// The answer of a word.
+    pub fn from_word;
     /// Bound: the export's number follows.
     Bound = 1,
     /// No such program here.
@@ -173,27 +199,11 @@ pub enum Answer {
     Ending = 7,
 }
 
-impl Answer {
-    /// The answer of a word.
-    #[must_use]
-    pub fn from_word(word: u32) -> Option<Answer> {
-        Some(match word {
-            1 => Answer::Bound,
-            2 => Answer::NoProgram,
-            3 => Answer::NoVersion,
-            4 => Answer::OtherLayout,
-            5 => Answer::TooMany,
-            6 => Answer::Failed,
-            7 => Answer::Ending,
-            _ => return None,
-        })
-    }
-}
-
-/// How a call went, in the code field of the reply's flag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Status {
+numbers! {
+    /// How a call went, in the code field of the reply's flag.
+    pub enum Status: u16;
+    /// The status of a code.
+    pub fn from_code;
     /// The results follow.
     Ok = 0,
     /// The program has no such procedure.
@@ -210,24 +220,6 @@ pub enum Status {
     Ending = 6,
     /// The client broke the protocol; the server drops the binding.
     Protocol = 7,
-}
-
-impl Status {
-    /// The status of a code.
-    #[must_use]
-    pub fn from_code(code: u16) -> Option<Status> {
-        Some(match code {
-            0 => Status::Ok,
-            1 => Status::UnknownProcedure,
-            2 => Status::BadArguments,
-            3 => Status::BadResults,
-            4 => Status::Fault,
-            5 => Status::TooLong,
-            6 => Status::Ending,
-            7 => Status::Protocol,
-            _ => return None,
-        })
-    }
 }
 
 const TURN_BITS: u32 = 20;
@@ -269,10 +261,11 @@ impl Turn {
     }
 }
 
-/// What a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
+numbers! {
+    /// What a message is.
+    pub enum Kind: u8;
+    /// The kind of four bits.
+    fn from_bits;
     /// A whole call, or a whole reply.
     Whole = 0,
     /// A whole call whose results nobody wants; the reply only says that the buffer is free again.
@@ -285,20 +278,6 @@ pub enum Kind {
     Next = 4,
     /// Asks for the next piece.
     More = 5,
-}
-
-impl Kind {
-    fn from_bits(bits: u64) -> Option<Kind> {
-        Some(match bits {
-            0 => Kind::Whole,
-            1 => Kind::OneWay,
-            2 => Kind::First,
-            3 => Kind::FirstOneWay,
-            4 => Kind::Next,
-            5 => Kind::More,
-            _ => return None,
-        })
-    }
 }
 
 /// A flag word, taken apart.
@@ -346,7 +325,7 @@ impl FlagWord {
     pub fn unpack(word: u64) -> Option<FlagWord> {
         Some(FlagWord {
             turn: FlagWord::turn_of(word),
-            kind: Kind::from_bits(word >> 40 & 0xf)?,
+            kind: Kind::from_bits((word >> 40) as u8 & 0xf)?,
             code: (word >> 24) as u16,
             units: word as u32 & UNITS_MASK,
         })
@@ -361,7 +340,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_flag_word_comes_apart_as_it_was_put_together(
-            turn in 0u32..1 << 20, kind in 0u64..6, code: u16, units in 0u32..1 << 24,
+            turn in 0u32..1 << 20, kind in 0u8..6, code: u16, units in 0u32..1 << 24,
         ) {
             let Some(kind) = Kind::from_bits(kind) else { unreachable!() };
             let flag = FlagWord { turn: Turn(turn), kind, code, units };

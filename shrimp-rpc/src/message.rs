@@ -45,19 +45,17 @@ impl<'m> Put<'m> {
             _ => Err(EncodeError::Full { need: self.at, left: at }),
         }
     }
+}
 
-    /// Where a block of `len` bytes is to be written; the cursor moves behind it.
-    #[inline]
-    pub(crate) fn block(&mut self, len: usize) -> Result<View<'m>, EncodeError> {
-        let left = self.end - self.at;
-        match self.view.slice(self.at, len) {
-            Ok(block) if len <= left => {
-                self.at += len;
-                Ok(block)
-            }
-            _ => Err(EncodeError::Full { need: len, left }),
-        }
-    }
+/// Has `put` write from `at` to `end` of a place. Returns where it stopped, too.
+#[inline]
+pub(crate) fn append<T>(
+    (place, at, end): (View<'_>, usize, usize),
+    put: impl FnOnce(&mut Put<'_>) -> Result<T, EncodeError>,
+) -> (usize, Result<T, EncodeError>) {
+    let mut cursor = Put::new(place, at, end);
+    let result = put(&mut cursor);
+    (cursor.at(), result)
 }
 
 impl Sink for Put<'_> {
@@ -164,5 +162,36 @@ impl Source for Get<'_> {
 
     fn leave(&mut self) {
         self.depth = self.depth.saturating_sub(1);
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// F5: what is appended begins where the last ended, and what was written is not touched again.
+        #[test]
+        fn stores_go_upwards_without_a_gap(
+            pieces in prop::collection::vec(prop::collection::vec(1u8.., 0..40), 0..20),
+        ) {
+            let total: usize = pieces.iter().map(|piece| piece.len().next_multiple_of(4)).sum();
+            let memory = Memory::new(total + 8);
+            let mut put = Put::new(memory.view(), 0, total);
+            let mut expected = Vec::new();
+            for piece in &pieces {
+                prop_assert_eq!(put.at(), expected.len());
+                put.put_padded(piece).unwrap();
+                expected.extend_from_slice(piece);
+                expected.resize(expected.len().next_multiple_of(4), 0);
+                let mut written = vec![0; total + 8];
+                memory.view().read(0, &mut written).unwrap();
+                prop_assert_eq!(&written[..expected.len()], &expected[..]);
+                prop_assert!(written[expected.len()..].iter().all(|byte| *byte == 0));
+            }
+            prop_assert!(put.put_u32(1).is_err(), "there is no room");
+        }
     }
 }

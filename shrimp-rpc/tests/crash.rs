@@ -60,16 +60,21 @@ fn die() -> ! {
     unreachable!("nobody survives that")
 }
 
-/// Lives until it is at its point.
-fn client(args: &[String]) {
+/// Service and point of a process that is to die there, its node, and what it calls on its way.
+fn doomed(args: &[String]) -> (&str, &str, Node, impl Fn(&str)) {
     support::die_with_parent();
-    let (service, point) = (&args[0], &args[1]);
-    let at = |here: &str| {
+    let (service, point) = (&*args[0], &*args[1]);
+    let at = move |here: &str| {
         if point == here {
             die();
         }
     };
-    let node = Node::connect().expect("connects");
+    (service, point, Node::connect().expect("connects"), at)
+}
+
+/// Lives until it is at its point.
+fn client(args: &[String]) {
+    let (service, point, node, at) = doomed(args);
     let knocked = Knocked::knock(&node, service, 5, PROGRAM);
     at("knocked");
     let export = knocked.answer();
@@ -77,7 +82,7 @@ fn client(args: &[String]) {
     let mut client = knocked.bind(&node, export);
     at("bound");
     let room = layout::room(raw::LEN);
-    match &point[..] {
+    match point {
         "arguments half stored" => {
             client.calls.write(client.start(64), &[1; 32]).unwrap();
             die();
@@ -133,14 +138,7 @@ fn client(args: &[String]) {
 
 /// Lives until it is at its point. Its client makes one call, in pieces of `raw::LEN` if it is long.
 fn server(args: &[String]) {
-    support::die_with_parent();
-    let (service, point) = (&args[0], &args[1]);
-    let at = |here: &str| {
-        if point == here {
-            die();
-        }
-    };
-    let node = Node::connect().expect("connects");
+    let (service, point, node, at) = doomed(args);
     let heard = Heard::hear(&node, service, || {
         say("ready");
         if point == "door open" {
@@ -155,7 +153,7 @@ fn server(args: &[String]) {
     let call = server.call(Turn::NONE);
     at("call there");
     let room = layout::room(raw::LEN);
-    match &point[..] {
+    match point {
         "out half written" => {
             server.replies.write(server.start(4096), &[0xab; 2048]).unwrap();
             die();

@@ -166,6 +166,53 @@ fn out_data_is_there_before_the_flag_and_what_follows_does_not_grow_with_it() {
     assert_eq!(both.server_node.counters().get(count::COPIED_BYTES), 0);
 }
 
+/// Arguments are built in the buffer that the server reads, and results read where it wrote them.
+#[test]
+fn loaned_blocks_go_there_and_back_without_a_copy_at_every_size() {
+    let both = both(65536);
+    // In one go, in the buffer, and, since it does not fit, in pieces.
+    for len in [1u32, 20, 5000, 100_000] {
+        let bytes = (4 * len as usize).next_multiple_of(8);
+        let mut request = both.binding.request(NEXT, 4, bytes).unwrap();
+        len.encode(&mut request).unwrap();
+        let mut loan = request.loan::<u32>(len as usize).unwrap();
+        assert_eq!(loan.len(), len as usize);
+        for index in 0..len {
+            loan.set(index as usize, index * 3).unwrap();
+        }
+        let reply = request.call().unwrap();
+        let back = reply.inout_bulk::<u32>(0).unwrap();
+        assert_eq!(back.len(), len as usize);
+        for index in 0..len {
+            assert_eq!(back.get(index as usize), Some(Ok(index * 3 + 1)), "of {len}");
+        }
+        assert!(back.get(len as usize).is_none());
+        assert_eq!(reply.inout_bulk::<u32>(1).unwrap().len(), 0, "there is one block");
+        drop(reply);
+
+        let mut request = both.binding.request(OUT, 4, 0).unwrap();
+        len.encode(&mut request).unwrap();
+        both.go_on.send(()).unwrap();
+        let mut reply = request.call().unwrap();
+        assert!(reply.out_bulk::<u8>(len - 1).is_err(), "longer than the interface allows");
+        drop(reply);
+        both.written.recv().unwrap();
+        let mut request = both.binding.request(OUT, 4, 0).unwrap();
+        len.encode(&mut request).unwrap();
+        both.go_on.send(()).unwrap();
+        let mut reply = request.call().unwrap();
+        let out = reply.out_bulk_array::<u8>(len as usize).unwrap();
+        assert!(out.to_vec().unwrap().iter().all(|byte| *byte == 0xab));
+        assert_eq!(out.len(), len as usize);
+        drop(reply);
+        both.written.recv().unwrap();
+        // What was not announced is refused, and nothing is sent.
+        let mut request = both.binding.request(NEXT, 4, 8).unwrap();
+        3u32.encode(&mut request).unwrap();
+        assert!(matches!(request.loan::<u32>(3), Err(shrimp_rpc::CallError::Encode(_))));
+    }
+}
+
 /// The bytes of the mapping of a memory file of that length that has OUT data in it, by /proc.
 fn region_of_this_process(len: usize) -> Vec<u8> {
     use std::os::unix::fs::FileExt;

@@ -3,6 +3,9 @@
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 mod program;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
 
 use common::{Daemon, pause, say, second_process as play};
 use program::{NULL, PROGRAM, serve};
@@ -32,15 +35,34 @@ fn second_process() {
     play(&[("serve", serve), ("clients", clients)]);
 }
 
+/// Descriptors, mappings of memory files, and resident bytes of a process.
+fn held(pid: u32) -> [usize; 3] {
+    let footprint = support::footprint(pid);
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it lives");
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    [footprint.fds.values().sum(), footprint.mappings.values().sum(), pages * 4096]
+}
+
 fn many(name: &str, processes: usize, each: usize) {
     let daemon = Daemon::start();
     let mut server = daemon.second("serve", &[name]);
     server.expect("ready");
+    let before = held(server.pid());
     let mut all: Vec<_> =
         (0..processes).map(|_| daemon.second("clients", &[name, &each.to_string()])).collect();
     for client in &mut all {
         client.expect("bound");
     }
+    let after = held(server.pid());
+    let bindings = processes * each;
+    let grown = [0, 1, 2].map(|i| after[i].saturating_sub(before[i]));
+    let [fds, mappings, resident] = grown.map(|grown| grown as f64 / bindings as f64);
+    println!(
+        "a binding: {fds:.2} descriptors, {mappings:.2} mappings, {resident:.0} resident bytes"
+    );
+    // Both buffers and the links of both; each process has a doorbell and a page besides.
+    assert!(grown[0] <= 3 * bindings + 2 * processes, "{fds} descriptors for each");
+    assert!(grown[1] <= 4 * bindings + 2 * processes, "{mappings} mappings for each");
     // All at once, while nobody else is idle; then one after another, while all others are.
     for client in &mut all {
         client.go_on();

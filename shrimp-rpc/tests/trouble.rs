@@ -468,3 +468,37 @@ fn a_handler_that_panics_answers_a_fault_and_one_that_drops_the_call_too() {
     }
     server.stop();
 }
+
+/// The service and the call it kept held each other for ever once.
+#[test]
+fn calls_that_their_service_kept_end_with_the_server() {
+    let _watchdog = Watchdog::new("calls_that_their_service_kept");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let service = Arc::downgrade(&kept);
+    let server = Server::builder("keeper")
+        .node(&node)
+        .raw_program(PROGRAM, 1, move |_, call| {
+            let (call, finished) = call.defer();
+            kept.lock().unwrap().push(call);
+            Ok(finished)
+        })
+        .start()
+        .unwrap();
+    let friend = daemon.node();
+    let binding = bind(&friend, "keeper");
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| binding.request(1, 0, 0).unwrap().call().map(drop));
+        let is_kept =
+            || service.upgrade().is_some_and(|kept| kept.lock().is_ok_and(|kept| kept.len() == 1));
+        until("the service has the call", is_kept);
+        server.stop();
+        match call.join().unwrap() {
+            Err(CallError::Fault(fault)) => assert_eq!(fault.number(), Fault::DROPPED),
+            other => panic!("{other:?}"),
+        }
+    });
+    assert!(service.upgrade().is_none(), "the service outlives its server");
+    assert_eq!(node.exports().len(), 0, "a buffer is left");
+}

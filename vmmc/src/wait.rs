@@ -27,6 +27,21 @@ pub enum Spun<T> {
     Late,
 }
 
+/// The looks that come before the first look at the clock; none under [`WaitPolicy::Block`].
+#[inline(always)]
+pub fn glance<T>(policy: WaitPolicy, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    if policy == WaitPolicy::Block {
+        return None;
+    }
+    for _ in 0..FREE_LOOKS {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        spin_hint();
+    }
+    None
+}
+
 /// Spins by `policy` until `look` finds something. `shares_cpu` is asked at most once, and only
 /// after the free looks.
 #[inline]
@@ -36,15 +51,11 @@ pub fn spin<T>(
     shares_cpu: impl FnOnce() -> bool,
     mut look: impl FnMut() -> Option<T>,
 ) -> Spun<T> {
-    let looks = if policy == WaitPolicy::Block { 1 } else { FREE_LOOKS };
-    for _ in 0..looks {
-        if let Some(found) = look() {
-            return Spun::Found(found);
-        }
-        spin_hint();
+    if let Some(found) = glance(policy, &mut look) {
+        return Spun::Found(found);
     }
     let budget = match policy {
-        WaitPolicy::Block => return Spun::Spent,
+        WaitPolicy::Block => return look().map_or(Spun::Spent, Spun::Found),
         WaitPolicy::Spin => None,
         WaitPolicy::Hybrid { budget } if budget.is_zero() => return Spun::Spent,
         WaitPolicy::Hybrid { .. } if shares_cpu() => return Spun::Spent,
@@ -90,10 +101,11 @@ mod tests {
     #[test]
     fn block_looks_once_and_hybrid_gives_up_after_its_budget_or_at_once_on_a_shared_processor() {
         let mut looks = 0;
-        let look = || {
+        let mut look = || {
             looks += 1;
             None::<()>
         };
+        assert_eq!(glance(WaitPolicy::Block, &mut look), None);
         assert_eq!(spin(WaitPolicy::Block, None, || unreachable!(), look), Spun::Spent);
         assert_eq!(looks, 1);
         let hybrid = WaitPolicy::Hybrid { budget: Duration::from_micros(50) };

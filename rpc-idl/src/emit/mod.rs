@@ -2,6 +2,7 @@
 
 pub mod c;
 pub mod names;
+mod param;
 pub mod rust;
 
 /// Text with indentation.

@@ -138,9 +138,33 @@ impl KvV1Client {
     ) -> Result<bool, ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         kv_v1_put_args(&mut counter, key, value.len())?;
-        let mut request = self.binding.request(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(value)))?;
+        let mut request = self.binding.request(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(value.len().saturating_mul(<u8 as ::shrimp_rpc::Element>::SIZE)))?;
         kv_v1_put_args(&mut request, key, value.len())?;
         request.block::<u8>(value)?;
+        let mut reply = request.call()?;
+        let source = &mut reply;
+        let result = <bool as ::shrimp_rpc::xdr::Decode>::decode(source)?;
+        reply.finish()?;
+        Ok(result)
+    }
+
+    /// Stores a value; says whether there was one before.
+    ///
+    /// Bulk data is not copied: closures write it, and read what came back, where it lies.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn put_in_place(
+        &self,
+        key: &str,
+        value_len: usize,
+        value: impl FnOnce(::shrimp_rpc::BulkMut<'_, u8>),
+    ) -> Result<bool, ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        kv_v1_put_args(&mut counter, key, value_len)?;
+        let mut request = self.binding.request(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(value_len.saturating_mul(<u8 as ::shrimp_rpc::Element>::SIZE)))?;
+        kv_v1_put_args(&mut request, key, value_len)?;
+        value(request.loan::<u8>(value_len)?);
         let mut reply = request.call()?;
         let source = &mut reply;
         let result = <bool as ::shrimp_rpc::xdr::Decode>::decode(source)?;
@@ -165,6 +189,29 @@ impl KvV1Client {
         let source = &mut reply;
         let result = <Status as ::shrimp_rpc::xdr::Decode>::decode(source)?;
         reply.out_vec(16777216, value)?;
+        reply.finish()?;
+        Ok(result)
+    }
+
+    /// Fetches a value.
+    ///
+    /// Bulk data is not copied: closures write it, and read what came back, where it lies.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn get_in_place(
+        &self,
+        key: &str,
+        value: impl FnOnce(::shrimp_rpc::Bulk<'_, u8>),
+    ) -> Result<Status, ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        kv_v1_get_args(&mut counter, key)?;
+        let mut request = self.binding.request(kv_v1::GET, counter.len(), 0)?;
+        kv_v1_get_args(&mut request, key)?;
+        let mut reply = request.call()?;
+        let source = &mut reply;
+        let result = <Status as ::shrimp_rpc::xdr::Decode>::decode(source)?;
+        value(reply.out_bulk::<u8>(16777216)?);
         reply.finish()?;
         Ok(result)
     }
@@ -223,7 +270,7 @@ impl KvV1AsyncClient {
     ) -> Result<bool, ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         kv_v1_put_args(&mut counter, key, value.len())?;
-        let mut request = self.binding.request_async(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(value))).await?;
+        let mut request = self.binding.request_async(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(value.len().saturating_mul(<u8 as ::shrimp_rpc::Element>::SIZE))).await?;
         kv_v1_put_args(&mut request, key, value.len())?;
         request.block::<u8>(value)?;
         let mut reply = request.call_async().await?;

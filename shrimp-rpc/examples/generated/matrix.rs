@@ -90,11 +90,35 @@ impl MatrixV1Client {
     ) -> Result<(), ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         matrix_v1_scale_args(&mut counter, by, m.len())?;
-        let mut request = self.binding.request(matrix_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(m)))?;
+        let mut request = self.binding.request(matrix_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(m.len().saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE)))?;
         matrix_v1_scale_args(&mut request, by, m.len())?;
         request.block::<f64>(m)?;
         let mut reply = request.call()?;
         reply.inout(0, m)?;
+        reply.finish()?;
+        Ok(())
+    }
+
+    /// Multiplies every element.
+    ///
+    /// Bulk data is not copied: closures write it, and read what came back, where it lies.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn scale_in_place(
+        &self,
+        by: f64,
+        m_len: usize,
+        m: impl FnOnce(::shrimp_rpc::BulkMut<'_, f64>),
+        m_back: impl FnOnce(::shrimp_rpc::Bulk<'_, f64>),
+    ) -> Result<(), ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        matrix_v1_scale_args(&mut counter, by, m_len)?;
+        let mut request = self.binding.request(matrix_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(m_len.saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE)))?;
+        matrix_v1_scale_args(&mut request, by, m_len)?;
+        m(request.loan::<f64>(m_len)?);
+        let reply = request.call()?;
+        m_back(reply.inout_bulk::<f64>(0)?);
         reply.finish()?;
         Ok(())
     }
@@ -110,13 +134,39 @@ impl MatrixV1Client {
     ) -> Result<bool, ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         matrix_v1_transpose_args(&mut counter, rows, m.len())?;
-        let mut request = self.binding.request(matrix_v1::TRANSPOSE, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(m)))?;
+        let mut request = self.binding.request(matrix_v1::TRANSPOSE, counter.len(), ::shrimp_rpc::xdr::padded8(m.len().saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE)))?;
         matrix_v1_transpose_args(&mut request, rows, m.len())?;
         request.block::<f64>(m)?;
         let mut reply = request.call()?;
         let source = &mut reply;
         let result = <bool as ::shrimp_rpc::xdr::Decode>::decode(source)?;
         reply.inout(0, m)?;
+        reply.finish()?;
+        Ok(result)
+    }
+
+    /// Turns a matrix of so many rows on its side; says whether its rows are of one length.
+    ///
+    /// Bulk data is not copied: closures write it, and read what came back, where it lies.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn transpose_in_place(
+        &self,
+        rows: u32,
+        m_len: usize,
+        m: impl FnOnce(::shrimp_rpc::BulkMut<'_, f64>),
+        m_back: impl FnOnce(::shrimp_rpc::Bulk<'_, f64>),
+    ) -> Result<bool, ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        matrix_v1_transpose_args(&mut counter, rows, m_len)?;
+        let mut request = self.binding.request(matrix_v1::TRANSPOSE, counter.len(), ::shrimp_rpc::xdr::padded8(m_len.saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE)))?;
+        matrix_v1_transpose_args(&mut request, rows, m_len)?;
+        m(request.loan::<f64>(m_len)?);
+        let mut reply = request.call()?;
+        let source = &mut reply;
+        let result = <bool as ::shrimp_rpc::xdr::Decode>::decode(source)?;
+        m_back(reply.inout_bulk::<f64>(0)?);
         reply.finish()?;
         Ok(result)
     }
@@ -160,7 +210,7 @@ impl MatrixV1AsyncClient {
     ) -> Result<(), ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         matrix_v1_scale_args(&mut counter, by, m.len())?;
-        let mut request = self.binding.request_async(matrix_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(m))).await?;
+        let mut request = self.binding.request_async(matrix_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(m.len().saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE))).await?;
         matrix_v1_scale_args(&mut request, by, m.len())?;
         request.block::<f64>(m)?;
         let mut reply = request.call_async().await?;
@@ -180,7 +230,7 @@ impl MatrixV1AsyncClient {
     ) -> Result<bool, ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         matrix_v1_transpose_args(&mut counter, rows, m.len())?;
-        let mut request = self.binding.request_async(matrix_v1::TRANSPOSE, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(m))).await?;
+        let mut request = self.binding.request_async(matrix_v1::TRANSPOSE, counter.len(), ::shrimp_rpc::xdr::padded8(m.len().saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE))).await?;
         matrix_v1_transpose_args(&mut request, rows, m.len())?;
         request.block::<f64>(m)?;
         let mut reply = request.call_async().await?;

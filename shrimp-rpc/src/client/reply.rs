@@ -1,7 +1,7 @@
 //! What came back.
 
 use super::{Mode, Taken, at_once};
-use crate::bulk::{self, Element};
+use crate::bulk::{self, Bulk, Element};
 use crate::error::{CallError, Fault};
 use crate::layout::{self, FlagWord, Kind, Status};
 use crate::memory::{Memory, copy};
@@ -128,6 +128,19 @@ impl<'b> Reply<'b> {
         Limits { memory: self.taken.binding().call_max(), ..Limits::DEFAULT }
     }
 
+    /// An INOUT block where it lies: `index` counts all blocks of the request. The server can still write
+    /// there, so each access copies.
+    ///
+    /// # Errors
+    /// [`CallError::Decode`] when there is no such block of whole elements.
+    pub fn inout_bulk<T: Element>(&self, index: usize) -> Result<Bulk<'_, T>, CallError> {
+        let (offset, len) = self.taken.lane().blocks.get(index).copied().unwrap_or((0, 0));
+        if T::SIZE == 0 || !len.is_multiple_of(T::SIZE) {
+            return Err(DecodeError::Short { need: T::SIZE, left: len }.into());
+        }
+        Ok(Bulk::new(self.inout_block(offset, len)?))
+    }
+
     /// Copies an INOUT block back: `index` counts all blocks of the request.
     ///
     /// # Errors
@@ -197,17 +210,40 @@ impl<'b> Reply<'b> {
         Ok(bulk::refill(block, len, to)?)
     }
 
+    /// An OUT block of at most `max` elements where it lies. The server can still write there, so each
+    /// access copies.
+    ///
+    /// # Errors
+    /// [`CallError::Decode`].
+    pub fn out_bulk<T: Element>(&mut self, max: u32) -> Result<Bulk<'_, T>, CallError> {
+        let (block, _) = self.out_block(T::SIZE, max)?;
+        Ok(Bulk::new(block))
+    }
+
+    /// As [`Reply::out_block`], of exactly `len` elements.
+    fn exact_out_block(&mut self, size: usize, len: usize) -> Result<View<'_>, CallError> {
+        let (block, found) = self.out_block(size, u32::MAX)?;
+        if found != len {
+            let expected = u32::try_from(len).unwrap_or(u32::MAX);
+            return Err(DecodeError::WrongLength { len: found as u32, expected }.into());
+        }
+        Ok(block)
+    }
+
+    /// [`Reply::out_bulk`] of exactly `len` elements.
+    ///
+    /// # Errors
+    /// [`CallError::Decode`].
+    pub fn out_bulk_array<T: Element>(&mut self, len: usize) -> Result<Bulk<'_, T>, CallError> {
+        Ok(Bulk::new(self.exact_out_block(T::SIZE, len)?))
+    }
+
     /// Copies an OUT block of exactly `to.len()` elements.
     ///
     /// # Errors
     /// [`CallError::Decode`].
     pub fn out_array<T: Element>(&mut self, to: &mut [T]) -> Result<(), CallError> {
-        let (block, len) = self.out_block(T::SIZE, u32::MAX)?;
-        if len != to.len() {
-            let expected = u32::try_from(to.len()).unwrap_or(u32::MAX);
-            return Err(DecodeError::WrongLength { len: len as u32, expected }.into());
-        }
-        Ok(T::load_all(block, to)?)
+        Ok(T::load_all(self.exact_out_block(T::SIZE, to.len())?, to)?)
     }
 
     /// Everything was read; the lane is free.

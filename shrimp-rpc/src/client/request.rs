@@ -2,11 +2,11 @@
 
 use super::lane::{Lane, SHORT_UNITS};
 use super::{Mode, Reply, Taken, at_once};
-use crate::bulk::Element;
+use crate::bulk::{BulkMut, Element};
 use crate::error::CallError;
 use crate::layout::{self, FlagWord, Kind};
 use crate::memory::{Memory, copy};
-use crate::message::Put;
+use crate::message::{Put, append};
 use crate::process::count;
 use std::time::Duration;
 use vmmc::mem::View;
@@ -64,6 +64,9 @@ impl<'b> Request<'b> {
             (Place::Memory(Box::new(Memory::new(len))), len)
         };
         let start = end - len;
+        if matches!(place, Place::Short) {
+            taken.lane().expect_send();
+        }
         taken.lane_mut().blocks.clear();
         Ok(Request { taken, procedure, place, start, at: start, plain_end: start + plain, end })
     }
@@ -96,9 +99,7 @@ impl<'b> Request<'b> {
         &mut self,
         put: impl FnOnce(&mut Put<'_>) -> Result<T, EncodeError>,
     ) -> Result<T, EncodeError> {
-        let mut cursor = Put::new(self.view(), self.at, self.plain_end);
-        let result = put(&mut cursor);
-        let at = cursor.at();
+        let (at, result) = append((self.view(), self.at, self.plain_end), put);
         self.at = at;
         result
     }
@@ -114,24 +115,50 @@ impl<'b> Request<'b> {
         Ok(())
     }
 
+    /// Where the next block of so many bytes begins, after the plain part.
+    #[inline]
+    fn begin_block(&mut self, bytes: usize) -> Result<View<'_>, CallError> {
+        self.end_plain()?;
+        let (at, left) = (self.at, self.end - self.at);
+        if bytes > left {
+            return Err(EncodeError::Full { need: bytes, left }.into());
+        }
+        let offset = at - self.start;
+        self.taken.lane_mut().blocks.push((offset, bytes));
+        self.at += bytes;
+        Ok(self.view().slice(at, bytes)?)
+    }
+
+    /// Pads what [`Request::begin_block`] began.
+    #[inline]
+    fn end_block(&mut self) -> Result<(), CallError> {
+        let mut cursor = Put::new(self.view(), self.at, self.end);
+        cursor.pad_to(self.at.next_multiple_of(layout::UNIT))?;
+        self.at = cursor.at();
+        Ok(())
+    }
+
     /// Appends a block: bulk data of an IN or INOUT parameter, after the plain part, in order.
     ///
     /// # Errors
     /// [`CallError::Encode`] when it was not announced.
     #[inline]
     pub fn block<T: Element>(&mut self, elements: &[T]) -> Result<(), CallError> {
-        self.end_plain()?;
-        let bytes = elements.len().saturating_mul(T::SIZE);
-        let mut cursor = Put::new(self.view(), self.at, self.end);
-        let block = cursor.block(bytes)?;
-        T::store_all(elements, block)?;
-        let end = cursor.at();
-        cursor.pad_to(end.next_multiple_of(layout::UNIT))?;
-        let at = cursor.at();
-        let offset = self.at - self.start;
-        self.taken.lane_mut().blocks.push((offset, bytes));
-        self.at = at;
-        Ok(())
+        T::store_all(elements, self.begin_block(elements.len().saturating_mul(T::SIZE))?)?;
+        self.end_block()
+    }
+
+    /// Appends a block of `len` elements to be written where it lies, in the buffer that the server reads:
+    /// what [`Request::block`] copies is made there in the first place. Its first contents are
+    /// whatever the buffer held. Stores reach the server's memory at once, and its handler after the call.
+    ///
+    /// # Errors
+    /// As [`Request::block`].
+    pub fn loan<T: Element>(&mut self, len: usize) -> Result<BulkMut<'_, T>, CallError> {
+        let bytes = len.saturating_mul(T::SIZE);
+        let at = self.begin_block(bytes).map(drop).map(|()| self.at - bytes)?;
+        self.end_block()?;
+        Ok(BulkMut::new(self.view().slice(at, bytes)?, 0))
     }
 
     /// Sends it and waits for the reply.

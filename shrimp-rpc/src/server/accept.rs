@@ -72,8 +72,8 @@ fn number<const N: usize>(head: &[u8; layout::HEAD_LEN], at: usize) -> [u8; N] {
     head.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N]) // all lie within
 }
 
-/// Program and length of buffer, or why not.
-type Decision = Result<(Arc<Program>, usize), Answer>;
+/// Place of the program and length of our buffer, or why not.
+type Decision = Result<(usize, usize), Answer>;
 
 /// Reads the head, once, and decides.
 fn consider(
@@ -101,10 +101,11 @@ fn consider(
     let number = word(layout::BIND_PROGRAM);
     let version = word(layout::BIND_PROGRAM_VERSION);
     let of_number = || shared.programs.iter().filter(|it| it.number == number);
-    match of_number().find(|it| it.version == version) {
+    let wanted = |it: &Program| it.number == number && it.version == version;
+    match shared.programs.iter().position(wanted) {
         Some(program) => {
             let len = word(layout::BIND_LEN) as usize;
-            Ok(Ok((program.clone(), layout::buffer_len(len.min(shared.settings.buffer_len)))))
+            Ok(Ok((program, layout::buffer_len(len.min(shared.settings.buffer_len)))))
         }
         None => {
             let Some(lowest) = of_number().map(|it| it.version).min() else {
@@ -122,7 +123,7 @@ fn open(
     shared: &Arc<Shared>,
     knock: &Knock,
     replies: PeerBuffer,
-    program: Arc<Program>,
+    program: usize,
     len: usize,
 ) -> Result<(), TransportError> {
     let made = export_for(

@@ -2,6 +2,7 @@
 
 mod accept;
 mod call;
+mod duty;
 mod poll;
 mod post;
 mod slot;
@@ -176,7 +177,7 @@ impl ServerBuilder {
         process::name_counters(&node);
         let shared = Arc::new(Shared {
             node,
-            programs: self.programs.into_iter().map(Arc::new).collect(),
+            programs: self.programs,
             settings: self.settings,
             stop: AtomicBool::new(false),
             tasks: Tasks::default(),
@@ -231,7 +232,7 @@ fn open_door(
 #[derive(Debug)]
 pub(crate) struct Shared {
     node: Node,
-    programs: Vec<Arc<Program>>,
+    programs: Vec<Program>,
     settings: Settings,
     stop: AtomicBool,
     tasks: Tasks,
@@ -248,6 +249,12 @@ pub(crate) struct Shared {
 impl Shared {
     fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// Slots came or went, or the server ends.
+    #[inline]
+    fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<Key, Arc<Slot>>> {

@@ -2,19 +2,22 @@
 //!
 //! A slot is **idle** until the flag of the turn that is due is found, and **busy** until that turn's reply is
 //! sent, by whichever thread. Only the thread that polls makes it busy; it is made idle just
-//! before the reply's flag is stored, because from then on the client may call again. It is
-//! **ended** for good when the client has gone.
+//! before the reply's flag is stored, because from then on the client may call again
+//! ([`super::duty`]). It is **ended** for good when the client has gone.
+//!
+//! A slot knows its program by number: a deferred call holds its slot, the service may hold the deferred
+//! call, and nothing may hold the service but the server.
 
-use super::Program;
+use super::duty::Duty;
 use crate::config::Settings;
 use crate::error::ReplyError;
 use crate::layout::{self, FlagWord, Kind, Status, Turn};
 use crate::memory::{Memory, copy};
 use crate::peer_buffer::PeerBuffer;
 use crate::process::count;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use vmmc::mem::View;
-use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vmmc::sync::{AtomicBool, AtomicU64, Ordering};
 use vmmc::word::Word as _;
 use vmmc::{Export, Node, PeerInfo};
 
@@ -27,10 +30,9 @@ pub(crate) struct Slot {
     /// The client's.
     replies: PeerBuffer,
     pub(crate) peer: PeerInfo,
-    pub(crate) program: Arc<Program>,
-    /// Turn of the call that is due, or is being served.
-    turn: AtomicU32,
-    busy: AtomicBool,
+    /// Place of the program among the server's.
+    pub(super) program: usize,
+    duty: Duty,
     ended: AtomicBool,
     /// See [`Slot::deadline`]; of another node's client.
     deadline: AtomicU64,
@@ -98,7 +100,7 @@ impl Slot {
         calls: Export,
         replies: PeerBuffer,
         peer: PeerInfo,
-        program: Arc<Program>,
+        program: usize,
         settings: &Settings,
     ) -> Slot {
         Slot {
@@ -107,8 +109,7 @@ impl Slot {
             replies,
             peer,
             program,
-            turn: AtomicU32::new(Turn::NONE.next().number()),
-            busy: AtomicBool::new(false),
+            duty: Duty::new(),
             ended: AtomicBool::new(false),
             deadline: AtomicU64::new(0),
             pieces: Mutex::default(),
@@ -192,17 +193,18 @@ impl Slot {
         let word = view.word64(layout::flag_at(view.len())).ok()?;
         // PAIRS(message): with the release in Lane::send, by Flag::signal.
         let word = word.load(Ordering::Acquire);
-        // PAIRS(slot): with the release in `hand_back`: the turn is that of the idle slot.
-        let due = !self.busy.load(Ordering::Acquire)
-            && FlagWord::turn_of(word).number() == self.turn.load(Ordering::Relaxed)
-            && !self.ended.load(Ordering::Relaxed);
+        let due = self.duty.is_due(FlagWord::turn_of(word)) && !self.ended.load(Ordering::Relaxed);
         due.then_some(word)
     }
 
     /// Takes the message that [`Slot::look`] found.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn accept(&self, word: u64) -> Step {
-        self.busy.store(true, Ordering::Relaxed);
+        self.duty.take();
+        // The reply is likely to follow soon: its line is fetched meanwhile.
+        if let Ok(reply) = self.replies.view().word64(layout::flag_at(self.replies.len())) {
+            reply.prefetch_for_write();
+        }
         let Some(flag) = FlagWord::unpack(word) else { return Step::Faulty };
         let end = layout::flag_at(self.calls.len());
         let Some(start) = end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN)
@@ -289,7 +291,7 @@ impl Slot {
     ) -> Result<(), ReplyError> {
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code: status as u16, units }.pack();
-        if !self.hand_back(turn) {
+        if !self.duty.hand_back(turn) {
             return Err(ReplyError::Answered);
         }
         self.replies.signal(len, word)?;
@@ -297,21 +299,9 @@ impl Slot {
         Ok(())
     }
 
-    /// Makes the slot idle and the next turn due; false when the turn was over already.
-    #[inline]
-    fn hand_back(&self, turn: Turn) -> bool {
-        if self.turn.load(Ordering::Relaxed) != turn.number() {
-            return false;
-        }
-        self.turn.store(turn.next().number(), Ordering::Relaxed);
-        // PAIRS(slot): with the acquire in `look`.
-        self.busy.store(false, Ordering::Release);
-        true
-    }
-
     /// Whether the call of that turn was not answered yet.
     pub(crate) fn is_unanswered(&self, turn: Turn) -> bool {
-        self.turn.load(Ordering::Relaxed) == turn.number()
+        self.duty.is_unanswered(turn)
     }
 
     /// Begins to send a reply that does not fit: `memory` is all of it.

@@ -186,11 +186,11 @@ pub(super) fn worker(shared: &Arc<Shared>) {
                 calls = calls.wrapping_add(1);
                 if let (Some(ready), Some(desk)) = (ready, &desk) {
                     if alone {
-                        run(desk, ready);
+                        run(shared, desk, ready);
                         held = Some(poll);
                     } else {
                         shared.staff.leave(&shared.post, poll);
-                        run(desk, ready);
+                        run(shared, desk, ready);
                         // If it was taken meanwhile, another polls now.
                         held = shared.post.try_take();
                     }
@@ -217,13 +217,26 @@ pub(super) fn worker(shared: &Arc<Shared>) {
 /// would go on to sleep at every call.
 const LINGER: Duration = Duration::from_micros(120);
 
+/// The next thing to do, found without waiting for long: kept apart so that a call reaches its handler in
+/// registers.
+#[inline(always)]
 fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> Option<Found> {
+    if !shared.has_changed()
+        && let Some((hot, word)) = shared.node.glance(|| poll.look(Look::Quick, &shared.node))
+    {
+        *slept = false;
+        return Some(Found::Message(hot, word));
+    }
+    await_next(shared, poll, slept)
+}
+
+#[cold]
+fn await_next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> Option<Found> {
     let mut find = |look| {
         if let Some((hot, word)) = poll.look(look, &shared.node) {
             return Some(Found::Message(hot, word));
         }
-        let changed = shared.changed.load(Ordering::Relaxed) || shared.stop.load(Ordering::Relaxed);
-        changed.then_some(Found::Change)
+        shared.has_changed().then_some(Found::Change)
     };
     let hybrid =
         matches!(shared.node.wait_policy(), WaitPolicy::Hybrid { budget } if !budget.is_zero());
@@ -258,7 +271,7 @@ fn change(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) {
 }
 
 /// Takes a message; `Some` when it is a call to run at the desk.
-#[inline]
+#[inline(always)]
 fn take(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) -> Option<Ready> {
     match slot.accept(word) {
         Step::Call(ready) => {
@@ -290,12 +303,15 @@ fn faulty(shared: &Shared, slot: &Arc<Slot>) {
 }
 
 /// Runs the handler of a call.
-#[inline]
-fn run(desk: &Desk, ready: Ready) {
+#[inline(always)]
+fn run(shared: &Shared, desk: &Desk, ready: Ready) {
     let (turn, procedure) = (ready.turn, ready.procedure);
     let slot = desk.slot();
+    let Some(program) = shared.programs.get(slot.program) else {
+        unreachable!("a slot is of one of the server's programs")
+    };
     let call = ServerCall::new(desk, ready);
-    let dispatch = AssertUnwindSafe(|| (slot.program.dispatch)(procedure, call));
+    let dispatch = AssertUnwindSafe(|| (program.dispatch)(procedure, call));
     match catch_unwind(dispatch) {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => refuse(slot, turn, &error),

@@ -12,6 +12,11 @@ type Memcpy =
 /// Holds `memcpy`; never written after start. Loading it at run time is what hides the callee.
 static MEMCPY: AtomicPtr<()> = AtomicPtr::new(libc::memcpy as *mut ());
 
+type Memset = unsafe extern "C" fn(*mut libc::c_void, libc::c_int, usize) -> *mut libc::c_void;
+
+/// Holds `memset`, hidden in the same way.
+static MEMSET: AtomicPtr<()> = AtomicPtr::new(libc::memset as *mut ());
+
 /// Lengths up to here are copied by words, in bytes.
 const BY_WORDS: usize = 64;
 
@@ -32,6 +37,19 @@ pub unsafe fn bytes(source: *const u8, target: *mut u8, len: usize) {
         // SAFETY: passed on; C `memcpy` has the same obligations.
         unsafe { memcpy(target.cast(), source.cast(), len) };
     }
+}
+
+/// Makes `len` bytes this one.
+///
+/// # Safety
+/// The range must be mapped for writing. It may be written by another process meanwhile.
+#[inline]
+pub unsafe fn fill(target: *mut u8, byte: u8, len: usize) {
+    let memset = MEMSET.load(Ordering::Relaxed);
+    // SAFETY: the pointer was made from a function of exactly this type.
+    let memset = unsafe { std::mem::transmute::<*mut (), Memset>(memset) };
+    // SAFETY: passed on; C `memset` has the same obligations.
+    unsafe { memset(target.cast(), byte.into(), len) };
 }
 
 /// Copies one `T`, unaligned, `at` bytes from the starts.

@@ -110,6 +110,13 @@ impl<'m> View<'m> {
         Ok(())
     }
 
+    /// Makes every byte this one.
+    #[inline]
+    pub fn fill(self, byte: u8) {
+        // SAFETY: `len` bytes from `start` are mapped, and no reference points into them.
+        unsafe { copy::fill(self.start.as_ptr(), byte, self.len) };
+    }
+
     /// Copies the bytes at `offset` into `target`.
     ///
     /// # Errors
@@ -197,6 +204,22 @@ mod tests {
                 prop_assert_eq!(view.read(offset, &mut vec![0; len]).is_ok(), fits);
                 Ok(())
             })?;
+        }
+    }
+
+    #[test]
+    fn fill_changes_every_byte_of_its_view_and_none_beside_it() {
+        for len in [0, 1, 7, 64, 100, 5000] {
+            with_view(len + 16, |view| {
+                view.fill(1);
+                view.slice(8, len).unwrap().fill(0xa5);
+                let mut bytes = vec![0; len + 16];
+                view.read(0, &mut bytes).unwrap();
+                let (before, rest) = bytes.split_at(8);
+                let (filled, after) = rest.split_at(len);
+                assert!(before.iter().chain(after).all(|byte| *byte == 1), "{len}");
+                assert!(filled.iter().all(|byte| *byte == 0xa5), "{len}");
+            });
         }
     }
 

@@ -294,6 +294,18 @@ impl Node {
         self.inner.wait_until(timeout, shares_cpu, |kind| look(kind).map(Ok))
     }
 
+    /// The first looks of [`Node::wait_until`] and no more: no clock, no system call, no handlers. For
+    /// waits that mostly end here, whose callers have what was found at hand at once. `None`: go on
+    /// with [`Node::wait_until`]. Under [`WaitPolicy::Block`] it does not look at all.
+    #[inline(always)]
+    pub fn glance<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
+        let found = wait::glance(self.inner.policy, look);
+        if found.is_some() {
+            self.inner.local.meter.add(count::SPIN_HITS, 1);
+        }
+        found
+    }
+
     /// Makes every thread of this process that sleeps in a wait look again, after something that it
     /// waits for has changed within the process. A system call when one sleeps.
     pub fn wake_waiters(&self) {

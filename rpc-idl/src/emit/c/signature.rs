@@ -3,7 +3,8 @@
 
 use super::{Emitter, Place, join, pointer};
 use crate::ast::Direction;
-use crate::model::{Bulk, Element, Parameter, Procedure, Program, Type, TypeKind, Version};
+pub(super) use crate::emit::param::Param;
+use crate::model::{Bulk, Element, Procedure, Program, Type, TypeKind, Version};
 
 /// Names that generated functions use, and words that C has for itself.
 const TAKEN: [&str; 58] = [
@@ -66,20 +67,6 @@ const TAKEN: [&str; 58] = [
     "delete",
     "template",
 ];
-
-pub(super) struct Param<'m> {
-    pub(super) name: String,
-    pub(super) idl: &'m Parameter,
-}
-
-impl Param<'_> {
-    pub(super) fn goes_in(&self) -> bool {
-        self.idl.direction != Direction::Out
-    }
-    pub(super) fn comes_out(&self) -> bool {
-        self.idl.direction != Direction::In
-    }
-}
 
 pub(super) fn params(procedure: &Procedure) -> Vec<Param<'_>> {
     let mut scope = super::super::names::Scope::with(&TAKEN);

@@ -158,12 +158,12 @@ impl Emitter<'_> {
             if index > 0 {
                 self.out.line("");
             }
-            self.procedure_doc(procedure.idl, &procedure.params, "");
-            self.out.plain("///");
-            self.out.plain("/// # Errors");
-            self.out.plain("/// A fault reaches the client instead of results.");
-            self.out.line(format!("fn {}(", procedure.method));
-            self.out.line("&self,");
+            self.method_head(
+                (procedure.idl, &procedure.params),
+                "",
+                "A fault reaches the client instead of results.",
+                &format!("fn {}", procedure.method),
+            );
             self.out.line(format!("context: &{runtime}::Context,"));
             self.owned_params(procedure);
             self.out.line(format!(

@@ -4,6 +4,7 @@
 
 mod codec;
 mod deferred;
+mod in_place;
 mod params;
 mod shrimp;
 mod shrimp_server;

@@ -3,10 +3,11 @@
 use super::Emitter;
 use crate::ast::Direction;
 use crate::emit::names::{Scope, camel, snake};
-use crate::model::{Bulk, Element, Parameter, Procedure, Type, TypeKind};
+pub(super) use crate::emit::param::Param;
+use crate::model::{Bulk, Element, Procedure, Type, TypeKind};
 
 /// Names that the bodies of generated functions use.
-const LOCALS: [&str; 16] = [
+pub(super) const LOCALS: [&str; 16] = [
     "request",
     "reply",
     "counter",
@@ -24,27 +25,6 @@ const LOCALS: [&str; 16] = [
     "spawn",
     "caller",
 ];
-
-/// A parameter as the emitters see it.
-pub(super) struct Param<'m> {
-    /// Its name in Rust.
-    pub(super) name: String,
-    pub(super) idl: &'m Parameter,
-}
-
-impl Param<'_> {
-    pub(super) fn goes_in(&self) -> bool {
-        self.idl.direction != Direction::Out
-    }
-
-    pub(super) fn comes_out(&self) -> bool {
-        self.idl.direction != Direction::In
-    }
-
-    pub(super) fn is_out(&self) -> bool {
-        self.idl.direction == Direction::Out
-    }
-}
 
 /// A value that a procedure gives back.
 pub(super) struct Output {
@@ -187,6 +167,22 @@ impl Emitter<'_> {
             }
             _ => by_reference(self.ty(ty)),
         }
+    }
+
+    /// The head of a procedure's method up to `&self`; `more` and `errors` say what the interface does not.
+    pub(super) fn method_head(
+        &mut self,
+        (procedure, params): (&Procedure, &[Param<'_>]),
+        more: &str,
+        errors: &str,
+        function: &str,
+    ) {
+        self.procedure_doc(procedure, params, more);
+        self.out.plain("///");
+        self.out.plain("/// # Errors");
+        self.out.plain(&format!("/// {errors}"));
+        self.out.line(format!("{function}("));
+        self.out.line("&self,");
     }
 
     /// The documentation of a procedure with that of its parameters.

@@ -11,6 +11,8 @@ pub(super) struct Proc<'m> {
     pub(super) idl: &'m Procedure,
     /// Name of its method.
     pub(super) method: String,
+    /// Name of its method that has bulk data in the buffers themselves; empty without bulk data.
+    pub(super) in_place: String,
     /// Its number, as a path.
     pub(super) number: String,
     /// Name of the functions that encode its arguments and its results.
@@ -62,10 +64,16 @@ impl Emitter<'_> {
                 number: format!("{module}::{constant}"),
                 encode: format!("{module}_{}", method.trim_start_matches("r#")),
                 method,
+                in_place: String::new(),
                 params,
                 plain,
                 owned,
             });
+        }
+        // After all methods: those of the interface keep their names.
+        for procedure in procs.iter_mut().filter(|it| it.params.iter().any(Param::is_bulk)) {
+            let name = format!("{}_in_place", procedure.method.trim_start_matches("r#"));
+            procedure.in_place = methods.claim(&name);
         }
         for procedure in &procs {
             self.encode_args(procedure);
@@ -220,20 +228,24 @@ impl Emitter<'_> {
         for procedure in procs {
             self.out.line("");
             self.client_method(procedure, asynchronous);
+            if !asynchronous && !procedure.in_place.is_empty() {
+                self.out.line("");
+                self.client_method_in_place(procedure);
+            }
         }
         self.out.line("}");
     }
 
     fn client_method(&mut self, procedure: &Proc<'_>, asynchronous: bool) {
-        let (xdr, runtime) = (self.xdr.clone(), self.runtime.clone());
+        let runtime = self.runtime.clone();
         let (keyword, suffix, wait) =
             if asynchronous { ("async ", "_async", ".await") } else { ("", "", "") };
-        self.procedure_doc(procedure.idl, &procedure.params, "");
-        self.out.plain("///");
-        self.out.plain("/// # Errors");
-        self.out.plain("/// The call could not be made or was not answered.");
-        self.out.line(format!("pub {keyword}fn {}(", procedure.method));
-        self.out.line("&self,");
+        self.method_head(
+            (procedure.idl, &procedure.params),
+            "",
+            "The call could not be made or was not answered.",
+            &format!("pub {keyword}fn {}", procedure.method),
+        );
         for param in &procedure.params {
             let ty = match &param.idl.bulk {
                 Some(bulk) => {
@@ -251,56 +263,7 @@ impl Emitter<'_> {
         }
         self.out.line(format!(") -> Result<{}, {runtime}::CallError> {{", procedure.plain.ty));
 
-        let names: Vec<String> = procedure
-            .params
-            .iter()
-            .filter(|p| p.goes_in())
-            .map(|p| match p.idl.bulk {
-                Some(_) => format!(", {}.len()", p.name),
-                None => format!(", {}", p.name),
-            })
-            .collect();
-        let names = names.concat();
-        let plain = if procedure.has_plain_args() {
-            self.out.line(format!("let mut counter = {xdr}::Counter::new();"));
-            self.out.line(format!("{}_args(&mut counter{names})?;", procedure.encode));
-            "counter.len()"
-        } else {
-            "0"
-        };
-        let blocks: Vec<String> = procedure
-            .blocks()
-            .map(|(_, p)| format!("{xdr}::padded8(std::mem::size_of_val::<[_]>({}))", p.name))
-            .collect();
-        let mut sizes = Vec::new();
-        for (block, (_, param)) in blocks.iter().zip(procedure.blocks()) {
-            let bulk = param.idl.bulk.as_ref();
-            let struct_element =
-                bulk.is_some_and(|b| matches!(b.element, crate::model::Element::Struct(_)));
-            sizes.push(if struct_element {
-                let element = bulk.map(|b| self.element(b)).unwrap_or_default();
-                format!(
-                    "{xdr}::padded8({}.len().saturating_mul(<{element} as {runtime}::Element>::SIZE))",
-                    param.name
-                )
-            } else {
-                block.clone()
-            });
-        }
-        let bulk = match &sizes[..] {
-            [] => "0".to_owned(),
-            [first, rest @ ..] => {
-                rest.iter().fold(first.clone(), |sum, size| format!("{sum}.saturating_add({size})"))
-            }
-        };
-        let mutable = if procedure.has_plain_args() { "mut " } else { "" };
-        self.out.line(format!(
-            "let {mutable}request = self.binding.request{suffix}({}, {plain}, {bulk}){wait}?;",
-            procedure.number
-        ));
-        if procedure.has_plain_args() {
-            self.out.line(format!("{}_args(&mut request{names})?;", procedure.encode));
-        }
+        self.open_request(procedure, &|p| format!("{}.len()", p.name), (suffix, wait));
         for (_, param) in procedure.blocks() {
             self.out.line(format!(
                 "request.block::<{}>({})?;",
@@ -313,33 +276,87 @@ impl Emitter<'_> {
             self.out.line("}");
             return;
         }
-        let reads = !procedure.owned.list.is_empty();
-        let mutable = if reads { "mut " } else { "" };
-        self.out.line(format!("let {mutable}reply = request.call{suffix}(){wait}?;"));
-        let mut plain = Vec::new();
-        for output in &procedure.owned.list {
-            match &output.bulk {
-                None => {
-                    self.out.line("let source = &mut reply;");
-                    self.out.line(format!("let {} = {}?;", output.name, self.get(&output.ty)));
-                    plain.push(output.name.clone());
-                }
-                Some(bulk) if output.direction == Direction::Out => {
-                    let call = if bulk.fixed {
-                        format!("out_array({})", output.name)
-                    } else {
-                        format!("out_vec({}, {})", bulk.len, output.name)
-                    };
-                    self.out.line(format!("reply.{call}?;"));
-                }
-                Some(_) => {}
+        self.read_reply(procedure, (suffix, wait), true, |emitter, output| {
+            if let Some(bulk) = &output.bulk {
+                let call = if bulk.fixed {
+                    format!("out_array({})", output.name)
+                } else {
+                    format!("out_vec({}, {})", bulk.len, output.name)
+                };
+                emitter.out.line(format!("reply.{call}?;"));
             }
-        }
+        });
         for (index, param) in procedure.blocks().filter(|(_, p)| p.comes_out()) {
             self.out.line(format!("reply.inout({index}, {})?;", param.name));
         }
         self.out.line("reply.finish()?;");
         self.out.line(format!("Ok({})", procedure.plain.whole()));
         self.out.line("}");
+    }
+
+    /// The lines from the size of a request to its plain part. `len` is the expression of a bulk
+    /// parameter's number of elements.
+    pub(super) fn open_request(
+        &mut self,
+        procedure: &Proc<'_>,
+        len: &dyn Fn(&Param<'_>) -> String,
+        (suffix, wait): (&str, &str),
+    ) {
+        let (xdr, runtime) = (self.xdr.clone(), self.runtime.clone());
+        let incoming = procedure.params.iter().filter(|p| p.goes_in());
+        let values = incoming.map(|p| match p.idl.bulk {
+            Some(_) => format!(", {}", len(p)),
+            None => format!(", {}", p.name),
+        });
+        let values: String = values.collect();
+        let (plain, mutable) = if procedure.has_plain_args() {
+            self.out.line(format!("let mut counter = {xdr}::Counter::new();"));
+            self.out.line(format!("{}_args(&mut counter{values})?;", procedure.encode));
+            ("counter.len()", "mut ")
+        } else {
+            ("0", "")
+        };
+        let size = |param: &Param<'_>| {
+            let element = param.idl.bulk.as_ref().map(|b| self.element(b)).unwrap_or_default();
+            format!(
+                "{xdr}::padded8({}.saturating_mul(<{element} as {runtime}::Element>::SIZE))",
+                len(param)
+            )
+        };
+        let sum = procedure.blocks().map(|(_, param)| size(param));
+        let sum = sum.reduce(|sum, size| format!("{sum}.saturating_add({size})"));
+        let bulk = sum.unwrap_or_else(|| "0".to_owned());
+        self.out.line(format!(
+            "let {mutable}request = self.binding.request{suffix}({}, {plain}, {bulk}){wait}?;",
+            procedure.number
+        ));
+        if procedure.has_plain_args() {
+            self.out.line(format!("{}_args(&mut request{values})?;", procedure.encode));
+        }
+    }
+
+    /// The lines that make the call and read its reply's plain part; `bulk` those of bulk OUT data.
+    /// `copies_back`: INOUT data is copied out of the reply.
+    pub(super) fn read_reply(
+        &mut self,
+        procedure: &Proc<'_>,
+        (suffix, wait): (&str, &str),
+        copies_back: bool,
+        bulk: impl Fn(&mut Self, &super::params::Output),
+    ) {
+        // Reading moves on in the reply; INOUT data that is read in place does not.
+        let reads = |o: &super::params::Output| {
+            o.bulk.is_none() || o.direction == Direction::Out || copies_back
+        };
+        let mutable = if procedure.owned.list.iter().any(reads) { "mut " } else { "" };
+        self.out.line(format!("let {mutable}reply = request.call{suffix}(){wait}?;"));
+        for output in &procedure.owned.list {
+            if output.bulk.is_none() {
+                self.out.line("let source = &mut reply;");
+                self.out.line(format!("let {} = {}?;", output.name, self.get(&output.ty)));
+            } else if output.direction == Direction::Out {
+                bulk(self, output);
+            }
+        }
     }
 }

@@ -118,12 +118,12 @@ impl Emitter<'_> {
             self.out.line(");");
             return;
         }
-        self.procedure_doc(procedure.idl, &procedure.params, "");
-        self.out.plain("///");
-        self.out.plain("/// # Errors");
-        self.out.plain("/// A fault reaches the client instead of results.");
-        self.out.line(format!("fn {}(", procedure.method));
-        self.out.line("&self,");
+        self.method_head(
+            (procedure.idl, &procedure.params),
+            "",
+            "A fault reaches the client instead of results.",
+            &format!("fn {}", procedure.method),
+        );
         self.out.line(format!("context: &{runtime}::Context,"));
         for param in &procedure.params {
             if let Some(ty) = self.served(param, procedure.idl.copyin) {

@@ -172,12 +172,12 @@ impl Emitter<'_> {
 
     fn sunrpc_method(&mut self, procedure: &Proc<'_>, module: &str, asynchronous: bool) {
         let (keyword, wait) = if asynchronous { ("async ", ".await") } else { ("", "") };
-        self.procedure_doc(procedure.idl, &procedure.params, "");
-        self.out.plain("///");
-        self.out.plain("/// # Errors");
-        self.out.plain("/// The call could not be made or was not answered.");
-        self.out.line(format!("pub {keyword}fn {}(", procedure.method));
-        self.out.line("&self,");
+        self.method_head(
+            (procedure.idl, &procedure.params),
+            "",
+            "The call could not be made or was not answered.",
+            &format!("pub {keyword}fn {}", procedure.method),
+        );
         let incoming: Vec<&Param<'_>> = procedure.params.iter().filter(|p| p.goes_in()).collect();
         for param in &incoming {
             let line = format!("{}: {},", param.name, self.passed(&param.idl.ty, &param.name).0);
@@ -222,12 +222,12 @@ impl Emitter<'_> {
             if index > 0 {
                 self.out.line("");
             }
-            self.procedure_doc(procedure.idl, &procedure.params, "");
-            self.out.plain("///");
-            self.out.plain("/// # Errors");
-            self.out.plain("/// A failure reaches the client as SYSTEM_ERR.");
-            self.out.line(format!("fn {}(", procedure.method));
-            self.out.line("&self,");
+            self.method_head(
+                (procedure.idl, &procedure.params),
+                "",
+                "A failure reaches the client as SYSTEM_ERR.",
+                &format!("fn {}", procedure.method),
+            );
             self.out.line("context: &C,");
             for param in procedure.params.iter().filter(|p| p.goes_in()) {
                 let line = format!("{}: {},", param.name, self.ty(&param.idl.ty));

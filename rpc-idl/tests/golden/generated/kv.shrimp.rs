@@ -174,9 +174,33 @@ impl KvV1Client {
     ) -> Result<bool, ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         kv_v1_put_args(&mut counter, key, value.len())?;
-        let mut request = self.binding.request(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(value)))?;
+        let mut request = self.binding.request(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(value.len().saturating_mul(<u8 as ::shrimp_rpc::Element>::SIZE)))?;
         kv_v1_put_args(&mut request, key, value.len())?;
         request.block::<u8>(value)?;
+        let mut reply = request.call()?;
+        let source = &mut reply;
+        let result = <bool as ::shrimp_rpc::xdr::Decode>::decode(source)?;
+        reply.finish()?;
+        Ok(result)
+    }
+
+    /// Stores a value.
+    ///
+    /// Bulk data is not copied: closures write it, and read what came back, where it lies.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn put_in_place(
+        &self,
+        key: &str,
+        value_len: usize,
+        value: impl FnOnce(::shrimp_rpc::BulkMut<'_, u8>),
+    ) -> Result<bool, ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        kv_v1_put_args(&mut counter, key, value_len)?;
+        let mut request = self.binding.request(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(value_len.saturating_mul(<u8 as ::shrimp_rpc::Element>::SIZE)))?;
+        kv_v1_put_args(&mut request, key, value_len)?;
+        value(request.loan::<u8>(value_len)?);
         let mut reply = request.call()?;
         let source = &mut reply;
         let result = <bool as ::shrimp_rpc::xdr::Decode>::decode(source)?;
@@ -205,6 +229,29 @@ impl KvV1Client {
         Ok(result)
     }
 
+    /// Procedure `GET`.
+    ///
+    /// Bulk data is not copied: closures write it, and read what came back, where it lies.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn get_in_place(
+        &self,
+        key: &str,
+        value: impl FnOnce(::shrimp_rpc::Bulk<'_, u8>),
+    ) -> Result<Status, ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        kv_v1_get_args(&mut counter, key)?;
+        let mut request = self.binding.request(kv_v1::GET, counter.len(), 0)?;
+        kv_v1_get_args(&mut request, key)?;
+        let mut reply = request.call()?;
+        let source = &mut reply;
+        let result = <Status as ::shrimp_rpc::xdr::Decode>::decode(source)?;
+        value(reply.out_bulk::<u8>(1048576)?);
+        reply.finish()?;
+        Ok(result)
+    }
+
     /// Procedure `SCALE`.
     ///
     /// # Errors
@@ -216,11 +263,35 @@ impl KvV1Client {
     ) -> Result<(), ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         kv_v1_scale_args(&mut counter, by, m.len())?;
-        let mut request = self.binding.request(kv_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(m)))?;
+        let mut request = self.binding.request(kv_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(m.len().saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE)))?;
         kv_v1_scale_args(&mut request, by, m.len())?;
         request.block::<f64>(m)?;
         let mut reply = request.call()?;
         reply.inout(0, m)?;
+        reply.finish()?;
+        Ok(())
+    }
+
+    /// Procedure `SCALE`.
+    ///
+    /// Bulk data is not copied: closures write it, and read what came back, where it lies.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn scale_in_place(
+        &self,
+        by: f64,
+        m_len: usize,
+        m: impl FnOnce(::shrimp_rpc::BulkMut<'_, f64>),
+        m_back: impl FnOnce(::shrimp_rpc::Bulk<'_, f64>),
+    ) -> Result<(), ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        kv_v1_scale_args(&mut counter, by, m_len)?;
+        let mut request = self.binding.request(kv_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(m_len.saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE)))?;
+        kv_v1_scale_args(&mut request, by, m_len)?;
+        m(request.loan::<f64>(m_len)?);
+        let reply = request.call()?;
+        m_back(reply.inout_bulk::<f64>(0)?);
         reply.finish()?;
         Ok(())
     }
@@ -301,7 +372,7 @@ impl KvV1AsyncClient {
     ) -> Result<bool, ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         kv_v1_put_args(&mut counter, key, value.len())?;
-        let mut request = self.binding.request_async(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(value))).await?;
+        let mut request = self.binding.request_async(kv_v1::PUT, counter.len(), ::shrimp_rpc::xdr::padded8(value.len().saturating_mul(<u8 as ::shrimp_rpc::Element>::SIZE))).await?;
         kv_v1_put_args(&mut request, key, value.len())?;
         request.block::<u8>(value)?;
         let mut reply = request.call_async().await?;
@@ -343,7 +414,7 @@ impl KvV1AsyncClient {
     ) -> Result<(), ::shrimp_rpc::CallError> {
         let mut counter = ::shrimp_rpc::xdr::Counter::new();
         kv_v1_scale_args(&mut counter, by, m.len())?;
-        let mut request = self.binding.request_async(kv_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(std::mem::size_of_val::<[_]>(m))).await?;
+        let mut request = self.binding.request_async(kv_v1::SCALE, counter.len(), ::shrimp_rpc::xdr::padded8(m.len().saturating_mul(<f64 as ::shrimp_rpc::Element>::SIZE))).await?;
         kv_v1_scale_args(&mut request, by, m.len())?;
         request.block::<f64>(m)?;
         let mut reply = request.call_async().await?;

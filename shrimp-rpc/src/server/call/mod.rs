@@ -230,7 +230,7 @@ impl<'w> ServerCall<'w> {
     /// [`DispatchError::Reply`] when it is longer than allowed.
     pub fn out_array<T: Element>(&self, len: u32) -> Result<BulkMut<'_, T>, DispatchError> {
         let (view, distance) = self.core.allot((len as usize).saturating_mul(T::SIZE))?;
-        zero(view);
+        view.fill(0);
         Ok(BulkMut::new(view, distance))
     }
 
@@ -283,14 +283,5 @@ impl<'w> ServerCall<'w> {
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.core.one_way
-    }
-}
-
-fn zero(view: View<'_>) {
-    let mut at = 0;
-    while at < view.len() {
-        let len = (view.len() - at).min(256);
-        let _ = view.write(at, &[0; 256][..len]); // inside
-        at += len;
     }
 }

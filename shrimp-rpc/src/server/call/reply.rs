@@ -6,7 +6,7 @@ use super::{Core, DeferredReply, Desk, Finished};
 use crate::error::{DispatchError, ReplyError};
 use crate::layout::{self, Kind, Status};
 use crate::memory::{Memory, copy};
-use crate::message::Put;
+use crate::message::{Put, append};
 use crate::process::count;
 use std::ops::Deref;
 use vmmc::mem::View;
@@ -128,9 +128,7 @@ impl<D: Deref<Target = Desk>> Writer<'_, D> {
         &mut self,
         put: impl FnOnce(&mut Put<'_>) -> Result<T, EncodeError>,
     ) -> Result<T, EncodeError> {
-        let mut cursor = Put::new(self.view(), self.at, self.plain_end);
-        let result = put(&mut cursor);
-        let at = cursor.at();
+        let (at, result) = append((self.view(), self.at, self.plain_end), put);
         self.at = at;
         result
     }

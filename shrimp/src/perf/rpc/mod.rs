@@ -215,7 +215,7 @@ fn ours_round(measured: &mut Measured, setting: &Setting<'_>, plan: &Plan) -> Re
         }
     }
     for (bytes, rounds) in OUT_SIZES.iter().zip(&mut measured.after_computing) {
-        rounds.add(opponent.after_computing(*bytes, 50).map_err(RpcError::from)?, 1);
+        rounds.add(opponent.after_computing(*bytes, 50)?, 1);
     }
     measured.packets = opponent.packets().map_err(RpcError::from)?;
     Ok(())

@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
-use vmmc::config::DaemonStart;
+use vmmc::config::{DaemonStart, WaitChoice, WaitPolicy};
 use vmmc::{Config, Node};
 
 const PROGRAM: u32 = 0x2000_0f08;
@@ -26,9 +26,11 @@ const SERVICE: &str = "perf";
 /// How long the handler computes once it has written its OUT data.
 pub(super) const COMPUTING: Duration = Duration::from_micros(15);
 
-/// A node that waits as programs do: a server that polled for ever would take R's processor.
-fn node(socket: &Path) -> Result<Node, Failure> {
+/// A node that waits as programs do, unless told how: a server that polled for ever would take R's
+/// processor.
+fn node(socket: &Path, wait: Option<WaitPolicy>) -> Result<Node, Failure> {
     let mut config = Config::from_env()?;
+    config.wait = wait.map_or(config.wait, WaitChoice::Fixed);
     config.socket = Some(socket.to_owned());
     config.daemon = DaemonStart::Never;
     Ok(Node::builder().config(config).program("shrimp perf").connect()?)
@@ -80,7 +82,7 @@ pub(crate) struct PeerArgs {
 
 /// `shrimp __perf-rpc-server`: says `ready`, serves until its input ends.
 pub(crate) fn serve(args: &PeerArgs) -> Result<(), Failure> {
-    let node = node(&args.socket)?;
+    let node = node(&args.socket, None)?;
     let server = Server::builder(SERVICE)
         .node(&node)
         .buffer_max(BUFFER)
@@ -95,9 +97,17 @@ pub(crate) fn serve(args: &PeerArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+fn bind(socket: &Path, wait: Option<WaitPolicy>) -> Result<Binding, Failure> {
+    let node = node(socket, wait)?;
+    let builder = Binding::builder(SERVICE, PROGRAM, 1).node(&node).buffer_len(BUFFER);
+    Ok(builder.connect().map_err(RpcError::from)?)
+}
+
 /// A server process and a binding to it.
 pub(super) struct Opponent {
     binding: Binding,
+    /// The daemon's.
+    socket: PathBuf,
     // Its input ends when it is dropped, and that is what it leaves by.
     _process: Child,
 }
@@ -116,12 +126,8 @@ impl Opponent {
         if line.trim() != "ready" {
             return Err(RpcError::Server(line.trim().into()).into());
         }
-        let binding = Binding::builder(SERVICE, PROGRAM, 1)
-            .node(&node(&daemon.socket)?)
-            .buffer_len(BUFFER)
-            .connect()
-            .map_err(RpcError::from)?;
-        Ok(Opponent { binding, _process: process })
+        let binding = bind(&daemon.socket, None)?;
+        Ok(Opponent { binding, socket: daemon.socket.clone(), _process: process })
     }
 
     /// A round of one cell.
@@ -149,10 +155,11 @@ impl Opponent {
     }
 
     /// Nanoseconds from the end of the server's computing until the reply is here, of so many calls with
-    /// OUT data of `bytes`.
-    pub(super) fn after_computing(&self, bytes: usize, calls: u32) -> Result<Vec<f64>, CallError> {
+    /// OUT data of `bytes`. The client never sleeps: no wake-up is in it.
+    pub(super) fn after_computing(&self, bytes: usize, calls: u32) -> Result<Vec<f64>, Failure> {
+        let awake = bind(&self.socket, Some(WaitPolicy::Spin))?;
         let one = || -> Result<f64, CallError> {
-            let mut request = self.binding.request(OUT, 4, 0)?;
+            let mut request = awake.request(OUT, 4, 0)?;
             (bytes as u32).encode(&mut request)?;
             let mut reply = request.call()?;
             let here = clock_ns();
@@ -161,7 +168,8 @@ impl Opponent {
             debug_assert_eq!(len as usize, bytes);
             Ok(here.saturating_sub(computed) as f64)
         };
-        (0..calls).map(|_| one()).collect()
+        let times: Result<_, _> = (0..calls).map(|_| one()).collect();
+        Ok(times.map_err(RpcError::from)?)
     }
 
     /// Messages per null call that this side sends (F4), and bytes in each (F14).
