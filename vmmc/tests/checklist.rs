@@ -27,7 +27,7 @@ fn every_row_of_the_checklist_names_what_shows_it() {
     let rows = |letter: char, last: u32| (1..=last).map(move |number| format!("{letter}{number}"));
     let figure = ["M1", "M4", "M5", "M6"].map(str::to_owned);
     let ids = rows('V', 28).chain(rows('G', 10)).chain(figure).chain(rows('C', 10));
-    for id in ids.chain(rows('D', 14)) {
+    for id in ids.chain(rows('D', 14)).chain(rows('H', 23)) {
         let row = table.lines().find(|line| line.starts_with(&format!("| {id} |")));
         let row = row.unwrap_or_else(|| panic!("no row {id}"));
         let shows = row.trim_end_matches('|').rsplit('|').next().unwrap();
