@@ -549,6 +549,18 @@ impl Import {
         inner.link.write(offset, source).map_err(|error| send_error(error, inner.peer.info))
     }
 
+    /// As [`Import::send`], and returns when these bytes, and what this thread sent before over the same
+    /// link, are in the exporter's memory. Between nodes [`Import::send`] has handed them to the network when it
+    /// returns; this waits for one answer, and is one packet less than a send and an [`Import::fence`].
+    ///
+    /// # Errors
+    /// See [`SendError`]; [`SendError::Closed`] between nodes: it is not known what arrived.
+    pub fn send_fenced(&self, offset: usize, source: &[u8]) -> Result<(), SendError> {
+        let inner = self.inner();
+        inner.may_send()?;
+        inner.link.write_fenced(offset, source).map_err(|error| send_error(error, inner.peer.info))
+    }
+
     /// As [`Import::send`], from several pieces to consecutive places.
     ///
     /// # Errors

@@ -9,7 +9,8 @@ fn every_row_of_the_checklist_names_what_shows_it() {
     let rows = |letter: char, last: u32| (1..=last).map(move |number| format!("{letter}{number}"));
     let figure = ["M1", "M4", "M5", "M6"].map(str::to_owned);
     let ids = rows('V', 28).chain(rows('G', 10)).chain(figure).chain(rows('C', 10));
-    Table::of(env!("CARGO_MANIFEST_DIR")).has_rows(ids.chain(rows('D', 14)));
+    let ids = ids.chain(rows('D', 14)).chain(rows('H', 23));
+    Table::of(env!("CARGO_MANIFEST_DIR")).has_rows(ids);
 }
 
 #[test]

@@ -145,6 +145,26 @@ fn a_source_may_be_reused_when_the_send_returns(world: &World) {
     }
 }
 
+/// The receiving process looks only when the sender knows.
+fn a_fenced_send_is_there_when_it_returns(world: &World) {
+    let (export, import) = (world.export(1 << 20), world.import());
+    for (seed, (at, len)) in
+        [(0, 8), (4090, 20), (5000, 0), (65_536, 600_001)].into_iter().enumerate()
+    {
+        let message = pattern(seed, len);
+        import.send_fenced(at, &message).unwrap();
+        let mut seen = vec![0; len];
+        export.read(at, &mut seen).unwrap();
+        assert!(seen == message, "{at}");
+    }
+    let beyond = import.send_fenced(1 << 20, b"x").unwrap_err();
+    assert!(matches!(beyond, SendError::OutOfBounds(_)), "{beyond}");
+    import.send_fenced(0, b"goes on").unwrap();
+    drop(export.unexport().unwrap());
+    let closed = import.send_fenced(0, b"too late").unwrap_err();
+    assert!(matches!(closed, SendError::Closed(_)), "{closed}");
+}
+
 fn whoever_sees_the_flag_sees_the_data(world: &World) {
     let (export, import) = (world.export(1 << 16), world.import());
     let (flag, go_on) = (1 << 15, (1 << 15) + 64);
@@ -488,6 +508,7 @@ macro_rules! suite {
 suite!(
     bytes_of_any_length_land_where_they_were_sent,
     a_source_may_be_reused_when_the_send_returns,
+    a_fenced_send_is_there_when_it_returns,
     whoever_sees_the_flag_sees_the_data,
     sends_flags_and_pieces_of_one_thread_arrive_in_order,
     notifications_come_after_their_data_in_order_and_none_is_merged,

@@ -7,7 +7,7 @@ mod common;
 #[path = "support/proxy.rs"]
 mod proxy;
 
-use cluster::{KEY, Place, address_of, node, pair};
+use cluster::{KEY, Place, address_of, node, pair, pair_over};
 use common::{PATIENCE, export, until};
 use proxy::Proxy;
 use std::time::Duration;
@@ -268,4 +268,39 @@ fn an_import_that_waits_is_ended_by_the_death_of_either_daemon() {
 #[test]
 fn second_process() {
     common::second_process(&[("slow", slow_part)]);
+}
+
+/// H15: both interfaces receive and answer as fast as they can, with more on the way than anything holds.
+fn flood((a, b): (Place, Place)) {
+    const LEN: usize = 1 << 20;
+    const ROUNDS: u8 = 48;
+    let nodes = (a.daemon.node(), b.daemon.node());
+    let exports = (export(&nodes.0, "x", LEN), export(&nodes.1, "y", LEN));
+    let back = nodes.0.import("y").node("b").rights(Rights::WRITE | Rights::READ);
+    let imports = (import(&nodes.1), back.timeout(PATIENCE.unwrap()).open().unwrap());
+    let play = |import: &Import| {
+        let mut seen = vec![0; LEN / 2];
+        for round in 1..=ROUNDS {
+            import.send(0, &vec![round; LEN]).unwrap();
+            // An answer as long as what it has to pass.
+            import.read(LEN / 4, &mut seen).unwrap();
+            assert!(seen.iter().all(|&byte| byte == round), "{round}");
+        }
+        import.fence().unwrap();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| play(&imports.0));
+        scope.spawn(|| play(&imports.1));
+    });
+    for export in [&exports.0, &exports.1] {
+        let mut seen = vec![0; LEN];
+        export.read(0, &mut seen).unwrap();
+        assert!(seen.iter().all(|&byte| byte == ROUNDS));
+    }
+}
+
+#[test]
+fn a_flood_both_ways_ends() {
+    flood(pair());
+    flood(pair_over("net"));
 }

@@ -3,7 +3,7 @@
 //! Two private daemons are two nodes, on loopback addresses: one is pinned beside the measuring process
 //! and only makes connections, the other, whose interface receives, is on the other processor. The
 //! exporter is in the measuring process, and takes no part. A *deliberate update, acknowledged* is a
-//! send and a fence: a packet to the interface, its bytes into memory, and its answer, so that half of it
+//! fenced send: a packet to the interface, its bytes into memory, and its answer, so that half of it
 //! compares with half a round trip of bare TCP between two processes that poll.
 
 use super::peer::{Kind, PingPong, time_of};
@@ -16,6 +16,7 @@ use crate::private::PrivateDaemon;
 use crate::stats::{self, Latency, Plan, Rounds};
 use crate::text::{self, Progress, Table};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -47,9 +48,16 @@ impl Coded for NetError {
 enum Subject {
     Tcp(Kind),
     Send,
+    SendThenFence,
+    /// As `Send`, over a provider of libfabric.
+    Over(&'static str),
     Read,
-    Bulk { combine: bool },
-    Sparse { combine: bool },
+    Bulk {
+        combine: bool,
+    },
+    Sparse {
+        combine: bool,
+    },
     Import,
 }
 
@@ -57,6 +65,9 @@ const SUBJECTS: &[(&str, &str, Subject)] = &[
     ("tcp_spin", "bare TCP 8 B, both sides poll", Subject::Tcp(Kind::TcpSpin)),
     ("tcp_block", "bare TCP 8 B, blocking", Subject::Tcp(Kind::TcpBlock)),
     ("send", "DU of 8 B, acknowledged", Subject::Send),
+    ("send_ofi_net", "the same, over libfabric's net", Subject::Over("net")),
+    ("send_ofi_rxm", "the same, over libfabric's tcp;ofi_rxm", Subject::Over("tcp;ofi_rxm")),
+    ("send_fence", "DU of 8 B, then a fence", Subject::SendThenFence),
     ("read", "remote read of 8 B", Subject::Read),
     ("bulk_combined", "AU, consecutive words, combining", Subject::Bulk { combine: true }),
     ("bulk", "AU, consecutive words, not combining", Subject::Bulk { combine: false }),
@@ -87,6 +98,8 @@ struct Report {
     send_bytes_per_s: f64,
     /// The second as a part of the first, within a round.
     bandwidth_ratio: f64,
+    /// The same by provider of libfabric.
+    ofi_bytes_per_s: BTreeMap<&'static str, f64>,
 }
 
 /// Two nodes, an export of one and its import through the other.
@@ -115,13 +128,21 @@ fn node(daemon: &PrivateDaemon) -> Result<Node, Failure> {
 }
 
 impl World {
-    fn new(program: &Path, scratch: &Path, pair: Pair) -> Result<World, Failure> {
+    fn new(
+        program: &Path,
+        scratch: &Path,
+        pair: Pair,
+        fabric: Option<&str>,
+    ) -> Result<World, Failure> {
         let (a, b) = (address()?, address()?);
+        let fabric = fabric.map_or_else(String::new, |it| format!("[fabric]\nprovider = {it:?}\n"));
         let daemon = |name: &str, address: &str, other: (&str, &str), cpu: usize| {
+            let scratch = &scratch.join(address);
+            std::fs::create_dir(scratch).context(|| format!("making {scratch:?}"))?;
             let file = scratch.join(format!("{name}.toml"));
             let (other, at) = other;
             let text = format!(
-                "node = {name:?}\nlisten = {address:?}\n[nodes]\n{other} = {at:?}\n[users]\nroot = true\n"
+                "node = {name:?}\nlisten = {address:?}\n[nodes]\n{other} = {at:?}\n{fabric}[users]\nroot = true\n"
             );
             std::fs::write(&file, text).context(|| format!("writing {file:?}"))?;
             let cpu = (!pair.is_single()).then_some(cpu);
@@ -155,7 +176,10 @@ impl World {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         match subject {
             Subject::Tcp(_) => {}
-            Subject::Send => {
+            Subject::Send | Subject::Over(_) => {
+                self.import.send_fenced(0, &[7; 8]).map_err(|error| text(&error))?;
+            }
+            Subject::SendThenFence => {
                 self.import.send(0, &[7; 8]).map_err(|error| text(&error))?;
                 self.import.fence().map_err(|error| text(&error))?;
             }
@@ -193,6 +217,22 @@ impl World {
         failed.map_or(Ok(()), Err)?;
         Ok((LEN * TRANSFERS) as f64 / time.as_secs_f64())
     }
+}
+
+/// Two nodes per provider of libfabric; none where it is not installed.
+fn fabrics(
+    program: &Path,
+    scratch: &Path,
+    pair: Pair,
+) -> Result<BTreeMap<&'static str, World>, Failure> {
+    let offered = vmmc::fabric::providers().map(|(_, providers)| providers).unwrap_or_default();
+    let wanted = SUBJECTS.iter().filter_map(|(_, _, subject)| match subject {
+        Subject::Over(provider) if offered.iter().any(|it| it.name == *provider) => Some(*provider),
+        _ => None,
+    });
+    wanted
+        .map(|provider| Ok((provider, World::new(program, scratch, pair, Some(provider))?)))
+        .collect()
 }
 
 fn import(node: &Node) -> Result<Import, String> {
@@ -248,20 +288,34 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let program = artefacts::find_or_build(&[Artefact::Daemon], true)?.swap_remove(0);
     let scratch = Scratch::new()?;
     cpu::pin(pair.a)?;
-    let world = World::new(&program, scratch.path(), pair)?;
+    let world = World::new(&program, scratch.path(), pair, None)?;
+    let fabrics = fabrics(&program, scratch.path(), pair)?;
+    let subjects: Vec<_> = SUBJECTS
+        .iter()
+        .filter(|(_, _, subject)| match subject {
+            Subject::Over(provider) => fabrics.contains_key(provider),
+            _ => true,
+        })
+        .collect();
     let failed = |error: String| NetError(error, world.receiver.last_words());
     let mut progress = Progress::new(false);
     let plan = Plan { sample: Duration::from_micros(1), ..options.plan() };
     let window = Duration::from_millis(if options.quick { 40 } else { 300 });
-    let mut all: Vec<(Rounds, Option<f64>)> = vec![(Rounds::default(), None); SUBJECTS.len()];
+    let mut all: Vec<(Rounds, Option<f64>)> = vec![(Rounds::default(), None); subjects.len()];
     let (mut tcp, mut ours) = (Vec::new(), Vec::new());
+    let mut over: BTreeMap<&str, Vec<f64>> =
+        fabrics.keys().map(|&provider| (provider, Vec::new())).collect();
     for round in 1..=options.rounds() {
-        for ((_, name, subject), (rounds, packets)) in SUBJECTS.iter().zip(&mut all) {
+        for ((_, name, subject), (rounds, packets)) in subjects.iter().zip(&mut all) {
             progress.step(&format!("round {round} of {}: {name}", options.rounds()));
             let (mut samples, batch) = if let Subject::Tcp(kind) = subject {
                 let mut game = PingPong::start(*kind, pair.b)?;
                 plan.round(|| game.round_trip())?
             } else {
+                let world = match subject {
+                    Subject::Over(provider) => fabrics.get(provider).unwrap_or(&world),
+                    _ => &world,
+                };
                 let before = world.packets();
                 let mut count = 0u64;
                 let taken = plan.round(|| {
@@ -274,7 +328,11 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             };
             let parts = match subject {
                 // Half a round trip; one of many stores; a whole operation.
-                Subject::Tcp(_) | Subject::Send | Subject::Read => 2.0,
+                Subject::Tcp(_)
+                | Subject::Send
+                | Subject::SendThenFence
+                | Subject::Over(_)
+                | Subject::Read => 2.0,
                 Subject::Bulk { .. } | Subject::Sparse { .. } => STORES as f64,
                 Subject::Import => 1.0,
             };
@@ -284,10 +342,15 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         progress.step(&format!("round {round} of {}: bandwidth", options.rounds()));
         tcp.push(tcp_rate(pair, window)?);
         ours.push(world.rate(window).map_err(failed)?);
+        for (provider, rates) in &mut over {
+            if let Some(world) = fabrics.get(provider) {
+                rates.push(world.rate(window).map_err(failed)?);
+            }
+        }
     }
     progress.clear();
     let spin = all.first().map(|(rounds, _)| rounds.clone()).unwrap_or_default();
-    let latency = SUBJECTS.iter().zip(&all).map(|(&(id, name, _), (rounds, packets))| Line {
+    let latency = subjects.iter().zip(&all).map(|(&&(id, name, _), (rounds, packets))| Line {
         id,
         name,
         latency: rounds.latency(),
@@ -298,6 +361,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         head,
         latency: latency.collect(),
         bandwidth_ratio: stats::median(ours.iter().zip(&tcp).map(|(a, b)| a / b).collect()),
+        ofi_bytes_per_s: over.into_iter().map(|(it, rates)| (it, stats::median(rates))).collect(),
         tcp_bytes_per_s: stats::median(tcp),
         send_bytes_per_s: stats::median(ours),
     };
@@ -319,8 +383,11 @@ fn print(report: &Report) {
     }
     let send = report.latency.iter().find(|line| line.id == "send");
     let ratio = send.map_or(f64::NAN, |line| line.ratio_to_tcp_spin);
+    let over = report.ofi_bytes_per_s.iter();
+    let over: String =
+        over.map(|(it, &rate)| format!(", over libfabric's {it} {}", text::rate(rate))).collect();
     text::emit(&format!(
-        "{table}\n1 MiB: DU {}, bare TCP {}\n\nbudgets: 8 B {} of bare TCP that polls (at most 1.3); \
+        "{table}\n1 MiB: DU {}{over}, bare TCP {}\n\nbudgets: 8 B {} of bare TCP that polls (at most 1.3); \
          1 MiB {} of its bandwidth (at least 0.95)\n",
         text::rate(report.send_bytes_per_s),
         text::rate(report.tcp_bytes_per_s),

@@ -1,9 +1,11 @@
 //! Outward: a process of this node asks for an import from another one.
 //!
 //! One thread per question, for as long as it is open: an import may wait for its export for ever.
-//! It ends when either side hangs up.
+//! It ends when either side hangs up. The connection to the other daemon is kept for the next question
+//! ([`super::idle`]).
 
 use super::cluster::Cluster;
+use super::idle::Idle;
 use super::secure::{PATIENCE, Secure, SecureError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
@@ -40,14 +42,19 @@ impl Drop for Turn {
 }
 
 /// Serves one conversation.
-pub(super) fn start(cluster: Arc<Cluster>, caller: PeerInfo, process: Fd) -> Result<(), Refusal> {
+pub(super) fn start(
+    cluster: Arc<Cluster>,
+    idle: Arc<Idle>,
+    caller: PeerInfo,
+    process: Fd,
+) -> Result<(), Refusal> {
     let Some(turn) = Turn::take() else {
         let why = format!("ask another node: {MAX} imports from other nodes wait already");
         return Err(Refusal::Internal { why });
     };
     let thread = spawn_quiet("net-ask", move || {
         let _turn = turn;
-        serve(&cluster, caller, &process);
+        serve(&cluster, &idle, caller, &process);
     });
     match thread {
         Ok(_) => Ok(()),
@@ -55,7 +62,7 @@ pub(super) fn start(cluster: Arc<Cluster>, caller: PeerInfo, process: Fd) -> Res
     }
 }
 
-fn serve(cluster: &Cluster, caller: PeerInfo, process: &Fd) {
+fn serve(cluster: &Cluster, idle: &Idle, caller: PeerInfo, process: &Fd) {
     let mut buffer = [0; MAX_PACKET_LEN];
     let Ok(Some((len, _))) = packet::receive(process, &mut buffer, RecvFlags::empty()) else {
         return; // it changed its mind
@@ -64,7 +71,7 @@ fn serve(cluster: &Cluster, caller: PeerInfo, process: &Fd) {
         tracing::warn!(pid = caller.pid, "not a question about another node");
         return;
     };
-    let (told, connection) = match import(cluster, caller, ask, process) {
+    let (told, connection) = match import(cluster, idle, caller, ask, process) {
         Ok(Some(found)) => found,
         Ok(None) => return,
         Err(refusal) => (Told::Refused(refusal), None),
@@ -83,6 +90,7 @@ type Found = (Told, Option<(std::net::TcpStream, Option<Meeting>)>);
 /// Asks the other node. `None`: the process has hung up.
 fn import(
     cluster: &Cluster,
+    idle: &Idle,
     caller: PeerInfo,
     ask: Ask,
     process: &Fd,
@@ -102,31 +110,28 @@ fn import(
         uid: caller.uid,
         gid: caller.gid,
     };
-    let open = |purpose| -> Result<Secure, SecureError> {
-        let mut secure = Secure::connect(address, cluster.key.as_ref())?;
-        secure.send(&Opening { to: ask.node.clone(), origin: origin.clone(), purpose })?;
-        Ok(secure)
-    };
-    let mut question = open(Purpose::Import(ask.wanted.clone())).map_err(failed)?;
-    // The answer may take for ever; the process may have had enough before.
-    loop {
-        let mut fds =
-            [PollFd::new(question.stream(), PollFlags::IN), PollFd::new(process, PollFlags::IN)];
-        match poll(&mut fds, None) {
-            Ok(_) if !fds[0].revents().is_empty() => break,
-            Ok(_) => return Ok(None),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(failed(std::io::Error::from(errno).into())),
+    let connect = || Secure::connect(address, cluster.key.as_ref());
+    let opening = |purpose| Opening { to: ask.node.clone(), origin: origin.clone(), purpose };
+    let wanted = opening(Purpose::Import(ask.wanted.clone()));
+    let kept = idle.take(&ask.node).map(|kept| question(kept, &wanted, process));
+    let told = match kept {
+        Some(Ok(told)) => told,
+        // It was closed meanwhile, or there was none.
+        Some(Err(_)) | None => {
+            let new = connect().map_err(failed)?;
+            question(new, &wanted, process).map_err(failed)?
         }
-    }
-    let mut told = question.receive::<Told>(Some(PATIENCE)).map_err(failed)?;
+    };
+    let Some((mut told, connection)) = told else { return Ok(None) };
+    idle.put(&ask.node, connection);
     if let Told::Granted(grant) = &mut told {
         grant.exporter = cluster.counts_as(&ask.node, grant.exporter);
     }
     if matches!(told, Told::Refused(_)) || !ask.connect {
         return Ok(Some((told, None)));
     }
-    let mut data = open(Purpose::Data(ask.meeting)).map_err(failed)?;
+    let mut data = connect().map_err(failed)?;
+    data.send(&opening(Purpose::Data(ask.meeting))).map_err(failed)?;
     let accepted = data.receive::<Accepted>(Some(PATIENCE)).map_err(failed)?;
     if let Some(why) = accepted.refused {
         return Err(Refusal::NodeUnreachable { node: ask.node.clone(), why });
@@ -135,4 +140,26 @@ fn import(
     let plain = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
     plain.map_err(|error| failed(error.into()))?;
     Ok(Some((told, Some((stream, accepted.meeting)))))
+}
+
+/// Asks one question. `None`: the process has hung up.
+fn question(
+    mut other: Secure,
+    wanted: &Opening,
+    process: &Fd,
+) -> Result<Option<(Told, Secure)>, SecureError> {
+    other.send(wanted)?;
+    // The answer may take for ever; the process may have had enough before.
+    loop {
+        let mut fds =
+            [PollFd::new(other.stream(), PollFlags::IN), PollFd::new(process, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) if !fds[0].revents().is_empty() => break,
+            Ok(_) => return Ok(None),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(std::io::Error::from(errno).into()),
+        }
+    }
+    let told = other.receive(Some(PATIENCE))?;
+    Ok(Some((told, other)))
 }

@@ -7,6 +7,7 @@
 //! | [`cluster`] | reads the cluster file and the key |
 //! | [`secure`] | a connection between two daemons on which both have proved that they know the key |
 //! | `conversation` | outward: carries a process's question to another node, brings back the answer |
+//! | `idle` | proved connections, kept for the next question |
 //! | `serve` | inward: answers other nodes' questions, takes data connections |
 //! | `offers` | what was granted and not yet taken up |
 //! | [`interface`] | the interface: packets of other nodes' processes into exported pages |
@@ -17,6 +18,7 @@
 
 pub mod cluster;
 mod conversation;
+mod idle;
 pub mod interface;
 mod offers;
 pub mod secure;
@@ -25,6 +27,7 @@ mod serve;
 use crate::broker::{Broker, Fault};
 use crate::client::OutFd;
 use cluster::{Cluster, ClusterError};
+use idle::Idle;
 use offers::Offers;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -38,6 +41,7 @@ use vmmc::sys::{Fd, packet};
 #[derive(Clone, Debug)]
 pub struct Service {
     cluster: Arc<Cluster>,
+    idle: Arc<Idle>,
 }
 
 /// Why a node has no part in its cluster.
@@ -97,7 +101,7 @@ pub fn start(file: &Path, socket: PathBuf) -> Result<Service, StartError> {
         }
     })
     .map_err(system("thread"))?;
-    Ok(Service { cluster })
+    Ok(Service { cluster, idle: Arc::default() })
 }
 
 impl Broker {
@@ -129,7 +133,7 @@ impl Broker {
         let caller: PeerInfo = self.clients.get(&id).ok_or_else(gone)?.peer;
         let failed = |errno| Refusal::Internal { why: format!("open a conversation ({errno})") };
         let (ours, theirs) = packet::pair().map_err(failed)?;
-        conversation::start(network.cluster.clone(), caller, ours)?;
+        conversation::start(network.cluster.clone(), network.idle.clone(), caller, ours)?;
         Ok(theirs)
     }
 }

@@ -1,11 +1,12 @@
 //! Inward: what daemons of other nodes ask, each in a connection of its own.
 
 use super::cluster::Cluster;
+use super::idle::OTHERS_KEEP;
 use super::interface::Door;
 use super::offers::{Offer, Offers};
 use super::secure::{PATIENCE, Secure, SecureError};
 use crate::requests::random_bytes;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -71,50 +72,67 @@ impl Server {
     fn serve(&self, stream: TcpStream) -> Result<(), SecureError> {
         let from = stream.peer_addr()?;
         let mut secure = Secure::accept(stream, self.cluster.key.as_ref())?;
-        let opening: Opening = secure.receive(Some(PATIENCE))?;
-        let wrong = (opening.to != self.cluster.node).then(|| {
-            format!(
-                "this is node {:?}, not {:?}; correct the cluster file of node {:?}",
-                self.cluster.node, opening.to, opening.origin.node
-            )
-        });
-        match opening.purpose {
-            Purpose::Import(wanted) => {
-                let told = match wrong {
-                    Some(why) => Told::Refused(Refusal::NodeUnreachable { node: opening.to, why }),
-                    None => match self.import(&opening.origin, wanted, &secure) {
-                        Some(told) => told,
-                        None => return Ok(()), // nobody waits for it any more
-                    },
-                };
-                secure.send(&told)
-            }
-            Purpose::Data(theirs) => {
-                // Who knows the key may come, named in the cluster file or not.
-                let Origin { node, pid, uid, .. } = &opening.origin;
-                tracing::debug!(node, pid, uid, %from, refused = wrong, "data connection");
-                let fifo = match wrong {
-                    Some(why) => Err(why),
-                    None => self.fabric(theirs.as_ref()),
-                };
-                let node = self.cluster.node.clone();
-                let (fifo, meeting) = match fifo {
-                    Ok(fifo) => fifo.unzip(),
-                    Err(why) => {
-                        tracing::warn!(%from, why, "refused a data connection");
-                        return secure.send(&Accepted { node, refused: Some(why), meeting: None });
-                    }
-                };
-                secure.send(&Accepted { node, refused: None, meeting })?;
-                let stream = secure.into_stream();
-                stream.set_read_timeout(None)?;
-                stream.set_write_timeout(None)?;
-                let joined = |mut fifo: Fifo| fifo.join(&stream).map(|()| fifo);
-                let fifo = fifo.map(joined).transpose().map_err(std::io::Error::from)?;
-                self.door.enter(stream, fifo, opening.origin);
-                Ok(())
-            }
+        let mut opening: Opening = secure.receive(Some(PATIENCE))?;
+        loop {
+            let Opening { to, origin, purpose } = opening;
+            let wrong = (to != self.cluster.node).then(|| {
+                format!(
+                    "this is node {:?}, not {to:?}; correct the cluster file of node {:?}",
+                    self.cluster.node, origin.node
+                )
+            });
+            let wanted = match purpose {
+                Purpose::Data(theirs) => return self.data(secure, from, origin, theirs, wrong),
+                Purpose::Import(wanted) => wanted,
+            };
+            let told = match wrong {
+                Some(why) => Told::Refused(Refusal::NodeUnreachable { node: to, why }),
+                None => match self.import(&origin, wanted, &secure) {
+                    Some(told) => told,
+                    None => return Ok(()), // nobody waits for it any more
+                },
+            };
+            secure.send(&told)?;
+            // The other daemon may keep the connection for its next question.
+            opening = match secure.receive(Some(OTHERS_KEEP)) {
+                Err(SecureError::Io(_)) => return Ok(()),
+                next => next?,
+            };
         }
+    }
+
+    /// Takes a data connection.
+    fn data(
+        &self,
+        mut secure: Secure,
+        from: SocketAddr,
+        origin: Origin,
+        theirs: Option<Meeting>,
+        wrong: Option<String>,
+    ) -> Result<(), SecureError> {
+        // Who knows the key may come, named in the cluster file or not.
+        let Origin { node, pid, uid, .. } = &origin;
+        tracing::debug!(node, pid, uid, %from, refused = wrong, "data connection");
+        let fifo = match wrong {
+            Some(why) => Err(why),
+            None => self.fabric(theirs.as_ref()),
+        };
+        let node = self.cluster.node.clone();
+        let (fifo, meeting) = match fifo {
+            Ok(fifo) => fifo.unzip(),
+            Err(why) => {
+                tracing::warn!(%from, why, "refused a data connection");
+                return secure.send(&Accepted { node, refused: Some(why), meeting: None });
+            }
+        };
+        secure.send(&Accepted { node, refused: None, meeting })?;
+        let stream = secure.into_stream();
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        let joined = |mut fifo: Fifo| fifo.join(&stream).map(|()| fifo);
+        let fifo = fifo.map(joined).transpose().map_err(std::io::Error::from)?;
+        self.door.enter(stream, fifo, origin);
+        Ok(())
     }
 
     /// Our end of the fabric by which a data connection is to go, if it is; or why it cannot.

@@ -72,6 +72,14 @@ impl Route {
         self.net().map(|link| link.write_notify(source, entry))
     }
 
+    /// Writes, and waits until that is in the exporter's memory. On one machine it is.
+    pub(crate) fn write_fenced(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
+        match self {
+            Route::Shm(link) => link.write(offset, source),
+            Route::Net(link) => link.write_fenced(offset, source),
+        }
+    }
+
     /// Waits until everything sent so far is in the exporter's memory. On one machine it is.
     pub(crate) fn fence(&self) -> Result<(), Closed> {
         match self {

@@ -490,6 +490,10 @@ impl Connection {
                 Ok(true)
             }
             Kind::Write if header.flags.contains(Flags::NOTIFY) => self.interrupt(&header, node),
+            Kind::Write if header.flags.contains(Flags::FENCE) => {
+                self.say(&Header::new(Kind::Done, 0, 0).value(header.value), &[]);
+                Ok(true)
+            }
             Kind::Notify => self.interrupt(&header, node),
             Kind::Word => Ok(self.word(packet, node)),
             Kind::Read => {

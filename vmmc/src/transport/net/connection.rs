@@ -286,13 +286,26 @@ impl Connection {
         Ok(tag)
     }
 
+    /// Sends what asks for an answer under the tag that it is given, and waits until the interface has
+    /// done that and all before.
+    pub(super) fn fence_with<E: From<Lost>>(
+        &self,
+        send: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let tag = self.tag()?;
+        if let Err(error) = send(tag) {
+            self.state.lock().answers.remove(&tag); // nothing was asked, or nobody will answer
+            return Err(error);
+        }
+        match self.wait(tag)? {
+            Answer::Done => Ok(()),
+            _ => Err(Lost.into()),
+        }
+    }
+
     /// Waits until the interface has done all that was sent before.
     pub(super) fn fence(&self) -> Result<(), Lost> {
-        let tag = self.tag()?;
-        let sent = self.send(&Header::new(Kind::Fence, 0, 0).value(tag), &[]);
-        let answer = self.wait(tag)?;
-        sent?;
-        if matches!(answer, Answer::Done) { Ok(()) } else { Err(Lost) }
+        self.fence_with(|tag| self.send(&Header::new(Kind::Fence, 0, 0).value(tag), &[]))
     }
 
     /// Reads bytes of an export. `None`: the interface would not, because the link has ended.

@@ -36,6 +36,8 @@ bitflags! {
         const NOTIFY = 1;
         /// [`Kind::Data`]: the read failed, and nothing follows.
         const FAILED = 2;
+        /// [`Kind::Write`], without [`Flags::NOTIFY`]: a fence as well, under tag `value`.
+        const FENCE = 4;
     }
 }
 
@@ -47,7 +49,7 @@ pub enum Kind {
     Attach = 1,
     /// Sender: closes `slot`.
     Detach = 2,
-    /// Sender: `len` bytes for the page and offset follow.
+    /// Sender: `len` bytes for the page and offset follow. `value` is of the flag that stands with it.
     Write = 3,
     /// Sender: an aligned word of `len` bytes (4 or 8), `value`, stored at once.
     Word = 4,
@@ -156,7 +158,8 @@ impl Kind {
 
     fn flags(self) -> Flags {
         match self {
-            Kind::Write | Kind::Word => Flags::NOTIFY,
+            Kind::Write => Flags::NOTIFY | Flags::FENCE,
+            Kind::Word => Flags::NOTIFY,
             Kind::Data => Flags::FAILED,
             _ => Flags::empty(),
         }
@@ -246,6 +249,7 @@ impl Header {
         let kind = Kind::of(kind).ok_or(FrameError::Kind(kind))?;
         let flags = Flags::from_bits(flags)
             .filter(|flags| kind.flags().contains(*flags))
+            .filter(|flags| !flags.contains(Flags::NOTIFY | Flags::FENCE))
             .ok_or(FrameError::Flags(flags))?;
         let offset = u16::from_le_bytes([o0, o1]);
         if u64::from(offset) >= PAGE {
@@ -282,7 +286,7 @@ mod tests {
             let mut bytes = bytes;
             bytes[0] = kind;
             if small {
-                bytes[1] &= 1;
+                bytes[1] &= 5;
                 bytes[3] &= 0x0f;
                 bytes[17..24].fill(0);
             }
@@ -312,6 +316,10 @@ mod tests {
         assert_eq!(with(0, 0), Err(FrameError::Kind(0)));
         assert_eq!(with(0, 13), Err(FrameError::Kind(13)));
         assert_eq!(with(1, 2), Err(FrameError::Flags(2)));
+        assert_eq!(with(1, 4), Err(FrameError::Flags(4)), "of a write only");
+        let mut both = Header::new(Kind::Write, 1, 1).encode();
+        both[1] = 5;
+        assert_eq!(Header::decode(&both), Err(FrameError::Flags(5)), "one value for two");
         assert_eq!(with(3, 0x10), Err(FrameError::Offset(0x1008)));
         assert_eq!(with(16, 5), Err(FrameError::Len { kind: Kind::Word, len: 5 }));
     }

@@ -29,6 +29,18 @@ pub struct NetOutgoing {
     seen: Mutex<HashMap<usize, u64>>,
 }
 
+/// Why nothing is known to be there.
+enum Unsent {
+    Send(TransportError),
+    Lost(Lost),
+}
+
+impl From<Lost> for Unsent {
+    fn from(lost: Lost) -> Unsent {
+        Unsent::Lost(lost)
+    }
+}
+
 impl NetOutgoing {
     pub(crate) fn new(
         connection: Arc<Connection>,
@@ -182,6 +194,18 @@ impl NetOutgoing {
     pub(crate) fn fence(&self) -> Result<(), Closed> {
         self.connection.fence().map_err(|lost| self.lost(lost))?;
         self.check_open()
+    }
+
+    /// Write and fence in one packet, or with the last (one way and back).
+    pub(crate) fn write_fenced(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
+        self.connection
+            .fence_with(|tag| self.packets(offset, source, Flags::FENCE, tag).map_err(Unsent::Send))
+            .map_err(|unsent| match unsent {
+                Unsent::Send(error) => error,
+                Unsent::Lost(lost) => self.lost(lost).into(),
+            })?;
+        self.count_send(source.len());
+        Ok(self.check_open()?)
     }
 
     /// Whether a notification could be sent without waiting.
