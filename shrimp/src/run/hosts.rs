@@ -215,7 +215,7 @@ impl Part {
 /// Waits for all; the first that fails ends them. The exit code.
 fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 {
     let mut code = 0;
-    let mut asked = false;
+    let mut asked: Option<Signal> = None;
     let mut ending: Option<Instant> = None;
     let mut orphaned = false;
     loop {
@@ -225,9 +225,13 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 
             if status.success() {
                 continue;
             }
+            // Those who died of the signal say why it ended; others only missed them.
+            if asked.is_some_and(|signal| exit_code(status) == code_of(signal)) {
+                code = exit_code(status);
+            }
             if ending.is_none() {
                 code = exit_code(status);
-                if !asked && !orphaned {
+                if asked.is_none() && !orphaned {
                     eprintln!(
                         "shrimp run: {}: {}; all others are ended",
                         part.name(),
@@ -240,20 +244,27 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 
         if parts.iter().all(|part| part.ended.is_some()) {
             return code;
         }
+        // With a signal on its way to all, each may come to its own end first.
+        let grace = if asked.is_some() && !orphaned { PATIENCE } else { Duration::ZERO };
+        let mut left = None;
         if let Some(since) = ending {
-            parts.iter_mut().for_each(Part::end);
-            if since.elapsed() >= PATIENCE {
+            left = Some(grace.saturating_sub(since.elapsed()));
+            if since.elapsed() >= grace {
+                parts.iter_mut().for_each(Part::end);
+                left = Some((grace + PATIENCE).saturating_sub(since.elapsed()));
+            }
+            if since.elapsed() >= grace + PATIENCE {
                 parts.iter().for_each(|part| part.kill(Signal::KILL));
+                left = None; // their ends come as signals
             }
         }
-        let left = ending.map(|since| PATIENCE.saturating_sub(since.elapsed()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let gone = if orphaned { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(outer, gone)];
         let _ = poll(&mut fds, left.as_ref());
         if fds[1].revents().contains(PollFlags::IN) {
             orphaned = true;
-            code = 128 + Signal::KILL.as_raw() as u8;
+            code = code_of(Signal::KILL);
             ending.get_or_insert_with(Instant::now);
         }
         for (signal, _) in signals.take() {
@@ -261,16 +272,21 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 
                 continue;
             }
             // As on one machine: the second that asks to end, ends.
-            if [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal) {
-                if asked {
-                    code = 128 + signal.as_raw() as u8;
-                    ending.get_or_insert_with(Instant::now);
-                }
-                asked = true;
+            if [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+                && asked.replace(signal).is_some()
+            {
+                code = code_of(signal);
+                parts.iter_mut().for_each(Part::end);
+                ending.get_or_insert_with(Instant::now);
             }
             parts.iter().for_each(|part| part.say(&Frame::Signal(signal.as_raw())));
         }
     }
+}
+
+/// As a shell has it.
+fn code_of(signal: Signal) -> u8 {
+    128_u8.wrapping_add(signal.as_raw() as u8)
 }
 
 fn exit_code(status: ExitStatus) -> u8 {
