@@ -4,7 +4,7 @@
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Link, Sock};
 use crate::side::{rx, tx};
-use crate::stream::{SHUT_READ, demote, drain};
+use crate::stream::{SHUT_READ, demote};
 use crate::{parked, raw, stream};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
@@ -74,7 +74,7 @@ fn finish_locked(link: &Link, fd: i32) {
             let now = libc::linger { l_onoff: 1, l_linger: 0 };
             let _ = raw::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
         } else if !unread {
-            drain(link, fd);
+            stream::recv::leave_nothing(link, fd);
         }
     }
     if last {
@@ -205,7 +205,7 @@ fn finish_for_exec(link: &Link, fd: i32) {
         && link.side.rx_left.load(Ordering::Relaxed) == 0
         && !link.ring_has_more()
     {
-        drain(link, fd);
+        stream::recv::leave_nothing(link, fd);
     }
     link.side.rx_lock.unlock();
 }
