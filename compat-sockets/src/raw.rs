@@ -300,6 +300,11 @@ pub(crate) fn epoll_mod(epfd: i32, fd: i32, event: &mut libc::epoll_event) -> bo
     call!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, fd, std::ptr::from_mut(event)).is_ok()
 }
 
+/// epoll_ctl(2) `EPOLL_CTL_DEL`.
+pub(crate) fn epoll_del(epfd: i32, fd: i32) {
+    let _ = call!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_DEL, fd, 0);
+}
+
 /// Events of an epoll set that are there now.
 pub(crate) fn epoll_now(epfd: i32, events: &mut [libc::epoll_event]) -> Result<usize> {
     let max = events.len().min(i32::MAX as usize);
