@@ -4,8 +4,8 @@
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known, Link, Sock};
 use crate::side::{rx, tx};
-use crate::stream::{SHUT_READ, demote, drain};
-use crate::{epoll, parked, raw, stream};
+use crate::stream::{SHUT_READ, demote};
+use crate::{epoll, family, parked, raw, stream};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -14,7 +14,10 @@ use vmmc_ring::bell;
 /// of the number from now on.
 pub(crate) fn retire(fd: i32) {
     let link = match fd_table::sock(fd) {
-        Some(sock) if fd_table::is_last(sock) => sock.enter(fd),
+        Some(sock) if fd_table::is_last(sock) => {
+            leave_sets(fd, sock);
+            sock.enter(fd)
+        }
         _ => None,
     };
     let Some(link) = link else { return fd_table::forget(fd) };
@@ -31,6 +34,22 @@ pub(crate) fn retire(fd: i32) {
         }
     }
     link.leave();
+}
+
+/// Where other processes have the socket too, it stays a member, as in the kernel.
+fn leave_sets(fd: i32, sock: &'static Sock) {
+    let offered = sock.cookie.load(Ordering::Relaxed) != 0;
+    if !offered || sock.epoll_refs.load(Ordering::Relaxed) == 0 || !family::is_alone(sock) {
+        return;
+    }
+    let shared = sock.enter(fd).is_some_and(|link| {
+        let shared = link.side.sharers.load(Ordering::Acquire) != 1;
+        link.leave();
+        shared
+    });
+    if !shared {
+        epoll::before_last_close(fd, sock);
+    }
 }
 
 /// The last descriptor of this process goes.
@@ -74,7 +93,7 @@ fn finish_locked(link: &Link, fd: i32) {
             let now = libc::linger { l_onoff: 1, l_linger: 0 };
             let _ = raw::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
         } else if !unread {
-            drain(link, fd);
+            stream::recv::leave_nothing(link, fd);
         }
     }
     if last {
@@ -209,7 +228,7 @@ fn finish_for_exec(link: &Link, fd: i32) {
         && link.side.rx_left.load(Ordering::Relaxed) == 0
         && !link.ring_has_more()
     {
-        drain(link, fd);
+        stream::recv::leave_nothing(link, fd);
     }
     link.side.rx_lock.unlock();
 }

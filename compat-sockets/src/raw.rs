@@ -300,10 +300,9 @@ pub(crate) fn epoll_mod(epfd: i32, fd: i32, event: &mut libc::epoll_event) -> bo
     call!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_MOD, fd, std::ptr::from_mut(event)).is_ok()
 }
 
-/// `EPOLL_CTL_DEL`.
-pub(crate) fn epoll_del(epfd: i32, fd: i32) -> bool {
-    // No event is read.
-    call!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_DEL, fd, 0).is_ok()
+/// epoll_ctl(2) `EPOLL_CTL_DEL`.
+pub(crate) fn epoll_del(epfd: i32, fd: i32) {
+    let _ = call!(libc::SYS_epoll_ctl, epfd, libc::EPOLL_CTL_DEL, fd, 0);
 }
 
 /// Events of an epoll set that are there now.

@@ -206,15 +206,22 @@ fn is_loopback(address: &libc::sockaddr_in6) -> bool {
 
 /// The socket stays plain for now; a later call offers it again, a few times.
 pub(crate) fn not_now(sock: &Sock, reason: Counter) {
-    let tries = sock.tries.load(Ordering::Relaxed) + 1;
-    sock.tries.store(tries, Ordering::Relaxed);
-    if tries >= MOST_TRIES {
-        sock.make_plain(reason);
-        return;
-    }
-    counters::one(reason);
     let calls = sock.calls.load(Ordering::Relaxed);
-    sock.try_at.store(calls.wrapping_add(RETRY_CALLS << (2 * tries)), Ordering::Relaxed);
+    if reason == Counter::plain_resources {
+        // Too many offers at once: nothing was learnt of this one. Asked again at this call's double.
+        counters::one(reason);
+        sock.try_at.store(calls.wrapping_mul(2).max(FIRST_TRY_CALLS), Ordering::Relaxed);
+        sock.bytes.store(0, Ordering::Relaxed);
+    } else {
+        let tries = sock.tries.load(Ordering::Relaxed) + 1;
+        sock.tries.store(tries, Ordering::Relaxed);
+        if tries >= MOST_TRIES {
+            sock.make_plain(reason);
+            return;
+        }
+        counters::one(reason);
+        sock.try_at.store(calls.wrapping_add(RETRY_CALLS << (2 * tries)), Ordering::Relaxed);
+    }
     let (pending, candidate) = (state::PENDING, state::CANDIDATE);
     let _ = sock.state.compare_exchange(pending, candidate, Ordering::SeqCst, Ordering::Relaxed);
 }

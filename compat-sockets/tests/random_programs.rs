@@ -32,7 +32,7 @@ const MOST_ACTORS: usize = 5;
 /// Seeds that CI runs.
 const SEEDS: std::ops::Range<u64> = 0..12;
 /// And those that once found something.
-const FOUND: [u64; 4] = [59, 197, 237, 291];
+const FOUND: [u64; 5] = [59, 197, 237, 291, 331];
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {

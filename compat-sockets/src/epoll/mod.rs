@@ -82,6 +82,8 @@ struct EpollSet {
     asleep_at: AtomicU32,
     /// Some member is [`Record::roused`].
     roused: AtomicU32,
+    /// A descriptor of the set, as last used.
+    descriptor: AtomicU32,
     members: UnsafeCell<Members>,
 }
 // SAFETY: `members` is only touched under `lock`; everything else is atomic.
@@ -96,6 +98,13 @@ fn set(number: usize) -> Option<&'static EpollSet> {
 }
 
 impl EpollSet {
+    /// A descriptor of this set, which has this number.
+    fn descriptor_of(&self, number: usize) -> Option<i32> {
+        let is_it = |fd: &i32| matches!(fd_table::get(*fd), Known::Epoll(it) if it == number);
+        let usual = self.descriptor.load(Ordering::Relaxed) as i32;
+        if is_it(&usual) { Some(usual) } else { fd_table::tracked(0, u32::MAX).find(is_it) }
+    }
+
     /// Runs `body` with the members; `None` in a signal handler that interrupted a holder.
     fn with<R>(&self, body: impl FnOnce(&mut Members) -> R) -> Option<R> {
         self.lock.lock().ok()?;
@@ -124,6 +133,7 @@ pub(crate) fn created(fd: i32) {
                 late: AtomicU32::new(0),
                 asleep_at: AtomicU32::new(0),
                 roused: AtomicU32::new(0),
+                descriptor: AtomicU32::new(0),
                 members: UnsafeCell::default(),
             }));
             let null = std::ptr::null_mut();
@@ -149,6 +159,7 @@ pub(crate) fn created(fd: i32) {
             set.asleep_at.store(0, Ordering::Relaxed);
             set.roused.store(0, Ordering::Relaxed);
             set.spin_ns.store(u32::MAX, Ordering::Relaxed);
+            set.descriptor.store(fd as u32, Ordering::Relaxed);
             fd_table::track_epoll(fd, number);
             return;
         }
@@ -177,6 +188,27 @@ pub(crate) fn release(number: usize) {
         set.late.store(0, Ordering::Relaxed);
     }
     set.refs.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// Before the last descriptor of a member is closed, which nobody but us has, and the daemon for a moment: it
+/// was offered. A member leaves the kernel's sets by itself only once the last copy is closed, and until
+/// then the program would be told of a descriptor that it has closed.
+pub(crate) fn before_last_close(fd: i32, sock: &Sock) {
+    for number in 0..SETS {
+        let Some(set) = set(number) else { break };
+        if set.refs.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        set.with(|members| {
+            let ours = |record: &Record| record.sock.is_some_and(|it| std::ptr::eq(it, sock));
+            if members.records.get(&fd).is_some_and(ours)
+                && let Some(epfd) = set.descriptor_of(number)
+            {
+                crate::raw::epoll_del(epfd, fd);
+                members.leaves(set, fd);
+            }
+        });
+    }
 }
 
 /// The last known descriptor of a member is closed, and the kernel has forgotten it.

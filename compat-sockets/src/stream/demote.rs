@@ -305,7 +305,8 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
     done
 }
 
-fn peer_has_ended(fd: i32) -> bool {
+/// Whether the peer's FIN has come, or an error.
+pub(super) fn peer_has_ended(fd: i32) -> bool {
     let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     raw::pending_events(fd, libc::POLLRDHUP) & ends != 0
 }

@@ -8,7 +8,6 @@ pub(crate) mod send;
 mod vectors;
 pub(crate) mod wait;
 
-pub(crate) use bells::drain;
 pub(crate) use vectors::copy_vectors;
 
 use crate::fd_table::Link;

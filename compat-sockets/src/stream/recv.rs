@@ -16,6 +16,8 @@ use vmmc_ring::switch::Standing;
 
 /// Bytes taken out before the room is given back.
 const PART: usize = 32 * 1024;
+/// How long [`leave_nothing`] waits, in milliseconds.
+const TWICE_MS: u32 = 200;
 
 /// Where the next byte comes from, found under the rx lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +166,27 @@ fn empty(link: &Link, fd: i32) -> Source {
         }
         Standing::Ring { .. } => Source::Empty,
         Standing::Tcp | Standing::Nonsense => poisoned(link),
+    }
+}
+
+/// Before a close or an exec, under the rx lock, with nothing unread in the ring: throws away what TCP must
+/// not find unread, since it would answer with an RST. That is doorbells, and bytes that we read behind
+/// the end of the ring part and that come by TCP once more. Those may be on their way still, when the
+/// peer is just sending them: waited for, [`TWICE_MS`] at most.
+pub(crate) fn leave_nothing(link: &Link, fd: i32) {
+    for _ in 0..TWICE_MS {
+        let last_look = demote::peer_has_ended(fd);
+        let is_empty = source(link, fd) == Source::Empty;
+        let ended = matches!(link.rx().switch().standing(), Standing::Ended { .. });
+        if !is_empty || !ended || last_look {
+            break;
+        }
+        crate::raw::wait_for(fd, libc::POLLIN, 1);
+    }
+    if link.side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && let Drained::Failed(errno) = bells::drain(link, fd)
+    {
+        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
     }
 }
 

@@ -245,6 +245,27 @@ static void close_leaves_the_set(void) {
     CHECK(got[0].data.u64 == 43, "is itself");
 }
 
+/* Closed right after it was offered to the daemon, which may have a copy of the descriptor for a
+ * moment: nothing is told of a closed one. */
+static void closed_while_offered(void) {
+    int epoll = new_epoll();
+    for (int i = 0; i < 300; i++) {
+        int ends[2];
+        char byte;
+        struct epoll_event got[4];
+        make_cold_pair(ends);
+        add(epoll, ends[0], EPOLLIN, 7);
+        for (int round = 0; round < 8 + i % 4; round++) {
+            write_all(ends[1], "x", 1);
+            read_all(ends[0], &byte, 1);
+        }
+        NEED(close(ends[1]));
+        NEED(close(ends[0]));
+        REQUIRE(epoll_wait(epoll, got, 4, 0) == 0);
+    }
+    CHECK(true, "nothing of what is closed");
+}
+
 static void more_ready_than_room(void) {
     enum { MANY = 5 };
     int epoll = new_epoll(), ends[MANY][2];
@@ -618,6 +639,7 @@ static const struct test_case cases[] = {
     PAIR(data_is_kept),
     PAIR(membership),
     LONER(close_leaves_the_set),
+    LONER(closed_while_offered),
     LONER(more_ready_than_room),
     PAIR(nested),
     PAIR(timeouts),

@@ -335,12 +335,33 @@ static void killed_in_a_stream_peer(int fd) {
         write_pattern(fd, 10000, at, 1);
 }
 
+/* The sender stops using memory (an option that it does not carry) while we read: what it sends once
+ * more by TCP, and we have read already, does not turn our close into a reset. */
+static void close_behind_the_switch_here(int fd) {
+    await('w');
+    read_pattern(fd, 4, 0, 1);
+    tell('r');
+    await('o');
+    read_pattern(fd, 5996, 4, 1);
+    NEED(close(fd));
+}
+static void close_behind_the_switch_peer(int fd) {
+    char byte;
+    write_pattern(fd, 6000, 0, 1);
+    tell('w');
+    await('r');
+    set_option(fd, SOL_SOCKET, SO_OOBINLINE, 1);
+    tell('o');
+    CHECK_EQ(recv(fd, &byte, 1, 0), 0, "the end, and no reset");
+}
+
 static const struct test_case cases[] = {
     PAIR(half_close),
     PAIR(shut_read),
     LONER(shutdown_errors),
     PAIR(data_before_end),
     PAIR_OF_PROCESSES(data_before_exit),
+    PAIR(close_behind_the_switch),
     PAIR(full_then_close),
     PAIR(full_then_shutdown),
     PAIR(close_with_unread),
