@@ -5,6 +5,8 @@
 //! is reported: it spans the sender's system call, the inter-processor interrupt and the scheduler.
 //! The two are on different processors, as the processes that will spin are: left alone, the
 //! scheduler puts the sleeper beside the one that wakes it, where a wake-up costs a twentieth.
+//! For the same reason all processors are used that this process could have: it may have been
+//! started by one that is bound to a processor, as its clients need not be.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -24,13 +26,28 @@ const FALLBACK: Duration = Duration::from_micros(30);
 /// on a busy machine.
 #[must_use]
 pub fn measure() -> Duration {
+    measure_on().0
+}
+
+/// The cost, and the processors it was measured on.
+fn measure_on() -> (Duration, Option<CpuSet>) {
     let before = sched_getaffinity(None);
+    use_all_processors();
+    let used = sched_getaffinity(None).ok();
     let cost = try_measure().unwrap_or(FALLBACK);
     if let Ok(before) = before {
         // As it was for this thread before the measurement; that cannot fail.
         let _ = sched_setaffinity(None, &before);
     }
-    cost
+    (cost, used)
+}
+
+/// Lets the calling thread, and those that it starts, run wherever its control group may.
+pub fn use_all_processors() {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
+    // The kernel takes what there is of it. Were there none, all would stay as it was.
+    let _ = sched_setaffinity(None, &all);
 }
 
 /// Moves the calling thread to the first or the last processor it may use.
@@ -86,9 +103,27 @@ fn try_measure() -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn a_wake_up_costs_something() {
-        let cost = super::try_measure().unwrap();
+        let cost = try_measure().unwrap();
         assert!(!cost.is_zero());
+    }
+
+    #[test]
+    fn a_bound_process_measures_on_all_processors_and_stays_bound() {
+        // In a thread of its own: what is asked for stays with it.
+        let bound = std::thread::spawn(|| {
+            use_all_processors();
+            let all = sched_getaffinity(None).unwrap();
+            move_to(false);
+            let one = sched_getaffinity(None).unwrap();
+            assert_eq!(one.count(), 1);
+            let (_, used) = measure_on();
+            assert_eq!(used, Some(all));
+            assert_eq!(sched_getaffinity(None).unwrap(), one);
+        });
+        bound.join().unwrap();
     }
 }
