@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -698,8 +698,14 @@ pub struct LinkInfo {
 pub struct ConnectionInfo {
     /// Socket cookie of the end.
     pub cookie: u64,
-    /// Whose.
+    /// Whose: of the processes that have it, or had it last, the one that came first.
     pub client: ClientId,
+    /// Process id of that client.
+    pub pid: u32,
+    /// Program of that client, by its own word.
+    pub program: String,
+    /// Whether that client is still connected.
+    pub alive: bool,
     /// Local address, `ip:port`.
     pub local: String,
     /// Remote address, `ip:port`.
