@@ -67,6 +67,10 @@ pub mod index {
         NET_PACKETS = "net_packets",
         /// Bytes of data in them.
         NET_BYTES = "net_bytes",
+        /// Answers of the daemon that came while their caller polled.
+        ANSWERS_POLLED = "answers_polled",
+        /// Times a caller slept for an answer of the daemon.
+        ANSWER_SLEEPS = "answer_sleeps",
     }
 }
 

@@ -305,6 +305,8 @@ pub enum Event {
         request: RequestId,
         /// The export's number.
         export: ExportId,
+        /// Processor that the daemon ran on: a caller beside it need not poll for its next answer.
+        cpu: u32,
     },
     /// Answer to [`Request::Unexport`].
     Unexported {
@@ -313,6 +315,8 @@ pub enum Event {
         /// Nobody ever imported it: no other process has its memory, the daemon has forgotten it,
         /// and there is nothing to revoke.
         untouched: bool,
+        /// As in [`Event::Exported`].
+        cpu: u32,
     },
     /// Answer to [`Request::Import`]. Descriptors: the export's memory (read-only when only
     /// [`Rights::READ`] was asked for), and, when `introduces`, the exporter's process page and
@@ -334,6 +338,8 @@ pub enum Event {
         /// processes, in whichever direction, and not again until [`Event::PeerGone`] or
         /// [`Request::Introduce`]. A client that has them already closes these.
         introduces: bool,
+        /// As in [`Event::Exported`].
+        cpu: u32,
     },
     /// To the exporter: somebody imported. Descriptors: the link segment, and, when
     /// `introduces`, the importer's process page and doorbell. From here on the exporter rings the
