@@ -28,7 +28,7 @@ use vmmc::control::codec;
 use vmmc::control::message::{CloseReason, Event, MAX_PACKET_LEN, QuotaKind, Request, Role};
 use vmmc::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId};
 use vmmc::layout;
-use vmmc::sys::{Fd, process};
+use vmmc::sys::{Fd, process, sched};
 
 /// Ready sources handled per wake-up.
 const EVENTS: usize = 64;
@@ -338,9 +338,14 @@ impl Broker {
                         let read =
                             epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
                         if flags.intersects(read) {
-                            self.meet_caller(id);
+                            let cpu = self.cpu_of(id);
+                            self.beside_caller = cpu == Some(sched::current_cpu());
                             self.read_some(id, PACKETS);
                             self.beside_caller = false;
+                            // Not before it has its answer: it polls for that on its processor.
+                            if let Some(cpu) = cpu {
+                                self.placement.request_from(cpu);
+                            }
                         }
                     }
                 }
@@ -529,15 +534,12 @@ impl Broker {
         }
     }
 
-    /// Looks where a client is that has asked for something.
-    fn meet_caller(&mut self, id: ClientId) {
-        let Some(attached) = self.clients.get(&id).and_then(Client::attached) else { return };
+    /// The processor that a client runs on, by its own word.
+    fn cpu_of(&self, id: ClientId) -> Option<u32> {
+        let attached = self.clients.get(&id)?.attached()?;
         let mut cpu = [0u8; 4];
-        if rustix::io::pread(&attached.page, &mut cpu, layout::page::CPU as u64) == Ok(4) {
-            let cpu = u32::from_ne_bytes(cpu);
-            self.beside_caller = rustix::thread::sched_getcpu() == cpu as usize;
-            self.placement.request_from(cpu);
-        }
+        let read = rustix::io::pread(&attached.page, &mut cpu, layout::page::CPU as u64);
+        (read == Ok(cpu.len())).then(|| u32::from_ne_bytes(cpu))
     }
 
     // ---- messages going ----

@@ -53,7 +53,7 @@ counters! {
 use vmmc::control::message::{NotPairedReason, Refusal};
 
 /// All counters, zero at the start, kept over a takeover.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Counters([u64; NAMES.len()]);
 
 impl Default for Counters {

@@ -349,6 +349,8 @@ fn listen(path: &Path, patient: bool, other_will_do: bool) -> Result<Option<List
 
 /// Leaves the starter's session and terminal; the log goes to a file beside the socket.
 fn detach(socket: Option<&Path>) -> Result<(), String> {
+    // Its starter may be bound to a processor; other clients are not.
+    wakecost::use_all_processors();
     let fail = |what: &str, errno: rustix::io::Errno| format!("{what}: {errno}");
     rustix::process::setsid().map_err(|errno| fail("setsid", errno))?;
     rustix::process::chdir("/").map_err(|errno| fail("chdir", errno))?;

@@ -22,6 +22,7 @@ use crate::receive::{Fds, Suspect};
 use crate::requests;
 use crate::tcp::{self, Endpoint};
 use crate::timers::{Timer, TimerKey};
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,6 +56,25 @@ pub(crate) struct Waiting {
     pub(crate) bell: Option<Arc<Fd>>,
 }
 
+/// Whose a socket is or was, for people.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Owner {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) program: String,
+}
+
+/// A connection that stayed plain.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plain {
+    cookie: u64,
+    client: ClientId,
+    owner: Owner,
+    /// Its addresses, where they are known.
+    endpoint: Option<(SocketAddr, SocketAddr)>,
+    reason: NotPairedReason,
+}
+
 /// One end of a pair.
 #[derive(Debug)]
 pub(crate) struct End {
@@ -63,6 +83,8 @@ pub(crate) struct End {
     /// Who registered it; its quota is charged.
     pub(crate) uid: u32,
     pub(crate) first: ClientId,
+    /// Who that is, for people: the process may be gone.
+    pub(crate) owner: Owner,
     /// Processes that have it.
     pub(crate) holders: HashSet<ClientId>,
 }
@@ -90,7 +112,7 @@ pub(crate) struct Pairing {
     /// Pair and side of each paired cookie.
     pub(crate) paired: HashMap<u64, (u64, usize)>,
     /// The latest that stayed plain.
-    pub(crate) plain: VecDeque<ConnectionInfo>,
+    pub(crate) plain: VecDeque<Plain>,
 }
 
 impl Pairing {
@@ -124,49 +146,11 @@ impl Pairing {
         self.pairs.insert(number, pair);
     }
 
-    fn note_plain(&mut self, info: ConnectionInfo) {
+    fn note_plain(&mut self, plain: Plain) {
         if self.plain.len() >= PLAIN_KEPT {
             self.plain.pop_front();
         }
-        self.plain.push_back(info);
-    }
-
-    /// Every end, as tools see it, with the user it belongs to.
-    pub(crate) fn infos(&self) -> Vec<(Option<u32>, ConnectionInfo)> {
-        let mut all = Vec::new();
-        for (&cookie, waiting) in &self.waiting {
-            let info =
-                describe(cookie, waiting.client, Some(waiting.endpoint), ConnectionState::Waiting);
-            all.push((Some(waiting.uid), info));
-        }
-        for pair in self.pairs.values() {
-            for (end, at) in pair.ends.iter().zip(pair.shape.produced_at) {
-                let client = end.holders.iter().min().copied().unwrap_or(end.first);
-                let mut info =
-                    describe(end.cookie, client, Some(end.endpoint), ConnectionState::Paired);
-                info.ring_bytes = read_u64(&pair.segment, u64::from(at));
-                all.push((Some(end.uid), info));
-            }
-        }
-        all.extend(self.plain.iter().map(|info| (None, info.clone())));
-        all
-    }
-}
-
-fn describe(
-    cookie: u64,
-    client: ClientId,
-    endpoint: Option<Endpoint>,
-    state: ConnectionState,
-) -> ConnectionInfo {
-    let text = |address: Option<SocketAddr>| address.map_or_else(String::new, |it| it.to_string());
-    ConnectionInfo {
-        cookie,
-        client,
-        local: text(endpoint.map(|it| it.local)),
-        remote: text(endpoint.map(|it| it.remote)),
-        ring_bytes: 0,
-        state,
+        self.plain.push_back(plain);
     }
 }
 
@@ -203,6 +187,76 @@ fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
 }
 
 impl Broker {
+    /// Who a client is, for people.
+    fn owner(&self, id: ClientId) -> Owner {
+        let Some(client) = self.clients.get(&id) else { return Owner::default() };
+        let program = client.introduced().map_or_else(String::new, |it| it.program.clone());
+        Owner { pid: client.peer.pid, uid: client.peer.uid, program }
+    }
+
+    /// Every end, as tools see it, with the user it belongs to. Pairs that no process has are not
+    /// shown: they are kept for a program that replaces itself.
+    pub(crate) fn connections(&self) -> Vec<(u32, ConnectionInfo)> {
+        let mut all = Vec::new();
+        let info = |client, owner: Owner, cookie, endpoint: Option<_>, state| {
+            let text = |address: SocketAddr| address.to_string();
+            let (local, remote) =
+                endpoint.map(|(local, remote)| (text(local), text(remote))).unwrap_or_default();
+            ConnectionInfo {
+                cookie,
+                client,
+                pid: owner.pid,
+                program: owner.program,
+                alive: self.clients.contains_key(&client),
+                local,
+                remote,
+                ring_bytes: 0,
+                state,
+            }
+        };
+        let addresses = |endpoint: &Endpoint| Some((endpoint.local, endpoint.remote));
+        for (&cookie, waiting) in &self.pairing.waiting {
+            let owner = self.owner(waiting.client);
+            let endpoint = addresses(&waiting.endpoint);
+            let info = info(waiting.client, owner, cookie, endpoint, ConnectionState::Waiting);
+            all.push((waiting.uid, info));
+        }
+        for pair in self.pairing.pairs.values().filter(|pair| pair.linger.is_none()) {
+            for (end, at) in pair.ends.iter().zip(pair.shape.produced_at) {
+                let (client, owner) = match end.holders.iter().min() {
+                    Some(&holder) => (holder, self.owner(holder)),
+                    None => (end.first, end.owner.clone()),
+                };
+                let endpoint = addresses(&end.endpoint);
+                let mut info = info(client, owner, end.cookie, endpoint, ConnectionState::Paired);
+                info.ring_bytes = read_u64(&pair.segment, u64::from(at));
+                all.push((end.uid, info));
+            }
+        }
+        for plain in &self.pairing.plain {
+            let state = ConnectionState::Plain(plain.reason);
+            let owner = plain.owner.clone();
+            all.push((
+                plain.owner.uid,
+                info(plain.client, owner, plain.cookie, plain.endpoint, state),
+            ));
+        }
+        all
+    }
+
+    /// The daemon's counters, as tools see them. Bytes of pairs that no process has are counted as those
+    /// of ended connections, which they are unless a program has just replaced itself.
+    pub(crate) fn counters(&self) -> Vec<(String, u64)> {
+        let mut counters = self.counters.clone();
+        for pair in self.pairing.pairs.values().filter(|pair| pair.linger.is_some()) {
+            for at in pair.shape.produced_at {
+                let produced = read_u64(&pair.segment, u64::from(at));
+                counters.add_claimed(Counter::EndedRingBytes, produced);
+            }
+        }
+        counters.all()
+    }
+
     pub(crate) fn register_socket(
         &mut self,
         id: ClientId,
@@ -317,6 +371,7 @@ impl Broker {
             endpoint,
             uid,
             first: holder,
+            owner: self.owner(holder),
             holders: HashSet::from([holder]),
         };
         let ends = [
@@ -355,9 +410,10 @@ impl Broker {
         reason: NotPairedReason,
     ) {
         self.counters.not_paired(reason);
-        let info = describe(cookie, id, endpoint, ConnectionState::Plain(reason));
-        tracing::debug!(client = id.0, local = info.local, remote = info.remote, %reason, "not paired");
-        self.pairing.note_plain(info);
+        let endpoint = endpoint.map(|it| (it.local, it.remote));
+        tracing::debug!(client = id.0, ?endpoint, %reason, "not paired");
+        let owner = self.owner(id);
+        self.pairing.note_plain(Plain { cookie, client: id, owner, endpoint, reason });
         self.send(id, &Event::NotPaired { cookie, reason }, Vec::new());
     }
 
@@ -389,6 +445,7 @@ impl Broker {
             return self.not_paired(id, said, None, NotPairedReason::Conflict);
         };
         let Some(uid) = self.clients.get(&id).map(|client| client.peer.uid) else { return };
+        let owner = self.owner(id);
         let Some(pair) = self.pairing.pairs.get_mut(&number) else { return };
         let (other, peer) =
             pair.ends.get(1 - side).map_or((u32::MAX, ClientId(0)), |end| (end.uid, end.first));
@@ -396,6 +453,9 @@ impl Broker {
             return self.not_paired(id, said, None, NotPairedReason::Policy);
         }
         if let Some(end) = pair.ends.get_mut(side) {
+            if end.holders.is_empty() {
+                (end.first, end.owner) = (id, owner);
+            }
             end.holders.insert(id);
         }
         if let Some(key) = pair.linger.take() {

@@ -67,9 +67,9 @@ impl Placement {
 
     /// Follows, if it can. For the thread that serves.
     pub(crate) fn following() -> Placement {
-        let home = sched_getaffinity(None)
-            .ok()
-            .filter(|home| home.count() > 1 && sched::ask_for_slice(SLICE));
+        // Wherever it is, a caller should not wait for what else runs there.
+        let at_once = sched::ask_for_slice(SLICE);
+        let home = sched_getaffinity(None).ok().filter(|home| at_once && home.count() > 1);
         if let Some(home) = home {
             let _ = HOME.set(home);
         }

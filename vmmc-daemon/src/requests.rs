@@ -24,7 +24,7 @@ use vmmc::control::message::{
 };
 use vmmc::id::{ClientId, ExportId, Grant, LinkId, Name, RequestId, Rights, Token};
 use vmmc::layout;
-use vmmc::sys::{Fd, memfd};
+use vmmc::sys::{Fd, memfd, sched};
 
 /// Longest program name kept, in bytes.
 const PROGRAM_MAX: usize = 63;
@@ -344,7 +344,7 @@ impl Broker {
 
     /// Answers an export that has just been made, then serves those who waited for it.
     fn exported(&mut self, id: ClientId, request: RequestId, export: ExportId) {
-        self.send(id, &Event::Exported { request, export }, Vec::new());
+        self.send(id, &Event::Exported { request, export, cpu: sched::current_cpu() }, Vec::new());
         let Some(pid) = self.caller(id).map(|client| client.peer.pid) else { return };
         let waiters = match self.registry.exports.get(&export) {
             Some(known) => self.registry.waiters(&known.name, pid, known.restored),
@@ -372,7 +372,8 @@ impl Broker {
             self.registry.withdraw(export, peer.pid);
         }
         hit(Failpoint::Unexported);
-        self.send(id, &Event::Unexported { request, untouched }, Vec::new());
+        let cpu = sched::current_cpu();
+        self.send(id, &Event::Unexported { request, untouched, cpu }, Vec::new());
     }
 
     fn revoked(&mut self, id: ClientId, export: ExportId) {
@@ -606,6 +607,7 @@ impl Broker {
             rights,
             exporter: exporter_peer,
             introduces: to_importer_new,
+            cpu: sched::current_cpu(),
         };
         self.send(id, &imported, to_importer);
         hit(Failpoint::ImportedSent);

@@ -130,10 +130,9 @@ impl Broker {
             .collect();
         links.sort_unstable_by_key(|link| link.link);
         let connections = self
-            .pairing
-            .infos()
+            .connections()
             .into_iter()
-            .filter(|(of, info)| shown(of.unwrap_or_else(|| self.peer(info.client).uid)))
+            .filter(|(of, _)| shown(*of))
             .map(|(_, info)| info)
             .collect();
         let snapshot = Snapshot {
@@ -145,7 +144,7 @@ impl Broker {
             exports,
             links,
             connections,
-            counters: self.counters.all(),
+            counters: self.counters(),
         };
         self.answer_listing(id, request, &snapshot);
     }

@@ -4,9 +4,9 @@
 //! until it surely sleeps, rings, and takes the time until it runs. The median of the rounds
 //! is reported: it spans the sender's system call, the inter-processor interrupt and the scheduler.
 //! The two are on different processors, as the processes that will spin are: left alone, the
-//! scheduler puts the sleeper beside the one that wakes it, where a wake-up costs a twentieth. For
-//! the same reason a daemon that was pinned to one processor measures on all that its cpuset has:
-//! those who will wait are not pinned with it.
+//! scheduler puts the sleeper beside the one that wakes it, where a wake-up costs a twentieth.
+//! For the same reason all processors are used that this process could have: it may have been
+//! started by one that is bound to a processor, as its clients need not be.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -26,21 +26,27 @@ const FALLBACK: Duration = Duration::from_micros(30);
 /// on a busy machine.
 #[must_use]
 pub fn measure() -> Duration {
+    measure_on().0
+}
+
+/// The cost, and the processors it was measured on.
+fn measure_on() -> (Duration, Option<CpuSet>) {
     let before = sched_getaffinity(None);
-    move_anywhere();
+    use_all_processors();
+    let used = sched_getaffinity(None).ok();
     let cost = try_measure().unwrap_or(FALLBACK);
     if let Ok(before) = before {
         // As it was for this thread before the measurement; that cannot fail.
         let _ = sched_setaffinity(None, &before);
     }
-    cost
+    (cost, used)
 }
 
-/// Lets the calling thread run wherever its cpuset lets it.
-fn move_anywhere() {
+/// Lets the calling thread, and those that it starts, run wherever its control group may.
+pub fn use_all_processors() {
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
-    // The kernel leaves out what there is not. Without it the figure is only less good.
+    // The kernel takes what there is of it. Were there none, all would stay as it was.
     let _ = sched_setaffinity(None, &all);
 }
 
@@ -106,15 +112,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_thread_measures_between_processors_and_stays_pinned() {
-        let allowed = sched_getaffinity(None).unwrap();
-        move_to(true);
-        let pinned = sched_getaffinity(None).unwrap();
-        assert_eq!(pinned.count(), 1);
-        move_anywhere();
-        assert!(sched_getaffinity(None).unwrap().count() >= allowed.count());
-        move_to(true);
-        assert!(!measure().is_zero());
-        assert_eq!(sched_getaffinity(None).unwrap(), pinned);
+    fn a_bound_process_measures_on_all_processors_and_stays_bound() {
+        // In a thread of its own: what is asked for stays with it.
+        let bound = std::thread::spawn(|| {
+            use_all_processors();
+            let all = sched_getaffinity(None).unwrap();
+            move_to(false);
+            let one = sched_getaffinity(None).unwrap();
+            assert_eq!(one.count(), 1);
+            let (_, used) = measure_on();
+            assert_eq!(used, Some(all));
+            assert_eq!(sched_getaffinity(None).unwrap(), one);
+        });
+        bound.join().unwrap();
     }
 }

@@ -100,7 +100,7 @@ fn after_unexport_no_import_is_granted_and_links_live_until_revoked() {
     exporter.receive_opened();
     let request = exporter.request_id();
     exporter.send(&Request::Unexport { request, export }, &[]);
-    assert_eq!(exporter.receive().event, Event::Unexported { request, untouched: false });
+    assert!(!exporter.receive_unexported(request));
     assert!(matches!(importer.try_import(Import::of("buffer")), Err(Refusal::NoSuchExport { .. })));
     importer.assert_silent();
     // The name is free again at once.
@@ -121,7 +121,7 @@ fn an_export_that_nobody_imported_is_gone_with_its_name() {
     let (export, _memory) = exporter.export("buffer");
     let request = exporter.request_id();
     exporter.send(&Request::Unexport { request, export }, &[]);
-    assert_eq!(exporter.receive().event, Event::Unexported { request, untouched: true });
+    assert!(exporter.receive_unexported(request));
     assert!(daemon.snapshot().exports.is_empty());
 
     let (export, _memory) = exporter.export("buffer");
@@ -131,7 +131,7 @@ fn an_export_that_nobody_imported_is_gone_with_its_name() {
     assert_eq!(exporter.receive_closed(), (link, CloseReason::Unimported));
     let request = exporter.request_id();
     exporter.send(&Request::Unexport { request, export }, &[]);
-    assert_eq!(exporter.receive().event, Event::Unexported { request, untouched: false });
+    assert!(!exporter.receive_unexported(request));
     assert_eq!(daemon.snapshot().exports.len(), 1, "it is not revoked yet");
     exporter.send(&Request::Revoked { export }, &[]);
     exporter.assert_silent();

@@ -149,6 +149,49 @@ fn an_end_without_partner_stays_plain_and_the_snapshot_says_why() {
     assert_eq!(daemon.counter("not_paired_no_partner"), 2);
 }
 
+/// The reason outlives the program, and so does who it was.
+#[test]
+fn a_connection_that_stayed_plain_is_shown_as_its_programs_also_when_that_is_gone() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let (a, _b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    not_paired(&client, &a);
+    let shown = || {
+        let connections = daemon.snapshot().connections;
+        connections.into_iter().find(|it| it.cookie == cookie(&a)).unwrap()
+    };
+    assert_eq!((shown().pid, shown().alive), (std::process::id(), true));
+    drop(client);
+    let gone = eventually("the client is gone", || Some(shown()).filter(|it| !it.alive));
+    assert_eq!((gone.pid, gone.program.as_str()), (std::process::id(), "test"));
+}
+
+/// The pair itself is kept for a while, for a program that replaces itself.
+#[test]
+fn an_upgraded_connection_is_shown_while_a_process_has_it_and_its_bytes_are_counted_after() {
+    let daemon = Daemon::start();
+    let (one, other) = (sockets_client(&daemon), sockets_client(&daemon));
+    let (a, b) = connection("127.0.0.1:0");
+    register(&one, &a, SHAPE);
+    register(&other, &b, SHAPE);
+    let (side, _, segment) = paired(&one, &a);
+    paired(&other, &b);
+    let at = SHAPE.produced_at[usize::from(side)];
+    rustix::io::pwrite(&segment, &7u64.to_ne_bytes(), u64::from(at)).unwrap();
+    drop(one);
+    let shown = || daemon.snapshot().connections;
+    eventually("one end has no process", || {
+        let ends = shown();
+        let (gone, alive): (Vec<_>, Vec<_>) = ends.iter().partition(|end| !end.alive);
+        assert!(ends.len() == 2 && ends.iter().all(|end| end.pid == std::process::id()));
+        (gone.len() == 1 && alive.len() == 1).then_some(())
+    });
+    drop(other);
+    eventually("no process has it", || shown().is_empty().then_some(()));
+    assert_eq!(daemon.counter("ended_ring_bytes"), 7);
+}
+
 #[test]
 fn what_is_not_an_established_connection_is_not_paired() {
     let daemon = Daemon::start();

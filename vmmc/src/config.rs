@@ -129,6 +129,26 @@ pub enum WaitPolicy {
     },
 }
 
+impl WaitPolicy {
+    /// How long to poll before a sleep. `spinning` where the policy never sleeps and the waiter cannot
+    /// do without: it has other things to wait for as well.
+    #[must_use]
+    pub fn budget(self, spinning: Duration) -> Duration {
+        match self {
+            WaitPolicy::Spin => spinning,
+            WaitPolicy::Block => Duration::ZERO,
+            WaitPolicy::Hybrid { budget } => budget,
+        }
+    }
+
+    /// How long to poll for the other side of a conversation over a socket: the time that the own wake-up
+    /// would take, and as much for the other side's, which may have to wake up first.
+    #[must_use]
+    pub fn round_trip_budget(self) -> Duration {
+        2 * self.budget(SPIN_CAP)
+    }
+}
+
 /// Cap of the automatic budget: a guest whose idle processors are slow to wake measures far
 /// more, and spinning that long steals the processor from others.
 pub const SPIN_CAP: Duration = Duration::from_micros(50);

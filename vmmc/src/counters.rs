@@ -69,6 +69,10 @@ pub mod index {
         NET_BYTES = "net_bytes",
         /// Of the packets, those that went over a fabric.
         FABRIC_PACKETS = "fabric_packets",
+        /// Answers of the daemon that came while their caller polled.
+        ANSWERS_POLLED = "answers_polled",
+        /// Times a caller slept for an answer of the daemon.
+        ANSWER_SLEEPS = "answer_sleeps",
     }
 }
 

@@ -93,7 +93,7 @@ macro_rules! operation_error {
 }
 
 /// The daemon did not do its part.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
     /// It is gone, and did not come back in time.
@@ -162,6 +162,7 @@ operation_error! {
 
 operation_error! {
     /// Why nothing was imported. No mapping is left behind.
+    #[derive(Clone)]
     ImportError {
         /// The daemon refused: no such export in time, rights, token, quota ...
         #[error("{0}")]

@@ -27,7 +27,7 @@ use crate::word::{MappedU32, MappedU64};
 use std::io::IoSlice;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What was asked for; told to the daemon again after it was restarted.
 #[derive(Clone, Debug)]
@@ -285,7 +285,7 @@ impl ImportBuilder {
         if let Some(remote) = self.remote {
             let asked = Asked::ask(&self.node, remote, self.spec, timeout_ms, self.handler)?;
             let wanted = Some(Wanted::Elsewhere(Box::new(asked)));
-            return Ok(PendingImport { node: self.node, wanted, done: None });
+            return Ok(PendingImport { node: self.node, wanted, done: None, failed: None });
         }
         let (segment, file) = LinkSegment::create()?;
         let segment_file = Arc::new(file);
@@ -303,7 +303,8 @@ impl ImportBuilder {
             vec![segment_file],
             Draft::Import(Box::new(draft)),
         );
-        Ok(PendingImport { node: self.node, wanted: Some(Wanted::Here(request)), done: None })
+        let wanted = Some(Wanted::Here(request));
+        Ok(PendingImport { node: self.node, wanted, done: None, failed: None })
     }
 }
 
@@ -315,6 +316,8 @@ pub struct PendingImport {
     /// `None` once it was answered.
     wanted: Option<Wanted>,
     done: Option<Import>,
+    /// Told again to whoever asks again.
+    failed: Option<ImportError>,
 }
 
 /// Who is to answer.
@@ -337,7 +340,7 @@ impl PendingImport {
     /// Whether it is granted by now; does not wait.
     ///
     /// # Errors
-    /// See [`ImportError`]; the import has failed then.
+    /// See [`ImportError`]; the import has failed then, and every later call says so.
     pub fn poll(&mut self) -> Result<bool, ImportError> {
         self.wait_for(Some(Duration::ZERO))
     }
@@ -345,21 +348,27 @@ impl PendingImport {
     /// Waits until it is granted, or `timeout` is over: then false, and the import goes on.
     ///
     /// # Errors
-    /// See [`ImportError`]; the import has failed then.
+    /// See [`ImportError`]; the import has failed then, and every later call says so.
     pub fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, ImportError> {
-        let deadline = deadline_after(timeout);
-        match self.wanted.take() {
-            None => return Ok(self.done.is_some()),
-            Some(Wanted::Here(request)) => {
-                self.node.local.check()?;
+        let Some(wanted) = self.wanted.take() else {
+            return self.failed.clone().map_or(Ok(self.done.is_some()), Err);
+        };
+        let outcome = self.hear(wanted, deadline_after(timeout));
+        self.failed = outcome.as_ref().err().cloned();
+        outcome
+    }
+
+    fn hear(&mut self, wanted: Wanted, deadline: Option<Instant>) -> Result<bool, ImportError> {
+        self.node.local.check()?;
+        match wanted {
+            Wanted::Here(request) => {
                 let Some(answer) = self.node.control.answer(&self.node, request, deadline) else {
                     self.wanted = Some(Wanted::Here(request));
                     return Ok(false);
                 };
                 self.done = Some(Import::from_answer(&self.node, answer)?);
             }
-            Some(Wanted::Elsewhere(asked)) => {
-                self.node.local.check()?;
+            Wanted::Elsewhere(asked) => {
                 if !asked.is_answered(deadline)? {
                     self.wanted = Some(Wanted::Elsewhere(asked));
                     return Ok(false);

@@ -76,7 +76,7 @@ impl ProcessPage {
     /// Notes the processor that the calling thread runs on, for peers that wonder whether to spin.
     /// Returns it.
     pub(crate) fn note_cpu(&self) -> u32 {
-        let cpu = rustix::thread::sched_getcpu() as u32;
+        let cpu = crate::sys::sched::current_cpu();
         if self.cpu.load(Ordering::Relaxed) != cpu {
             self.cpu.store(cpu, Ordering::Relaxed);
         }

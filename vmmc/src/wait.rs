@@ -88,6 +88,85 @@ fn spin_for<T>(
     }
 }
 
+/// Pauses between two looks of a [`Poller`], which may be system calls.
+const PAUSES: u32 = 8;
+/// Two looks so far apart: somebody else had the processor meanwhile.
+const INTERRUPTED: Duration = Duration::from_micros(200);
+/// How long a poller leaves the processor alone after that.
+const CONTENDED: Duration = Duration::from_millis(50);
+/// Most polls left out in a row.
+const MAX_SKIPPED: u32 = 63;
+
+/// Polls before a sleep, where a look is a system call and nobody knows who will answer, and when.
+///
+/// A budget as long as a wake-up takes costs at most twice the best choice, and less is better, so a
+/// poller also learns. After polls in vain it leaves out 1, 3, 7, ... 63 of those that follow, until one is
+/// in time again; and when another program was given its processor in the middle of a poll, it
+/// polls no more for 50 ms, because whoever polls there takes the time of others and is last
+/// to get it when there is something to do.
+#[derive(Debug, Default)]
+pub struct Poller {
+    /// Polls in vain since the last one that was in time.
+    vain: u32,
+    /// Polls to be left out.
+    skip: u32,
+    contended_until: Option<Instant>,
+}
+
+impl Poller {
+    /// Looks until `look` finds something, `budget` at most. `None`: sleep.
+    pub fn poll<T>(&mut self, budget: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        if budget.is_zero() {
+            return None;
+        }
+        let start = Instant::now();
+        if !self.pays(start) {
+            return None;
+        }
+        let mut before = start;
+        loop {
+            if let Some(found) = look() {
+                self.vain = 0;
+                return Some(found);
+            }
+            for _ in 0..PAUSES {
+                spin_hint();
+            }
+            let now = Instant::now();
+            if now.duration_since(before) >= INTERRUPTED {
+                self.interrupted(now);
+                return None;
+            }
+            if now.duration_since(start) >= budget {
+                self.missed();
+                return None;
+            }
+            before = now;
+        }
+    }
+
+    /// Whether the poll that is to begin now is made.
+    fn pays(&mut self, now: Instant) -> bool {
+        if self.contended_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        let skipped = self.skip > 0;
+        self.skip = self.skip.saturating_sub(1);
+        !skipped
+    }
+
+    /// A poll was in vain.
+    fn missed(&mut self) {
+        self.skip = 1u32.checked_shl(self.vain).map_or(MAX_SKIPPED, |n| (n - 1).min(MAX_SKIPPED));
+        self.vain = self.vain.saturating_add(1);
+    }
+
+    /// Somebody else had the processor.
+    fn interrupted(&mut self, now: Instant) {
+        self.contended_until = Some(now + CONTENDED);
+    }
+}
+
 /// The instant `timeout` from now; `None` for never, also when that is beyond the clock.
 #[must_use]
 pub fn deadline_after(timeout: Option<Duration>) -> Option<Instant> {
@@ -112,6 +191,53 @@ mod tests {
         assert_eq!(spin(hybrid, None, || false, || None::<()>), Spun::Spent);
         let forever = WaitPolicy::Hybrid { budget: Duration::MAX };
         assert_eq!(spin(forever, None, || true, || None::<()>), Spun::Spent);
+    }
+
+    #[test]
+    fn a_poller_looks_until_it_finds_and_without_a_budget_never() {
+        let look = || -> Option<()> { unreachable!() };
+        assert_eq!(Poller::default().poll(Duration::ZERO, look), None);
+        assert_eq!(Poller::default().poll(Duration::MAX, || Some(7)), Some(7));
+        let mut looked = false;
+        let look = || {
+            looked = true;
+            None::<()>
+        };
+        assert_eq!(Poller::default().poll(Duration::from_nanos(1), look), None);
+        assert!(looked);
+    }
+
+    #[test]
+    fn polls_in_vain_become_rare_and_one_in_time_brings_them_back() {
+        let mut poller = Poller::default();
+        let now = Instant::now();
+        let mut turn = || {
+            let pays = poller.pays(now);
+            if pays {
+                poller.missed();
+            }
+            pays
+        };
+        assert_eq!([(); 6].map(|()| turn()), [true, true, false, true, false, false]);
+        let polled = (0..64 * 100).filter(|_| turn()).count();
+        assert!((100..110).contains(&polled), "{polled}");
+        while poller.poll(Duration::MAX, || Some(())).is_none() {}
+        assert!(poller.pays(now));
+        poller.missed();
+        assert!(poller.pays(now));
+    }
+
+    #[test]
+    fn a_poller_that_was_interrupted_leaves_the_processor_alone_for_a_while() {
+        let mut poller = Poller::default();
+        let look = || {
+            std::thread::sleep(INTERRUPTED);
+            None::<()>
+        };
+        assert_eq!(poller.poll(Duration::MAX, look), None);
+        let until = poller.contended_until.unwrap();
+        assert!(!poller.pays(until - Duration::from_nanos(1)));
+        assert!(poller.pays(until));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Daemon, PATIENCE, export, import, until};
+use std::time::Duration;
 use vmmc::config::{WaitChoice, WaitPolicy};
 use vmmc::counters::index as count;
 use vmmc::{Config, Node};
@@ -159,4 +160,26 @@ fn counters_have_their_names_in_the_page() {
     assert_eq!(all.len(), count::NAMES.len());
     assert!(all.contains(&("exports".to_owned(), 1)));
     assert!(all.contains(&("sends".to_owned(), 0)));
+}
+
+/// What a caller waits for from the daemon, it polls for before it sleeps, unless its settings say
+/// that nothing is polled for. The daemon follows its callers' processor, where neither polls: so
+/// each is asked once.
+#[test]
+fn an_answer_of_the_daemon_is_polled_for_by_the_settings_for_waiting() {
+    let daemon = Daemon::start();
+    let answers = |policy| {
+        let node = waiting_by(&daemon, policy);
+        drop(export(&node, "polled for", 64));
+        let counters = node.counters();
+        (counters.get(count::ANSWERS_POLLED), counters.get(count::ANSWER_SLEEPS))
+    };
+    for policy in [WaitPolicy::Block, WaitPolicy::Hybrid { budget: Duration::ZERO }] {
+        let (polled, slept) = answers(policy);
+        assert_eq!(polled, 0);
+        assert!(slept > 0);
+    }
+    let patient = WaitPolicy::Hybrid { budget: Duration::from_secs(10) };
+    // Not always: another program may want the processor, and then nobody polls.
+    until("an answer came while its caller polled", || answers(patient).0 > 0);
 }

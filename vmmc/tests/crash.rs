@@ -57,6 +57,14 @@ fn victim_unexports(_: &[String]) {
     say("unexported"); // never: the survivor is in the middle of a transfer
 }
 
+/// So far from its ends a copy is made in order: the C library may leave the very ends to the last.
+const INSIDE: usize = 4096;
+
+/// Whether one end of what [`victim_sends_large`] sends is there, and the other is not.
+fn is_partial(low: u8, high: u8) -> bool {
+    matches!((low, high), (7, 0) | (0, 7))
+}
+
 fn victim_sends_large(_: &[String]) {
     let node = connect();
     let import = import(&node, "x");
@@ -369,7 +377,7 @@ fn exporter_expects_message(_: &[String]) {
         let end = flag.wait_until(|value| value != 0, None);
         consumed |= end.is_ok();
         let bytes = bytes_of(export.view());
-        let partial = bytes[0] == 7 && bytes[LARGE - 1] == 0;
+        let partial = is_partial(bytes[INSIDE], bytes[LARGE - INSIDE]);
         let what = match (partial, consumed) {
             (true, false) => "partial and not consumed",
             (false, false) => "not partial",
@@ -474,7 +482,7 @@ fn exporter_unexports(_: &[String]) {
         pause();
         let region = export.unexport().unwrap();
         let bytes = region.as_slice();
-        let partial = bytes[0] == 7 && bytes[LARGE - 1] == 0;
+        let partial = is_partial(bytes[INSIDE], bytes[LARGE - INSIDE]);
         (if partial { "unexported, partial" } else { "unexported, not partial" }).to_owned()
     });
 }

@@ -56,6 +56,20 @@ fn an_import_of_nothing_times_out_and_leaves_nothing() {
     assert!(node.snapshot().unwrap().links.is_empty());
 }
 
+/// V1: an import that has failed has failed for whoever asks again.
+#[test]
+fn a_failed_import_says_why_as_often_as_it_is_asked() {
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let mut pending = node.import("nothing").timeout(Duration::from_millis(1)).start().unwrap();
+    for _ in 0..2 {
+        let error = pending.wait_for(PATIENCE).unwrap_err();
+        assert!(matches!(refusal(error), Refusal::NoSuchExport { .. }));
+    }
+    assert!(matches!(refusal(pending.poll().unwrap_err()), Refusal::NoSuchExport { .. }));
+    assert!(matches!(refusal(pending.wait().unwrap_err()), Refusal::NoSuchExport { .. }));
+}
+
 /// V1: the asynchronous import can be given up, before and after it was granted.
 #[test]
 fn a_cancelled_import_leaves_nothing() {

@@ -97,7 +97,10 @@ fn connections(report: &Report) -> Table {
     for connection in &report.connections {
         table.row([
             connection.pid.to_string(),
-            connection.program.clone(),
+            match connection.alive {
+                true => connection.program.clone(),
+                false => format!("{} (gone)", connection.program),
+            },
             connection.local.clone(),
             connection.remote.clone(),
             connection.ring_bytes.to_string(),

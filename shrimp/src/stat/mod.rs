@@ -17,9 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 use vmmc::config::Config;
 use vmmc::control::connect;
-use vmmc::control::message::{
-    ClientInfo, ConnectionInfo, ConnectionState, NotPairedReason, Role, Snapshot,
-};
+use vmmc::control::message::{ClientInfo, ConnectionInfo, ConnectionState, NotPairedReason, Role};
 
 /// Show processes, exports, links, TCP connections and counters
 ///
@@ -90,7 +88,7 @@ Examples:
 Never starts a daemon. Exit code: that of the other node's with --node; 0, 3 no daemon is running, 4 it refused or did not answer.";
 
 /// Version of the JSON.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// Everything, in the shape of the JSON.
 #[derive(Debug, Serialize)]
@@ -156,9 +154,11 @@ struct LinkPart {
 struct ConnectionPart {
     cookie: u64,
     client: u64,
-    /// 0 when the client has gone meanwhile.
+    /// Also of a process that is gone.
     pid: u32,
     program: String,
+    /// Whether that process is there.
+    alive: bool,
     local: String,
     remote: String,
     upgraded: bool,
@@ -211,11 +211,7 @@ fn collect(path: &Path) -> Result<Report, Failure> {
     let welcome = daemon.welcome;
     Ok(Report {
         schema: SCHEMA,
-        connections: snapshot
-            .connections
-            .iter()
-            .map(|one| connection_part(one, &snapshot))
-            .collect(),
+        connections: snapshot.connections.iter().map(connection_part).collect(),
         exports: snapshot
             .exports
             .iter()
@@ -286,8 +282,7 @@ fn client_part(client: &ClientInfo, counters: Vec<(String, u64)>) -> ClientPart 
     }
 }
 
-fn connection_part(connection: &ConnectionInfo, snapshot: &Snapshot) -> ConnectionPart {
-    let owner = snapshot.clients.iter().find(|client| client.peer.client == connection.client);
+fn connection_part(connection: &ConnectionInfo) -> ConnectionPart {
     let (state, reason, why) = match connection.state {
         ConnectionState::Waiting => ("waiting", None, None),
         ConnectionState::Paired => ("upgraded", None, None),
@@ -296,8 +291,9 @@ fn connection_part(connection: &ConnectionInfo, snapshot: &Snapshot) -> Connecti
     ConnectionPart {
         cookie: connection.cookie,
         client: connection.client.0,
-        pid: owner.map_or(0, |client| client.peer.pid),
-        program: owner.map_or_else(String::new, |client| printable(&client.program)),
+        pid: connection.pid,
+        program: printable(&connection.program),
+        alive: connection.alive,
         local: printable(&connection.local),
         remote: printable(&connection.remote),
         upgraded: connection.state == ConnectionState::Paired,
@@ -345,12 +341,14 @@ mod tests {
         let connection = |state| ConnectionInfo {
             cookie: 9,
             client: ClientId(3),
+            pid: 42,
+            program: "evil\x1b[2J".into(),
+            alive: true,
             local: "127.0.0.1:1".into(),
             remote: "127.0.0.1:2".into(),
             ring_bytes: 4096,
             state,
         };
-        let snapshot = Snapshot { clients: vec![client.clone()], ..Snapshot::default() };
         Report {
             schema: SCHEMA,
             daemon: DaemonPart {
@@ -367,11 +365,8 @@ mod tests {
             exports: vec![],
             links: vec![],
             connections: vec![
-                connection_part(&connection(ConnectionState::Paired), &snapshot),
-                connection_part(
-                    &connection(ConnectionState::Plain(NotPairedReason::NoPartner)),
-                    &snapshot,
-                ),
+                connection_part(&connection(ConnectionState::Paired)),
+                connection_part(&connection(ConnectionState::Plain(NotPairedReason::NoPartner))),
             ],
         }
     }
@@ -381,6 +376,18 @@ mod tests {
         let text = human::render(&report(), false);
         assert!(text.contains("upgraded"), "{text}");
         assert!(text.contains("the other end takes no part"), "{text}");
+    }
+
+    #[test]
+    fn a_connection_of_a_program_that_is_gone_has_its_name_and_number() {
+        let mut report = report();
+        for connection in &mut report.connections {
+            connection.alive = false;
+        }
+        let text = human::render(&report, false);
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("127.0.0.1:1")).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines.iter().all(|line| line.contains("42") && line.contains("(gone)")), "{text}");
     }
 
     #[test]

@@ -46,7 +46,7 @@ use vmmc::id::{ClientId, RequestId};
 use vmmc::sys::{Fd, process};
 
 /// Version of the header's meaning and of the state.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Descriptors per packet; the kernel takes at most 253.
 const BATCH: usize = 250;

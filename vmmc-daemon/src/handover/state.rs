@@ -6,7 +6,7 @@ use crate::broker::{Broker, BrokerError, Options};
 use crate::client::{Attached, Client, Introduced, OutFd, Outgoing, Pending, Stage};
 use crate::links::Link;
 use crate::listener::{Listener, OwnedName};
-use crate::pairing::{End, Pair, Waiting};
+use crate::pairing::{End, Owner, Pair, Plain, Waiting};
 use crate::policy::Entry;
 use crate::registry::{Export, WaitFor};
 use crate::tcp::Endpoint;
@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vmmc::control::message::{ConnectionInfo, QuotaKind, Role, StreamShape};
+use vmmc::control::message::{QuotaKind, Role, StreamShape};
 use vmmc::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use vmmc::sys::Fd;
 
@@ -39,7 +39,7 @@ pub(crate) struct State {
     links: Vec<LinkState>,
     waiting: Vec<WaitingState>,
     pairs: Vec<PairState>,
-    plain: Vec<ConnectionInfo>,
+    plain: Vec<Plain>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -158,6 +158,7 @@ struct EndState {
     endpoint: EndpointState,
     uid: u32,
     first: ClientId,
+    owner: Owner,
     holders: Vec<ClientId>,
 }
 
@@ -274,6 +275,7 @@ impl Broker {
             endpoint: end.endpoint.into(),
             uid: end.uid,
             first: end.first,
+            owner: end.owner.clone(),
             holders: end.holders.iter().copied().collect(),
         };
         let pairs = self
@@ -534,6 +536,7 @@ impl Broker {
                 endpoint: end.endpoint.into(),
                 uid: end.uid,
                 first: end.first,
+                owner: end.owner,
                 holders: end.holders.into_iter().collect(),
             }
         });

@@ -289,7 +289,7 @@ impl Client {
     pub fn try_export(&mut self, export: Export<'_>) -> Result<ExportId, Refusal> {
         let sent = self.send_export(export);
         match self.receive().event {
-            Event::Exported { request, export } if request == sent => Ok(export),
+            Event::Exported { request, export, .. } if request == sent => Ok(export),
             Event::Refused { request, refusal } if request == sent => Err(refusal),
             other => panic!("{other:?} in answer to export"),
         }
@@ -321,9 +321,9 @@ impl Client {
     pub fn receive_imported(&mut self, sent: RequestId) -> Result<Imported, Refusal> {
         let mut incoming = self.receive();
         match incoming.event {
-            Event::Imported { request, link, export, len, rights, exporter, introduces }
-                if request == sent =>
-            {
+            Event::Imported {
+                request, link, export, len, rights, exporter, introduces, ..
+            } if request == sent => {
                 let memory = incoming.fds.take().unwrap();
                 let introduced = introduces
                     .then(|| (incoming.fds.take().unwrap(), incoming.fds.take().unwrap()));
@@ -332,6 +332,14 @@ impl Client {
             }
             Event::Refused { request, refusal } if request == sent => Err(refusal),
             other => panic!("{other:?} in answer to import"),
+        }
+    }
+
+    /// Whether nobody ever imported it.
+    pub fn receive_unexported(&mut self, sent: RequestId) -> bool {
+        match self.receive().event {
+            Event::Unexported { request, untouched, .. } if request == sent => untouched,
+            other => panic!("{other:?} in answer to unexport"),
         }
     }
 

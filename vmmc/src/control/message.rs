@@ -312,6 +312,8 @@ pub enum Event {
         request: RequestId,
         /// The export's number.
         export: ExportId,
+        /// Processor that the daemon ran on: a caller beside it need not poll for its next answer.
+        cpu: u32,
     },
     /// Answer to [`Request::Unexport`].
     Unexported {
@@ -320,6 +322,8 @@ pub enum Event {
         /// Nobody ever imported it: no other process has its memory, the daemon has forgotten it,
         /// and there is nothing to revoke.
         untouched: bool,
+        /// As in [`Event::Exported`].
+        cpu: u32,
     },
     /// Answer to [`Request::Import`]. Descriptors: the export's memory (read-only when only
     /// [`Rights::READ`] was asked for), and, when `introduces`, the exporter's process page and
@@ -341,6 +345,8 @@ pub enum Event {
         /// processes, in whichever direction, and not again until [`Event::PeerGone`] or
         /// [`Request::Introduce`]. A client that has them already closes these.
         introduces: bool,
+        /// As in [`Event::Exported`].
+        cpu: u32,
     },
     /// To the exporter: somebody imported. Descriptors: the link segment, and, when
     /// `introduces`, the importer's process page and doorbell. From here on the exporter rings the
@@ -709,8 +715,14 @@ pub struct LinkInfo {
 pub struct ConnectionInfo {
     /// Socket cookie of the end.
     pub cookie: u64,
-    /// Whose.
+    /// Whose: of the processes that have it, or had it last, the one that came first.
     pub client: ClientId,
+    /// Process id of that client.
+    pub pid: u32,
+    /// Program of that client, by its own word.
+    pub program: String,
+    /// Whether that client is still connected.
+    pub alive: bool,
     /// Local address, `ip:port`.
     pub local: String,
     /// Remote address, `ip:port`.

@@ -6,6 +6,9 @@
 //! does, and sleeps through what callers read (see [`super::post`]); so whoever stops reading tells
 //! the callers that wait, and one of them reads on. Messages are handled in the order in which they came, by whoever holds the reader lock.
 //!
+//! A caller polls for its answer before it sleeps, unless the daemon runs on the caller's own
+//! processor by its last answer: see [`Poller`].
+//!
 //! A request stays in the table of pending ones until it is answered, so after a loss of the daemon it
 //! is simply sent again to the next one.
 
@@ -15,18 +18,21 @@ use crate::config::Config;
 use crate::control::connect::{ConnectError, Connection, LinkError, SETUP_TIMEOUT};
 use crate::control::message::{Hello, Refusal, Request, Resume, Role, Welcome};
 use crate::control::network::FabricAt;
+use crate::counters::index as count;
 use crate::error::{DaemonError, SystemError};
 use crate::export::{ExportDraft, ExportInner};
 use crate::id::RequestId;
 use crate::import::{ImportDraft, ImportInner};
 use crate::local::Local;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering};
 use crate::sys::Fd;
 use crate::sys::memfd::SegmentError;
+use crate::sys::sched;
+use crate::wait::Poller;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// This process's end of the conversation.
 #[derive(Debug)]
@@ -35,7 +41,9 @@ pub(crate) struct Control {
     /// Something in `state` changed.
     pub(super) changed: Condvar,
     /// Held by the thread that receives.
-    reader: Mutex<()>,
+    reader: Mutex<Poller>,
+    /// Where the daemon ran when it answered last; `u32::MAX`: not known.
+    daemon_cpu: AtomicU32,
     role: Role,
     program: String,
 }
@@ -149,7 +157,8 @@ impl Control {
         let control = Control {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            reader: Mutex::new(()),
+            reader: Mutex::default(),
+            daemon_cpu: AtomicU32::new(u32::MAX),
             role,
             program,
         };
@@ -303,9 +312,9 @@ impl Control {
                 return None;
             }
             let connection = state.connection.clone();
-            if let (Some(connection), Some(reader)) = (connection, self.reader.try_lock()) {
+            if let (Some(connection), Some(mut reader)) = (connection, self.reader.try_lock()) {
                 drop(state);
-                self.receive_waiting(node, &connection, deadline, &reader);
+                self.receive_waiting(node, &connection, deadline, &mut reader);
                 self.stop_reading(reader);
                 continue;
             }
@@ -331,10 +340,19 @@ impl Control {
         node: &NodeInner,
         connection: &Arc<Post>,
         deadline: Option<Instant>,
-        reader: &MutexGuard<'_, ()>,
+        reader: &mut MutexGuard<'_, Poller>,
     ) {
         let _quiet = connection.quiet();
-        let first = if deadline.is_none() { connection.receive() } else { None };
+        let first = match connection.poll(reader, self.poll_budget(node, deadline)) {
+            Some(received) => {
+                node.local.meter.add(count::ANSWERS_POLLED, 1);
+                Some(received)
+            }
+            None => {
+                node.local.meter.add(count::ANSWER_SLEEPS, 1);
+                if deadline.is_none() { connection.receive() } else { None }
+            }
+        };
         match first {
             Some(Ok(incoming)) => node.handle(connection, incoming),
             Some(Err(LinkError::WouldBlock)) => {}
@@ -344,8 +362,24 @@ impl Control {
         self.receive_all(node, connection, reader);
     }
 
+    /// How long a caller polls for an answer before it sleeps: not at all while the daemon needs the
+    /// caller's processor.
+    fn poll_budget(&self, node: &NodeInner, deadline: Option<Instant>) -> Duration {
+        let budget = node.policy.round_trip_budget();
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if budget.is_zero() || self.daemon_cpu.load(Ordering::Relaxed) == sched::current_cpu() {
+            return Duration::ZERO;
+        }
+        left.map_or(budget, |left| left.min(budget))
+    }
+
+    /// The daemon says where it runs.
+    pub(super) fn daemon_was_on(&self, cpu: u32) {
+        self.daemon_cpu.store(cpu, Ordering::Relaxed);
+    }
+
     /// Lets another thread read: one that waits for an answer, or else the control thread.
-    fn stop_reading(&self, reader: MutexGuard<'_, ()>) {
+    fn stop_reading(&self, reader: MutexGuard<'_, Poller>) {
         drop(reader);
         // A caller looks for the reader lock under this one: it has found it free, or sleeps by now.
         if self.state.lock().waiting > 0 {
@@ -398,7 +432,12 @@ impl Control {
         self.stop_reading(reader);
     }
 
-    fn receive_all(&self, node: &NodeInner, connection: &Arc<Post>, _reader: &MutexGuard<'_, ()>) {
+    fn receive_all(
+        &self,
+        node: &NodeInner,
+        connection: &Arc<Post>,
+        _reader: &MutexGuard<'_, Poller>,
+    ) {
         loop {
             match connection.connection().try_receive() {
                 Ok(incoming) => node.handle(connection, incoming),

@@ -37,8 +37,12 @@ impl NodeInner {
     pub(super) fn handle(&self, post: &Post, incoming: Incoming) {
         let Incoming { event, mut fds } = incoming;
         match event {
-            Event::Exported { request, export } => self.exported(post, request, export),
-            Event::Imported { request, link, export, len, rights, exporter, introduces } => {
+            Event::Exported { request, export, cpu } => {
+                self.control.daemon_was_on(cpu);
+                self.exported(post, request, export);
+            }
+            Event::Imported { request, link, export, len, rights, exporter, introduces, cpu } => {
+                self.control.daemon_was_on(cpu);
                 let behalf = None;
                 let opened = Opened { link, export, rights, peer: exporter, behalf, introduces };
                 self.imported(post, request, &opened, len, fds);
@@ -56,7 +60,8 @@ impl NodeInner {
                 self.forget_peer(Some(client));
             }
             Event::LinkClosed { link, reason } => self.link_closed(link, reason),
-            Event::Unexported { request, untouched } => {
+            Event::Unexported { request, untouched, cpu } => {
+                self.control.daemon_was_on(cpu);
                 if self.control.take_call(request).is_some() {
                     self.control.complete(request, Answer::Unexported { untouched });
                 }

@@ -21,6 +21,7 @@ use crate::control::connect::{Connection, Incoming, LinkError};
 use crate::control::message::Request;
 use crate::sync::Mutex;
 use crate::sys::Fd;
+use crate::wait::Poller;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -164,6 +165,22 @@ impl Post {
     /// The same for the control thread: no caller's answers.
     pub(super) fn wait_in_turn(&self, deadline: Option<Instant>) {
         self.wait_at(&self.watch, deadline);
+    }
+
+    /// The next message, or the end, if one comes within `budget` and it pays to poll for it. `None` too
+    /// while something waits to be sent.
+    pub(super) fn poll(
+        &self,
+        poller: &mut Poller,
+        budget: Duration,
+    ) -> Option<Result<Incoming, LinkError>> {
+        if self.flush() != Left::Nothing {
+            return None;
+        }
+        poller.poll(budget, || match self.connection.try_receive() {
+            Err(LinkError::WouldBlock) => None,
+            received => Some(received),
+        })
     }
 
     /// The next message, waiting for it. `None` where [`Post::wait`] is needed first: something is

@@ -208,11 +208,7 @@ impl Asked {
         wire: Wire,
     ) -> Result<Arc<Connection>, ImportError> {
         let number = process.remotes.made.fetch_add(1, Ordering::Relaxed);
-        let budget = match process.policy {
-            crate::config::WaitPolicy::Spin => Duration::from_millis(1),
-            crate::config::WaitPolicy::Block => Duration::ZERO,
-            crate::config::WaitPolicy::Hybrid { budget } => budget,
-        };
+        let budget = process.policy.budget(Duration::from_millis(1));
         let on_closed = on_closed(Arc::downgrade(process), number);
         let connection = Connection::new(self.node.clone(), wire, number, budget, on_closed)?;
         let old = process.remotes.connections.lock().insert(self.node.clone(), connection.clone());

@@ -13,7 +13,7 @@ pub const REQUIRED_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Why a descriptor from somebody else is not a segment we map.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SegmentError {
     /// Not a memory file, or one that cannot be sealed.

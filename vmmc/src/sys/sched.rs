@@ -1,6 +1,12 @@
-//! What the scheduler can be asked for.
+//! What the scheduler can be asked and asked for.
 
 use std::time::Duration;
+
+/// The processor that the calling thread runs on just now. No system call.
+#[must_use]
+pub fn current_cpu() -> u32 {
+    rustix::thread::sched_getcpu() as u32
+}
 
 /// `struct sched_attr` of sched_setattr(2), first version.
 #[repr(C)]

@@ -84,5 +84,6 @@ pub fn imported(request: RequestId, len: u64) -> Event {
         rights: Rights::WRITE,
         exporter: PeerInfo { client: ClientId(9), pid: 1, uid: 0, gid: 0 },
         introduces: true,
+        cpu: u32::MAX,
     }
 }

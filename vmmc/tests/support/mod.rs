@@ -179,13 +179,15 @@ fn kill_children() {
 
 // ---- a transfer that stops half way ----
 
-/// Memory whose second half cannot be read until [`Tripwire`] says so: a copy of it stops in the
-/// middle, says so, and goes on when the first process lets it (or is killed there).
+/// Memory whose middle page cannot be read until [`Tripwire`] says so: a copy of it, upwards or
+/// downwards as the C library likes it on this processor, stops in the middle, says so, and goes on when
+/// the first process lets it (or is killed there).
 pub struct Tripwire {
     start: NonNull<u8>,
     len: usize,
 }
 
+const PAGE: usize = 4096;
 static WIRE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// Says "SAYS midway", waits for a line, and makes the memory readable. Only what a signal
@@ -218,7 +220,7 @@ impl Tripwire {
         unsafe { start.as_ptr().write_bytes(fill, len) };
         let half = start.as_ptr() as usize + len / 2;
         WIRE[0].store(half, Ordering::Relaxed);
-        WIRE[1].store(len / 2, Ordering::Relaxed);
+        WIRE[1].store(PAGE, Ordering::Relaxed);
         // SAFETY: an all-zero sigaction is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = tripped as *const () as usize;
@@ -226,8 +228,8 @@ impl Tripwire {
         // SAFETY: `action` is valid, and the handler does only what one may.
         let rc = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) };
         assert_eq!(rc, 0);
-        // SAFETY: the upper half of the mapping above.
-        let rc = unsafe { libc::mprotect(half as *mut _, len / 2, libc::PROT_NONE) };
+        // SAFETY: a page of the mapping above.
+        let rc = unsafe { libc::mprotect(half as *mut _, PAGE, libc::PROT_NONE) };
         assert_eq!(rc, 0);
         Tripwire { start, len }
     }

@@ -155,7 +155,7 @@ impl Raw {
         let message = Request::Export { request, name, len, grants, token: None, restore: None };
         self.tell(&message, fds);
         self.hear(|event, _| match event {
-            Event::Exported { request: of, export } if *of == request => Some(Ok(*export)),
+            Event::Exported { request: of, export, .. } if *of == request => Some(Ok(*export)),
             Event::Refused { request: of, refusal } if *of == request => Some(Err(refusal.clone())),
             _ => None,
         })

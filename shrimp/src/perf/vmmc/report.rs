@@ -357,10 +357,10 @@ fn budgets(
         budgets.push(budget("DU-0copy of 1 MiB", value, 0.95, "memcpy", true));
     }
     for cost in costs {
-        let path = if cost.daemon == "same CPU" {
-            "import/export pair, daemon on the same CPU"
-        } else {
-            "import/export pair, daemon on the other CPU"
+        let path = match cost.daemon {
+            "same CPU" => "import/export pair, daemon on the same CPU",
+            "other CPU" => "import/export pair, daemon on the other CPU",
+            _ => "import/export pair, daemon on any CPU",
         };
         budgets.push(budget(path, cost.pair_median_us, 50.0, "us", false));
     }

@@ -24,20 +24,27 @@ pub(super) struct Cost {
     pub(super) pairs: usize,
 }
 
-/// Measures `pairs` of them with a daemon pinned to the same processor, and to the other one.
+/// Measures `pairs` of them with a daemon pinned to the same processor, to the other one, and not at
+/// all.
 pub(super) fn measure(
     program: &Path,
     scratch: &Path,
     pair: Pair,
     pairs: usize,
 ) -> Result<Vec<Cost>, Failure> {
-    let mut places = vec![("same CPU", pair.a)];
+    let mut places = vec![("same CPU", Some(pair.a))];
     if !pair.is_single() {
-        places.push(("other CPU", pair.b));
+        places.push(("other CPU", Some(pair.b)));
+        places.push(("any CPU", None));
     }
     let mut costs = Vec::new();
     for (name, cpu) in places {
-        let daemon = PrivateDaemon::start(program, scratch, &format!("setup-{cpu}"), Some(cpu))?;
+        let daemon = PrivateDaemon::start(
+            program,
+            scratch,
+            &format!("setup-{}", name.replace(' ', "-")),
+            cpu,
+        )?;
         costs.push(one(&daemon, pair, name, pairs)?);
     }
     Ok(costs)
@@ -52,7 +59,7 @@ fn one(
     pairs: usize,
 ) -> Result<Cost, Failure> {
     let _exporter = Opponent::start(daemon, pair)?;
-    // Not spinning: nothing polls the answers of the daemon in ordinary use either.
+    // By the settings that programs have: a caller that spins for ever is not what they are.
     let node = connect(&daemon.socket, false)?;
     let (mut exports, mut imports, mut both) = (Vec::new(), Vec::new(), Vec::new());
     let warm_up = pairs / 10;

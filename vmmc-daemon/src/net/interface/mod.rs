@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vmmc::Node;
-use vmmc::config::{Config, DaemonStart, WaitPolicy};
+use vmmc::config::{Config, DaemonStart};
 use vmmc::control::network::Origin;
 use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
@@ -178,11 +178,7 @@ impl Interface {
         epoll::add(&epoll, &*self.door.bell, watch(DOOR), epoll::EventFlags::IN)?;
         let doorbell = node.as_fd().map_err(|error| error.errno)?;
         epoll::add(&epoll, doorbell, watch(BELL), epoll::EventFlags::IN)?;
-        let budget = match node.wait_policy() {
-            WaitPolicy::Hybrid { budget } => budget,
-            WaitPolicy::Spin => Duration::from_millis(1),
-            WaitPolicy::Block => Duration::ZERO,
-        };
+        let budget = node.wait_policy().budget(Duration::from_millis(1));
         let mut events = Vec::with_capacity(64);
         // Connections that had work in the last round.
         let mut hot: Vec<u64> = Vec::new();
