@@ -178,7 +178,7 @@ fn ready() -> Vec<i32> {
                 transport.link = Link::Broken;
             }
         }
-        if transport.looks_ready() {
+        if transport.looks_ready() || transport.arms_again() {
             ready.push(transport.fd);
         }
     }
@@ -192,6 +192,18 @@ impl Transport {
             Link::Broken => true,
             Link::None | Link::Waiting => false,
         }
+    }
+
+    /// Nothing has come: asks to be rung, for who rang may have taken what was asked later than for
+    /// what it rang: it looked at the word, was held up, and took it when we had served its call and
+    /// asked anew. Whether something has come meanwhile.
+    fn arms_again(&self) -> bool {
+        let Link::Channel(channel) = &self.link else { return false };
+        if run::is_spinning() {
+            return false; // it looks by itself
+        }
+        channel.arm();
+        channel.looks_serviceable()
     }
 
     /// Attaches when the daemon has answered.
