@@ -9,6 +9,10 @@
 //!   (4) sleep until rung
 //! ```
 //!
+//! The bell may be for something that the sleeper has served already: a waker held up within step 3
+//! takes the word that was armed since. So who is rung and finds nothing goes back to step 1; the word
+//! is taken.
+//!
 //! The fences make at least one side see the other's store. Because the waker takes the word
 //! with a swap, at most one bell is rung per arming, however many threads publish. (In
 //! [`vmmc::word::arm`] the sleeper is the only writer, for a word that several untrusting

@@ -148,6 +148,62 @@ fn loom_without_the_wakers_fence_a_wake_up_is_lost() {
 const DATA: u8 = 1;
 const BELL: u8 = 0;
 
+/// A sleeper that is woken, serves and sleeps again, and a waker that publishes twice. `for_nothing` is what it
+/// does when it was rung and finds nothing new. Nobody may be asleep at the end with something published
+/// and no bell left to hear.
+fn sleeps_again(for_nothing: fn(&AtomicU32)) {
+    loom::model(move || {
+        let shared = Shared::new();
+        let bells = Arc::new(AtomicU32::new(0));
+        bell::arm(&&shared.armed);
+        let waker = {
+            let (shared, bells) = (shared.clone(), bells.clone());
+            thread::spawn(move || {
+                for at in 1..=2 {
+                    shared.tail.store(at, Ordering::Release);
+                    bell::published();
+                    if bell::take(&&shared.armed) {
+                        bells.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            })
+        };
+        let (mut served, mut heard) = (0, 0);
+        let asleep = (0..4).any(|_| {
+            let there = shared.tail.load(Ordering::Acquire);
+            if there > served {
+                served = there;
+                bell::arm(&&shared.armed);
+                return false;
+            }
+            let rung = bells.load(Ordering::SeqCst);
+            if rung > heard {
+                heard = rung;
+                if shared.tail.load(Ordering::Acquire) == served {
+                    for_nothing(&shared.armed);
+                }
+                return false;
+            }
+            true
+        });
+        waker.join().unwrap();
+        let rung = bells.load(Ordering::SeqCst);
+        assert!(!asleep || served == 2 || rung > heard, "asleep, and nobody rang");
+    });
+}
+
+/// A bell may be for what was served already, and have taken the word that was armed since.
+#[test]
+fn loom_who_is_rung_for_nothing_arms_again() {
+    sleeps_again(|armed| bell::arm(&armed));
+}
+
+#[test]
+#[should_panic(expected = "asleep, and nobody rang")]
+fn loom_rung_for_nothing_and_not_armed_again_a_wake_up_is_lost() {
+    sleeps_again(|_| {});
+}
+
 /// The kernel connection is a queue under a lock. The receiver is armed from the start; the
 /// sender switches, publishes in the ring, and rings. The receiver reads once, as it would for
 /// the program.
