@@ -14,7 +14,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table::{self, Sock, state};
 use crate::lock::Lock;
 use crate::segment::{MAX_RING, SHAPE, Segment};
-use crate::{io_uring, raw, settings, side, sleeps, upgrade};
+use crate::{io_uring, raw, settings, side, sleeps, untold, upgrade};
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -140,6 +140,7 @@ fn let_go() {
 pub(crate) fn after_fork() {
     LOCK.reset();
     let_go();
+    untold::clear();
     for offer in &TABLE {
         offer.fd.store(0, Ordering::Relaxed);
     }
@@ -150,6 +151,7 @@ pub(crate) fn after_fork() {
 
 fn hang_up() {
     let_go();
+    untold::clear();
     SHAKEN.store(0, Ordering::Relaxed);
     NOT_BEFORE.store(raw::now_ns() + RETRY_NS, Ordering::Relaxed);
     // Every offer goes unanswered: back to candidates.
@@ -252,6 +254,7 @@ fn offer(sock: &'static Sock, fd: i32) {
         upgrade::not_now(sock, Counter::plain_no_daemon);
         return;
     };
+    untold::tell(|cookie| tell_closed(socket, cookie));
     let Ok(cookie) = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64) else {
         sock.make_plain(Counter::plain_not_tcp);
         return;
@@ -288,14 +291,22 @@ fn offer(sock: &'static Sock, fd: i32) {
 
 /// This process has closed its last descriptor of an upgraded connection: the daemon need not keep
 /// the segment for it. A child that inherited the connection says nothing the daemon listens to:
-/// it never registered it. Not waited for; if the daemon's queue is full, it hears of it when this
-/// process ends.
+/// it never registered it. Not waited for; if the daemon's queue is full, it hears of it later
+/// ([`untold`]).
 pub(crate) fn forget(cookie: u64) {
     let Some(socket) = borrowed(SOCKET.load(Ordering::Relaxed) as i32) else { return };
-    let mut buffer = [0; 32];
-    if let Ok(packet) = codec::encode(&Request::ForgetSocket { cookie }, &mut buffer) {
-        let _ = packet::send(socket, packet, &[], SendFlags::DONTWAIT);
+    if !tell_closed(socket, cookie) {
+        untold::keep(cookie);
     }
+}
+
+/// False when the daemon's queue is full.
+fn tell_closed(socket: BorrowedFd<'_>, cookie: u64) -> bool {
+    let mut buffer = [0; 32];
+    let Ok(packet) = codec::encode(&Request::ForgetSocket { cookie }, &mut buffer) else {
+        return true;
+    };
+    packet::send(socket, packet, &[], SendFlags::DONTWAIT) != Err(rustix::io::Errno::AGAIN)
 }
 
 /// Asks the daemon to send from the peer's socket what is unread in our ring

@@ -58,6 +58,7 @@ mod settings;
 mod side;
 mod sleeps;
 mod stream;
+mod untold;
 mod upgrade;
 mod user_memory;
 

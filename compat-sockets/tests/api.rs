@@ -25,6 +25,7 @@ fn alone(test: &str, daemon: Option<&Daemon>, body: impl FnOnce()) {
         .env("VMMC_API_TEST", test)
         .env("VMMC_SOCKET", socket)
         .env("VMMC_DAEMON", "none")
+        .env("VMMC_API_DAEMON", daemon.map_or(0, Daemon::pid).to_string())
         .status()
         .unwrap();
     assert!(status.success(), "{test}: {status}");
@@ -337,4 +338,40 @@ mod with_tokio {
             });
         });
     }
+}
+
+/// More ends than the daemon's queue has room for while the daemon stands still.
+#[test]
+fn what_a_busy_daemon_was_not_told_it_is_told_later() {
+    let daemon = daemon();
+    alone("what_a_busy_daemon_was_not_told_it_is_told_later", daemon.as_ref(), || {
+        let pid: i32 = std::env::var("VMMC_API_DAEMON").unwrap().parse().unwrap();
+        let signal = |signal| {
+            rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal)
+        };
+        let descriptors = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+        let pairs = |count: u32| -> Vec<_> {
+            let warm = |_| {
+                let pair = pair();
+                warm_up(&pair.0, &pair.1);
+                pair
+            };
+            (0..count).map(warm).collect()
+        };
+        let first = pairs(1);
+        let few = descriptors();
+        let many = pairs(300);
+        assert!(descriptors() >= few + 300, "a segment is a descriptor of the daemon");
+        signal(rustix::process::Signal::STOP).unwrap();
+        drop(many);
+        signal(rustix::process::Signal::CONT).unwrap();
+        // Each new pair is an answer of the daemon's, which has heard of all that was said before.
+        for _ in 0..1000 {
+            drop(pairs(1));
+            if descriptors() < few + 30 {
+                return drop(first);
+            }
+        }
+        panic!("{} descriptors of {few} and 600", descriptors());
+    });
 }

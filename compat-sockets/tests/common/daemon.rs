@@ -43,6 +43,11 @@ impl Daemon {
         Daemon { child, path, tool, requests: 0, _dir: dir }
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What the daemon knows now.
     pub fn snapshot(&mut self) -> Snapshot {
         self.requests += 1;
