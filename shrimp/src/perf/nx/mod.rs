@@ -103,8 +103,19 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         Subject { name: "NX DU-2copy".into(), how: How::Nx(&[("NX_SEND", "du2")]) },
         Subject { name: "NX, no 0copy".into(), how: How::Nx(&[("NX_DIRECT", "off")]) },
     ];
-    subjects.extend(mpi("Open MPI", "openmpi", scratch.path()));
-    subjects.extend(mpi("MPICH", "mpich", scratch.path()));
+    let mut absent = String::new();
+    for (name, suffix, packages) in [
+        ("Open MPI", "openmpi", "openmpi-bin libopenmpi-dev"),
+        ("MPICH", "mpich", "mpich libmpich-dev"),
+    ] {
+        match mpi(name, suffix, scratch.path()) {
+            Some(subject) => subjects.push(subject),
+            None => absent.push_str(&format!(
+                "not shown: {name}, because mpicc.{suffix} is not here or does not work \
+                 (Debian packages {packages})\n"
+            )),
+        }
+    }
 
     let budget = if options.quick { 0.01 } else { 0.04 };
     let lens: Vec<String> = LENS.iter().map(ToString::to_string).collect();
@@ -144,6 +155,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     progress.clear();
     let (r, memcpy) = (median(r), median(memcpy));
     text::emit(&render(&subjects, &measured, r, memcpy));
+    text::emit(&absent);
     if let Some(dir) = options.graphs()? {
         latency_graph(&subjects, &measured, &head).write(&dir.join("figure4-latency.svg"))?;
         bandwidth_graph(&subjects, &measured, &head, memcpy)
