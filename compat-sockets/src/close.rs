@@ -144,9 +144,11 @@ pub(crate) fn before_passing(fd: i32) {
         Known::Nothing => return,
     };
     sock.make_plain(Counter::plain_forked);
+    sock.not_alone_any_longer();
     if let Some(link) = sock.enter(fd) {
         // Our closing it is not the end.
         link.side.sharers.fetch_add(1, Ordering::AcqRel);
+        epoll::settle_member(sock);
         if !demote::receiver_stops(&link, fd) {
             counters::one(Counter::exec_unsafe);
         }

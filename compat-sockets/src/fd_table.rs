@@ -191,7 +191,7 @@ pub(crate) struct Sock {
     pub(crate) kept: AtomicU32,
     /// The process at the other end ([`crate::sleeps`]); 0: not remembered.
     pub(crate) peer: AtomicU32,
-    /// The kernel's number for the socket.
+    /// The kernel's number for the socket; 0: it was never offered, or others may have it.
     pub(crate) cookie: AtomicU64,
     /// Address of the next free Sock.
     next_free: AtomicUsize,
@@ -310,8 +310,8 @@ pub(crate) fn duplicate(old: i32, new: i32) {
                 sock.make_plain(crate::counters::Counter::plain_resources);
                 return;
             };
-            crate::epoll::settle_for_duplicate(sock);
             sock.refs.fetch_add(1, Ordering::AcqRel);
+            crate::epoll::settle_member(sock);
             entry.store(std::ptr::from_ref(sock).expose_provenance(), Ordering::Release);
         }
     }
@@ -420,6 +420,14 @@ impl Sock {
             {
                 crate::counters::one(reason);
             }
+        }
+    }
+
+    /// Other processes may have it, and it is plain for good: nobody is to think that its close in this one is
+    /// its end.
+    pub(crate) fn not_alone_any_longer(&self) {
+        if self.state.load(Ordering::SeqCst) == state::PLAIN {
+            self.cookie.store(0, Ordering::Relaxed);
         }
     }
 

@@ -87,6 +87,7 @@ unsafe extern "C" fn before() {
         if !listed {
             sock.make_plain(counters::Counter::plain_forked);
         }
+        sock.not_alone_any_longer();
     }
     epoll::before_sharing(true);
     // One share per socket and child, not per descriptor: `after` counts the same way.

@@ -5,7 +5,7 @@
 //! program's own is found among its descriptors before a socket is offered, at most ten times a
 //! second, and less often where there are so many that looking took a fiftieth of the time ([`in_use`]).
 
-use crate::{close, fd_table, raw};
+use crate::{close, epoll, fd_table, raw};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::AsRawFd;
 use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
@@ -23,6 +23,7 @@ pub(crate) fn seen() {
     if SEEN.swap(1, Ordering::SeqCst) != 0 {
         return;
     }
+    epoll::before_sharing(true);
     for (fd, _) in fd_table::socks() {
         close::leave_to_kernel(fd);
     }

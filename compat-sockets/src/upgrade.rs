@@ -255,9 +255,10 @@ pub(crate) fn attached(
     // SAFETY: mapped by the caller, of this ring length.
     let segment = unsafe { Segment::from_raw(start, ring_len as usize) };
     vmmc_ring::bell::arm(&segment.side(side_number).armed_data());
+    // PAIRS(waiters): before anybody can meet the connection in its rings.
+    epoll::ACTIVE.fetch_add(1, Ordering::SeqCst);
     sock.activate(start, ring_len, side_number, side);
     counters::one(Counter::upgraded);
-    epoll::ACTIVE.fetch_add(1, Ordering::SeqCst);
     epoll::activated(fd, sock);
     if let Some(link) = sock.enter(fd) {
         publish_ready(&link);

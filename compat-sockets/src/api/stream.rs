@@ -71,6 +71,7 @@ impl VmmcStream {
             if !close::demote_both(fd, sock) {
                 return Err(self);
             }
+            crate::epoll::settle_member(sock);
             fd_table::forget(fd);
         }
         let mut this = ManuallyDrop::new(self);

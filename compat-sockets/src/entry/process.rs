@@ -9,19 +9,19 @@ use crate::{close, epoll, fork, real};
 use libc::{c_char, c_int, c_void, pid_t};
 
 pub(super) fn prepare() {
-    epoll::before_sharing(false);
     if fork::in_vfork_child() {
         // It shares our memory and not our descriptors.
         close::before_vfork_exec();
     } else {
+        epoll::before_sharing(false);
         close::before_exec();
     }
 }
 
 /// Before a child is started by the C library.
 fn prepare_child() {
-    epoll::before_sharing(false);
     if !fork::in_vfork_child() {
+        epoll::before_sharing(false);
         close::before_spawn();
     }
 }

@@ -166,9 +166,9 @@ export! {
     fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
         // SAFETY: as above.
         match unsafe { epoll::wait(epfd, events, max, milliseconds(timeout), std::ptr::null()) } {
-            Some(count) => count,
+            Ok(count) => count,
             // SAFETY: as above.
-            None => unsafe { real::epoll_wait(epfd, events, max, timeout) },
+            Err(_outside) => unsafe { real::epoll_wait(epfd, events, max, timeout) },
         }
     }
 
@@ -176,21 +176,23 @@ export! {
     fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
         // SAFETY: as above.
         match unsafe { epoll::wait(epfd, events, max, milliseconds(timeout), mask) } {
-            Some(count) => count,
+            Ok(count) => count,
             // SAFETY: as above.
-            None => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
+            Err(_outside) => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
         }
     }
 
     /// epoll_pwait2(2).
     fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, time: *const timespec, mask: *const sigset_t) -> c_int {
         // SAFETY: as above.
-        if let Ok(timeout) = unsafe { nanoseconds(time) }
+        let _outside = match unsafe { nanoseconds(time) } {
             // SAFETY: as above.
-            && let Some(count) = unsafe { epoll::wait(epfd, events, max, timeout, mask) }
-        {
-            return count;
-        }
+            Ok(timeout) => match unsafe { epoll::wait(epfd, events, max, timeout, mask) } {
+                Ok(count) => return count,
+                Err(outside) => outside,
+            },
+            Err(_) => None,
+        };
         // SAFETY: as above.
         unsafe { real::epoll_pwait2(epfd, events, max, time, mask) }
     }

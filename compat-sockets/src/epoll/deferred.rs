@@ -19,7 +19,8 @@
 //! ([`before_sharing`]), another set, poll or select ([`super::nested`]). A set that another process has
 //! defers no more.
 //!
-//! While a thread waits in the set nothing is deferred: its sleep would not hear of it.
+//! While a thread waits in the set nothing is deferred, also if it began to before there was anything upgraded
+//! ([`super::wait::Outside`]): its sleep would not hear of it.
 //! PAIRS(waiters): a change looks for waiters under the lock; a waiter counts itself, and then takes the
 //! lock to see what is deferred.
 //!
@@ -42,7 +43,7 @@ pub(super) struct Deferred {
     /// The set's only descriptor, as of the last deferral.
     epfd: i32,
     /// Another process may have the set.
-    never: bool,
+    pub(super) never: bool,
 }
 
 /// Whether the registration has none of the flags that change how events are made.
@@ -100,6 +101,7 @@ impl Members {
             || set.refs.load(Ordering::Relaxed) != 1
             || set.waiters.load(Ordering::SeqCst) != 0
             || record.gone != (op == libc::EPOLL_CTL_ADD)
+            || self.by_data.get(&record.data).is_none_or(|&(count, _)| count != 1)
             || !record.sock.is_some_and(|known| std::ptr::eq(known, sock))
             || !record.may_defer(fd)
         {
@@ -143,9 +145,16 @@ impl Members {
         self.deferred.never |= lasting;
     }
 
-    /// Before the kernel is told something: members taken out are out, so that no data is there twice.
-    pub(super) fn settle_gone(&mut self, set: &EpollSet) {
-        self.settle(set, |record, _| record.gone);
+    /// Before the kernel's set gets a registration with these data, which may be a late member's: events of data
+    /// that several have are passed on as they are.
+    pub(super) fn settle_before(&mut self, set: &EpollSet, data: Option<u64>) {
+        self.settle(set, |record, _| record.gone || Some(record.data) == data);
+    }
+
+    /// An event of a late member that the program does not want: the kernel would tell of it each time.
+    pub(super) fn settle_one(&mut self, set: &EpollSet, fd: i32) {
+        self.deferred.late.retain(|&late| late != fd);
+        self.stays_late(set, fd, |_, _| true);
     }
 
     /// Tells the kernel what it must know even while nobody sleeps.
@@ -206,9 +215,21 @@ pub(super) fn settle_before_asking(set: &EpollSet, asleep: bool) {
     }
 }
 
-/// A socket gets another descriptor: from now on the kernel keeps its registrations until the last one
-/// is closed.
-pub(crate) fn settle_for_duplicate(sock: &Sock) {
+/// The data of a new or changed registration.
+///
+/// # Safety
+/// As [`Members::defer`].
+pub(super) unsafe fn data_of(op: i32, event: *const epoll_event) -> Option<u64> {
+    if op == libc::EPOLL_CTL_DEL || !user_memory::can_read(event, 1) {
+        return None;
+    }
+    // SAFETY: it can be read.
+    Some(unsafe { event.read_unaligned() }.u64)
+}
+
+/// A socket has another descriptor, here or in another process: from now on the kernel keeps its
+/// registrations until the last one is closed.
+pub(crate) fn settle_member(sock: &Sock) {
     if sock.epoll_refs.load(Ordering::Relaxed) != 0 {
         for_each_set(|set| {
             set.with(|members| members.settle_all(set));

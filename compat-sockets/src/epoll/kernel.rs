@@ -181,7 +181,10 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
     });
     let (fd, record) = match found {
         // To the program it has left before this wait looked.
-        Some(Registrant::Member(_, record)) if record.gone => return 0,
+        Some(Registrant::Member(fd, record)) if record.gone => {
+            set.with(|members| members.settle_one(set, fd));
+            return 0;
+        }
         Some(Registrant::Member(fd, record)) => (fd, record),
         Some(Registrant::Departed) => return 0,
         Some(Registrant::Unknown) | None => return event.events,
@@ -238,6 +241,9 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
             } else {
                 kept.spent = true;
             }
+        }
+        if events == 0 {
+            members.settle_one(set, fd);
         }
     });
     *warmed = true;

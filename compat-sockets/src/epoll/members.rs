@@ -177,8 +177,8 @@ impl Members {
     }
 
     fn insert(&mut self, fd: i32, sock: Option<&'static Sock>, event: &epoll_event) {
-        let ended = self.records.get(&fd).is_some_and(|record| record.ended);
-        self.remove(fd);
+        let before = self.remove(fd);
+        let ended = before.is_some_and(|record| record.ended);
         let mut refused = 0;
         if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
             refused = link.side.tx_refused.load(Ordering::Relaxed);
@@ -189,7 +189,8 @@ impl Members {
             events: event.events,
             data: event.u64,
             kernel: event.events,
-            late: false,
+            // Its place in the list is taken until the next look at that.
+            late: before.is_some_and(|record| record.late),
             gone: false,
             reported: u64::MAX,
             prefix_told: false,

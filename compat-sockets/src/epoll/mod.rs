@@ -35,7 +35,7 @@ mod members;
 mod nested;
 mod wait;
 
-pub(crate) use deferred::{before_sharing, settle_for_duplicate};
+pub(crate) use deferred::{before_sharing, settle_member};
 use members::{Map, Members, Record, uncount};
 pub(crate) use nested::{has_news, nested};
 pub(crate) use wait::{ACTIVE, wait};
@@ -149,11 +149,13 @@ pub(crate) fn created(fd: i32) {
         }
         // SAFETY: as in `set`.
         let set = unsafe { &*pointer };
-        if set.refs.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        // Somebody may still be inside a wait in the set that had the place before.
+        if set.waiters.load(Ordering::SeqCst) == 0
+            && set.refs.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
             set.with(|members| *members = Members::default());
             set.hot_count.store(0, Ordering::Relaxed);
             set.full_count.store(0, Ordering::Relaxed);
-            set.waiters.store(0, Ordering::Relaxed);
             set.departures.store(0, Ordering::Relaxed);
             set.late.store(0, Ordering::Relaxed);
             set.asleep_at.store(0, Ordering::Relaxed);
@@ -169,8 +171,8 @@ pub(crate) fn created(fd: i32) {
 /// One more descriptor for a set (dup).
 pub(crate) fn retain(number: usize) {
     if let Some(set) = set(number) {
-        set.with(|members| members.settle_all(set));
         set.refs.fetch_add(1, Ordering::AcqRel);
+        set.with(|members| members.settle_all(set));
     }
 }
 
@@ -237,8 +239,9 @@ pub(crate) fn after_fork() {
     for number in 0..SETS {
         let Some(set) = set(number) else { break };
         set.lock.reset();
-        // The parent has the same set in the kernel, and may not have seen us fork.
-        set.with(|members| members.share(set, true));
+        // The parent has the same set in the kernel, and may not have seen us fork: what it has deferred is
+        // its own to settle.
+        set.with(|members| members.deferred.never = true);
         // The sleeper, if there was one, is not in this process.
         set.waiters.store(0, Ordering::Relaxed);
         set.asleep_at.store(0, Ordering::Relaxed);
@@ -354,7 +357,8 @@ pub(crate) unsafe fn ctl(epfd: i32, op: i32, fd: i32, event: *mut epoll_event) -
                 return 0;
             }
         }
-        members.settle_gone(set);
+        // SAFETY: passed on.
+        members.settle_before(set, unsafe { deferred::data_of(op, event) });
         // SAFETY: passed on.
         let result = unsafe { real::epoll_ctl(epfd, op, fd, event) };
         if result == 0 {

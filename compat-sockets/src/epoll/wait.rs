@@ -17,8 +17,17 @@ const KERNEL_EVERY: u32 = 4;
 /// Time of polling rings between two looks at the kernel, in nanoseconds.
 const SPIN_PART_NS: u32 = 8_000;
 
-/// epoll_pwait2(2) with a relative timeout in nanoseconds, `None` for ever. `None` when the call
-/// is not ours to handle.
+/// Somebody who waits in the C library, counted in the set: a change must not be kept from its sleep.
+pub(crate) struct Outside(&'static EpollSet);
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        waiter_leaves(self.0);
+    }
+}
+
+/// epoll_pwait2(2) with a relative timeout in nanoseconds, `None` for ever. `Err` when the call is not ours
+/// to handle; what it holds is dropped when the C library's has returned.
 ///
 /// # Safety
 /// `mask` must be null or valid; `events` writable for `max` entries.
@@ -28,16 +37,24 @@ pub(crate) unsafe fn wait(
     max: i32,
     timeout: Option<u64>,
     mask: *const sigset_t,
-) -> Option<i32> {
-    let Known::Epoll(number) = fd_table::get(epfd) else { return None };
-    let set = set(number)?;
-    if max <= 0 || events.is_null() || ACTIVE.load(Ordering::Relaxed) == 0 {
-        return None;
+) -> Result<i32, Option<Outside>> {
+    let Known::Epoll(number) = fd_table::get(epfd) else { return Err(None) };
+    let set = set(number).ok_or(None)?;
+    if max <= 0 || events.is_null() {
+        return Err(None);
+    }
+    if ACTIVE.load(Ordering::Relaxed) == 0 {
+        // PAIRS(waiters): who defers a change has counted its connection before it looks for waiters.
+        set.waiters.fetch_add(1, Ordering::SeqCst);
+        let outside = Outside(set);
+        if ACTIVE.load(Ordering::SeqCst) == 0 {
+            return Err(Some(outside));
+        }
     }
     // SAFETY: the program's array.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
     // SAFETY: passed on.
-    Some(unsafe { wait_loop(epfd, set, out, timeout, mask) })
+    Ok(unsafe { wait_loop(epfd, set, out, timeout, mask) })
 }
 
 /// Connections ever upgraded in this process: before the first one, waits are the C library's.

@@ -323,6 +323,74 @@ static void seen_by_a_thread_here(int fd) {
 }
 #define seen_by_a_thread_peer two_numbers_of_a_set_peer
 
+static _Atomic pid_t sleeper;
+static void *wait_long(void *argument) {
+    sleeper = (pid_t)syscall(SYS_gettid);
+    return wait_in_set(argument);
+}
+
+/* Another thread has waited in the set since before the connection was anything but TCP. */
+static void waited_for_long_here(int fd) {
+    int epoll = new_epoll();
+    pthread_t waiter;
+    void *events;
+    add(epoll, fd, 0, 5);
+    helper_start(&waiter, wait_long, &epoll);
+    UNTIL(sleeper != 0);
+    until_asleep(sleeper);
+    warm_up_leader(fd);
+    modify(epoll, fd, EPOLLIN, 5);
+    tell('s');
+    pthread_join(waiter, &events);
+    CHECK_EQ((uintptr_t)events, EPOLLIN, "it is told of what is wanted since");
+    tell('q');
+}
+static void waited_for_long_peer(int fd) {
+    warm_up_follower(fd);
+    await('s');
+    write_all(fd, "x", 1);
+    await('q');
+}
+
+/* A member taken out goes to another process by message, and is closed here. */
+static void passed_on_here(int fd) {
+    int epoll = new_epoll(), ends[2];
+    NEED(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends));
+    add(epoll, fd, EPOLLIN, 5);
+    change_often(epoll, fd, 5);
+    take_out(epoll, fd);
+    char byte = 0, room[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    NEED(sendmsg(ends[0], &message, 0));
+    NEED(close(fd));
+    tell('s');
+    await('w');
+    CHECK_EQ(events_of(epoll, 20, 5), 0, "nothing is told of it here");
+    NEED(recvmsg(ends[1], &message, 0));
+    header = CMSG_FIRSTHDR(&message);
+    REQUIRE(header != NULL);
+    memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    read_all(fd, &byte, 1);
+    CHECK_EQ(byte, 'x', "and it lives");
+    NEED(close(ends[0]));
+    NEED(close(ends[1]));
+    NEED(close(fd));
+    tell('q');
+}
+static void passed_on_peer(int fd) {
+    await('s');
+    write_all(fd, "x", 1);
+    tell('w');
+    await('q');
+}
+
 /* No room, which only the ring knows, while wishes change. */
 static void full_here(int fd) {
     char byte;
@@ -373,6 +441,8 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(seen_by_a_child),
     PAIR(seen_from_outside),
     PAIR(seen_by_a_thread),
+    COLD_PAIR(waited_for_long),
+    PAIR_OF_PROCESSES(passed_on),
     PAIR(full),
 };
 MAIN(cases)
