@@ -263,8 +263,8 @@ impl<'a> Formatter<'a> {
             self.end_arm();
         }
         self.newline |= self.after_comment && breaks > 0;
-        // A brace that follows its keyword closely; everything that belongs to a line.
-        let after_brace = self.last == "}" && matches!(text, ";" | "=");
+        // What follows its brace closely, unless a comment or a line for the preprocessor came between.
+        let after_brace = matches!(text, ";" | "=") && self.out.ends_with('}');
         let parameter = self.parentheses > 0 && breaks > 0 && !matches!(text, ")" | ",");
         if parameter {
             self.broken = true;

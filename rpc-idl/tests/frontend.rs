@@ -25,8 +25,16 @@ fn everything(text: &str) {
 
 #[test]
 fn a_line_for_c_that_ends_in_a_backslash_joins_nothing() {
-    for text in ["%\\", "%\\\n", "%a\\\r\n", "%a\\\n\n"] {
+    for text in ["%\\", "%\\\n", "%a\\\r\n", "%a\\\n\n", "% ", "%a \n"] {
         everything(text);
+    }
+}
+
+#[test]
+fn what_stands_between_a_brace_and_its_semicolon_stays_there() {
+    for between in ["// c\n", " /* c */ ", "\n/* c */\n", "\n%c\n", "\n#ifdef a\n#endif\n"] {
+        everything(&format!("enum e {{ A = 1 }}{between};"));
+        everything(&format!("program P {{ version V {{ void F(void) = 1; }}{between}= 1; }} = 2;"));
     }
 }
 

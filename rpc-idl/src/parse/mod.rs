@@ -112,8 +112,9 @@ impl Parser<'_> {
     fn skip_passthrough(&mut self) {
         while self.word().kind == Kind::Passthrough {
             let word = self.word();
-            // A last line that ends in a backslash joins nothing, whether a line break follows or not.
-            let text = self.text(word)[1..].trim_end_matches(['\n', '\r']).to_owned();
+            // A last line that ends in a backslash joins nothing, whether a line break follows or not. White space
+            // at its end is nothing to C.
+            let text = self.text(word)[1..].trim_end().to_owned();
             self.passthrough.push(Definition {
                 name: Name { text: String::new(), span: word.span },
                 doc: Doc::new(),
