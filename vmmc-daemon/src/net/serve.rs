@@ -129,7 +129,7 @@ impl Server {
         let stream = secure.into_stream();
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(None)?;
-        let joined = |mut fifo: Fifo| fifo.join(&stream).map(|()| fifo);
+        let joined = |mut fifo: Fifo| fifo.join(&stream, false).map(|()| fifo);
         let fifo = fifo.map(joined).transpose().map_err(std::io::Error::from)?;
         self.door.enter(stream, fifo, origin);
         Ok(())

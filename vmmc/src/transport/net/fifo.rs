@@ -46,7 +46,7 @@ const FREED: u32 = 1 << 31;
 /// Numbers of records wrap around here.
 const NUMBERS: u32 = FREED - 1;
 /// How long a fabric may take to carry the first record each way.
-const GREETING: Duration = Duration::from_secs(5);
+const GREETING: Duration = Duration::from_secs(20);
 
 /// One end of it. Like a socket that never waits: `Errno::AGAIN` says that there is nothing or no room
 /// now, another error that the connection is lost.
@@ -139,13 +139,15 @@ impl Fifo {
     }
 
     /// Waits until the fabric has carried something each way, a record of no bytes: fabrics connect when they are
-    /// first used. `socket` is silent as long as the other end lives.
+    /// first used. `socket` is silent as long as the other end lives. One end speaks `first`, and the other
+    /// only when it has heard that: two connections made towards each other at once have been seen to carry
+    /// nothing (libfabric's `net`).
     ///
     /// # Errors
     /// `TIMEDOUT`; the connection is lost.
-    pub fn join(&mut self, socket: impl AsFd) -> Result<(), Errno> {
+    pub fn join(&mut self, socket: impl AsFd, first: bool) -> Result<(), Errno> {
         let end = Instant::now() + GREETING;
-        while !(self.greet()? & self.is_greeted()?) {
+        while !((first || self.is_greeted()?) && self.greet()? && self.is_greeted()?) {
             if Instant::now() >= end {
                 return Err(Errno::TIMEDOUT);
             }

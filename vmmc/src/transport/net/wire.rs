@@ -67,7 +67,7 @@ impl Wire {
             None => None,
             Some((mut fifo, peer)) => {
                 fifo.meet(&peer)?;
-                fifo.join(&socket).map_err(WireError::Greeting)?;
+                fifo.join(&socket, true).map_err(WireError::Greeting)?;
                 epoll::add(&epoll, fifo.wait_fd(), token, epoll::EventFlags::IN)
                     .map_err(system("epoll_ctl of a fabric"))?;
                 Some(Fabric { fifo: Mutex::new(fifo), room: Condvar::new() })
