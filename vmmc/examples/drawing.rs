@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let import = node.import("drawing").node(other.as_str()).timeout(PATIENCE).open()?;
     let writer = import.auto_update(Combining::within(Duration::from_millis(1)))?;
 
-    // Each side draws a wave in a phase of its own, with the first letter of the other's name.
-    let mark = other.bytes().next().unwrap_or(b'*');
+    // Each side draws a wave in a phase of its own, with the last letter of the other's name.
+    let mark = other.bytes().last().unwrap_or(b'*');
     let phase = f64::from(mark) * 1.3;
     for column in 0..WIDTH {
         let height = ((column as f64 / 6.0 + phase).sin() + 1.0) / 2.0;

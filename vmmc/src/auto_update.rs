@@ -14,12 +14,13 @@
 //! through the writer too and flush (H7: a combining writer without a timer may hold its last packet for
 //! ever).
 
-use crate::error::{SendError, SystemError, WaitError, system};
+use crate::error::{Forked, SendError, SystemError, WaitError, system};
 use crate::import::{Import, LinkOwner, send_error};
 use crate::sync::{Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
 use crate::transport::Outgoing;
 use crate::transport::net::frame::PAGE;
+use crate::wait::deadline_after;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -95,6 +96,11 @@ impl Import {
 }
 
 impl Shared {
+    /// To be asked before a lock: in a forked child whoever had it is not there to give it back.
+    fn check(&self) -> Result<(), Forked> {
+        self.owner.inner.local.check()
+    }
+
     /// Sends the packet that waits.
     fn send(&self, state: &mut State) -> Result<(), SendError> {
         state.due = None;
@@ -137,6 +143,7 @@ impl AutoUpdate {
     /// # Errors
     /// See [`SendError`]; also why an earlier packet could not be sent by the timer.
     pub fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), SendError> {
+        self.shared.check()?;
         let size = self.shared.owner.inner.link.len();
         if offset.checked_add(bytes.len()).is_none_or(|end| end > size) {
             let len = bytes.len();
@@ -174,7 +181,8 @@ impl AutoUpdate {
             return self.shared.send(state); // the page ends the packet
         }
         if let Some(timer) = self.combining.timer {
-            let first = state.due.replace(Instant::now() + timer).is_none();
+            let first = state.due.is_none();
+            state.due = deadline_after(Some(timer));
             if first {
                 self.shared.changed.notify_all();
             }
@@ -187,6 +195,7 @@ impl AutoUpdate {
     /// # Errors
     /// As [`AutoUpdate::store`].
     pub fn flush(&self) -> Result<(), SendError> {
+        self.shared.check()?;
         let mut state = self.shared.state.lock();
         if let Some(error) = state.failed.take() {
             return Err(error);
@@ -209,6 +218,9 @@ impl AutoUpdate {
 
 impl Drop for AutoUpdate {
     fn drop(&mut self) {
+        if self.shared.check().is_err() {
+            return;
+        }
         let mut state = self.shared.state.lock();
         let _ = self.shared.send(&mut state); // who must know has flushed
         state.stop = true;

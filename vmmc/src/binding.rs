@@ -13,7 +13,7 @@
 //! [`Import::bind_at`]: crate::Import::bind_at
 
 use crate::counters::index as count;
-use crate::error::{AccessError, BindError, FlagError, SystemError, system};
+use crate::error::{AccessError, BindError, FlagError, SendError, UnbindError, system};
 use crate::flag::{Flag, Side};
 use crate::id::Rights;
 use crate::import::{ImportInner, LinkOwner};
@@ -23,7 +23,7 @@ use crate::sync::Ordering;
 use crate::sys::Fd;
 use crate::sys::mmap::{self, Access, GuardedMapping};
 use crate::transport::Outgoing;
-use crate::word::{MappedU32, MappedU64};
+use crate::word::{MappedU32, MappedU64, Word as _};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ use std::sync::Arc;
 pub struct Binding {
     owner: Arc<LinkOwner>,
     range: Range<usize>,
+    /// Of `place`, made once: every store needs it.
+    view: View<'static>,
     /// `None` only after `unbind` took it.
     place: Option<Place>,
 }
@@ -72,7 +74,7 @@ impl Binding {
         if initial == Initial::Local {
             let export = GuardedMapping::at(file(owner), offset, len, Access::ReadWrite)
                 .map_err(system("mapping a binding"))?;
-            owned_view(&export, len).write_from(0, place.view(len))?;
+            owned_view(&export, len).write_from(0, place.owned_view(len))?;
         }
         place.put(file(owner), offset).map_err(system("binding existing memory"))?;
         Binding::over(owner, range, place)
@@ -85,9 +87,11 @@ impl Binding {
     ) -> Result<Binding, BindError> {
         place.keep_from_children().map_err(system("madvise of a binding"))?;
         owner.inner.bindings.fetch_add(1, Ordering::AcqRel);
-        Ok(Binding { owner: owner.clone(), range, place: Some(place) })
+        let view = place.owned_view(range.len());
+        Ok(Binding { owner: owner.clone(), range, view, place: Some(place) })
     }
 
+    #[inline]
     pub(crate) fn inner(&self) -> &ImportInner {
         &self.owner.inner
     }
@@ -103,21 +107,20 @@ impl Binding {
     }
 
     /// Length in bytes.
+    #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
-        self.range.len()
+        self.view.len()
     }
 
     /// The bound memory: the exporter and other importers write to it at any time.
     ///
     /// In a forked child the memory is not there: an access faults.
+    #[inline]
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        match &self.place {
-            Some(place) => place.view(self.len()),
-            None => unreachable!("only unbind takes the place, and the binding with it"),
-        }
+        self.view
     }
 
     /// First byte, for plain stores by pointer. Page aligned.
@@ -154,6 +157,7 @@ impl Binding {
     ///
     /// # Errors
     /// See [`FlagError`].
+    #[inline]
     pub fn flag32(&self, offset: usize) -> Result<Flag<'_, MappedU32<'_>>, FlagError> {
         self.inner().local.check()?;
         Ok(Flag::new(self.view().word32(offset)?, Side::Binding(self)))
@@ -163,9 +167,25 @@ impl Binding {
     ///
     /// # Errors
     /// See [`FlagError`].
+    #[inline]
     pub fn flag64(&self, offset: usize) -> Result<Flag<'_, MappedU64<'_>>, FlagError> {
         self.inner().local.check()?;
         Ok(Flag::new(self.view().word64(offset)?, Side::Binding(self)))
+    }
+
+    /// [`Binding::flag64`] and [`Flag::signal`] in one, with each check made once: for callers whose messages
+    /// are so short that the checks count.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    #[inline]
+    pub fn signal64(&self, offset: usize, value: u64) -> Result<(), SendError> {
+        let inner = self.inner();
+        inner.local.check()?;
+        inner.link.check_open()?;
+        self.view.word64(offset)?.store(value, Ordering::Release);
+        inner.peer.wake();
+        Ok(())
     }
 
     /// Wakes the exporter if it sleeps, after stores that did not go through a [`Flag`].
@@ -187,11 +207,12 @@ impl Binding {
     /// program's before the bind is so again when the region is dropped.
     ///
     /// # Errors
-    /// [`SystemError`] when memory is short; the memory is unmapped then.
-    pub fn unbind(mut self) -> Result<Region, SystemError> {
+    /// See [`UnbindError`].
+    pub fn unbind(mut self) -> Result<Region, UnbindError> {
+        self.inner().local.check()?;
         let len = self.len();
         match self.place.take() {
-            Some(place) => Region::from_binding(place, len),
+            Some(place) => Ok(Region::from_binding(place, len)?),
             None => unreachable!("only unbind takes the place, and the binding with it"),
         }
     }

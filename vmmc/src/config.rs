@@ -59,6 +59,12 @@ pub const TABLE: &[Tunable] = &[
         help: "queued notifications a process keeps per import while they are blocked; then the sender waits",
     },
     Tunable {
+        name: "VMMC_PAIR_MS",
+        default: "1000",
+        unit: "milliseconds",
+        help: "for vmmcd and for programs of Sun RPC alike: how long one end of a connection waits at vmmcd for the other before it stays with TCP (meanwhile it counts as one of its user's connections); they wait twice as long for vmmcd's answer, 2 s at least",
+    },
+    Tunable {
         name: "VMMC_SOCKETS",
         default: "on",
         unit: "on | off",
@@ -166,6 +172,8 @@ pub struct Config {
     pub drain: Duration,
     /// `VMMC_NOTIFY_BACKLOG`.
     pub notify_backlog: usize,
+    /// `VMMC_PAIR_MS`.
+    pub pair: Duration,
     /// `VMMC_SOCKETS`: whether the sockets library takes part.
     pub sockets: bool,
     /// `VMMC_SOCKETS_RULES`: which connections may be upgraded.
@@ -352,6 +360,7 @@ impl Config {
             daemon,
             wait,
             drain: Duration::from_millis(number("VMMC_DRAIN_MS", get, 1000)?),
+            pair: Duration::from_millis(number("VMMC_PAIR_MS", get, 1000)?),
             notify_backlog: number("VMMC_NOTIFY_BACKLOG", get, 1 << 20)? as usize,
         })
     }

@@ -8,6 +8,7 @@ use crate::layout::page;
 use crate::mem::View;
 use crate::sync::Ordering;
 use crate::word::Word;
+use std::marker::PhantomData;
 
 /// The counters of `vmmc` itself, by index. A library above that has its own daemon client
 /// names its own set with [`Counters::name_all`].
@@ -69,10 +70,14 @@ pub mod index {
         NET_BYTES = "net_bytes",
         /// Of the packets, those that went over a fabric.
         FABRIC_PACKETS = "fabric_packets",
-        /// Answers of the daemon that came while their caller polled.
+        /// Messages of the daemon that came while a caller polled for its answer.
         ANSWERS_POLLED = "answers_polled",
         /// Times a caller slept for an answer of the daemon.
         ANSWER_SLEEPS = "answer_sleeps",
+        /// Times that pages were looked for that plain stores have changed.
+        TRACK_SCANS = "track_scans",
+        /// Pages found so.
+        TRACKED_PAGES = "tracked_pages",
     }
 }
 
@@ -84,6 +89,30 @@ const _: () = assert!(index::NAMES.len() <= index::LIBRARY, "counters run into t
 #[derive(Clone, Copy, Debug)]
 pub struct Counters<'m> {
     page: View<'m>,
+}
+
+/// What one thread adds to; see [`Counters::tally`]. Not for another thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Tally<'m> {
+    /// `None` only if the page were shorter than it is.
+    stripe: Option<View<'m>>,
+    is_shared: bool,
+    /// Two threads that add to one stripe by load and store would lose counts.
+    of_this_thread: PhantomData<*const ()>,
+}
+
+impl Tally<'_> {
+    /// As [`Counters::add`].
+    #[inline]
+    pub fn add(self, counter: usize, amount: u64) {
+        debug_assert!(counter < page::COUNTERS);
+        let Some(Ok(word)) = self.stripe.map(|stripe| stripe.word64(counter * 8)) else { return };
+        if self.is_shared {
+            word.fetch_add(amount, Ordering::Relaxed);
+        } else {
+            word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        }
+    }
 }
 
 impl<'m> Counters<'m> {
@@ -116,14 +145,19 @@ impl<'m> Counters<'m> {
     /// Adds to a counter. No locked instruction for the first fifteen threads of a process.
     #[inline]
     pub fn add(self, counter: usize, amount: u64) {
-        debug_assert!(counter < page::COUNTERS);
+        self.tally().add(counter, amount);
+    }
+
+    /// This thread's stripe, for several additions in a row: looked up once.
+    #[inline]
+    #[must_use]
+    pub fn tally(self) -> Tally<'m> {
         let stripe = thread_stripe();
-        let at = page::STRIPES_AT + stripe * page::STRIPE_LEN + counter * 8;
-        let Ok(word) = self.page.word64(at) else { return };
-        if stripe_is_shared(stripe) {
-            word.fetch_add(amount, Ordering::Relaxed);
-        } else {
-            word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        let at = page::STRIPES_AT + stripe * page::STRIPE_LEN;
+        Tally {
+            stripe: self.page.slice(at, page::STRIPE_LEN).ok(),
+            is_shared: stripe_is_shared(stripe),
+            of_this_thread: PhantomData,
         }
     }
 
@@ -137,21 +171,26 @@ impl<'m> Counters<'m> {
             .fold(0, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))
     }
 
-    /// All counters that have a name, with their values. The page may be another process's:
-    /// names are cut at the first byte that is not printable ASCII.
+    /// The name of a counter, if it has one. The page may be another process's: the name is cut at the first
+    /// byte that is not printable ASCII.
+    #[must_use]
+    pub fn name(self, counter: usize) -> Option<String> {
+        if counter >= page::COUNTERS {
+            return None;
+        }
+        let mut field = [0u8; page::NAME_LEN];
+        self.page.read(page::NAMES + counter * page::NAME_LEN, &mut field).ok()?;
+        let name: String = field
+            .iter()
+            .take_while(|byte| byte.is_ascii_graphic())
+            .map(|&byte| char::from(byte))
+            .collect();
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// All counters that have a name, with their values ([`Counters::name`]).
     #[must_use]
     pub fn snapshot(self) -> Vec<(String, u64)> {
-        (0..page::COUNTERS)
-            .filter_map(|i| {
-                let mut field = [0u8; page::NAME_LEN];
-                self.page.read(page::NAMES + i * page::NAME_LEN, &mut field).ok()?;
-                let name: String = field
-                    .iter()
-                    .take_while(|byte| byte.is_ascii_graphic())
-                    .map(|&byte| char::from(byte))
-                    .collect();
-                (!name.is_empty()).then(|| (name, self.get(i)))
-            })
-            .collect()
+        (0..page::COUNTERS).filter_map(|i| Some((self.name(i)?, self.get(i)))).collect()
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn hint(errno: rustix::io::Errno) -> &'static str {
 /// A right that the import does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this needs {needed:?}, the import has {granted:?}; ask for it with `rights` when importing"
+    "this needs the right to {needed}, the import has {granted}; ask for it with `rights` when importing"
 )]
 pub struct NotGranted {
     /// What the operation needs.
@@ -306,6 +306,75 @@ operation_error! {
 }
 
 operation_error! {
+    /// Why memory is not tracked.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    TrackError {
+        /// What is compared must divide a page.
+        #[error("a unit of {unit} bytes; give a power of two, at most a page of {page} bytes")]
+        Unit {
+            /// What was asked for.
+            unit: usize,
+            /// The page size.
+            page: usize,
+        },
+        /// A thread that never waits would do nothing but look.
+        #[error("an interval of 0 s; give how long to wait between looks, or `None` to look when asked")]
+        Interval,
+    } or from {
+        /// The memory does not fit the buffer.
+        OutOfBounds(OutOfBounds),
+        /// The import may not write.
+        NotGranted(NotGranted),
+        /// The other side has gone or is going.
+        Closed(Closed),
+        /// The kernel cannot, or did not allow it.
+        System(SystemError),
+        /// Called in a forked child.
+        Forked(Forked),
+    }
+}
+
+/// Memory that is not tracked, as it was, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct NotTracked {
+    /// The memory.
+    pub memory: crate::Region,
+    /// Why.
+    pub reason: TrackError,
+}
+
+operation_error! {
+    /// Why the end of a tracking did not just give the memory back.
+    StopError {
+        /// Stores were not sent. The tracking has ended nevertheless, and the memory is as it was.
+        #[error("stores to the memory were not sent: {reason}")]
+        NotSent {
+            /// The memory.
+            memory: crate::Region,
+            /// Why.
+            reason: PropagateError,
+        },
+    } or from {
+        /// Children could not be allowed to inherit the memory again. It stays mapped, of no further use.
+        System(SystemError),
+        /// Called in a forked child, which does not have the memory.
+        Forked(Forked),
+    }
+}
+
+operation_error! {
+    /// Why stores to tracked memory were not sent.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    PropagateError from {
+        /// They could not be.
+        Send(SendError),
+        /// They could not be found.
+        System(SystemError),
+    }
+}
+
+operation_error! {
     /// Why nothing was bound.
     #[derive(Clone, Copy, PartialEq, Eq)]
     BindError {
@@ -362,6 +431,17 @@ operation_error! {
         /// but a hostile one may still reach the old pages, so they are left mapped and unused.
         System(SystemError),
         /// Called in a forked child.
+        Forked(Forked),
+    }
+}
+
+operation_error! {
+    /// Why unbinding did not give the memory.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    UnbindError from {
+        /// Memory is short; the bound memory is unmapped.
+        System(SystemError),
+        /// Called in a forked child, which does not have the memory; the parent keeps its binding.
         Forked(Forked),
     }
 }

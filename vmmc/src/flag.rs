@@ -65,7 +65,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
     ///
     /// # Errors
     /// See [`SendError`].
-    #[inline]
+    #[inline(always)] // whose flag it is, is known where it is made
     pub fn store(&self, value: W::Value) -> Result<(), SendError> {
         match self.side {
             Side::Export(export) => {
@@ -97,7 +97,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
     ///
     /// # Errors
     /// See [`SendError`].
-    #[inline]
+    #[inline(always)] // as `store`
     pub fn signal(&self, value: W::Value) -> Result<(), SendError> {
         if let Side::Elsewhere(import, offset) = self.side {
             return self.ship(import, offset, value, true);

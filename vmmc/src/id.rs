@@ -107,6 +107,26 @@ bitflags! {
     }
 }
 
+impl Rights {
+    /// The words for these rights: `write`, `read`, `bind`.
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        [(Rights::WRITE, "write"), (Rights::READ, "read"), (Rights::BIND, "bind")]
+            .into_iter()
+            .filter(move |&(right, _)| self.contains(right))
+            .map(|(_, word)| word)
+    }
+}
+
+/// `write+read`, or `nothing`.
+impl std::fmt::Display for Rights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, word) in self.words().enumerate() {
+            write!(f, "{}{word}", if at == 0 { "" } else { "+" })?;
+        }
+        if self.words().next().is_none() { f.write_str("nothing") } else { Ok(()) }
+    }
+}
+
 /// Whom a [`Grant`] is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Who {
@@ -149,5 +169,17 @@ impl Token {
     pub fn matches(&self, other: &Token) -> bool {
         let difference = self.0.iter().zip(&other.0).fold(0u8, |acc, (a, b)| acc | (a ^ b));
         std::hint::black_box(difference) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_shown_as_words() {
+        assert_eq!(Rights::all().to_string(), "write+read+bind");
+        assert_eq!(Rights::READ.to_string(), "read");
+        assert_eq!(Rights::empty().to_string(), "nothing");
     }
 }

@@ -31,7 +31,8 @@
 //! * **Deliberate update**: [`Import::send`] and its relatives copy from anywhere.
 //! * **Automatic update**: [`Import::bind`] maps a range of the buffer, [`Import::bind_at`] puts it over
 //!   memory that exists; every store to it is there. To an export of another node
-//!   ([`ImportBuilder::node`]) an explicit writer does it: [`Import::auto_update`].
+//!   ([`ImportBuilder::node`]) an explicit writer does it, [`Import::auto_update`], or the kernel is asked which
+//!   pages were stored to: [`Import::track`].
 //!
 //! # Two ways to notice
 //! * **Flags** ([`Flag`]): the receiver loads a word, or waits for it.
@@ -70,6 +71,7 @@ pub mod word;
 mod hub;
 #[allow(unsafe_code)] // swaps its own page in place
 pub mod library_page;
+pub mod notes;
 
 pub mod transport;
 
@@ -90,6 +92,7 @@ mod roll;
 mod send;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+mod tracked;
 
 pub use auto_update::{AutoUpdate, Combining};
 pub use binding::{Binding, Initial};
@@ -104,3 +107,4 @@ pub use mem::Region;
 pub use node::{HandlerThread, Look, Node, NodeBuilder};
 pub use notify::{Event, Handler, Notification};
 pub use send::Completion;
+pub use tracked::{Tracked, Tracking};

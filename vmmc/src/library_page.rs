@@ -6,11 +6,12 @@ use crate::control::message::Role;
 use crate::counters::Counters;
 use crate::layout::{self, page};
 use crate::mem::View;
+use crate::notes::Notes;
 use crate::sys::{Fd, memfd, mmap};
 use crate::word::Word;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// Names what a library counts: `name: "what it is"` each. Makes the enum `Counter`, which indexes
 /// the page, and `NAMES` for [`LibraryPage::new`].
@@ -38,14 +39,20 @@ pub struct LibraryPage {
     names: &'static [&'static str],
     /// Null before `init`.
     start: AtomicPtr<u8>,
+    /// A thread writes notes.
+    noting: AtomicBool,
 }
+
+/// Turns before a note is given up: many times what another one takes.
+const TURNS: u32 = 1000;
 
 impl LibraryPage {
     /// A page that counts nothing yet. `names` are the counters, by number, at most
     /// [`page::COUNTERS`].
     #[must_use]
     pub const fn new(role: Role, names: &'static [&'static str]) -> LibraryPage {
-        LibraryPage { role, names, start: AtomicPtr::new(std::ptr::null_mut()) }
+        let (start, noting) = (AtomicPtr::new(std::ptr::null_mut()), AtomicBool::new(false));
+        LibraryPage { role, names, start, noting }
     }
 
     fn view(&self) -> Option<View<'static>> {
@@ -93,7 +100,7 @@ impl LibraryPage {
 
         View::of(&whole).write(0, &copy).ok()?;
         // SAFETY: the range is the page that `init` mapped and that belongs to this module; no
-        // Rust reference points into it. What other threads count between copy and swap is lost.
+        // Rust reference points into it. What other threads count or note between copy and swap is lost.
         unsafe {
             mmap::replace_with_shared(view.as_ptr(), page::LEN, &fd, 0, mmap::Access::ReadWrite)
         }
@@ -105,6 +112,7 @@ impl LibraryPage {
     /// In a forked child: a private page of its own, all zero, so that the parent's is not
     /// counted in.
     pub fn after_fork(&self) {
+        self.noting.store(false, Ordering::Relaxed); // who held it is not here
         let Some(view) = self.view() else { return };
         // SAFETY: as in `share`.
         if unsafe { mmap::replace_with_private(view.as_ptr(), page::LEN) }.is_ok() {
@@ -124,6 +132,41 @@ impl LibraryPage {
     #[must_use]
     pub fn get(&self, counter: usize) -> u64 {
         self.view().map_or(0, |view| Counters::new(view).get(counter))
+    }
+
+    /// Notes that `counter` says how it is with `subject`; see [`Notes`]. In a handler of a signal that
+    /// interrupted this very thread at a note, nothing is noted.
+    pub fn note(&self, subject: u64, counter: usize) {
+        if let Some(view) = self.view() {
+            self.alone(|| Notes::new(view).note(subject, counter));
+        }
+    }
+
+    /// Writes notes with nobody beside. Given up after a while: we may be in the handler of a signal that
+    /// interrupted whoever has the turn, and then waiting is for ever.
+    fn alone(&self, write: impl FnOnce()) {
+        for turn in 0..TURNS {
+            if !self.noting.swap(true, Ordering::Acquire) {
+                write();
+                return self.noting.store(false, Ordering::Release);
+            }
+            if turn < TURNS / 10 {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Nothing is to be said of `subject()` any more. Not asked for where nothing was ever said.
+    #[inline]
+    pub fn strike(&self, subject: impl FnOnce() -> Option<u64>) {
+        if let Some(notes) = self.view().map(Notes::new)
+            && notes.are_made()
+            && let Some(subject) = subject()
+        {
+            self.alone(|| notes.strike(subject));
+        }
     }
 
     /// Appends one line to `path`: process id and every counter that is not zero.
@@ -148,6 +191,8 @@ impl LibraryPage {
 #[cfg(all(test, not(vmmc_loom)))]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
+    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn what_was_counted_privately_is_there_when_the_page_is_shared() {
@@ -163,5 +208,54 @@ mod tests {
         let view = View::of(&mapping);
         let seen = Counters::new(view).snapshot();
         assert_eq!(seen, [("calls".to_owned(), 3), ("replies".to_owned(), 4)]);
+    }
+
+    /// Two threads that note the same things at once: no subject stands twice, and none with another's reason.
+    #[test]
+    fn threads_note_one_at_a_time() {
+        static PAGE: LibraryPage = LibraryPage::new(Role::Rpc, &["even", "odd"]);
+        static ARRIVED: AtomicU64 = AtomicU64::new(0);
+        PAGE.init();
+        let notes = || Notes::new(PAGE.view().unwrap()).all();
+        // Both go on at the same instant, as they would not if they slept.
+        let meet = |count: u64| {
+            ARRIVED.fetch_add(1, Ordering::SeqCst);
+            while ARRIVED.load(Ordering::SeqCst) < 2 * count {
+                std::thread::yield_now();
+            }
+        };
+        let work = |check: bool| {
+            let mut faults = Vec::new();
+            for round in 0..2000 {
+                meet(2 * round + 1);
+                for subject in 8 * round..8 * round + 8 {
+                    PAGE.note(subject, (subject % 2) as usize);
+                }
+                meet(2 * round + 2);
+                let mut subjects = HashSet::new();
+                for (subject, counter) in if check { notes() } else { Vec::new() } {
+                    if subject % 2 != counter as u64 || !subjects.insert(subject) {
+                        faults.push((round, subject, counter));
+                    }
+                }
+            }
+            faults
+        };
+        let faults = std::thread::scope(|scope| {
+            scope.spawn(|| work(false));
+            work(true)
+        });
+        assert_eq!(faults, [], "round, subject and counter of notes that are mixed or stand twice");
+    }
+
+    /// As in the handler of a signal that came while the thread was noting.
+    #[test]
+    fn who_interrupts_a_note_does_not_wait_for_it() {
+        static PAGE: LibraryPage = LibraryPage::new(Role::Rpc, &["calls"]);
+        PAGE.init();
+        PAGE.alone(|| PAGE.note(7, 0));
+        assert_eq!(Notes::new(PAGE.view().unwrap()).all(), []);
+        PAGE.note(7, 0);
+        assert_eq!(Notes::new(PAGE.view().unwrap()).all(), [(7, 0)]);
     }
 }

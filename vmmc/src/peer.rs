@@ -84,10 +84,15 @@ impl Peer {
     pub(crate) fn wake(&self) -> bool {
         let must = self.ringer.must_ring();
         if must {
-            doorbell::ring(&self.bell);
-            self.local.meter.add(count::DOORBELLS, 1);
+            self.ring();
         }
         must
+    }
+
+    #[cold]
+    fn ring(&self) {
+        doorbell::ring(&self.bell);
+        self.local.meter.add(count::DOORBELLS, 1);
     }
 
     /// Whether the peer was last seen on this processor, so that spinning would only keep it off.

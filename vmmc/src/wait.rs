@@ -97,6 +97,12 @@ const CONTENDED: Duration = Duration::from_millis(50);
 /// Most polls left out in a row.
 const MAX_SKIPPED: u32 = 63;
 
+/// How many polls to leave out after so many in vain, `most` at most: 0, 1, 3, 7, ...
+#[must_use]
+pub fn left_out_after(vain: u32, most: u32) -> u32 {
+    1u32.checked_shl(vain).map_or(most, |n| (n - 1).min(most))
+}
+
 /// Polls before a sleep, where a look is a system call and nobody knows who will answer, and when.
 ///
 /// A budget as long as a wake-up takes costs at most twice the best choice, and less is better, so a
@@ -157,7 +163,7 @@ impl Poller {
 
     /// A poll was in vain.
     fn missed(&mut self) {
-        self.skip = 1u32.checked_shl(self.vain).map_or(MAX_SKIPPED, |n| (n - 1).min(MAX_SKIPPED));
+        self.skip = left_out_after(self.vain, MAX_SKIPPED);
         self.vain = self.vain.saturating_add(1);
     }
 

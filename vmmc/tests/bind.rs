@@ -6,7 +6,7 @@ mod common;
 use common::{Daemon, export, import, pause, say};
 use proptest::prelude::*;
 use std::ptr::NonNull;
-use vmmc::error::{BindError, RegionError, UnimportError};
+use vmmc::error::{BindError, Forked, RegionError, SendError, UnbindError, UnimportError};
 use vmmc::mem::View;
 use vmmc::{Initial, Node, Region, Rights};
 
@@ -75,6 +75,7 @@ fn memory_that_exists_propagates_while_it_is_bound() {
     let binding = unsafe { import.bind_at(page..3 * page, own.0, Initial::Local) }.unwrap();
     assert_eq!(binding.as_ptr(), own.0);
     assert_eq!(binding.range(), page..3 * page);
+    assert!(matches!(binding.signal64(2 * page - 4, 1), Err(SendError::OutOfBounds(_))));
     assert_eq!(text(&export, page + 5, 4), b"mine");
     assert_eq!(text(&export, 3 * page - 4, 4), b"last");
     assert_eq!(text(&export, 0, 10), b"first page", "nothing outside the range is touched");
@@ -186,6 +187,7 @@ fn bound_memory_is_usable_after_the_export_is_gone() {
     // SAFETY: a page of this test's own, for ever; no references into it.
     let binding = unsafe { import.bind_at(0..page, own.0, Initial::Local) }.unwrap();
     let region = export.unexport().unwrap();
+    assert!(matches!(binding.signal64(page - 8, 1), Err(SendError::Closed(_))));
     own.view().write(0, b"late").unwrap();
     assert_eq!(region.as_slice()[..4], [0; 4], "a store after the unexport reached the exporter");
     drop(binding);
@@ -215,10 +217,13 @@ fn forks_with_a_binding(_: &[String]) {
     let own = Own::new(page);
     // SAFETY: a page of this process's own, for ever; no references into it.
     let binding = unsafe { import.bind_at(0..page, own.0, Initial::Local) }.unwrap();
+    let other = import.bind(0..page).unwrap();
     // SAFETY: the child only drops what it inherited, and ends.
     match unsafe { libc::fork() } {
         0 => {
-            let refused = binding.write(0, b"child!").is_err();
+            let refused = binding.write(0, b"child!").is_err()
+                && matches!(binding.signal64(0, 1), Err(SendError::Forked(Forked)))
+                && matches!(other.unbind(), Err(UnbindError::Forked(Forked)));
             drop(binding);
             // SAFETY: ends the child without running anything of the parent's.
             unsafe { libc::_exit(i32::from(!refused)) }
@@ -229,6 +234,7 @@ fn forks_with_a_binding(_: &[String]) {
             unsafe { libc::waitpid(pid, &raw mut status, 0) };
             assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
             own.view().write(0, b"parent").unwrap();
+            assert_eq!(&other.unbind().unwrap().as_slice()[..6], b"parent");
             say("child ended well");
             pause();
         }

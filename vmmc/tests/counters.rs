@@ -179,6 +179,9 @@ fn an_answer_of_the_daemon_is_polled_for_by_the_settings_for_waiting() {
         assert_eq!(polled, 0);
         assert!(slept > 0);
     }
+    if rustix::thread::sched_getaffinity(None).unwrap().count() == 1 {
+        return; // nobody answers while its caller polls
+    }
     let patient = WaitPolicy::Hybrid { budget: Duration::from_secs(10) };
     // Not always: another program may want the processor, and then nobody polls.
     until("an answer came while its caller polled", || answers(patient).0 > 0);

@@ -12,7 +12,10 @@ use support::stage::{
     LARGE, LARGE_FLAG, Stage, connect, exporter_of_later, import_waits, of_send, of_wait, survive,
     victim_connects, victim_exports, victim_imports, victim_waits_for_import,
 };
-use support::{Tripwire, Watchdog, bytes_of, daemon_forgets, footprint, settles, until_asleep};
+use support::{
+    Tripwire, Watchdog, bytes_of, daemon_forgets, footprint, footprint_at_rest, settles,
+    until_asleep,
+};
 use vmmc::control::message::Refusal;
 use vmmc::error::{ImportError, SendError, SendNotifyError, TrySendError};
 use vmmc::{CloseReason, Event, Region};
@@ -280,7 +283,7 @@ fn an_exporter_keeps_nothing_of_a_process_that_had_unimported() {
     let watcher = daemon.node();
     let mut exporter = daemon.second("exporter_stays", &[]);
     exporter.expect("there");
-    let before = footprint(exporter.pid());
+    let before = footprint_at_rest(exporter.pid(), |_| true);
     for dies in [true, false] {
         let mut importer = daemon.second("importer_comes_and_goes", &[]);
         importer.expect("there");

@@ -5,9 +5,9 @@
 mod common;
 mod support;
 
-use common::{PATIENCE, export, pause, say};
+use common::{PATIENCE, export, import, pause, say};
 use support::stage::{
-    Stage, connect, exporter_of_later, import_waits, of_wait, survive, victim_connects,
+    FOR_LONG, Stage, connect, exporter_of_later, import_waits, of_wait, survive, victim_connects,
     victim_exports, victim_imports,
 };
 use support::{until_asleep, until_stopped};
@@ -44,7 +44,7 @@ fn victim_unexports(_: &[String]) {
 fn victim_waits_for_x(_: &[String]) {
     let node = connect();
     say("there");
-    let _import = node.import("x").rights(Rights::all()).open();
+    let _import = node.import("x").rights(Rights::all()).timeout(FOR_LONG).open();
     pause();
 }
 
@@ -53,7 +53,7 @@ fn importer_of_x(_: &[String]) {
     survive(|node| {
         say("ready");
         pause();
-        let import = node.import("x").rights(Rights::all()).open().unwrap();
+        let import = import(node, "x");
         say("linked");
         of_wait(import.flag32(0).unwrap().wait_until(|value| value != 0, None))
     });

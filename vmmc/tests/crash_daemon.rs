@@ -5,16 +5,18 @@ mod common;
 mod support;
 
 use common::{Daemon, Ended, PATIENCE, export, import, open, pause, say, until, vmmcd};
+use rustix::process::Signal;
 use std::process::{Command, Stdio};
 use support::stage::{of_wait, victim_exports};
 use support::{
     Footprint, Watchdog, at_rest, bytes_of, daemon_forgets, die_with_parent, nothing_in_dev_shm,
-    settles,
+    settles, until_stopped,
 };
 use vmmc::config::Config;
 use vmmc::control::connect::ConnectError;
+use vmmc::counters::index::RECONNECTS;
 use vmmc::error::WaitError;
-use vmmc::{CloseReason, Event, Node, Region, Rights};
+use vmmc::{CloseReason, Event, Node, Region};
 
 #[test]
 fn second_process() {
@@ -104,8 +106,7 @@ fn full_exporter(_: &[String]) {
 fn full_importer(_: &[String]) {
     let node = connect_patiently();
     for round in 0..ROUNDS {
-        let import =
-            node.import(format!("full {round}").as_str()).rights(Rights::all()).open().unwrap();
+        let import = import(&node, &format!("full {round}"));
         for i in 1..=MESSAGES {
             import.send(0, &[i as u8; 1000]).unwrap();
             import.send_notification(0, 1000, u64::from(i)).unwrap();
@@ -242,4 +243,33 @@ fn daemon_killed_when_all_is_handed_over() {
 #[test]
 fn successor_killed_before_it_confirms() {
     killed_in_takeover_at("takeover-received", "new");
+}
+
+/// A claim that waits for its exporter when the daemon dies again is made once to the next one, and
+/// not as the old question and as a new one: that would be two links over one segment.
+#[test]
+fn a_claim_that_two_daemons_did_not_answer_is_one_link_at_the_third() {
+    let dog = Watchdog::new("a_claim_that_two_daemons_did_not_answer_is_one_link_at_the_third");
+    let mut daemon = Daemon::start();
+    let mut exporter = daemon.second("victim_exports", &[]);
+    exporter.expect("there");
+    let node = daemon.node();
+    let import = import(&node, "x");
+    // It comes back to no daemon meanwhile.
+    exporter.signal(Signal::STOP);
+    until_stopped(exporter.pid());
+    for round in 1..=2 {
+        daemon.kill();
+        daemon.restart();
+        dog.step("the importer is back");
+        until("the importer is back", || node.counters().get(RECONNECTS) == round);
+        // Answered after what was asked before it.
+        assert_eq!(node.snapshot().unwrap().links, []);
+    }
+    exporter.signal(Signal::CONT);
+    dog.step("the link is known");
+    until("the link is known", || !node.snapshot().unwrap().links.is_empty());
+    assert_eq!(node.snapshot().unwrap().links.len(), 1);
+    import.send(0, b"afterwards").unwrap();
+    exporter.finish();
 }

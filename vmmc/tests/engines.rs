@@ -301,7 +301,7 @@ fn what_does_not_fit_or_was_not_granted_is_refused_and_writes_nothing(world: &Wo
 fn an_import_waits_for_its_export_or_says_that_there_is_none(world: &World) {
     let error = world.importing("x").timeout(Duration::from_millis(20)).open().unwrap_err();
     assert!(error.to_string().contains("nothing is exported as \"x\""), "{error}");
-    let mut pending = world.importing("x").start().unwrap();
+    let mut pending = world.importing("x").timeout(PATIENCE.unwrap()).start().unwrap();
     assert!(!pending.poll().unwrap());
     assert_eq!(pending.len(), 0);
     let export = world.export(4096);

@@ -209,7 +209,7 @@ fn every_refusal_names_the_value_the_reason_and_the_remedy() {
         ),
         (
             Refusal::NotPermitted { name: name(), uid: 55, granted, wanted },
-            &["the-name", "user 55", "READ", "WRITE", "add a grant"],
+            &["the-name", "user 55 read,", "asked for write", "add a grant"],
         ),
         (Refusal::BadToken { name: name() }, &["the-name", "token", "get it from the exporter"]),
         (Refusal::NoRights, &["at least one right", "`rights`"]),

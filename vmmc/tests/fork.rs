@@ -3,8 +3,11 @@
 //! The tests run in second processes of one thread, where fork is harmless.
 
 mod common;
+#[path = "support/forked.rs"]
+mod forked;
 
 use common::{Daemon, PATIENCE, export, import, pause, say, until};
+use forked::{check, in_child};
 use vmmc::error::{
     AccessError, BindError, ExportError, FetchError, FlagError, ImportError, ListError, ReadError,
     SendError, SendNotifyError, UnblockError, UnexportError, UnimportError, WaitError,
@@ -19,33 +22,6 @@ fn second_process() {
         ("unmaps", unmaps),
         ("child connects", child_connects),
     ]);
-}
-
-/// Says which check failed, where an assertion could only end the child.
-fn check(line: u32, good: bool) -> bool {
-    if !good {
-        eprintln!("in the forked child, line {line}: not as it should be");
-    }
-    good
-}
-
-/// Runs `child` in a forked child and returns whether it ended well.
-fn in_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child only runs `child` and ends; other threads of this process hold no lock
-    // that it needs (the control thread sleeps in poll).
-    match unsafe { libc::fork() } {
-        0 => {
-            let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-            // SAFETY: ends the child without running anything of the parent's.
-            unsafe { libc::_exit(i32::from(!matches!(good, Ok(true)))) }
-        }
-        pid => {
-            let mut status = 0;
-            // SAFETY: waits for our own child.
-            unsafe { libc::waitpid(pid, &raw mut status, 0) };
-            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
 }
 
 /// The parent keeps everything; every operation of the child on what it inherited is refused.
@@ -216,7 +192,7 @@ fn execs(_: &[String]) {
     let _import = import(&node, "before exec");
     say("linked");
     pause();
-    let error = std::process::Command::new("sleep").arg("60").exec();
+    let error = std::process::Command::new("sleep").arg("600").exec();
     panic!("exec: {error}");
 }
 

@@ -132,7 +132,7 @@ fn raw_import() -> Raw {
         name: "victim".into(),
         rights: Rights::all(),
         token: None,
-        timeout_ms: 10_000,
+        timeout_ms: 120_000,
         restore: None,
     };
     connection.send(&request, &[file.as_fd()]).unwrap();

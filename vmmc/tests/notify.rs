@@ -222,9 +222,11 @@ fn waiting_for_one_buffer_is_not_ended_by_another() {
     b.wait_importers(1, PATIENCE).unwrap();
     let seen = a.delivered();
     to_b.send_with_notify(0, b"b").unwrap();
-    let early = a.wait_delivered(seen, Some(Duration::from_millis(2)));
-    assert!(matches!(early, Err(WaitDeliveredError::Wait(WaitError::TimedOut { .. }))));
-    assert_eq!(words(&log_b).len(), 1, "handlers of others run meanwhile");
+    until("handlers of others run meanwhile", || {
+        let early = a.wait_delivered(seen, Some(Duration::from_millis(2)));
+        assert!(matches!(early, Err(WaitDeliveredError::Wait(WaitError::TimedOut { .. }))));
+        words(&log_b).len() == 1
+    });
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..500 {
@@ -323,7 +325,8 @@ fn death_and_unexport_are_notified_behind_the_last_message() {
     let ends = Log::default();
     for name in ["ends 0", "ends 1"] {
         let seen = ends.clone();
-        let builder = node.import(name).handler(move |it| seen.lock().unwrap().push(it));
+        let builder = node.import(name).timeout(PATIENCE.unwrap());
+        let builder = builder.handler(move |it| seen.lock().unwrap().push(it));
         std::mem::forget(builder.open().unwrap());
     }
     second.go_on(); // unexports the first
@@ -462,7 +465,7 @@ fn no_wake_up_through_the_descriptor_is_lost() {
             node.dispatch();
             if (words(&log).len() as u64) < total && node.arm().unwrap() {
                 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-                let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+                let limit = Timespec { tv_sec: 120, tv_nsec: 0 };
                 let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap();
                 assert_eq!(ready, 1, "lost a wake-up at {}", words(&log).len());
             }

@@ -131,7 +131,7 @@ fn a_claim_of_anothers_link_number_takes_nothing_from_its_owner() {
             name: "claimed".into(),
             rights: Rights::WRITE,
             token: None,
-            timeout_ms: 10_000,
+            timeout_ms: 120_000,
             restore: Some(before),
         };
         client.tell(&claim, &[segment.as_fd()]);
@@ -163,7 +163,7 @@ fn a_claim_of_anothers_link_number_takes_nothing_from_its_owner() {
 fn a_replaced_daemon_is_not_noticed() {
     let mut daemon = Daemon::start();
     let load = load(&daemon);
-    let pending = load.a.import("later").start().unwrap();
+    let pending = load.a.import("later").timeout(PATIENCE.unwrap()).start().unwrap();
     under_load(&load, |goes_on| {
         for _ in 0..3 {
             daemon.replace();
@@ -187,7 +187,7 @@ fn a_replaced_daemon_is_not_noticed() {
 fn set_up_calls_wait_for_the_daemon_to_return() {
     let mut daemon = Daemon::start();
     let (a, b) = (daemon.node(), daemon.node());
-    let pending = a.import("across").start().unwrap();
+    let pending = a.import("across").timeout(PATIENCE.unwrap()).start().unwrap();
     daemon.kill();
     std::thread::scope(|scope| {
         let exporting = scope.spawn(|| export(&b, "across", 77));

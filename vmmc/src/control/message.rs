@@ -494,7 +494,7 @@ pub enum Refusal {
     },
     /// The access list does not give the rights.
     #[error(
-        "{name} grants user {uid} only {granted:?}, asked for {wanted:?}; the exporter must add a grant"
+        "{name} grants user {uid} {granted}, asked for {wanted}; the exporter must add a grant"
     )]
     NotPermitted {
         /// The name.

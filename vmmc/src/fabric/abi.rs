@@ -2,8 +2,10 @@
 //! (`rdma/fabric.h`, `fi_domain.h`, `fi_endpoint.h`, `fi_eq.h`, `fi_rma.h`, `fi_cm.h`).
 //!
 //! Almost everything in libfabric is reached by tables of functions in these; entries that we
-//! do not call are untyped words. The tables are static data of the providers. Later versions append to the tables, and keep this layout for
-//! programs that ask for FABRIC_1.3.
+//! do not call are untyped words. The tables are static data of the providers. Later versions append to the
+//! tables, and keep this layout for programs that ask for FABRIC_1.3.
+//!
+//! An entry may be null: `opx` of 1.17 has no `trywait`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -128,11 +130,12 @@ pub(super) struct Fid {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(super) struct FidOps {
     pub(super) size: usize,
-    pub(super) close: unsafe extern "C" fn(*mut Fid) -> c_int,
-    pub(super) bind: unsafe extern "C" fn(*mut Fid, *mut Fid, u64) -> c_int,
-    pub(super) control: unsafe extern "C" fn(*mut Fid, c_int, *mut c_void) -> c_int,
+    pub(super) close: Option<unsafe extern "C" fn(*mut Fid) -> c_int>,
+    pub(super) bind: Option<unsafe extern "C" fn(*mut Fid, *mut Fid, u64) -> c_int>,
+    pub(super) control: Option<unsafe extern "C" fn(*mut Fid, c_int, *mut c_void) -> c_int>,
 }
 
 #[repr(C)]
@@ -142,48 +145,52 @@ pub(super) struct Fabric {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(super) struct FabricOps {
     pub(super) size: usize,
-    pub(super) domain:
+    pub(super) domain: Option<
         unsafe extern "C" fn(*mut Fabric, *mut Info, *mut *mut Domain, *mut c_void) -> c_int,
+    >,
     passive_ep: Word,
     eq_open: Word,
     wait_open: Word,
-    pub(super) trywait: unsafe extern "C" fn(*mut Fabric, *mut *mut Fid, c_int) -> c_int,
+    pub(super) trywait: Option<unsafe extern "C" fn(*mut Fabric, *mut *mut Fid, c_int) -> c_int>,
 }
 
 #[repr(C)]
 pub(super) struct Domain {
     pub(super) fid: Fid,
     pub(super) ops: &'static DomainOps,
-    pub(super) mr: &'static MrOps,
+    pub(super) mr: Option<&'static MrOps>,
 }
 
 #[repr(C)]
 pub(super) struct DomainOps {
     pub(super) size: usize,
     pub(super) av_open:
-        unsafe extern "C" fn(*mut Domain, *mut AvAttr, *mut *mut Av, *mut c_void) -> c_int,
+        Option<unsafe extern "C" fn(*mut Domain, *mut AvAttr, *mut *mut Av, *mut c_void) -> c_int>,
     pub(super) cq_open:
-        unsafe extern "C" fn(*mut Domain, *mut CqAttr, *mut *mut Cq, *mut c_void) -> c_int,
+        Option<unsafe extern "C" fn(*mut Domain, *mut CqAttr, *mut *mut Cq, *mut c_void) -> c_int>,
     pub(super) endpoint:
-        unsafe extern "C" fn(*mut Domain, *mut Info, *mut *mut Ep, *mut c_void) -> c_int,
+        Option<unsafe extern "C" fn(*mut Domain, *mut Info, *mut *mut Ep, *mut c_void) -> c_int>,
 }
 
 #[repr(C)]
 pub(super) struct MrOps {
     pub(super) size: usize,
-    pub(super) reg: unsafe extern "C" fn(
-        domain: *mut Fid,
-        start: *const c_void,
-        len: usize,
-        access: u64,
-        offset: u64,
-        key: u64,
-        flags: u64,
-        made: *mut *mut Mr,
-        context: *mut c_void,
-    ) -> c_int,
+    pub(super) reg: Option<
+        unsafe extern "C" fn(
+            domain: *mut Fid,
+            start: *const c_void,
+            len: usize,
+            access: u64,
+            offset: u64,
+            key: u64,
+            flags: u64,
+            made: *mut *mut Mr,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
 }
 
 #[repr(C)]
@@ -213,14 +220,16 @@ pub(super) struct Av {
 #[repr(C)]
 pub(super) struct AvOps {
     pub(super) size: usize,
-    pub(super) insert: unsafe extern "C" fn(
-        av: *mut Av,
-        address: *const c_void,
-        count: usize,
-        made: *mut u64,
-        flags: u64,
-        context: *mut c_void,
-    ) -> c_int,
+    pub(super) insert: Option<
+        unsafe extern "C" fn(
+            av: *mut Av,
+            address: *const c_void,
+            count: usize,
+            made: *mut u64,
+            flags: u64,
+            context: *mut c_void,
+        ) -> c_int,
+    >,
 }
 
 #[repr(C)]
@@ -243,9 +252,9 @@ pub(super) struct Cq {
 #[repr(C)]
 pub(super) struct CqOps {
     pub(super) size: usize,
-    pub(super) read: unsafe extern "C" fn(*mut Cq, *mut c_void, usize) -> isize,
+    pub(super) read: Option<unsafe extern "C" fn(*mut Cq, *mut c_void, usize) -> isize>,
     readfrom: Word,
-    pub(super) readerr: unsafe extern "C" fn(*mut Cq, *mut CqError, u64) -> isize,
+    pub(super) readerr: Option<unsafe extern "C" fn(*mut Cq, *mut CqError, u64) -> isize>,
 }
 
 /// A completion, in the format FI_CQ_FORMAT_DATA.
@@ -272,6 +281,9 @@ pub(super) struct CqError {
     pub(super) prov_errno: c_int,
     pub(super) err_data: *mut c_void,
     pub(super) err_data_size: usize,
+    /// Later versions of the entry are longer (1.20: `src_addr`), and it is for the provider to know
+    /// that we asked for this one.
+    later: [Word; 8],
 }
 
 #[repr(C)]
@@ -287,20 +299,22 @@ pub(super) struct Ep {
 pub(super) struct CmOps {
     pub(super) size: usize,
     setname: Word,
-    pub(super) getname: unsafe extern "C" fn(*mut Fid, *mut c_void, *mut usize) -> c_int,
+    pub(super) getname: Option<unsafe extern "C" fn(*mut Fid, *mut c_void, *mut usize) -> c_int>,
 }
 
 #[repr(C)]
 pub(super) struct MsgOps {
     pub(super) size: usize,
-    pub(super) recv: unsafe extern "C" fn(
-        ep: *mut Ep,
-        buf: *mut c_void,
-        len: usize,
-        desc: *mut c_void,
-        from: u64,
-        context: *mut c_void,
-    ) -> isize,
+    pub(super) recv: Option<
+        unsafe extern "C" fn(
+            ep: *mut Ep,
+            buf: *mut c_void,
+            len: usize,
+            desc: *mut c_void,
+            from: u64,
+            context: *mut c_void,
+        ) -> isize,
+    >,
 }
 
 #[repr(C)]
@@ -309,17 +323,19 @@ pub(super) struct RmaOps {
     read: [Word; 3],
     write: [Word; 3],
     inject: Word,
-    pub(super) writedata: unsafe extern "C" fn(
-        ep: *mut Ep,
-        buf: *const c_void,
-        len: usize,
-        desc: *mut c_void,
-        data: u64,
-        to: u64,
-        address: u64,
-        key: u64,
-        context: *mut c_void,
-    ) -> isize,
+    pub(super) writedata: Option<
+        unsafe extern "C" fn(
+            ep: *mut Ep,
+            buf: *const c_void,
+            len: usize,
+            desc: *mut c_void,
+            data: u64,
+            to: u64,
+            address: u64,
+            key: u64,
+            context: *mut c_void,
+        ) -> isize,
+    >,
 }
 
 // What rdma/*.h of 1.17 say on 64-bit machines; another size would be another structure.
@@ -332,7 +348,7 @@ const _: () = {
     assert!(size_of::<DomainAttr>() == 192 && offset_of!(DomainAttr, mr_mode) == 36);
     assert!(offset_of!(DomainAttr, cq_data_size) == 48 && size_of::<FabricAttr>() == 32);
     assert!(size_of::<CqAttr>() == 40 && size_of::<AvAttr>() == 48);
-    assert!(size_of::<CqEntry>() == 40 && size_of::<CqError>() == 80);
+    assert!(size_of::<CqEntry>() == 40 && offset_of!(CqError, later) == 80);
     assert!(size_of::<Mr>() == 40 && offset_of!(Mr, key) == 32);
     assert!(offset_of!(Ep, rma) == 48 && offset_of!(RmaOps, writedata) == 64);
     assert!(offset_of!(FabricOps, trywait) == 40 && offset_of!(DomainOps, endpoint) == 24);

@@ -1,46 +1,86 @@
 //! Objects of libfabric, and the domain: access to a provider by way of one address.
 
 use super::abi;
+use super::gate::Gate;
 use super::library::{FabricError, InfoList, Library};
+use crate::sys::own::OwnMutex;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::net::IpAddr;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// Operations on their way at once, of one endpoint.
 pub(super) const QUEUE: usize = 64;
 
-/// An object of libfabric that is closed when dropped. Fields of this type close in the order in which
-/// they stand.
-pub(super) struct Owned<T>(NonNull<T>);
+/// What a call is told that the provider does not have.
+pub(super) const NOT_THERE: i32 = -libc::ENOSYS;
+pub(super) const NO_ENTRY: FabricError =
+    FabricError::Nonsense { what: "a provider without what it offered" };
+
+/// An object of libfabric that is closed when dropped, except in a forked child. Fields of this type close
+/// in the order in which they stand.
+pub(super) struct Owned<T> {
+    object: NonNull<T>,
+    gate: Arc<Gate>,
+    closed: bool,
+}
 
 impl<T> std::fmt::Debug for Owned<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
+        self.object.fmt(f)
     }
 }
 
 impl<T> Owned<T> {
-    /// What a call that makes something made.
-    pub(super) fn of(made: *mut T, call: &'static str) -> Result<Owned<T>, FabricError> {
+    /// What `make` makes, which is a call of the library that has nobody beside it. [`NO_ENTRY`] when what it
+    /// made cannot be closed, and so stays for ever.
+    pub(super) fn make(
+        library: &Library,
+        gate: &Arc<Gate>,
+        call: &'static str,
+        make: impl FnOnce(&mut *mut T) -> i32,
+    ) -> Result<Owned<T>, FabricError> {
+        let mut made = null_mut();
+        let alone = gate.alone();
+        let code = make(&mut made);
+        drop(alone);
+        library.check(call, code)?;
         let nothing = || FabricError::Call { call, why: "it made nothing".to_owned() };
-        NonNull::new(made).map(Owned).ok_or_else(nothing)
+        let object = NonNull::new(made).ok_or_else(nothing)?;
+        let made = Owned { object, gate: gate.clone(), closed: false };
+        made.ops().close.ok_or(NO_ENTRY)?;
+        Ok(made)
+    }
+
+    /// Closes it. 0, or why the library keeps it. In a forked child nothing is done.
+    pub(super) fn close(mut self) -> i32 {
+        self.close_once()
+    }
+
+    fn close_once(&mut self) -> i32 {
+        if std::mem::replace(&mut self.closed, true) || !self.gate.is_ours() {
+            return 0; // in a child the lock, too, may have been held when the process was forked
+        }
+        let Some(close) = self.ops().close else { return NOT_THERE };
+        let _alone = self.gate.alone();
+        // SAFETY: an object that is open, closed once, after those that were made from it.
+        unsafe { close(self.fid()) }
     }
 
     pub(super) fn get(&self) -> *mut T {
-        self.0.as_ptr()
+        self.object.as_ptr()
     }
 
     /// What we read of it does not change while it is open.
     pub(super) fn object(&self) -> &T {
         // SAFETY: open as long as this value is there.
-        unsafe { self.0.as_ref() }
+        unsafe { self.object.as_ref() }
     }
 
     /// Every object of libfabric begins with its `fid`.
     pub(super) fn fid(&self) -> *mut abi::Fid {
-        self.0.as_ptr().cast()
+        self.object.as_ptr().cast()
     }
 
     fn ops(&self) -> &'static abi::FidOps {
@@ -50,20 +90,35 @@ impl<T> Owned<T> {
     }
 
     pub(super) fn control(&self, command: i32, argument: *mut c_void) -> i32 {
+        let Some(control) = self.ops().control else { return NOT_THERE };
+        let _alone = self.gate.alone();
         // SAFETY: an open object; the callers' commands take their arguments.
-        unsafe { (self.ops().control)(self.fid(), command, argument) }
+        unsafe { control(self.fid(), command, argument) }
     }
 
     pub(super) fn bind<O>(&self, to: &Owned<O>, flags: u64) -> i32 {
+        let Some(bind) = self.ops().bind else { return NOT_THERE };
+        let _alone = self.gate.alone();
         // SAFETY: open objects of one domain.
-        unsafe { (self.ops().bind)(self.fid(), to.fid(), flags) }
+        unsafe { bind(self.fid(), to.fid(), flags) }
+    }
+}
+
+impl Owned<abi::Fabric> {
+    /// `fi_trywait` of one queue: 0 when a wait on its descriptor would notice what comes next, -EAGAIN when it
+    /// must be read first.
+    pub(super) fn try_wait(&self, cq: &Owned<abi::Cq>) -> i32 {
+        let Some(trywait) = self.object().ops.trywait else { return NOT_THERE };
+        let mut fid = cq.fid();
+        let _beside = self.gate.beside_others();
+        // SAFETY: an open fabric, and one queue of it.
+        unsafe { trywait(self.get(), &mut fid, 1) }
     }
 }
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: an object that is open, closed once, after those that were made from it.
-        unsafe { (self.ops().close)(self.fid()) };
+        self.close_once();
     }
 }
 
@@ -74,14 +129,16 @@ pub struct Domain {
     pub(super) fabric: Owned<abi::Fabric>,
     pub(super) info: InfoList,
     pub(super) library: &'static Library,
+    pub(super) gate: Arc<Gate>,
 }
 
-// SAFETY: opened with FI_THREAD_SAFE: the library takes its own locks.
+// SAFETY: opened with FI_THREAD_SAFE: the library takes its own locks, and the gate is ours.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
 
-type Known = Mutex<HashMap<(u32, String, IpAddr), Weak<Domain>>>;
+/// The domains of this process: a forked child makes its own.
+static KNOWN: OwnMutex<HashMap<(String, IpAddr), Weak<Domain>>> = OwnMutex::new();
 
 impl Domain {
     /// The domain of a provider on an address of this machine; one per process, as long as somebody has
@@ -90,11 +147,8 @@ impl Domain {
     /// # Errors
     /// No library, no such provider, no such address.
     pub fn open(provider: &str, local: IpAddr) -> Result<Arc<Domain>, FabricError> {
-        static KNOWN: std::sync::OnceLock<Known> = std::sync::OnceLock::new();
-        let mut known =
-            KNOWN.get_or_init(Known::default).lock().unwrap_or_else(PoisonError::into_inner);
-        // A forked child makes its own.
-        let key = (std::process::id(), provider.to_owned(), local);
+        let mut known = KNOWN.lock();
+        let key = (provider.to_owned(), local);
         if let Some(domain) = known.get(&key).and_then(Weak::upgrade) {
             return Ok(domain);
         }
@@ -114,18 +168,17 @@ impl Domain {
                 }
                 other => other,
             })?;
-        let mut fabric = null_mut();
-        // SAFETY: the list is whole and lives; `fabric` is ours.
-        let code = unsafe { (library.fabric)(info.fabric_attr(), &mut fabric, null_mut()) };
-        library.check("fi_fabric", code)?;
-        let fabric = Owned::of(fabric, "fi_fabric")?;
-        let mut domain = null_mut();
-        let open = fabric.object().ops.domain;
-        // SAFETY: an open fabric, and its own info.
-        let code = unsafe { open(fabric.get(), info.first(), &mut domain, null_mut()) };
-        library.check("fi_domain", code)?;
-        let domain = Owned::of(domain, "fi_domain")?;
-        Ok(Domain { domain, fabric, info, library })
+        let gate = Arc::new(Gate::new());
+        let fabric = Owned::make(library, &gate, "fi_fabric", |fabric| {
+            // SAFETY: the list is whole and lives; `fabric` is ours.
+            unsafe { (library.fabric)(info.fabric_attr(), fabric, null_mut()) }
+        })?;
+        let open = fabric.object().ops.domain.ok_or(NO_ENTRY)?;
+        let domain = Owned::make(library, &gate, "fi_domain", |domain| {
+            // SAFETY: an open fabric, and its own info.
+            unsafe { open(fabric.get(), info.first(), domain, null_mut()) }
+        })?;
+        Ok(Domain { domain, fabric, info, library, gate })
     }
 
     pub(super) fn mr_mode(&self) -> i32 {
@@ -141,5 +194,88 @@ impl Domain {
             .map_err(|errno| FabricError::Call { call: "getrandom", why: errno.to_string() })?;
         let key = u64::from_ne_bytes(bytes);
         Ok(if len < 8 { key & ((1 << (8 * len)) - 1) } else { key })
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::super::endpoint::Endpoint;
+    use super::*;
+    use std::ffi::c_int;
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    static CLOSED: AtomicU32 = AtomicU32::new(0);
+
+    unsafe extern "C" fn close(_: *mut abi::Fid) -> c_int {
+        CLOSED.fetch_add(1, Ordering::Relaxed);
+        0
+    }
+
+    fn object(fid: &mut abi::Fid) -> Result<Owned<abi::Fid>, FabricError> {
+        let (library, gate) = (Library::get().unwrap(), Arc::new(Gate::new()));
+        Owned::make(library, &gate, "nothing", |made| {
+            *made = fid;
+            0
+        })
+    }
+
+    /// As some of the providers have them.
+    #[test]
+    fn an_entry_that_is_null_is_an_error_and_not_called() {
+        static OPS: abi::FidOps =
+            abi::FidOps { size: 32, close: Some(close), bind: None, control: None };
+        let mut fid = abi::Fid { class: 0, context: null_mut(), ops: &OPS };
+        let made = object(&mut fid).unwrap();
+        assert_eq!(made.control(abi::FI_ENABLE, null_mut()), NOT_THERE);
+        assert_eq!(made.bind(&made, 0), NOT_THERE);
+        drop(made);
+        let made = object(&mut fid).unwrap();
+        assert_eq!(made.close(), 0);
+        assert_eq!(CLOSED.load(Ordering::Relaxed), 2, "each was closed once");
+    }
+
+    #[test]
+    fn what_cannot_be_closed_is_refused() {
+        static OPS: abi::FidOps = abi::FidOps { size: 32, close: None, bind: None, control: None };
+        let mut fid = abi::Fid { class: 0, context: null_mut(), ops: &OPS };
+        assert!(matches!(object(&mut fid), Err(FabricError::Nonsense { .. })));
+    }
+
+    /// Another thread of the parent may be opening one at the moment of the fork.
+    #[test]
+    fn a_forked_child_opens_a_domain_while_its_parent_opens_one() {
+        let test = "a_forked_child_opens_a_domain_while_its_parent_opens_one";
+        if !crate::testing::alone(&format!("fabric::domain::tests::{test}")) {
+            return;
+        }
+        let open = || Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let domain = open();
+        let opening = KNOWN.lock();
+        assert!(crate::testing::ends_well_in_a_child(|| {
+            let own = open();
+            !Arc::ptr_eq(&own, &domain) && Arc::ptr_eq(&own, &open())
+        }));
+        drop(opening);
+        assert!(Arc::ptr_eq(&domain, &open()));
+    }
+
+    unsafe extern "C" fn no_trywait(_: *mut abi::Fabric, _: *mut *mut abi::Fid, _: c_int) -> c_int {
+        NOT_THERE
+    }
+
+    /// `opx` has no entry, and others one that says so: who slept would not be woken, and who did not would
+    /// take a processor for ever.
+    #[test]
+    fn a_provider_that_cannot_be_waited_for_is_refused() {
+        for trywait in [None, Some(no_trywait as _)] {
+            let domain = Domain::make("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+            let mut ops = *domain.fabric.object().ops;
+            (ops.size, ops.trywait) = (size_of::<abi::FabricOps>(), trywait);
+            // SAFETY: the fabric is this test's alone; its table is there for ever.
+            unsafe { (*domain.fabric.get()).ops = Box::leak(Box::new(ops)) };
+            let refused = Endpoint::open(&Arc::new(domain), 4096).map(|_| ());
+            assert!(matches!(refused, Err(FabricError::Nonsense { .. })), "{refused:?}");
+        }
     }
 }

@@ -1,20 +1,21 @@
 //! Endpoints, with the memory that their peers may write.
 
 use super::abi::{self, CqEntry};
-use super::domain::{Domain, Owned, QUEUE};
+use super::domain::{Domain, NO_ENTRY, NOT_THERE, Owned, QUEUE};
 use super::library::FabricError;
 use crate::mem::View;
 use crate::sys::memfd;
 use crate::sys::mmap::{Access, GuardedMapping};
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// Longest address of an endpoint in bytes.
 pub const MAX_ADDRESS: usize = 256;
-
-const NO_TABLE: FabricError = FabricError::Nonsense { what: "a provider without what it offered" };
+/// What `fi_trywait` answers while a completion is unread.
+const AGAIN: i32 = -libc::EAGAIN;
 
 /// Memory of an endpoint, as its peer names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +39,25 @@ pub enum Happened {
 #[derive(Debug)]
 struct Registered {
     /// Closed before the pages go.
-    mr: Owned<abi::Mr>,
-    pages: GuardedMapping,
+    mr: ManuallyDrop<Owned<abi::Mr>>,
+    pages: ManuallyDrop<GuardedMapping>,
 }
 
 impl Registered {
     fn desc(&self) -> *mut c_void {
         self.mr.object().desc
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: the value goes, and nobody uses it after this.
+        let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
+        // Pages that the library has not let go of may still be written to: they stay for ever.
+        if mr.close() == 0 {
+            // SAFETY: as above.
+            unsafe { ManuallyDrop::drop(&mut self.pages) };
+        }
     }
 }
 
@@ -76,7 +89,7 @@ impl Endpoint {
     /// # Errors
     /// As the library says.
     pub fn open(domain: &Arc<Domain>, len: usize) -> Result<Endpoint, FabricError> {
-        let library = domain.library;
+        let (library, gate) = (domain.library, &domain.gate);
         let domain_ptr = domain.domain.get();
         let ops = domain.domain.object().ops;
 
@@ -89,11 +102,11 @@ impl Endpoint {
             map_addr: null_mut(),
             flags: 0,
         };
-        let mut av = null_mut();
-        // SAFETY: an open domain; `attr` and `av` are ours.
-        let code = unsafe { (ops.av_open)(domain_ptr, &mut attr, &mut av, null_mut()) };
-        library.check("fi_av_open", code)?;
-        let av = Owned::of(av, "fi_av_open")?;
+        let av_open = ops.av_open.ok_or(NO_ENTRY)?;
+        let av = Owned::make(library, gate, "fi_av_open", |av| {
+            // SAFETY: an open domain; `attr` and `av` are ours.
+            unsafe { av_open(domain_ptr, &mut attr, av, null_mut()) }
+        })?;
 
         let mut attr = abi::CqAttr {
             size: 4 * QUEUE,
@@ -104,20 +117,20 @@ impl Endpoint {
             wait_cond: 0,
             wait_set: null_mut(),
         };
-        let mut cq = null_mut();
-        // SAFETY: as above.
-        let code = unsafe { (ops.cq_open)(domain_ptr, &mut attr, &mut cq, null_mut()) };
-        library.check("fi_cq_open", code)?;
-        let cq = Owned::of(cq, "fi_cq_open")?;
+        let cq_open = ops.cq_open.ok_or(NO_ENTRY)?;
+        let cq = Owned::make(library, gate, "fi_cq_open", |cq| {
+            // SAFETY: as above.
+            unsafe { cq_open(domain_ptr, &mut attr, cq, null_mut()) }
+        })?;
         let mut wait: RawFd = -1;
         let code = cq.control(abi::FI_GETWAIT, (&raw mut wait).cast()); // stores a descriptor
         library.check("fi_control(FI_GETWAIT)", code)?;
 
-        let mut ep = null_mut();
-        // SAFETY: as above; the info is the domain's.
-        let code = unsafe { (ops.endpoint)(domain_ptr, domain.info.first(), &mut ep, null_mut()) };
-        library.check("fi_endpoint", code)?;
-        let ep = Owned::of(ep, "fi_endpoint")?;
+        let endpoint = ops.endpoint.ok_or(NO_ENTRY)?;
+        let ep = Owned::make(library, gate, "fi_endpoint", |ep| {
+            // SAFETY: as above; the info is the domain's.
+            unsafe { endpoint(domain_ptr, domain.info.first(), ep, null_mut()) }
+        })?;
         library.check("fi_ep_bind", ep.bind(&av, 0))?;
         library.check("fi_ep_bind", ep.bind(&cq, abi::FI_TRANSMIT | abi::FI_RECV))?;
         library.check("fi_enable", ep.control(abi::FI_ENABLE, null_mut()))?;
@@ -146,15 +159,20 @@ impl Endpoint {
                 endpoint.post()?;
             }
         }
-        Ok(endpoint)
+        match endpoint.domain.fabric.try_wait(&endpoint.cq) {
+            // Nobody could ever sleep.
+            NOT_THERE => Err(NO_ENTRY),
+            AGAIN => Ok(endpoint),
+            code => library.check("fi_trywait", code).map(|()| endpoint),
+        }
     }
 
     /// A receive of nothing, for a provider that takes one per write that it tells of.
     fn post(&mut self) -> Result<(), FabricError> {
-        let msg = self.ep.object().msg.ok_or(NO_TABLE)?;
+        let recv = self.ep.object().msg.and_then(|msg| msg.recv).ok_or(NO_ENTRY)?;
+        let _beside = self.domain.gate.beside_others();
         // SAFETY: an enabled endpoint; no bytes are received.
-        let code =
-            unsafe { (msg.recv)(self.ep.get(), null_mut(), 0, null_mut(), u64::MAX, null_mut()) };
+        let code = unsafe { recv(self.ep.get(), null_mut(), 0, null_mut(), u64::MAX, null_mut()) };
         self.domain.library.check("fi_recv", i32::try_from(code).unwrap_or(i32::MIN))
     }
 
@@ -165,9 +183,10 @@ impl Endpoint {
     pub fn address(&self) -> Result<Vec<u8>, FabricError> {
         let mut bytes = vec![0u8; MAX_ADDRESS];
         let mut len = bytes.len();
-        let cm = self.ep.object().cm.ok_or(NO_TABLE)?;
+        let getname = self.ep.object().cm.and_then(|cm| cm.getname).ok_or(NO_ENTRY)?;
+        let _beside = self.domain.gate.beside_others();
         // SAFETY: `len` bytes are there to be filled.
-        let code = unsafe { (cm.getname)(self.ep.fid(), bytes.as_mut_ptr().cast(), &mut len) };
+        let code = unsafe { getname(self.ep.fid(), bytes.as_mut_ptr().cast(), &mut len) };
         self.domain.library.check("fi_getname", code)?;
         bytes.truncate(len);
         Ok(bytes)
@@ -190,13 +209,15 @@ impl Endpoint {
         if address.is_empty() || address.len() > MAX_ADDRESS {
             return Err(FabricError::Nonsense { what: "an address of impossible length" });
         }
-        // As long as the longest, so that the library reads nothing beyond.
-        let mut bytes = [0u8; MAX_ADDRESS];
+        // As long as the longest, so that the library reads nothing beyond, and with a zero: some
+        // providers' addresses are texts.
+        let mut bytes = [0u8; MAX_ADDRESS + 1];
         if let Some(place) = bytes.get_mut(..address.len()) {
             place.copy_from_slice(address);
         }
         let mut peer = u64::MAX;
-        let insert = self.av.object().ops.insert;
+        let insert = self.av.object().ops.insert.ok_or(NO_ENTRY)?;
+        let _alone = self.domain.gate.alone();
         // SAFETY: an open address vector; an address in a buffer longer than any.
         let inserted =
             unsafe { insert(self.av.get(), bytes.as_ptr().cast(), 1, &mut peer, 0, null_mut()) };
@@ -232,15 +253,17 @@ impl Endpoint {
         let source =
             source.map_err(|_| FabricError::Nonsense { what: "a write beyond its end" })?;
         let to = self.target.base.wrapping_add(at as u64);
-        let rma = self.ep.object().rma.ok_or(NO_TABLE)?;
+        let writedata = self.ep.object().rma.and_then(|rma| rma.writedata).ok_or(NO_ENTRY)?;
         let (start, desc) = (source.as_ptr().as_ptr(), self.outgoing.desc());
         let (data, key) = (u64::from(data), self.target.key);
+        let beside = self.domain.gate.beside_others();
         // SAFETY: an enabled endpoint; the source is registered, and stays until the endpoint is
         // closed.
         let code = unsafe {
             let ep = self.ep.get();
-            (rma.writedata)(ep, start.cast(), len, desc, data, self.peer, to, key, null_mut())
+            writedata(ep, start.cast(), len, desc, data, self.peer, to, key, null_mut())
         };
+        drop(beside);
         if code == 0 {
             self.on_their_way += 1;
             return Ok(true);
@@ -259,11 +282,13 @@ impl Endpoint {
     pub fn poll(&mut self, mut happened: impl FnMut(Happened)) -> Result<(), FabricError> {
         const NONE: CqEntry =
             CqEntry { context: null_mut(), flags: 0, len: 0, buf: null_mut(), data: 0 };
+        let read = self.cq.object().ops.read.ok_or(NO_ENTRY)?;
         loop {
             let mut entries = [NONE; 16];
-            let read = self.cq.object().ops.read;
+            let beside = self.domain.gate.beside_others();
             // SAFETY: room for so many entries of the queue's format.
             let found = unsafe { read(self.cq.get(), entries.as_mut_ptr().cast(), entries.len()) };
+            drop(beside);
             if found == -(libc::EAGAIN as isize) || found == 0 {
                 return Ok(());
             }
@@ -290,10 +315,12 @@ impl Endpoint {
     fn completion(&mut self, code: isize) -> FabricError {
         let library = self.domain.library;
         let mut why = library.words(code as i64);
-        if code == -abi::FI_EAVAIL {
+        if code == -abi::FI_EAVAIL
+            && let Some(readerr) = self.cq.object().ops.readerr
+        {
             // SAFETY: all zero is a valid value of this C structure.
             let mut error: abi::CqError = unsafe { std::mem::zeroed() };
-            let readerr = self.cq.object().ops.readerr;
+            let _beside = self.domain.gate.beside_others();
             // SAFETY: an open queue; room for one entry, with no buffer for more.
             let read = unsafe { readerr(self.cq.get(), &mut error, 0) };
             if read == 1 {
@@ -306,10 +333,8 @@ impl Endpoint {
     /// Whether a wait on [`Endpoint::wait_fd`] would notice whatever happens next. False: poll again.
     #[must_use]
     pub fn may_sleep(&self) -> bool {
-        let mut fid = self.cq.fid();
-        let fabric = &self.domain.fabric;
-        // SAFETY: an open fabric, and one queue of it.
-        unsafe { (fabric.object().ops.trywait)(fabric.get(), &mut fid, 1) == 0 }
+        // Any other answer would be the same the next time.
+        self.domain.fabric.try_wait(&self.cq) != AGAIN
     }
 
     /// Readable when there is something for [`Endpoint::poll`].
@@ -336,93 +361,29 @@ fn register(
     // Hardware writes to these very pages, whatever a child does.
     pages.keep_from_children().map_err(failed)?;
     let key = domain.random_key()?;
-    let mut mr = null_mut();
-    let reg = domain.domain.object().mr.reg;
+    let reg = domain.domain.object().mr.and_then(|mr| mr.reg).ok_or(NO_ENTRY)?;
     let start = pages.as_ptr().as_ptr().cast_const().cast();
-    // SAFETY: the pages stay until the registration is closed; see the order of fields.
-    let code =
-        unsafe { reg(domain.domain.fid(), start, len, access, 0, key, 0, &mut mr, null_mut()) };
-    library.check("fi_mr_reg", code)?;
-    let mr = Owned::of(mr, "fi_mr_reg")?;
+    let mr = Owned::make(library, &domain.gate, "fi_mr_reg", |mr| {
+        // SAFETY: the pages stay until the registration is closed, for ever where it cannot be: here, if
+        // there is no entry for that, and in `Registered::drop`.
+        unsafe { reg(domain.domain.fid(), start, len, access, 0, key, 0, mr, null_mut()) }
+    });
+    let (mr, pages) = match mr {
+        Ok(mr) => (ManuallyDrop::new(mr), ManuallyDrop::new(pages)),
+        Err(error) => {
+            if matches!(error, FabricError::Nonsense { .. }) {
+                std::mem::forget(pages); // registered, and never to be closed
+            }
+            return Err(error);
+        }
+    };
+    let made = Registered { mr, pages };
     if domain.mr_mode() & abi::FI_MR_ENDPOINT != 0 {
-        library.check("fi_mr_bind", mr.bind(ep, 0))?;
-        library.check("fi_mr_enable", mr.control(abi::FI_ENABLE, null_mut()))?;
+        library.check("fi_mr_bind", made.mr.bind(ep, 0))?;
+        library.check("fi_mr_enable", made.mr.control(abi::FI_ENABLE, null_mut()))?;
     }
-    Ok(Registered { mr, pages })
+    Ok(made)
 }
 
 #[cfg(all(test, not(vmmc_loom)))]
-mod tests {
-    use super::*;
-    use std::net::{IpAddr, Ipv4Addr};
-
-    const LEN: usize = 4096;
-
-    const WRONG: u32 = 1;
-    const RIGHT: u32 = 2;
-
-    /// One write with a target that may be wrong, then others as they should be until one has come, maybe over
-    /// another connection: what was told before it, and what stands in the memory then.
-    fn write(wrong: impl FnOnce(Target) -> Target) -> (Vec<u32>, Vec<u8>) {
-        let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-        let mut ends = [(); 2].map(|()| Endpoint::open(&domain, LEN).unwrap());
-        let [from, to] = &mut ends;
-        let (address, target) = (to.address().unwrap(), to.target());
-        from.connect(&address, wrong(target)).unwrap();
-        from.outgoing().write(64, &[9; 8]).unwrap();
-        from.outgoing().write(128, &[8; 8]).unwrap();
-        while !from.write(64, 8, WRONG).unwrap() {
-            let _ = from.poll(|_| {});
-        }
-        from.target = target;
-        let mut told = Vec::new();
-        while told.last() != Some(&RIGHT) {
-            let _ = from.write(128, 8, RIGHT);
-            let _ = from.poll(|_| {}); // it may learn that its write was refused
-            // The other side takes part: there is no hardware.
-            let _ = to.poll(|happened| match happened {
-                Happened::Arrived(data) if told.last() != Some(&RIGHT) => told.push(data),
-                _ => {}
-            });
-        }
-        let mut seen = vec![0; LEN];
-        to.incoming().read(0, &mut seen).unwrap();
-        (told, seen)
-    }
-
-    fn memory(written: &[(usize, u8)]) -> Vec<u8> {
-        let mut memory = vec![0; LEN];
-        for &(at, byte) in written {
-            memory[at..at + 8].fill(byte);
-        }
-        memory
-    }
-
-    #[test]
-    fn a_write_lands_where_it_was_meant_to() {
-        assert_eq!(write(|target| target), (vec![WRONG, RIGHT], memory(&[(64, 9), (128, 8)])));
-    }
-
-    #[test]
-    fn without_the_key_nothing_is_written_or_told() {
-        let forged = |target: Target| Target { key: target.key ^ 1, ..target };
-        assert_eq!(write(forged), (vec![RIGHT], memory(&[(128, 8)])));
-    }
-
-    #[test]
-    fn nothing_is_written_beyond_the_memory() {
-        let beyond = |target: Target| Target { base: target.base + LEN as u64, ..target };
-        assert_eq!(write(beyond), (vec![RIGHT], memory(&[(128, 8)])));
-    }
-
-    #[test]
-    fn what_is_no_address_is_refused() {
-        let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-        let mut endpoint = Endpoint::open(&domain, LEN).unwrap();
-        let target = endpoint.target();
-        for address in [&[][..], &[0; MAX_ADDRESS + 1]] {
-            let refused = endpoint.connect(address, target);
-            assert!(matches!(refused, Err(FabricError::Nonsense { .. })));
-        }
-    }
-}
+mod tests;

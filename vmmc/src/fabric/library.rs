@@ -1,10 +1,10 @@
 //! libfabric as loaded at run time.
 
 use super::abi::{self, Info};
+use crate::sys::own::OwnMutex;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::net::IpAddr;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 
 /// Why something did not go over a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,10 +87,11 @@ fn symbol(
 }
 
 impl Library {
-    /// The library, loaded once.
+    /// The library, loaded once. (A forked child asks the loader again, which has it.)
     pub(super) fn get() -> Result<&'static Library, FabricError> {
-        static LIBRARY: OnceLock<Result<Library, FabricError>> = OnceLock::new();
-        LIBRARY.get_or_init(Library::load).as_ref().map_err(Clone::clone)
+        static LIBRARY: OwnMutex<Option<Result<&'static Library, FabricError>>> = OwnMutex::new();
+        let load = || Library::load().map(|library| &*Box::leak(Box::new(library)));
+        LIBRARY.lock().get_or_insert_with(load).clone()
     }
 
     fn load() -> Result<Library, FabricError> {

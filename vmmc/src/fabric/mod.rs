@@ -15,6 +15,7 @@
 mod abi;
 mod domain;
 mod endpoint;
+mod gate;
 mod library;
 
 pub use domain::Domain;

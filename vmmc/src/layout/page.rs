@@ -5,9 +5,11 @@
 //!    64  pid u32 · role u32 (see Role)
 //!   128  armed u32      generation of the sleep in progress, 0 while awake   (doorbell)
 //!   132  cpu u32        processor the process last prepared to sleep on, u32::MAX unknown
+//!   192  notes made u64    how many notes were ever made
 //!   256  names          64 x 24 bytes, NUL-padded UTF-8: what counter k counts; empty: unused
 //!  2048  counters       16 stripes x 64 u64: counter k = sum over stripes; a thread writes the
 //!                       stripe it was given, so counting needs no locked instruction
+//! 10240  notes          128 x (subject u64, counter plus one u64): see `vmmc::notes`
 //! ```
 //!
 //! One writer, the process itself. Sealed with `F_SEAL_FUTURE_WRITE` after it mapped the page, so
@@ -21,6 +23,8 @@ pub const PID: usize = 64;
 pub const ARMED: usize = 128;
 /// Offset of the processor number, `u32`.
 pub const CPU: usize = 132;
+/// Offset of the number of notes ever made, `u64`.
+pub const NOTES_MADE: usize = 192;
 /// Offset of the counter names.
 pub const NAMES: usize = 256;
 /// Length of one counter name, in bytes.
@@ -33,9 +37,13 @@ pub const STRIPES_AT: usize = 2048;
 pub const STRIPES: usize = crate::sync::STRIPES;
 /// Length of one stripe in bytes: whole lines, so stripes share none.
 pub const STRIPE_LEN: usize = COUNTERS * 8;
+/// Offset of the notes ([`crate::notes`]). Zero where an older program has no notes.
+pub const NOTES_AT: usize = 10 * 1024;
+/// Number of notes.
+pub const NOTES: usize = 128;
 /// Length of a process page in bytes.
 pub const LEN: usize = 12 * 1024;
 
 const _: () = assert!(NAMES + COUNTERS * NAME_LEN <= STRIPES_AT, "names run into the counters");
-const _: () = assert!(STRIPES_AT + STRIPES * STRIPE_LEN <= LEN, "counters run over the end");
+const _: () = assert!(STRIPES_AT + STRIPES * STRIPE_LEN <= NOTES_AT, "counters run into the notes");
 const _: () = assert!(STRIPE_LEN.is_multiple_of(super::LINE), "two threads would share a line");

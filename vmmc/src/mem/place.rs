@@ -9,6 +9,7 @@ use super::View;
 use crate::sync::Ordering;
 use crate::sys::fork::ForkGuard;
 use crate::sys::mmap::{self, Access, GuardedMapping};
+use crate::sys::own::OwnMutex;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -31,15 +32,11 @@ pub(crate) enum PlaceError {
     InUse { address: usize },
 }
 
-/// What is lent now: first byte, length, and the process generation that lent it.
-static LENT: std::sync::Mutex<Vec<(usize, usize, u32)>> = std::sync::Mutex::new(Vec::new());
-
-fn lent() -> std::sync::MutexGuard<'static, Vec<(usize, usize, u32)>> {
-    LENT.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
+/// What is lent now, by this process: first byte and length. What a parent lent is the parent's affair.
+static LENT: OwnMutex<Vec<(usize, usize)>> = OwnMutex::new();
 
 fn generation() -> u32 {
-    ForkGuard::get().map_or(0, ForkGuard::generation)
+    ForkGuard::get().map_or(0, ForkGuard::ensure_generation)
 }
 
 /// Memory of the program that is lent to us. Dropping it gives it back: private, with the contents
@@ -48,6 +45,7 @@ fn generation() -> u32 {
 pub(crate) struct Lent {
     start: NonNull<u8>,
     len: usize,
+    /// Of the process that lent it.
     generation: u32,
     /// As in [`GuardedMapping`]: the generation whose children do not have the pages, or 0.
     kept_by: AtomicU32,
@@ -74,16 +72,18 @@ impl Lent {
         }
         let Some(end) = from.checked_add(len) else { return Err(PlaceError::Misaligned) };
         let generation = generation();
-        let mut all = lent();
-        // What a parent lent is the parent's affair.
-        all.retain(|&(_, _, of)| of == generation);
-        if let Some(&(address, ..)) = all.iter().find(|&&(at, len, _)| at < end && from < at + len)
-        {
+        let mut all = LENT.lock();
+        if let Some(&(address, _)) = all.iter().find(|&&(at, len)| at < end && from < at + len) {
             return Err(PlaceError::InUse { address });
         }
-        all.push((from, len, generation));
+        all.push((from, len));
         let (kept_by, changed) = (AtomicU32::new(0), AtomicBool::new(false));
         Ok(Lent { start, len, generation, kept_by, changed })
+    }
+
+    /// Ends the loan of memory that the program has taken back itself: nothing is done at its addresses.
+    pub(crate) fn abandon(self) {
+        self.changed.store(false, Ordering::Relaxed); // so there is nothing to undo
     }
 
     fn give_back(&self) -> rustix::io::Result<()> {
@@ -107,8 +107,10 @@ impl Drop for Lent {
             // If that fails it stays the memory file's, which works.
             let _ = self.give_back();
         }
-        let mine = (self.start.as_ptr().addr(), self.len, self.generation);
-        lent().retain(|it| *it != mine);
+        if self.generation == generation() {
+            let mine = (self.start.as_ptr().addr(), self.len);
+            LENT.lock().retain(|it| *it != mine);
+        }
     }
 }
 
@@ -129,11 +131,12 @@ impl Place {
         }
     }
 
-    /// The first `len` bytes, as memory that others may write.
-    pub(crate) fn view(&self, len: usize) -> View<'_> {
+    /// The first `len` bytes, as memory that others may write: as [`super::owned_view`], for the value
+    /// that has the place.
+    pub(crate) fn owned_view(&self, len: usize) -> View<'static> {
         debug_assert!(len <= self.len());
-        // SAFETY: mapped as long as `self` is borrowed; callers inside the crate make no slices of
-        // it meanwhile.
+        // SAFETY: mapped as long as the value that holds both; callers inside the crate make no
+        // slices of it meanwhile, and reborrow it to `&self` at the public interface.
         unsafe { View::from_raw(self.start(), len.min(self.len())) }
     }
 
@@ -160,10 +163,51 @@ impl Place {
             Place::Ours(mapping) => mapping.keep_from_children(),
             Place::Program(lent) => {
                 mmap::keep_from_children(lent.start, lent.len)?;
-                let generation = ForkGuard::get().map_or(0, ForkGuard::ensure_generation);
-                lent.kept_by.store(generation, Ordering::Relaxed);
+                lent.kept_by.store(generation(), Ordering::Relaxed);
                 Ok(())
             }
         }
+    }
+
+    /// As [`GuardedMapping::leave_to_children`].
+    pub(crate) fn leave_to_children(&self) -> rustix::io::Result<()> {
+        match self {
+            Place::Ours(mapping) => mapping.leave_to_children(),
+            Place::Program(lent) => {
+                mmap::leave_to_children(lent.start, lent.len)?;
+                lent.kept_by.store(0, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+    use crate::testing::{alone, ends_well_in_a_child};
+
+    /// Another thread of the parent may be lending something at the moment of the fork.
+    #[test]
+    fn a_forked_child_lends_and_gives_back_while_its_parent_lends() {
+        let test = "a_forked_child_lends_and_gives_back_while_its_parent_lends";
+        if !alone(&format!("mem::place::tests::{test}")) {
+            return;
+        }
+        let page = mmap::page_size();
+        let start = mmap::map_private_anonymous(page).unwrap();
+        // SAFETY: a page mapped just now, for ever; no references into it.
+        let lend = || unsafe { Lent::new(start, page) };
+        let mut inherited = Some(lend().unwrap());
+        let lending = LENT.lock();
+        assert!(ends_well_in_a_child(|| {
+            let own = lend().unwrap(); // what its parent lent is the parent's affair
+            let in_use = Some(PlaceError::InUse { address: start.as_ptr().addr() });
+            drop(inherited.take());
+            let again = lend().err();
+            drop(own);
+            again == in_use && lend().is_ok()
+        }));
+        drop(lending);
     }
 }

@@ -21,8 +21,8 @@ pub struct Region {
     /// Sealed; its length is `len`.
     file: Arc<Fd>,
     place: Place,
-    /// Length in bytes as asked for.
-    len: usize,
+    /// Of `place`, with the length that was asked for.
+    view: View<'static>,
 }
 
 fn sealed_file(len: usize) -> Result<Fd, SystemError> {
@@ -44,7 +44,7 @@ impl Region {
         let file = sealed_file(len)?;
         let mapping = GuardedMapping::new(&file, len, Access::ReadWrite)
             .map_err(system("mapping a region"))?;
-        Ok(Region { file: Arc::new(file), place: Place::Ours(mapping), len })
+        Ok(Region::of(file, Place::Ours(mapping), len))
     }
 
     /// Takes existing memory into use as a region, in place: it keeps its address and contents.
@@ -53,7 +53,8 @@ impl Region {
     ///
     /// # Safety
     /// `start` to `start + len` must be whole pages of memory that the caller owns, readable and
-    /// writable, and must stay so for the life of the region and of an export made from it. No
+    /// writable, and must stay so for the life of the region and of an export made from it, or until
+    /// [`crate::Export::abandon`] if nothing is accessed through either meanwhile. No
     /// Rust reference into it may be alive, and no other thread may write to it during the call.
     /// Forked children see the region's bytes as shared memory.
     ///
@@ -81,9 +82,14 @@ impl Region {
         call: &'static str,
     ) -> Result<Region, SystemError> {
         let file = sealed_file(len)?;
-        copy_into(&file, place.view(len))?;
+        copy_into(&file, place.owned_view(len))?;
         place.put(&file, 0).map_err(system(call))?;
-        Ok(Region { file: Arc::new(file), place, len })
+        Ok(Region::of(file, place, len))
+    }
+
+    fn of(file: Fd, place: Place, len: usize) -> Region {
+        let view = place.owned_view(len);
+        Region { file: Arc::new(file), place, view }
     }
 
     /// Wraps pages that a binding leaves behind; see [`crate::Binding::unbind`].
@@ -92,16 +98,17 @@ impl Region {
     }
 
     /// Length in bytes.
+    #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
-        self.len
+        self.view.len()
     }
 
     /// First byte; page aligned, the same as long as the region lives.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
-        self.place.start()
+        self.view.as_ptr()
     }
 
     /// The bytes. While the region is not exported nobody else has them.
@@ -109,14 +116,14 @@ impl Region {
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `len` bytes are mapped as long as `self`; a region that is a value (and not
         // inside an export) is mapped by no other process, and writing needs `&mut self`.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len()) }
     }
 
     /// The bytes, to change.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len()) }
     }
 
     /// Copies `source` to `offset`.
@@ -129,8 +136,20 @@ impl Region {
 
     /// The bytes as memory that others may write meanwhile. For the export, which hands it out;
     /// a region on its own has slices.
+    #[inline]
     pub(crate) fn view(&self) -> View<'_> {
-        self.place.view(self.len)
+        self.view
+    }
+
+    /// As [`GuardedMapping::keep_from_children`].
+    pub(crate) fn keep_from_children(&self) -> rustix::io::Result<()> {
+        self.place.keep_from_children()
+    }
+
+    /// As [`GuardedMapping::leave_to_children`]. A region that is given back has been left to them:
+    /// its slices must be there in them too.
+    pub(crate) fn leave_to_children(&self) -> rustix::io::Result<()> {
+        self.place.leave_to_children()
     }
 
     /// The memory file.
@@ -138,11 +157,18 @@ impl Region {
         &self.file
     }
 
+    /// As [`crate::Export::abandon`].
+    pub(crate) fn abandon(self) {
+        if let Place::Program(lent) = self.place {
+            lent.abandon();
+        }
+    }
+
     /// Swaps fresh pages with the same bytes for the present ones, at the same address. After
     /// this no other process has the region's memory, whatever it kept. Bytes that anyone
     /// stores during the call may or may not be in the copy.
     pub(crate) fn revoke(&mut self) -> Result<(), SystemError> {
-        let fresh = sealed_file(self.len)?;
+        let fresh = sealed_file(self.len())?;
         copy_into(&fresh, self.view())?;
         self.place.put(&fresh, 0).map_err(system("swapping the pages of a region"))?;
         self.file = Arc::new(fresh);
@@ -203,6 +229,28 @@ mod tests {
         // SAFETY: refused before it is touched.
         let error = unsafe { Region::adopt(odd, 4096) }.unwrap_err();
         assert!(matches!(error, RegionError::Misaligned { address: 4097, .. }));
+    }
+
+    /// The program may have something else there by now.
+    #[test]
+    fn memory_that_is_abandoned_is_not_touched_and_may_be_lent_again() {
+        let page = mmap::page_size();
+        let start = mmap::map_private_anonymous(page).unwrap();
+        // SAFETY: mapped just now, and stays; no references into it.
+        let adopt = || unsafe { Region::adopt(start, page) };
+        let mut region = adopt().unwrap();
+        region.write(0, b"old").unwrap();
+        let other = mmap::map_private_anonymous(page).unwrap();
+        // SAFETY: the page of this test, which nobody looks at through the region any more.
+        unsafe { mmap::move_onto(other, start, page) }.unwrap();
+        // SAFETY: mapped until the end of the test.
+        let there = unsafe { View::from_raw(start, page) };
+        there.write(0, b"new").unwrap();
+        region.abandon();
+        let mut found = [0; 3];
+        there.read(0, &mut found).unwrap();
+        assert_eq!(&found, b"new");
+        assert_eq!(&adopt().unwrap().as_slice()[..3], b"new");
     }
 
     /// V7: receive buffers do not overlap.

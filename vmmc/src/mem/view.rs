@@ -51,6 +51,7 @@ impl<'m> View<'m> {
     /// # Safety
     /// `start` to `start + len` must stay mapped, readable (and writable if [`View::write`] or
     /// stores are used) for `'m`, and no Rust reference into it may exist meanwhile.
+    #[inline]
     #[must_use]
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> View<'m> {
         View { start, len, mapping: std::marker::PhantomData }
@@ -63,18 +64,21 @@ impl<'m> View<'m> {
     }
 
     /// Length in bytes.
+    #[inline]
     #[must_use]
     pub fn len(self) -> usize {
         self.len
     }
 
     /// Whether the view covers no byte.
+    #[inline]
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
     /// First byte.
+    #[inline]
     #[must_use]
     pub fn as_ptr(self) -> NonNull<u8> {
         self.start

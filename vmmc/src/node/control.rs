@@ -65,6 +65,8 @@ struct State {
 #[derive(Debug)]
 enum Pending {
     Waiting(Call),
+    /// Some thread makes the answer of it just now, see [`Control::take_call`].
+    Taken,
     /// Boxed: there are many kinds of answer, and few at a time.
     Done(Box<Answer>),
 }
@@ -123,6 +125,11 @@ pub(crate) enum Failure {
 }
 
 impl Call {
+    /// Whether it only tells a daemon what there is: nobody waits for the answer.
+    fn is_announcement(&self) -> bool {
+        matches!(self.draft, Draft::RestoreExport(_) | Draft::RestoreImport(_))
+    }
+
     /// Leaves an import only what remains of its timeout.
     fn age(&mut self) {
         if let Request::Import { timeout_ms, .. } | Request::ImportFor { timeout_ms, .. } =
@@ -334,7 +341,8 @@ impl Control {
         }
     }
 
-    /// Receives what comes, at least one message unless the deadline is first.
+    /// Receives one message, unless the deadline is first. What follows the caller's answer is for whoever
+    /// reads next: to see that there is nothing would be a system call.
     fn receive_waiting(
         &self,
         node: &NodeInner,
@@ -353,13 +361,15 @@ impl Control {
                 if deadline.is_none() { connection.receive() } else { None }
             }
         };
-        match first {
-            Some(Ok(incoming)) => node.handle(connection, incoming),
-            Some(Err(LinkError::WouldBlock)) => {}
-            Some(Err(_)) => return self.lose(connection),
-            None => connection.wait(deadline),
+        let received = first.unwrap_or_else(|| {
+            connection.wait(deadline);
+            connection.connection().try_receive()
+        });
+        match received {
+            Ok(incoming) => node.handle(connection, incoming),
+            Err(LinkError::WouldBlock) => {}
+            Err(_) => self.lose(connection),
         }
-        self.receive_all(node, connection, reader);
     }
 
     /// How long a caller polls for an answer before it sleeps: not at all while the daemon needs the
@@ -405,24 +415,35 @@ impl Control {
         }
     }
 
-    /// The call that an answer belongs to. `None`: nobody waits for it any more.
+    /// The call that an answer belongs to, to be completed unless it was an announcement. `None`: nobody
+    /// waits for it any more.
     pub(super) fn take_call(&self, id: RequestId) -> Option<Call> {
         let mut state = self.state.lock();
-        match state.pending.remove(&id)? {
-            Pending::Waiting(call) => Some(call),
-            done => {
-                state.pending.insert(id, done);
+        let pending = state.pending.get_mut(&id)?;
+        match std::mem::replace(pending, Pending::Taken) {
+            Pending::Waiting(call) => {
+                if call.is_announcement() {
+                    state.pending.remove(&id);
+                }
+                Some(call)
+            }
+            other => {
+                *pending = other;
                 None
             }
         }
     }
 
-    pub(super) fn complete(&self, id: RequestId, answer: Answer) {
+    /// Whether somebody will take the answer. If not, the call was abandoned meanwhile, and what the answer stands
+    /// for is the caller's to end.
+    pub(super) fn complete(&self, id: RequestId, answer: Answer) -> bool {
         let mut state = self.state.lock();
-        state.pending.insert(id, Pending::Done(Box::new(answer)));
+        let Some(pending) = state.pending.get_mut(&id) else { return false };
+        *pending = Pending::Done(Box::new(answer));
         if state.waiting > 0 {
             self.changed.notify_all();
         }
+        true
     }
 
     /// The control thread's turn: handles what has arrived, unless another thread is at it.
@@ -462,6 +483,13 @@ impl Control {
             }
         }
         self.changed.notify_all();
+    }
+
+    /// Announcements and claims that were not answered are no use to a daemon that knows nothing of us: it
+    /// is told everything anew.
+    pub(super) fn forget_announcements(&self) {
+        let kept = |pending: &Pending| !matches!(pending, Pending::Waiting(call) if call.is_announcement());
+        self.state.lock().pending.retain(|_, pending| kept(pending));
     }
 
     /// Goes on with another connection: pending requests are sent again, in order.

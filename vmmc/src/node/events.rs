@@ -121,7 +121,9 @@ impl NodeInner {
                     post.send(Request::Revoked { export }, Vec::new());
                 }
             }
-            Some(_) => self.control.complete(request, nonsense("Exported to another request")),
+            Some(_) => {
+                self.control.complete(request, nonsense("Exported to another request"));
+            }
             None => {}
         }
     }
@@ -130,7 +132,9 @@ impl NodeInner {
         match self.control.take_call(request).map(|call| call.draft) {
             Some(Draft::RestoreExport(_)) => {} // its links go on; its name belongs to another now
             Some(Draft::RestoreImport(import)) => self.end_import(&import, CloseReason::PeerDied),
-            Some(_) => self.control.complete(request, Answer::Refused(refusal)),
+            Some(_) => {
+                self.control.complete(request, Answer::Refused(refusal));
+            }
             None => {}
         }
     }
@@ -140,14 +144,18 @@ impl NodeInner {
         let call = self.control.take_call(request);
         match call {
             Some(Call { draft: Draft::Import(draft), .. }) => {
-                let answer = match self.make_import(post, *draft, opened, len, &mut fds) {
-                    Ok(inner) => Answer::Imported(inner),
+                match self.make_import(post, *draft, opened, len, &mut fds) {
+                    Ok(inner) => {
+                        if !self.control.complete(request, Answer::Imported(inner.clone())) {
+                            // Cancelled while it was made.
+                            self.unimport(&inner, |close| post.send(close, Vec::new()));
+                        }
+                    }
                     Err(failure) => {
                         post.send(close, Vec::new());
-                        Answer::Failed(failure)
+                        self.control.complete(request, Answer::Failed(failure));
                     }
-                };
-                self.control.complete(request, answer);
+                }
             }
             Some(Call { draft: Draft::RestoreImport(import), .. }) => {
                 // The memory is mapped already; the exporter may be introduced by this alone.
@@ -163,7 +171,9 @@ impl NodeInner {
                     self.end_import(&import, CloseReason::PeerDied);
                 }
             }
-            Some(_) => self.control.complete(request, nonsense("Imported to another request")),
+            Some(_) => {
+                self.control.complete(request, nonsense("Imported to another request"));
+            }
             // Cancelled while it was granted.
             None => {
                 post.send(close, Vec::new());
@@ -270,6 +280,15 @@ impl NodeInner {
             }
         }
         self.local.hub.wake_all();
+    }
+
+    /// This process ends its import; the daemon is to be told, unless the link has ended already.
+    pub(crate) fn unimport(&self, import: &ImportInner, tell: impl FnOnce(Request)) {
+        let link = import.id();
+        if self.tables.lock().imports.remove(&link).is_some() {
+            tell(Request::CloseLink { link });
+        }
+        import.link.end(CloseReason::Unimported);
     }
 
     pub(super) fn end_import(&self, import: &Arc<ImportInner>, reason: CloseReason) {

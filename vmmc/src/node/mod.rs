@@ -229,12 +229,14 @@ impl Node {
     }
 
     /// This process's counters; others see them through `shrimp stat`.
+    #[inline]
     #[must_use]
     pub fn counters(&self) -> Counters<'_> {
         self.inner.local.meter.0
     }
 
     /// How this process waits.
+    #[inline]
     #[must_use]
     pub fn wait_policy(&self) -> WaitPolicy {
         self.inner.policy

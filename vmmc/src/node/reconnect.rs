@@ -8,7 +8,6 @@
 use super::control::Draft;
 use super::{Known, NodeInner};
 use crate::config::{Config, DaemonStart};
-
 use crate::control::message::CloseReason;
 use crate::counters::index as count;
 use crate::export::ExportInner;
@@ -29,6 +28,12 @@ const CLAIM_WAIT: Duration = Duration::from_secs(4);
 /// the daemon: they may find it later than we did.
 const CLAIM_TIME: Duration = Duration::from_secs(5);
 
+/// What the daemon of before knew of us.
+struct OfBefore {
+    exports: Vec<Arc<ExportInner>>,
+    imports: Vec<Arc<ImportInner>>,
+}
+
 impl NodeInner {
     /// One attempt, and a pause if it failed. Called by the control thread until it succeeds.
     pub(super) fn reconnect(&self) {
@@ -44,13 +49,11 @@ impl NodeInner {
                 Ok((post, welcome)) => {
                     self.local.meter.add(count::RECONNECTS, 1);
                     let known = welcome.resumed;
-                    // Before anybody hears of links and processes from the new daemon.
-                    if !known {
-                        self.doubt_links();
-                    }
+                    // Before anybody hears of links and processes from the new daemon, and makes more.
+                    let of_before = (!known).then(|| self.doubt_links());
                     self.control.found(Arc::new(post), welcome);
-                    if !known {
-                        self.announce();
+                    if let Some(of_before) = of_before {
+                        self.announce(of_before);
                     }
                     self.local.hub.wake_all();
                 }
@@ -68,13 +71,7 @@ impl NodeInner {
     }
 
     /// Tells a daemon that knows nothing of us. The answers come as events.
-    fn announce(&self) {
-        let (exports, imports) = {
-            let tables = self.tables.lock();
-            let exports: Vec<_> = tables.exports.values().cloned().collect();
-            let imports: Vec<_> = tables.imports.values().cloned().collect();
-            (exports, imports)
-        };
+    fn announce(&self, OfBefore { exports, imports }: OfBefore) {
         for export in exports {
             let (spec, len, old) = (export.spec.clone(), export.len as u64, export.id());
             self.control.ask_at_once(
@@ -93,8 +90,12 @@ impl NodeInner {
         }
     }
 
-    /// From here on importers must claim their links, and other processes are introduced anew.
-    fn doubt_links(&self) {
+    /// From here on importers must claim their links, and other processes are introduced anew. What there
+    /// is now is to be announced; what comes later, the new daemon has made. (An import of its own making,
+    /// announced again, would be a second link with the same segment: notifications come twice. So would one
+    /// that was announced to the daemon of before, and not answered, if both questions were asked.)
+    fn doubt_links(&self) -> OfBefore {
+        self.control.forget_announcements();
         // Nobody will tell us of their end.
         self.forget_peer(None);
         let mut tables = self.tables.lock();
@@ -105,6 +106,8 @@ impl NodeInner {
         }
         let until = Instant::now() + CLAIM_TIME;
         *self.claims_end.lock() = (!tables.incoming.is_empty()).then_some(until);
+        let exports = tables.exports.values().cloned().collect();
+        OfBefore { exports, imports: tables.imports.values().cloned().collect() }
     }
 
     /// When [`NodeInner::end_unclaimed`] has something to do.

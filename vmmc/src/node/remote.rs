@@ -21,7 +21,7 @@ use crate::notify::Handler;
 use crate::peer::Peer;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::sys::{Fd, packet};
-use crate::transport::net::connection::OnClosed;
+use crate::transport::net::connection::{OnClosed, Slot};
 use crate::transport::net::fifo::Fifo;
 use crate::transport::net::wire::Wire;
 use crate::transport::net::{Connection, NetOutgoing};
@@ -112,11 +112,25 @@ impl Remotes {
 pub(crate) struct Asked {
     node: String,
     spec: ImportSpec,
+    timeout_ms: u32,
     handler: Option<Handler>,
+    /// How often the connection was lost between the question and the answer.
+    lost: u32,
     conversation: Fd,
     /// Our end of the fabric by which the connection will go, if it is a new one over a fabric.
     fifo: Option<Fifo>,
 }
+
+/// What became of a question.
+pub(crate) enum Finished {
+    /// A link.
+    Link(Arc<ImportInner>),
+    /// It was asked again: the connection that was to be used has been lost meanwhile.
+    Again(Box<Asked>),
+}
+
+/// Connections lost under one question until it is an error.
+const MOST_LOST: u32 = 8;
 
 impl std::fmt::Debug for Asked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -152,7 +166,17 @@ impl Asked {
         let packet = codec::encode(&ask, &mut buffer)
             .map_err(|_| ImportError::Refused(Refusal::BadName { name: spec.name.clone() }))?;
         packet::send(&conversation, packet, &[], SendFlags::empty()).map_err(gone)?;
-        Ok(Asked { node, spec, handler, conversation, fifo })
+        Ok(Asked { node, spec, timeout_ms, handler, lost: 0, conversation, fifo })
+    }
+
+    /// The connection that was there has been lost: asks for another.
+    fn again(self, process: &NodeInner, why: &str) -> Result<Finished, ImportError> {
+        if self.lost == MOST_LOST {
+            return Err(self.unreachable(why));
+        }
+        let lost = self.lost + 1;
+        let again = Asked::ask(process, self.node, self.spec, self.timeout_ms, self.handler)?;
+        Ok(Finished::Again(Box::new(Asked { lost, ..again })))
     }
 
     /// Waits for the answer; false when there is none by the deadline.
@@ -171,11 +195,8 @@ impl Asked {
         }
     }
 
-    /// Takes the answer and opens the link.
-    pub(crate) fn finish(
-        mut self,
-        process: &Arc<NodeInner>,
-    ) -> Result<Arc<ImportInner>, ImportError> {
+    /// Takes the answer and opens the link, or asks again.
+    pub(crate) fn finish(mut self, process: &Arc<NodeInner>) -> Result<Finished, ImportError> {
         let mut buffer = [0; MAX_PACKET_LEN];
         let received = packet::receive(&self.conversation, &mut buffer, RecvFlags::empty());
         let (len, mut fds) = received.map_err(gone)?.ok_or_else(|| gone(Errno::PIPE))?;
@@ -193,9 +214,13 @@ impl Asked {
                     wire.map_err(|error| unreachable_node(&self.node, &error.to_string()))?;
                 self.connect(process, wire)?
             }
-            (None, None) => return Err(self.unreachable("the connection was lost meanwhile")),
+            (None, None) => return self.again(process, "the connection was lost meanwhile"),
         };
-        self.attach(process, &connection, &grant)
+        match connection.attach(grant.capability) {
+            Ok(slot) => self.link(process, &connection, slot, &grant).map(Finished::Link),
+            Err(Some(why)) => Err(self.unreachable(&why)),
+            Err(None) => self.again(process, "the connection was lost"),
+        }
     }
 
     fn unreachable(&self, why: &str) -> ImportError {
@@ -216,18 +241,16 @@ impl Asked {
         Ok(connection)
     }
 
-    fn attach(
+    fn link(
         self,
         process: &Arc<NodeInner>,
         connection: &Arc<Connection>,
+        slot: Arc<Slot>,
         grant: &RemoteGrant,
     ) -> Result<Arc<ImportInner>, ImportError> {
         let len = usize::try_from(grant.len)
             .map_err(|_| DaemonError::Nonsense { what: "an import of impossible length" })?;
         let peer = process.remotes.peer(&self.node, grant.exporter, &process.local)?;
-        let slot = connection
-            .attach(grant.capability)
-            .map_err(|why| self.unreachable(why.as_deref().unwrap_or("the connection was lost")))?;
         let granted = Granted { len, rights: grant.rights, peer: grant.exporter };
         let link = link_id(connection.number(), slot.number());
         let meter = process.local.meter;

@@ -5,9 +5,8 @@
 //! two. A child that builds its own state takes the next generation, so what it inherited stays
 //! recognisable: it belongs to an earlier one.
 
-use std::ptr::NonNull;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Generations handed out, in this process and its ancestors: a child continues the count.
 static GENERATIONS: AtomicU32 = AtomicU32::new(0);
@@ -64,8 +63,22 @@ impl ForkGuard {
     /// Returns `None` when the kernel has no `MADV_WIPEONFORK` (before 4.14) or no memory.
     #[must_use]
     pub fn get() -> Option<ForkGuard> {
-        static GUARD: OnceLock<Option<ForkGuard>> = OnceLock::new();
-        *GUARD.get_or_init(ForkGuard::map)
+        static WORD: AtomicPtr<u32> = AtomicPtr::new(null_mut());
+        let found = WORD.load(Ordering::Acquire); // pairs with the exchange below
+        if let Some(word) = NonNull::new(found) {
+            return Some(ForkGuard { word });
+        }
+        // Nobody waits for another thread here, whom a child forked meanwhile would not have.
+        let ours = ForkGuard::map()?;
+        let fresh = ours.word.as_ptr();
+        match WORD.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Some(ours),
+            Err(theirs) => {
+                // SAFETY: the page that was mapped above, known to nobody else.
+                let _ = unsafe { rustix::mm::munmap(fresh.cast(), super::mmap::page_size()) };
+                NonNull::new(theirs).map(|word| ForkGuard { word })
+            }
+        }
     }
 
     fn map() -> Option<ForkGuard> {
@@ -73,10 +86,14 @@ impl ForkGuard {
         let page = super::mmap::map_private_anonymous(len).ok()?;
         // SAFETY: `page` is a private anonymous mapping of `len` bytes made above; the advice
         // only changes what a child of this process sees.
-        unsafe {
+        let wiped = unsafe {
             rustix::mm::madvise(page.as_ptr().cast(), len, rustix::mm::Advice::LinuxWipeOnFork)
+        };
+        if wiped.is_err() {
+            // SAFETY: mapped above, known to nobody else.
+            let _ = unsafe { rustix::mm::munmap(page.as_ptr().cast(), len) };
+            return None;
         }
-        .ok()?;
         let guard = ForkGuard { word: page.cast() };
         guard.word().store(next_generation(), Ordering::Relaxed);
         Some(guard)

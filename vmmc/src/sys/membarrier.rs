@@ -5,8 +5,7 @@
 //! the sender sees the new state or the exporter sees the mark (the store-buffering case of
 //! Dekker's handshake), and sends cost no fence.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence, fence};
 
 const CMD_GLOBAL: libc::c_int = 1;
 const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
@@ -27,12 +26,16 @@ fn membarrier(command: libc::c_int) -> bool {
 /// Returns false where the kernel lacks it: then [`heavy`] uses the slow form, which needs no
 /// registration.
 pub fn register() -> bool {
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| {
+    // 0: not asked yet. Threads that ask at once hear the same, and no forked child waits for one of them.
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    const MISSING: u8 = 1;
+    const REGISTERED: u8 = 2;
+    if ANSWER.load(Ordering::Relaxed) == 0 {
         let registered = membarrier(CMD_REGISTER_GLOBAL_EXPEDITED);
         FENCE_NEEDED.store(!registered, Ordering::Relaxed);
-        registered
-    })
+        ANSWER.store(if registered { REGISTERED } else { MISSING }, Ordering::Relaxed);
+    }
+    ANSWER.load(Ordering::Relaxed) == REGISTERED
 }
 
 /// A full memory barrier on every running thread of every registered process, this one included.

@@ -3,7 +3,7 @@
 //! Never a named object: when the last descriptor and mapping are gone so is the memory, so
 //! `kill -9` leaves nothing behind.
 
-use super::Fd;
+use super::{Fd, mmap};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -48,16 +48,25 @@ pub enum SegmentError {
 /// read-only descriptor could open it again for writing through `/proc/self/fd`.
 ///
 /// # Errors
-/// As memfd_create(2), ftruncate(2), fallocate(2): out of memory, descriptors, or over a limit.
+/// As memfd_create(2), fallocate(2): out of memory, descriptors, or over a limit.
 pub fn create(name: &str, len: u64) -> rustix::io::Result<Fd> {
+    let fd = create_for_writers(name, len)?;
+    rustix::fs::fchmod(fd.as_fd(), Mode::RUSR | Mode::WUSR)?;
+    Ok(fd)
+}
+
+/// The same, of the mode that it is born with: for memory that everybody who is given a descriptor
+/// may write.
+///
+/// # Errors
+/// As [`create`].
+pub fn create_for_writers(name: &str, len: u64) -> rustix::io::Result<Fd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // NOEXEC_SEAL came with Linux 6.3; before that it is EINVAL.
     let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create(name, flags))?;
     let fd = Fd::from(fd);
-    rustix::fs::ftruncate(fd.as_fd(), len)?;
     allocate(&fd, len)?;
-    rustix::fs::fchmod(fd.as_fd(), Mode::RUSR | Mode::WUSR)?;
     Ok(fd)
 }
 
@@ -66,6 +75,7 @@ pub fn create(name: &str, len: u64) -> rustix::io::Result<Fd> {
 /// call would be repeated for ever, while pieces of this length take well under a millisecond.
 const ALLOCATE_STEP: u64 = 1 << 20;
 
+/// Lengthens the file to `len` bytes that are there.
 fn allocate(fd: impl AsFd, len: u64) -> rustix::io::Result<()> {
     let mut at = 0;
     while at < len {
@@ -105,14 +115,19 @@ pub fn verify(fd: impl AsFd, expected_len: u64) -> Result<(), SegmentError> {
     if !has.contains(REQUIRED_SEALS) {
         return Err(SegmentError::Unsealed { has, needs: REQUIRED_SEALS });
     }
-    let actual = rustix::fs::fstat(&fd).map_err(SegmentError::NotMemfd)?.st_size as u64;
+    let stat = rustix::fs::fstat(&fd).map_err(SegmentError::NotMemfd)?;
+    let actual = stat.st_size as u64;
     if actual != expected_len {
         return Err(SegmentError::WrongLength { expected: expected_len, actual });
     }
-    const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-    let kind = rustix::fs::fstatfs(&fd).map_err(SegmentError::NotMemfd)?.f_type;
-    if kind as u64 & 0xffff_ffff == HUGETLBFS_MAGIC {
-        return Err(SegmentError::HugePages);
+    // The block size of huge pages' file system is theirs. (That of ordinary files is too where they
+    // may be made of huge pages by and by.)
+    if stat.st_blksize as u64 > mmap::page_size() as u64 {
+        const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+        let kind = rustix::fs::fstatfs(&fd).map_err(SegmentError::NotMemfd)?.f_type;
+        if kind as u64 & 0xffff_ffff == HUGETLBFS_MAGIC {
+            return Err(SegmentError::HugePages);
+        }
     }
     Ok(())
 }
@@ -148,6 +163,17 @@ pub fn reopen_read_only(fd: impl AsFd) -> rustix::io::Result<Fd> {
 #[cfg(all(test, not(vmmc_loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_file_has_its_length_and_its_memory_and_is_its_users_alone() {
+        let len = 2 * ALLOCATE_STEP + 4097;
+        for (file, private) in [(create("x", len), true), (create_for_writers("y", len), false)] {
+            let stat = rustix::fs::fstat(file.unwrap()).unwrap();
+            assert_eq!(stat.st_size as u64, len);
+            assert!(stat.st_blocks as u64 * 512 >= len, "{} blocks", stat.st_blocks);
+            assert_eq!(stat.st_mode & 0o777 == 0o600, private, "{:o}", stat.st_mode);
+        }
+    }
 
     #[test]
     fn a_file_of_huge_pages_is_refused() {

@@ -137,12 +137,23 @@ pub fn keep_from_children(address: NonNull<u8>, len: usize) -> rustix::io::Resul
     unsafe { rustix::mm::madvise(address.as_ptr().cast(), len, rustix::mm::Advice::LinuxDontFork) }
 }
 
-/// A shared mapping of a whole segment, between two guard pages (V6): a store that runs over
-/// either end faults instead of reaching another buffer. Unmapped when dropped.
+/// Undoes [`keep_from_children`], for children that are forked from now on.
+///
+/// # Errors
+/// As madvise(2) `MADV_DOFORK`.
+pub fn leave_to_children(address: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
+    // SAFETY: this process sees no change, and its children inherit a mapping as if nothing had been advised.
+    unsafe { rustix::mm::madvise(address.as_ptr().cast(), len, rustix::mm::Advice::LinuxDoFork) }
+}
+
+/// A shared mapping of a whole segment, between two guard pages unless made by [`GuardedMapping::bare`] (V6): a
+/// store that runs over either end faults instead of reaching another buffer. Unmapped when dropped.
 #[derive(Debug)]
 pub struct GuardedMapping {
-    /// First byte of the guard page in front; the data starts one page later.
+    /// First byte of the guard in front.
     reservation: NonNull<u8>,
+    /// Bytes of guard in front, and as many behind.
+    guard: usize,
     /// Length of the data, whole pages.
     len: usize,
     /// Set by [`GuardedMapping::keep_from_children`]: the process generation that has the pages.
@@ -188,18 +199,37 @@ impl GuardedMapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        let mapping =
-            GuardedMapping { reservation: non_null(address)?, len, kept_by: AtomicU32::new(0) };
+        let mapping = GuardedMapping {
+            reservation: non_null(address)?,
+            guard: page,
+            len,
+            kept_by: AtomicU32::new(0),
+        };
         // SAFETY: the range lies inside the reservation made above, which nobody else knows of.
         unsafe { replace_with_shared(mapping.as_ptr(), len, fd, offset, access) }?;
         Ok(mapping)
     }
 
+    /// Maps the first `len` bytes (rounded up to whole pages) of `fd` without guard pages, which are half of
+    /// the work: for memory where any byte may be anything at any time as it is.
+    ///
+    /// # Errors
+    /// As [`GuardedMapping::new`].
+    pub fn bare(fd: impl AsFd, len: usize, access: Access) -> rustix::io::Result<GuardedMapping> {
+        let len = round_to_pages(len).filter(|&len| len > 0).ok_or(rustix::io::Errno::INVAL)?;
+        // SAFETY: a null hint without MAP_FIXED never replaces an existing mapping.
+        let address = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, access.prot(), MapFlags::SHARED, fd, 0)
+        }?;
+        let reservation = non_null(address)?;
+        Ok(GuardedMapping { reservation, guard: 0, len, kept_by: AtomicU32::new(0) })
+    }
+
     /// First byte of the data; page aligned.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
-        // SAFETY: the reservation is longer than one page.
-        unsafe { self.reservation.add(page_size()) }
+        // SAFETY: the reservation begins with the guard, and is longer.
+        unsafe { self.reservation.add(self.guard) }
     }
 
     /// Length of the data in bytes, whole pages.
@@ -219,6 +249,18 @@ impl GuardedMapping {
         self.kept_by.store(generation, Ordering::Relaxed);
         Ok(())
     }
+
+    /// Undoes [`GuardedMapping::keep_from_children`], for children that are forked from now on. Not for a
+    /// child that the pages were kept from.
+    ///
+    /// # Errors
+    /// As madvise(2) `MADV_DOFORK`.
+    pub fn leave_to_children(&self) -> rustix::io::Result<()> {
+        leave_to_children(self.as_ptr(), self.len)?;
+        // A child that is forked between the two has the pages and leaves them mapped: no harm.
+        self.kept_by.store(0, Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 impl Drop for GuardedMapping {
@@ -229,8 +271,8 @@ impl Drop for GuardedMapping {
             // given to another mapping, which is not ours to unmap.
             return;
         }
-        let total = self.len + 2 * page_size();
-        // SAFETY: the range was reserved by `new` and belongs to this value alone; it is whole,
+        let total = self.len + 2 * self.guard;
+        // SAFETY: the range was reserved by `at` or `bare` and belongs to this value alone; it is whole,
         // because this is not a child that the pages were kept from.
         let _ = unsafe { rustix::mm::munmap(self.reservation.as_ptr().cast(), total) };
     }
@@ -247,6 +289,22 @@ mod tests {
             GuardedMapping::new(&fd, 0, Access::Read).unwrap_err(),
             rustix::io::Errno::INVAL
         );
+    }
+
+    #[test]
+    fn a_bare_mapping_is_its_pages_and_goes_with_them() {
+        let page = page_size();
+        let fd = super::super::memfd::create("bare-mapping", 2 * page as u64).unwrap();
+        let mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let line = maps.lines().find(|line| line.contains("bare-mapping"));
+            line.map(|line| line.split_once(' ').unwrap().0.to_owned())
+        };
+        let mapping = GuardedMapping::bare(&fd, page + 1, Access::ReadWrite).unwrap();
+        let start = mapping.as_ptr().as_ptr().addr();
+        assert_eq!(mapped(), Some(format!("{start:x}-{:x}", start + 2 * page)));
+        drop(mapping);
+        assert_eq!(mapped(), None);
     }
 
     #[test]

@@ -12,11 +12,13 @@ pub mod membarrier;
 pub mod memfd;
 pub mod mirror;
 pub mod mmap;
+pub(crate) mod own;
 pub mod packet;
 pub mod process;
 pub mod sched;
 pub mod signal;
 pub mod socket;
 pub mod thread;
+pub mod track;
 
 pub use fd::Fd;

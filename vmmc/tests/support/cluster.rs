@@ -16,16 +16,22 @@ pub const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbc
 pub fn address() -> String {
     static LAST: AtomicU16 = AtomicU16::new(0);
     let pid = std::process::id();
-    let port = 20_000 + LAST.fetch_add(1, Ordering::Relaxed);
+    // In namespaces the process is not in the address: see `testing/alone.rs`.
+    let alone =
+        std::env::var("VMMC_TEST_ALONE").map_or(0, |number| number.parse().expect("number"));
+    let port = 20_000 + 1_000 * alone + LAST.fetch_add(1, Ordering::Relaxed);
     // Never 127.0.0.x, where everybody else is.
     format!("127.{}.{}.{}:{port}", 64 + (pid >> 16 & 0x7f), pid >> 8 & 0xff, pid & 0xff)
 }
+
+/// Where the node `a` is in its namespace.
+pub const HOST_A: &str = "10.77.0.1";
 
 /// The namespace of a node and its address, when there is one.
 fn namespace(name: &str) -> Option<(String, &'static str)> {
     let prefix = std::env::var("VMMC_TEST_NETNS").ok()?;
     let host = match name {
-        "a" => "10.77.0.1",
+        "a" => HOST_A,
         "b" => "10.77.0.2",
         _ => return None,
     };

@@ -3,7 +3,7 @@
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
-use crate::common::until;
+use crate::common::{PATIENCE, until};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,11 +55,24 @@ pub fn footprint(pid: u32) -> Footprint {
     found
 }
 
+/// What it holds when it is done with what it began: what it would hold for ever if nobody asked for more.
+pub fn footprint_at_rest(pid: u32, is_it: impl Fn(&Footprint) -> bool) -> Footprint {
+    let mut found = Footprint::default();
+    until("the process is at rest", || {
+        // Descriptors go one by one: before the second look, whoever was closing has gone to sleep.
+        let before = footprint(pid);
+        let at_rest = is_it(&before) && every_thread(pid, 'S');
+        found = footprint(pid);
+        at_rest && found == before
+    });
+    found
+}
+
 /// Waits until a process holds exactly what it held then.
 pub fn settles(who: &str, pid: u32, baseline: &Footprint) {
     let mut now = Footprint::default();
     let start = std::time::Instant::now();
-    while start.elapsed() < Duration::from_secs(20) {
+    while start.elapsed() < PATIENCE.unwrap_or_default() {
         now = footprint(pid);
         if now == *baseline {
             return;
@@ -71,13 +84,10 @@ pub fn settles(who: &str, pid: u32, baseline: &Footprint) {
 
 /// What a daemon holds for so many clients, once it is done with those that only looked.
 pub fn at_rest(pid: u32, clients: usize) -> Footprint {
-    let mut found = Footprint::default();
-    until("the daemon is at rest", || {
-        found = footprint(pid);
+    footprint_at_rest(pid, |found| {
         // Its listening socket, and one for each.
         found.fds.get("socket") == Some(&(clients + 1)) && found.mappings.is_empty()
-    });
-    found
+    })
 }
 
 /// No name of ours in the memory file system.
@@ -117,14 +127,16 @@ pub fn until_stopped(pid: u32) {
 }
 
 fn until_every_thread(pid: u32, state: char, what: &str) {
-    until(what, || {
-        let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-        tasks.flatten().all(|task| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // After the name in parentheses: the state.
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state))
-        })
-    });
+    until(what, || every_thread(pid, state));
+}
+
+fn every_thread(pid: u32, state: char) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    tasks.flatten().all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // After the name in parentheses: the state.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state))
+    })
 }
 
 /// The end of this process with that of its parent: no test that is killed leaves any behind.
@@ -141,7 +153,8 @@ pub struct Watchdog {
 
 impl Watchdog {
     pub fn new(test: &str) -> Watchdog {
-        Watchdog::after(test, Duration::from_secs(120))
+        // Longer than any one step of it waits.
+        Watchdog::after(test, 3 * PATIENCE.unwrap_or_default())
     }
 
     pub fn after(test: &str, patience: Duration) -> Watchdog {

@@ -1,9 +1,10 @@
 //! A client that speaks the bare control protocol and maps what it is given by hand: nothing of
 //! the library's politeness is in its way.
 
+use crate::common::PATIENCE;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vmmc::Rights;
 use vmmc::control::connect::Incoming;
 use vmmc::control::message::{Event, Hello, Refusal, Request, Role, Welcome};
@@ -88,7 +89,7 @@ pub struct RawImport {
 }
 
 fn patience() -> Instant {
-    Instant::now() + Duration::from_secs(30)
+    Instant::now() + PATIENCE.unwrap_or_default()
 }
 
 /// A connection past the handshake and no further.
@@ -177,7 +178,7 @@ impl Raw {
             name,
             rights,
             token: None,
-            timeout_ms: 10_000,
+            timeout_ms: 120_000,
             restore: None,
         };
         self.tell(&message, fds);

@@ -4,8 +4,8 @@
 //! before.
 
 use super::{
-    Footprint, Watchdog, at_rest, daemon_forgets, die_with_parent, footprint, nothing_in_dev_shm,
-    settles, until_stopped,
+    Footprint, Watchdog, at_rest, daemon_forgets, die_with_parent, footprint_at_rest,
+    nothing_in_dev_shm, settles, until_stopped,
 };
 use crate::common::{Daemon, Second, export, import, open, pause, say, signal};
 use rustix::process::Signal;
@@ -14,10 +14,12 @@ use vmmc::config::Config;
 use vmmc::error::{SendError, WaitError};
 use vmmc::{Node, Region};
 
+/// Longer than any test: one in which only such a limit helps is seen to hang.
+pub const FOR_LONG: Duration = Duration::from_secs(3600);
+
 pub fn connect() -> Node {
     die_with_parent();
-    // Long enough that a test in which only the drain's limit helps is seen to hang.
-    let config = Config { drain: Duration::from_secs(300), ..Config::from_env().unwrap() };
+    let config = Config { drain: FOR_LONG, ..Config::from_env().unwrap() };
     Node::builder().config(config).connect().unwrap()
 }
 
@@ -44,7 +46,7 @@ impl Stage {
         let mut survivor = daemon.second(survivor, &[]);
         survivor.expect("connected");
         let (daemon_before, survivor_before) =
-            (at_rest(daemon.pid(), 2), footprint(survivor.pid()));
+            (at_rest(daemon.pid(), 2), footprint_at_rest(survivor.pid(), |_| true));
         survivor.go_on();
         Stage { daemon, watcher, survivor, daemon_before, survivor_before, dog }
     }
@@ -139,7 +141,7 @@ pub fn victim_exports(_: &[String]) {
 pub fn victim_waits_for_import(_: &[String]) {
     let node = connect();
     say("there");
-    let _import = node.import("later").open();
+    let _import = node.import("later").timeout(FOR_LONG).open();
 }
 
 pub fn victim_imports(_: &[String]) {
@@ -151,7 +153,7 @@ pub fn victim_imports(_: &[String]) {
 
 pub fn import_waits(_: &[String]) {
     survive(|node| {
-        let mut pending = node.import("x").start().unwrap();
+        let mut pending = node.import("x").timeout(FOR_LONG).start().unwrap();
         say("there");
         pause();
         let granted = pending.poll().unwrap();

@@ -29,9 +29,13 @@ impl Table {
         }
     }
 
-    /// The file of a test: in the member's `tests`, in those of `daemon`, or a path from the top.
+    /// The file of a test: in the member's `tests`, in its `tests/c` (with its extension, `.c`), in those of
+    /// `daemon`, or a path from the top.
     fn file_of(&self, path: &str) -> PathBuf {
         let tree = self.member.parent().unwrap();
+        if path.ends_with(".c") {
+            return self.member.join("tests/c").join(path);
+        }
         match path.split_once('/') {
             None => self.member.join("tests").join(path),
             Some(("daemon", rest)) => tree.join("vmmc-daemon/tests").join(rest),
@@ -49,10 +53,29 @@ impl Table {
             let file = self.file_of(path);
             let text =
                 std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{name}: no {file:?}"));
-            let start = text.find(&format!("fn {test}(")).unwrap_or_else(|| panic!("no {name}"));
-            assert!(text[..start].trim_end().ends_with(']'), "{name} is no test");
+            assert!(is_test(&text, test), "{name} is no test");
             found += 1;
         }
         found
+    }
+}
+
+/// Whether there is a test of this name: a function with an attribute, a line of a macro's list of names, or a C
+/// program's case: the name in quotes, or as what a macro makes a case of, or a function that its `main` calls.
+fn is_test(text: &str, test: &str) -> bool {
+    let function = text.find(&format!("fn {test}("));
+    let listed = |line: &str| line.trim().trim_end_matches(',') == test;
+    let made_by = ["PAIR", "PAIR_OF_PROCESSES", "PAIR_OF_THREADS", "COLD_PAIR", "LONER"];
+    let is_case = |line: &str| {
+        line.contains(&format!("{{\"{test}\""))
+            || made_by.iter().any(|maker| line.contains(&format!("{maker}({test})")))
+    };
+    let main = text.split_once("\nint main(").map_or("", |(_, main)| main);
+    if main.lines().any(|line| line.trim() == format!("{test}();")) {
+        return true;
+    }
+    match function {
+        Some(start) => text[..start].trim_end().ends_with(']'),
+        None => text.lines().any(|line| listed(line) || is_case(line)),
     }
 }

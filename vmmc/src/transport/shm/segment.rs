@@ -49,7 +49,7 @@ impl LinkSegment {
     /// # Errors
     /// Out of memory or descriptors.
     pub fn create() -> Result<(LinkSegment, Fd), SystemError> {
-        let file = memfd::create("vmmc-link", link::LEN as u64)
+        let file = memfd::create_for_writers("vmmc-link", link::LEN as u64)
             .map_err(system("memory file of a link"))?;
         memfd::seal(&file).map_err(system("sealing a link segment"))?;
         let segment = LinkSegment::map(&file)?;
@@ -79,7 +79,8 @@ impl LinkSegment {
     }
 
     fn map(file: &Fd) -> Result<LinkSegment, SystemError> {
-        let mapping = GuardedMapping::new(file, link::LEN, Access::ReadWrite)
+        // Whatever stands in it is checked, and nothing reaches it but by an offset of the layout.
+        let mapping = GuardedMapping::bare(file, link::LEN, Access::ReadWrite)
             .map_err(system("mapping a link segment"))?;
         mapping.keep_from_children().map_err(system("madvise of a link segment"))?;
         let view = owned_view(&mapping, link::LEN);

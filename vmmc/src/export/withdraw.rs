@@ -1,0 +1,75 @@
+//! Unexport, step by step; see the module comment of [`crate::transport::shm::busy`].
+
+use super::{ExportInner, IncomingLink};
+use crate::control::message::{CloseReason, Request};
+use crate::error::SystemError;
+use crate::layout::link;
+use crate::mem::Region;
+use crate::node::NodeInner;
+use crate::node::control::Answer;
+use crate::sys::membarrier;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl NodeInner {
+    /// Waits until no transfer that began before is in progress, `VMMC_DRAIN_MS` at most.
+    pub(crate) fn drain(&self, links: &[Arc<IncomingLink>]) {
+        let give_up = Instant::now() + self.config.drain;
+        for link in links {
+            // An importer that has died, or has closed the link, is in no transfer, whatever its
+            // slots say: the control thread takes its link out of the table.
+            let is_known = || self.tables.lock().incoming.contains_key(&link.id());
+            while !link.shm.is_idle() && is_known() && Instant::now() < give_up {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Ends the links and takes the pages away from whoever still has them.
+    pub(super) fn withdraw(
+        &self,
+        export: &Arc<ExportInner>,
+        region: &mut Region,
+    ) -> Result<(), SystemError> {
+        self.end(export, || region.revoke())
+    }
+
+    /// The same for memory that is not the region's any more: whoever still has the old pages has them alone.
+    pub(super) fn abandon(&self, export: &Arc<ExportInner>) {
+        let _ = self.end(export, || Ok(()));
+    }
+
+    fn end(
+        &self,
+        export: &Arc<ExportInner>,
+        take_away: impl FnOnce() -> Result<(), SystemError>,
+    ) -> Result<(), SystemError> {
+        // After the answer no link of it is opened any more. A daemon that is gone opens none.
+        let id = export.id();
+        let answer = self.control.call(self, |request| Request::Unexport { request, export: id });
+        let mut tables = self.tables.lock();
+        tables.exports.remove(&export.id());
+        tables.idling.remove(&export.id());
+        drop(tables);
+
+        let links = export.links.lock().clone();
+        if matches!(answer, Answer::Unexported { untouched: true }) && links.is_empty() {
+            return Ok(()); // no other process ever had the pages
+        }
+        for link in &links {
+            link.shm.set_state(link::CLOSING);
+        }
+        if !links.is_empty() {
+            membarrier::heavy();
+        }
+        self.drain(&links);
+        let swapped = take_away();
+        for link in &links {
+            link.shm.set_state(link::REVOKED);
+            self.close_incoming(export, link, CloseReason::Unexported);
+        }
+        self.control.tell(Request::Revoked { export: export.id() });
+        self.local.hub.wake_all();
+        swapped
+    }
+}

@@ -1,0 +1,185 @@
+//! An import as this process keeps it: what was asked for, and its link.
+
+use crate::control::message::{CloseReason, RemoteCaller, Request};
+use crate::error::{Closed, NotGranted, SendError};
+use crate::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
+use crate::local::Local;
+use crate::notify::Handler;
+use crate::peer::Peer;
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::sys::Fd;
+use crate::transport::Outgoing;
+use crate::transport::route::Route;
+use crate::transport::shm::segment::LinkSegment;
+use std::sync::Arc;
+
+/// What was asked for; told to the daemon again after it was restarted.
+#[derive(Clone, Debug)]
+pub(crate) struct ImportSpec {
+    pub(crate) process: Option<u32>,
+    pub(crate) name: Name,
+    pub(crate) rights: Rights,
+    pub(crate) token: Option<Token>,
+    /// Set by a node's interface: whose rights count.
+    pub(crate) caller: Option<RemoteCaller>,
+}
+
+impl ImportSpec {
+    pub(crate) fn request(
+        &self,
+        request: RequestId,
+        timeout_ms: u32,
+        restore: Option<LinkId>,
+    ) -> Request {
+        if let Some(caller) = self.caller.clone() {
+            return Request::ImportFor {
+                request,
+                caller,
+                process: self.process,
+                name: self.name.clone(),
+                rights: self.rights,
+                token: self.token,
+                timeout_ms,
+            };
+        }
+        Request::Import {
+            request,
+            process: self.process,
+            name: self.name.clone(),
+            rights: self.rights,
+            token: self.token,
+            timeout_ms,
+            restore,
+        }
+    }
+}
+
+/// An import that the daemon has not granted.
+pub(crate) struct ImportDraft {
+    pub(crate) local: Arc<Local>,
+    pub(crate) spec: ImportSpec,
+    pub(crate) segment: LinkSegment,
+    pub(crate) segment_file: Arc<Fd>,
+    pub(crate) handler: Option<Mutex<Handler>>,
+}
+
+impl std::fmt::Debug for ImportDraft {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImportDraft").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+/// What an import keeps of its draft: process, request, link segment, handler.
+type ImportParts = (Arc<Local>, ImportSpec, Option<Arc<Fd>>, Option<Mutex<Handler>>);
+
+/// An import as the tables have it.
+pub(crate) struct ImportInner {
+    pub(crate) link: Route,
+    pub(crate) local: Arc<Local>,
+    pub(crate) peer: Arc<Peer>,
+    id: AtomicU64,
+    pub(crate) export: ExportId,
+    pub(crate) spec: ImportSpec,
+    /// `None` for an export of another node.
+    pub(crate) segment_file: Option<Arc<Fd>>,
+    pub(crate) handler: Option<Mutex<Handler>>,
+    pub(crate) bindings: AtomicUsize,
+    /// Non-blocking sends not completed yet.
+    pub(crate) started: AtomicUsize,
+}
+
+impl std::fmt::Debug for ImportInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImportInner").field("id", &self.id()).field("link", &self.link).finish()
+    }
+}
+
+impl ImportInner {
+    pub(crate) fn new(
+        id: LinkId,
+        export: ExportId,
+        link: Route,
+        peer: Arc<Peer>,
+        parts: ImportParts,
+    ) -> ImportInner {
+        let (local, spec, segment_file, handler) = parts;
+        ImportInner {
+            link,
+            local,
+            peer,
+            id: AtomicU64::new(id.0),
+            export,
+            spec,
+            segment_file,
+            handler,
+            bindings: AtomicUsize::new(0),
+            started: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn id(&self) -> LinkId {
+        LinkId(self.id.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_id(&self, id: LinkId) {
+        self.id.store(id.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn summary(&self) -> ImportSummary {
+        ImportSummary {
+            link: self.id(),
+            export: self.export,
+            name: self.spec.name.clone(),
+            len: self.link.len(),
+            rights: self.link.rights(),
+            exporter: self.peer.info,
+            closed: self.check_open().err(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn need(&self, needed: Rights) -> Result<(), NotGranted> {
+        let granted = self.link.rights();
+        if granted.contains(needed) { Ok(()) } else { Err(NotGranted { needed, granted }) }
+    }
+
+    /// As the transport says; in a forked child, where the link's words are not mapped, the import
+    /// is gone.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), Closed> {
+        match self.local.check() {
+            Ok(()) => self.link.check_open(),
+            Err(_) => Err(self.closed_by_fork()),
+        }
+    }
+
+    #[cold]
+    fn closed_by_fork(&self) -> Closed {
+        Closed { peer: self.peer.info, reason: CloseReason::Unimported }
+    }
+
+    #[inline]
+    pub(crate) fn may_send(&self) -> Result<(), SendError> {
+        self.local.check()?;
+        Ok(self.need(Rights::WRITE)?)
+    }
+}
+
+/// One import of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportSummary {
+    /// Its number.
+    pub link: LinkId,
+    /// Number of the export.
+    pub export: ExportId,
+    /// The name it was imported by.
+    pub name: Name,
+    /// Its length in bytes.
+    pub len: usize,
+    /// What it may do.
+    pub rights: Rights,
+    /// Who exports.
+    pub exporter: PeerInfo,
+    /// Why it is closed, if it is.
+    pub closed: Option<Closed>,
+}

@@ -1,0 +1,152 @@
+//! What comes back over a connection: answers, and ends of links.
+
+use super::{ATTACHMENTS, Answer, Connection, Inbox, Lost, Slot};
+use crate::control::message::CloseReason;
+use crate::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, MAX_DATA, reason_of};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+impl Connection {
+    /// A turn of the connection's thread; false when the connection is lost.
+    pub(super) fn read_in_turn(&self) -> bool {
+        if !self.wire.sleep() {
+            self.lose();
+            return false;
+        }
+        self.receive(&mut self.inbox.lock());
+        !self.is_lost()
+    }
+
+    /// Receives and handles what is there.
+    pub(super) fn receive(&self, inbox: &mut Inbox) {
+        loop {
+            let Some(room) = inbox.bytes.get_mut(inbox.filled..) else { return };
+            match self.wire.receive(room) {
+                Ok(0) => return self.lose(),
+                Ok(len) => {
+                    inbox.filled += len;
+                    if self.handle(inbox).is_err() {
+                        self.close();
+                        return self.lose();
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => return self.lose(),
+            }
+        }
+    }
+
+    /// Handles the whole frames in the inbox.
+    fn handle(&self, inbox: &mut Inbox) -> Result<(), Lost> {
+        let mut at = 0;
+        loop {
+            let filled = inbox.bytes.get(at..inbox.filled).unwrap_or_default();
+            let Some((head, rest)) = filled.split_first_chunk::<HEADER_LEN>() else { break };
+            let header = Header::decode(head).map_err(|_| Lost)?;
+            if header.kind.is_of_sender() {
+                return Err(Lost);
+            }
+            let len = header.body_len() as usize; // at most MAX_DATA
+            let Some(body) = rest.get(..len) else { break };
+            self.handle_frame(&header, body)?;
+            at += HEADER_LEN + len;
+        }
+        inbox.bytes.copy_within(at..inbox.filled, 0);
+        inbox.filled -= at;
+        if inbox.filled == inbox.bytes.len() {
+            // A long answer: the largest fits in this.
+            let largest = HEADER_LEN + MAX_DATA as usize;
+            inbox.bytes.resize((2 * inbox.bytes.len()).min(2 * largest), 0);
+        }
+        Ok(())
+    }
+
+    fn handle_frame(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
+        let attachment = ATTACHMENTS | u64::from(header.slot);
+        let (tag, answer) = match header.kind {
+            Kind::Attached => (attachment, Answer::Attached),
+            Kind::Refused => {
+                (attachment, Answer::Refused(String::from_utf8_lossy(body).into_owned()))
+            }
+            Kind::Data if header.flags.contains(Flags::FAILED) => (header.value, Answer::Failed),
+            Kind::Data => (header.value, Answer::Data(body.to_vec())),
+            Kind::Done => (header.value, Answer::Done),
+            Kind::Closed => {
+                let reason = reason_of(header.value).ok_or(Lost)?;
+                let slot = self.state.lock().slots.get(&header.slot).cloned();
+                if let Some(slot) = slot.filter(|slot| slot.generation == header.generation)
+                    && slot.end(reason)
+                {
+                    (self.on_closed)(slot.number, reason);
+                }
+                self.changed.notify_all();
+                return Ok(());
+            }
+            _ => return Err(Lost),
+        };
+        let mut state = self.state.lock();
+        match state.answers.get_mut(&tag) {
+            Some(waiting @ Answer::Waiting) => *waiting = answer,
+            _ => return Err(Lost), // nobody asked
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// All links end.
+    pub(super) fn lose(&self) {
+        let slots: Vec<Arc<Slot>> = {
+            let mut state = self.state.lock();
+            if std::mem::replace(&mut state.lost, true) {
+                return;
+            }
+            state.slots.drain().map(|(_, slot)| slot).collect()
+        };
+        self.close(); // senders that wait for room find out
+        for slot in slots {
+            if slot.end(CloseReason::Unreachable) {
+                (self.on_closed)(slot.number, CloseReason::Unreachable);
+            }
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// Keeps the connection's thread asleep while this one reads.
+pub(super) struct Quiet<'c>(&'c Connection);
+
+impl<'c> Quiet<'c> {
+    pub(super) fn new(connection: &'c Connection) -> Quiet<'c> {
+        let mut spinning = connection.spinning.lock();
+        *spinning += 1;
+        if *spinning == 1 {
+            connection.watch(false);
+        }
+        Quiet(connection)
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        let mut spinning = self.0.spinning.lock();
+        *spinning -= 1;
+        if *spinning == 0 {
+            self.0.watch(true);
+            // What came meanwhile may have told nobody. A lost connection takes nothing more, whatever comes.
+            while !self.0.is_lost() && !self.0.wire.may_sleep() {
+                self.0.receive(&mut self.0.inbox.lock());
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn watch(&self, whether: bool) {
+        if self.wire.watch(whether).is_err() {
+            // Cannot be while the descriptors live; if it is, a silent thread would be worse.
+            self.close();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! More nodes than two, each of which imports from all others, over each engine between nodes. (Programs on
+//! four and sixteen nodes, in namespaces of their own, are in `ci/nodes`.)
+
+#[path = "support/cluster.rs"]
+mod cluster;
+mod common;
+
+use cluster::{KEY, Place, address, node_over};
+use common::{PATIENCE, until};
+use vmmc::{Event, Export, Import, Node, Region, Rights, Who};
+
+const NAMES: [&str; 3] = ["n0", "n1", "n2"];
+const SLOT: usize = 5000;
+
+/// A node with a process that exports, and that imports from each other node.
+struct Member {
+    place: Place,
+    node: Node,
+    export: Export,
+    /// By exporter; none from itself.
+    imports: Vec<Option<Import>>,
+}
+
+fn members(provider: Option<&str>) -> Vec<Member> {
+    let addresses = NAMES.map(|_| address());
+    let others: Vec<_> = NAMES.iter().copied().zip(addresses.iter().map(String::as_str)).collect();
+    let mut members: Vec<_> = others
+        .iter()
+        .map(|&(name, at)| {
+            let place = node_over(name, at, &others, Some(KEY), provider);
+            let node = place.daemon.node();
+            let region = Region::new(SLOT * NAMES.len()).unwrap();
+            let export = node.export(region).name("x").grant(Who::SameUser, Rights::all());
+            let export = export.queue().open().unwrap();
+            Member { place, node, export, imports: Vec::new() }
+        })
+        .collect();
+    for (i, member) in members.iter_mut().enumerate() {
+        let import =
+            |name: &str| member.node.import("x").node(name).timeout(PATIENCE.unwrap()).open();
+        let imports = NAMES.iter().enumerate();
+        let imports = imports.map(|(from, name)| (from != i).then(|| import(name).unwrap()));
+        member.imports = imports.collect();
+    }
+    members
+}
+
+/// What member `from` writes to member `to` in a round.
+fn message(from: usize, to: usize, round: u8) -> Vec<u8> {
+    let first = (from * NAMES.len() + to) as u8;
+    (0..SLOT).map(|i| first.wrapping_mul(37).wrapping_add(round) ^ (i >> 3) as u8).collect()
+}
+
+/// Everybody writes to everybody, and is told from whom.
+fn round(members: &[Member], round: u8) {
+    for (from, member) in members.iter().enumerate() {
+        for (to, import) in member.imports.iter().enumerate().take(members.len()) {
+            let Some(import) = import else { continue };
+            import.send_with_notify(from * SLOT, &message(from, to, round)).unwrap();
+        }
+    }
+    for (to, member) in members.iter().enumerate() {
+        let mut heard = vec![to];
+        while heard.len() < members.len() {
+            let told = member.export.next_notification(PATIENCE).unwrap();
+            // Ends of links from a node that has gone may come between.
+            let Event::Message { offset, len: SLOT, .. } = told.event else { continue };
+            let from = offset / SLOT;
+            let name = member.node.importer_node(told.link);
+            assert_eq!(name.as_deref(), NAMES.get(from).copied());
+            let mut seen = vec![0; SLOT];
+            member.export.read(offset, &mut seen).unwrap();
+            assert!(seen == message(from, to, round), "{from} to {to}, round {round}");
+            heard.push(from);
+        }
+        heard.sort_unstable();
+        assert!(heard.into_iter().eq(0..members.len()), "each once");
+    }
+}
+
+fn each_hears_every_other_and_outlives_one(provider: Option<&str>) {
+    let mut members = members(provider);
+    for number in 0..3 {
+        round(&members, number);
+    }
+    let mut gone = members.pop().unwrap();
+    gone.place.daemon.kill();
+    for member in &members {
+        let import = member.imports.last().unwrap().as_ref().unwrap();
+        until("the lost node is known", || import.check_open().is_err());
+    }
+    for number in 3..6 {
+        round(&members, number);
+    }
+}
+
+#[test]
+fn each_hears_every_other_and_outlives_one_over_tcp() {
+    each_hears_every_other_and_outlives_one(None);
+}
+
+#[test]
+fn each_hears_every_other_and_outlives_one_over_a_fabric_rxm() {
+    each_hears_every_other_and_outlives_one(Some("tcp;ofi_rxm"));
+}
+
+#[test]
+fn each_hears_every_other_and_outlives_one_over_a_fabric_net() {
+    each_hears_every_other_and_outlives_one(Some("net"));
+}
