@@ -7,6 +7,7 @@
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use vmmc::control::message::Refusal;
 use vmmc::sys::Fd;
 
@@ -24,13 +25,22 @@ pub fn raise_limit() {
     }
 }
 
+/// The limit when it was looked at last (it can be changed from outside), or 0.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
 fn limit() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    SEEN.store(limit, Ordering::Relaxed);
+    limit
 }
 
-/// Whether a descriptor that has just come may be kept for mere statistics.
+/// Whether a descriptor may be kept for mere statistics. It came not long ago, and passed [`enough`].
 pub(crate) fn plenty(new: &Fd) -> bool {
-    (new.as_raw_fd() as u64) < limit() / 2
+    let limit = match SEEN.load(Ordering::Relaxed) {
+        0 => limit(),
+        seen => seen,
+    };
+    (new.as_raw_fd() as u64) < limit / 2
 }
 
 /// Whether a descriptor that has just come may be kept at all.

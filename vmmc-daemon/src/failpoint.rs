@@ -40,6 +40,14 @@ failpoints! {
     PairMade = "pair-made",
     /// One end has its segment; the other has not.
     PairHalfSent = "pair-half-sent",
+    /// A pump has claimed a ring's bytes; nothing else has changed.
+    PumpClaimed = "pump-claimed",
+    /// A pump has ended the ring part; nothing was sent.
+    PumpBegun = "pump-begun",
+    /// A pump has sent a part of the bytes.
+    PumpHalfSent = "pump-half-sent",
+    /// A pump has sent all bytes; the sender cannot know.
+    PumpSent = "pump-sent",
     /// The old daemon has sent part of its descriptors to its successor.
     TakeoverHalfSent = "takeover-half-sent",
     /// The old daemon has sent everything; the successor has not confirmed.

@@ -112,7 +112,8 @@ impl Arguments {
         std::path::absolute(&path).unwrap_or(path)
     }
 
-    fn options(&self) -> Options {
+    /// `pair` is a setting of the environment.
+    fn options(&self, pair: Duration) -> Options {
         let default_idle = self.auto.then_some(30);
         Options {
             limits: Limits {
@@ -129,6 +130,7 @@ impl Arguments {
             },
             ring_len: self.ring_kib * 1024,
             idle_exit: self.idle_exit.or(default_idle).map(Duration::from_secs),
+            pair,
             ..Options::default()
         }
     }
@@ -236,7 +238,14 @@ fn start(arguments: &Arguments) -> Result<Option<Started>, String> {
 fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
     let Started { source, stop } = started;
     arguments.start_log();
-    let mut options = arguments.options();
+    let pair = match vmmc::Config::from_env() {
+        Ok(config) => config.pair,
+        Err(error) => {
+            tracing::warn!(%error, "settings of the environment are ignored");
+            Options::default().pair
+        }
+    };
+    let mut options = arguments.options(pair);
     options.wake_cost = wakecost::measure();
     let wake_cost_us = options.wake_cost.as_micros() as u64;
     let (broker, took_over) = match source {

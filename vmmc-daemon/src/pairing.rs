@@ -5,7 +5,7 @@
 //! the close). Two sockets of one namespace whose addresses mirror each other are the two ends of one
 //! connection: a live pair of addresses is unique there, and only established ones count.
 //!
-//! The first end to come is side 0 and waits [`PARTNER_TIMEOUT`]; then it is told to stay with TCP. Both
+//! The first end to come is side 0 and waits for `VMMC_PAIR_MS`; then it is told to stay with TCP. Both
 //! get the same segment, made here. A pair is kept for [`Request::AttachSocket`] and for
 //! statistics until both ends are forgotten or their processes gone, and then [`LINGER`] longer, for a
 //! program that has just replaced itself (exec).
@@ -33,8 +33,10 @@ use vmmc::control::message::{
 use vmmc::id::ClientId;
 use vmmc::sys::{Fd, memfd};
 
-/// How long the first end waits for the other.
-pub(crate) const PARTNER_TIMEOUT: Duration = Duration::from_secs(1);
+/// A timer so late means that the daemon stood still (stopped, no processor): what came meanwhile is unread.
+const STOOD_STILL: Duration = Duration::from_millis(100);
+/// How long the first end then waits on: a few rounds of the loop, which gives every client a turn.
+const AFTER_STANDSTILL: Duration = Duration::from_millis(100);
 /// How long a pair without processes is kept.
 const LINGER: Duration = Duration::from_secs(5);
 /// How many connections that stayed plain are remembered, so that people see why.
@@ -52,6 +54,8 @@ pub(crate) struct Waiting {
     pub(crate) timer: TimerKey,
     /// Mirrored addresses were seen in another network namespace.
     pub(crate) elsewhere: bool,
+    /// Its time was prolonged because the daemon had stood still.
+    pub(crate) prolonged: bool,
     /// Its doorbell, for the other end.
     pub(crate) bell: Option<Arc<Fd>>,
 }
@@ -320,8 +324,9 @@ impl Broker {
                 other.elsewhere = true;
             }
         }
-        let timer = self.timers.add(Instant::now() + PARTNER_TIMEOUT, Timer::Pairing(cookie));
-        let waiting = Waiting { client: id, uid, endpoint, shape, timer, elsewhere, bell };
+        let timer = self.timers.add(Instant::now() + self.options.pair, Timer::Pairing(cookie));
+        let waiting =
+            Waiting { client: id, uid, endpoint, shape, timer, elsewhere, prolonged: false, bell };
         self.pairing.insert_waiting(cookie, waiting);
         if let Some(client) = self.clients.get_mut(&id) {
             client.sockets.insert(cookie);
@@ -427,7 +432,18 @@ impl Broker {
         self.not_paired(waiting.client, cookie, Some(waiting.endpoint), reason);
     }
 
-    pub(crate) fn pairing_timed_out(&mut self, cookie: u64) {
+    /// A waiting end's time is up, and has been for `late`.
+    pub(crate) fn pairing_timed_out(&mut self, cookie: u64, late: Duration) {
+        if late > STOOD_STILL
+            && let Some(waiting) = self.pairing.waiting.get_mut(&cookie)
+            && !waiting.prolonged
+        {
+            // Timers come before sockets: its partner's offer may be unread.
+            waiting.prolonged = true;
+            let due = Instant::now() + AFTER_STANDSTILL;
+            waiting.timer = self.timers.add(due, Timer::Pairing(cookie));
+            return;
+        }
         let elsewhere = self.pairing.waiting.get(&cookie).is_some_and(|it| it.elsewhere);
         let reason =
             if elsewhere { NotPairedReason::OtherNamespace } else { NotPairedReason::NoPartner };

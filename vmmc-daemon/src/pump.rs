@@ -15,12 +15,13 @@
 
 use crate::broker::Broker;
 use crate::counters::Counter;
+use crate::failpoint::{Failpoint, hit};
 use crate::receive::{self, Suspect};
 use crate::tcp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use rustix::process::PidfdGetfdFlags;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +40,7 @@ const MAX: usize = 64;
 /// How long doorbells that are counted may take to reach the kernel.
 const SETTLING: Duration = Duration::from_millis(500);
 /// Bytes sent at a time.
-const PART: usize = 64 * 1024;
+const PART: usize = 16 * 1024;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
@@ -166,9 +167,33 @@ impl Job {
         })
     }
 
-    /// A descriptor of the sender's socket, from whichever holder has it.
+    /// A descriptor of the sender's socket, from whichever holder has it, or from a process forked by
+    /// one, which has told nobody.
     fn find_socket(&self) -> Option<Fd> {
-        self.holders.iter().find_map(|holder| self.socket_of(holder))
+        let known = self.holders.iter().find_map(|holder| self.socket_of(holder));
+        known.or_else(|| self.relatives().find_map(|holder| self.socket_of(&holder)))
+    }
+
+    /// Other processes that have the segment mapped. Its two ends' processes have, and whoever inherited
+    /// it from one.
+    fn relatives(&self) -> impl Iterator<Item = Holder> {
+        let segment = rustix::fs::fstat(&*self.segment).ok();
+        let inode = segment.map_or(0, |stat| stat.st_ino).to_string();
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        processes.filter_map(move |entry| {
+            let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+            let maps = std::fs::read_to_string(entry.path().join("maps")).ok()?;
+            // Address, rights, offset, device, inode, path.
+            let has_segment = maps.lines().any(|line| {
+                let mut words = line.split_ascii_whitespace().skip(4);
+                words.next() == Some(inode.as_str())
+                    && words.next().is_some_and(|path| path.starts_with("/memfd:"))
+            });
+            let pid = has_segment.then(|| rustix::process::Pid::from_raw(pid)).flatten()?;
+            // Should the number mean another process by now, it has no socket with that cookie.
+            let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+            Some(Holder { pid: pid.as_raw_nonzero().get(), pidfd: pidfd.into() })
+        })
     }
 
     fn socket_of(&self, holder: &Holder) -> Option<Fd> {
@@ -202,6 +227,7 @@ fn pump(
         // The other end woke up, or the asker has thought better of it.
         return Ok(0);
     }
+    hit(Failpoint::PumpClaimed);
     let deadline = Instant::now() + SETTLING;
     let owed = loop {
         let Some(given) = tcp::given(socket) else {
@@ -221,6 +247,7 @@ fn pump(
         words.give_up();
         return Err("the ring's positions cannot be true");
     };
+    hit(Failpoint::PumpBegun);
     let begun = from;
     let alive = (0..owed).all(|_| send_all(socket, &[0]));
     if alive {
@@ -229,6 +256,7 @@ fn pump(
             if !send_range(socket, ring, &mut from, to, &mut part) {
                 break;
             }
+            hit(Failpoint::PumpSent);
             match words.finish(to) {
                 Some(more) if more.wrapping_sub(from) <= ring.len() as u64 => to = more,
                 _ => return Ok(from.wrapping_sub(begun)),
@@ -251,6 +279,7 @@ fn send_range(socket: &Fd, ring: View<'_>, from: &mut u64, to: u64, part: &mut [
             return false;
         }
         *from = from.wrapping_add(len as u64);
+        hit(Failpoint::PumpHalfSent);
     }
     true
 }

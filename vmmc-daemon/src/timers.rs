@@ -53,10 +53,11 @@ impl Timers {
         self.due.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Takes the first entry that is due at `now`.
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<Timer> {
+    /// Takes the first entry that is due at `now`, with the time at which it was.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<(Instant, Timer)> {
         let entry = self.due.first_entry()?;
-        (entry.key().0 <= now).then(|| entry.remove())
+        let due = entry.key().0;
+        (due <= now).then(|| (due, entry.remove()))
     }
 }
 
@@ -75,11 +76,11 @@ mod tests {
         timers.add(now, Timer::Pairing(1));
         timers.add(now, Timer::Pairing(2));
         timers.cancel(gone);
-        assert_eq!(timers.pop(now), Some(Timer::Pairing(1)));
-        assert_eq!(timers.pop(now), Some(Timer::Pairing(2)));
+        assert_eq!(timers.pop(now), Some((now, Timer::Pairing(1))));
+        assert_eq!(timers.pop(now), Some((now, Timer::Pairing(2))));
         assert_eq!(timers.pop(now), None);
         assert_eq!(timers.next_due(), Some(later));
-        assert_eq!(timers.pop(later), Some(Timer::Accept));
+        assert_eq!(timers.pop(later + Duration::from_secs(1)), Some((later, Timer::Accept)));
         assert!(timers.due.is_empty());
     }
 }

@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn a_wake_up_costs_something() {
-        let cost = try_measure().unwrap();
+        // A machine that others keep busy gives none, now and then.
+        let cost = std::iter::repeat_with(try_measure).flatten().next().unwrap();
         assert!(!cost.is_zero());
     }
 

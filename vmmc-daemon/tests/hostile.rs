@@ -133,7 +133,8 @@ fn more_descriptors_than_any_message_has_end_the_client_and_are_all_closed() {
     let bytes = [std::io::IoSlice::new(&handshake)];
     rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::empty()).unwrap();
     wait_for_end(&socket);
-    eventually("all are closed", || (daemon.descriptors() == before).then_some(()));
+    // There may be fewer: of who looked when the daemon started.
+    eventually("all are closed", || (daemon.descriptors() <= before).then_some(()));
     witness.assert_silent();
 }
 
@@ -325,15 +326,19 @@ fn a_socket_that_lingers_for_ever_stalls_nobody() {
         let never_reads = listener.accept().unwrap().0;
         client.set_nonblocking(true).unwrap();
         while std::io::Write::write(&mut &client, &[0; 65536]).is_ok() {}
+        // Whoever closes the last copy waits: not a program that another test starts meanwhile.
+        let alone = STARTING.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let hour = Some(std::time::Duration::from_secs(3600));
         rustix::net::sockopt::set_socket_linger(&client, hour).unwrap();
         let socket = raw(&daemon.path);
         // So that the last copy is the one the daemon gets.
         signal(rustix::process::Signal::STOP);
+        daemon.wait_stopped();
         say(&socket, &codec::handshake(), &[]);
         let hello = Hello { role: Role::Process, program: String::new(), resume: None };
         say(&socket, &encoded(&Request::Hello(hello)), &[client.as_fd()]);
         drop(client);
+        drop(alone);
         signal(rustix::process::Signal::CONT);
         wait_for_end(&socket);
         witness.assert_silent();

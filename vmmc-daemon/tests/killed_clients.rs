@@ -185,6 +185,12 @@ fn at_rest(daemon: &Daemon, clients: usize) -> BTreeMap<String, usize> {
     eventually("the daemon is at rest", || {
         let now = holds(daemon);
         let count = |kind| now.get(kind).copied().unwrap_or_default();
+        (count("socket:[") == clients + 1 && count("anon_inode:[pidfd") == clients).then_some(())
+    });
+    daemon.snapshot(); // by then it has done what it was at
+    eventually("the daemon is at rest", || {
+        let now = holds(daemon);
+        let count = |kind| now.get(kind).copied().unwrap_or_default();
         (count("socket:[") == clients + 1 && count("anon_inode:[pidfd") == clients).then_some(now)
     })
 }

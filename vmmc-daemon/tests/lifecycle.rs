@@ -2,6 +2,7 @@
 
 mod common;
 use common::*;
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -125,8 +126,12 @@ fn a_client_library_starts_the_daemon_that_it_needs() {
 #[test]
 fn an_idle_daemon_ends_only_without_clients() {
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
-    let mut daemon = Daemon::start_in(dir.clone(), &["--idle-exit", "1"], &[]);
-    let mut client = Client::connect(&daemon.path);
+    let (mut daemon, mut client) = eventually("a client is in time", || {
+        let daemon = Daemon::start_in(dir.clone(), &["--idle-exit", "1"], &[]);
+        let belongings = Some(Belongings::new());
+        let client = Client::try_connect(&daemon.path, Role::Process, belongings, None).ok()?;
+        Some((daemon, client))
+    });
     // Longer than the limit: with a client it stays. (Not a race: it must not end at all.)
     std::thread::sleep(std::time::Duration::from_millis(1500));
     client.export("x");
@@ -213,43 +218,58 @@ fn no_descriptor_stays_of_clients_that_came_and_went() {
 fn a_killed_process_is_cleaned_up_even_if_a_child_keeps_its_socket() {
     let daemon = Daemon::start();
     let mut importer = Client::connect(&daemon.path);
-    let (ready, hear_ready) = std::io::pipe().map(|(reader, writer)| (writer, reader)).unwrap();
-    // SAFETY: the child uses only what it has; it ends by a signal or _exit.
+    // Started anew: a child of this process would keep the descriptors of all tests.
+    let mut exporter = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "second_process", "--nocapture", "--quiet"])
+        .env(EXPORTS_AT, &daemon.path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(exporter.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("READY") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it ended before it was ready");
+    }
+    let link = importer.import("orphan").link;
+    // Both of them end with this at the latest.
+    let until_then = exporter.stdin.take();
+    exporter.kill().unwrap();
+    assert_eq!(importer.receive_closed(), (link, CloseReason::PeerDied));
+    assert!(daemon.snapshot().exports.is_empty());
+    exporter.wait().unwrap();
+    drop(until_then);
+    // The child was there, with all that it inherited, and has gone now.
+    line.clear();
+    assert!(said.read_line(&mut line).unwrap() > 0 && line.contains("CHILD ENDS"), "{line:?}");
+    assert_eq!(said.read_line(&mut line).unwrap(), 0);
+}
+
+const EXPORTS_AT: &str = "VMMCD_TEST_EXPORTS_AT";
+
+/// Exports, and forks a child; both stay until the end of the standard input.
+#[test]
+fn second_process() {
+    let Some(path) = std::env::var_os(EXPORTS_AT) else { return };
+    let mut exporter = Client::connect(Path::new(&path));
+    let _kept = exporter.export("orphan");
+    // SAFETY: the child makes system calls only, and ends.
     let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child > 0 {
+        println!("READY");
+    }
+    let mut byte = 0u8;
+    // SAFETY: one byte of our own is read into.
+    while unsafe { libc::read(0, (&raw mut byte).cast(), 1) } > 0 {}
     if child == 0 {
-        let done = std::panic::catch_unwind(|| {
-            let mut exporter = Client::connect(&daemon.path);
-            let _kept = exporter.export("orphan");
-            // SAFETY: as above.
-            let grandchild = unsafe { libc::fork() };
-            if grandchild == 0 {
-                // Keeps the socket open until the test closes its pipe.
-                loop {
-                    std::thread::sleep(std::time::Duration::from_secs(1));
-                    if std::os::unix::process::parent_id() == 1 {
-                        std::thread::sleep(std::time::Duration::from_secs(3));
-                        break;
-                    }
-                }
-            } else {
-                std::io::Write::write_all(&mut &ready, b"!").unwrap();
-                loop {
-                    std::thread::sleep(std::time::Duration::from_secs(60));
-                }
-            }
-        });
-        let _ = done;
+        let said = b"CHILD ENDS\n";
+        // SAFETY: a write of a constant.
+        unsafe { libc::write(1, said.as_ptr().cast(), said.len()) };
         // SAFETY: ends the child without running the test harness.
         unsafe { libc::_exit(0) };
     }
-    drop(ready);
-    std::io::Read::read_exact(&mut &hear_ready, &mut [0]).unwrap();
-    let link = importer.import("orphan").link;
-    let pid = rustix::process::Pid::from_raw(child).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    assert_eq!(importer.receive_closed(), (link, CloseReason::PeerDied));
-    assert!(daemon.snapshot().exports.is_empty());
-    let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
 }
 
 /// Killed at each named point of an export and import: clients see the end, the next daemon starts.

@@ -8,7 +8,7 @@ use cluster::{KEY, Place, address, node, pair};
 use common::{WATCHDOG, eventually};
 use proptest::prelude::*;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use vmmc::config::{Config, DaemonStart};
 use vmmc::control::message::RemoteCaller;
@@ -339,6 +339,43 @@ fn any_bytes_on_a_data_connection_leave_the_interface_to_others() {
         bystander.is_well();
     });
     drop(target);
+}
+
+/// Connects to a node from an address of the caller's choice on this machine.
+fn connect_from(host: [u8; 4], to: &str) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from((host, 0))).unwrap();
+    connect(&socket, &to.parse::<SocketAddr>().unwrap()).unwrap();
+    socket.into()
+}
+
+/// More strangers than a daemon has places in all, from so many addresses. They say nothing.
+fn strangers_come(hosts: u8) {
+    common::raise_descriptor_limit();
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let each = 1100usize.div_ceil(usize::from(hosts));
+    let from = |host| connect_from([127, 9, 9, host], &a.address);
+    let crowd: Vec<TcpStream> =
+        (0..hosts).flat_map(|host| (0..each).map(move |_| host)).map(from).collect();
+    // Some of the places are theirs; the last ones are closed.
+    let mut last = crowd.last().unwrap();
+    assert_eq!(last.read(&mut [0]).unwrap(), 0);
+    let exporter = connect(&a);
+    let _export = export(&exporter, "later", 4096);
+    import(&connect(&b), "later").send(0, &[1]).unwrap();
+    bystander.is_well();
+}
+
+#[test]
+fn strangers_of_one_address_do_not_take_the_places_of_other_nodes() {
+    strangers_come(1);
+}
+
+#[test]
+fn strangers_of_some_addresses_do_not_take_them_either() {
+    strangers_come(3);
 }
 
 #[test]

@@ -149,6 +149,34 @@ fn an_end_without_partner_stays_plain_and_the_snapshot_says_why() {
     assert_eq!(daemon.counter("not_paired_no_partner"), 2);
 }
 
+/// Its time is up when the daemon goes on, but the partner had come in time.
+#[test]
+fn an_end_whose_partner_came_while_the_daemon_stood_still_is_paired() {
+    let daemon = Daemon::start();
+    let [one, other] = [sockets_client(&daemon), sockets_client(&daemon)];
+    let (a, b) = eventually("the daemon is stopped while the first end waits", || {
+        let (a, b) = connection("127.0.0.1:0");
+        register(&one, &a, SHAPE);
+        eventually("the daemon knows it", || {
+            daemon.snapshot().connections.iter().any(|it| it.cookie == cookie(&a)).then_some(())
+        });
+        daemon.signal(rustix::process::Signal::STOP);
+        daemon.wait_stopped();
+        if !readable(&one.connection) {
+            return Some((a, b));
+        }
+        // Its time is up already.
+        daemon.signal(rustix::process::Signal::CONT);
+        assert_eq!(not_paired(&one, &a), NotPairedReason::NoPartner);
+        None
+    });
+    register(&other, &b, SHAPE);
+    std::thread::sleep(std::time::Duration::from_millis(1300));
+    daemon.signal(rustix::process::Signal::CONT);
+    paired(&one, &a);
+    paired(&other, &b);
+}
+
 /// The reason outlives the program, and so does who it was.
 #[test]
 fn a_connection_that_stayed_plain_is_shown_as_its_programs_also_when_that_is_gone() {

@@ -6,12 +6,6 @@ use common::*;
 const CLIENTS: usize = 1000;
 const EXPORTS_EACH: usize = 10;
 
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let hard = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).unwrap();
-}
-
 #[test]
 fn a_thousand_clients_with_ten_thousand_exports_and_links_survive_a_takeover() {
     raise_descriptor_limit();

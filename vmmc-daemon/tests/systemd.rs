@@ -156,8 +156,12 @@ fn a_daemon_started_by_a_client_does_not_speak_to_the_clients_service_manager() 
     let path = dir.path().join("vmmcd.sock");
     let mut command = command(&path, &["--auto", "--idle-exit", "1"], &[]);
     command.env("NOTIFY_SOCKET", manager.path()).env("WATCHDOG_USEC", "20000");
-    assert!(command.status().unwrap().success());
-    Client::connect(&path).export("x");
+    eventually("a client is in time", || {
+        assert!(command.status().unwrap().success());
+        let belongings = Some(Belongings::new());
+        Client::try_connect(&path, Role::Process, belongings, None).ok()?.export("x");
+        Some(())
+    });
     eventually("the idle daemon ends", || (!path.exists()).then_some(()));
     let heard = manager.heard.lock().unwrap();
     assert!(heard.words.is_empty() && heard.watchdogs == 0, "{:?}", heard.words);

@@ -21,7 +21,9 @@
 //! Header: `"VMHO"`, version u32, number of descriptors u32, reserved u32, little-endian. The state is a
 //! `State` (state.rs) in postcard; a change to it raises [`VERSION`].
 
-pub(crate) mod state;
+pub(crate) mod inherit;
+mod save;
+mod state;
 pub mod store;
 
 use crate::broker::Broker;

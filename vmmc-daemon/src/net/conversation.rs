@@ -62,7 +62,7 @@ pub(super) fn start(
     }
 }
 
-fn serve(cluster: &Cluster, idle: &Idle, caller: PeerInfo, process: &Fd) {
+fn serve(cluster: &Cluster, idle: &Arc<Idle>, caller: PeerInfo, process: &Fd) {
     let mut buffer = [0; MAX_PACKET_LEN];
     let Ok(Some((len, _))) = packet::receive(process, &mut buffer, RecvFlags::empty()) else {
         return; // it changed its mind
@@ -90,7 +90,7 @@ type Found = (Told, Option<(std::net::TcpStream, Option<Meeting>)>);
 /// Asks the other node. `None`: the process has hung up.
 fn import(
     cluster: &Cluster,
-    idle: &Idle,
+    idle: &Arc<Idle>,
     caller: PeerInfo,
     ask: Ask,
     process: &Fd,

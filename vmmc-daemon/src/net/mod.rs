@@ -23,6 +23,7 @@ pub mod interface;
 mod offers;
 pub mod secure;
 mod serve;
+mod strangers;
 
 use crate::broker::{Broker, Fault};
 use crate::client::OutFd;

@@ -17,9 +17,9 @@
 use super::cluster::KEY_LEN;
 use serde::{Serialize, de::DeserializeOwned};
 use snow::{Builder, HandshakeState, TransportState};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmmc::control::network::WIRE_VERSION;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -30,8 +30,11 @@ pub const MAX_MESSAGE: usize = 8192;
 /// What encryption adds.
 const TAG_LEN: usize = 16;
 
-/// How long the other side may take for a step of the handshake, or to be reached.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the kernel of the other side may take to be reached.
+const REACH: Duration = Duration::from_secs(5);
+/// How long the other side may take for the handshake, all of it, and for an answer that needs nobody else. Nodes that
+/// start together keep each other busy: on a slow machine a handshake of sixteen took more than five seconds.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why two daemons do not talk.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +42,12 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 pub enum SecureError {
     /// The connection.
     #[error("{0}; is its vmmcd running, and its address right in the cluster file?")]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
+    /// Nothing came in time.
+    #[error(
+        "it does not answer; is its vmmcd running and its machine not overloaded, and is its address right in the cluster file?"
+    )]
+    Silent,
     /// The other side is something else.
     #[error("what listens there is no vmmcd; is its address right in the cluster file?")]
     NotOurs,
@@ -67,6 +75,38 @@ pub enum SecureError {
     /// Without a key, and not on this machine.
     #[error("{0} is not a loopback address, and there is no cluster key")]
     NotLoopback(SocketAddr),
+}
+
+impl From<std::io::Error> for SecureError {
+    fn from(error: std::io::Error) -> SecureError {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => SecureError::Silent,
+            _ => SecureError::Io(error),
+        }
+    }
+}
+
+/// Reads that may take until an instant, all together: who sends byte by byte gains no time.
+struct Patient<'s> {
+    stream: &'s TcpStream,
+    until: Option<Instant>,
+}
+
+impl<'s> Patient<'s> {
+    fn new(stream: &'s TcpStream, patience: Option<Duration>) -> Patient<'s> {
+        Patient { stream, until: patience.map(|patience| Instant::now() + patience) }
+    }
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(buffer)
+    }
 }
 
 fn preamble(version: u16) -> [u8; PREAMBLE_LEN] {
@@ -103,21 +143,20 @@ impl Secure {
         key: Option<&[u8; KEY_LEN]>,
     ) -> Result<Secure, SecureError> {
         let key = key_for(address, key)?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let mut stream = TcpStream::connect_timeout(&address, REACH)?;
         prepare(&stream)?;
         let mut noise = builder(&key)?.build_initiator().map_err(|_| SecureError::Key)?;
         stream.write_all(&preamble(WIRE_VERSION))?;
         write_handshake(&mut stream, &mut noise)?;
         // A daemon that refuses our proof says nothing and closes.
         let mut theirs = [0; PREAMBLE_LEN];
-        stream.read_exact(&mut theirs).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => {
-                SecureError::HungUp
-            }
+        let mut input = Patient::new(&stream, Some(PATIENCE));
+        input.read_exact(&mut theirs).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => SecureError::HungUp,
             _ => error.into(),
         })?;
         check_preamble(theirs)?;
-        read_handshake(&mut stream, &mut noise)?;
+        read_handshake(&mut input, &mut noise)?;
         Secure::finish(stream, noise)
     }
 
@@ -132,7 +171,8 @@ impl Secure {
         let key = key_for(stream.peer_addr()?, key)?;
         prepare(&stream)?;
         let mut theirs = [0; PREAMBLE_LEN];
-        stream.read_exact(&mut theirs)?;
+        let until = Instant::now() + PATIENCE;
+        Patient { stream: &stream, until: Some(until) }.read_exact(&mut theirs)?;
         if let Err(error) = check_preamble(theirs) {
             if matches!(error, SecureError::Version { .. }) {
                 // So that both can say it. What it has sent is read, or the answer would be lost
@@ -145,7 +185,7 @@ impl Secure {
             return Err(error);
         }
         let mut noise = builder(&key)?.build_responder().map_err(|_| SecureError::Key)?;
-        read_handshake(&mut stream, &mut noise)?;
+        read_handshake(&mut Patient { stream: &stream, until: Some(until) }, &mut noise)?;
         stream.write_all(&preamble(WIRE_VERSION))?;
         write_handshake(&mut stream, &mut noise)?;
         Secure::finish(stream, noise)
@@ -179,8 +219,8 @@ impl Secure {
         &mut self,
         patience: Option<Duration>,
     ) -> Result<M, SecureError> {
-        self.stream.set_read_timeout(patience)?;
-        let sealed = read_block(&mut self.stream, MAX_MESSAGE + TAG_LEN)?;
+        let mut input = Patient::new(&self.stream, patience);
+        let sealed = read_block(&mut input, MAX_MESSAGE + TAG_LEN)?;
         let mut plain = vec![0; sealed.len()];
         let len =
             self.noise.read_message(&sealed, &mut plain).map_err(|_| SecureError::Malformed)?;
@@ -229,7 +269,6 @@ fn builder(key: &[u8; KEY_LEN]) -> Result<Builder<'_>, SecureError> {
 fn prepare(stream: &TcpStream) -> Result<(), SecureError> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let io = std::io::Error::from;
     sockopt::set_socket_keepalive(stream, true).map_err(io)?;
@@ -245,8 +284,8 @@ fn write_handshake(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result
     write_block(stream, message.get(..len).unwrap_or_default())
 }
 
-fn read_handshake(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result<(), SecureError> {
-    let message = read_block(stream, 128)?;
+fn read_handshake(input: &mut Patient<'_>, noise: &mut HandshakeState) -> Result<(), SecureError> {
+    let message = read_block(input, 128)?;
     let mut payload = [0; 128];
     match noise.read_message(&message, &mut payload) {
         Ok(0) => Ok(()),
@@ -261,15 +300,15 @@ fn write_block(stream: &mut TcpStream, block: &[u8]) -> Result<(), SecureError> 
     Ok(stream.write_all(&bytes)?)
 }
 
-fn read_block(stream: &mut TcpStream, max: usize) -> Result<Vec<u8>, SecureError> {
+fn read_block(input: &mut Patient<'_>, max: usize) -> Result<Vec<u8>, SecureError> {
     let mut len = [0; 2];
-    stream.read_exact(&mut len)?;
+    input.read_exact(&mut len)?;
     let len = usize::from(u16::from_le_bytes(len));
     if len > max {
         return Err(SecureError::Malformed);
     }
     let mut block = vec![0; len];
-    stream.read_exact(&mut block)?;
+    input.read_exact(&mut block)?;
     Ok(block)
 }
 
@@ -353,6 +392,26 @@ mod tests {
         let heard = Secure::accept(again.accept().unwrap().0, Some(&KEY));
         let heard = heard.and_then(|mut heard| heard.receive::<String>(None));
         assert!(matches!(heard, Err(SecureError::Malformed)), "{heard:?}");
+    }
+
+    #[test]
+    fn who_sends_byte_by_byte_gains_no_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut dripping = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        // For as long as somebody listens.
+        let drip = std::thread::spawn(move || while dripping.write_all(&[1]).is_ok() {});
+        let mut input = Patient::new(&stream, Some(Duration::from_millis(20)));
+        let mut byte = [0];
+        let end = loop {
+            match input.read_exact(&mut byte) {
+                Ok(()) => {}
+                Err(error) => break SecureError::from(error),
+            }
+        };
+        assert!(matches!(end, SecureError::Silent), "{end:?}");
+        drop(stream);
+        drip.join().unwrap();
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::idle::OTHERS_KEEP;
 use super::interface::Door;
 use super::offers::{Offer, Offers};
 use super::secure::{PATIENCE, Secure, SecureError};
+use super::strangers::{Most, Stranger, Strangers};
 use crate::requests::random_bytes;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -24,6 +25,9 @@ use vmmc::{Import, Node};
 /// Connections that have not come to an end of their set-up: more wait in the kernel's queue.
 const MAX: usize = 1024;
 
+/// Of them those that have not proved yet that they know the key.
+const STRANGERS: Most = Most { all: MAX / 2, each: MAX / 8 };
+
 /// How often a waiting import looks whether the asker is still there.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -41,6 +45,8 @@ impl Server {
     /// Takes connections for ever.
     pub(super) fn run(self, listener: &TcpListener) {
         let open = Arc::new(AtomicUsize::new(0));
+        let named = self.cluster.nodes.values().map(SocketAddr::ip);
+        let strangers = Strangers::new(STRANGERS, named);
         loop {
             let (stream, from) = match listener.accept() {
                 Ok(accepted) => accepted,
@@ -55,10 +61,14 @@ impl Server {
                 tracing::warn!(%from, "too many connections of other nodes at once; closed");
                 continue;
             }
+            let Some(stranger) = strangers.come(from.ip()) else {
+                tracing::warn!(%from, "too many unproved connections at once; closed");
+                continue;
+            };
             open.fetch_add(1, Ordering::AcqRel);
             let (server, counted) = (self.clone(), open.clone());
             let thread = spawn_quiet("net-serve", move || {
-                if let Err(error) = server.serve(stream) {
+                if let Err(error) = server.serve(stream, stranger) {
                     tracing::warn!(%from, %error, "refused another node's connection");
                 }
                 counted.fetch_sub(1, Ordering::AcqRel);
@@ -69,9 +79,10 @@ impl Server {
         }
     }
 
-    fn serve(&self, stream: TcpStream) -> Result<(), SecureError> {
+    fn serve(&self, stream: TcpStream, stranger: Stranger) -> Result<(), SecureError> {
         let from = stream.peer_addr()?;
         let mut secure = Secure::accept(stream, self.cluster.key.as_ref())?;
+        drop(stranger);
         let mut opening: Opening = secure.receive(Some(PATIENCE))?;
         loop {
             let Opening { to, origin, purpose } = opening;
@@ -95,7 +106,7 @@ impl Server {
             secure.send(&told)?;
             // The other daemon may keep the connection for its next question.
             opening = match secure.receive(Some(OTHERS_KEEP)) {
-                Err(SecureError::Io(_)) => return Ok(()),
+                Err(SecureError::Io(_) | SecureError::Silent) => return Ok(()),
                 next => next?,
             };
         }

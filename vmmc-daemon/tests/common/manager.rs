@@ -137,20 +137,21 @@ pub fn start_service(
     if std::env::var_os("VMMC_LOG").is_none() {
         command.env("VMMC_LOG", "off");
     }
+    // Where nothing is that is still to be copied.
+    let aside = fds.iter().copied().max().unwrap_or(0).max(2 + count as i32) + 1;
     let place = move || {
-        const ASIDE: i32 = 500;
         // SAFETY: numbers only; none of them is owned by anything that would close it.
         let put = |from, to| match unsafe { libc::dup2(from, to) } {
             -1 => Err(std::io::Error::last_os_error()),
             _ => Ok(()),
         };
-        for (at, &fd) in (ASIDE..).zip(&fds) {
+        for (at, &fd) in (aside..).zip(&fds) {
             put(fd, at)?;
         }
         for i in 0..fds.len() as i32 {
-            put(ASIDE + i, 3 + i)?;
+            put(aside + i, 3 + i)?;
             // SAFETY: made above.
-            unsafe { libc::close(ASIDE + i) };
+            unsafe { libc::close(aside + i) };
         }
         Ok(())
     };

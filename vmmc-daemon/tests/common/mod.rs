@@ -6,6 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use vmmc::control::Connection;
 use vmmc::control::connect::Incoming;
@@ -18,7 +19,11 @@ use vmmc::sys::{Fd, memfd};
 pub mod manager;
 
 /// Ends a hang. Never an assertion on speed.
-pub const WATCHDOG: Duration = Duration::from_secs(30);
+pub const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Taken while a program is started, which has all our descriptors for a moment. Who cannot have that takes it
+/// for writing.
+pub static STARTING: RwLock<()> = RwLock::new(());
 
 /// Waits until `done` says so; panics with `what` when the watchdog bites.
 pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
@@ -30,6 +35,13 @@ pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "still not: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Lets this process have as many descriptors as it may.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let hard = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).unwrap();
 }
 
 /// A daemon of this test's own, killed at the end.
@@ -61,7 +73,9 @@ impl Daemon {
         env: &[(&str, &str)],
     ) -> Daemon {
         let path = dir.path().join("vmmcd.sock");
+        let starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
         let child = command(&path, arguments, env).spawn().unwrap();
+        drop(starting);
         let mut daemon = Daemon { child, path, dir };
         eventually("the daemon serves", || {
             if let Some(status) = daemon.child.try_wait().unwrap() {
@@ -112,7 +126,7 @@ impl Daemon {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
-    /// Their number once clients that have gone are forgotten.
+    /// Their number once clients that have gone are forgotten, or a few more on a busy machine.
     pub fn settled_descriptors(&self) -> usize {
         eventually("descriptors settle", || {
             let before = self.descriptors();
@@ -484,11 +498,18 @@ impl Daemon {
         rustix::fs::chmod(&path, Mode::from_raw_mode(0o666)).unwrap();
         rustix::net::listen(&socket, 128).unwrap();
         let at = std::os::fd::AsRawFd::as_raw_fd(&socket);
-        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).unwrap();
         let script = format!("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&{at}");
         // Not any shell: some know descriptors of one digit only.
         let mut command = Command::new("/bin/bash");
         command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_vmmcd")).args(arguments);
+        let pass = move || {
+            // SAFETY: the socket is open in the child, where this runs. Not here, where the programs that
+            // other tests start just then would have it too.
+            let socket = unsafe { BorrowedFd::borrow_raw(at) };
+            Ok(rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?)
+        };
+        // SAFETY: a system call only between fork and exec; no memory is allocated.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, pass) };
         command.envs(env.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null());
         if std::env::var_os("VMMC_LOG").is_none() {
             command.env("VMMC_LOG", "off");

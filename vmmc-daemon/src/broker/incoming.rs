@@ -1,0 +1,208 @@
+//! Connections, and packets, that come.
+
+use super::{Broker, Doom, EVENTS, Fault, HELLO_TIMEOUT, PACKETS, SHORTAGE_RETRY, Source};
+use crate::client::{Client, Stage};
+use crate::counters::Counter;
+use crate::receive::{Fds, Received, receive};
+use crate::timers::Timer;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::time::Instant;
+use vmmc::control::codec;
+use vmmc::control::message::{MAX_PACKET_LEN, Request};
+use vmmc::id::{ClientId, PeerInfo};
+use vmmc::layout;
+use vmmc::sys::{Fd, process};
+
+/// Whether the thread that sends it, as a rule, sleeps until it is answered.
+fn sender_sleeps(request: &Request) -> bool {
+    matches!(request, Request::Export { .. } | Request::Import { .. } | Request::Unexport { .. })
+}
+
+impl Broker {
+    pub(super) fn accept_some(&mut self) {
+        for _ in 0..EVENTS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.listener.socket, flags) {
+                Ok(socket) => {
+                    if let Err(errno) = self.welcome_connection(socket.into()) {
+                        tracing::debug!(%errno, "a connection was gone before it was accepted");
+                    }
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                Err(errno) => {
+                    // Level-triggered: without a pause the loop would spin.
+                    tracing::warn!(%errno, "cannot accept; trying again soon");
+                    self.counters.add(Counter::DescriptorShortages);
+                    self.set_accepting(false);
+                    self.timers.add(Instant::now() + SHORTAGE_RETRY, Timer::Accept);
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn set_accepting(&mut self, accepting: bool) {
+        if self.accepting != accepting {
+            let flags = if accepting { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+            let token = Source::Listener.token();
+            if let Err(errno) = epoll::modify(&self.epoll, &self.listener.socket, token, flags) {
+                tracing::error!(%errno, "cannot watch the listener");
+            }
+            self.accepting = accepting;
+        }
+    }
+
+    fn welcome_connection(&mut self, socket: Fd) -> rustix::io::Result<()> {
+        let credentials = process::peer_credentials(&socket)?;
+        let groups = process::peer_groups(&socket)?;
+        let pidfd = process::peer_pidfd(&socket, credentials.pid)?;
+        let id = ClientId(self.next_id());
+        let peer = PeerInfo {
+            client: id,
+            pid: credentials.pid,
+            uid: credentials.uid,
+            gid: credentials.gid,
+        };
+        if !self.quotas.take_socket(peer.uid) {
+            tracing::warn!(pid = peer.pid, uid = peer.uid, "too many connections of one user");
+            return Ok(());
+        }
+        let mut client = Client::new(socket, pidfd, peer, groups);
+        self.await_hello(id, &mut client);
+        self.watch_client(id, &mut client)?;
+        self.clients.insert(id, client);
+        self.watch_idleness();
+        self.send_packet(id, codec::handshake().to_vec());
+        Ok(())
+    }
+
+    /// Starts the clock for a hello that has not come.
+    pub(crate) fn await_hello(&mut self, id: ClientId, client: &mut Client) {
+        if client.introduced().is_none() {
+            let due = Instant::now() + HELLO_TIMEOUT;
+            client.nascent_timer = Some(self.timers.add(due, Timer::Nascent(id)));
+        }
+    }
+
+    pub(crate) fn watch_client(
+        &mut self,
+        id: ClientId,
+        client: &mut Client,
+    ) -> rustix::io::Result<()> {
+        let read = epoll::EventFlags::IN;
+        epoll::add(&self.epoll, &client.socket, Source::Socket(id).token(), read)?;
+        epoll::add(&self.epoll, &client.pidfd, Source::Process(id).token(), read)?;
+        client.watched = (true, false);
+        Ok(())
+    }
+
+    /// Gives a client that has just connected the number it had before a crash.
+    pub(crate) fn renumber(&mut self, from: ClientId, to: ClientId) -> bool {
+        if !self.is_old_id(to.0) || self.clients.contains_key(&to) {
+            return false;
+        }
+        let Some(mut client) = self.clients.remove(&from) else { return false };
+        client.peer.client = to;
+        let read = epoll::EventFlags::IN;
+        let _ = epoll::modify(&self.epoll, &client.socket, Source::Socket(to).token(), read);
+        let _ = epoll::modify(&self.epoll, &client.pidfd, Source::Process(to).token(), read);
+        client.watched = (true, false);
+        self.clients.insert(to, client);
+        self.watch_output(to);
+        true
+    }
+
+    /// Handles packets of a client, `most` at most. With [`PACKETS`] none after one whose sender sleeps until it is
+    /// answered: to see that there is no more would be a system call, and if there is, epoll says so.
+    pub(super) fn read_some(&mut self, id: ClientId, most: usize) {
+        let mut buffer = [0u8; MAX_PACKET_LEN];
+        let mut id = id;
+        for _ in 0..most {
+            let Some(client) = self.clients.get(&id) else { return };
+            if client.doomed || !client.wants_reading() {
+                return;
+            }
+            let Received { len, mut fds } = match receive(&client.socket, &mut buffer) {
+                Ok(Some(received)) => received,
+                Ok(None) | Err(Errno::CONNRESET | Errno::PIPE) => {
+                    return self.doom(id, Doom::Gone);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MSGSIZE) => {
+                    let fault = Fault::new("packet too long, or too many descriptors");
+                    return self.doom(id, Doom::Fault(fault));
+                }
+                Err(errno) => return self.doom(id, Doom::Unsendable(errno)),
+            };
+            if fds.cut_short() {
+                self.counters.add(Counter::DescriptorShortages);
+                tracing::warn!("out of descriptors; raise LimitNOFILE (ulimit -n) of vmmcd");
+            }
+            let packet = buffer.get(..len).unwrap_or_default();
+            let answered = match self.handle_packet(id, packet, &mut fds) {
+                Ok((now, answered)) => {
+                    id = now;
+                    answered
+                }
+                Err(fault) => return self.doom(id, Doom::Fault(fault)),
+            };
+            if fds.remaining() > 0 {
+                let fault = Fault::new("descriptors that the message does not call for");
+                return self.doom(id, Doom::Fault(fault));
+            }
+            if answered && most == PACKETS {
+                return;
+            }
+        }
+    }
+
+    /// Handles one packet; the client's number afterwards (hello may change it), and whether its sender,
+    /// as a rule, sleeps now.
+    fn handle_packet(
+        &mut self,
+        id: ClientId,
+        packet: &[u8],
+        fds: &mut Fds,
+    ) -> Result<(ClientId, bool), Fault> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok((id, false)) };
+        match client.stage {
+            Stage::Handshake => {
+                if let Err(error) = codec::check_handshake(packet) {
+                    if matches!(error, codec::CodecError::Version { .. }) {
+                        self.counters.add(Counter::OtherVersion);
+                    }
+                    return Err(Fault::new(error.to_string()));
+                }
+                client.stage = Stage::Hello;
+                Ok((id, false))
+            }
+            Stage::Leaving => Ok((id, false)),
+            Stage::Hello | Stage::Welcome(_) => {
+                let introduced = client.introduced().is_some();
+                let request: Request =
+                    codec::decode(packet).map_err(|error| Fault::new(error.to_string()))?;
+                tracing::trace!(client = id.0, ?request, "request");
+                match request {
+                    Request::Hello(hello) if !introduced => Ok((self.hello(id, hello, fds), false)),
+                    Request::Hello(_) => Err(Fault::new("second hello")),
+                    _ if !introduced => Err(Fault::new("request before hello")),
+                    request => {
+                        let sleeps = sender_sleeps(&request);
+                        self.request(id, request, fds).map(|()| (id, sleeps))
+                    }
+                }
+            }
+        }
+    }
+
+    /// The processor that a client runs on, by its own word.
+    pub(super) fn cpu_of(&self, id: ClientId) -> Option<u32> {
+        let attached = self.clients.get(&id)?.attached()?;
+        let mut cpu = [0u8; 4];
+        let read = rustix::io::pread(&attached.page, &mut cpu, layout::page::CPU as u64);
+        (read == Ok(cpu.len())).then(|| u32::from_ne_bytes(cpu))
+    }
+}

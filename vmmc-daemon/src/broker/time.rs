@@ -1,0 +1,81 @@
+//! What is due, and when the daemon itself is.
+
+use super::{Broker, Doom, Ending, Fault};
+use crate::timers::Timer;
+use std::time::Instant;
+
+impl Broker {
+    pub(super) fn handle_timers(&mut self) {
+        let now = Instant::now();
+        self.placement.leave_if_due(now);
+        while let Some((due, timer)) = self.timers.pop(now) {
+            match timer {
+                Timer::Nascent(id) => {
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.nascent_timer = None;
+                        self.doom(id, Doom::Fault(Fault::new("no hello in time")));
+                    }
+                }
+                Timer::Import(id, request) => self.import_timed_out(id, request),
+                Timer::Pairing(cookie) => {
+                    self.pairing_timed_out(cookie, now.saturating_duration_since(due))
+                }
+                Timer::PairLinger(pair) => self.pair_lingered(pair),
+                Timer::Flush(id) => {
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.retry_due = false;
+                        self.flush(id);
+                    }
+                }
+                Timer::Accept => self.set_accepting(true),
+                Timer::Partings => self.end_acquaintances(),
+                Timer::Watchdog => self.feed_watchdog(),
+                Timer::Idle => {
+                    self.idle_timer = None;
+                    if self.clients.is_empty() {
+                        self.ending = Some(Ending::Idle);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the service manager that the loop goes round, and when it will again.
+    pub(super) fn feed_watchdog(&mut self) {
+        if let Some(interval) = crate::notify::watchdog_interval() {
+            crate::notify::feed_watchdog();
+            self.timers.add(Instant::now() + interval, Timer::Watchdog);
+        }
+    }
+
+    /// Starts or stops the clock of idleness.
+    pub(crate) fn watch_idleness(&mut self) {
+        let Some(after) = self.options.idle_exit else { return };
+        match (self.clients.is_empty(), self.idle_timer) {
+            (true, None) => {
+                self.idle_timer = Some(self.timers.add(Instant::now() + after, Timer::Idle));
+            }
+            (false, Some(key)) => {
+                self.timers.cancel(key);
+                self.idle_timer = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the socket's name away, and puts it back if a client had connected just before: such
+    /// a client would be hung up on.
+    pub(super) fn hide_if_still_idle(&mut self) -> bool {
+        let hidden = self.listener.hide();
+        self.accept_some();
+        let idle = self.clients.is_empty();
+        if !idle && hidden {
+            self.listener.show();
+        }
+        if idle && !hidden && self.listener.name.is_some() {
+            tracing::warn!("the socket's name was gone already");
+        }
+        self.watch_idleness();
+        idle
+    }
+}

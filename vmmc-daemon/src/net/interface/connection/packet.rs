@@ -1,0 +1,257 @@
+//! One step of a connection: bytes come, a header is checked, a body lands.
+
+use super::{Connection, End, MAX_SLOTS, Slot, Step};
+use crate::net::interface::count;
+use crate::net::offers::Offers;
+use rustix::io::Errno;
+use vmmc::control::message::CloseReason;
+use vmmc::control::network::Origin;
+use vmmc::error::SendError;
+use vmmc::transport::net::frame::{HEADER_LEN, Header, Kind, reason_code};
+use vmmc::{Landed, Load, Node, Rights};
+
+/// How far a packet came.
+enum Going {
+    Finished,
+    /// More of its body is needed.
+    NeedsBody,
+    /// The receiver must enable a page, or take notifications.
+    Waits,
+}
+
+/// A packet whose header is here.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) header: Header,
+    /// Bytes of its body that are dealt with.
+    pub(super) done: u64,
+    /// Of an attachment.
+    pub(super) capability: [u8; 16],
+    /// Held back for a disabled page (H13), and whether the exporter has been told.
+    pub(super) frozen: Option<bool>,
+}
+
+impl Connection {
+    fn staged(&self) -> usize {
+        self.to - self.from
+    }
+
+    /// Receives into the staging area.
+    fn receive(&mut self) -> Result<Step, End> {
+        self.staging.copy_within(self.from..self.to, 0);
+        (self.from, self.to) = (0, self.to - self.from);
+        let Some(room) = self.staging.get_mut(self.to..) else { return Ok(Step::Empty) };
+        match self.wire.receive(room) {
+            Ok(0) => Err(End::Closed),
+            Ok(len) => {
+                self.to += len;
+                Ok(Step::Done)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Step::Empty),
+            Err(_) => Err(End::Closed),
+        }
+    }
+
+    pub(super) fn step(
+        &mut self,
+        node: &Node,
+        offers: &Offers,
+        attached: &mut impl FnMut(u64, u32),
+    ) -> Result<Step, End> {
+        if let Some(mut packet) = self.packet.take() {
+            let step = self.go_on(&mut packet, node, offers, attached);
+            match step {
+                Ok(Going::Finished) => return Ok(Step::Done),
+                Ok(Going::NeedsBody) => {
+                    self.packet = Some(packet);
+                    return self.more_body(node);
+                }
+                Ok(Going::Waits) => {
+                    self.packet = Some(packet);
+                    return Ok(Step::Stalled);
+                }
+                Err(end) => return Err(end),
+            }
+        }
+        if self.staged() < HEADER_LEN {
+            return self.receive();
+        }
+        let staged = self.staging.get(self.from..self.to).unwrap_or_default();
+        let Some(head) = staged.first_chunk::<HEADER_LEN>() else { return Ok(Step::Empty) };
+        let header = Header::decode(head).map_err(|error| End::Fault(error.to_string()))?;
+        self.from += HEADER_LEN;
+        node.counters().add(count::PACKETS, 1);
+        self.check(&header, node)?;
+        self.packet = Some(Packet { header, done: 0, capability: [0; 16], frozen: None });
+        Ok(Step::Done)
+    }
+
+    /// Whether the slot may have this packet. One that it may not have ends its link.
+    fn check(&mut self, header: &Header, node: &Node) -> Result<(), End> {
+        let number = header.slot;
+        let needed = match header.kind {
+            Kind::Fence => return Ok(()),
+            Kind::Attach => {
+                if self.slots.contains_key(&number) || self.slots.len() >= MAX_SLOTS {
+                    return Err(End::Fault(format!("slot {number} opened twice, or too many")));
+                }
+                return Ok(());
+            }
+            Kind::Detach => Rights::empty(),
+            Kind::Write | Kind::Word => Rights::WRITE,
+            Kind::Notify => Rights::WRITE,
+            Kind::Read => Rights::READ,
+            kind => return Err(End::Fault(format!("{kind:?} is for an interface to say"))),
+        };
+        let slot = self.slots.get(&number);
+        let slot = slot.ok_or_else(|| End::Fault(format!("slot {number} was never opened")))?;
+        if slot.generation != header.generation {
+            let generation = header.generation;
+            return Err(End::Fault(format!("slot {number} has no generation {generation}")));
+        }
+        let Some(import) = &slot.import else { return Ok(()) };
+        let len = import.len() as u64;
+        let inside = header.byte().checked_add(header.len).is_some_and(|end| end <= len);
+        let aligned = header.kind != Kind::Word || header.byte().is_multiple_of(header.len);
+        if !inside || !aligned || !import.rights().contains(needed) {
+            let Origin { node: name, pid, uid, .. } = &self.origin;
+            node.counters().add(count::FAULTS, 1);
+            tracing::warn!(
+                node = name,
+                pid,
+                uid,
+                kind = ?header.kind,
+                page = header.page,
+                offset = header.offset,
+                bytes = header.len,
+                export_len = len,
+                rights = ?import.rights(),
+                "packet beyond its import; link cut off"
+            );
+            let import = self.slots.get_mut(&number).and_then(|slot| slot.import.take());
+            if let Some(import) = import {
+                import.abandon();
+            }
+            let closed = Header::new(Kind::Closed, number, header.generation);
+            self.say(&closed.value(reason_code(CloseReason::PeerFault)), &[]);
+        }
+        Ok(())
+    }
+
+    /// Deals with what is staged of a packet; how far it came then.
+    fn go_on(
+        &mut self,
+        packet: &mut Packet,
+        node: &Node,
+        offers: &Offers,
+        attached: &mut impl FnMut(u64, u32),
+    ) -> Result<Going, End> {
+        let left = packet.header.body_len() - packet.done;
+        let now = (self.staged() as u64).min(left) as usize;
+        if now > 0 {
+            let bytes = self.staging.get(self.from..self.from + now).unwrap_or_default();
+            let at = packet.done as usize;
+            if packet.header.kind == Kind::Attach {
+                if let Some(part) = packet.capability.get_mut(at..at + now) {
+                    part.copy_from_slice(bytes);
+                }
+            } else {
+                let offset = (packet.header.byte() + packet.done) as usize;
+                let put = match self.slots.get(&packet.header.slot) {
+                    Some(Slot { import: Some(import), .. }) => {
+                        Some(import.land(offset, Load::Bytes(bytes)))
+                    }
+                    _ => None,
+                };
+                if let Some(Ok(Landed::Disabled)) = put {
+                    self.freeze(packet, node);
+                    return Ok(Going::Waits);
+                }
+                let put = put.map(|put| put.map(drop));
+                self.note(packet.header.slot, put, (count::STAGED_BYTES, now), node);
+            }
+            packet.frozen = None;
+            self.from += now;
+            packet.done += now as u64;
+        }
+        if packet.done < packet.header.body_len() {
+            return Ok(Going::NeedsBody);
+        }
+        let finished = self.finish(packet, node, offers, attached)?;
+        Ok(if finished { Going::Finished } else { Going::Waits })
+    }
+
+    /// Receives more of the packet's body straight into the exported pages.
+    fn more_body(&mut self, node: &Node) -> Result<Step, End> {
+        let Some(packet) = &mut self.packet else { return Ok(Step::Done) };
+        let slot = packet.header.slot;
+        let import = self.slots.get(&slot).and_then(|slot| slot.import.as_ref());
+        let (Kind::Write, Some(import)) = (packet.header.kind, import) else {
+            return self.receive();
+        };
+        let left = (packet.header.body_len() - packet.done) as usize;
+        let offset = (packet.header.byte() + packet.done) as usize;
+        match self.wire.land(import, offset, left) {
+            Ok(Landed::Bytes(len)) => {
+                packet.done += len as u64;
+                packet.frozen = None;
+                node.counters().add(count::DIRECT_BYTES, len as u64);
+                Ok(Step::Done)
+            }
+            Ok(Landed::Nothing) => Ok(Step::Empty),
+            Ok(Landed::End) => Err(End::Closed),
+            Ok(Landed::Disabled) => {
+                if let Some(mut packet) = self.packet.take() {
+                    self.freeze(&mut packet, node);
+                    self.packet = Some(packet);
+                }
+                Ok(Step::Stalled)
+            }
+            Err(error) => {
+                self.note(slot, Some(Err(error)), (count::DIRECT_BYTES, 0), node);
+                Ok(Step::Done)
+            }
+        }
+    }
+
+    /// A page is disabled: the packet waits, and the exporter is told once.
+    pub(super) fn freeze(&self, packet: &mut Packet, node: &Node) {
+        let header = packet.header;
+        if packet.frozen.is_none() {
+            node.counters().add(count::FROZEN, 1);
+            tracing::debug!(
+                node = self.origin.node,
+                pid = self.origin.pid,
+                page = header.page,
+                "packet for a disabled page; held back"
+            );
+        }
+        if packet.frozen != Some(true)
+            && let Some(Slot { import: Some(import), .. }) = self.slots.get(&header.slot)
+        {
+            packet.frozen = Some(import.tell_frozen(header.byte(), header.len));
+        }
+    }
+
+    /// Counts bytes that were put, or ends the link that would not have them.
+    pub(super) fn note(
+        &mut self,
+        slot: u32,
+        put: Option<Result<(), SendError>>,
+        (counter, len): (usize, usize),
+        node: &Node,
+    ) {
+        match put {
+            Some(Ok(())) => node.counters().add(counter, len as u64),
+            None => node.counters().add(count::DROPPED_BYTES, len as u64),
+            Some(Err(error)) => {
+                node.counters().add(count::DROPPED_BYTES, len as u64);
+                let reason = match error {
+                    SendError::Closed(closed) => closed.reason,
+                    _ => CloseReason::PeerFault,
+                };
+                self.link_ended(slot, reason);
+            }
+        }
+    }
+}
