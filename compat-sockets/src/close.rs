@@ -5,7 +5,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known, Link, Sock};
 use crate::side::{rx, tx};
 use crate::stream::{SHUT_READ, demote};
-use crate::{epoll, family, parked, raw, stream};
+use crate::{control, epoll, family, parked, raw, stream};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -23,7 +23,7 @@ pub(crate) fn retire(fd: i32) {
     let Some(link) = link else { return fd_table::forget(fd) };
     // Whoever wakes up meanwhile takes one of these before it uses a number.
     let locked = [&link.side.rx_lock, &link.side.tx_lock].map(|lock| (lock, lock.lock().is_ok()));
-    fd_table::forget(fd);
+    let was = fd_table::take(fd);
     // PAIRS(parked): with the look at the table in `parked::Parked::new`.
     if !parked::keep_for_sleepers(&link, fd) && locked.iter().all(|(_, taken)| *taken) {
         finish_locked(&link, fd);
@@ -33,6 +33,7 @@ pub(crate) fn retire(fd: i32) {
             lock.unlock();
         }
     }
+    fd_table::release(fd, was);
     link.leave();
 }
 
@@ -77,8 +78,8 @@ fn finish_locked(link: &Link, fd: i32) {
     }
     if side.rx_state.load(Ordering::Relaxed) == rx::TCP {
         // The peer may have switched since we last looked.
-        match stream::recv::source(link, fd) {
-            stream::recv::Source::Tcp { .. } => {}
+        match stream::source::source(link, fd) {
+            stream::source::Source::Tcp { .. } => {}
             _ => {
                 bell::disarm(&link.mine().armed_space());
             }
@@ -93,7 +94,7 @@ fn finish_locked(link: &Link, fd: i32) {
             let now = libc::linger { l_onoff: 1, l_linger: 0 };
             let _ = raw::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
         } else if !unread {
-            stream::recv::leave_nothing(link, fd);
+            stream::source::leave_nothing(link, fd);
         }
     }
     if last {
@@ -120,18 +121,27 @@ pub(crate) fn at_exit() {
 
 /// Gives both directions back to the kernel, with everything unread. True when nothing is left
 /// in the rings; a peer that makes no call for a while can prevent it.
-pub(crate) fn demote_both(fd: i32, sock: &'static Sock) -> bool {
+pub(crate) fn demote_both(fd: i32, sock: &'static Sock, why: Counter) -> bool {
     let Some(link) = sock.enter(fd) else { return true };
-    let done = demote::receiver_stops(&link, fd);
+    let done = demote::receiver_stops(&link, fd, why);
     link.leave();
     done
 }
 
 /// The socket is about to be used where we do not see it: it is, and stays, the kernel's.
 pub(crate) fn leave_to_kernel(fd: i32) {
+    leave_to_kernel_for(fd, Counter::plain_option);
+}
+
+/// [`leave_to_kernel`], for another reason than a call of the program's on the socket.
+pub(crate) fn leave_to_kernel_for(fd: i32, why: Counter) {
     let Some(sock) = fd_table::sock(fd) else { return };
-    sock.make_plain(Counter::plain_option);
-    if sock.is_active() && !demote_both(fd, sock) {
+    sock.make_plain(fd, why);
+    // A child of a server that execs for each connection has nothing to show for a conversation with the daemon.
+    if !matches!(why, Counter::plain_stdio | Counter::plain_forked) {
+        control::introduce();
+    }
+    if sock.is_active() && !demote_both(fd, sock, why) {
         counters::one(Counter::exec_unsafe);
     }
 }
@@ -143,13 +153,13 @@ pub(crate) fn before_passing(fd: i32) {
         Known::Epoll(_) => return epoll::before_sharing(true),
         Known::Nothing => return,
     };
-    sock.make_plain(Counter::plain_forked);
+    sock.make_plain(fd, Counter::plain_forked);
     sock.not_alone_any_longer();
     if let Some(link) = sock.enter(fd) {
         // Our closing it is not the end.
         link.side.sharers.fetch_add(1, Ordering::AcqRel);
         epoll::settle_member(sock);
-        if !demote::receiver_stops(&link, fd) {
+        if !demote::receiver_stops(&link, fd, Counter::plain_forked) {
             counters::one(Counter::exec_unsafe);
         }
         link.leave();
@@ -164,12 +174,12 @@ fn is_inherited(fd: i32) -> bool {
 /// Before exec: upgraded descriptors that the new program inherits go back to TCP.
 pub(crate) fn before_exec() {
     for (fd, sock) in fd_table::socks() {
-        sock.make_plain(Counter::plain_forked);
+        sock.make_plain(fd, Counter::plain_forked);
         if !sock.is_active() {
             continue;
         }
         let inherited = is_inherited(fd);
-        if inherited && !demote_both(fd, sock) {
+        if inherited && !demote_both(fd, sock, Counter::plain_forked) {
             counters::one(Counter::exec_unsafe);
         } else if let Some(link) = sock.enter(fd) {
             // Closed by exec, which calls no hook.
@@ -186,8 +196,8 @@ pub(crate) fn before_exec() {
 pub(crate) fn before_spawn() {
     for (fd, sock) in fd_table::socks() {
         if sock.may_upgrade() && is_inherited(fd) {
-            sock.make_plain(Counter::plain_forked);
-            if sock.is_active() && !demote_both(fd, sock) {
+            sock.make_plain(fd, Counter::plain_forked);
+            if sock.is_active() && !demote_both(fd, sock, Counter::plain_forked) {
                 counters::one(Counter::exec_unsafe);
             }
         }
@@ -210,9 +220,9 @@ pub(crate) fn before_vfork_exec() {
                 && raw::socket_option(number, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64) == Ok(cookie)
         });
         if let Some(number) = found {
-            sock.make_plain(Counter::plain_forked);
+            sock.make_plain(number, Counter::plain_forked);
             if let Some(link) = sock.enter(fd) {
-                if !demote::receiver_stops(&link, number) {
+                if !demote::receiver_stops(&link, number, Counter::plain_forked) {
                     counters::one(Counter::exec_unsafe);
                 }
                 link.leave();
@@ -230,7 +240,7 @@ fn finish_for_exec(link: &Link, fd: i32) {
         && link.side.rx_left.load(Ordering::Relaxed) == 0
         && !link.ring_has_more()
     {
-        stream::recv::leave_nothing(link, fd);
+        stream::source::leave_nothing(link, fd);
     }
     link.side.rx_lock.unlock();
 }

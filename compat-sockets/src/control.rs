@@ -11,10 +11,12 @@
 //! up, and a later offer opens a new one.
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, Sock, state};
+use crate::fd_table::{Sock, state};
 use crate::lock::Lock;
+use crate::offers::{self, Offer};
 use crate::segment::{MAX_RING, SHAPE, Segment};
 use crate::{io_uring, raw, settings, side, sleeps, untold, upgrade};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -22,7 +24,7 @@ use vmmc::control::codec;
 use vmmc::control::connect::is_trusted;
 use vmmc::control::message::{Event, Hello, MAX_PACKET_LEN, NotPairedReason, Request, Role};
 use vmmc::id::ClientId;
-use vmmc::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 use vmmc::sys::{Fd, memfd, mmap, packet};
 
 /// Our descriptors have numbers from here on, where the limit allows it.
@@ -45,24 +47,8 @@ static SHAKEN: AtomicU32 = AtomicU32::new(0);
 static INCARNATION: AtomicU64 = AtomicU64::new(0);
 /// No connection is tried before this time.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
-/// Offers unanswered.
-static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The encoded greeting, made at load so that offering allocates nothing.
 static HELLO: OnceLock<Vec<u8>> = OnceLock::new();
-
-/// Offers that can be unanswered at once; more stay candidates for now.
-const OFFERS: usize = 1024;
-
-struct Offer {
-    /// Descriptor plus one; 0: free.
-    fd: AtomicU32,
-    cookie: AtomicU64,
-    /// Address of the Sock it was made for.
-    sock: AtomicUsize,
-}
-static TABLE: [Offer; OFFERS] = [const {
-    Offer { fd: AtomicU32::new(0), cookie: AtomicU64::new(0), sock: AtomicUsize::new(0) }
-}; OFFERS];
 
 /// At load: prepares the greeting.
 pub(crate) fn init() {
@@ -141,11 +127,8 @@ pub(crate) fn after_fork() {
     LOCK.reset();
     let_go();
     untold::clear();
-    for offer in &TABLE {
-        offer.fd.store(0, Ordering::Relaxed);
-    }
+    offers::clear();
     SHAKEN.store(0, Ordering::Relaxed);
-    WAITING.store(0, Ordering::Relaxed);
     NOT_BEFORE.store(0, Ordering::Relaxed);
 }
 
@@ -155,25 +138,12 @@ fn hang_up() {
     SHAKEN.store(0, Ordering::Relaxed);
     NOT_BEFORE.store(raw::now_ns() + RETRY_NS, Ordering::Relaxed);
     // Every offer goes unanswered: back to candidates.
-    for offer in &TABLE {
-        if let Some(sock) = take_offer(offer) {
-            upgrade::not_now(sock, Counter::plain_no_daemon);
+    for offer in offers::all() {
+        if let Some((sock, fd)) = offer.take() {
+            upgrade::not_now(sock, fd, Counter::plain_no_daemon);
+            sock.leave();
         }
     }
-}
-
-/// Empties a slot and returns its socket, if that still waits for the answer.
-fn take_offer(offer: &Offer) -> Option<&'static Sock> {
-    let fd = offer.fd.swap(0, Ordering::AcqRel);
-    if fd == 0 {
-        return None;
-    }
-    WAITING.fetch_sub(1, Ordering::Relaxed);
-    let sock = fd_table::sock(fd as i32 - 1)?;
-    let same = std::ptr::from_ref(sock).addr() == offer.sock.load(Ordering::Relaxed)
-        && sock.cookie.load(Ordering::Relaxed) == offer.cookie.load(Ordering::Relaxed)
-        && sock.state.load(Ordering::SeqCst) == state::PENDING;
-    same.then_some(sock)
 }
 
 /// Out of the way of the program's numbers, if the limit allows.
@@ -188,10 +158,15 @@ fn keep(slot: &AtomicU32, is: &AtomicU64, fd: Fd) {
     slot.store(raw as u32, Ordering::Release);
 }
 
+/// Whether the daemon was looked for in vain so lately that nobody looks again.
+fn is_too_early(now: u64) -> bool {
+    now < NOT_BEFORE.load(Ordering::Relaxed)
+}
+
 /// Connects and sends handshake and greeting; waits for nothing.
 fn open() -> Option<i32> {
     let now = raw::now_ns();
-    if now < NOT_BEFORE.load(Ordering::Relaxed) {
+    if is_too_early(now) {
         return None;
     }
     NOT_BEFORE.store(now + RETRY_NS, Ordering::Relaxed);
@@ -227,7 +202,7 @@ fn open() -> Option<i32> {
 #[cold]
 pub(crate) fn register(sock: &'static Sock, fd: i32) {
     if settings::get().is_none_or(|settings| settings.off) {
-        sock.make_plain(Counter::plain_no_daemon);
+        sock.make_plain(fd, Counter::plain_no_daemon);
         return;
     }
     if !LOCK.try_lock() {
@@ -239,35 +214,40 @@ pub(crate) fn register(sock: &'static Sock, fd: i32) {
 
 fn offer(sock: &'static Sock, fd: i32) {
     let candidate = state::CANDIDATE;
-    if sock.state.load(Ordering::SeqCst) != candidate || !upgrade::is_eligible(sock, fd) {
+    if sock.state.load(Ordering::SeqCst) != candidate {
+        return;
+    }
+    if !upgrade::is_eligible(sock, fd) {
+        // `shrimp stat` finds the processes, and why their sockets are plain, by the daemon.
+        let _ = connection();
         return;
     }
     if io_uring::in_use() {
-        sock.make_plain(Counter::plain_io_uring);
+        sock.make_plain(fd, Counter::plain_io_uring);
+        let _ = connection();
         return;
     }
-    let Some(slot) = TABLE.iter().find(|slot| slot.fd.load(Ordering::Relaxed) == 0) else {
-        upgrade::not_now(sock, Counter::plain_resources);
+    // Answers make room, also those to offers that were taken back.
+    read_mail();
+    let Some(slot) = offers::free() else {
+        upgrade::not_now(sock, fd, Counter::plain_resources);
         return;
     };
+    let too_early = is_too_early(raw::now_ns());
     let Some(socket) = connection() else {
-        upgrade::not_now(sock, Counter::plain_no_daemon);
+        if too_early {
+            upgrade::ask_later(sock, fd);
+        } else {
+            upgrade::not_now(sock, fd, Counter::plain_no_daemon);
+        }
         return;
     };
     untold::tell(|cookie| tell_closed(socket, cookie));
     let Ok(cookie) = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64) else {
-        sock.make_plain(Counter::plain_not_tcp);
+        sock.make_plain(fd, Counter::plain_not_tcp);
         return;
     };
     sock.cookie.store(cookie, Ordering::Relaxed);
-    slot.cookie.store(cookie, Ordering::Relaxed);
-    slot.sock.store(std::ptr::from_ref(sock).addr(), Ordering::Relaxed);
-    let mut buffer = [0; 256];
-    let Ok(packet) = codec::encode(&Request::RegisterSocket { cookie, shape: SHAPE }, &mut buffer)
-    else {
-        return;
-    };
-    let Some(tcp) = borrowed(fd) else { return };
     // Pending before the offer is sent: the answer may come before this returns, to another thread.
     if sock
         .state
@@ -276,20 +256,70 @@ fn offer(sock: &'static Sock, fd: i32) {
     {
         return;
     }
-    slot.fd.store(fd as u32 + 1, Ordering::Release);
-    WAITING.fetch_add(1, Ordering::Relaxed);
-    match packet::send(socket, packet, &[tcp], SendFlags::DONTWAIT) {
-        Ok(()) => counters::one(Counter::registered),
-        Err(rustix::io::Errno::AGAIN) => {
-            if let Some(sock) = take_offer(slot) {
-                upgrade::not_now(sock, Counter::plain_resources);
+    slot.fill(sock, fd, cookie);
+    send_offer(socket, slot);
+}
+
+/// Sends the offer in a slot, if it still holds. False when the daemon's queue is full: it stays out, and is sent when
+/// there is room. To offer again at a later call would be too late for the other end, if its offer had room. Under
+/// the lock.
+fn send_offer(socket: BorrowedFd<'_>, slot: &Offer) -> bool {
+    let Some((sock, fd)) = slot.standing() else {
+        slot.take();
+        return true;
+    };
+    let result = send_socket(socket, fd, sock.cookie.load(Ordering::Relaxed));
+    match result {
+        Ok(()) => {
+            slot.sent();
+            counters::one(Counter::registered);
+        }
+        Err(Errno::AGAIN) => {}
+        Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => hang_up(),
+        Err(errno) => {
+            if let Some((sock, fd)) = slot.take() {
+                if errno == Errno::BADF {
+                    // It or the conversation was closed where we do not see it; the next call finds out.
+                    sock.not_offered();
+                } else {
+                    // Too many descriptors under way, or no memory.
+                    upgrade::not_now(sock, fd, Counter::plain_resources);
+                }
+                sock.leave();
             }
         }
-        Err(_) => hang_up(),
+    }
+    sock.leave();
+    result != Err(Errno::AGAIN)
+}
+
+fn send_socket(socket: BorrowedFd<'_>, fd: i32, cookie: u64) -> rustix::io::Result<()> {
+    let mut buffer = [0; 256];
+    let request = Request::RegisterSocket { cookie, shape: SHAPE };
+    let packet = codec::encode(&request, &mut buffer).map_err(|_| Errno::INVAL)?;
+    packet::send(socket, packet, &[borrowed(fd).ok_or(Errno::BADF)?], SendFlags::DONTWAIT)
+}
+
+/// A socket was closed before it was upgraded. If it is offered, the offer is taken back: the daemon may have
+/// paired it, and would keep the segment for as long as this process lives.
+pub(crate) fn withdraw(sock: &'static Sock) {
+    let cookie = sock.cookie.load(Ordering::Relaxed);
+    if !offers::any() || cookie == 0 {
+        return;
+    }
+    let Some(slot) = offers::find(cookie) else { return };
+    // Else another thread is acting on the answer, and finds the socket no longer pending.
+    if slot.claim(cookie) == Some(true) {
+        forget(cookie);
+    }
+    // The answer, if it has come, has a segment with it. One that comes later is read with the next offer.
+    if LOCK.try_lock() {
+        read_mail();
+        LOCK.unlock();
     }
 }
 
-/// This process has closed its last descriptor of an upgraded connection: the daemon need not keep
+/// This process has closed its last descriptor of a connection that the daemon knows: it need not keep
 /// the segment for it. A child that inherited the connection says nothing the daemon listens to:
 /// it never registered it. Not waited for; if the daemon's queue is full, it hears of it later
 /// ([`untold`]).
@@ -306,7 +336,7 @@ fn tell_closed(socket: BorrowedFd<'_>, cookie: u64) -> bool {
     let Ok(packet) = codec::encode(&Request::ForgetSocket { cookie }, &mut buffer) else {
         return true;
     };
-    packet::send(socket, packet, &[], SendFlags::DONTWAIT) != Err(rustix::io::Errno::AGAIN)
+    packet::send(socket, packet, &[], SendFlags::DONTWAIT) != Err(Errno::AGAIN)
 }
 
 /// Asks the daemon to send from the peer's socket what is unread in our ring
@@ -357,7 +387,7 @@ fn nobody_listens() -> bool {
     else {
         return false;
     };
-    let refused = [rustix::io::Errno::CONNREFUSED, rustix::io::Errno::NOENT];
+    let refused = [Errno::CONNREFUSED, Errno::NOENT];
     rustix::net::connect(&socket, &address).is_err_and(|errno| refused.contains(&errno))
 }
 
@@ -374,10 +404,21 @@ fn connection() -> Option<BorrowedFd<'static>> {
     }
 }
 
+/// Makes this process known to the daemon, though it offers nothing: `shrimp stat` finds the processes by it, and why
+/// their sockets are plain. Once, unless there is no daemon.
+#[cold]
+pub(crate) fn introduce() {
+    let off = settings::get().is_none_or(|settings| settings.off);
+    if !off && SOCKET.load(Ordering::Relaxed) == u32::MAX && LOCK.try_lock() {
+        let _ = connection();
+        LOCK.unlock();
+    }
+}
+
 /// Reads whatever the daemon has sent, without waiting.
 #[cold]
 pub(crate) fn poll_mail() {
-    if WAITING.load(Ordering::Relaxed) == 0 || !LOCK.try_lock() {
+    if !offers::any() || !LOCK.try_lock() {
         return;
     }
     read_mail();
@@ -395,7 +436,11 @@ fn read_mail() {
                     hang_up();
                 }
             }
-            Err(rustix::io::Errno::AGAIN) => break,
+            Err(Errno::AGAIN) => {
+                // It reads: there may be room for what there was none.
+                let _ = offers::unsent().all(|slot| send_offer(socket, slot));
+                break;
+            }
             Ok(None) | Err(_) => hang_up(),
         }
     }
@@ -414,18 +459,31 @@ fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
         }
         Ok(Event::Paired { cookie, side, ring_len, peer }) => {
             let memory = fds.take();
-            if let Some((sock, fd)) = answered(cookie)
-                && !memory.is_some_and(|memory| attach(sock, fd, &memory, side, ring_len, peer))
-            {
-                sock.make_plain(Counter::plain_resources);
+            let waiting = offers::find(cookie).and_then(Offer::take);
+            match (waiting, memory) {
+                (Some((sock, fd)), Some(memory))
+                    if attach(sock, fd, &memory, side, ring_len, peer) => {}
+                _ => {
+                    // Nobody here will use the segment, nor say so when the socket is closed.
+                    forget(cookie);
+                    if let Some((sock, fd)) = waiting {
+                        sock.make_plain(fd, Counter::plain_resources);
+                    }
+                }
+            }
+            if let Some((sock, _)) = waiting {
+                sock.leave();
             }
         }
         Ok(Event::NotPaired { cookie, reason }) => {
-            if let Some((sock, _)) = answered(cookie) {
+            if let Some((sock, fd)) = offers::find(cookie).and_then(Offer::take) {
                 match reason {
-                    NotPairedReason::NoPartner => upgrade::not_now(sock, Counter::plain_no_partner),
-                    _ => sock.make_plain(Counter::plain_refused),
+                    NotPairedReason::NoPartner => {
+                        upgrade::not_now(sock, fd, Counter::plain_no_partner);
+                    }
+                    _ => sock.make_plain(fd, Counter::plain_refused),
                 }
+                sock.leave();
             }
         }
         Ok(Event::Refused { .. }) | Err(_) => return false,
@@ -434,16 +492,7 @@ fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
     true
 }
 
-/// The socket with this cookie, its offer being answered.
-fn answered(cookie: u64) -> Option<(&'static Sock, i32)> {
-    let slot = TABLE.iter().find(|slot| {
-        slot.fd.load(Ordering::Relaxed) != 0 && slot.cookie.load(Ordering::Relaxed) == cookie
-    })?;
-    let fd = slot.fd.load(Ordering::Relaxed) as i32 - 1;
-    take_offer(slot).map(|sock| (sock, fd))
-}
-
-/// Maps the segment and makes the socket active.
+/// Maps the segment and makes the socket, which the caller holds, active.
 fn attach(
     sock: &'static Sock,
     fd: i32,
@@ -469,10 +518,153 @@ fn attach(
         side::release(side);
         return false;
     };
-    let start = mapping.as_ptr();
-    // Unmapped by `Sock` when the last user has left.
-    std::mem::forget(mapping);
     sock.peer.store(sleeps::meet(peer.0, INCARNATION.load(Ordering::Relaxed)), Ordering::Relaxed);
-    upgrade::attached(sock, fd, start, ring_len, side_number, side);
-    true
+    let active = upgrade::attached(sock, fd, mapping.as_ptr(), ring_len, side_number, side);
+    if active {
+        // Unmapped by `Sock` when the last user has left, which is the caller at the earliest.
+        std::mem::forget(mapping);
+    } else {
+        sleeps::part(sock.peer.swap(0, Ordering::Relaxed));
+        side::release(side);
+    }
+    active
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ALONE, fd_table};
+    use std::net::{TcpListener, TcpStream};
+
+    const RING: u32 = 4096;
+
+    fn segment() -> Fd {
+        let memory = memfd::create("segment", Segment::mapping_len(RING as usize) as u64).unwrap();
+        memfd::seal(&memory).unwrap();
+        memory
+    }
+
+    /// A socket whose offer has just been answered, by a thread that acts on the answer.
+    fn answered(socket: &TcpStream) -> &'static Sock {
+        let fd = socket.as_raw_fd();
+        fd_table::track(fd, false);
+        let sock = fd_table::sock(fd).unwrap();
+        let cookie = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap();
+        sock.cookie.store(cookie, Ordering::Relaxed);
+        sock.state.store(state::PENDING, Ordering::SeqCst);
+        assert!(sock.hold_pending());
+        sock
+    }
+
+    fn attach_to(sock: &'static Sock, socket: &TcpStream) -> bool {
+        attach(sock, socket.as_raw_fd(), &segment(), 0, RING, ClientId(1))
+    }
+
+    /// The next packet that the daemon has been sent: of which socket it is the offer.
+    fn offer_sent(daemon: &Fd) -> Option<u64> {
+        let mut buffer = [0; MAX_PACKET_LEN];
+        let (len, _) = packet::receive(daemon, &mut buffer, RecvFlags::DONTWAIT).ok()??;
+        match codec::decode(&buffer[..len]) {
+            Ok(Request::RegisterSocket { cookie, .. }) => Some(cookie),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_offer_for_which_there_is_no_room_is_sent_when_there_is_unless_its_socket_is_closed() {
+        let _alone = ALONE.lock().unwrap();
+        settings::init();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sockets = [(); 4].map(|()| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let fds = sockets.each_ref().map(AsRawFd::as_raw_fd);
+        let cookies = fds.map(|fd| {
+            fd_table::track(fd, false);
+            raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap()
+        });
+        let (domain, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
+        let flags = rustix::net::SocketFlags::NONBLOCK;
+        let (ours, daemon) = rustix::net::socketpair(domain, kind, flags, None).unwrap();
+        let (ours, daemon) = (Fd::from(ours), Fd::from(daemon));
+        let mut fill = 0;
+        while packet::send(&ours, &[0], &[], SendFlags::DONTWAIT).is_ok() {
+            fill += 1;
+        }
+        keep(&SOCKET, &SOCKET_IS, ours);
+
+        assert!(LOCK.try_lock());
+        let offered = |at: usize| {
+            let sock = fd_table::sock(fds[at]).unwrap();
+            offer(sock, fds[at]);
+            assert_eq!(sock.state.load(Ordering::SeqCst), state::PENDING);
+        };
+        offered(0);
+        offered(1);
+        offered(2);
+        read_mail();
+        fd_table::forget(fds[1]);
+        for _ in 0..fill {
+            packet::receive(&daemon, &mut [0; 1], RecvFlags::DONTWAIT).unwrap().unwrap();
+        }
+        assert_eq!(offer_sent(&daemon), None);
+        read_mail();
+        read_mail();
+        assert_eq!(offer_sent(&daemon), Some(cookies[0]));
+        assert_eq!(offer_sent(&daemon), Some(cookies[2]));
+        // The daemon never heard of the one that was closed, and is not told of its end.
+        offered(3);
+        assert_eq!(offer_sent(&daemon), Some(cookies[3]));
+        assert_eq!(offer_sent(&daemon), None);
+
+        // Gone: all are back.
+        drop(daemon);
+        read_mail();
+        assert!(!offers::any());
+        let sock = fd_table::sock(fds[0]).unwrap();
+        assert_eq!(sock.state.load(Ordering::SeqCst), state::CANDIDATE);
+        LOCK.unlock();
+    }
+
+    /// Nothing is kept of the attempt.
+    fn no_segment_is_attached(sock: &'static Sock, socket: &TcpStream) {
+        let free = side::allocate().unwrap();
+        side::release(free);
+        let before = crate::epoll::ACTIVE.load(Ordering::SeqCst);
+        assert!(!attach_to(sock, socket));
+        assert!(!sock.is_active());
+        assert_eq!(sock.peer.load(Ordering::Relaxed), 0);
+        assert!(!std::fs::read_to_string("/proc/self/maps").unwrap().contains("memfd:segment"));
+        assert!(std::ptr::eq(free, side::allocate().unwrap()), "its side was not given back");
+        assert_eq!(crate::epoll::ACTIVE.load(Ordering::SeqCst), before);
+    }
+
+    #[test]
+    fn a_socket_that_is_closed_or_made_plain_while_the_answer_is_acted_on_gets_no_segment() {
+        let _alone = ALONE.lock().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+
+        // It is given to no other connection before who acts on the answer has left.
+        let (closed, other) = (connect(), connect());
+        let sock = answered(&closed);
+        fd_table::forget(closed.as_raw_fd());
+        fd_table::track(other.as_raw_fd(), false);
+        assert!(!sock.is_at(other.as_raw_fd()));
+        no_segment_is_attached(sock, &closed);
+        sock.leave();
+        fd_table::track(other.as_raw_fd(), false);
+        assert!(!fd_table::sock(other.as_raw_fd()).unwrap().is_active());
+
+        let plain = connect();
+        let sock = answered(&plain);
+        sock.make_plain(plain.as_raw_fd(), Counter::plain_forked);
+        no_segment_is_attached(sock, &plain);
+        sock.leave();
+        assert!(!plain.nodelay().unwrap(), "the program's option is not restored");
+
+        let open = connect();
+        let sock = answered(&open);
+        assert!(attach_to(sock, &open));
+        sock.leave();
+        assert!(sock.is_active());
+    }
 }

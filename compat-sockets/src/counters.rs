@@ -27,6 +27,8 @@ vmmc::library_counters! {
     sleeps: "Times a thread went to sleep in a receive.",
     spin_hits: "Waits that ended while still polling.",
     spin_misses: "Spins that ended in sleep.",
+    yield_hits: "Waits that ended after giving way to others.",
+    yield_misses: "Times a thread gave way for nothing before it slept.",
     ring_full: "Times a sender found the ring full.",
     space_sleeps: "Times a sender slept for room.",
     contended: "Polls interrupted by others that wanted the processor.",
@@ -44,6 +46,9 @@ vmmc::library_counters! {
     plain_io_uring: "Kept plain: the program uses io_uring.",
     plain_rule: "Kept plain: by a rule of the user's.",
     plain_resources: "Kept plain: no memory or table space.",
+    plain_stdio: "Kept plain: standard input, output or error.",
+    plain_waiter: "Directions moved back: only the kernel can wake who waits for room.",
+    plain_peer: "Directions moved back: the other end wants it so.",
     poisoned: "Connections ended because the peer wrote nonsense.",
     exec_unsafe: "Upgraded descriptors that could not be demoted in time before exec.",
     lock_recovered: "Locks taken over from a dead process.",
@@ -77,6 +82,29 @@ pub(crate) fn add(counter: Counter, amount: u64) {
 #[inline]
 pub(crate) fn one(counter: Counter) {
     add(counter, 1);
+}
+
+/// The kernel's number of a socket, by which `/proc` names it too.
+fn inode(fd: i32) -> Option<u64> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: used for the length of one call; a number that is closed meanwhile answers EBADF.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
+}
+
+/// Tells `shrimp stat` why the socket is plain, or is so again; see [`vmmc::notes`].
+#[cold]
+pub(crate) fn note(fd: i32, why: Counter) {
+    if let Some(inode) = inode(fd) {
+        PAGE.note(inode, why as usize);
+    }
+}
+
+/// What was noted of the socket is over: it is upgraded.
+pub(crate) fn strike(fd: i32) {
+    PAGE.strike(|| inode(fd));
 }
 
 /// The value of a counter in this process.

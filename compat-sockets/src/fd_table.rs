@@ -12,10 +12,12 @@
 //! unmapped, only reused, so a stale pointer is harmless: whoever wants to use one counts itself
 //! in and then looks again whether the entry still holds it.
 
+use crate::counters::{self, Counter};
 use crate::lock::Lock;
 use crate::raw;
 use crate::segment::Segment;
 use crate::side::{self, Side};
+use crate::stream::spin::Lesson;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicPtr;
 use vmmc::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -143,7 +145,7 @@ pub(crate) mod state {
 pub(crate) struct Sock {
     /// One of [`state`].
     pub(crate) state: AtomicU32,
-    /// Threads inside a call that uses the segment.
+    /// Threads inside a call that uses the segment, or acting on the daemon's answer.
     users: AtomicU32,
     /// First byte of the segment; null unless active.
     segment: AtomicPtr<u8>,
@@ -161,8 +163,8 @@ pub(crate) struct Sock {
     pub(crate) ready: AtomicU32,
     /// `O_NONBLOCK` as last heard; the kernel is asked before it matters.
     pub(crate) nonblocking: AtomicU32,
-    /// Spin budget in use, nanoseconds; adapts to how often spinning pays.
-    pub(crate) spin_ns: AtomicU32,
+    /// How its waits spin.
+    pub(crate) spins: Lesson,
     /// Whether a hooked poll, select or epoll has watched it.
     pub(crate) watched: AtomicU32,
 
@@ -246,8 +248,12 @@ fn push_free(sock: &'static Sock) {
     SLAB.free.store(std::ptr::from_ref(sock).expose_provenance(), Ordering::Relaxed);
 }
 
-/// Calls at which a connection is offered to the daemon for the first time.
-pub(crate) const FIRST_TRY_CALLS: u32 = 8;
+/// Data calls that moved something at which a connection is offered to the daemon for the first time.
+///
+/// An offer costs both ends what some tens of calls over TCP cost more than over a ring, most where
+/// the server forks for each connection. A connection that asks one thing after it has logged in
+/// (PostgreSQL: ten calls) ends before.
+pub(crate) const FIRST_TRY_CALLS: u32 = 32;
 
 /// Follows a socket that was just connected or accepted.
 pub(crate) fn track(fd: i32, nonblocking: bool) {
@@ -259,7 +265,6 @@ pub(crate) fn track(fd: i32, nonblocking: bool) {
         &sock.plain_rx,
         &sock.plain_tx,
         &sock.ready,
-        &sock.spin_ns,
         &sock.watched,
         &sock.calls,
         &sock.bytes,
@@ -283,6 +288,10 @@ pub(crate) fn track(fd: i32, nonblocking: bool) {
     sock.refs.store(1, Ordering::Relaxed);
     // Standard input, output and error may be used by stdio, which we do not see.
     let first = if fd <= 2 { state::PLAIN } else { state::CANDIDATE };
+    if first == state::PLAIN {
+        counters::one(Counter::plain_stdio);
+        counters::note(fd, Counter::plain_stdio);
+    }
     sock.state.store(first, Ordering::Release);
     entry.store(std::ptr::from_ref(sock).expose_provenance(), Ordering::Release);
 }
@@ -307,7 +316,7 @@ pub(crate) fn duplicate(old: i32, new: i32) {
         }
         Known::Sock(sock) => {
             let Some(entry) = entry_or_map(new) else {
-                sock.make_plain(crate::counters::Counter::plain_resources);
+                sock.make_plain(old, Counter::plain_resources);
                 return;
             };
             sock.refs.fetch_add(1, Ordering::AcqRel);
@@ -324,8 +333,19 @@ pub(crate) fn is_last(sock: &Sock) -> bool {
 
 /// The descriptor is closed (or about to be): nothing is known of the number any more.
 pub(crate) fn forget(fd: i32) {
-    let Some(entry) = entry(fd) else { return };
-    match decode(entry.swap(0, Ordering::AcqRel)) {
+    let was = take(fd);
+    release(fd, was);
+}
+
+/// The first half of [`forget`]: nobody finds the number any more. What it was is to be released.
+pub(crate) fn take(fd: i32) -> Known {
+    entry(fd).map_or(Known::Nothing, |entry| decode(entry.swap(0, Ordering::AcqRel)))
+}
+
+/// The second half: what is known of what the number was. Takes the locks of sets, so the caller has no lock of
+/// a connection ([`crate::lock`]).
+pub(crate) fn release(fd: i32, was: Known) {
+    match was {
         Known::Nothing => {}
         Known::Epoll(set) => crate::epoll::release(set),
         Known::Sock(sock) => {
@@ -393,32 +413,63 @@ impl Sock {
         }
     }
 
-    /// Gives the socket its segment. The caller holds the control lock.
+    /// Counts in who acts on the answer to its offer; false when it waits for none (any more). Until
+    /// [`Sock::leave`], which must follow, the Sock is not given to another connection. The caller holds the
+    /// control lock, without which no socket becomes pending.
+    pub(crate) fn hold_pending(&'static self) -> bool {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let pending = self.state.load(Ordering::SeqCst) == state::PENDING;
+        if !pending {
+            self.leave();
+        }
+        pending
+    }
+
+    /// Its offer is taken back.
+    pub(crate) fn not_offered(&self) {
+        let (pending, candidate) = (state::PENDING, state::CANDIDATE);
+        let _ =
+            self.state.compare_exchange(pending, candidate, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    /// Gives the socket, which the caller holds ([`Sock::hold_pending`]), its segment. False, and without
+    /// effect, when another thread has closed it meanwhile or made it plain.
     pub(crate) fn activate(
         &self,
         start: NonNull<u8>,
         ring_len: u32,
         side_number: u8,
         side: &'static Side,
-    ) {
+    ) -> bool {
         self.ring_len.store(ring_len, Ordering::Relaxed);
         self.side_number.store(side_number.into(), Ordering::Relaxed);
         self.side.store(std::ptr::from_ref(side).cast_mut(), Ordering::Relaxed);
         self.segment.store(start.as_ptr(), Ordering::Release);
         // PAIRS(plain): with the counting in `upgrade::route`: either the plain caller sees
         // ACTIVE, or whoever publishes `ready` sees the caller counted.
-        self.state.store(state::ACTIVE, Ordering::SeqCst);
+        let (pending, active) = (state::PENDING, state::ACTIVE);
+        let exchanged = self
+            .state
+            .compare_exchange(pending, active, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok();
+        if !exchanged {
+            // Nobody has looked: in another state only the last user does, and that is the caller at the earliest.
+            self.segment.store(std::ptr::null_mut(), Ordering::Relaxed);
+            self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
+        }
+        exchanged
     }
 
-    /// Keeps the socket plain for good. No effect on an active one.
-    pub(crate) fn make_plain(&self, reason: crate::counters::Counter) {
+    /// Keeps the socket, which `fd` is, plain for good. No effect on an active one.
+    pub(crate) fn make_plain(&self, fd: i32, reason: Counter) {
         for from in [state::CANDIDATE, state::PENDING] {
             if self
                 .state
                 .compare_exchange(from, state::PLAIN, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
             {
-                crate::counters::one(reason);
+                counters::one(reason);
+                counters::note(fd, reason);
             }
         }
     }
@@ -487,6 +538,8 @@ impl Sock {
             crate::control::forget(self.cookie.load(Ordering::Relaxed));
             self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
             side::release(link.side);
+        } else {
+            crate::control::withdraw(self);
         }
         if SLAB.lock.lock().is_ok() {
             push_free(self);
@@ -526,8 +579,8 @@ pub(crate) fn number_of(sock: &Sock) -> Option<i32> {
 /// As [`socks`], each socket once, with one of its descriptors.
 pub(crate) fn socks_once() -> impl Iterator<Item = (i32, &'static Sock)> {
     socks().filter(|&(fd, sock)| {
-        let first = socks().find(|(_, other)| std::ptr::eq(*other, sock));
-        sock.refs.load(Ordering::Relaxed) <= 1 || first.is_none_or(|(first, _)| first == fd)
+        let first = || socks().find(|(_, other)| std::ptr::eq(*other, sock));
+        sock.refs.load(Ordering::Relaxed) <= 1 || first().is_none_or(|(first, _)| first == fd)
     })
 }
 
@@ -543,7 +596,7 @@ pub(crate) fn after_fork(announced: bool) {
     for (fd, sock) in socks_once() {
         let candidate = sock.state.load(Ordering::Relaxed) == state::CANDIDATE;
         if !(candidate && sock.is_at(fd) && announced && crate::family::in_child(sock)) {
-            sock.make_plain(crate::counters::Counter::plain_forked);
+            sock.make_plain(fd, Counter::plain_forked);
         }
     }
     let _ = raw::getpid();

@@ -14,9 +14,10 @@
 //! the table. [`in_vfork_child`] asks the kernel who we are; only the calls that change the table
 //! pay for that.
 
+use crate::counters::{self, Counter};
 use crate::fd_table::{self, state};
 use crate::side::{self, tx};
-use crate::{control, counters, epoll, family, io_uring, parked, raw, sleeps};
+use crate::{control, epoll, family, io_uring, parked, raw, sleeps};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
@@ -79,32 +80,33 @@ pub(crate) fn without_handlers(fork: impl FnOnce() -> i32) -> i32 {
 unsafe extern "C" fn before() {
     // An answer that has come already counts.
     control::poll_mail();
-    for (_, sock) in fd_table::socks_once() {
+    for (fd, sock) in fd_table::socks_once() {
         let listed = match sock.state.load(Ordering::SeqCst) {
             state::CANDIDATE => family::before_fork(sock),
             state => state != state::PENDING,
         };
         if !listed {
-            sock.make_plain(counters::Counter::plain_forked);
+            sock.make_plain(fd, Counter::plain_forked);
         }
         sock.not_alone_any_longer();
     }
     epoll::before_sharing(true);
     // One share per socket and child, not per descriptor: `after` counts the same way.
-    for_each_active(|side| {
+    for_each_active(|fd, side| {
         side.sharers.fetch_add(1, Ordering::AcqRel);
         side.eager.store(1, Ordering::Relaxed);
         if side.tx_state.load(Ordering::SeqCst) == tx::TCP {
             side.tx_frozen.store(1, Ordering::SeqCst);
+            counters::note(fd, Counter::plain_forked);
         }
     });
 }
 
 /// Calls `body` once per upgraded socket.
-fn for_each_active(mut body: impl FnMut(&'static side::Side)) {
+fn for_each_active(mut body: impl FnMut(i32, &'static side::Side)) {
     for (fd, sock) in fd_table::socks_once() {
         if let Some(link) = sock.enter(fd) {
-            body(link.side);
+            body(fd, link.side);
             link.leave();
         }
     }

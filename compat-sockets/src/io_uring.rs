@@ -5,6 +5,7 @@
 //! program's own is found among its descriptors before a socket is offered, at most ten times a
 //! second, and less often where there are so many that looking took a fiftieth of the time ([`in_use`]).
 
+use crate::counters::Counter;
 use crate::{close, epoll, fd_table, raw};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::AsRawFd;
@@ -25,7 +26,7 @@ pub(crate) fn seen() {
     }
     epoll::before_sharing(true);
     for (fd, _) in fd_table::socks() {
-        close::leave_to_kernel(fd);
+        close::leave_to_kernel_for(fd, Counter::plain_io_uring);
     }
 }
 

@@ -13,7 +13,7 @@
 //!
 //! # The life of a connection
 //! 1. After `connect` and `accept`, data flows by TCP. Nobody waits, nothing is sent in-band.
-//! 2. After eight data calls or 16 KiB each end offers its socket to the daemon, which reads the
+//! 2. After 32 data calls or 16 KiB each end offers its socket to the daemon, which reads the
 //!    addresses from the kernel itself and pairs the two ends ([`upgrade`]).
 //! 3. Each end maps the segment when the answer comes, and says `ready` once no thread of it can
 //!    take a doorbell for data ([`segment`]).
@@ -48,6 +48,7 @@ mod file;
 mod fork;
 mod io_uring;
 mod lock;
+mod offers;
 mod parked;
 mod poll;
 mod raw;
@@ -95,3 +96,8 @@ static LOAD: extern "C" fn() = load;
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static UNLOAD: extern "C" fn() = unload;
+
+/// A test that holds it has what the process has once to itself: the conversation with the daemon, the sides, the
+/// offers, what is untold.
+#[cfg(test)]
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -4,11 +4,25 @@
 //!   0 free · thread id of the owner · thread id | WAITERS when somebody sleeps on it
 //! ```
 //!
-//! Held for a copy, never across a call that blocks. An owner that died (kill -9 of one of the
+//! Held for a copy, and not across a call that blocks, but for this: who stops reading a ring for good (exec, descriptor
+//! passing: `receiver_stops`; a close: `leave_nothing`) holds the lock for receiving while it waits for the peer, which ends
+//! after a few hundred milliseconds at most. An owner that died (kill -9 of one of the
 //! processes that share a connection after a fork) is found by the sleeping waiter, which takes
 //! the lock over; what it protects is consistent at every instruction, because positions are
 //! published last. A signal handler that finds its own thread as owner gets [`Interrupted`]
 //! instead of a deadlock.
+//!
+//! # Order
+//! Who holds one of these takes only such as stand behind it:
+//!
+//! 1. a set's ([`crate::epoll`]), one at a time
+//! 2. a connection's for receiving (`Side::rx_lock`)
+//! 3. the same connection's for sending (`Side::tx_lock`)
+//! 4. the list of free sockets ([`crate::fd_table`])
+//!
+//! The lock of the conversation with the daemon ([`crate::control`]) is only tried, so it may be held before any of
+//! them and asked for after any. A set's members are looked at under its lock, and a look can take the lock for
+//! receiving; so whoever closes a connection gives its locks back before it takes the connection out of the sets.
 
 use crate::counters::{self, Counter};
 use crate::{fork, raw};

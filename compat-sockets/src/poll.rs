@@ -12,11 +12,13 @@
 use crate::fd_table::{self, Known, Link, state};
 use crate::side::tx;
 use crate::stream::demote;
-use crate::stream::recv::{Readiness, readiness};
-use crate::stream::wait::{adapted, shares_cpu, spin};
-use crate::{raw, real, settings};
+use crate::stream::give_way::{Gave, Yields};
+use crate::stream::readiness::{Readiness, readiness};
+use crate::stream::spin::Lesson;
+use crate::stream::wait::shares_cpu;
+use crate::{raw, real};
 use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t, timespec};
-use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::sync::Ordering;
 
 /// Events that mean "there is something to receive".
 const IN: i16 = POLLIN | POLLRDNORM;
@@ -32,8 +34,10 @@ const INLINE: usize = 128;
 /// Upgraded descriptors that are polled before sleeping.
 const SPIN_FDS: usize = 16;
 
-/// Spin budget of poll and select in this process.
-static SPIN_NS: AtomicU32 = AtomicU32::new(50_000);
+/// How poll and select spin in this process.
+static SPINS: Lesson = Lesson::new();
+/// How they give way before they sleep.
+static YIELDS: Yields = Yields::new();
 
 /// Whether any of the descriptors needs more than the C library's function.
 pub(crate) fn concerns(fds: impl Iterator<Item = i32>) -> bool {
@@ -47,8 +51,7 @@ pub(crate) fn concerns(fds: impl Iterator<Item = i32>) -> bool {
             // An epoll descriptor that is polled itself: its members must ring.
             Known::Epoll(set) => {
                 crate::epoll::nested(set);
-                // After they were armed: what came before that rings no more.
-                active |= crate::epoll::has_news(set);
+                active |= crate::epoll::has_rings(set);
             }
             Known::Nothing => {}
         }
@@ -117,10 +120,18 @@ fn ring_ready(item: &Item, events: i16) -> bool {
             && item.link.looks_writable())
 }
 
-/// Whether it is an epoll descriptor that is readable by the ring of a member.
+/// The set, if it is an epoll descriptor whose readability is asked for.
+fn watched_set(entry: &pollfd) -> Option<usize> {
+    match fd_table::get(entry.fd) {
+        Known::Epoll(set) if entry.events & IN != 0 => Some(set),
+        _ => None,
+    }
+}
+
+/// Whether it is an epoll descriptor that is readable by the ring of a member: what came before the members were armed
+/// rings no more.
 fn set_ready(entry: &pollfd) -> bool {
-    entry.events & IN != 0
-        && matches!(fd_table::get(entry.fd), Known::Epoll(set) if crate::epoll::has_news(set))
+    watched_set(entry).is_some_and(crate::epoll::has_news)
 }
 
 /// # Safety
@@ -133,11 +144,14 @@ unsafe fn poll_loop(
     mask: *const sigset_t,
 ) -> i32 {
     let started = if timeout == Some(0) { 0 } else { raw::now_ns() };
-    loop {
-        let left = timeout.map(|timeout| match timeout {
+    let left_of = |timeout: Option<u64>| {
+        timeout.map(|timeout| match timeout {
             0 => 0,
             _ => timeout.saturating_sub(raw::now_ns().wrapping_sub(started)),
-        });
+        })
+    };
+    loop {
+        let mut left = left_of(timeout);
         let mut full = false;
         asked.copy_from_slice(fds);
         for item in items {
@@ -149,19 +163,37 @@ unsafe fn poll_loop(
                 entry.events = (entry.events & !OUT) | POLLIN;
             }
         }
-        let mut ready = items.iter().any(|item| ring_ready(item, entry_at(fds, item).events))
-            || fds.iter().any(set_ready);
+        let mut ready = any_ring_ready(fds, items) || fds.iter().any(set_ready);
         if !ready && left != Some(0) {
-            ready = spin_on(fds, items);
+            // Only where all is in rings: what the kernel has already does not wait for the others' turn.
+            let all = !items.is_empty() && items.len() == fds.len();
+            let gave = match all {
+                true => YIELDS.give_way(&mut left, || any_ring_ready(fds, items)),
+                false => Gave::Nothing,
+            };
+            ready = match gave {
+                Gave::Interrupted => {
+                    real::set_errno(libc::EINTR);
+                    return -1;
+                }
+                Gave::Ready => true,
+                Gave::Sleep => false,
+                Gave::Nothing => spin_on(fds, items, left),
+            };
+            left = left_of(timeout);
         }
         let simple = fds.iter().all(|entry| entry.events & !(IN | OUT) == 0)
             && !items.iter().any(may_have_ended);
         // Whoever asks for something to read and has nothing in the ring may have it in the kernel:
-        // the bytes before a switch, or the end. Others that are always ready must not hide it.
-        let all_readable = items
-            .iter()
-            .all(|item| entry_at(fds, item).events & IN == 0 || item.link.looks_readable(item.fd));
-        if ready && simple && all_readable && items.len() == fds.len() {
+        // the bytes before a switch, or the end; and what is sent by TCP, the kernel knows the room
+        // for. Others that are always ready must not hide it.
+        let rings_know = items.iter().all(|item| {
+            let events = entry_at(fds, item).events;
+            (events & IN == 0 || item.link.looks_readable(item.fd))
+                && (events & OUT == 0
+                    || item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING)
+        });
+        if ready && simple && rings_know && items.len() == fds.len() {
             // Everything asked for is in the rings; no need for the kernel.
             let count = correct(fds, asked, items, true);
             if count > 0 {
@@ -169,6 +201,9 @@ unsafe fn poll_loop(
             }
         }
         let now = ready || left == Some(0);
+        for set in fds.iter().filter_map(watched_set) {
+            full |= crate::epoll::awaits_room(set);
+        }
         let armed = !now && arm(fds, items);
         let wait = match (now || !armed, left) {
             (true, _) => Some(0),
@@ -206,19 +241,17 @@ pub(crate) fn timespec_of(nanoseconds: u64) -> timespec {
     }
 }
 
-/// Polls the rings of the first few.
-fn spin_on(fds: &[pollfd], items: &[Item]) -> bool {
+fn any_ring_ready(fds: &[pollfd], items: &[Item]) -> bool {
+    items.iter().any(|item| ring_ready(item, entry_at(fds, item).events))
+}
+
+/// Polls the rings of the first few, in the time that is left.
+fn spin_on(fds: &[pollfd], items: &[Item], left: Option<u64>) -> bool {
     let some = items.get(..SPIN_FDS).unwrap_or(items);
-    if some.iter().any(|item| shares_cpu(&item.link)) {
+    if some.is_empty() || some.iter().any(|item| shares_cpu(&item.link)) {
         return false;
     }
-    let budget = SPIN_NS.load(Ordering::Relaxed).min(settings::spin_ns());
-    if budget == 0 {
-        return false;
-    }
-    let hit = spin(budget, || some.iter().any(|item| ring_ready(item, entry_at(fds, item).events)));
-    SPIN_NS.store(adapted(budget, hit), Ordering::Relaxed);
-    hit
+    SPINS.spin(left, || some.iter().any(|item| ring_ready(item, entry_at(fds, item).events)))
 }
 
 /// Arms everything; false when something is there after all.
@@ -275,9 +308,12 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
         entry.revents = events & (entry.events | always);
     }
     for entry in fds.iter_mut() {
-        if entry.revents & IN == 0 && set_ready(entry) {
-            entry.revents |= IN & entry.events;
-        }
+        let Some(set) = watched_set(entry) else { continue };
+        // What the kernel has told of may be a doorbell.
+        let told = entry.revents & IN != 0;
+        let ready = if told { crate::epoll::is_ready(set) } else { crate::epoll::has_news(set) };
+        entry.revents =
+            if ready { entry.revents | (IN & entry.events) } else { entry.revents & !IN };
     }
     fds.iter().filter(|entry| entry.revents != 0).count() as i32
 }

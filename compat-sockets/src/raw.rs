@@ -145,13 +145,16 @@ pub(crate) fn unread(fd: i32) -> Result<usize> {
 /// kernel counts its own overhead.
 pub(crate) fn send_room(fd: i32) -> usize {
     let size = socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 0i32).unwrap_or(0);
+    let Ok(queued) = unacknowledged(fd) else { return 0 };
+    (size.max(0) as usize / 2).saturating_sub(queued) / 2
+}
+
+/// Bytes in a socket's send queue, those that the peer's kernel has not acknowledged (`SIOCOUTQ`).
+pub(crate) fn unacknowledged(fd: i32) -> Result<usize> {
     let mut queued: libc::c_int = 0;
     // The result is on this stack.
-    let asked = call!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued);
-    if asked.is_err() {
-        return 0;
-    }
-    (size / 2).saturating_sub(queued).max(0) as usize / 2
+    call!(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued)?;
+    Ok(queued.max(0) as usize)
 }
 
 /// fcntl(2) with a plain argument.
@@ -248,22 +251,52 @@ pub(crate) fn thread_exists(tid: u32) -> bool {
     call!(libc::SYS_kill, tid as i32, 0) != Err(libc::ESRCH)
 }
 
+/// What the kernel keeps of a signal.
+#[repr(C)]
+struct KernelSigaction {
+    handler: usize,
+    flags: usize,
+    restorer: usize,
+    mask: u64,
+}
+
+/// What a signal does, if it has a handler.
+fn handler_of(signal: u32) -> Option<KernelSigaction> {
+    let mut old = KernelSigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    // The result is on this stack, of the kernel's own shape.
+    let asked = call!(libc::SYS_rt_sigaction, signal, 0, &raw mut old, 8);
+    (asked.is_ok() && old.handler > 1).then_some(old)
+}
+
 /// Whether some handler of the program is installed without `SA_RESTART`: then a signal may have
 /// been meant to interrupt a blocking call.
 pub(crate) fn some_handler_interrupts() -> bool {
-    #[repr(C)]
-    struct KernelSigaction {
-        handler: usize,
-        flags: usize,
-        restorer: usize,
-        mask: u64,
-    }
-    (1..=64).any(|signal: usize| {
-        let mut old = KernelSigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
-        // The result is on this stack, of the kernel's own shape.
-        let asked = call!(libc::SYS_rt_sigaction, signal, 0, &raw mut old, 8);
-        asked.is_ok() && old.handler > 1 && old.flags & libc::SA_RESTART as usize == 0
+    (1..=64).any(|signal| {
+        handler_of(signal).is_some_and(|it| it.flags & libc::SA_RESTART as usize == 0)
     })
+}
+
+/// Signals that the C library has for itself.
+const LIBRARYS_OWN: u64 = 1 << 31 | 1 << 32;
+
+/// Yields the processor with all signals held back, and says whether a handler of the program runs now that they
+/// are let in: a call that had slept instead would have been interrupted.
+pub(crate) fn yield_interrupted() -> bool {
+    let all = u64::MAX;
+    let (mut before, mut pending) = (0u64, 0u64);
+    // The masks are on this stack, of the kernel's own size.
+    let held =
+        call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8);
+    rustix::thread::sched_yield();
+    if held.is_err() {
+        return false;
+    }
+    let _ = call!(libc::SYS_rt_sigpending, &raw mut pending, 8);
+    let come = pending & !before & !LIBRARYS_OWN;
+    let interrupted = come != 0
+        && (1..=64).any(|signal| come >> (signal - 1) & 1 != 0 && handler_of(signal).is_some());
+    let _ = call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8);
+    interrupted
 }
 
 /// pread(2) or read(2) into memory the caller vouches for.

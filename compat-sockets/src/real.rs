@@ -157,6 +157,7 @@ real! {
     io_uring_queue_init_mem(entries: libc::c_uint, ring: *mut c_void, params: *mut c_void, memory: *mut c_void, len: size_t) -> c_int;
     io_uring_setup(entries: libc::c_uint, params: *mut c_void) -> c_int;
     close(fd: c_int) -> c_int;
+    fclose(stream: *mut libc::FILE) -> c_int;
     close_range(first: libc::c_uint, last: libc::c_uint, flags: c_int) -> c_int;
     dup(fd: c_int) -> c_int;
     dup2(old: c_int, new: c_int) -> c_int;
@@ -172,6 +173,10 @@ real! {
 pub(crate) static FDOPEN: Real = Real::new("fdopen\0");
 /// As [`FDOPEN`].
 pub(crate) static POPEN: Real = Real::new("popen\0");
+/// As [`FDOPEN`].
+pub(crate) static FREOPEN: Real = Real::new("freopen\0");
+/// As [`FDOPEN`].
+pub(crate) static FREOPEN64: Real = Real::new("freopen64\0");
 /// As [`FDOPEN`].
 static CLOSEFROM: Real = Real::new("closefrom\0");
 
@@ -194,6 +199,32 @@ pub(crate) unsafe fn stream(
     let function = unsafe { std::mem::transmute::<*mut c_void, Opener>(pointer) };
     // SAFETY: passed on.
     unsafe { function(first, mode) }
+}
+
+/// One of the C library's functions that give a stdio stream another file.
+///
+/// # Safety
+/// As its manual page says.
+pub(crate) unsafe fn reopen(
+    function: &Real,
+    path: *const libc::c_char,
+    mode: *const libc::c_char,
+    stream: *mut libc::FILE,
+) -> *mut c_void {
+    let pointer = function.get();
+    if pointer.is_null() {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    }
+    type Reopener = unsafe extern "C-unwind" fn(
+        *const libc::c_char,
+        *const libc::c_char,
+        *mut libc::FILE,
+    ) -> *mut c_void;
+    // SAFETY: libc's functions of these names have this type.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Reopener>(pointer) };
+    // SAFETY: passed on.
+    unsafe { function(path, mode, stream) }
 }
 
 /// The C library's closefrom.

@@ -95,6 +95,12 @@ pub(crate) fn spin_ns() -> u32 {
     SPIN_NS.load(Ordering::Relaxed)
 }
 
+/// Whether a thread may give way to others before it sleeps: unless waits are to spin, or to sleep at once.
+pub(crate) fn may_yield() -> bool {
+    let wait = SETTINGS.get().map_or(WaitChoice::Auto, |settings| settings.wait);
+    !matches!(wait, WaitChoice::Fixed(WaitPolicy::Spin | WaitPolicy::Block))
+}
+
 /// Processors of the machine.
 #[inline]
 pub(crate) fn processors() -> u32 {

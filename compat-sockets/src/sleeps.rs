@@ -21,6 +21,10 @@
 //! So a sender that took the word of this sleep has this sleep's number, or a later one; and one
 //! that took the word of an earlier sleep has published before the sleeper looked again.
 //!
+//! A connection that stays armed after the sleep, because its set has become cold for it meanwhile, is
+//! armed anew with number 0 and looked at ([`crate::fd_table::Link::wakes`]): nobody looks at it again
+//! without a doorbell, and two that stayed armed under one number would get one between them.
+//!
 //! # Trust
 //! What a sender remembers is kept by the process at the other end, as the daemon names it
 //! ([`Peer`]). A peer that stores numbers as it likes keeps only itself from being woken.

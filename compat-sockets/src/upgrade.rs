@@ -2,7 +2,7 @@
 //! when the answer comes.
 //!
 //! ```text
-//!   CANDIDATE --8 calls or 16 KiB--> PENDING --Paired--> ACTIVE
+//!   CANDIDATE --32 calls or 16 KiB-> PENDING --Paired--> ACTIVE
 //!       ^                              |
 //!       +------- not now --------------+--NotPaired--> PLAIN (for good)
 //! ```
@@ -24,6 +24,7 @@
 //! ([`vmmc_ring::tcp_count`], which the daemon's pump uses too.)
 
 use crate::counters::{self, Counter};
+use crate::entry::options;
 use crate::fd_table::{self, FIRST_TRY_CALLS, Link, Sock, shadow, state};
 use crate::segment::Segment;
 use crate::side::{Side, tx};
@@ -39,6 +40,9 @@ const FIRST_TRY_BYTES: u32 = 16 * 1024;
 const MOST_TRIES: u32 = 4;
 /// Calls to wait before the next offer; four times as many each time.
 const RETRY_CALLS: u32 = 1024;
+
+/// Calls at least to wait where there was no room for an offer.
+const CROWDED_CALLS: u32 = 8;
 
 /// Which way a data call goes.
 #[derive(Debug)]
@@ -93,6 +97,8 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
             // Somebody else has it too: asked again at this call's double.
             sock.try_at.store(calls.wrapping_mul(2).max(FIRST_TRY_CALLS), Ordering::Relaxed);
             sock.bytes.store(0, Ordering::Relaxed);
+            counters::note(fd, Counter::plain_forked);
+            control::introduce();
         } else if calls >= try_at || much {
             sock.try_at.store(calls, Ordering::Relaxed);
             control::register(sock, fd);
@@ -133,6 +139,11 @@ pub(crate) fn counted_done(sock: &'static Sock, fd: i32, way: Way, result: isize
         let bytes = sock.bytes.load(Ordering::Relaxed);
         let more = u32::try_from(result).unwrap_or(u32::MAX);
         sock.bytes.store(bytes.saturating_add(more), Ordering::Relaxed);
+    } else {
+        // Only calls that moved something count: of those the two ends have about as many, so they come to
+        // their offers at about the same time, however often one of them looks in vain.
+        let calls = sock.calls.load(Ordering::Relaxed);
+        sock.calls.store(calls.saturating_sub(1), Ordering::Relaxed);
     }
     sock.leave_plain(counter(sock, way));
     if way == Way::Receive
@@ -150,27 +161,32 @@ pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
     if option(libc::SO_TYPE) != Ok(libc::SOCK_STREAM)
         || option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
     {
-        sock.make_plain(Counter::plain_not_tcp);
+        sock.make_plain(fd, Counter::plain_not_tcp);
         return false;
     }
     let names =
         (raw::socket_name(fd, libc::SYS_getsockname), raw::socket_name(fd, libc::SYS_getpeername));
     let (Ok(own), Ok(peer)) = names else {
         // Not connected (any more): ask again later.
-        not_now(sock, Counter::plain_not_tcp);
+        not_now(sock, fd, Counter::plain_not_tcp);
         return false;
     };
     // A connection to an address of this machine has the same address at both ends, unless a
     // program bound it otherwise on purpose.
     if ip(&own) != ip(&peer) && !is_loopback(&peer) {
-        sock.make_plain(Counter::plain_remote);
+        sock.make_plain(fd, Counter::plain_remote);
         return false;
     }
     let allowed = |settings: &settings::Settings| {
         settings.rules.allow(&settings.asker, address(&own), address(&peer))
     };
     if !settings::get().is_some_and(allowed) {
-        sock.make_plain(Counter::plain_rule);
+        sock.make_plain(fd, Counter::plain_rule);
+        return false;
+    }
+    // Last, because it asks the most.
+    if options::keeps_in_kernel(fd) {
+        sock.make_plain(fd, Counter::plain_option);
         return false;
     }
     true
@@ -204,29 +220,40 @@ fn is_loopback(address: &libc::sockaddr_in6) -> bool {
     }
 }
 
-/// The socket stays plain for now; a later call offers it again, a few times.
-pub(crate) fn not_now(sock: &Sock, reason: Counter) {
+/// Nobody looked for the daemon this time, because there was none a moment ago. No try: a connection that makes
+/// many calls in that moment would have used up all of its own.
+pub(crate) fn ask_later(sock: &Sock, fd: i32) {
+    let calls = sock.calls.load(Ordering::Relaxed);
+    sock.try_at.store(calls.wrapping_add(RETRY_CALLS), Ordering::Relaxed);
+    sock.bytes.store(0, Ordering::Relaxed);
+    counters::note(fd, Counter::plain_no_daemon);
+}
+
+/// The socket, which `fd` is, stays plain for now; a later call offers it again, a few times.
+pub(crate) fn not_now(sock: &Sock, fd: i32, reason: Counter) {
     let calls = sock.calls.load(Ordering::Relaxed);
     if reason == Counter::plain_resources {
-        // Too many offers at once: nothing was learnt of this one. Asked again at this call's double.
+        // Too many offers at once: nothing was learnt of this one, and the other end, whose offer may have had
+        // room, waits a second for it. Asked again soon, then less and less often.
         counters::one(reason);
-        sock.try_at.store(calls.wrapping_mul(2).max(FIRST_TRY_CALLS), Ordering::Relaxed);
+        sock.try_at.store(calls.wrapping_add((calls / 4).max(CROWDED_CALLS)), Ordering::Relaxed);
         sock.bytes.store(0, Ordering::Relaxed);
     } else {
         let tries = sock.tries.load(Ordering::Relaxed) + 1;
         sock.tries.store(tries, Ordering::Relaxed);
         if tries >= MOST_TRIES {
-            sock.make_plain(reason);
+            sock.make_plain(fd, reason);
             return;
         }
         counters::one(reason);
         sock.try_at.store(calls.wrapping_add(RETRY_CALLS << (2 * tries)), Ordering::Relaxed);
     }
-    let (pending, candidate) = (state::PENDING, state::CANDIDATE);
-    let _ = sock.state.compare_exchange(pending, candidate, Ordering::SeqCst, Ordering::Relaxed);
+    counters::note(fd, reason);
+    sock.not_offered();
 }
 
-/// The daemon has paired the socket and its segment is mapped.
+/// The daemon has paired the socket, which the caller holds, and its segment is mapped. False, and without effect,
+/// when the socket was closed meanwhile or is to stay plain.
 pub(crate) fn attached(
     sock: &'static Sock,
     fd: i32,
@@ -234,14 +261,13 @@ pub(crate) fn attached(
     ring_len: u32,
     side_number: u8,
     side: &'static Side,
-) {
+) -> bool {
     // A doorbell must leave at once: with Nagle's algorithm a second one would wait for the
     // acknowledgement of the first, and a cork would hold it back. The program keeps seeing its
     // own settings.
     let mut shadow = 0;
-    for (name, bit, ours) in
-        [(libc::TCP_NODELAY, shadow::NODELAY, 1i32), (libc::TCP_CORK, shadow::CORK, 0i32)]
-    {
+    let options = [(libc::TCP_NODELAY, shadow::NODELAY, 1i32), (libc::TCP_CORK, shadow::CORK, 0)];
+    for (name, bit, ours) in options {
         if raw::socket_option(fd, libc::IPPROTO_TCP, name, 0i32).is_ok_and(|value| value != 0) {
             shadow |= bit;
         }
@@ -249,7 +275,7 @@ pub(crate) fn attached(
     }
     sock.shadow.store(shadow, Ordering::Relaxed);
     sock.nonblocking.store(raw::is_nonblocking(fd).into(), Ordering::Relaxed);
-    sock.spin_ns.store(settings::spin_ns(), Ordering::Relaxed);
+    sock.spins.forget();
     // Armed from the start: some thread may be asleep in poll or epoll already. Before anybody
     // can use the segment: see `Link::arm_data`.
     // SAFETY: mapped by the caller, of this ring length.
@@ -257,13 +283,26 @@ pub(crate) fn attached(
     vmmc_ring::bell::arm(&segment.side(side_number).armed_data());
     // PAIRS(waiters): before anybody can meet the connection in its rings.
     epoll::ACTIVE.fetch_add(1, Ordering::SeqCst);
-    sock.activate(start, ring_len, side_number, side);
+    // Before another thread can find a reason to send it back.
+    counters::strike(fd);
+    if !sock.activate(start, ring_len, side_number, side) {
+        epoll::ACTIVE.fetch_sub(1, Ordering::SeqCst);
+        // One that stays plain has the program's settings; the number of one that was closed may be another's.
+        let theirs = |bit: u32| i32::from(shadow & bit != 0);
+        for (name, bit, ours) in options {
+            if sock.is_at(fd) && theirs(bit) != ours {
+                let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &theirs(bit));
+            }
+        }
+        return false;
+    }
     counters::one(Counter::upgraded);
     epoll::activated(fd, sock);
     if let Some(link) = sock.enter(fd) {
         publish_ready(&link);
         link.leave();
     }
+    true
 }
 
 /// Tells the peer that this end reads through the library, if no thread is inside a plain

@@ -67,8 +67,9 @@ impl VmmcStream {
     pub fn into_tcp(self) -> Result<TcpStream, VmmcStream> {
         let fd = self.fd();
         if let Some(sock) = fd_table::sock(fd) {
-            sock.make_plain(crate::counters::Counter::plain_option);
-            if !close::demote_both(fd, sock) {
+            let why = crate::counters::Counter::plain_option;
+            sock.make_plain(fd, why);
+            if !close::demote_both(fd, sock, why) {
                 return Err(self);
             }
             crate::epoll::settle_member(sock);

@@ -1,9 +1,10 @@
 //! read, write and their kin.
 
 use super::export;
+use crate::counters::Counter;
 use crate::fd_table::Link;
 use crate::side::tx;
-use crate::stream::{Outcome, copy_vectors, recv, send};
+use crate::stream::{Outcome, copy_vectors, demote, recv, send};
 use crate::upgrade::{Route, Way, counted_done, route};
 use crate::{file, raw, real, user_memory};
 use libc::{
@@ -507,7 +508,7 @@ unsafe fn send_message(link: &Link, fd: c_int, message: *const msghdr, flags: c_
     };
     if header.msg_controllen > 0 {
         // Control data on TCP concerns the kernel (timestamps, ...).
-        let ended = crate::stream::demote::our_way(link, fd);
+        let ended = demote::our_way_for(link, fd, Counter::plain_option);
         return if ended { Outcome::Kernel } else { Outcome::Failed(libc::EAGAIN) };
     }
     send::send(link, fd, list, flags)

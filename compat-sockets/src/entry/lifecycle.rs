@@ -1,10 +1,11 @@
 //! Descriptors coming and going: connect, accept, dup, close.
 
 use super::export;
+use crate::counters::Counter;
 use crate::fd_table::{self, Known};
 use crate::stream::{SHUT_READ, SHUT_WRITE, demote};
 use crate::{close, control, epoll, fork, raw, real};
-use libc::{SOCK_NONBLOCK, c_char, c_int, c_uint, c_void, sockaddr, socklen_t};
+use libc::{SOCK_NONBLOCK, c_int, c_uint, sockaddr, socklen_t};
 use vmmc::sync::Ordering;
 
 /// Whether the address is of a family that TCP runs over.
@@ -31,6 +32,17 @@ fn accepted(fd: c_int, nonblocking: bool) {
     }
 }
 
+/// The program is about to close `fd`, by whatever call.
+pub(super) fn about_to_close(fd: c_int) {
+    let is_ours = control::owns(fd);
+    if (is_ours || !matches!(fd_table::get(fd), Known::Nothing)) && !fork::in_vfork_child() {
+        close::retire(fd);
+        if is_ours {
+            control::lost(fd);
+        }
+    }
+}
+
 /// `old` was just duplicated to `new`.
 fn duplicated(old: c_int, new: c_int) {
     if new >= 0 && old != new && !fork::in_vfork_child() {
@@ -43,7 +55,7 @@ fn duplicated(old: c_int, new: c_int) {
 /// seeing it.
 fn before_standard(old: c_int, new: c_int) {
     if (0..=2).contains(&new) && old != new && !fork::in_vfork_child() {
-        close::leave_to_kernel(old);
+        close::leave_to_kernel_for(old, Counter::plain_stdio);
     }
 }
 
@@ -52,12 +64,8 @@ fn about_to_replace(old: c_int, new: c_int) {
     if old != new
         && (!matches!(fd_table::get(new), Known::Nothing) || control::owns(new))
         && raw::fcntl(old, libc::F_GETFD, 0).is_ok()
-        && !fork::in_vfork_child()
     {
-        close::retire(new);
-        if control::owns(new) {
-            control::lost(new);
-        }
+        about_to_close(new);
     }
 }
 
@@ -128,16 +136,7 @@ export! {
 
     /// close(2).
     fn close(fd: c_int) -> c_int {
-        if !matches!(fd_table::get(fd), Known::Nothing) || control::owns(fd) {
-            if fork::in_vfork_child() {
-                // SAFETY: as above.
-                return unsafe { real::close(fd) };
-            }
-            close::retire(fd);
-            if control::owns(fd) {
-                control::lost(fd);
-            }
-        }
+        about_to_close(fd);
         // SAFETY: as above.
         unsafe { real::close(fd) }
     }
@@ -223,13 +222,6 @@ export! {
         let result = unsafe { real::fcntl64(fd, command, argument) };
         after_fcntl(fd, command, argument, result);
         result
-    }
-
-    /// fdopen(3): stdio's own calls do not pass through us, so the socket stays with TCP.
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-        close::leave_to_kernel(fd);
-        // SAFETY: as above.
-        unsafe { real::stream(&real::FDOPEN, fd as usize, mode) }
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod options;
 mod process;
 mod readiness;
+mod stdio;
 mod syscall;
 mod variadic;
 

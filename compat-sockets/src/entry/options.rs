@@ -1,30 +1,42 @@
 //! Socket options and ioctls whose answer we know better than the kernel.
 
 use super::export;
-use crate::counters::Counter;
 use crate::fd_table::{self, Link, shadow};
 use crate::side::tx;
-use crate::stream::{demote, recv, report};
+use crate::stream::{readiness, report};
 use crate::{raw, real, user_memory};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use vmmc::sync::Ordering;
+
+/// Receives what is in the kernel's queue, though it is an option to get.
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
+const SO_ZEROCOPY: c_int = 60;
+/// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, and the same for 64-bit time.
+const TIME_STAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
 /// Options that give the kernel a say in the bytes: the socket stays, or goes back to, TCP.
 fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     const TCP_ULP: c_int = 31;
     const TCP_REPAIR: c_int = 19;
-    const TCP_ZEROCOPY_RECEIVE: c_int = 35;
-    const SO_ZEROCOPY: c_int = 60;
     match level {
         // A doorbell is one byte: it could not wake who waits for more.
         libc::SOL_SOCKET if name == libc::SO_RCVLOWAT => value.is_some_and(|bytes| bytes > 1),
+        libc::SOL_SOCKET if TIME_STAMPS.contains(&name) => value.is_some_and(|on| on != 0),
         libc::SOL_SOCKET => matches!(
             name,
             libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_OOBINLINE | SO_ZEROCOPY
         ),
-        libc::IPPROTO_TCP => matches!(name, TCP_ULP | TCP_REPAIR | TCP_ZEROCOPY_RECEIVE),
+        libc::IPPROTO_TCP => matches!(name, TCP_ULP | TCP_REPAIR),
         _ => false,
     }
+}
+
+/// Whether the socket came with such an option: set before it was connected, or inherited from the listener.
+pub(crate) fn keeps_in_kernel(fd: c_int) -> bool {
+    let value = |name| crate::raw::socket_option(fd, libc::SOL_SOCKET, name, 0i32).unwrap_or(0);
+    let stays = TIME_STAMPS.into_iter().chain([libc::SO_OOBINLINE, SO_ZEROCOPY]);
+    value(libc::SO_RCVLOWAT) > 1 || stays.into_iter().any(|name| value(name) != 0)
 }
 
 fn entered(fd: c_int) -> Option<Link> {
@@ -42,12 +54,7 @@ export! {
             // SAFETY: an int that can be read.
             let wanted = is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
             if needs_kernel(level, name, wanted) {
-                sock.make_plain(Counter::plain_option);
-                if let Some(link) = sock.enter(fd) {
-                    demote::our_way(&link, fd);
-                    demote::their_way(&link, fd, demote::request::TCP);
-                    link.leave();
-                }
+                crate::close::leave_to_kernel(fd);
             } else if let Some(bit) = shadow::bit(level, name)
                 && let Some(wanted) = wanted
                 && sock.is_active()
@@ -72,6 +79,9 @@ export! {
 
     /// getsockopt(2).
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        if level == libc::IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE {
+            crate::close::leave_to_kernel(fd);
+        }
         // SAFETY: as above.
         let result = unsafe { real::getsockopt(fd, level, name, value, len) };
         if result == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_INFO {
@@ -122,7 +132,7 @@ export! {
         // reached before the ring is empty.
         let ring_first = request == SIOCATMARK
             && entered(fd).is_some_and(|link| {
-                let first = recv::is_before_kernel(&link, fd);
+                let first = readiness::is_before_kernel(&link, fd);
                 link.leave();
                 first
             });
@@ -143,7 +153,7 @@ export! {
         let Some(link) = entered(fd) else { return result };
         let count = if request == FIONREAD {
             // Doorbells that were in the kernel's queue may have been thrown away just now.
-            recv::unread(&link, fd).or_else(|| raw::unread(fd).ok())
+            readiness::unread(&link, fd).or_else(|| raw::unread(fd).ok())
         } else {
             let ring = report::unread_by_peer(&link);
             // SAFETY: the kernel has just written an int there.

@@ -5,6 +5,7 @@
 //! inherits goes back to TCP before, as it does in a child that calls exec.
 
 use super::export;
+use crate::counters::Counter;
 use crate::{close, epoll, fork, real};
 use libc::{c_char, c_int, c_void, pid_t};
 
@@ -80,7 +81,7 @@ export! {
 
     /// posix_spawn_file_actions_adddup2(3): the child will have the socket, close-on-exec or not.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
-        close::leave_to_kernel(old);
+        close::leave_to_kernel_for(old, Counter::plain_forked);
         // SAFETY: as above.
         unsafe { real::posix_spawn_file_actions_adddup2(actions, old, new) }
     }

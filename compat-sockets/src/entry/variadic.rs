@@ -5,6 +5,7 @@
 //! ours that prepares and answers the address of the real function, restores, and jumps there.
 //! The stack is as the caller left it, so arguments there arrive too.
 
+use crate::counters::Counter;
 use crate::stream::demote;
 use crate::{fd_table, real};
 use libc::{c_int, c_void};
@@ -18,7 +19,7 @@ fn before_exec(name: &'static real::Real) -> *const c_void {
 /// stdio's own writes do not pass through us: our direction goes back to TCP.
 fn before_print(fd: c_int, name: &'static real::Real) -> *const c_void {
     if let Some(link) = fd_table::sock(fd).and_then(|sock| sock.enter(fd)) {
-        demote::our_way(&link, fd);
+        demote::our_way_for(&link, fd, Counter::plain_option);
         link.leave();
     }
     name.address()

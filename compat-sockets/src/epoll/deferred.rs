@@ -27,11 +27,11 @@
 //! Only plain level-triggered registrations take part: an edge is the kernel's to make.
 
 use super::members::{Members, Record};
-use super::{EpollSet, OUT, SETS, set};
+use super::{EpollSet, OUT, sets};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Sock};
+use crate::raw;
 use crate::side::{rx, tx};
-use crate::{raw, user_memory};
 use libc::epoll_event;
 use vmmc::sync::Ordering;
 
@@ -40,8 +40,6 @@ use vmmc::sync::Ordering;
 pub(super) struct Deferred {
     /// Members of which the kernel may have to hear; flagged in their records.
     late: Vec<i32>,
-    /// The set's only descriptor, as of the last deferral.
-    epfd: i32,
     /// Another process may have the set.
     pub(super) never: bool,
 }
@@ -82,16 +80,14 @@ impl Record {
 }
 
 impl Members {
-    /// epoll_ctl(2) without the kernel, where it need not hear of it now; `false`: nothing is done.
-    ///
-    /// # Safety
-    /// As epoll_ctl(2): `event` may be anything, but not change meanwhile.
-    pub(super) unsafe fn defer(
+    /// epoll_ctl(2) without the kernel, where it need not hear of it now; `false`: nothing is done. `wish`: what
+    /// the program wants to be registered, if that can be read.
+    pub(super) fn defer(
         &mut self,
         set: &EpollSet,
         (epfd, op, fd): (i32, i32, i32),
         sock: &'static Sock,
-        event: *const epoll_event,
+        wish: Option<epoll_event>,
     ) -> bool {
         const KNOWN: [i32; 3] = [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_DEL, libc::EPOLL_CTL_MOD];
         let Some(&record) = self.records.get(&fd) else { return false };
@@ -102,7 +98,7 @@ impl Members {
             || set.waiters.load(Ordering::SeqCst) != 0
             || record.gone != (op == libc::EPOLL_CTL_ADD)
             || self.by_data.get(&record.data).is_none_or(|&(count, _)| count != 1)
-            || !record.sock.is_some_and(|known| std::ptr::eq(known, sock))
+            || !record.is_of(sock)
             || !record.may_defer(fd)
         {
             return false;
@@ -111,27 +107,27 @@ impl Members {
         if op == libc::EPOLL_CTL_DEL {
             changed.gone = true;
         } else {
-            if !user_memory::can_read(event, 1) {
-                return false;
-            }
-            // SAFETY: it can be read.
-            let event = unsafe { event.read_unaligned() };
-            if event.u64 != record.data || !is_plain(event.events) {
+            let Some(wish) = wish else { return false };
+            if wish.u64 != record.data || !is_plain(wish.events) {
                 return false;
             }
             changed.gone = false;
-            changed.events = event.events;
+            changed.events = wish.events;
         }
         changed.idle = 0;
         if !changed.late {
             changed.late = true;
             self.deferred.late.push(fd);
         }
-        self.deferred.epfd = epfd;
+        set.descriptor.store(epfd as u32, Ordering::Relaxed);
         self.records.insert(fd, changed);
-        set.late.store(1, Ordering::Relaxed);
         counters::one(Counter::epoll_deferred);
         true
+    }
+
+    /// Whether the kernel may have to hear of some member.
+    pub(super) fn has_late(&self) -> bool {
+        !self.deferred.late.is_empty()
     }
 
     /// Makes the kernel's set what the program made it.
@@ -171,13 +167,12 @@ impl Members {
         }
         let mut late = std::mem::take(&mut self.deferred.late);
         late.retain(|&fd| self.stays_late(set, fd, &must));
-        set.late.store((!late.is_empty()).into(), Ordering::Relaxed);
         self.deferred.late = late;
     }
 
     /// Settles one member if it must be.
     fn stays_late(&mut self, set: &EpollSet, fd: i32, must: impl Fn(&Record, i32) -> bool) -> bool {
-        let epfd = self.deferred.epfd;
+        let epfd = set.descriptor.load(Ordering::Relaxed) as i32;
         let record = match self.records.get_mut(&fd) {
             Some(record) if record.late => record,
             _ => return false,
@@ -215,41 +210,20 @@ pub(super) fn settle_before_asking(set: &EpollSet, asleep: bool) {
     }
 }
 
-/// The data of a new or changed registration.
-///
-/// # Safety
-/// As [`Members::defer`].
-pub(super) unsafe fn data_of(op: i32, event: *const epoll_event) -> Option<u64> {
-    if op == libc::EPOLL_CTL_DEL || !user_memory::can_read(event, 1) {
-        return None;
-    }
-    // SAFETY: it can be read.
-    Some(unsafe { event.read_unaligned() }.u64)
-}
-
 /// A socket has another descriptor, here or in another process: from now on the kernel keeps its
 /// registrations until the last one is closed.
 pub(crate) fn settle_member(sock: &Sock) {
     if sock.epoll_refs.load(Ordering::Relaxed) != 0 {
-        for_each_set(|set| {
-            set.with(|members| members.settle_all(set));
-        });
+        for (_, set) in sets() {
+            set.with(|members| members.settle(set, |record, _| record.is_of(sock)));
+        }
     }
 }
 
 /// Before another process gets descriptors of ours, the sets among them perhaps; `lasting`: it and
 /// we go on side by side.
 pub(crate) fn before_sharing(lasting: bool) {
-    for_each_set(|set| {
+    for (_, set) in sets() {
         set.with(|members| members.share(set, lasting));
-    });
-}
-
-fn for_each_set(mut body: impl FnMut(&EpollSet)) {
-    for number in 0..SETS {
-        let Some(set) = set(number) else { break };
-        if set.refs.load(Ordering::Relaxed) != 0 {
-            body(set);
-        }
     }
 }

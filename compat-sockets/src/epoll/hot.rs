@@ -95,8 +95,8 @@ impl Hot {
         ready
     }
 
-    /// Whether the kernel may have more to say than the ring: an end, an error, or bytes that come by
-    /// TCP. A member that is only writable may have reached its end without our knowing.
+    /// Whether the kernel may have more to say than the ring: an end, an error, or what goes by TCP. A
+    /// member that is only writable may have reached its end without our knowing.
     fn kernel_knows_more(&self) -> bool {
         let side = self.link.side;
         let by_tcp = || {
@@ -107,18 +107,25 @@ impl Hot {
         self.ended
             || side.shut.load(Ordering::Relaxed) != 0
             || (self.events & IN != 0 && (by_tcp() || only_writable()))
+            || self.sends_by_tcp()
+    }
+
+    /// Whether room is wanted and the kernel's to tell of.
+    fn sends_by_tcp(&self) -> bool {
+        self.events & OUT != 0 && self.link.side.tx_state.load(Ordering::Relaxed) != tx::RING
     }
 
     /// What the kernel adds to an event that the ring has given.
     pub(super) fn kernel_adds(&self) -> u32 {
-        let asked = (self.events & (IN | ENDS)) as i16;
+        let room = if self.sends_by_tcp() { OUT } else { 0 };
+        let asked = (self.events & (IN | ENDS | room)) as i16;
         let events = crate::raw::pending_events(self.number, asked) as u16;
         let mut events = self.link.without_reset(events.into()) & (self.events | ALWAYS);
         // An edge is the kernel's to make.
-        if events & IN != 0
-            && (self.events & EDGE != 0
-                || readiness(&self.link, self.number) == Readiness::NotReady)
-        {
+        if self.events & EDGE != 0 {
+            events &= !(IN | OUT);
+        }
+        if events & IN != 0 && readiness(&self.link, self.number) == Readiness::NotReady {
             events &= !IN;
         }
         events

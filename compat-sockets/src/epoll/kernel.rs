@@ -2,7 +2,8 @@
 
 use super::deferred::settle_before_asking;
 use super::hot::HotList;
-use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, ONCE, OUT, Record, sync_hot};
+use super::nested::{has_news, is_ready};
+use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record};
 use crate::counters::{self, Counter};
 use crate::fd_table::Sock;
 use crate::side::tx;
@@ -22,27 +23,29 @@ pub(super) fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
         }
         let full = item.is_full();
         waiting |= full;
-        set.with(|members| {
-            let Some(record) = members.records.get_mut(&item.fd) else { return };
+        let told = set.with(|members| {
+            let Some(record) = members.records.get_mut(&item.fd) else { return true };
             let refused = item.link.side.tx_refused.load(Ordering::Relaxed);
             // A send was refused and room came before we looked: an edge that waits for it.
             let missed = !full && record.events & EDGE != 0 && record.refused != refused;
             if record.spent || (full == record.masked && !missed) {
-                return;
+                return true;
             }
             if !full {
                 record.refused = refused;
             }
             if full && record.events & EXCLUSIVE != 0 {
-                demote::our_way(&item.link, item.number);
-                return;
+                return false;
             }
-            let events =
-                if full { (record.events & !OUT) | libc::EPOLLIN as u32 } else { record.events };
-            if record.tell_kernel(epfd, item.fd, events) {
+            if record.tell_kernel(epfd, item.fd, record.wanted(full)) {
                 record.masked = full;
             }
+            true
         });
+        if told == Some(false) {
+            // Can take a while: not under the set's lock.
+            demote::our_way(&item.link, item.number);
+        }
     }
     if set.full_count.load(Ordering::Relaxed) != 0 {
         waiting |= unmask_cold(epfd, set);
@@ -52,7 +55,7 @@ pub(super) fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
 
 /// The same for members that wait for room and are not hot: there can be more of them than hot ones.
 fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
-    let left = set.with(|members| {
+    let waiting = set.with(|members| {
         let list = std::mem::take(&mut members.full);
         for fd in list {
             let Some(record) = members.records.get_mut(&fd) else { continue };
@@ -66,19 +69,16 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
             let refused = link.side.tx_refused.load(Ordering::Relaxed);
             link.leave();
             if full {
-                let events = (record.events & !OUT) | libc::EPOLLIN as u32;
-                record.masked = record.masked || record.tell_kernel(epfd, fd, events);
+                record.masked = record.masked || record.tell_kernel(epfd, fd, record.wanted(true));
                 members.full.push(fd);
             } else if record.masked || record.refused != refused {
-                record.masked = !record.tell_kernel(epfd, fd, record.events);
+                record.masked = !record.tell_kernel(epfd, fd, record.wanted(false));
                 record.refused = refused;
             }
         }
-        members.full.len()
+        !members.full.is_empty()
     });
-    let left = left.unwrap_or(0);
-    set.full_count.store(left as u32, Ordering::Relaxed);
-    left != 0
+    waiting.unwrap_or(false)
 }
 
 /// The kernel's events from `from` on, corrected; returns their number or -1.
@@ -103,10 +103,9 @@ pub(super) unsafe fn ask_kernel(
     }
     let Ok(count) = usize::try_from(count) else { return -1 };
     let mut kept = 0;
-    let mut warmed = false;
     for at in 0..count.min(rest.len()) {
         let Some(&event) = rest.get(at) else { break };
-        let corrected = correct(epfd, set, event, &mut warmed);
+        let corrected = correct(epfd, set, event);
         if corrected == 0 {
             counters::one(Counter::epoll_filtered);
             continue;
@@ -121,9 +120,6 @@ pub(super) unsafe fn ask_kernel(
             *slot = epoll_event { events: corrected, u64: event.u64 };
             kept += 1;
         }
-    }
-    if warmed {
-        sync_hot(set);
     }
     kept as i32
 }
@@ -170,7 +166,7 @@ unsafe fn kernel_wait(
 }
 
 /// What is true of one event that the kernel reported; 0: nothing.
-fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> u32 {
+fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     let data = event.u64;
     let found = set.with(|members| match members.by_data.get(&data) {
         None if members.departed.knows(data) => Registrant::Departed,
@@ -184,6 +180,9 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
         Some(Registrant::Member(fd, record)) if record.gone => {
             set.with(|members| members.settle_one(set, fd));
             return 0;
+        }
+        Some(Registrant::Member(fd, Record { inner: Some(inner), .. })) => {
+            return correct_inner(epfd, set, fd, inner, event.events);
         }
         Some(Registrant::Member(fd, record)) => (fd, record),
         Some(Registrant::Departed) => return 0,
@@ -246,9 +245,30 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event, warmed: &mut bool) -> 
             members.settle_one(set, fd);
         }
     });
-    *warmed = true;
     link.leave();
     events
+}
+
+/// The same for a member that is a set. What the kernel tells for a doorbell is no event, and uses up nothing.
+fn correct_inner(epfd: i32, set: &EpollSet, fd: i32, inner: usize, events: u32) -> u32 {
+    let with_record = |body: &dyn Fn(&mut Record) -> bool| {
+        let of_this = |members: &mut Members| {
+            members.records.get_mut(&fd).filter(|it| it.inner == Some(inner)).is_some_and(body)
+        };
+        set.with(of_this) == Some(true)
+    };
+    if events & IN == 0 || is_ready(inner) {
+        let ours =
+            with_record(&|it| it.events & ONCE == 0 || !std::mem::replace(&mut it.spent, true));
+        return if ours { events } else { 0 };
+    }
+    let armed = with_record(&|it| {
+        it.events & ONCE != 0 && !it.spent && it.tell_kernel(epfd, fd, it.events)
+    });
+    // What came before that has told of nothing.
+    let claim =
+        |it: &mut Record| !std::mem::replace(&mut it.spent, true) && it.tell_kernel(epfd, fd, ONCE);
+    if armed && has_news(inner) && with_record(&claim) { events } else { 0 }
 }
 
 /// Whose event the kernel has reported.

@@ -3,7 +3,7 @@
 use super::deferred::Deferred;
 use super::departed::Departed;
 use super::{EXCLUSIVE, EpollSet, OUT};
-use crate::fd_table::{self, Link, Sock};
+use crate::fd_table::{self, Known, Link, Sock};
 use crate::raw;
 use libc::epoll_event;
 use std::collections::HashMap;
@@ -14,6 +14,8 @@ use vmmc::sync::Ordering;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub(super) sock: Option<&'static Sock>,
+    /// Its number, if it is a set. The descriptor may mean something else by now.
+    pub(super) inner: Option<usize>,
     pub(super) events: u32,
     pub(super) data: u64,
     /// What the kernel's registration asks for.
@@ -74,6 +76,8 @@ pub(super) struct Members {
     pub(super) departed: Departed,
     pub(super) deferred: Deferred,
     pub(super) nested: bool,
+    /// Members that are sets themselves ([`super::nested`]).
+    pub(super) inner: Vec<i32>,
 }
 
 impl Record {
@@ -83,6 +87,17 @@ impl Record {
     pub(super) fn enter(&self, fd: i32) -> Option<(Link, i32)> {
         let sock = self.sock?;
         sock.enter(fd).map(|link| (link, fd)).or_else(|| enter_by_duplicate(sock))
+    }
+
+    /// Whether it is a registration of this socket.
+    pub(super) fn is_of(&self, sock: &Sock) -> bool {
+        self.sock.is_some_and(|its| std::ptr::eq(its, sock))
+    }
+
+    /// What the kernel is asked for: what the program wants, or while the ring is full (`masked`), something to
+    /// read in place of room, because the doorbell for room comes so.
+    pub(super) fn wanted(&self, masked: bool) -> u32 {
+        if masked { (self.events & !OUT) | libc::EPOLLIN as u32 } else { self.events }
     }
 
     /// Changes the kernel's registration.
@@ -122,6 +137,7 @@ impl Members {
         uncount(&record);
         self.hot.retain(|&hot| hot != fd);
         self.full.retain(|&full| full != fd);
+        self.inner.retain(|&inner| inner != fd);
         self.unlist(record.data, fd);
         Some(record)
     }
@@ -135,8 +151,7 @@ impl Members {
 
     /// The same for all registrations of a socket.
     pub(super) fn leaves_everywhere(&mut self, set: &EpollSet, sock: &Sock) {
-        let is_its = |record: &Record| record.sock.is_some_and(|its| std::ptr::eq(its, sock));
-        let fds = self.records.iter().filter(|(_, record)| is_its(record)).map(|(&fd, _)| fd);
+        let fds = self.records.iter().filter(|(_, record)| record.is_of(sock)).map(|(&fd, _)| fd);
         for fd in fds.collect::<Vec<_>>() {
             self.leaves(set, fd);
         }
@@ -147,12 +162,12 @@ impl Members {
         &mut self,
         set: &EpollSet,
         fd: i32,
-        sock: Option<&'static Sock>,
+        known: Known,
         event: &epoll_event,
         op: i32,
     ) {
         let before = self.records.get(&fd).map(|record| record.data);
-        self.insert(fd, sock, event);
+        self.insert(fd, known, event);
         // A record that an addition replaces is of a file that is still a member, by a duplicate.
         if let Some(before) = before
             && before != event.u64
@@ -176,7 +191,12 @@ impl Members {
         }
     }
 
-    fn insert(&mut self, fd: i32, sock: Option<&'static Sock>, event: &epoll_event) {
+    fn insert(&mut self, fd: i32, known: Known, event: &epoll_event) {
+        let (sock, inner) = match known {
+            Known::Sock(sock) => (Some(sock), None),
+            Known::Epoll(number) => (None, Some(number)),
+            Known::Nothing => (None, None),
+        };
         let before = self.remove(fd);
         let ended = before.is_some_and(|record| record.ended);
         let mut refused = 0;
@@ -186,6 +206,7 @@ impl Members {
         }
         let record = Record {
             sock,
+            inner,
             events: event.events,
             data: event.u64,
             kernel: event.events,
@@ -210,5 +231,8 @@ impl Members {
         let slot = self.by_data.entry(event.u64).or_insert((0, fd));
         *slot = (slot.0 + 1, fd);
         self.warm(fd);
+        if inner.is_some() {
+            self.inner.push(fd);
+        }
     }
 }

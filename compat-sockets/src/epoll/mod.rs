@@ -37,12 +37,15 @@ mod wait;
 
 pub(crate) use deferred::{before_sharing, settle_member};
 use members::{Map, Members, Record, uncount};
-pub(crate) use nested::{has_news, nested};
+pub(crate) use nested::{awaits_room, has_news, has_rings, is_ready, nested};
+use nested::{forget_inner, rouse_for_news};
 pub(crate) use wait::{ACTIVE, wait};
 
 use crate::fd_table::{self, Known, Sock};
 use crate::lock::Lock;
-use crate::real;
+use crate::stream::give_way::Yields;
+use crate::stream::spin::Lesson;
+use crate::{real, user_memory};
 use libc::epoll_event;
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicPtr;
@@ -66,23 +69,25 @@ struct EpollSet {
     refs: AtomicU32,
     /// Waits answered by rings alone since the kernel was asked.
     since_kernel: AtomicU32,
-    /// Spin budget in nanoseconds.
-    spin_ns: AtomicU32,
-    /// Number of hot members, to be read without the lock.
-    hot_count: AtomicU32,
-    /// Length of [`Members::full`], likewise.
+    /// How its waits spin.
+    spins: Lesson,
+    yields: Yields,
+    /// Length of [`Members::full`], to be read without the lock; kept by [`EpollSet::with`].
     full_count: AtomicU32,
+    /// Length of [`Members::inner`], likewise.
+    inner_count: AtomicU32,
     /// Threads inside a wait.
     waiters: AtomicU32,
     /// Whether [`Members::departed`] has any.
     departures: AtomicU32,
-    /// Whether [`Members::deferred`] has any.
+    /// Whether [`Members::deferred`] has any, likewise.
     late: AtomicU32,
     /// Descriptor plus one under which a sleep with a number waits ([`crate::sleeps`]).
     asleep_at: AtomicU32,
     /// Some member is [`Record::roused`].
     roused: AtomicU32,
-    /// A descriptor of the set, as last used.
+    /// A descriptor of the set: the one that it was made with, or the only one, for which a change was
+    /// deferred since.
     descriptor: AtomicU32,
     members: UnsafeCell<Members>,
 }
@@ -110,10 +115,24 @@ impl EpollSet {
         self.lock.lock().ok()?;
         // SAFETY: under the lock; `body` cannot keep the reference nor re-enter, since the hooks
         // it could call are not among the functions used here.
-        let result = body(unsafe { &mut *self.members.get() });
+        let members = unsafe { &mut *self.members.get() };
+        let result = body(members);
+        self.full_count.store(members.full.len() as u32, Ordering::Relaxed);
+        self.inner_count.store(members.inner.len() as u32, Ordering::Relaxed);
+        self.late.store(members.has_late().into(), Ordering::Relaxed);
         self.lock.unlock();
         Some(result)
     }
+}
+
+/// Every set that there ever was, by number.
+fn all_sets() -> impl Iterator<Item = (usize, &'static EpollSet)> {
+    (0..SETS).map_while(|number| Some((number, set(number)?)))
+}
+
+/// Every set that has a descriptor, by number.
+fn sets() -> impl Iterator<Item = (usize, &'static EpollSet)> {
+    all_sets().filter(|(_, set)| set.refs.load(Ordering::Relaxed) != 0)
 }
 
 /// Follows a fresh epoll descriptor.
@@ -125,9 +144,10 @@ pub(crate) fn created(fd: i32) {
                 lock: Lock::new(),
                 refs: AtomicU32::new(0),
                 since_kernel: AtomicU32::new(0),
-                spin_ns: AtomicU32::new(0),
-                hot_count: AtomicU32::new(0),
+                spins: Lesson::new(),
+                yields: Yields::new(),
                 full_count: AtomicU32::new(0),
+                inner_count: AtomicU32::new(0),
                 waiters: AtomicU32::new(0),
                 departures: AtomicU32::new(0),
                 late: AtomicU32::new(0),
@@ -154,13 +174,11 @@ pub(crate) fn created(fd: i32) {
             && set.refs.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             set.with(|members| *members = Members::default());
-            set.hot_count.store(0, Ordering::Relaxed);
-            set.full_count.store(0, Ordering::Relaxed);
             set.departures.store(0, Ordering::Relaxed);
-            set.late.store(0, Ordering::Relaxed);
             set.asleep_at.store(0, Ordering::Relaxed);
             set.roused.store(0, Ordering::Relaxed);
-            set.spin_ns.store(u32::MAX, Ordering::Relaxed);
+            set.spins.forget();
+            set.yields.forget();
             set.descriptor.store(fd as u32, Ordering::Relaxed);
             fd_table::track_epoll(fd, number);
             return;
@@ -180,14 +198,13 @@ pub(crate) fn retain(number: usize) {
 pub(crate) fn release(number: usize) {
     let Some(set) = set(number) else { return };
     if set.refs.load(Ordering::Relaxed) == 1 {
+        forget_inner(number);
         set.with(|members| {
             for record in members.records.values() {
                 uncount(record);
             }
             *members = Members::default();
         });
-        set.hot_count.store(0, Ordering::Relaxed);
-        set.late.store(0, Ordering::Relaxed);
     }
     set.refs.fetch_sub(1, Ordering::AcqRel);
 }
@@ -196,14 +213,9 @@ pub(crate) fn release(number: usize) {
 /// was offered. A member leaves the kernel's sets by itself only once the last copy is closed, and until
 /// then the program would be told of a descriptor that it has closed.
 pub(crate) fn before_last_close(fd: i32, sock: &Sock) {
-    for number in 0..SETS {
-        let Some(set) = set(number) else { break };
-        if set.refs.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
+    for (number, set) in sets() {
         set.with(|members| {
-            let ours = |record: &Record| record.sock.is_some_and(|it| std::ptr::eq(it, sock));
-            if members.records.get(&fd).is_some_and(ours)
+            if members.records.get(&fd).is_some_and(|record| record.is_of(sock))
                 && let Some(epfd) = set.descriptor_of(number)
             {
                 crate::raw::epoll_del(epfd, fd);
@@ -219,25 +231,20 @@ pub(crate) fn forget_fd(fd: i32, sock: &Sock) {
     if !fd_table::is_last(sock) {
         return;
     }
-    for number in 0..SETS {
-        let Some(set) = set(number) else { break };
-        if set.refs.load(Ordering::Relaxed) != 0 {
-            set.with(|members| {
-                members.leaves(set, fd);
-                // It may have been registered under a number that was closed before this one.
-                if sock.epoll_refs.load(Ordering::Relaxed) != 0 {
-                    members.leaves_everywhere(set, sock);
-                }
-            });
-            sync_hot(set);
-        }
+    for (_, set) in sets() {
+        set.with(|members| {
+            members.leaves(set, fd);
+            // It may have been registered under a number that was closed before this one.
+            if sock.epoll_refs.load(Ordering::Relaxed) != 0 {
+                members.leaves_everywhere(set, sock);
+            }
+        });
     }
 }
 
 /// In a forked child: nobody else holds the locks.
 pub(crate) fn after_fork() {
-    for number in 0..SETS {
-        let Some(set) = set(number) else { break };
+    for (_, set) in all_sets() {
         set.lock.reset();
         // The parent has the same set in the kernel, and may not have seen us fork: what it has deferred is
         // its own to settle.
@@ -254,8 +261,7 @@ pub(crate) fn after_fork() {
 /// always true, room, until the sleeper has woken and takes it away ([`calm`]).
 #[cold]
 pub(crate) fn rouse() {
-    for number in 0..SETS {
-        let Some(set) = set(number) else { break };
+    for (_, set) in all_sets() {
         set.with(|members| {
             let Some(epfd) = set.asleep_at.load(Ordering::SeqCst).checked_sub(1) else { return };
             let Members { records, hot, .. } = members;
@@ -268,8 +274,8 @@ pub(crate) fn rouse() {
     }
 }
 
-/// A member was added or changed while others wait in the set: they have not armed it, and have not
-/// looked at its ring.
+/// A member was added or changed while others wait in the set, or in one around it: they have not armed it, and
+/// have not looked at its ring.
 #[cold]
 fn joined_under_waiters(epfd: i32, set: &EpollSet, fd: i32, sock: &'static Sock) {
     let Some(link) = sock.enter(fd) else { return };
@@ -292,20 +298,9 @@ fn calm(epfd: i32, set: &EpollSet) {
     set.roused.store(0, Ordering::SeqCst);
     set.with(|members| {
         for (&fd, record) in members.records.iter_mut().filter(|(_, record)| record.roused) {
-            let mut events = record.events;
-            if record.masked {
-                events = (events & !OUT) | libc::EPOLLIN as u32;
-            }
-            record.roused = !record.tell_kernel(epfd, fd, events);
+            record.roused = !record.tell_kernel(epfd, fd, record.wanted(record.masked));
         }
     });
-}
-
-fn sync_hot(set: &EpollSet) {
-    if let Some((hot, full)) = set.with(|members| (members.hot.len(), members.full.len())) {
-        set.hot_count.store(hot as u32, Ordering::Relaxed);
-        set.full_count.store(full as u32, Ordering::Relaxed);
-    }
 }
 
 /// The socket behind `fd` was upgraded: sets that have it look at its ring from now on.
@@ -313,13 +308,42 @@ pub(crate) fn activated(fd: i32, sock: &Sock) {
     if sock.epoll_refs.load(Ordering::Relaxed) == 0 {
         return;
     }
-    for number in 0..SETS {
-        let Some(set) = set(number) else { break };
-        if set.refs.load(Ordering::Relaxed) != 0 {
-            set.with(|members| members.warm(fd));
-            sync_hot(set);
-        }
+    let mut found = 0;
+    for (number, set) in sets() {
+        let warmed = set.with(|members| {
+            let is_it = members.records.get(&fd).is_some_and(|record| record.is_of(sock));
+            if is_it {
+                members.warm(fd);
+            }
+            (u32::from(is_it), members.nested)
+        });
+        found += tell_of_warmth(number, set, warmed);
     }
+    if found >= sock.epoll_refs.load(Ordering::Relaxed) {
+        return;
+    }
+    // It is registered under another number than the one in use.
+    for (number, set) in sets() {
+        let warmed = set.with(|members| {
+            let of_it = members.records.iter().filter(|(_, record)| record.is_of(sock));
+            let others: Vec<i32> = of_it.map(|(&other, _)| other).filter(|&it| it != fd).collect();
+            others.iter().for_each(|&other| members.warm(other));
+            (others.len() as u32, members.nested)
+        });
+        tell_of_warmth(number, set, warmed);
+    }
+}
+
+/// Sets around one of which members were warmed look at it; returns how many were.
+fn tell_of_warmth(number: usize, set: &EpollSet, warmed: Option<(u32, bool)>) -> u32 {
+    let (count, nested) = warmed.unwrap_or_default();
+    if count > 0
+        && nested
+        && let Some(epfd) = set.descriptor_of(number)
+    {
+        rouse_for_news(number, epfd);
+    }
+    count
 }
 
 /// epoll_ctl(2).
@@ -342,46 +366,63 @@ pub(crate) unsafe fn ctl(epfd: i32, op: i32, fd: i32, event: *mut epoll_event) -
         _ => return unsafe { real::epoll_ctl(epfd, op, fd, event) },
     };
     let known = fd_table::get(fd);
-    if let Known::Epoll(inner) = known {
-        nested(inner);
-    }
     let sock = match known {
         Known::Sock(sock) => Some(sock),
         _ => None,
     };
     let Some(set) = set(number) else { return -1 };
+    let mut is_nested = false;
     let result = set.with(|members| {
-        if let Some(sock) = sock {
-            // SAFETY: passed on.
-            if unsafe { members.defer(set, (epfd, op, fd), sock, event) } {
-                return 0;
-            }
-        }
+        is_nested = members.nested;
         // SAFETY: passed on.
-        members.settle_before(set, unsafe { deferred::data_of(op, event) });
+        let wish = unsafe { wish_of(op, event) };
+        if sock.is_some_and(|sock| members.defer(set, (epfd, op, fd), sock, wish)) {
+            return 0;
+        }
+        members.settle_before(set, wish.map(|wish| wish.u64));
         // SAFETY: passed on.
         let result = unsafe { real::epoll_ctl(epfd, op, fd, event) };
         if result == 0 {
-            match op {
-                libc::EPOLL_CTL_DEL => members.leaves(set, fd),
-                // SAFETY: the kernel has just read it from there.
-                _ => members.joins(set, fd, sock, &unsafe { event.read_unaligned() }, op),
+            match wish {
+                None => members.leaves(set, fd),
+                Some(wish) => members.joins(set, fd, known, &wish, op),
             }
         }
         result
     });
-    sync_hot(set);
     // PAIRS(waiters): either a wait collects the new member, or it is counted here.
     if result == Some(0)
         && op != libc::EPOLL_CTL_DEL
-        && set.waiters.load(Ordering::SeqCst) != 0
+        && (is_nested || set.waiters.load(Ordering::SeqCst) != 0)
         && let Some(sock) = sock
     {
         joined_under_waiters(epfd, set, fd, sock);
     }
-    match result {
+    let result = match result {
         Some(result) => result,
         // SAFETY: passed on; a signal handler's registration stays without a record.
         None => unsafe { real::epoll_ctl(epfd, op, fd, event) },
+    };
+    // Armed after it is there: what came before is looked for.
+    if result == 0
+        && op != libc::EPOLL_CTL_DEL
+        && let Known::Epoll(inner) = known
+    {
+        nested(inner);
+        awaits_room(inner);
+        rouse_for_news(inner, fd);
     }
+    result
+}
+
+/// What epoll_ctl(2) is to register; `None` for nothing, or where that cannot be read.
+///
+/// # Safety
+/// `event` may be anything, but not change meanwhile.
+unsafe fn wish_of(op: i32, event: *const epoll_event) -> Option<epoll_event> {
+    if op == libc::EPOLL_CTL_DEL || !user_memory::can_read(event, 1) {
+        return None;
+    }
+    // SAFETY: it can be read.
+    Some(unsafe { event.read_unaligned() })
 }

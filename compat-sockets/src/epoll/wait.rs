@@ -3,12 +3,15 @@
 use super::departed::waiter_leaves;
 use super::hot::{Hot, HotList};
 use super::kernel::{ask_kernel, mask_full};
+use super::nested::{inner_await_room, inner_events};
 use super::{EDGE, EpollSet, Members, ONCE, calm, set};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
 use crate::stream::demote;
-use crate::stream::wait::{adapted, shares_cpu, slept, spin};
-use crate::{poll, raw, settings, sleeps};
+use crate::stream::give_way::Gave;
+use crate::stream::spin::{spin, within};
+use crate::stream::wait::shares_cpu;
+use crate::{poll, raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::{AtomicU32, Ordering};
 
@@ -88,8 +91,20 @@ unsafe fn wait_loop(
         for item in hot.iter() {
             demote::comply(&item.link, item.number);
         }
-        // SAFETY: passed on.
-        let result = unsafe { one_wait(epfd, set, &hot, out, left, mask) };
+        let inner = inner_events(set);
+        let left = if inner.is_empty() { left } else { Some(0) };
+        // The inner sets and the other members have their turn: the last place is for the one or the other.
+        let inner_first = set.since_kernel.load(Ordering::Relaxed) % 2 == 1;
+        let others = out.len() - usize::from(!inner.is_empty() && inner_first);
+        let mut result = None;
+        if let Some(out) = out.get_mut(..others).filter(|out| !out.is_empty()) {
+            // SAFETY: passed on.
+            result = unsafe { one_wait(epfd, set, &hot, out, left, mask) };
+        }
+        if !inner.is_empty() {
+            set.since_kernel.fetch_add(1, Ordering::Relaxed);
+            result = with_inner(out, result, &inner);
+        }
         hot.leave();
         waiter_leaves(set);
         match result {
@@ -98,6 +113,19 @@ unsafe fn wait_loop(
             None => {}
         }
     }
+}
+
+/// The events of one round and those of inner sets, as far as there is room.
+fn with_inner(out: &mut [epoll_event], told: Option<i32>, inner: &[epoll_event]) -> Option<i32> {
+    let Ok(mut count) = usize::try_from(told.unwrap_or(0)) else { return told };
+    for event in inner {
+        let known = out.iter().take(count).any(|known| known.u64 == event.u64);
+        if !known && let Some(slot) = out.get_mut(count) {
+            *slot = *event;
+            count += 1;
+        }
+    }
+    Some(count as i32)
 }
 
 /// One round; `None` when nothing was left to report.
@@ -115,7 +143,7 @@ unsafe fn one_wait(
     if set.roused.load(Ordering::Relaxed) != 0 {
         calm(epfd, set);
     }
-    let full = mask_full(epfd, set, hot);
+    let full = mask_full(epfd, set, hot) | inner_await_room(set);
     let kernel_turn = set.since_kernel.load(Ordering::Relaxed) >= KERNEL_EVERY;
     if kernel_turn && out.len() == 1 {
         // Room for one: rings that are always ready must not keep the others out.
@@ -126,42 +154,60 @@ unsafe fn one_wait(
             return Some(count);
         }
     }
-    let found = take_ready(epfd, set, hot, out);
-    if found > 0 {
-        counters::add(Counter::epoll_ring_events, found as u64);
-        set.since_kernel.fetch_add(1, Ordering::Relaxed);
-        if kernel_turn || hot.kernel_knows_more() {
-            set.since_kernel.store(0, Ordering::Relaxed);
-            // SAFETY: passed on.
-            return Some(unsafe { add_from_kernel(epfd, set, hot, out, found, mask) });
-        }
-        return Some(found as i32);
-    }
-    set.since_kernel.store(0, Ordering::Relaxed);
-    let may_wait = left != Some(0);
-    let mut ready = false;
-    if may_wait && hot.len > 0 {
+    // Where there is room for more, one place is kept for what they would keep out.
+    let kept = usize::from(kernel_turn && out.len() > 1);
+    let found = take_ready(epfd, set, hot, out, kept);
+    if found.count > 0 {
         // SAFETY: passed on.
-        match unsafe { spin_on(epfd, set, hot, out, mask) } {
+        return Some(unsafe { tell(epfd, set, hot, out, &found, kernel_turn, mask) });
+    }
+    let may_wait = left != Some(0);
+    let mut left = left;
+    let mut ready = false;
+    let mut spins = may_wait && hot.len > 0;
+    if spins {
+        if set.yields.is_due(left) {
+            // What the kernel has already does not wait for the others' turn.
+            // SAFETY: passed on.
+            let count = unsafe { ask_kernel(epfd, set, out, 0, Some(0), mask) };
+            if count != 0 {
+                return Some(count);
+            }
+        }
+        let gave = set.yields.give_way(&mut left, || hot.iter().any(|item| item.ready() != 0));
+        match gave {
+            Gave::Interrupted => {
+                real::set_errno(libc::EINTR);
+                return Some(-1);
+            }
+            Gave::Ready => ready = true,
+            Gave::Nothing | Gave::Sleep => {}
+        }
+        spins = gave == Gave::Nothing;
+    }
+    if spins {
+        // SAFETY: passed on.
+        match unsafe { spin_on(epfd, set, hot, out, left, mask) } {
             Spun::Ring => ready = true,
             Spun::Kernel(count) => return (count != 0).then_some(count),
+            Spun::Late => return None,
             Spun::Nothing => {}
         }
     }
     if ready {
-        let found = take_ready(epfd, set, hot, out);
-        counters::add(Counter::epoll_ring_events, found as u64);
-        if found > 0 && hot.kernel_knows_more() {
-            // SAFETY: passed on.
-            return Some(unsafe { add_from_kernel(epfd, set, hot, out, found, mask) });
-        }
-        return (found > 0).then_some(found as i32);
+        let found = take_ready(epfd, set, hot, out, kept);
+        // SAFETY: passed on.
+        return (found.count > 0)
+            .then(|| unsafe { tell(epfd, set, hot, out, &found, kernel_turn, mask) });
     }
+    set.since_kernel.store(0, Ordering::Relaxed);
     if !may_wait {
         // SAFETY: passed on.
         let count = unsafe { ask_kernel(epfd, set, out, 0, Some(0), mask) };
         return (count != 0).then_some(count);
     }
+    // Who was full may have room since, which an edge would tell the kernel's set only.
+    let full = full && (mask_full(epfd, set, hot) | inner_await_room(set));
     let mut quiet = true;
     // With one member there is nothing to save.
     if hot.len > 1 {
@@ -192,15 +238,36 @@ unsafe fn one_wait(
         item.link.wakes(item.number);
     }
     if hot.len > 0 && quiet {
-        slept(&set.spin_ns, before);
+        set.spins.slept(before);
     }
     // With nothing to report, the clock and the rings are looked at anew: what woke us may have
     // been a doorbell.
     (count != 0).then_some(count)
 }
 
-/// Adds what the kernel has to the first `found` events, which the rings gave; returns how many
-/// there are.
+/// What the rings gave; every few waits, and where it may know more of a member, with what the kernel has.
+///
+/// # Safety
+/// `mask` must be null or valid.
+unsafe fn tell(
+    epfd: i32,
+    set: &EpollSet,
+    hot: &HotList,
+    out: &mut [epoll_event],
+    rings: &Taken,
+    kernel_turn: bool,
+    mask: *const sigset_t,
+) -> i32 {
+    set.since_kernel.fetch_add(1, Ordering::Relaxed);
+    if !kernel_turn && !hot.kernel_knows_more() {
+        return rings.count as i32;
+    }
+    set.since_kernel.store(0, Ordering::Relaxed);
+    // SAFETY: passed on.
+    unsafe { add_from_kernel(epfd, set, hot, out, rings, mask) }
+}
+
+/// Adds what the kernel has to the first events, which the rings gave; returns how many there are.
 ///
 /// # Safety
 /// `mask` must be null or valid.
@@ -209,33 +276,41 @@ unsafe fn add_from_kernel(
     set: &EpollSet,
     hot: &HotList,
     out: &mut [epoll_event],
-    found: usize,
+    rings: &Taken,
     mask: *const sigset_t,
 ) -> i32 {
-    if found == out.len() {
-        // The set can tell nothing more, but these members' own events must be whole: a program
-        // that takes one event at a time would hear of room for ever and never of the end.
-        for item in hot.iter() {
-            let data = set.with(|members| members.records.get(&item.fd).map(|kept| kept.data));
-            let Some(Some(data)) = data else { continue };
-            if let Some(event) = out.iter_mut().find(|event| event.u64 == data) {
-                *event = epoll_event { events: event.events | item.kernel_adds(), u64: data };
-            }
-        }
-        return found as i32;
-    }
     // SAFETY: passed on.
-    let more = unsafe { ask_kernel(epfd, set, out, found, Some(0), mask) };
-    found as i32 + more.max(0)
+    let more = unsafe { ask_kernel(epfd, set, out, rings.count, Some(0), mask) };
+    let mut count = rings.count + more.max(0) as usize;
+    if count < out.len() && rings.next < hot.len {
+        // The place that was kept for the kernel it has not used: what it told of was told already.
+        count +=
+            take_from(epfd, set, hot, out.get_mut(count..).unwrap_or_default(), rings.next).count;
+    }
+    if rings.count < out.len() && rings.next == hot.len {
+        return count as i32;
+    }
+    // There is no room for all that the kernel would tell, but these members' own events must be whole: a program
+    // that takes one event at a time would hear of room for ever and never of the end.
+    for item in hot.iter() {
+        let data = set.with(|members| members.records.get(&item.fd).map(|kept| kept.data));
+        let Some(Some(data)) = data else { continue };
+        if let Some(event) = out.iter_mut().take(count).find(|event| event.u64 == data) {
+            *event = epoll_event { events: event.events | item.kernel_adds(), u64: data };
+        }
+    }
+    count as i32
 }
 
 enum Spun {
     Ring,
     Kernel(i32),
     Nothing,
+    /// The wait's time is over, or nearly.
+    Late,
 }
 
-/// Polls the rings, with a look at the kernel now and then.
+/// Polls the rings in the time that is left, with a look at the kernel now and then.
 ///
 /// # Safety
 /// `mask` must be null or valid.
@@ -244,34 +319,37 @@ unsafe fn spin_on(
     set: &EpollSet,
     hot: &HotList,
     out: &mut [epoll_event],
+    left: Option<u64>,
     mask: *const sigset_t,
 ) -> Spun {
-    let budget = set.spin_ns.load(Ordering::Relaxed).min(settings::spin_ns());
     // Every link is told where we run, so this looks at all of them.
     let elsewhere = hot.iter().filter(|item| !shares_cpu(&item.link)).count();
-    let alone = elsewhere == 0;
+    if elsewhere == 0 {
+        return Spun::Nothing;
+    }
+    let whole = set.spins.budget();
+    let budget = within(whole, left);
     let mut part = SPIN_PART_NS / 4;
-    let mut spent = 0;
-    while spent < budget && !alone {
-        let mut turn = 0u32;
-        if spin(part, || {
+    let mut spent = 0u32;
+    while spent < budget {
+        let polled = spin(part, || {
             // With many members each look is a look at many lines: prefetching is for one.
             if hot.len == 1 {
                 for item in hot.iter() {
                     item.link.consumer().prefetch();
                 }
             }
-            turn += 1;
             hot.iter().any(|item| item.ready() != 0)
-        }) {
-            set.spin_ns.store(adapted(budget, true), Ordering::Relaxed);
-            return Spun::Ring;
+        });
+        match polled {
+            Some(true) => {
+                set.spins.spun(true);
+                return Spun::Ring;
+            }
+            Some(false) => {}
+            None => return Spun::Nothing, // too many threads poll already
         }
-        if turn == 0 {
-            // Too many threads poll already.
-            break;
-        }
-        spent += part;
+        spent = spent.saturating_add(part);
         part = SPIN_PART_NS;
         // SAFETY: passed on.
         let count = unsafe { ask_kernel(epfd, set, out, 0, Some(0), mask) };
@@ -279,47 +357,80 @@ unsafe fn spin_on(
             return Spun::Kernel(count);
         }
     }
+    if budget < whole {
+        return Spun::Late;
+    }
     if spent >= budget && budget > 0 {
-        set.spin_ns.store(adapted(budget, false), Ordering::Relaxed);
+        set.spins.spun(false);
     }
     Spun::Nothing
 }
 
-/// Writes what the rings have into `out`; returns how many.
-fn take_ready(epfd: i32, set: &EpollSet, hot: &HotList, out: &mut [epoll_event]) -> usize {
+/// What the rings gave one wait.
+struct Taken {
+    /// Events.
+    count: usize,
+    /// The first member for which there was no room, by its place in the list; the list's length: none.
+    next: usize,
+}
+
+/// Writes what the rings have into `out` but for its last `kept` places.
+fn take_ready(
+    epfd: i32,
+    set: &EpollSet,
+    hot: &HotList,
+    out: &mut [epoll_event],
+    kept: usize,
+) -> Taken {
     if hot.len == 0 {
-        return 0;
+        return Taken { count: 0, next: 0 };
     }
-    let mut found = 0;
-    for item in hot.iter() {
+    let room = out.len().saturating_sub(kept);
+    let taken = take_from(epfd, set, hot, out.get_mut(..room).unwrap_or_default(), 0);
+    if taken.count > 0 && hot.len > 1 {
+        set.with(Members::age);
+    }
+    taken
+}
+
+/// Writes what the rings have into `out`, from the member at this place in the list on.
+fn take_from(
+    epfd: i32,
+    set: &EpollSet,
+    hot: &HotList,
+    out: &mut [epoll_event],
+    from: usize,
+) -> Taken {
+    let mut count = 0;
+    let mut next = hot.len;
+    for (at, item) in hot.iter().enumerate().skip(from) {
         let ready = item.ready();
         if ready == 0 {
             continue;
         }
-        let Some(slot) = out.get_mut(found) else {
+        let Some(slot) = out.get_mut(count) else {
             // No room for this one: it is the first next time.
             set.with(|members| members.put_first(item.fd));
+            next = at;
             break;
         };
         let told = set.with(|members| members.report(epfd, item, ready)).flatten();
         if let Some(event) = told {
             *slot = event;
-            found += 1;
+            count += 1;
         }
     }
-    set.with(|members| {
-        if found > 0 && hot.len > 1 {
-            members.age();
-        }
-    });
-    found
+    counters::add(Counter::epoll_ring_events, count as u64);
+    Taken { count, next }
 }
 
 impl Members {
     /// The event for a member whose ring is ready, if it may be told.
     fn report(&mut self, epfd: i32, item: &Hot, ready: u32) -> Option<epoll_event> {
-        let record = self.records.get_mut(&item.fd)?;
-        if record.spent {
+        // Another thread may have changed the registration, or put another socket in its place.
+        let record = self.records.get_mut(&item.fd).filter(|it| it.is_of(item.link.sock))?;
+        let ready = ready & record.events;
+        if record.spent || ready == 0 {
             return None;
         }
         record.idle = 0;

@@ -18,7 +18,7 @@
 //!
 //! A direction that has ended stays with TCP.
 
-use super::recv::{Source, source};
+use super::source::{Source, source};
 use super::{SHUT_WRITE, bells};
 use crate::counters::{self, Counter};
 use crate::fd_table::{Link, shadow};
@@ -33,6 +33,8 @@ use vmmc_ring::switch::Standing;
 
 /// How long a receiver that has stopped waits for the peer, in milliseconds.
 const ASK_MS: u32 = 200;
+/// How long it waits for the acknowledgement of a doorbell, which a kernel may hold back for 40.
+const PROBE_MS: u32 = 100;
 /// How long it waits before it asks the daemon.
 const PUMP_AFTER_MS: u32 = 2;
 
@@ -40,7 +42,7 @@ const PUMP_AFTER_MS: u32 = 2;
 /// be reading TCP into the program's buffer, and would take what follows the end for what
 /// precedes the ring.
 pub(crate) fn may_end(link: &Link) -> bool {
-    // PAIRS(seen): with the store in `recv::unswitched`.
+    // PAIRS(seen): with the store in `source::unswitched`.
     link.peer().seen().load(Ordering::Acquire) != 0
 }
 
@@ -51,13 +53,23 @@ pub(crate) fn is_wanted(link: &Link) -> bool {
         || link.side.tx_frozen.load(Ordering::Relaxed) != 0
 }
 
+/// Tells `shrimp stat` why. Other reasons than these are counted where they come up.
+pub(super) fn noted(fd: i32, why: Counter) {
+    if matches!(why, Counter::plain_peer | Counter::plain_waiter) {
+        counters::one(why);
+    }
+    counters::note(fd, why);
+}
+
 /// Sends by TCP from now on: at once (true), or as soon as the peer has seen that our ring part
 /// began. A direction that has not switched never will.
-pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
+pub(crate) fn our_way_for(link: &Link, fd: i32, why: Counter) -> bool {
     if link.side.tx_lock.lock().is_err() {
         return false;
     }
-    link.side.tx_frozen.store(1, Ordering::SeqCst);
+    if link.side.tx_frozen.swap(1, Ordering::SeqCst) == 0 {
+        noted(fd, why);
+    }
     let done = match link.side.tx_state.load(Ordering::SeqCst) {
         // Nothing follows what is in the ring, and TCP could carry nothing: it stays there.
         tx::RING if has_sent_fin(fd) => true,
@@ -72,6 +84,11 @@ pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
         link.side.rx_lock.unlock();
     }
     done
+}
+
+/// [`our_way_for`] somebody who waits for room and whom only the kernel can wake.
+pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
+    our_way_for(link, fd, Counter::plain_waiter)
 }
 
 /// Whether our sending side is shut, by us or by the end of the connection.
@@ -153,6 +170,9 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
         let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &value);
     }
     counters::one(Counter::demoted_tx);
+    if side.tx_frozen.load(Ordering::SeqCst) == 0 {
+        noted(fd, Counter::plain_peer);
+    }
     Ended::Yes
 }
 
@@ -218,13 +238,13 @@ pub(crate) fn end_by_now(link: &Link, fd: i32) -> bool {
 #[inline]
 pub(crate) fn comply(link: &Link, fd: i32) {
     if is_wanted(link) && link.side.tx_state.load(Ordering::Relaxed) == tx::RING {
-        our_way(link, fd);
+        our_way_for(link, fd, Counter::plain_peer);
     }
 }
 
 /// Stops reading the ring for good and gives both directions back to the kernel, with everything
 /// that is unread. True when nothing is left that only this library could read.
-pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
+pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
     let side = link.side;
     if side.rx_lock.lock().is_err() {
         return false;
@@ -238,13 +258,16 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
     // A switch that no call of ours has acted on yet comes to light first: a peer that has
     // complied with `request::TCP` cannot take back what is in the ring any more.
     source(link, fd);
+    if peer_has_ended(fd) {
+        hide_death(link, fd);
+    }
     let mut in_ring = is_in_ring();
     their_way(link, fd, if in_ring { request::BACK } else { request::TCP });
-    let mut ours = our_way(link, fd);
+    let mut ours = our_way_for(link, fd, why);
     let mut done = false;
     let mut asked = 0;
     for turn in 0.. {
-        ours = ours || our_way(link, fd);
+        ours = ours || our_way_for(link, fd, why);
         // The tail may go back: forget the one that was seen.
         side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
         match source(link, fd) {
@@ -309,6 +332,30 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32) -> bool {
 pub(super) fn peer_has_ended(fd: i32) -> bool {
     let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     raw::pending_events(fd, libc::POLLRDHUP) & ends != 0
+}
+
+/// The peer's FIN has come. If its process is dead, the RST that stands for that end, or would follow
+/// our next doorbell, must not be found by a holder that cannot tell what it means: it is called for now,
+/// and the kernel's error goes, while its end stays. A peer that has only shut its sending side
+/// acknowledges the doorbell.
+fn hide_death(link: &Link, fd: i32) {
+    let is_dead = || raw::pending_events(fd, 0) & (libc::POLLHUP | libc::POLLERR) != 0;
+    if !is_dead()
+        && may_end(link)
+        && link.reset_means_end()
+        && link.side.shut.load(Ordering::Relaxed) & SHUT_WRITE == 0
+        && bells::ring(link, fd)
+    {
+        for _ in 0..PROBE_MS {
+            if is_dead() || raw::unacknowledged(fd) == Ok(0) {
+                break;
+            }
+            raw::wait_for(fd, 0, 1);
+        }
+    }
+    if is_dead() && link.reset_means_end() {
+        let _ = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR, 0i32);
+    }
 }
 
 /// After the peer's end, with an empty ring: throws the doorbells away. Under the rx lock.

@@ -2,9 +2,14 @@
 
 mod bells;
 pub(crate) mod demote;
+pub(crate) mod give_way;
+mod peek;
+pub(crate) mod readiness;
 pub(crate) mod recv;
 pub(crate) mod report;
 pub(crate) mod send;
+pub(crate) mod source;
+pub(crate) mod spin;
 mod vectors;
 pub(crate) mod wait;
 
@@ -147,16 +152,25 @@ impl Link {
             self.sock.cold.load(Ordering::SeqCst) != 0
                 || self.side.eager.load(Ordering::Relaxed) != 0
         };
-        if self.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) != 1 || relied_on() {
+        if self.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
-        bell::disarm(&self.mine().armed_data());
         if relied_on() {
-            // Since just now: what came in between has rung for nobody.
-            self.arm_data();
-            if self.looks_readable(fd) {
-                crate::epoll::activated(fd, self.sock);
+            if self.mine().sleep().load(Ordering::Relaxed) == 0 {
+                return;
             }
+            // Left cold after the wait had listed it: armed for a sleep that is over, and who has rung
+            // for that one through another connection would stay silent on this one.
+        } else {
+            bell::disarm(&self.mine().armed_data());
+            if !relied_on() {
+                return;
+            }
+        }
+        // What came in between has rung for nobody.
+        self.arm_data();
+        if self.looks_readable(fd) {
+            crate::epoll::activated(fd, self.sock);
         }
     }
 
@@ -210,7 +224,7 @@ impl Link {
             if self.rx().switch().standing() == Standing::Tcp || self.side.rx_lock.lock().is_err() {
                 return false;
             }
-            recv::source(self, fd);
+            source::source(self, fd);
             self.side.rx_lock.unlock();
         }
         match self.side.rx_state.load(Ordering::Relaxed) {

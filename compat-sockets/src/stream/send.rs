@@ -30,7 +30,7 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         return Outcome::Kernel;
     }
     if flags & KERNEL_FLAGS != 0 {
-        return if demote::our_way(link, fd) {
+        return if demote::our_way_for(link, fd, Counter::plain_option) {
             Outcome::Kernel
         } else {
             Outcome::Failed(libc::EAGAIN)

@@ -6,6 +6,11 @@ use libc::iovec;
 /// Most vectors in one call (`UIO_MAXIOV`).
 pub(crate) const MAX_VECTORS: usize = 1024;
 
+/// Vectors that are handed on without much room on the stack.
+const FEW_VECTORS: usize = 16;
+
+pub(super) const NOWHERE: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
 /// A position in a list of buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
@@ -37,6 +42,17 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(crate) fn advance(&mut self, len: usize) {
         self.skip += len;
+    }
+
+    /// Goes on by `len` bytes, over several buffers if need be.
+    pub(crate) fn advance_over(&mut self, mut len: u64) {
+        while len > 0
+            && let Some((_, part)) = self.part()
+        {
+            let step = len.min(part as u64);
+            self.advance(step as usize);
+            len -= step;
+        }
     }
 
     /// The rest as vectors, at most `most` bytes: their number and total length.
@@ -95,9 +111,24 @@ pub(crate) fn receive_kernel(
     most: u64,
     flags: i32,
 ) -> raw::Result<usize> {
-    let mut room = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 16];
+    let mut room = [NOWHERE; FEW_VECTORS];
+    let (count, total) = cursor.rest(most, &mut room);
+    if count == FEW_VECTORS && (total as u64) < most {
+        return receive_many(fd, cursor, most, flags);
+    }
+    receive_into(fd, room.get(..count).unwrap_or_default(), flags)
+}
+
+/// The same with any number of buffers: a short count must mean that no more had come.
+#[cold]
+#[inline(never)]
+fn receive_many(fd: i32, cursor: &Cursor<'_>, most: u64, flags: i32) -> raw::Result<usize> {
+    let mut room = [NOWHERE; MAX_VECTORS];
     let (count, _) = cursor.rest(most, &mut room);
-    let vectors = room.get(..count).unwrap_or_default();
+    receive_into(fd, room.get(..count).unwrap_or_default(), flags)
+}
+
+fn receive_into(fd: i32, vectors: &[iovec], flags: i32) -> raw::Result<usize> {
     // SAFETY: the program's own buffers, as it passed them.
     unsafe { raw::recv_vectors(fd, vectors, flags | libc::MSG_DONTWAIT) }
 }

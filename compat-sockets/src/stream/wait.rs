@@ -4,11 +4,6 @@
 //! `SA_RESTART`, cancellation and the peer's death act exactly as without us; the doorbell is
 //! the byte it wakes for. A sender sleeps on a futex in the segment, in slices: a peer that died
 //! wakes nobody, so after each slice the kernel is asked about it.
-//!
-//! How long to poll adapts per connection: it doubles up to the cost of a wake-up when polling
-//! paid, and halves when it did not. Nobody polls on one processor, when the peer last ran on
-//! ours, when half of the processors poll already, or for a while after a poll was interrupted by
-//! somebody who wanted the processor more.
 
 use super::send::peer_is_gone;
 use super::{SHUT_WRITE, demote, recv};
@@ -16,8 +11,8 @@ use crate::counters::{self, Counter};
 use crate::fd_table::Link;
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
-use crate::{raw, real, settings};
-use vmmc::sync::{AtomicU32, AtomicU64, Ordering, spin_hint};
+use crate::{raw, real};
+use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
 use vmmc_ring::switch::Standing;
@@ -26,8 +21,6 @@ use vmmc_ring::switch::Standing;
 const SLICE_NS: u64 = 20_000_000;
 /// The same while the daemon sends for us.
 const PUMP_SLICE_NS: u64 = 1_000_000;
-/// Shortest spin that is still tried, in nanoseconds, so that a better time is noticed.
-const LEAST_SPIN_NS: u32 = 2_000;
 
 /// Why a wait for data ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,84 +44,6 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// Threads of this process that poll now.
-static SPINNERS: AtomicU32 = AtomicU32::new(0);
-
-/// A batch of looks that took this long was interrupted: somebody else had our processor.
-const INTERRUPTED_NS: u64 = 300_000;
-/// How long nobody of this process polls after that, in nanoseconds.
-const CONTENDED_NS: u64 = 50_000_000;
-/// No thread of this process polls before this time; 0: nothing of the kind was seen.
-static CONTENDED_UNTIL: AtomicU64 = AtomicU64::new(0);
-
-/// Whether more threads want to run than there are processors: then a poll takes the time that the
-/// peer needs to answer, and sleeping is how to let it have it.
-fn is_contended() -> bool {
-    let until = CONTENDED_UNTIL.load(Ordering::Relaxed);
-    if until == 0 {
-        return false;
-    }
-    let contended = raw::now_ns() < until;
-    if !contended {
-        CONTENDED_UNTIL.store(0, Ordering::Relaxed);
-    }
-    contended
-}
-
-/// Polls `ready` for at most `budget` nanoseconds.
-pub(crate) fn spin(budget: u32, mut ready: impl FnMut() -> bool) -> bool {
-    if budget == 0 || is_contended() {
-        return false;
-    }
-    if SPINNERS.fetch_add(1, Ordering::Relaxed) >= (settings::processors() / 2).max(1) {
-        SPINNERS.fetch_sub(1, Ordering::Relaxed);
-        return false;
-    }
-    let mut started = 0;
-    let mut before = 0;
-    let hit = 'spinning: loop {
-        for _ in 0..32 {
-            if ready() {
-                break 'spinning true;
-            }
-            spin_hint();
-        }
-        let now = raw::now_ns();
-        if before != 0 && now.wrapping_sub(before) > INTERRUPTED_NS {
-            CONTENDED_UNTIL.store(now.wrapping_add(CONTENDED_NS), Ordering::Relaxed);
-            counters::one(Counter::contended);
-            break false;
-        }
-        before = now;
-        if started == 0 {
-            started = now;
-        } else if now.wrapping_sub(started) > u64::from(budget) {
-            break false;
-        }
-    };
-    SPINNERS.fetch_sub(1, Ordering::Relaxed);
-    counters::one(if hit { Counter::spin_hits } else { Counter::spin_misses });
-    hit
-}
-
-/// The budget after a spin.
-pub(crate) fn adapted(budget: u32, hit: bool) -> u32 {
-    let most = settings::spin_ns();
-    let next = if hit { budget.saturating_mul(2) } else { budget / 2 };
-    next.max(LEAST_SPIN_NS).min(most)
-}
-
-/// After a sleep begun at `began`, for want of luck in a spin: one that was so short that a full spin
-/// would have met its end makes the next spin a full one. Without this a budget that was halved below the
-/// usual wait would never recover.
-pub(crate) fn slept(budget: &AtomicU32, began: u64) {
-    let most = settings::spin_ns();
-    // The sleeper's own wake-up is in the time, and costs about as much as the longest spin.
-    if raw::now_ns().wrapping_sub(began) < 2 * u64::from(most) {
-        budget.store(most, Ordering::Relaxed);
-    }
-}
-
 /// This processor's number plus one.
 fn this_cpu() -> u32 {
     // SAFETY: no arguments; answers from memory the kernel keeps for the thread.
@@ -149,13 +64,7 @@ fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
     if shares_cpu(link) {
         return false;
     }
-    let budget = link.sock.spin_ns.load(Ordering::Relaxed).min(settings::spin_ns());
-    if budget == 0 {
-        return false;
-    }
-    let hit = spin(budget, ready);
-    link.sock.spin_ns.store(adapted(budget, hit), Ordering::Relaxed);
-    hit
+    link.sock.spins.spin(None, ready)
 }
 
 /// Whether a receive may find something now that it did not find before: the ring, or a switch.
@@ -198,7 +107,7 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32) -> Result<Wake, i32> {
     }
     let began = raw::now_ns();
     let woken = sleep(link, fd);
-    slept(&sock.spin_ns, began);
+    sock.spins.slept(began);
     woken
 }
 

@@ -263,6 +263,20 @@ static void stdio_peer(int fd) {
     CHECK_EQ(fclose(in), 0, "fclose of the reader");
 }
 
+/* A stream without a descriptor, closed: no error, and none is left behind. */
+static void stdio_in_memory(void) {
+    int ends[2];
+    char text[8] = "";
+    make_pair(ends);
+    FILE *file = fmemopen(text, sizeof text, "w");
+    REQUIRE(file != NULL && fputs("abc", file) >= 0);
+    errno = ENOTTY;
+    int result = fclose(file), error = errno;
+    CHECK_EQ(result, 0, "fclose");
+    CHECK_EQ(error, ENOTTY, "errno is what it was");
+    CHECK(strcmp(text, "abc") == 0, "what was written is there");
+}
+
 /* stdio starts when bytes are already waiting, and while the peer goes on writing. */
 static void stdio_late_here(int fd) {
     tell('s');
@@ -321,6 +335,46 @@ static void stdio_mixed_peer(int fd) {
     await('q');
 }
 
+/* A number that stdio has closed means what it is given next, also when the connection has ended in a
+ * way that TCP could not take back. */
+static void closed_by_stdio_here(int fd) {
+    char buffer[8];
+    int ends[2];
+    peer_will_be_killed();
+    tell('s');
+    write_all(fd, "x", 1);
+    await('k');
+    NEED(kill(peer_pid(), SIGKILL));
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    UNTIL(poll(&wait, 1, -1) == 1 && wait.revents & POLLERR);
+    int copy = (int)NEED(dup(fd));
+    FILE *file = fdopen(copy, "r+");
+    REQUIRE(file != NULL);
+    CHECK_EQ(fclose(file), 0, "fclose");
+    NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
+    CHECK(ends[0] == copy, "its number is given to another socket");
+    CHECK_EQ(send(ends[0], "there", 5, 0), 5, "sent by it");
+    CHECK_EQ(recv(ends[1], buffer, sizeof buffer, MSG_DONTWAIT), 5, "and received");
+    CHECK_EQ(send(ends[1], "back", 4, 0), 4, "sent to it");
+    CHECK_EQ(recv(ends[0], buffer, sizeof buffer, MSG_DONTWAIT), 4, "and received");
+    CHECK_EQ(close(ends[0]), 0, "closed");
+    REQUIRE(dup2(ends[1], copy) == copy);
+    copy = (int)NEED(dup(fd));
+    file = fdopen(copy, "r+");
+    REQUIRE(file && freopen("/dev/null", "w", file));
+    CHECK_EQ(fileno(file), copy, "freopen keeps the number");
+    CHECK_EQ(write(copy, "nothing", 7), 7, "written to another file");
+    CHECK_EQ(fclose(file), 0, "closed");
+}
+static void closed_by_stdio_peer(int fd) {
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    await('s');
+    NEED(poll(&wait, 1, -1));
+    tell('k');
+    for (;;)
+        pause();
+}
+
 static const struct test_case cases[] = {
     LONER(copies),
     LONER(shutdown_through_a_copy),
@@ -334,6 +388,8 @@ static const struct test_case cases[] = {
     LONER(limit_lowered_later),
     PAIR(stdio),
     PAIR(stdio_late),
+    LONER(stdio_in_memory),
     PAIR(stdio_mixed),
+    PAIR_OF_PROCESSES(closed_by_stdio),
 };
 MAIN(cases)

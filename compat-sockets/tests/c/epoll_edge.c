@@ -1,49 +1,43 @@
 /* Edge-triggered and one-shot epoll: one report per arrival, none lost, none invented. */
 #include "semantics.h"
 
-static int new_epoll(void) { return (int)NEED(epoll_create1(EPOLL_CLOEXEC)); }
+static const uint64_t data = 0x0123456789abcdef;
 
-static void control(int epoll, int operation, int fd, uint32_t events) {
-    struct epoll_event event = {.events = events, .data.u64 = 0x0123456789abcdef};
-    NEED(epoll_ctl(epoll, operation, fd, &event));
+static void change(int epoll, int operation, int fd, uint32_t events) {
+    NEED(control(epoll, operation, fd, events, data));
 }
 
-static uint32_t events_of(int epoll, int timeout_ms) {
-    struct epoll_event events[4] = {0};
-    long long count = NEED(epoll_wait(epoll, events, COUNT(events), timeout_ms));
-    REQUIRE(count == 0 || events[0].data.u64 == 0x0123456789abcdef);
-    return count == 0 ? 0 : count == 1 ? events[0].events : ~0u;
-}
+static uint32_t edges_of(int epoll, int timeout_ms) { return events_with(epoll, timeout_ms, data); }
 
 static void one_edge_per_arrival_here(int fd) {
     char buffer[64];
     int epoll = new_epoll();
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
-    CHECK_EQ(events_of(epoll, 0), 0, "nothing yet");
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    CHECK_EQ(edges_of(epoll, 0), 0, "nothing yet");
     tell('s');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "an edge");
-    CHECK_EQ(events_of(epoll, 0), 0, "one");
-    CHECK_EQ(events_of(epoll, 5), 0, "only");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "an edge");
+    CHECK_EQ(edges_of(epoll, 0), 0, "one");
+    CHECK_EQ(edges_of(epoll, 5), 0, "only");
     tell('s');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "a new arrival on top of unread data: an edge");
-    CHECK_EQ(events_of(epoll, 0), 0, "one");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "a new arrival on top of unread data: an edge");
+    CHECK_EQ(edges_of(epoll, 0), 0, "one");
     CHECK_EQ(read(fd, buffer, 3), 3, "a partial read");
-    CHECK_EQ(events_of(epoll, 0), 0, "makes no edge");
+    CHECK_EQ(edges_of(epoll, 0), 0, "makes no edge");
     tell('s');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "an arrival after it does");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "an arrival after it does");
     CHECK_EQ(read(fd, buffer, 64), 12, "all of it is there");
-    CHECK_EQ(events_of(epoll, 0), 0, "and then nothing");
-    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET);
-    CHECK_EQ(events_of(epoll, 0), 0, "MOD with nothing to read: no edge");
+    CHECK_EQ(edges_of(epoll, 0), 0, "and then nothing");
+    change(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET);
+    CHECK_EQ(edges_of(epoll, 0), 0, "MOD with nothing to read: no edge");
     tell('s');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "an edge");
-    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET);
-    CHECK_EQ(events_of(epoll, 0), EPOLLIN, "MOD with something to read: an edge");
-    CHECK_EQ(events_of(epoll, 0), 0, "one");
-    control(epoll, EPOLL_CTL_DEL, fd, 0);
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
-    CHECK_EQ(events_of(epoll, 0), EPOLLIN, "ADD with something to read: an edge");
-    CHECK_EQ(events_of(epoll, 0), 0, "one");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "an edge");
+    change(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET);
+    CHECK_EQ(edges_of(epoll, 0), EPOLLIN, "MOD with something to read: an edge");
+    CHECK_EQ(edges_of(epoll, 0), 0, "one");
+    change(epoll, EPOLL_CTL_DEL, fd, 0);
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    CHECK_EQ(edges_of(epoll, 0), EPOLLIN, "ADD with something to read: an edge");
+    CHECK_EQ(edges_of(epoll, 0), 0, "one");
     tell('q');
 }
 static void one_edge_per_arrival_peer(int fd) {
@@ -59,16 +53,16 @@ static void exactly_one_here(int fd) {
     char buffer[64];
     int epoll = new_epoll(), extra = 0;
     set_nonblocking(fd, true);
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
     for (int round = 0; round < 1000; round++) {
         tell('s');
-        REQUIRE(events_of(epoll, -1) == EPOLLIN);
-        extra += events_of(epoll, 0) != 0;
+        REQUIRE(edges_of(epoll, -1) == EPOLLIN);
+        extra += edges_of(epoll, 0) != 0;
         ssize_t got = NEED(read(fd, buffer, sizeof buffer));
         REQUIRE(got == 1 + round % 60);
         if (round % 2)
             REQUIRE(read(fd, buffer, 1) == -1 && errno == EAGAIN);
-        extra += events_of(epoll, 0) != 0;
+        extra += edges_of(epoll, 0) != 0;
     }
     CHECK_EQ(extra, 0, "no edge without an arrival");
     tell('q');
@@ -87,9 +81,9 @@ static void edges_while_reading_here(int fd) {
     int epoll = new_epoll();
     size_t done = 0;
     set_nonblocking(fd, true);
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET | EPOLLRDHUP);
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET | EPOLLRDHUP);
     for (bool ended = false; !ended;) {
-        REQUIRE(events_of(epoll, -1) & EPOLLIN);
+        REQUIRE(edges_of(epoll, -1) & EPOLLIN);
         for (;;) {
             ssize_t got = read(fd, buffer, sizeof buffer);
             if (got < 0) {
@@ -105,7 +99,7 @@ static void edges_while_reading_here(int fd) {
         }
     }
     CHECK_EQ(done, 8 * MIB, "no edge was lost");
-    CHECK_EQ(events_of(epoll, 0) & EPOLLHUP, 0, "our direction is open");
+    CHECK_EQ(edges_of(epoll, 0) & EPOLLHUP, 0, "our direction is open");
 }
 static void edges_while_reading_peer(int fd) {
     uint64_t dice = 6;
@@ -126,22 +120,22 @@ static void writable_edge_here(int fd) {
     size_t at = 0;
     int epoll = new_epoll();
     set_nonblocking(fd, true);
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLOUT | EPOLLET);
-    CHECK_EQ(events_of(epoll, -1), EPOLLOUT, "an edge at the start");
-    CHECK_EQ(events_of(epoll, 0), 0, "one");
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLOUT | EPOLLET);
+    CHECK_EQ(edges_of(epoll, -1), EPOLLOUT, "an edge at the start");
+    CHECK_EQ(edges_of(epoll, 0), 0, "one");
     CHECK_EQ(write(fd, "x", 1), 1, "a write");
-    CHECK_EQ(events_of(epoll, 0), 0, "makes no edge");
+    CHECK_EQ(edges_of(epoll, 0), 0, "makes no edge");
     tell('r');
     await('r');
-    CHECK_EQ(events_of(epoll, 0), 0, "nor does a read of the peer, while there was room");
-    control(epoll, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLET);
-    CHECK_EQ(events_of(epoll, 0), EPOLLOUT, "MOD does");
+    CHECK_EQ(edges_of(epoll, 0), 0, "nor does a read of the peer, while there was room");
+    change(epoll, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLET);
+    CHECK_EQ(edges_of(epoll, 0), EPOLLOUT, "MOD does");
     /* Bytes only ever move on edges from here on. */
     for (int round = 0; at < 24 * MIB; round++) {
         at += fill(fd, at, 1);
         if (round == 0)
             tell('f');
-        REQUIRE(events_of(epoll, -1) == EPOLLOUT);
+        REQUIRE(edges_of(epoll, -1) == EPOLLOUT);
     }
     NEED(shutdown(fd, SHUT_WR));
     set_nonblocking(fd, false);
@@ -175,7 +169,7 @@ static void edge_driven(int fd, uint32_t out_seed, uint32_t in_seed) {
     bool ended = false, can_read = true, can_write = true;
     int epoll = new_epoll();
     set_nonblocking(fd, true);
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     while (!ended || out < TOTAL) {
         while (can_write && out < TOTAL) {
             size_t part = TOTAL - out < sizeof buffer ? TOTAL - out : sizeof buffer;
@@ -209,7 +203,7 @@ static void edge_driven(int fd, uint32_t out_seed, uint32_t in_seed) {
             continue;
         if (ended && out == TOTAL)
             break;
-        uint32_t events = events_of(epoll, -1);
+        uint32_t events = edges_of(epoll, -1);
         can_read = can_read || (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR));
         can_write = can_write || (events & (EPOLLOUT | EPOLLHUP | EPOLLERR));
     }
@@ -227,14 +221,14 @@ static void edge_ping_pong(int fd, bool first) {
     char byte = 'x';
     int epoll = new_epoll();
     set_nonblocking(fd, true);
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     for (int round = 0; round < 3000; round++) {
         if (first)
             REQUIRE(write(fd, &byte, 1) == 1);
         ssize_t got;
         while ((got = read(fd, &byte, 1)) < 0) {
             REQUIRE(errno == EAGAIN);
-            events_of(epoll, -1);
+            edges_of(epoll, -1);
         }
         REQUIRE(got == 1);
         if (!first)
@@ -252,29 +246,29 @@ static void ping_pong_peer(int fd) { edge_ping_pong(fd, true); }
 static void oneshot_here(int fd) {
     char buffer[64];
     int epoll = new_epoll();
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT);
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT);
     tell('s');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "one report");
-    CHECK_EQ(events_of(epoll, 0), 0, "not two, though unread");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "one report");
+    CHECK_EQ(edges_of(epoll, 0), 0, "not two, though unread");
     tell('s');
-    CHECK_EQ(events_of(epoll, 20), 0, "nor for a new arrival");
-    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "MOD re-arms");
+    CHECK_EQ(edges_of(epoll, 20), 0, "nor for a new arrival");
+    change(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "MOD re-arms");
     read_all(fd, buffer, 10);
-    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
-    CHECK_EQ(events_of(epoll, 5), 0, "armed with nothing there: silent");
+    change(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
+    CHECK_EQ(edges_of(epoll, 5), 0, "armed with nothing there: silent");
     tell('s');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "until something comes");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "until something comes");
     read_all(fd, buffer, 5);
-    control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT | EPOLLET);
-    CHECK_EQ(events_of(epoll, 0), 0, "with edges too");
+    change(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT | EPOLLET);
+    CHECK_EQ(edges_of(epoll, 0), 0, "with edges too");
     tell('s');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "one report");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "one report");
     tell('s');
-    CHECK_EQ(events_of(epoll, 20), 0, "not two");
-    control(epoll, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLONESHOT);
-    CHECK_EQ(events_of(epoll, -1), EPOLLOUT, "for writing");
-    CHECK_EQ(events_of(epoll, 0), 0, "once");
+    CHECK_EQ(edges_of(epoll, 20), 0, "not two");
+    change(epoll, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLONESHOT);
+    CHECK_EQ(edges_of(epoll, -1), EPOLLOUT, "for writing");
+    CHECK_EQ(edges_of(epoll, 0), 0, "once");
     tell('q');
 }
 static void oneshot_peer(int fd) {
@@ -290,16 +284,16 @@ static void oneshot_rounds_here(int fd) {
     char byte;
     int epoll = new_epoll();
     set_nonblocking(fd, true);
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT);
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT);
     for (int round = 0; round < 1000; round++) {
         tell('s');
-        REQUIRE(events_of(epoll, -1) == EPOLLIN);
+        REQUIRE(edges_of(epoll, -1) == EPOLLIN);
         REQUIRE(read(fd, &byte, 1) == 1);
         if (round % 3 == 0) { /* takes a second byte without asking */
             tell('s');
             UNTIL(read(fd, &byte, 1) == 1);
         }
-        control(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
+        change(epoll, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
     }
     CHECK(true, "armed and fired each time");
     tell('q');
@@ -319,19 +313,19 @@ static void oneshot_rounds_peer(int fd) {
 static void exclusive_here(int fd) {
     char byte;
     int one = new_epoll(), two = new_epoll();
-    control(one, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE);
-    control(two, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET);
+    change(one, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE);
+    change(two, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET);
     struct epoll_event event = {.events = EPOLLIN};
     CHECK_FAILS(epoll_ctl(one, EPOLL_CTL_MOD, fd, &event), EINVAL, "an exclusive one cannot be modified");
     struct pollfd sets[2] = {{.fd = one, .events = POLLIN}, {.fd = two, .events = POLLIN}};
     for (int round = 0; round < 50; round++) {
         tell('s');
         REQUIRE(poll(sets, 2, -1) >= 1);
-        events_of(two, 0);
-        REQUIRE(events_of(one, 0) == EPOLLIN);
+        edges_of(two, 0);
+        REQUIRE(edges_of(one, 0) == EPOLLIN);
         REQUIRE(read(fd, &byte, 1) == 1);
-        REQUIRE(events_of(one, 0) == 0);
-        REQUIRE(events_of(two, 0) == 0);
+        REQUIRE(edges_of(one, 0) == 0);
+        REQUIRE(edges_of(two, 0) == 0);
     }
     CHECK(true, "at least one set is woken each time");
     tell('q');
@@ -348,16 +342,16 @@ static void exclusive_peer(int fd) {
 static void two_sets_here(int fd) {
     char byte;
     int level = new_epoll(), edge = new_epoll();
-    control(level, EPOLL_CTL_ADD, fd, EPOLLIN);
-    control(edge, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    change(level, EPOLL_CTL_ADD, fd, EPOLLIN);
+    change(edge, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
     for (int round = 0; round < 50; round++) {
         tell('s');
-        REQUIRE(events_of(edge, -1) == EPOLLIN);
-        REQUIRE(events_of(level, -1) == EPOLLIN);
-        REQUIRE(events_of(edge, 0) == 0);
-        REQUIRE(events_of(level, 0) == EPOLLIN);
+        REQUIRE(edges_of(edge, -1) == EPOLLIN);
+        REQUIRE(edges_of(level, -1) == EPOLLIN);
+        REQUIRE(edges_of(edge, 0) == 0);
+        REQUIRE(edges_of(level, 0) == EPOLLIN);
         REQUIRE(read(fd, &byte, 1) == 1);
-        REQUIRE(events_of(level, 0) == 0);
+        REQUIRE(edges_of(level, 0) == 0);
     }
     CHECK(true, "each by its own rule");
     tell('q');
@@ -373,15 +367,15 @@ static void two_sets_peer(int fd) {
 static void end_of_file_here(int fd) {
     char buffer[16];
     int epoll = new_epoll();
-    control(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
     tell('s');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN, "data");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "data");
     tell('e');
-    CHECK_EQ(events_of(epoll, -1), EPOLLIN | EPOLLRDHUP, "the end, with the data unread");
-    CHECK_EQ(events_of(epoll, 0), 0, "once");
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN | EPOLLRDHUP, "the end, with the data unread");
+    CHECK_EQ(edges_of(epoll, 0), 0, "once");
     CHECK_EQ(read(fd, buffer, 16), 5, "the data");
     CHECK_EQ(read(fd, buffer, 16), 0, "the end");
-    CHECK_EQ(events_of(epoll, 0), 0, "no more edges");
+    CHECK_EQ(edges_of(epoll, 0), 0, "no more edges");
     tell('q');
 }
 static void end_of_file_peer(int fd) {

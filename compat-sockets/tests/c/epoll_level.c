@@ -1,25 +1,6 @@
 /* Level-triggered epoll: what is reported, with which data, for how long. */
 #include "semantics.h"
 
-static int new_epoll(void) { return (int)NEED(epoll_create1(EPOLL_CLOEXEC)); }
-
-static void add(int epoll, int fd, uint32_t events, uint64_t data) {
-    struct epoll_event event = {.events = events, .data.u64 = data};
-    NEED(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
-}
-
-static void modify(int epoll, int fd, uint32_t events, uint64_t data) {
-    struct epoll_event event = {.events = events, .data.u64 = data};
-    NEED(epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event));
-}
-
-/* The events of the only descriptor reported; 0 when there is none, ~0 when there are more. */
-static uint32_t events_of(int epoll, int timeout_ms) {
-    struct epoll_event events[4] = {0};
-    long long count = NEED(epoll_wait(epoll, events, COUNT(events), timeout_ms));
-    return count == 0 ? 0 : count == 1 ? events[0].events : ~0u;
-}
-
 /* ---- EPOLLIN ---- */
 
 static void partial_read_here(int fd) {
@@ -287,6 +268,183 @@ static void more_ready_than_room(void) {
     CHECK_EQ(seen, (1 << MANY) - 1, "each gets its turn");
     struct epoll_event all[MANY + 1];
     CHECK_EQ(epoll_wait(epoll, all, MANY + 1, 0), MANY, "and all are still ready");
+}
+
+/* Two connections of one thread with something to read, and room for two. */
+static void two_readable(int epoll, uint32_t events, int ends[2][2]) {
+    for (uint64_t i = 0; i < 2; i++) {
+        make_pair(ends[i]);
+        write_pattern(ends[i][1], 10, 0, 1);
+        UNTIL(readable_bytes(ends[i][0]) == 10);
+        add(epoll, ends[i][0], events, i);
+    }
+}
+
+/* Something to read in the ring while we send by TCP: both are told of, whichever knows. */
+static void one_way_each(void) {
+    int epoll = new_epoll(), ends[2][2];
+    two_readable(epoll, EPOLLIN | EPOLLOUT, ends);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(send(ends[i][0], "u", 1, MSG_OOB), 1, "urgent data sends our way back to TCP");
+    for (int round = 0; round < 12; round++) {
+        struct epoll_event got[2];
+        REQUIRE(epoll_wait(epoll, got, 2, -1) == 2);
+        REQUIRE(got[0].data.u64 + got[1].data.u64 == 1);
+        REQUIRE(got[0].events == (EPOLLIN | EPOLLOUT) && got[1].events == (EPOLLIN | EPOLLOUT));
+    }
+    CHECK(true, "both readable and writable, each time");
+    for (int round = 0; round < 12; round++) {
+        struct epoll_event got;
+        REQUIRE(epoll_wait(epoll, &got, 1, -1) == 1);
+        REQUIRE(got.events == (EPOLLIN | EPOLLOUT));
+    }
+    CHECK(true, "also one at a time");
+    for (int i = 0; i < 2; i++)
+        read_pattern(ends[i][0], 10, 0, 1);
+}
+
+/* As many busy connections as there is room keep no pipe and no set out. */
+static void nobody_starves(void) {
+    int epoll = new_epoll(), inner[2], ends[2][2], pipes[2][2];
+    bool seen[6] = {false};
+    two_readable(epoll, EPOLLIN, ends);
+    for (uint64_t i = 0; i < 2; i++) {
+        inner[i] = new_epoll();
+        add(inner[i], ends[i][0], EPOLLIN, 7);
+        add(epoll, inner[i], EPOLLIN, 2 + i);
+        NEED(pipe2(pipes[i], O_CLOEXEC));
+        write_all(pipes[i][1], "p", 1);
+        add(epoll, pipes[i][0], EPOLLIN, 4 + i);
+    }
+    for (int round = 0; round < 100; round++) {
+        struct epoll_event got[2];
+        REQUIRE(epoll_wait(epoll, got, 2, -1) == 2);
+        REQUIRE(got[0].data.u64 != got[1].data.u64);
+        for (int i = 0; i < 2; i++) {
+            REQUIRE(got[i].data.u64 < COUNT(seen) && got[i].events == EPOLLIN);
+            seen[got[i].data.u64] = true;
+        }
+    }
+    CHECK(seen[0] && seen[1], "the connections");
+    CHECK(seen[2] && seen[3], "the sets");
+    CHECK(seen[4] && seen[5], "the pipes");
+}
+
+static int busy_ends[2][2];
+enum { IDLE, SEND, SIGNAL, LEAVE };
+static atomic_int busy_turn;
+static pthread_t busy_waiter;
+static atomic_int interruptions;
+
+static void interrupt(int signal) {
+    (void)signal;
+    atomic_fetch_add(&interruptions, 1);
+}
+
+/* Sends, or signals, whenever its turn comes, which is when the thread that waits lets it have the processor. */
+static void *busy_sender(void *unused) {
+    for (;;) {
+        int turn = atomic_load(&busy_turn);
+        if (turn == LEAVE)
+            return unused;
+        if (turn == SIGNAL)
+            pthread_kill(busy_waiter, SIGUSR1);
+        if (turn == SEND) {
+            for (int i = 0; i < 2; i++)
+                write_all(busy_ends[i][1], "x", 1);
+            /* Long enough to be a turn of somebody's. */
+            for (volatile int work = 0; work < 30000; work++)
+                ;
+            atomic_store(&busy_turn, IDLE);
+        }
+        sched_yield();
+    }
+}
+
+static void busy_read(void) {
+    char byte;
+    UNTIL(atomic_load(&busy_turn) == IDLE);
+    for (int i = 0; i < 2; i++)
+        REQUIRE(read(busy_ends[i][0], &byte, 1) == 1);
+}
+
+/* Two connections whose sender shares one processor with who waits for them. */
+static void busy_start(int epoll, cpu_set_t *all, pthread_t *sender) {
+    cpu_set_t one;
+    two_readable(epoll, EPOLLIN, busy_ends);
+    NEED(sched_getaffinity(0, sizeof *all, all));
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, all))
+            CPU_SET(cpu, &one);
+    NEED(sched_setaffinity(0, sizeof one, &one));
+    for (int i = 0; i < 2; i++)
+        read_pattern(busy_ends[i][0], 10, 0, 1);
+    busy_waiter = pthread_self();
+    atomic_store(&busy_turn, IDLE);
+    helper_start(sender, busy_sender, NULL);
+}
+static void busy_end(const cpu_set_t *all, pthread_t sender) {
+    atomic_store(&busy_turn, LEAVE);
+    pthread_join(sender, NULL);
+    NEED(sched_setaffinity(0, sizeof *all, all));
+}
+
+/* Nor do those that always have something as soon as the processor is left to their peers. */
+static void nobody_starves_by_yields(void) {
+    int epoll = new_epoll(), pipes[2];
+    bool seen = false;
+    cpu_set_t all;
+    pthread_t sender;
+    busy_start(epoll, &all, &sender);
+    NEED(pipe2(pipes, O_CLOEXEC));
+    write_all(pipes[1], "p", 1);
+    for (int round = 0; round < 300 && !seen; round++) {
+        struct epoll_event got[4];
+        if (round == 100)
+            add(epoll, pipes[0], EPOLLIN, 2);
+        atomic_store(&busy_turn, SEND);
+        int count = NEED(epoll_wait(epoll, got, 4, -1));
+        REQUIRE(count >= 1);
+        for (int i = 0; i < count; i++)
+            seen |= got[i].data.u64 == 2;
+        busy_read();
+    }
+    CHECK(seen, "the pipe");
+    busy_end(&all, sender);
+}
+
+/* A signal that comes while the processor is left to others ends the wait as one that comes in its sleep does. */
+static void interrupted_by_who_was_let_run(void) {
+    int epoll = new_epoll(), rounds = 300;
+    cpu_set_t all;
+    pthread_t sender;
+    struct sigaction action = {.sa_handler = interrupt}, before;
+    NEED(sigaction(SIGUSR1, &action, &before));
+    busy_start(epoll, &all, &sender);
+    atomic_store(&interruptions, 0);
+    for (int round = 0; round < rounds; round++) {
+        struct epoll_event got[2];
+        struct pollfd wait[2] = {{.fd = busy_ends[0][0], .events = POLLIN},
+                                 {.fd = busy_ends[1][0], .events = POLLIN}};
+        atomic_store(&busy_turn, SEND);
+        int count;
+        /* The sender may have been about to signal once more. */
+        do
+            count = epoll_wait(epoll, got, 2, -1);
+        while (count == -1 && errno == EINTR);
+        REQUIRE(count >= 1);
+        busy_read();
+        atomic_store(&busy_turn, SIGNAL);
+        count = round % 2 ? epoll_wait(epoll, got, 2, -1) : poll(wait, 2, -1);
+        int error = errno;
+        atomic_store(&busy_turn, IDLE);
+        REQUIRE(count == -1 && error == EINTR);
+    }
+    /* One that comes before the wait begins does not end it, as without us; that is rare. */
+    CHECK(atomic_load(&interruptions) <= rounds + 12, "each signal ended a wait");
+    busy_end(&all, sender);
+    NEED(sigaction(SIGUSR1, &before, NULL));
 }
 
 static void nested_here(int fd) {
@@ -585,13 +743,13 @@ static void reset_peer(int fd) {
 }
 
 /* More members than any list of lively ones has room for, all busy, told of a few at a time. */
-enum { CROWD = 150, CROWD_ROUNDS = 60 };
-static void crowd_round(int epoll, const int *ends, bool answer) {
+enum { CROWD = 150, CROWD_ROUNDS = 120 };
+static void crowd_round(int epoll, const int *ends, int room, bool answer) {
     bool got[CROWD] = {false};
     int left = CROWD;
     while (left > 0) {
         struct epoll_event events[16];
-        long long count = NEED(epoll_wait(epoll, events, COUNT(events), -1));
+        long long count = NEED(epoll_wait(epoll, events, room, -1));
         for (long long i = 0; i < count; i++) {
             uint64_t who = events[i].data.u64;
             char byte;
@@ -620,8 +778,8 @@ static void crowd(void) {
             char byte = (char)i;
             write_all(near[i], &byte, 1);
         }
-        crowd_round(far_set, far, true);
-        crowd_round(near_set, near, false);
+        crowd_round(far_set, far, 1 + round % 16, true);
+        crowd_round(near_set, near, 1 + round % 16, false);
     }
     warm_up(near[0], far[0]);
     CHECK(true, "everybody was heard in every round");
@@ -641,6 +799,10 @@ static const struct test_case cases[] = {
     LONER(close_leaves_the_set),
     LONER(closed_while_offered),
     LONER(more_ready_than_room),
+    LONER(one_way_each),
+    LONER(nobody_starves),
+    LONER(nobody_starves_by_yields),
+    LONER(interrupted_by_who_was_let_run),
     PAIR(nested),
     PAIR(timeouts),
     PAIR(changed_under_a_waiter),

@@ -84,7 +84,7 @@ static void blocking_read_waits_here(int fd) {
 static void blocking_read_waits_peer(int fd) {
     for (int i = 0; i < 200; i++) {
         await('n');
-        for (int spin = 0; spin < (i % 4) * 20; spin++)
+        for (int spin = 0; spin < (i % 4) * 5; spin++)
             sched_yield();
         write_all(fd, "b", 1);
     }

@@ -219,9 +219,9 @@ static void forked_reader_killed_peer(int fd) {
 
 /* An epoll set crosses fork with the connection. */
 static void epoll_crosses_fork_here(int fd) {
-    int epoll = (int)NEED(epoll_create1(0));
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 99};
-    NEED(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+    struct epoll_event event;
+    int epoll = new_epoll();
+    add(epoll, fd, EPOLLIN, 99);
     pid_t child = (pid_t)NEED(fork());
     if (child == 0) {
         for (int i = 0; i < 200; i++) {
@@ -264,7 +264,7 @@ static int queued_in_kernel(int fd) {
 }
 
 /* As inetd does it: the connection becomes a program's standard input and output. */
-static void inetd(int fd, char *const command[], char *const environment[]) {
+static pid_t inetd_start(int fd, char *const command[], char *const environment[]) {
     pid_t child = (pid_t)NEED(fork());
     if (child == 0) {
         dup2(fd, 0);
@@ -277,6 +277,10 @@ static void inetd(int fd, char *const command[], char *const environment[]) {
         _exit(127);
     }
     NEED(close(fd));
+    return child;
+}
+static void inetd(int fd, char *const command[], char *const environment[]) {
+    pid_t child = inetd_start(fd, command, environment);
     CHECK_EQ(wait_exit(child), 0, "the program ended well");
 }
 static void cat_client(int fd) {
@@ -336,6 +340,97 @@ static void inetd_silent_peer(int fd) {
     NEED(shutdown(fd, SHUT_WR));
     char byte;
     CHECK_EQ(read(fd, &byte, 1), 0, "everything came back, then the end");
+}
+
+/* The silent peer is a forked child; the process that had the connection first has closed it. */
+static void inetd_silent_child_here(int fd) {
+    int kept = (int)NEED(dup(fd));
+    inetd_silent_here(fd);
+    NEED(close(kept));
+}
+static void inetd_silent_child_peer(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        inetd_silent_peer(fd);
+        _exit(3);
+    }
+    NEED(close(fd));
+    CHECK_EQ(wait_exit(child), 3, "the child had everything back");
+}
+
+/* As inetd_silent, with a peer that goes on as soon as the other program runs, and not before:
+ * tests/daemon_dies.rs kills the daemon at it. */
+static void inetd_orphaned_here(int fd) {
+    int runs[2];
+    char byte;
+    tell('s');
+    UNTIL(readable_bytes(fd) == 60 * KIB);
+    read_pattern(fd, 1000, 0, 1);
+    tell('x');
+    NEED(pipe2(runs, O_CLOEXEC));
+    pid_t child = inetd_start(fd, (char *[]){"/bin/cat", NULL},
+                              (char *[]){"PATH=/bin:/usr/bin", NULL});
+    NEED(close(runs[1]));
+    CHECK_EQ(read(runs[0], &byte, 1), 0, "the program runs");
+    tell('e');
+    CHECK_EQ(wait_exit(child), 0, "the program ended well");
+}
+static void inetd_orphaned_peer(int fd) {
+    await('s');
+    write_pattern(fd, 60 * KIB, 0, 1);
+    await('x');
+    /* No call before the program runs. */
+    await('e');
+    write_pattern(fd, 30 * KIB, 60 * KIB, 1);
+    read_pattern(fd, 90 * KIB - 1000, 1000, 1);
+    NEED(shutdown(fd, SHUT_WR));
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "everything came back, then the end");
+}
+
+/* A peer that has ended its sending side dies with everything read: what the connection is left with
+ * is the end, also for a program that knows nothing of us. */
+static int role_last_word(int argc, char **argv) {
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct mmsghdr one = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+    int fd = argc > 0 ? atoi(argv[0]) : -1;
+    /* recvmmsg tells of a pending error before it tells of the end. */
+    if (recvmmsg(fd, &one, 1, 0, NULL) != 1)
+        return 20 + errno;
+    return (int)one.msg_len;
+}
+static void left_by_the_dead_here(int fd) {
+    char number[16], byte;
+    char *arguments[] = {"semantics", "role", "last_word", number, NULL};
+    char *environment[] = {"PATH=/bin:/usr/bin", NULL};
+    peer_will_be_killed();
+    tell('s');
+    until_asleep(peer_pid());
+    write_all(fd, "x", 1);
+    await('k');
+    CHECK_EQ(read(fd, &byte, 1), 0, "it has ended its sending side");
+    NEED(kill(peer_pid(), SIGKILL));
+    siginfo_t how;
+    NEED(waitid(P_PID, (id_t)peer_pid(), &how, WEXITED | WNOWAIT));
+    snprintf(number, sizeof number, "%d", fd);
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        execve("/proc/self/exe", arguments, environment);
+        _exit(127);
+    }
+    CHECK_EQ(wait_exit(child), 0, "the other program finds the end");
+}
+static void left_by_the_dead_peer(int fd) {
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    char byte;
+    await('s');
+    NEED(poll(&wait, 1, -1));
+    read_all(fd, &byte, 1);
+    NEED(shutdown(fd, SHUT_WR));
+    tell('k');
+    for (;;)
+        pause();
 }
 
 /* The process itself becomes another program; its connection goes on in it. */
@@ -464,43 +559,6 @@ static void daemonised_peer(int fd) {
 
 /* ---- descriptor passing ---- */
 
-static void send_fd(int channel, int fd) {
-    char byte = 'f';
-    struct iovec part = {&byte, 1};
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.room,
-                             .msg_controllen = sizeof control.room};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    REQUIRE(sendmsg(channel, &message, 0) == 1);
-}
-static int receive_fd(int channel) {
-    char byte;
-    int fd = -1;
-    struct iovec part = {&byte, 1};
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.room,
-                             .msg_controllen = sizeof control.room};
-    REQUIRE(recvmsg(channel, &message, MSG_CMSG_CLOEXEC) == 1);
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    REQUIRE(header && header->cmsg_type == SCM_RIGHTS);
-    memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return fd;
-}
-
 static int role_passed(int argc, char **argv) {
     int fd = receive_fd(argc > 0 ? atoi(argv[0]) : -1);
     for (;;) {
@@ -572,7 +630,8 @@ static void passed_to_itself(void) {
 }
 
 static const struct role roles[] = {
-    {"serve", role_serve}, {"probe", role_probe}, {"passed", role_passed}};
+    {"serve", role_serve}, {"probe", role_probe}, {"passed", role_passed},
+    {"last_word", role_last_word}};
 
 static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(fork_split),
@@ -587,6 +646,9 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(inetd_stranger),
     PAIR_OF_PROCESSES(inetd_late),
     PAIR_OF_PROCESSES(inetd_silent),
+    PAIR_OF_PROCESSES(inetd_silent_child),
+    PAIR_OF_PROCESSES(inetd_orphaned),
+    PAIR_OF_PROCESSES(left_by_the_dead),
     PAIR_OF_PROCESSES(exec_self),
     PAIR_OF_PROCESSES(close_on_exec),
     PAIR_OF_PROCESSES(children_on_the_side),

@@ -193,13 +193,14 @@ static void low_water_peer(int fd) {
 /* Counts of bytes: what the program sent and received, and nothing else. */
 /* The C library's struct ends before these (linux/tcp.h). */
 struct counts {
-    uint64_t acked, received, sent, retrans;
+    uint64_t acked, received, sent;
 };
 static struct counts counts_of(int fd) {
     uint64_t info[27] = {0};
     socklen_t length = sizeof info;
     NEED(getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length));
-    return (struct counts){info[15], info[16], info[25], info[26]};
+    /* What the kernel sent twice, after a time in which nobody was heard, was not sent twice by the program. */
+    return (struct counts){info[15], info[16], info[25] - info[26]};
 }
 static void byte_counts(void) {
     int ends[2], queued = -1;
@@ -220,7 +221,7 @@ static void byte_counts(void) {
     CHECK_EQ(after[1].received - before[1].received, 60000, "received");
     CHECK_EQ(after[1].sent - before[1].sent, 10000, "sent the other way");
     CHECK_EQ(after[0].received - before[0].received, 10000, "and received");
-    CHECK(after[0].acked >= after[0].sent - after[0].retrans, "all that was sent is acknowledged");
+    CHECK(after[0].acked >= after[0].sent, "all that was sent is acknowledged");
     /* Urgent data sends the direction back to TCP: the counts go on. */
     CHECK_EQ(send(ends[0], "!", 1, MSG_OOB), 1, "urgent");
     write_pattern(ends[0], 100, 0, 5);
@@ -253,9 +254,34 @@ static void error_told_once_peer(int fd) {
     tell('c');
 }
 
+/* An option to get that receives: with less than a page it says how much there is to read. */
+static void zero_copy_here(int fd) {
+    struct tcp_zerocopy_receive wanted = {.length = (uint32_t)sysconf(_SC_PAGESIZE)};
+    socklen_t length = sizeof wanted;
+    tell('s');
+    UNTIL(readable_bytes(fd) == 10);
+    CHECK_EQ(getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &wanted, &length), 0, "getsockopt");
+    CHECK_EQ(wanted.length, 0, "nothing mapped");
+    CHECK_EQ(wanted.recv_skip_hint, 10, "ten to be read");
+    read_pattern(fd, 10, 0, 1);
+    tell('s');
+    read_pattern(fd, 1000, 10, 1);
+    CHECK(true, "bytes flow on");
+    write_all(fd, "q", 1);
+}
+static void zero_copy_peer(int fd) {
+    char byte;
+    await('s');
+    write_pattern(fd, 10, 0, 1);
+    await('s');
+    write_pattern(fd, 1000, 10, 1);
+    read_all(fd, &byte, 1);
+}
+
 static const struct test_case cases[] = {
     LONER(byte_counts), PAIR(error_told_once),
     LONER(names),   PAIR(counts),  PAIR(tcp_info),
     LONER(options), LONER(nodelay_before_traffic), PAIR(low_water),
+    PAIR(zero_copy),
 };
 MAIN(cases)

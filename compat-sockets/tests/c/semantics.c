@@ -162,7 +162,7 @@ static void hung(int signal) {
 
 static void start_watchdog(unsigned less) {
     const char *text = getenv("SEMANTICS_WATCHDOG");
-    unsigned seconds = text ? (unsigned)atoi(text) : 20;
+    unsigned seconds = text ? (unsigned)atoi(text) : 180;
     /* SA_RESTART: no program without handlers that interrupt should look like one with. */
     struct sigaction action = {.sa_handler = hung, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
@@ -177,13 +177,24 @@ void tell(char what) {
         give_up("the other side is gone (tell %c)", what);
 }
 
-void await(char what) {
-    char found = 0;
+static bool await_byte(char *found) {
     long got;
     do
-        got = syscall(SYS_read, self->sync, &found, 1);
+        got = syscall(SYS_read, self->sync, found, 1);
     while (got < 0 && errno == EINTR);
-    if (got != 1)
+    return got == 1;
+}
+
+char await_any(void) {
+    char found = 0;
+    if (!await_byte(&found))
+        give_up("the other side is gone (await)");
+    return found;
+}
+
+void await(char what) {
+    char found = 0;
+    if (!await_byte(&found))
         give_up("the other side is gone (await %c)", what);
     if (found != what)
         give_up("the other side told %c, awaited %c", found, what);
@@ -219,7 +230,8 @@ void until_asleep(pid_t tid) {
     /* Asleep at several looks in a row: not merely between two instructions. */
     struct timespec pause = {.tv_nsec = 1000000};
     for (int in_a_row = 0; in_a_row < 5;) {
-        in_a_row = thread_state(tid) == 'S' ? in_a_row + 1 : 0;
+        char state = thread_state(tid);
+        in_a_row = state == 'S' || state == 'X' ? in_a_row + 1 : 0;
         nanosleep(&pause, NULL);
     }
 }
@@ -336,6 +348,20 @@ void warm_up(int a, int b) {
     } while (gate(a));
 }
 
+size_t warm_up_unread(int a, int b, uint32_t seed) {
+    char byte;
+    size_t sent = 0;
+    do {
+        for (int round = 0; round < WARM_ROUNDS; round++) {
+            write_pattern(b, 10, sent, seed);
+            sent += 10;
+            write_all(a, "p", 1);
+            read_all(b, &byte, 1);
+        }
+    } while (gate(a));
+    return sent;
+}
+
 /* ---- bytes ---- */
 
 static uint64_t mix(uint64_t value) {
@@ -384,17 +410,23 @@ size_t pattern_match(const void *buffer, size_t length, uint64_t at, uint32_t se
     return done;
 }
 
+/* Whether a transfer that gave this is to be tried again: it was interrupted, or would have blocked, and does
+ * not any more. */
+static bool try_again(ssize_t done, int fd, short events) {
+    if (done < 0 && errno == EAGAIN) {
+        struct pollfd wait = {.fd = fd, .events = events};
+        poll(&wait, 1, -1);
+        return true;
+    }
+    return done < 0 && errno == EINTR;
+}
+
 void write_all(int fd, const void *buffer, size_t length) {
     const char *bytes = buffer;
     while (length > 0) {
         ssize_t done = write(fd, bytes, length);
-        if (done < 0 && errno == EINTR)
+        if (try_again(done, fd, POLLOUT))
             continue;
-        if (done < 0 && errno == EAGAIN) {
-            struct pollfd wait = {.fd = fd, .events = POLLOUT};
-            poll(&wait, 1, -1);
-            continue;
-        }
         if (done <= 0)
             give_up("write of %zu bytes: %zd, %s", length, done, error_name(errno));
         bytes += done;
@@ -406,13 +438,8 @@ void read_all(int fd, void *buffer, size_t length) {
     char *bytes = buffer;
     while (length > 0) {
         ssize_t done = read(fd, bytes, length);
-        if (done < 0 && errno == EINTR)
+        if (try_again(done, fd, POLLIN))
             continue;
-        if (done < 0 && errno == EAGAIN) {
-            struct pollfd wait = {.fd = fd, .events = POLLIN};
-            poll(&wait, 1, -1);
-            continue;
-        }
         if (done <= 0)
             give_up("read of %zu bytes: %zd, %s", length, done, done ? error_name(errno) : "end of file");
         bytes += done;
@@ -483,6 +510,94 @@ long long drain(int fd, uint64_t at, uint32_t seed) {
     }
 }
 
+/* ---- descriptor passing ---- */
+
+/* A message of one byte with room for one descriptor. */
+struct carrier {
+    char byte;
+    struct iovec part;
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message;
+};
+
+static struct msghdr *prepare(struct carrier *carrier) {
+    *carrier = (struct carrier){.byte = 'f', .part = {&carrier->byte, 1}};
+    carrier->message = (struct msghdr){.msg_iov = &carrier->part,
+                                       .msg_iovlen = 1,
+                                       .msg_control = carrier->control.room,
+                                       .msg_controllen = sizeof carrier->control.room};
+    return &carrier->message;
+}
+
+void send_fd(int channel, int fd) {
+    struct carrier carrier;
+    struct msghdr *message = prepare(&carrier);
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    REQUIRE(sendmsg(channel, message, 0) == 1);
+}
+
+int receive_fd(int channel) {
+    struct carrier carrier;
+    struct msghdr *message = prepare(&carrier);
+    int fd;
+    REQUIRE(recvmsg(channel, message, MSG_CMSG_CLOEXEC) == 1);
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    REQUIRE(header && header->cmsg_type == SCM_RIGHTS);
+    memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return fd;
+}
+
+/* ---- epoll ---- */
+
+int new_epoll(void) { return (int)NEED(epoll_create1(EPOLL_CLOEXEC)); }
+
+int control(int epoll, int operation, int fd, uint32_t events, uint64_t data) {
+    struct epoll_event event = {.events = events, .data.u64 = data};
+    return epoll_ctl(epoll, operation, fd, &event);
+}
+
+void add(int epoll, int fd, uint32_t events, uint64_t data) {
+    NEED(control(epoll, EPOLL_CTL_ADD, fd, events, data));
+}
+
+void modify(int epoll, int fd, uint32_t events, uint64_t data) {
+    NEED(control(epoll, EPOLL_CTL_MOD, fd, events, data));
+}
+
+void take_out(int epoll, int fd) { NEED(epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL)); }
+
+static uint32_t only_event(int epoll, int timeout_ms, uint64_t *data) {
+    struct epoll_event got[4] = {0};
+    long long count = NEED(epoll_wait(epoll, got, COUNT(got), timeout_ms));
+    *data = got[0].data.u64;
+    return count == 0 ? 0 : count == 1 ? got[0].events : ~0u;
+}
+
+uint32_t events_of(int epoll, int timeout_ms) {
+    uint64_t ignored;
+    return only_event(epoll, timeout_ms, &ignored);
+}
+
+uint32_t events_with(int epoll, int timeout_ms, uint64_t data) {
+    uint64_t found;
+    uint32_t events = only_event(epoll, timeout_ms, &found);
+    REQUIRE(events != ~0u && (events == 0 || found == data));
+    return events;
+}
+
+void *wait_in_set(void *epoll) {
+    struct epoll_event got = {0};
+    NEED(epoll_wait(*(int *)epoll, &got, 1, -1));
+    return (void *)(uintptr_t)got.events;
+}
+
 /* ---- small things ---- */
 
 void set_nonblocking(int fd, bool on) {
@@ -521,6 +636,12 @@ int count_fds(void) {
 int readable_bytes(int fd) {
     int count = -1;
     NEED(ioctl(fd, FIONREAD, &count));
+    return count;
+}
+
+int unacknowledged_bytes(int fd) {
+    int count = -1;
+    NEED(ioctl(fd, SIOCOUTQ, &count));
     return count;
 }
 

@@ -37,6 +37,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -81,6 +82,9 @@ struct test_case {
 #define PAIR_OF_THREADS(name) {#name, name##_here, name##_peer, NULL, THREADS}
 /* Both variants, over a connection that has carried nothing yet. */
 #define COLD_PAIR(name) {#name, name##_here, name##_peer, NULL, PROCESSES | THREADS | COLD}
+/* Two processes, over a connection that has carried nothing yet. */
+#define COLD_PAIR_OF_PROCESSES(name)                                                               \
+    {#name, name##_here, name##_peer, NULL, PROCESSES | COLD}
 /* Makes its own connections. */
 #define LONER(name) {#name, NULL, NULL, name, ALONE}
 
@@ -126,10 +130,11 @@ void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The other side. */
 void tell(char what);             /* wakes the other side's await(what) */
 void await(char what);            /* waits for it */
+char await_any(void);             /* waits for whatever it tells */
 pid_t peer_pid(void);             /* process of the peer (variant processes, from here) */
 bool in_threads(void);            /* whether the variant is threads */
 void peer_will_be_killed(void);   /* the peer's end by a signal is part of the case */
-void until_asleep(pid_t tid);     /* waits until that thread is asleep in the kernel */
+void until_asleep(pid_t tid);     /* waits until that thread is asleep in the kernel, or has ended */
 void exit_peer(void) __attribute__((noreturn)); /* ends the peer's side at once, report kept */
 
 /* A helper thread of this side; its checks count here. */
@@ -144,6 +149,8 @@ void make_pair(int ends[2]);
 void make_cold_pair(int ends[2]);
 /* Ping-pong over a pair held by one thread, enough to be upgraded, with the gate. */
 void warm_up(int a, int b);
+/* Enough for it, with nothing read by a of what b sends: bytes of pattern `seed`. How many. */
+size_t warm_up_unread(int a, int b, uint32_t seed);
 /* The same with the other side doing the opposite. */
 void warm_up_leader(int fd);
 void warm_up_follower(int fd);
@@ -176,12 +183,30 @@ long long drain(int fd, uint64_t at, uint32_t seed);
 /* Small random numbers, the same in every run. */
 uint32_t random_u32(uint64_t *state);
 
+/* Descriptor passing, over a Unix socket. */
+void send_fd(int channel, int fd);
+int receive_fd(int channel);
+
+/* epoll. `control` gives the call's result; the others end the case when it fails. */
+int new_epoll(void);
+int control(int epoll, int operation, int fd, uint32_t events, uint64_t data);
+void add(int epoll, int fd, uint32_t events, uint64_t data);
+void modify(int epoll, int fd, uint32_t events, uint64_t data);
+void take_out(int epoll, int fd);
+/* The events of the only descriptor reported; 0 when there is none, ~0 when there are more. */
+uint32_t events_of(int epoll, int timeout_ms);
+/* The same; there are no more, and these are its data. */
+uint32_t events_with(int epoll, int timeout_ms, uint64_t data);
+/* Body of a helper thread: waits without end in the set that the argument points to; returns the events. */
+void *wait_in_set(void *epoll);
+
 void set_nonblocking(int fd, bool on);
 void set_option(int fd, int level, int option, int value);
 int get_option(int fd, int level, int option);
 int64_t now_ms(void);
 int count_fds(void);
-int readable_bytes(int fd); /* FIONREAD */
+int readable_bytes(int fd);       /* FIONREAD */
+int unacknowledged_bytes(int fd); /* SIOCOUTQ: 0 when all that was sent is in the peer's queue, or read */
 
 /* Signals: installs a handler that counts in `signals_seen`; flags as for sigaction. */
 extern volatile sig_atomic_t signals_seen;

@@ -158,7 +158,9 @@ static void linger_zero_here(int fd) {
 }
 static void linger_zero_peer(int fd) {
     char byte;
+    struct pollfd wait = {.fd = fd};
     await('c');
+    UNTIL(poll(&wait, 1, 0) == 1 && (wait.revents & POLLHUP));
     CHECK_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNRESET, "SO_ERROR tells of the reset");
     CHECK_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0, "once");
     CHECK_EQ(read(fd, &byte, 1), 0, "then end of file");
@@ -167,8 +169,8 @@ static void linger_zero_peer(int fd) {
 
 static void linger_some_here(int fd) {
     write_pattern(fd, 200 * KIB, 0, 1);
-    set_linger(fd, 1, 5);
-    CHECK_EQ(close(fd), 0, "closed with SO_LINGER {1, 5}");
+    set_linger(fd, 1, 120);
+    CHECK_EQ(close(fd), 0, "closed with SO_LINGER {1, 120}");
 }
 static void linger_some_peer(int fd) { CHECK_EQ(drain(fd, 0, 1), 200 * KIB, "all data, then end of file"); }
 
@@ -301,6 +303,36 @@ static void killed_while_we_wait_peer(int fd) {
     wait_forever();
 }
 
+/* It has sent nothing, and has read all but a doorbell, that is nothing to TCP. */
+static void killed_after_listening_here(int fd) {
+    char byte = 'b';
+    int epoll = (int)NEED(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+    NEED(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+    for (int i = 0; i < 200; i++) {
+        write_all(fd, &byte, 1);
+        if (i % 10 == 9)
+            usleep(1000); /* Not to synchronise: lets the daemon pair them. */
+    }
+    await('s');
+    usleep(20000); /* The same: lets it fall asleep. */
+    write_all(fd, &byte, 1);
+    await('r');
+    kill_peer_when_we_sleep();
+    CHECK_EQ(epoll_wait(epoll, &event, 1, -1), 1, "epoll_wait wakes");
+    CHECK_EQ(read(fd, &byte, 1), 0, "for the end of file");
+    pthread_join(killer, NULL);
+}
+static void killed_after_listening_peer(int fd) {
+    char byte;
+    for (int i = 0; i < 200; i++)
+        read_all(fd, &byte, 1);
+    tell('s');
+    read_all(fd, &byte, 1);
+    tell('r');
+    wait_forever();
+}
+
 static void killed_while_full_here(int fd) {
     await('r');
     size_t sent;
@@ -355,7 +387,30 @@ static void close_behind_the_switch_peer(int fd) {
     CHECK_EQ(recv(fd, &byte, 1, 0), 0, "the end, and no reset");
 }
 
+/* The direction of the reset has carried nothing: its receiver has never seen it switch. */
+static void reset_of_the_silent(void) {
+    struct linger now = {1, 0};
+    char byte = 'b';
+    for (int round = 0; round < 10; round++) {
+        int ends[2];
+        make_cold_pair(ends);
+        for (int i = 0; i < 120; i++) {
+            write_all(ends[0], &byte, 1);
+            read_all(ends[1], &byte, 1);
+            if (i % 10 == 9)
+                usleep(1000); /* Not to synchronise: lets the daemon pair them. */
+        }
+        CHECK_FAILS(recv(ends[0], &byte, 1, MSG_DONTWAIT), EAGAIN, "nothing");
+        NEED(setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &now, sizeof now));
+        NEED(close(ends[1]));
+        CHECK_FAILS(read(ends[0], &byte, 1), ECONNRESET, "reset");
+        CHECK_EQ(read(ends[0], &byte, 1), 0, "then the end");
+        NEED(close(ends[0]));
+    }
+}
+
 static const struct test_case cases[] = {
+    LONER(reset_of_the_silent),
     PAIR(half_close),
     PAIR(shut_read),
     LONER(shutdown_errors),
@@ -375,6 +430,7 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(killed_with_unread),
     PAIR_OF_PROCESSES(killed_while_we_write),
     PAIR_OF_PROCESSES(killed_while_we_wait),
+    COLD_PAIR_OF_PROCESSES(killed_after_listening),
     PAIR_OF_PROCESSES(killed_while_full),
     PAIR_OF_PROCESSES(killed_in_a_stream),
 };

@@ -19,11 +19,39 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn start() -> Daemon {
+        Daemon::start_with(&[], None)
+    }
+
+    /// One with more options.
+    pub fn with(options: &[&str]) -> Daemon {
+        Daemon::start_with(options, None)
+    }
+
+    /// One that is to die at a named point (`vmmc_daemon::failpoint`).
+    pub fn dying_at(point: &str) -> Daemon {
+        Daemon::start_with(&[], Some(point))
+    }
+
+    /// Whether it ends. Who has seen its connection go has not seen it dead yet.
+    pub fn dies(&mut self) -> bool {
+        let deadline = Instant::now() + super::WATCHDOG;
+        while Instant::now() < deadline {
+            if self.child.try_wait().unwrap().is_some() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        false
+    }
+
+    fn start_with(options: &[&str], point: Option<&str>) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vmmcd.sock");
-        let mut child = Command::new(&super::artefacts().daemon)
+        let mut child = super::without_settings(Command::new(&super::artefacts().daemon))
             .arg("--socket")
             .arg(&path)
+            .args(options)
+            .envs(point.map(|point| ("VMMCD_FAILPOINT", point)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

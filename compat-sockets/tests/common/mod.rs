@@ -2,6 +2,8 @@
 // Each test program uses a part of this.
 #![allow(dead_code, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+#[path = "../../../vmmc/tests/cargo/mod.rs"]
+mod cargo;
 pub mod daemon;
 mod differences;
 
@@ -14,8 +16,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-/// Ends a case that hangs, after its own watchdog (20 s) should have. Never an assertion on speed.
-const WATCHDOG: Duration = Duration::from_secs(40);
+/// Ends a case that hangs, after its own watchdog (180 s) should have. Never an assertion on speed.
+const WATCHDOG: Duration = Duration::from_secs(240);
 
 /// How often a warmed-up connection is asked to exchange more before the case goes on without
 /// having been upgraded, which is a failure.
@@ -53,16 +55,7 @@ pub struct Artefacts {
 pub fn artefacts() -> &'static Artefacts {
     static ARTEFACTS: OnceLock<Artefacts> = OnceLock::new();
     ARTEFACTS.get_or_init(|| {
-        let exe = std::env::current_exe().unwrap();
-        let dir = exe.ancestors().nth(2).unwrap().to_owned();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "compat-sockets", "-p", "vmmc-daemon"]);
-        if dir.file_name().is_some_and(|name| name == "release") {
-            cargo.arg("--release");
-        }
-        let target = dir.parent().unwrap();
-        cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-        assert!(cargo.status().unwrap().success(), "cannot build: {cargo:?}");
+        let dir = cargo::build(&["-p", "compat-sockets"]);
         Artefacts { library: dir.join("libvmmc_sockets.so"), daemon: dir.join("vmmcd") }
     })
 }
@@ -101,6 +94,17 @@ pub fn compile_files(name: &str, files: &[PathBuf]) -> PathBuf {
     program
 }
 
+/// The command without settings of ours that whoever runs the tests may have.
+pub fn without_settings(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("VMMC") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("LD_PRELOAD");
+    command
+}
+
 fn cases(program: &Path) -> Vec<String> {
     let output = Command::new(program).arg("list").output().unwrap();
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
@@ -133,14 +137,8 @@ impl Drop for Group {
 }
 
 fn run(program: &Path, case: &str, leg: Leg, daemon: Option<&mut Daemon>) -> Outcome {
-    let mut command = Command::new(program);
-    command.arg(case);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("VMMC_") {
-            command.env_remove(name);
-        }
-    }
-    command.env_remove("LD_PRELOAD").env("VMMC_DAEMON", "none");
+    let mut command = without_settings(Command::new(program));
+    command.arg(case).env("VMMC_DAEMON", "none");
     match leg {
         Leg::Plain => {}
         Leg::NoDaemon => {
@@ -228,6 +226,19 @@ impl Gate<'_> {
             }
         }
     }
+}
+
+/// Runs one case over a daemon that dies at `point`: the lines must be those of TCP. The daemon must have
+/// died, and the connection been upgraded, or the run proves nothing.
+pub fn outlives_the_daemon(program: &str, case: &str, point: &str) {
+    let program = compile(program);
+    let plain = run(&program, case, Leg::Plain, None);
+    let mut daemon = Daemon::dying_at(point);
+    let ring = run(&program, case, Leg::Ring, Some(&mut daemon));
+    assert_eq!(ring.lines, plain.lines, "{case}, {point}; by hand: {}", ring.command);
+    assert!(ring.lines.iter().all(|line| line.starts_with("ok ")), "{case}: {:?}", ring.lines);
+    assert!(ring.upgraded > 0, "{case}, {point}: not upgraded");
+    assert!(daemon.dies(), "{case}: {point} was not reached");
 }
 
 /// Runs every case of a program the three ways. All lines must be `ok`, and the same.

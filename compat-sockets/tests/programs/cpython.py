@@ -56,6 +56,21 @@ def interpreter():
     raise harness.Failure("no Python has its own tests; run ci/deps")
 
 
+# How often a test is run again alone that passed without us and not with us.
+TRIES = 5
+
+
+def passes_alone(python, module, test):
+    """Whether a test passes with us more often than not when it is run by itself: these tests are full of time
+    limits, and this machine may be busy."""
+    passed = 0
+    for _ in range(TRIES):
+        with harness.Run(OURS) as run:
+            passed += outcomes(run, python, module, [test]).get(test) == "passed"
+    print(f"{module} {test}: failed once, then passed {passed} of {TRIES} times by itself")
+    return 2 * passed > TRIES
+
+
 def outcomes(run, python, module, patterns):
     """{test: outcome} of one run of a module."""
     report = run.directory / f"{module}.xml"
@@ -100,7 +115,7 @@ def main():
         print(f"{module}: {dict(counts)}, {ring} ring bytes", flush=True)
         for test, plain in results[PLAIN].items():
             ours = results[OURS].get(test, "absent")
-            if plain == "passed" and ours != "passed":
+            if plain == "passed" and ours != "passed" and not passes_alone(python, module, test):
                 different.append(f"{module} {test}: {ours}, but passed without us")
         if not any(outcome == "passed" for outcome in results[PLAIN].values()):
             different.append(f"{module}: nothing passed, which proves nothing")

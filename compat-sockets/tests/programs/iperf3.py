@@ -15,8 +15,16 @@ def exercise(run):
     result = harness.Result()
 
     def measure(name, *options):
-        report = json.loads(run.run(
-            "client", ["iperf3", "-c", "127.0.0.1", "-p", port, "-J", "-t", 1, *options]))
+        report = {}
+        client = ["iperf3", "-c", "127.0.0.1", "-p", port, "-J", "-t", 1, *options]
+
+        def measured():
+            """Whether the server was not busy still with the client before."""
+            nonlocal report
+            report = json.loads(run.run("client", client, codes=(0, 1)))
+            return "busy" not in report.get("error", "")
+
+        run.wait_until(measured, f"free for {name}")
         if "error" in report:
             raise harness.Failure(f"iperf3 {name}: {report['error']}")
         ends = report["end"]

@@ -66,7 +66,8 @@ def stop(run, server):
 
 def wrk(run, connections, address):
     """Requests per second by wrk, none of which may fail."""
-    return judged(run.run("client", ["wrk", "-t", 1, "-c", connections, "-d", "1s", address]))
+    return judged(run.run("client", ["wrk", "-t", 1, "-c", connections, "-d", "1s", "--timeout", "60s",
+                                     address]))
 
 
 def judged(report):

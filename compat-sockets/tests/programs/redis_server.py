@@ -77,7 +77,7 @@ def exercise(run):
     # Many values in one pipelined connection, then read back one by one over another, which
     # goes on across a fork of the server (BGSAVE).
     values = {f"key:{i}": random.randbytes(VALUE_LENGTHS[i % len(VALUE_LENGTHS)]) for i in range(600)}
-    answer = cli("--pipe", stdin=b"".join(command("set", key, value) for key, value in values.items()))
+    answer = cli("--pipe", "--pipe-timeout", "0", stdin=b"".join(command("set", key, value) for key, value in values.items()))
     if b"errors: 0, replies: 600" not in answer:
         raise harness.Failure(f"redis-cli --pipe says {answer.decode(errors='replace')}")
     keys = list(values)
@@ -109,7 +109,7 @@ def exercise(run):
     ]
     run.wait_until(lambda: cli("pubsub", "numsub", "news") == b"news\n1\n"
                    and cli("pubsub", "numpat") == b"1\n", "subscribed to")
-    cli("--pipe", stdin=b"".join(command("publish", "news", message) for message in messages))
+    cli("--pipe", "--pipe-timeout", "0", stdin=b"".join(command("publish", "news", message) for message in messages))
     for subscriber in subscribers:
         run.expect_exit(subscriber)
         digest = run.output(subscriber).strip().decode()

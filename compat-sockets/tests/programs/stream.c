@@ -7,6 +7,7 @@
  * Prints what it saw (checksums, errors, counts); the same program under the same scenario must
  * print the same with and without the library. Exit status 0 unless something was wrong.
  */
+#include "../c/meeting.h"
 #include <arpa/inet.h>
 #include <assert.h>
 #include <dirent.h>
@@ -15,6 +16,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,15 +32,6 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s failed: %s\n", __FILE__, __LINE__, #condition,              \
-                    strerror(errno));                                                              \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static int server;
 static const char *portfile;
@@ -65,49 +58,15 @@ static void fill(uint64_t *state, unsigned char *bytes, size_t len) {
         bytes[i] = (unsigned char)next_random(state);
 }
 
-static int listen_any(struct sockaddr_in *address) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    socklen_t len = sizeof *address;
-    memset(address, 0, sizeof *address);
-    address->sin_family = AF_INET;
-    address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    CHECK(bind(fd, (struct sockaddr *)address, len) == 0);
-    CHECK(listen(fd, 128) == 0);
-    CHECK(getsockname(fd, (struct sockaddr *)address, &len) == 0);
-    return fd;
-}
-
 static int join(void) {
-    struct sockaddr_in address;
     if (server) {
-        if (listener < 0) {
-            char temporary[4096];
-            listener = listen_any(&address);
-            snprintf(temporary, sizeof temporary, "%s.new", portfile);
-            FILE *file = fopen(temporary, "w");
-            CHECK(file != NULL);
-            fprintf(file, "%d\n", ntohs(address.sin_port));
-            fclose(file);
-            CHECK(rename(temporary, portfile) == 0);
-        }
+        if (listener < 0)
+            listener = listen_for(portfile);
         int fd = accept(listener, NULL, NULL);
         CHECK(fd >= 0);
         return fd;
     }
-    int port = 0;
-    for (;;) {
-        FILE *file = fopen(portfile, "r");
-        if (file != NULL) {
-            CHECK(fscanf(file, "%d", &port) == 1);
-            fclose(file);
-            break;
-        }
-        poll(NULL, 0, 5);
-    }
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(port);
+    struct sockaddr_in address = await_server(portfile);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
     return fd;
@@ -285,16 +244,20 @@ static void pump(enum how how, size_t total, int warm) {
     close(epfd);
 }
 
-/* The server only sends, the client only receives, slowly at first: the ring is full and
- * writability must come back, level- and edge-triggered. */
+/* The server only sends, the client only receives, slowly at first and not before the server has found no room
+ * and made a file: the ring is full and writability must come back, level- and edge-triggered. */
 static void full(enum how how) {
     int fd = join();
     size_t total = 8 << 20, done = 0;
     uint64_t random = 4242, sum = SUM0;
     static unsigned char bytes[30000];
+    char path[4096];
     warm_up(fd);
+    snprintf(path, sizeof path, "%s.full", portfile);
     if (!server) {
         size_t turn = 0;
+        while (access(path, F_OK) != 0)
+            poll(NULL, 0, 5);
         while (done < total) {
             /* Let the sender run full before reading on. */
             if (turn++ < 40)
@@ -320,7 +283,8 @@ static void full(enum how how) {
             ssize_t len = send(fd, bytes + at, part - at, MSG_NOSIGNAL);
             if (len < 0) {
                 CHECK(errno == EAGAIN);
-                fulls++;
+                if (fulls++ == 0)
+                    close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
                 CHECK(epoll_wait(epfd, &event, 1, -1) == 1);
                 CHECK(event.events == EPOLLOUT && event.data.fd == fd);
                 continue;
@@ -431,8 +395,9 @@ static void broken_pipe(void) {
     do {
         sent = send(fd, &byte, 1, 0);
         turns++;
-    } while (sent == 1 && turns < 1000);
-    printf("%s pipes %d soon %d\n", strerror(errno), (int)pipes, turns < 5);
+        sched_yield(); /* The answer to the first, an RST, comes in the kernel's own time. */
+    } while (sent == 1 && turns < 100000);
+    printf("%s pipes %d\n", strerror(errno), (int)pipes);
     close(fd);
 }
 
@@ -758,6 +723,43 @@ static void churn(void) {
     printf("grown %d\n", count_fds() - before > 3);
 }
 
+/* Ten thousand connections at once, upgraded, and then nothing: the client says so by a file and sleeps until it
+ * is killed; the server sleeps until all have ended. */
+static void ten_thousand_idle(void) {
+    enum { LIVE = 10000 };
+    static int fds[LIVE];
+    int set = epoll_create1(0);
+    for (int i = 0; i < LIVE; i++) {
+        fds[i] = join();
+        /* Long enough for an offer to be made again: vmmcd has ten thousand to answer. */
+        warm_up_n(fds[i], 40);
+        struct epoll_event event = {.events = EPOLLIN, .data.fd = fds[i]};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fds[i], &event) == 0);
+    }
+    for (int i = 0; i < LIVE; i++)
+        warm_up_n(fds[i], 20);
+    if (!server) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s.idle", portfile);
+        FILE *file = fopen(path, "w");
+        CHECK(file != NULL);
+        fclose(file);
+    }
+    for (int left = LIVE; left > 0;) {
+        struct epoll_event events[64];
+        int count = epoll_wait(set, events, 64, -1);
+        CHECK(count > 0 || (count < 0 && errno == EINTR));
+        for (int i = 0; i < count; i++) {
+            char byte;
+            ssize_t got = recv(events[i].data.fd, &byte, 1, MSG_DONTWAIT);
+            CHECK(got == 0 || (got < 0 && errno == ECONNRESET));
+            close(events[i].data.fd);
+            left--;
+        }
+    }
+    printf("fds left %d\n", count_fds() > 20);
+}
+
 /* ---- one sleeper for many connections ---- */
 
 enum { MANY = 24, MANY_ROUNDS = 120 };
@@ -853,6 +855,49 @@ static void many_connections(int meddled) {
 }
 static void many_asleep(void) { many_connections(0); }
 static void many_meddled(void) { many_connections(1); }
+
+/* A client of many connections in one loop that wants room until a request is written, then data until its
+ * answer is here: one change of its wish for each. The server's wish never changes. */
+static void changing_wishes(void) {
+    enum { REQUESTS = 4000, LENGTH = 100 };
+    unsigned char request[LENGTH], answer[LENGTH];
+    int turns[MANY] = {0}, set = epoll_create1(0);
+    memset(request, 'r', sizeof request);
+    for (int i = 0; i < MANY; i++) {
+        many[i] = join();
+        warm_up(many[i]);
+        struct epoll_event event = {.events = server ? EPOLLIN : EPOLLOUT, .data.u32 = (uint32_t)i};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, many[i], &event) == 0);
+    }
+    for (int left = MANY * REQUESTS; left > 0;) {
+        struct epoll_event events[MANY];
+        int count = epoll_wait(set, events, MANY, -1);
+        CHECK(count > 0);
+        for (int i = 0; i < count; i++) {
+            struct epoll_event *event = &events[i];
+            uint32_t which = event->data.u32;
+            if (event->events == EPOLLOUT) {
+                send_all(many[which], request, LENGTH);
+            } else {
+                CHECK(event->events == EPOLLIN);
+                recv_all(many[which], answer, LENGTH);
+                CHECK(memcmp(answer, request, LENGTH) == 0);
+                turns[which]++;
+                left--;
+                if (server)
+                    send_all(many[which], answer, LENGTH);
+            }
+            if (!server && turns[which] < REQUESTS) {
+                event->events = event->events == EPOLLOUT ? EPOLLIN : EPOLLOUT;
+                CHECK(epoll_ctl(set, EPOLL_CTL_MOD, many[which], event) == 0);
+            }
+        }
+    }
+    for (int i = 0; i < MANY; i++) {
+        printf("%d\n", turns[i]);
+        meet(many[i]);
+    }
+}
 
 static void *drain_to_end(void *argument) {
     int fd = *(int *)argument;
@@ -1103,8 +1148,10 @@ int main(int count, char **arguments) {
                  {"forked_early", forked_early},
                  {"demoted", demoted},
                  {"churn", churn},
+                 {"ten_thousand_idle", ten_thousand_idle},
                  {"many_asleep", many_asleep},
                  {"many_meddled", many_meddled},
+                 {"changing_wishes", changing_wishes},
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},

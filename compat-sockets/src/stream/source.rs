@@ -1,0 +1,177 @@
+//! Where the next byte of the peer's comes from: the kernel, the ring, and the kernel again.
+
+use super::bells::{self, Drained};
+use super::demote;
+use crate::counters::{self, Counter};
+use crate::fd_table::Link;
+use crate::side::rx;
+use crate::upgrade;
+use vmmc::sync::Ordering;
+use vmmc::word::Word;
+use vmmc_ring::Poisoned;
+use vmmc_ring::switch::Standing;
+
+/// How long [`leave_nothing`] waits, in milliseconds.
+const TWICE_MS: u32 = 200;
+
+/// Where the next byte comes from, found under the rx lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The kernel; the peer has not switched.
+    Tcp {
+        /// Whether somebody of ours waits for a doorbell, so that one can come at any time.
+        armed: bool,
+    },
+    /// The kernel, that many bytes before the ring.
+    Prefix(u64),
+    /// The ring, that many bytes.
+    Ring(u64),
+    /// The ring, which is empty now.
+    Empty,
+    /// The kernel, for good: the ring part is over.
+    Ended,
+    /// Nonsense was found.
+    Poisoned,
+}
+
+/// Looks where the next byte comes from. Under the rx lock.
+#[inline]
+pub(crate) fn source(link: &Link, fd: i32) -> Source {
+    let side = link.side;
+    match side.rx_state.load(Ordering::Relaxed) {
+        rx::RING => {}
+        rx::TCP => {
+            if let Some(source) = unswitched(link, fd) {
+                return source;
+            }
+        }
+        rx::POISONED => return Source::Poisoned,
+        _ => return Source::Ended,
+    }
+    let left = side.rx_left.load(Ordering::Relaxed);
+    if left > 0 {
+        return Source::Prefix(left);
+    }
+    let seen = link.consumer().available_seen();
+    if seen > 0 {
+        return Source::Ring(seen);
+    }
+    match available(link) {
+        Err(_) => poisoned(link),
+        Ok(0) => empty(link, fd),
+        Ok(there) => Source::Ring(there),
+    }
+}
+
+/// Bytes to read in the ring now. What lies behind the end of the ring part travels by TCP,
+/// though the sender's tail still counts it.
+#[inline]
+pub(super) fn available(link: &Link) -> Result<u64, Poisoned> {
+    let there = link.consumer().available()?;
+    Ok(if there > 0 { there.min(link.before_end()) } else { 0 })
+}
+
+#[cold]
+fn poisoned(link: &Link) -> Source {
+    link.poison();
+    Source::Poisoned
+}
+
+/// The peer had not switched when last seen. `None` once it has.
+fn unswitched(link: &Link, fd: i32) -> Option<Source> {
+    let side = link.side;
+    upgrade::publish_ready(link);
+    // Before the mode is loaded: see `vmmc_ring::switch`. Nobody arms under our lock, and what is
+    // armed stays so: whoever waits for a doorbell would miss one that was not sent.
+    let is_armed = |word: vmmc::word::MappedU32<'_>| word.load(Ordering::SeqCst) != 0;
+    let armed = is_armed(link.mine().armed_data()) || is_armed(link.mine().armed_space());
+    match link.rx().switch().standing() {
+        Standing::Tcp => return Some(Source::Tcp { armed }),
+        Standing::Nonsense => return Some(poisoned(link)),
+        Standing::Ring { prefix } | Standing::Ended { prefix, .. } => {
+            let left = upgrade::taken_from_tcp(fd).and_then(|taken| prefix.checked_sub(taken));
+            let Some(left) = left else { return Some(poisoned(link)) };
+            side.rx_left.store(left, Ordering::Relaxed);
+        }
+    }
+    side.rx_state.store(rx::RING, Ordering::SeqCst);
+    // PAIRS(seen): from now on every byte of TCP is looked at for what it is.
+    link.mine().seen().store(1, Ordering::Release);
+    counters::one(Counter::switched_rx);
+    None
+}
+
+/// The ring is empty: has its part ended?
+fn empty(link: &Link, fd: i32) -> Source {
+    let side = link.side;
+    match link.rx().switch().standing() {
+        Standing::Ended { end, bells, .. } => {
+            // What was published before the end is visible now: look once more.
+            match available(link) {
+                Err(_) => return poisoned(link),
+                Ok(0) => {}
+                Ok(there) => return Source::Ring(there),
+            }
+            // What we read behind the end comes by TCP once more, after the remaining doorbells,
+            // which were sent before anything that counts.
+            let twice = side.head.load(Ordering::Relaxed).wrapping_sub(end);
+            let left = bells.wrapping_add(twice).wrapping_sub(side.drained.load(Ordering::Relaxed));
+            if twice > link.rx().bytes().0.len() as u64 || left > u64::from(u32::MAX) {
+                return poisoned(link);
+            }
+            let mut left = left;
+            while left > 0 {
+                match crate::raw::discard(fd, left as usize) {
+                    Ok(len) if len > 0 => {
+                        left -= (len as u64).min(left);
+                        super::send::bump(&side.drained, len as u64);
+                    }
+                    Err(libc::EINTR) => {}
+                    // Not there yet: the peer is between storing the end and paying what it
+                    // owes. Waiting for them is waiting for data.
+                    _ => return Source::Empty,
+                }
+            }
+            side.rx_state.store(rx::ENDED, Ordering::SeqCst);
+            counters::one(Counter::demoted_rx);
+            if side.tx_frozen.load(Ordering::Relaxed) == 0 {
+                demote::noted(fd, Counter::plain_peer);
+            }
+            Source::Ended
+        }
+        Standing::Ring { .. } => Source::Empty,
+        Standing::Tcp | Standing::Nonsense => poisoned(link),
+    }
+}
+
+/// Bytes without meaning that precede, by TCP, the data behind a ring part that has ended, for who
+/// has `seen` bytes more than were taken; `None` while it has not ended.
+pub(super) fn meaningless(link: &Link, seen: u64) -> Option<u64> {
+    let Standing::Ended { end, bells, .. } = link.rx().switch().standing() else { return None };
+    let doorbells = bells.wrapping_sub(link.side.drained.load(Ordering::Relaxed));
+    // What we have read behind the end comes by TCP once more, for nobody.
+    let past = link.side.head.load(Ordering::Relaxed).wrapping_add(seen).wrapping_sub(end);
+    let twice = if past > link.rx().bytes().0.len() as u64 { 0 } else { past };
+    Some(doorbells.saturating_add(twice))
+}
+
+/// Before a close or an exec, under the rx lock, with nothing unread in the ring: throws away what TCP must
+/// not find unread, since it would answer with an RST. That is doorbells, and bytes that we read behind
+/// the end of the ring part and that come by TCP once more. Those may be on their way still, when the
+/// peer is just sending them: waited for, [`TWICE_MS`] at most.
+pub(crate) fn leave_nothing(link: &Link, fd: i32) {
+    for _ in 0..TWICE_MS {
+        let last_look = demote::peer_has_ended(fd);
+        let is_empty = source(link, fd) == Source::Empty;
+        let ended = matches!(link.rx().switch().standing(), Standing::Ended { .. });
+        if !is_empty || !ended || last_look {
+            break;
+        }
+        crate::raw::wait_for(fd, libc::POLLIN, 1);
+    }
+    if link.side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && let Drained::Failed(errno) = bells::drain(link, fd)
+    {
+        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,134 @@
+/* What only the kernel can answer: time stamps, sending without a copy; and a close under a send that waits. */
+#include "semantics.h"
+#include <linux/errqueue.h>
+
+/* ---- SO_TIMESTAMP and its kin ---- */
+
+/* Whether one byte came with a control message of this type. */
+static bool came_with(int fd, int type) {
+    char byte, room[256];
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    NEED(recvmsg(fd, &message, 0));
+    bool found = false;
+    for (struct cmsghdr *one = CMSG_FIRSTHDR(&message); one != NULL; one = CMSG_NXTHDR(&message, one))
+        found |= one->cmsg_level == SOL_SOCKET && one->cmsg_type == type;
+    return found;
+}
+
+static void time_stamps_here(int fd) {
+    static const int options[] = {SO_TIMESTAMP, SO_TIMESTAMPNS};
+    for (size_t i = 0; i < COUNT(options); i++) {
+        set_option(fd, SOL_SOCKET, options[i], 1);
+        /* The kernel begins to stamp in its own time. */
+        bool found = false;
+        while (!found) {
+            tell('s');
+            found = came_with(fd, options[i]);
+        }
+        CHECK(found, "a byte has a time stamp");
+        set_option(fd, SOL_SOCKET, options[i], 0);
+        tell('s');
+        CHECK(!came_with(fd, options[i]), "and none when it is off");
+    }
+    tell('q');
+}
+static void time_stamps_peer(int fd) {
+    while (await_any() == 's')
+        write_all(fd, "x", 1);
+}
+
+/* Asked for before there is a connection: of the one end itself, of the other by way of its listener. */
+static void time_stamps_early(void) {
+    uint16_t port = 0;
+    int listener = listen_loopback(&port), near = (int)NEED(socket(AF_INET, SOCK_STREAM, 0)), without = 0;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    set_option(listener, SOL_SOCKET, SO_TIMESTAMP, 1);
+    set_option(near, SOL_SOCKET, SO_TIMESTAMP, 1);
+    NEED(connect(near, (struct sockaddr *)&address, sizeof address));
+    int far = (int)NEED(accept(listener, NULL, NULL));
+    /* The kernel begins to stamp in its own time. */
+    bool begun = false;
+    for (int round = 0; round < 300; round += begun) {
+        write_all(near, "x", 1);
+        bool there = came_with(far, SO_TIMESTAMP);
+        write_all(far, "y", 1);
+        bool back = came_with(near, SO_TIMESTAMP);
+        without += begun && !(there && back);
+        begun |= there && back;
+        if (round % 10 == 9)
+            usleep(1000); /* Not to synchronise: lets the daemon pair them, if it would. */
+    }
+    CHECK_EQ(without, 0, "every byte has its time stamp");
+}
+
+/* ---- MSG_ZEROCOPY ---- */
+
+static void no_copy_here(int fd) {
+    enum { LENGTH = 64 * KIB };
+    static char bytes[LENGTH];
+    pattern(bytes, LENGTH, 0, 7);
+    CHECK_EQ(send(fd, bytes, 1000, MSG_ZEROCOPY), 1000, "the flag alone is no mistake");
+    set_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
+    CHECK_EQ(send(fd, bytes + 1000, LENGTH - 1000, MSG_ZEROCOPY), LENGTH - 1000, "sent");
+    await('r');
+    char room[256];
+    struct msghdr message = {.msg_control = room, .msg_controllen = sizeof room};
+    UNTIL(recvmsg(fd, &message, MSG_ERRQUEUE) == 0);
+    struct cmsghdr *one = CMSG_FIRSTHDR(&message);
+    REQUIRE(one != NULL);
+    struct sock_extended_err told;
+    memcpy(&told, CMSG_DATA(one), sizeof told);
+    CHECK_EQ(told.ee_origin, SO_EE_ORIGIN_ZEROCOPY, "the kernel tells that the buffer is free");
+    write_all(fd, "after", 5);
+    tell('q');
+}
+static void no_copy_peer(int fd) {
+    enum { LENGTH = 64 * KIB };
+    char text[6] = "";
+    read_pattern(fd, LENGTH, 0, 7);
+    tell('r');
+    read_all(fd, text, 5);
+    CHECK(strcmp(text, "after") == 0, "the stream goes on");
+    await('q');
+}
+
+/* ---- close under a send ---- */
+
+enum { MUCH = 16 * MIB };
+static volatile pid_t writer;
+
+static void *send_much(void *argument) {
+    static char bytes[MUCH];
+    pattern(bytes, MUCH, 0, 9);
+    writer = (pid_t)syscall(SYS_gettid);
+    return (void *)(intptr_t)send(*(int *)argument, bytes, MUCH, MSG_NOSIGNAL);
+}
+/* The call that waits goes on with the socket that the number meant, and ends with all that it was given. */
+static void closed_under_a_writer_here(int fd) {
+    pthread_t thread;
+    void *result;
+    helper_start(&thread, send_much, &fd);
+    UNTIL(writer != 0);
+    until_asleep(writer);
+    CHECK_EQ(close(fd), 0, "closed");
+    int null = (int)NEED(open("/dev/null", O_RDWR)), fresh = (int)NEED(fcntl(null, F_DUPFD, fd));
+    CHECK_EQ(fresh, fd, "the number is free for another");
+    tell('s');
+    NEED(pthread_join(thread, &result));
+    CHECK_EQ((intptr_t)result, MUCH, "the waiting call sends all");
+}
+static void closed_under_a_writer_peer(int fd) {
+    await('s');
+    CHECK_EQ(drain(fd, 0, 9), MUCH, "all of it comes, then the end");
+}
+
+static const struct test_case cases[] = {
+    PAIR(time_stamps),
+    LONER(time_stamps_early),
+    PAIR(no_copy),
+    PAIR(closed_under_a_writer),
+};
+MAIN(cases)
