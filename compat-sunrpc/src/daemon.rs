@@ -22,8 +22,6 @@ const MAX_RING: u32 = 64 << 20;
 const FLOOR: i32 = 512;
 /// How long a missing daemon is left alone.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a client waits for the other end of its connection; the daemon gives up earlier.
-const PAIRING: Duration = Duration::from_secs(2);
 
 /// What the daemon said of a connection.
 #[derive(Debug)]
@@ -130,6 +128,8 @@ fn attach(fds: (Option<Fd>, Option<Fd>), side: u8, ring_len: u32) -> Option<Box<
         return None;
     }
     memfd::verify(&memory, segment::CONTROL_LEN as u64 + 2 * u64::from(ring_len)).ok()?;
+    // One for each connection: the numbers that `select` can take are the sockets'.
+    let bell = bell.dup_above(libc::FD_SETSIZE.try_into().ok()?).unwrap_or(bell);
     Channel::attach(&memory, ring_len, side, bell).ok().map(Box::new)
 }
 
@@ -185,9 +185,13 @@ pub(crate) fn answer(cookie: u64) -> Option<Answer> {
     }
 }
 
-/// Waits for the daemon's answer, a bounded time.
+/// Shortest wait for the daemon's answer: it must give up earlier, whatever it was told itself.
+const LEAST_WAIT: Duration = Duration::from_secs(2);
+
+/// Waits for the daemon's answer, a bounded time: the daemon gives up earlier.
 pub(crate) fn wait_answer(cookie: u64) -> Answer {
-    let deadline = Instant::now() + PAIRING;
+    let pair = settings::get().map_or(Duration::from_secs(1), |settings| settings.config.pair);
+    let deadline = Instant::now() + pair.saturating_mul(2).max(LEAST_WAIT);
     loop {
         if let Some(answer) = answer(cookie) {
             return answer;

@@ -27,6 +27,11 @@ impl RecordReader {
         RecordReader { record: Vec::new(), head: [0; 4], head_len: 0, left: 0, last: false, limit }
     }
 
+    /// Longest record taken, in bytes.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Reads until a record is whole; `None` when the stream ends between records. A read that
     /// would block, or is timed out, comes out as an error, and the next call goes on where this
     /// one stopped.

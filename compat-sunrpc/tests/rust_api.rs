@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Daemon, Mode, Net, Process, Server, Side, finish};
+use common::{Daemon, Mode, Net, Process, Server, Side, finish, line, rust_server};
 use std::process::Command;
 
 const ON: [(&str, &str); 1] = [("VMMC_RPC_UDP", "on")];
@@ -19,11 +19,6 @@ fn rust_client(
     let mut command = Command::new(common::artefacts().examples.join("types_client"));
     command.args([name, &port.to_string()]);
     finish(Process::start_plain(&mut command, daemon, env), "types_client")
-}
-
-fn rust_server(daemon: &Daemon) -> Server {
-    let mut command = Command::new(common::artefacts().examples.join("types_server"));
-    Server::of_process(Process::start_plain(&mut command, daemon, &[]), Mode::Default)
 }
 
 #[test]
@@ -99,5 +94,25 @@ fn c_clients_stock_and_ours_get_from_a_rust_server_what_a_c_server_says() {
         }
         assert!(server.quit(&daemon).get("served_ring") > 0);
         stock.quit(&daemon);
+    }
+}
+
+/// Clients that never pause, over TCP and over rings, do not keep a server from stopping.
+#[test]
+fn a_rust_server_stops_under_load() {
+    let daemon = Daemon::start();
+    let server = rust_server(&daemon);
+    let clients: Vec<Process> = [Side::Stock, Side::Ours, Side::Ours]
+        .into_iter()
+        .map(|side| Process::start(&mut server.client_command("until_it_ends", ""), side, &daemon))
+        .collect();
+    let clients = clients.into_iter().map(|mut client| {
+        assert!(line(&mut client).contains("same"));
+        client
+    });
+    let clients: Vec<Process> = clients.collect();
+    assert!(server.quit(&daemon).get("served_ring") > 2);
+    for client in clients {
+        assert_eq!(finish(client, "until_it_ends").0, "ended\n");
     }
 }

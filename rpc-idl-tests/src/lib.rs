@@ -20,6 +20,11 @@ pub mod types {
     include!(concat!(env!("OUT_DIR"), "/types.rs"));
 }
 
+/// `nfs3.x` of compat-sunrpc, for Sun RPC.
+pub mod nfs3 {
+    include!(concat!(env!("OUT_DIR"), "/nfs3.rs"));
+}
+
 /// The random types.
 pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/random.rs"));

@@ -1,10 +1,9 @@
 //! Typed values straight into a ring and straight out of it, for the Rust interface.
 
-use super::{Incoming, Writer};
-use vmmc::mem::copy;
-use xdr::{Budget, DecodeError, EncodeError, Sink, Source};
+use super::{Broken, Source, Writer};
+use xdr::{Budget, DecodeError, EncodeError, Sink};
 
-impl Writer {
+impl Writer<'_> {
     fn append(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         let need = bytes.len();
         let left = super::MAX_RECORD.saturating_sub(self.position());
@@ -12,7 +11,7 @@ impl Writer {
     }
 }
 
-impl Sink for Writer {
+impl Sink for Writer<'_> {
     fn put_u32(&mut self, value: u32) -> Result<(), EncodeError> {
         self.append(&value.to_be_bytes())
     }
@@ -29,31 +28,29 @@ impl Sink for Writer {
 
 /// Decodes from a record that the peer may be changing: each byte is loaded once.
 #[derive(Debug)]
-pub(crate) struct RecordSource {
-    record: Incoming,
-    at: usize,
+pub(crate) struct RecordSource<'c> {
+    record: Source<'c>,
     budget: Budget,
 }
 
-impl RecordSource {
-    /// # Safety
-    /// The record must not be released while the source is used.
-    pub(crate) unsafe fn new(record: Incoming) -> RecordSource {
-        RecordSource { record, at: 0, budget: Budget::default() }
+impl<'c> RecordSource<'c> {
+    pub(crate) fn new(record: Source<'c>) -> RecordSource<'c> {
+        RecordSource { record, budget: Budget::default() }
+    }
+
+    /// Why the rest of the record has not come, if so.
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        self.record.broken()
     }
 
     fn fill(&mut self, target: &mut [u8], skip: usize) -> Result<(), DecodeError> {
         let need = target.len().saturating_add(skip);
-        let left = self.remaining();
-        if need > left {
-            return Err(DecodeError::Short { need, left });
-        }
-        // SAFETY: `at + need` is within the record.
-        let place = unsafe { self.record.start.add(self.at) };
-        // SAFETY: as above; `new`'s caller keeps the record.
-        unsafe { copy::bytes(place.as_ptr(), target.as_mut_ptr(), target.len()) };
-        self.at += need;
-        Ok(())
+        let left = self.record.remaining();
+        // SAFETY: the slice's own bytes.
+        let filled = need <= left
+            && unsafe { self.record.fill(target.as_mut_ptr(), target.len()) }
+            && self.record.skip(skip);
+        if filled { Ok(()) } else { Err(DecodeError::Short { need, left }) }
     }
 
     fn word<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
@@ -63,7 +60,7 @@ impl RecordSource {
     }
 }
 
-impl Source for RecordSource {
+impl xdr::Source for RecordSource<'_> {
     fn get_u32(&mut self) -> Result<u32, DecodeError> {
         self.word().map(u32::from_be_bytes)
     }
@@ -77,7 +74,7 @@ impl Source for RecordSource {
     }
 
     fn remaining(&self) -> usize {
-        self.record.len - self.at
+        self.record.remaining()
     }
 
     fn charge(&mut self, bytes: usize) -> Result<(), DecodeError> {

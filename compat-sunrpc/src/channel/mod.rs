@@ -1,33 +1,46 @@
 //! A channel: two rings that carry records, and how their ends wait for each other.
+//!
+//! | record | at the sender | at the receiver |
+//! |---|---|---|
+//! | fits into the ring | encoded there, shown whole | decoded there |
+//! | longer, to who can wait: clients, servers in Rust | encoded there; a piece is shown when it is full | decoded out of each piece as it comes |
+//! | longer, at a server with libtirpc's loop | the same while the client keeps up; what then finds no room is kept in memory | put together in memory, so that a client that stalls holds up nobody; given back as it is decoded |
+//!
+//! The last row's server has one thread for all: once it has begun to decode, or to encode what belongs to the
+//! service, it cannot turn to another client.
 
 mod codec;
+mod held;
 mod own;
+mod patience;
+mod pieces;
 mod reader;
 pub(crate) mod segment;
+mod sending;
+mod source;
 mod writer;
 
 pub(crate) use codec::RecordSource;
-pub(crate) use reader::Incoming;
-pub(crate) use writer::Writer;
+pub(crate) use patience::Patience;
+pub(crate) use source::Source;
+pub(crate) use writer::{Long, Writer};
 
 use crate::counters::{self, Counter};
-use crate::settings;
+use held::{Kept, POOL, Pool};
 use own::Own;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use pieces::Pieces;
 use rustix::io::Errno;
 use segment::Segment;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
 use vmmc::sync::Ordering;
 use vmmc::sys::Fd;
-use vmmc::sys::doorbell::{self, Doorbell};
+use vmmc::sys::doorbell;
 use vmmc::sys::mirror::MirroredMapping;
-use vmmc::wait::{self, Spun};
 use vmmc::word::{MappedU64, Word};
 use vmmc_ring::{Consumer, Poisoned, Producer, ViewBytes, bell};
 
-/// Longest record taken in pieces, in bytes: memory grows with what has really come, up to here.
+/// Longest record, in bytes.
 pub(crate) const MAX_RECORD: usize = 1 << 30;
 
 /// The producer of our direction.
@@ -42,7 +55,7 @@ pub(crate) enum Broken {
     Nonsense,
     /// The TCP connection ended, and with it the channel.
     Gone(Errno),
-    /// The record is longer than [`MAX_RECORD`].
+    /// There is no memory for what must be kept: of one record at most [`MAX_RECORD`].
     TooLong,
     /// The time is over.
     TimedOut,
@@ -54,24 +67,30 @@ impl From<Poisoned> for Broken {
     }
 }
 
-/// One end of a channel.
+/// One end of a channel. Used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Channel {
     segment: Segment,
     own: Own,
     /// Rings the other side.
     peer_bell: Fd,
-    /// Bytes of a record of which not all pieces have come.
-    assembly: Vec<u8>,
-    /// The record that [`Channel::next_record`] returned and that is not yet released: where it
-    /// begins in the ring and the bytes it takes up there, 0 when it is in `assembly`.
-    handed_out: Option<(u64, usize)>,
+    /// Of a record of which not all pieces have come.
+    assembly: RefCell<Pieces>,
+    /// What that, and what waits to be sent, is taken from.
+    pool: &'static Pool,
+    /// The record that lies in the ring whole and is not yet released: where it begins and the bytes
+    /// it takes up there.
+    handed_out: Cell<Option<(u64, usize)>>,
     /// Records, or their rests, that found no room ([`Channel::flush`]); none is empty.
-    backlog: VecDeque<Vec<u8>>,
+    backlog: RefCell<VecDeque<Kept>>,
     /// Bytes of the first of them that are in the ring already.
-    backlog_at: usize,
+    backlog_at: Cell<usize>,
     /// Memory for the next record that is not encoded into the ring.
-    spare: Vec<u8>,
+    spare: RefCell<Option<Kept>>,
+    /// Longest record taken, in bytes.
+    max_record: Cell<usize>,
+    /// Why nothing is sent any more: found inside a record, which its encoder cannot say.
+    broken: Cell<Option<Broken>>,
 }
 
 impl Channel {
@@ -87,16 +106,24 @@ impl Channel {
             segment: Segment::new(mapping, side),
             own: Own::new()?,
             peer_bell,
-            assembly: Vec::new(),
-            handed_out: None,
-            backlog: VecDeque::new(),
-            backlog_at: 0,
-            spare: Vec::new(),
+            assembly: RefCell::new(Pieces::of(&POOL)),
+            pool: &POOL,
+            handed_out: Cell::new(None),
+            backlog: RefCell::default(),
+            backlog_at: Cell::new(0),
+            spare: RefCell::default(),
+            max_record: Cell::new(MAX_RECORD),
+            broken: Cell::new(None),
         };
         // Armed first: a peer that sees us attached rings only if we are.
         bell::arm(&channel.segment.own().armed_data());
         channel.segment.own().attached().store(1, Ordering::Release);
         Ok(channel)
+    }
+
+    /// Takes records up to so many bytes; [`MAX_RECORD`] at most, which is what it takes before.
+    pub(crate) fn limit(&self, max_record: usize) {
+        self.max_record.set(max_record.min(MAX_RECORD));
     }
 
     fn tx(&self) -> Tx<'_> {
@@ -107,6 +134,12 @@ impl Channel {
     fn rx(&self) -> Rx<'_> {
         let (tail, head, bytes) = self.segment.incoming();
         Consumer { tail, head, own: self.own.head(), seen: self.own.tail_seen(), bytes }
+    }
+
+    /// Most bytes of a piece of a record that does not fit: the other side takes one while we fill
+    /// the next.
+    fn piece_len(&self) -> usize {
+        self.segment.ring_len() / 4
     }
 
     /// Rings the other side if it sleeps for data.
@@ -141,15 +174,11 @@ impl Channel {
     /// replies costs a bounded amount of memory, as it does over TCP.
     pub(crate) fn looks_serviceable(&self) -> bool {
         if self.is_behind() {
-            self.tx().room().map_or(true, |room| room >= writer::LEAST_ROOM)
+            let has_room = self.tx().room().map_or(true, |room| room >= writer::LEAST_ROOM);
+            has_room && !self.waits_for_another()
         } else {
             self.looks_readable()
         }
-    }
-
-    /// For a server: the next record, unless replies wait.
-    pub(crate) fn next_request(&mut self) -> Result<Option<Incoming>, Broken> {
-        if self.flush()? { self.next_record() } else { Ok(None) }
     }
 
     /// Says that we are about to sleep outside; the caller looks once more after this.
@@ -171,170 +200,6 @@ impl Channel {
         self.segment.own().cpu().store(cpu, Ordering::Relaxed);
         cpu
     }
-
-    /// Waits for something to read until `deadline`. `bell` is ours, `socket` the TCP connection.
-    pub(crate) fn wait_readable(
-        &self,
-        bell: &Doorbell,
-        socket: BorrowedFd<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<(), Broken> {
-        self.wait(bell, socket, deadline, Waiting::Data, || self.looks_readable())
-    }
-
-    /// For a client: waits for the reply to call `xid`. It stays until [`Channel::release`].
-    pub(crate) fn reply(
-        &mut self,
-        xid: u32,
-        bell: &Doorbell,
-        socket: BorrowedFd<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<Incoming, Broken> {
-        loop {
-            if let Some(record) = self.next_record()? {
-                let mut word = [0; 4];
-                if record.len >= word.len() {
-                    // SAFETY: four bytes of the record, copied once.
-                    unsafe {
-                        vmmc::mem::copy::bytes(record.start.as_ptr(), word.as_mut_ptr(), 4);
-                    }
-                    if u32::from_be_bytes(word) == xid {
-                        return Ok(record);
-                    }
-                }
-                // Of an earlier call that was not waited for.
-                self.release();
-                continue;
-            }
-            self.wait_readable(bell, socket, deadline)?;
-        }
-    }
-
-    /// For the child of a server that has forked to answer: puts all of the backlog into the ring. The
-    /// doorbell that the peer would ring is its parent's, so it looks every now and then.
-    pub(crate) fn flush_as_child(&mut self, socket: BorrowedFd<'_>) -> Result<(), Broken> {
-        let deadline = Instant::now() + CHILD_TIMEOUT;
-        let again = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        while !self.flush()? {
-            let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-            match poll(&mut fds, Some(&again)) {
-                Ok(1..) => return Err(Broken::Gone(Errno::CONNRESET)),
-                _ if Instant::now() >= deadline => return Err(Broken::TimedOut),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for room in the ring in which we send.
-    pub(crate) fn wait_room(
-        &self,
-        bell: &Doorbell,
-        socket: BorrowedFd<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<(), Broken> {
-        let tx = self.tx();
-        self.wait(bell, socket, deadline, Waiting::Space, || {
-            tx.room().map_or(true, |room| room >= writer::LEAST_ROOM)
-        })
-    }
-
-    fn wait(
-        &self,
-        bell: &Doorbell,
-        socket: BorrowedFd<'_>,
-        deadline: Option<Instant>,
-        what: Waiting,
-        look: impl Fn() -> bool,
-    ) -> Result<(), Broken> {
-        let own = self.segment.own();
-        let shares = || {
-            let cpu = self.note_cpu();
-            self.segment.peer().cpu().load(Ordering::Relaxed) == cpu
-        };
-        let armed = match what {
-            Waiting::Data => own.armed_data(),
-            Waiting::Space => own.armed_space(),
-        };
-        // Who only ever spins would not see the connection end.
-        let mut looks = 0u32;
-        let spun = wait::spin(settings::wait_policy(), deadline, shares, || {
-            looks = looks.wrapping_add(1);
-            if look() {
-                return Some(Ok(()));
-            }
-            (looks.is_multiple_of(LOOKS_PER_POLL) && has_ended(socket))
-                .then_some(Err(Broken::Gone(Errno::CONNRESET)))
-        });
-        match spun {
-            Spun::Found(found) => {
-                counters::one(Counter::spin_hits);
-                return found;
-            }
-            Spun::Late => return Err(Broken::TimedOut),
-            Spun::Spent => {}
-        }
-        loop {
-            bell::arm(&armed);
-            if look() {
-                bell::disarm(&armed);
-                return Ok(());
-            }
-            counters::one(Counter::sleeps);
-            let ended = sleep(bell, socket, deadline);
-            bell::disarm(&armed);
-            bell.drain();
-            if look() {
-                return Ok(());
-            }
-            ended?;
-        }
-    }
-}
-
-/// How long a client may leave a child's answer in the ring: what libtirpc's write would wait.
-const CHILD_TIMEOUT: Duration = Duration::from_secs(35);
-/// Looks at the rings between two looks at the connection.
-const LOOKS_PER_POLL: u32 = 1 << 16;
-
-/// Whether the connection is over.
-fn has_ended(socket: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(poll(&mut fds, Some(&now)), Ok(1..))
-}
-
-/// What a wait is for.
-#[derive(Clone, Copy, Debug)]
-enum Waiting {
-    Data,
-    Space,
-}
-
-/// Sleeps until rung, or until the connection has ended.
-fn sleep(bell: &Doorbell, socket: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<(), Broken> {
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    if left.is_some_and(|left| left.is_zero()) {
-        return Err(Broken::TimedOut);
-    }
-    let timeout = left.map(|left| Timespec {
-        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(left.subsec_nanos()),
-    });
-    let mut fds = [
-        PollFd::new(bell.read_end(), PollFlags::IN),
-        PollFd::from_borrowed_fd(socket, PollFlags::RDHUP),
-    ];
-    match poll(&mut fds, timeout.as_ref()) {
-        Ok(_) => {}
-        Err(Errno::INTR) => return Ok(()),
-        Err(errno) => return Err(Broken::Gone(errno)),
-    }
-    let over = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-    if fds[1].revents().intersects(over) {
-        return Err(Broken::Gone(Errno::CONNRESET));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use vmmc::sys::mmap::page_size;
 use vmmc::word::MappedU64;
 
-/// Four positions, a page of their own.
+/// Four positions and two states, a page of their own.
 #[derive(Debug)]
 pub(crate) struct Own {
     page: NonNull<u8>,
@@ -51,6 +51,12 @@ impl Own {
         self.word(1)
     }
 
+    /// Not 0: pieces of a record have been shown, and its end has not, by the process with this number. Who
+    /// dies inside a record leaves it so to the other processes of this side.
+    pub(crate) fn open(&self) -> MappedU64<'_> {
+        self.word(2)
+    }
+
     /// True head of the ring in which we receive.
     pub(crate) fn head(&self) -> MappedU64<'_> {
         self.word(16)
@@ -59,6 +65,11 @@ impl Own {
     /// Last valid tail of the peer.
     pub(crate) fn tail_seen(&self) -> MappedU64<'_> {
         self.word(17)
+    }
+
+    /// Where the head is in a record that is taken as it comes ([`super::reader`]); 0 between records.
+    pub(crate) fn inside(&self) -> MappedU64<'_> {
+        self.word(18)
     }
 }
 

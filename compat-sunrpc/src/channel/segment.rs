@@ -14,10 +14,11 @@
 //!   4096  ring of direction 0, then ring of direction 1; mapped twice each
 //! ```
 //!
-//! A record travels as fragments, each a 32-bit word (bit 31: last of the record; the rest:
-//! length in bytes; this machine's byte order) and then its bytes, padded to four. A
-//! fragment is published whole. A record that finds room is one fragment, written where the
-//! receiver decodes it.
+//! A record travels as fragments, each a 32-bit word (bit 31: last of the record; bit 30: the
+//! record is to be forgotten; the rest: length in bytes; this machine's byte order) and then its
+//! bytes, padded to four. A fragment is published whole and is not empty, unless it says to forget:
+//! then it is. A record that finds room is one fragment, written where the receiver decodes it; a
+//! longer one goes in pieces.
 //!
 //! The daemon makes the segment: zeroed, sealed, of exactly this length. Both processes can write
 //! every byte at any time; what a side relies on is in [`super::own`].
@@ -30,7 +31,7 @@ use vmmc::word::{MappedU32, MappedU64};
 use vmmc_ring::ViewBytes;
 
 /// Version of this layout; both ends must have the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Bytes before the rings.
 pub(crate) const CONTROL_LEN: usize = 4096;
 const DIRECTION_LEN: usize = 256;
@@ -45,6 +46,8 @@ const CPU: usize = 12;
 
 /// Set in a fragment's word when it is the last of its record.
 pub(crate) const LAST: u32 = 1 << 31;
+/// The word of the fragment that ends a record whose sender has given it up.
+pub(crate) const FORGET: u32 = 1 << 30;
 
 /// What the daemon must know about the layout. The kind is in the upper half of the version, so
 /// that an end of another library is never paired with one of ours.

@@ -1,20 +1,22 @@
-//! Putting a record into the ring: encoded in place, published once at its end (R3, R7).
+//! Encoding a record: in place, in the ring (R3, R7), or in memory; [`super::sending`] shows it to the peer.
 //!
 //! ```text
 //!   ring   ... | word | bytes encoded in place ...... |     one fragment, published whole
-//!   spill                                              ..... what found no room, in pieces later
+//!
+//!   a record that is longer than the room:
+//!   ring   ... | word | piece | word | piece |              each published when it is full
+//!   memory                                     .....        the rest, where the sender cannot wait
 //! ```
 //!
-//! Nothing is visible before the end of the record, so an encoding that fails, or an unwinding
-//! program, leaves nothing behind; and any earlier place can still be overwritten
-//! (`XDR_SETPOS`).
+//! Of a record that fits nothing is visible before its end, so an encoding that fails, or an unwinding
+//! program, leaves nothing behind; and any earlier place can still be overwritten (`XDR_SETPOS`). Of a
+//! longer one what is in the present piece can, as with libtirpc what is in its buffer; and one that
+//! fails is ended by a word that says to forget it, for which there is always room.
 
-use super::segment::LAST;
-use super::{Broken, Channel, MAX_RECORD};
-use crate::counters::{self, Counter};
+use super::held::Kept;
+use super::{Broken, Channel, MAX_RECORD, Patience};
 use crate::settings;
 use std::ptr::NonNull;
-use std::time::Instant;
 use vmmc::mem::copy;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
@@ -23,51 +25,100 @@ use vmmc::word::Word;
 pub(super) const WORD: usize = 4;
 /// Room that a piece needs: its word and some bytes.
 pub(super) const LEAST_ROOM: u64 = 64;
-/// Most memory that a channel keeps for the next record that does not lie in the ring whole.
-pub(super) const MOST_SPARE: usize = 2 << 20;
+
+/// What becomes of a record that is longer than the room for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Long<'c> {
+    /// The encoder waits for room.
+    Waits(Patience<'c>),
+    /// It goes in pieces while the peer keeps up, and then to memory: nobody waits.
+    IsKept,
+    /// It is encoded in memory, and so is every other: a wrapping that goes back far.
+    InMemory,
+}
 
 /// A record being encoded. It ends in [`Channel::submit`], or is dropped and was never there.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    /// Where the record's first byte goes in the ring (the word is before it); `room` bytes are
+pub(crate) struct Writer<'c> {
+    channel: &'c Channel,
+    long: Long<'c>,
+    /// Where the present piece's first byte goes in the ring (the word is before it); `room` bytes are
     /// free from there, contiguous thanks to the mirror.
     body: NonNull<u8>,
-    /// A multiple of four; 0: everything is spilled.
+    /// A multiple of four.
     room: usize,
-    spill: Vec<u8>,
+    /// The present piece is memory, which grows.
+    pub(super) in_memory: bool,
+    pub(super) memory: Kept,
+    /// Bytes of the record before the present piece: they are published.
+    pub(super) base: usize,
     at: usize,
     /// Highest position reached.
-    len: usize,
+    pub(super) len: usize,
+    /// Why there is no further piece.
+    broken: Option<Broken>,
 }
 
-impl Writer {
+impl Writer<'_> {
     /// Bytes before the next value.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
 
-    /// Goes back (or forth again) to a place that has been written. False when it has not.
+    /// Goes to a place in the present piece: back (or forth again), or ahead of what has been written, in memory by
+    /// a ring's length at most. False when it is no such; then it goes nowhere.
     pub(crate) fn set_position(&mut self, at: usize) -> bool {
         if at > self.len {
+            return self.leave_out(at);
+        }
+        let there = self.base <= at;
+        if there {
+            self.at = at;
+        }
+        there
+    }
+
+    /// Leaves bytes out that are written later, as libtirpc does for the length of what it signs or seals. They are
+    /// zero until then.
+    #[cold]
+    fn leave_out(&mut self, to: usize) -> bool {
+        let is_here = self.in_memory || to - self.base <= self.room;
+        if !is_here || to > MAX_RECORD || to - self.len > self.channel.segment.ring_len() {
             return false;
         }
-        self.at = at;
+        let before = std::mem::replace(&mut self.at, self.len);
+        let zeros = [0; 64];
+        while self.at < to {
+            let left = zeros.len().min(to - self.at);
+            if !zeros.get(..left).is_some_and(|zeros| self.put(zeros)) {
+                self.at = before;
+                return false;
+            }
+        }
         true
+    }
+
+    /// Why the record cannot be encoded further, if not for what it is.
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        self.broken
     }
 
     /// Where the next `len` bytes are encoded by the caller itself, at once; they count as
     /// written. `None` when they are not in one piece, or too many.
     pub(crate) fn inline(&mut self, len: usize) -> Option<NonNull<u8>> {
         let end = self.at.checked_add(len).filter(|&end| end <= MAX_RECORD)?;
-        let place = if end <= self.room {
-            // SAFETY: `end` is within the free room of the ring.
-            unsafe { self.body.add(self.at) }
-        } else if self.at >= self.room {
-            let from = self.at - self.room;
-            if self.spill.len() < from + len {
-                self.spill.resize(from + len, 0);
+        let from = self.at - self.base;
+        let place = if self.in_memory {
+            match self.memory.place(from, len) {
+                Ok(place) => NonNull::from(place).cast(),
+                Err(broken) => {
+                    self.broken = Some(broken);
+                    return None;
+                }
             }
-            NonNull::from(self.spill.get_mut(from..)?.first_mut()?)
+        } else if from + len <= self.room {
+            // SAFETY: within the free room of the ring.
+            unsafe { self.body.add(from) }
         } else {
             return None;
         };
@@ -75,29 +126,47 @@ impl Writer {
         Some(place)
     }
 
-    /// Appends bytes. False when the record gets too long.
+    /// Appends bytes. False when the record gets too long, or there is no further piece.
+    #[inline]
     pub(crate) fn put(&mut self, source: &[u8]) -> bool {
-        let Some(end) = self.at.checked_add(source.len()).filter(|&end| end <= MAX_RECORD) else {
+        let from = self.at - self.base;
+        if self.in_memory || source.len() > self.room - from {
+            return self.put_long(source);
+        }
+        // SAFETY: `from` is within the room.
+        let place = unsafe { self.body.add(from) };
+        // SAFETY: there is room for them; the source is the caller's own memory.
+        unsafe { copy::bytes(source.as_ptr(), place.as_ptr(), source.len()) };
+        self.advance(self.at + source.len());
+        true
+    }
+
+    #[cold]
+    fn put_long(&mut self, mut source: &[u8]) -> bool {
+        if self.at.saturating_add(source.len()) > MAX_RECORD {
             return false;
-        };
-        let in_ring = source.len().min(self.room.saturating_sub(self.at));
-        let (first, rest) = source.split_at(in_ring);
-        if !first.is_empty() {
-            // SAFETY: `at + in_ring <= room`, all free room of the ring.
-            let place = unsafe { self.body.add(self.at) };
-            // SAFETY: as above; the source is the caller's own memory.
-            unsafe { copy::bytes(first.as_ptr(), place.as_ptr(), first.len()) };
         }
-        if !rest.is_empty() {
-            let from = (self.at + in_ring) - self.room;
-            let over = self.spill.len().saturating_sub(from).min(rest.len());
-            let (again, new) = rest.split_at(over);
-            if let Some(old) = self.spill.get_mut(from..from + over) {
-                old.copy_from_slice(again);
+        while !self.in_memory {
+            let (now, later) = source.split_at(source.len().min(self.room - (self.at - self.base)));
+            // What fits into the present piece; never nothing and all at once.
+            if !now.is_empty() && (!self.put(now) || later.is_empty()) {
+                return later.is_empty();
             }
-            self.spill.extend_from_slice(new);
+            source = later;
+            if let Err(broken) = self.next_piece() {
+                self.broken = Some(broken);
+                if broken != Broken::TimedOut {
+                    self.channel.broken.set(Some(broken));
+                }
+                return false;
+            }
         }
-        self.advance(end);
+        // Of memory there may be more at the next call: the channel stays.
+        if let Err(broken) = self.memory.put(self.at - self.base, source) {
+            self.broken = Some(broken);
+            return false;
+        }
+        self.advance(self.at + source.len());
         true
     }
 
@@ -105,138 +174,94 @@ impl Writer {
         self.at = end;
         self.len = self.len.max(end);
     }
+
+    /// The present piece is full, and more is to come.
+    fn next_piece(&mut self) -> Result<(), Broken> {
+        if let Some(broken) = self.broken {
+            return Err(broken);
+        }
+        let channel = self.channel;
+        let most = channel.piece_len();
+        if self.room > 0 {
+            channel.put_fragment(self.room, false);
+            self.base += self.room;
+            self.room = 0;
+        }
+        let need = (most / 2) as u64;
+        let has_room = match &self.long {
+            Long::Waits(patience) => channel.wait_room(patience, need).map(|()| true)?,
+            Long::IsKept => channel.room_in_a_moment(need)?,
+            Long::InMemory => false,
+        };
+        if has_room {
+            (self.body, self.room) = channel.place(channel.tx().room()?);
+            self.room = self.room.min(most);
+        } else {
+            self.in_memory = true;
+            self.memory = channel.spare();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        // Submitted it has length 0.
+        if self.len > 0 && self.base > 0 {
+            self.channel.forget();
+        }
+    }
 }
 
 impl Channel {
-    /// Begins a record in the room there is. `in_memory`: nothing of it is put into the ring
-    /// before it is complete (a wrapping that goes back far).
-    pub(crate) fn writer(&mut self, in_memory: bool) -> Result<Writer, Broken> {
+    /// Begins a record. Who can wait waits for room: of a record that takes less than half of the ring
+    /// nothing is seen before its end.
+    pub(crate) fn writer<'c>(&'c self, mut long: Long<'c>) -> Result<Writer<'c>, Broken> {
+        self.sends()?;
+        if settings::is_deliberate() {
+            long = Long::InMemory;
+        }
+        let half = self.segment.ring_len() as u64 / 2;
         let mut room = self.tx().room_seen();
-        if room < self.segment.ring_len() as u64 / 2 {
+        if room < half {
             room = self.tx().room()?;
+            if let Long::Waits(patience) = &long
+                && room < half
+                && !self.is_behind()
+            {
+                self.wait_room(patience, half)?;
+                room = self.tx().room()?;
+            }
         }
-        let behind = self.backlog_at < self.backlog.len();
-        let in_memory = in_memory || settings::is_deliberate();
-        let room = if in_memory || behind || room < LEAST_ROOM { 0 } else { room as usize };
+        let mut waits = self.is_behind();
+        if !waits && self.own.open().load(Ordering::Relaxed) != 0 {
+            waits = self.waits_for_another();
+            if !waits {
+                self.forget(); // who was within a record is not any more
+                room = self.tx().room_seen();
+            }
+        }
+        let in_memory = waits || matches!(long, Long::InMemory) || room < LEAST_ROOM;
+        let (body, room) = if in_memory { (NonNull::dangling(), 0) } else { self.place(room) };
+        let memory = if in_memory { self.spare() } else { Kept::nothing(self.pool) };
+        let channel = self;
+        let (base, at, len, broken) = (0, 0, 0, None);
+        Ok(Writer { channel, long, body, room, in_memory, memory, base, at, len, broken })
+    }
+
+    /// Where bytes go behind the tail's word, and how many: two words stay, this one and that which
+    /// says to forget the record.
+    fn place(&self, room: u64) -> (NonNull<u8>, usize) {
+        let room = (room as usize).saturating_sub(2 * WORD) & !3;
+        // SAFETY: less than the ring's length behind the tail, and twice that is mapped.
+        (unsafe { self.outgoing_tail().add(WORD) }, room)
+    }
+
+    /// The tail; a whole ring is mapped from there.
+    pub(super) fn outgoing_tail(&self) -> NonNull<u8> {
         let mask = self.segment.ring_len() as u64 - 1;
         let at = (self.own.tail().load(Ordering::Relaxed) & mask) as usize;
         // SAFETY: `at` is less than the ring's length, and twice that is mapped.
-        let start = unsafe { self.segment.outgoing_start().add(at) };
-        // SAFETY: as above: WORD is less than the ring's length.
-        let body = unsafe { start.add(WORD) };
-        let room = room.saturating_sub(WORD) & !3;
-        let mut spill = std::mem::take(&mut self.spare);
-        spill.clear();
-        Ok(Writer { body, room, spill, at: 0, len: 0 })
-    }
-
-    /// Ends a record and shows it to the peer. What found no room goes to the backlog.
-    pub(crate) fn submit(&mut self, writer: Writer) {
-        counters::one(Counter::sent_records);
-        counters::add(Counter::sent_bytes, writer.len as u64);
-        let in_ring = writer.len.min(writer.room);
-        if writer.spill.is_empty() && writer.room > 0 {
-            self.spare = writer.spill;
-            self.put_fragment(in_ring, true);
-            return;
-        }
-        counters::add(Counter::spilled_bytes, writer.spill.len() as u64);
-        if in_ring > 0 {
-            self.put_fragment(in_ring, false);
-        }
-        if self.put_whole(&writer.spill) {
-            self.keep(writer.spill);
-            return;
-        }
-        self.backlog.push_back(writer.spill);
-    }
-
-    /// Puts the rest of a record into the ring as one fragment, if there is room for it now.
-    fn put_whole(&self, bytes: &[u8]) -> bool {
-        let need = (WORD + bytes.len().next_multiple_of(4)) as u64;
-        // A lie about the room is found at the next record.
-        let fits = !bytes.is_empty() && self.tx().room().is_ok_and(|room| need <= room);
-        if !fits || self.is_behind() {
-            return false;
-        }
-        // SAFETY: there is room for the word and these bytes, which are our own.
-        unsafe { self.put_copy(bytes.as_ptr(), bytes.len(), true) };
-        true
-    }
-
-    /// Copies `len` bytes behind the tail's word and publishes them.
-    ///
-    /// # Safety
-    /// There must be room for the word and the bytes, which must be readable.
-    unsafe fn put_copy(&self, bytes: *const u8, len: usize, last: bool) {
-        let mask = self.segment.ring_len() as u64 - 1;
-        let at = (self.own.tail().load(Ordering::Relaxed) & mask) as usize + WORD;
-        // SAFETY: `at` is at most the ring's length, and twice that is mapped.
-        let place = unsafe { self.segment.outgoing_start().add(at) };
-        // SAFETY: the caller's word, for both sides.
-        unsafe { copy::bytes(bytes, place.as_ptr(), len) };
-        self.put_fragment(len, last);
-    }
-
-    /// Publishes `len` bytes that lie behind the word at the tail.
-    fn put_fragment(&self, len: usize, last: bool) {
-        let tx = self.tx();
-        let mask = self.segment.ring_len() as u64 - 1;
-        let at = (self.own.tail().load(Ordering::Relaxed) & mask) as usize;
-        let word = len as u32 | if last { LAST } else { 0 };
-        // SAFETY: `at` is less than the ring's length, and twice that is mapped.
-        let place = unsafe { self.segment.outgoing_start().add(at) };
-        // SAFETY: the caller found room for the word and its bytes.
-        unsafe { copy::bytes(word.to_ne_bytes().as_ptr(), place.as_ptr(), WORD) };
-        tx.filled(WORD + len.next_multiple_of(4));
-        tx.publish();
-        self.wake_for_data();
-    }
-
-    /// Whether pieces wait for room.
-    pub(crate) fn is_behind(&self) -> bool {
-        !self.backlog.is_empty()
-    }
-
-    /// Puts as much of the backlog into the ring as has room. True when nothing is left.
-    pub(crate) fn flush(&mut self) -> Result<bool, Broken> {
-        while let Some(rest) = self.backlog.front().and_then(|it| it.get(self.backlog_at..)) {
-            let room = self.tx().room()?;
-            if room < LEAST_ROOM {
-                return Ok(false);
-            }
-            let piece = rest.len().min((room as usize - WORD) & !3);
-            let (bytes, last) = (rest.as_ptr(), piece == rest.len());
-            // SAFETY: there is room for the word and `piece` bytes, which are our own.
-            unsafe { self.put_copy(bytes, piece, last) };
-            self.backlog_at += piece;
-            if last {
-                self.backlog_at = 0;
-                if let Some(done) = self.backlog.pop_front() {
-                    self.keep(done);
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    /// Memory for the next record that needs some; a very large one may be never seen again.
-    pub(super) fn keep(&mut self, memory: Vec<u8>) {
-        if memory.capacity() <= MOST_SPARE {
-            self.spare = memory;
-        }
-    }
-
-    /// Puts all of the backlog into the ring, waiting for room.
-    pub(crate) fn flush_all(
-        &mut self,
-        bell: &vmmc::sys::doorbell::Doorbell,
-        socket: std::os::fd::BorrowedFd<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<(), Broken> {
-        while !self.flush()? {
-            self.wait_room(bell, socket, deadline)?;
-        }
-        Ok(())
+        unsafe { self.segment.outgoing_start().add(at) }
     }
 }

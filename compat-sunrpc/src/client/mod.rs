@@ -100,7 +100,7 @@ impl Builder {
         self
     }
 
-    /// Longest reply taken over TCP, in bytes; 64 MiB.
+    /// Longest reply taken over TCP or a ring, in bytes; 64 MiB. Over a ring 1 GiB at most.
     #[must_use]
     pub fn max_record(mut self, bytes: usize) -> Builder {
         self.max_record = bytes;

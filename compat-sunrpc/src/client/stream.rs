@@ -1,7 +1,7 @@
 //! Calls over a TCP connection, and over the ring that belongs to one.
 
 use super::{Call, CallError, decode};
-use crate::channel::{Broken, Channel, RecordSource};
+use crate::channel::{Broken, Channel, Long, Patience, RecordSource};
 use crate::counters::{self, Counter};
 use crate::daemon::{self, Answer};
 use crate::msg::{CallHead, OpaqueAuth, ReplyHead, Status};
@@ -43,20 +43,44 @@ impl Drop for Stream {
     }
 }
 
-impl From<Broken> for CallError {
-    fn from(broken: Broken) -> CallError {
-        match broken {
-            Broken::Gone(errno) => CallError::Connection(errno.into()),
-            Broken::TimedOut => CallError::TimedOut(std::time::Duration::ZERO),
-            Broken::TooLong => {
-                CallError::Encode(EncodeError::Full { need: 0, left: crate::channel::MAX_RECORD })
-            }
-            Broken::Nonsense => CallError::Connection(std::io::Error::new(
-                ErrorKind::InvalidData,
-                "the server wrote nonsense into the ring",
-            )),
+/// What it is to the caller that its channel can no longer be used, or not in time.
+fn failed<A>(call: &Call<'_, A>, broken: Broken) -> CallError {
+    match broken {
+        Broken::Gone(errno) => CallError::Connection(errno.into()),
+        Broken::TimedOut => CallError::TimedOut(call.timeout),
+        Broken::TooLong => {
+            CallError::Encode(EncodeError::Full { need: 0, left: crate::channel::MAX_RECORD })
         }
+        Broken::Nonsense => CallError::Connection(std::io::Error::new(
+            ErrorKind::InvalidData,
+            "the server wrote nonsense into the ring",
+        )),
     }
+}
+
+/// How a call waits.
+fn patience<'c, A>(call: &Call<'_, A>, stream: &'c TcpStream, bell: &'c Doorbell) -> Patience<'c> {
+    let (deadline, number) = (Some(call.deadline), Some(call.head.xid));
+    Patience { bell, socket: stream.as_fd(), deadline, call: number }
+}
+
+/// Encodes a call into the ring and sends it.
+fn put_into_ring<A: Encode>(
+    call: &Call<'_, A>,
+    channel: &Channel,
+    patience: Patience<'_>,
+) -> Result<(), CallError> {
+    let or_failed = |broken| failed(call, broken);
+    // Earlier calls that wait for room still: no further one is added to them.
+    channel.flush_all(&patience).map_err(or_failed)?;
+    let mut writer = channel.writer(Long::Waits(patience)).map_err(or_failed)?;
+    let encoded = call.encode(&mut writer);
+    if let Some(broken) = writer.broken() {
+        return Err(failed(call, broken));
+    }
+    encoded?;
+    channel.submit(writer);
+    channel.flush_all(&patience).map_err(or_failed)
 }
 
 impl Stream {
@@ -83,19 +107,22 @@ impl Stream {
         self.ready(call)?;
         let results = self.put(call).and_then(|()| match &mut self.ring {
             Ring::Agreed { channel, bell, .. } => {
-                let socket = self.stream.as_fd();
-                let record = channel.reply(call.head.xid, bell, socket, Some(call.deadline))?;
-                // SAFETY: released below, after the source.
-                let mut source = unsafe { RecordSource::new(record) };
+                let patience = patience(call, &self.stream, bell);
+                let reply = channel.reply(patience).map_err(|broken| failed(call, broken))?;
+                let mut source = RecordSource::new(reply);
                 let results = decode(call.head.xid, &mut source);
-                channel.release();
+                if let Some(broken) = source.broken() {
+                    return Err(failed(call, broken));
+                }
+                drop(source);
+                channel.release().map_err(|broken| failed(call, broken))?;
                 // Its number was looked at by `reply`; a server that changes it meanwhile lies.
-                results?.ok_or_else(|| Broken::Nonsense.into())
+                results?.ok_or_else(|| failed(call, Broken::Nonsense))
             }
             _ => {
                 let record = self.take_reply(call)?;
                 let mut reader = Reader::<Network>::new(&record);
-                decode(call.head.xid, &mut reader)?.ok_or_else(|| Broken::Nonsense.into())
+                decode(call.head.xid, &mut reader)?.ok_or_else(|| failed(call, Broken::Nonsense))
             }
         });
         self.note(results)
@@ -131,11 +158,8 @@ impl Stream {
 
     fn put<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<(), CallError> {
         if let Ring::Agreed { channel, bell, .. } = &mut self.ring {
-            let mut writer = channel.writer(false)?;
-            call.encode(&mut writer)?;
-            channel.submit(writer);
-            channel.flush_all(bell, self.stream.as_fd(), Some(call.deadline))?;
-            return Ok(());
+            let patience = patience(call, &self.stream, bell);
+            return put_into_ring(call, channel, patience);
         }
         let mut writer = Writer::<Network>::new();
         writer.put_u32(0)?; // for the record mark
@@ -200,6 +224,7 @@ impl Stream {
             return Ok(None);
         };
         counters::one(Counter::channels);
+        channel.limit(self.reader.limit());
         Ok(Some(Ring::Agreed { channel, bell, cookie }))
     }
 }

@@ -6,10 +6,9 @@ use crate::abi::{
     Auth, AuthOps, Bool, Client, ClntOps, FALSE, OpaqueAuth, RpcErr, RpcMsg, TRUE, Timeval,
     XdrProc, control, stat,
 };
-use crate::channel::{Broken, Incoming, Writer};
+use crate::channel::{Broken, Channel, Long, Patience, Source, Writer};
 use crate::counters::{self, Counter};
-use crate::handle::{self, Source};
-use crate::{daemon, real};
+use crate::{daemon, handle, real};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::{MutexGuard, PoisonError};
@@ -51,35 +50,6 @@ impl VrpcClient {
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 
-    /// Encodes one call; false when the program's procedure fails.
-    fn encode(
-        &self,
-        state: &mut State,
-        client: *mut Client,
-        procedure: u32,
-        arguments: (Option<XdrProc>, *mut c_void),
-    ) -> Result<Option<Writer>, Broken> {
-        // SAFETY: the program's client, alive during its call.
-        let auth = unsafe { (*client).cl_auth };
-        // SAFETY: credentials belong to the client.
-        let flavor = unsafe { (*auth).ah_cred.oa_flavor };
-        let mut writer = state.channel.writer(!PLAIN_FLAVORS.contains(&flavor))?;
-        // RFC 5531 section 9: xid, CALL, RPC version 2, program, version, procedure.
-        let head = [state.xid, 0, 2, state.prog, state.vers, procedure];
-        let mut done = head.iter().all(|&word| handle::put_word(&mut writer, word));
-        if done {
-            let mut xdrs = handle::encoder(&mut writer);
-            // SAFETY: tables of credentials are complete.
-            let ops = unsafe { operations(auth) };
-            // SAFETY: the credentials' own operation, on a handle that is alive.
-            done = unsafe { (ops.ah_marshal)(auth, &raw mut xdrs) } != FALSE;
-            // SAFETY: as above, with the program's procedure and arguments.
-            done = done
-                && unsafe { (ops.ah_wrap)(auth, &raw mut xdrs, arguments.0, arguments.1) } != FALSE;
-        }
-        Ok(done.then_some(writer))
-    }
-
     /// One call, until an answer to it or an error. True: call again with refreshed credentials.
     fn attempt(
         &self,
@@ -88,27 +58,80 @@ impl VrpcClient {
         call: &Call,
         may_refresh: bool,
         times: &mut Times,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, Failed> {
         state.xid = super::next_xid(state.xid, self.companion.is_some());
-        let Some(writer) = self.encode(state, client, call.procedure, call.arguments)? else {
-            state.error.re_status = stat::CANTENCODEARGS;
+        let State { channel, error, xid, prog, vers, .. } = state;
+        let patience = Patience {
+            bell: &self.bell,
+            socket: self.socket(),
+            deadline: call.deadline,
+            call: Some(*xid),
+        };
+        // Calls that nobody waits for any more wait for room still: no further one is added to them.
+        channel.flush_all(&patience).map_err(Failed::Sending)?;
+        // RFC 5531 section 9: xid, CALL, RPC version 2, program, version, procedure.
+        let head = [*xid, 0, 2, *prog, *vers, call.procedure];
+        let encoded = encode(channel, client, &head, call.arguments, patience);
+        let Some(writer) = encoded.map_err(Failed::Sending)? else {
+            error.re_status = stat::CANTENCODEARGS;
             return Ok(false);
         };
-        state.channel.submit(writer);
-        state.channel.flush_all(&self.bell, self.socket(), call.deadline)?;
+        channel.submit(writer);
+        channel.flush_all(&patience).map_err(Failed::Sending)?;
         if call.batched {
             return Ok(false);
         }
         if call.no_wait {
-            return Err(Broken::TimedOut);
+            return Err(Failed::Receiving(Broken::TimedOut));
         }
         times.mark();
-        let record = state.channel.reply(state.xid, &self.bell, self.socket(), call.deadline)?;
+        let mut record = channel.reply(patience).map_err(Failed::Receiving)?;
         times.mark();
-        let again = decode(state, client, call, record, may_refresh);
+        let again = decode(error, client, call, &mut record, may_refresh);
         times.mark();
-        state.channel.release();
+        if let Some(broken) = record.broken() {
+            return Err(Failed::Receiving(broken));
+        }
+        drop(record);
+        channel.release().map_err(Failed::Receiving)?;
         Ok(again)
+    }
+}
+
+/// Why a call has no answer, and on which way.
+enum Failed {
+    Sending(Broken),
+    Receiving(Broken),
+}
+
+/// Encodes one call; `None` when the program's procedure fails.
+fn encode<'c>(
+    channel: &'c Channel,
+    client: *mut Client,
+    head: &[u32],
+    arguments: (Option<XdrProc>, *mut c_void),
+    patience: Patience<'c>,
+) -> Result<Option<Writer<'c>>, Broken> {
+    // SAFETY: the program's client, alive during its call.
+    let auth = unsafe { (*client).cl_auth };
+    // SAFETY: credentials belong to the client.
+    let flavor = unsafe { (*auth).ah_cred.oa_flavor };
+    let plain = PLAIN_FLAVORS.contains(&flavor);
+    let mut writer = channel.writer(if plain { Long::Waits(patience) } else { Long::InMemory })?;
+    let mut done = head.iter().all(|&word| handle::put_word(&mut writer, word));
+    if done {
+        let mut xdrs = handle::encoder(&mut writer);
+        // SAFETY: tables of credentials are complete.
+        let ops = unsafe { operations(auth) };
+        // SAFETY: the credentials' own operation, on a handle that is alive.
+        done = unsafe { (ops.ah_marshal)(auth, &raw mut xdrs) } != FALSE;
+        // SAFETY: as above, with the program's procedure and arguments.
+        done = done
+            && unsafe { (ops.ah_wrap)(auth, &raw mut xdrs, arguments.0, arguments.1) } != FALSE;
+    }
+    match writer.broken() {
+        Some(broken) => Err(broken),
+        None => Ok(done.then_some(writer)),
     }
 }
 
@@ -135,33 +158,32 @@ struct Call {
     no_wait: bool,
 }
 
-/// Decodes a reply into the program's results and `state.error`. True: call again.
+/// Decodes a reply into the program's results and `error`. True: call again.
 fn decode(
-    state: &mut State,
+    error: &mut RpcErr,
     client: *mut Client,
     call: &Call,
-    record: Incoming,
+    record: &mut Source<'_>,
     may_refresh: bool,
 ) -> bool {
     let (Some(replymsg), Some(seterr)) = (real::xdr_replymsg(), real::seterr_reply()) else {
-        state.error.re_status = stat::CANTDECODERES;
+        error.re_status = stat::CANTDECODERES;
         return false;
     };
-    let mut source = Source::new(record);
-    let mut xdrs = handle::decoder(&mut source);
+    let mut xdrs = handle::decoder(record);
     let mut message = RpcMsg::accepted(OpaqueAuth::NULL, Some(handle::void), std::ptr::null_mut());
     // SAFETY: libtirpc's procedure on our handle; the message is initialised.
     if unsafe { replymsg(&raw mut xdrs, &raw mut message) } == FALSE {
-        state.error.re_status = stat::CANTDECODERES;
+        error.re_status = stat::CANTDECODERES;
         return false;
     }
     // SAFETY: a message that was decoded.
-    unsafe { seterr(&raw mut message, &raw mut state.error) };
+    unsafe { seterr(&raw mut message, error) };
     // SAFETY: the program's client, alive during its call.
     let auth = unsafe { (*client).cl_auth };
     // SAFETY: tables of credentials are complete.
     let ops = unsafe { operations(auth) };
-    if state.error.re_status != stat::SUCCESS {
+    if error.re_status != stat::SUCCESS {
         let message = (&raw mut message).cast::<c_void>();
         // SAFETY: as libtirpc does at any error, not only of authentication.
         return may_refresh && unsafe { (ops.ah_refresh)(auth, message) } != FALSE;
@@ -172,15 +194,15 @@ fn decode(
     let mut verifier = unsafe { body.ru.accepted }.ar_verf;
     // SAFETY: the credentials' own operation.
     if unsafe { (ops.ah_validate)(auth, &raw mut verifier) } == FALSE {
-        state.error.re_status = stat::AUTHERROR;
-        state.error.first = stat::AUTH_INVALIDRESP;
+        error.re_status = stat::AUTHERROR;
+        error.first = stat::AUTH_INVALIDRESP;
     } else {
         let (procedure, at) = call.results;
         // SAFETY: as above, with the program's procedure and results.
         if unsafe { (ops.ah_unwrap)(auth, &raw mut xdrs, procedure, at) } == FALSE
-            && state.error.re_status == stat::SUCCESS
+            && error.re_status == stat::SUCCESS
         {
-            state.error.re_status = stat::CANTDECODERES;
+            error.re_status = stat::CANTDECODERES;
         }
     }
     if !verifier.oa_base.is_null() {
@@ -245,8 +267,8 @@ unsafe extern "C" fn call(
                 continue;
             }
             Ok(false) => {}
-            Err(broken) => {
-                fail(&mut state, broken);
+            Err(failed) => {
+                fail(&mut state, &failed);
                 if state.broken.is_some() && ours.companion.is_some() {
                     drop(state);
                     return by_datagram();
@@ -261,7 +283,11 @@ unsafe extern "C" fn call(
 /// How long a batched call may wait for room, as libtirpc's blocking write would.
 const BATCH_TIMEOUT: Timeval = Timeval { tv_sec: 35, tv_usec: 0 };
 
-fn fail(state: &mut State, broken: Broken) {
+fn fail(state: &mut State, failed: &Failed) {
+    let (cannot, broken) = match *failed {
+        Failed::Sending(broken) => (stat::CANTSEND, broken),
+        Failed::Receiving(broken) => (stat::CANTRECV, broken),
+    };
     let (status, errno) = match broken {
         Broken::TimedOut => {
             counters::one(Counter::timeouts);
@@ -269,14 +295,14 @@ fn fail(state: &mut State, broken: Broken) {
         }
         Broken::Gone(errno) => {
             counters::one(Counter::broken);
-            (stat::CANTRECV, errno.raw_os_error())
+            (cannot, errno.raw_os_error())
         }
         Broken::Nonsense | Broken::TooLong => {
             counters::one(Counter::poisoned);
-            (stat::CANTRECV, libc::EPROTO)
+            (cannot, libc::EPROTO)
         }
     };
-    if status == stat::CANTRECV {
+    if broken != Broken::TimedOut {
         state.broken = Some(errno);
     }
     state.error = RpcErr { re_status: status, first: errno, second: 0 };

@@ -1,24 +1,21 @@
 //! Encoding: every operation goes to the [`Writer`] that the handle points to.
 
-use crate::abi::{Bool, FALSE, TRUE, Xdr, XdrOps, op};
+use crate::abi::{Bool, TRUE, Xdr, XdrOps, op};
 use crate::channel::Writer;
 use std::ffi::{c_char, c_long, c_uint};
 
 static OPS: XdrOps = XdrOps {
-    x_getlong: get_long,
     x_putlong: put_long,
-    x_getbytes: get_bytes,
     x_putbytes: put_bytes,
     x_getpostn: position,
     x_setpostn: set_position,
     x_inline: inline,
-    x_destroy: super::nothing_to_destroy,
-    x_control: super::no_control,
+    ..super::NOTHING
 };
 
 /// A handle that encodes into `writer`, which must outlive it and not be used otherwise
 /// meanwhile.
-pub(crate) fn encoder(writer: &mut Writer) -> Xdr {
+pub(crate) fn encoder(writer: &mut Writer<'_>) -> Xdr {
     Xdr {
         x_op: op::ENCODE,
         x_ops: &raw const OPS,
@@ -30,7 +27,7 @@ pub(crate) fn encoder(writer: &mut Writer) -> Xdr {
 }
 
 /// Appends one 32-bit word, big-endian as all of XDR.
-pub(crate) fn put_word(writer: &mut Writer, word: u32) -> bool {
+pub(crate) fn put_word(writer: &mut Writer<'_>, word: u32) -> bool {
     writer.put(&word.to_be_bytes())
 }
 
@@ -39,19 +36,11 @@ pub(crate) fn put_word(writer: &mut Writer, word: u32) -> bool {
 /// # Safety
 /// The handle must come from [`encoder`], its writer must be alive, and the result must not
 /// outlive the operation.
-unsafe fn writer<'x>(xdr: *mut Xdr) -> &'x mut Writer {
+unsafe fn writer<'x>(xdr: *mut Xdr) -> &'x mut Writer<'x> {
     // SAFETY: the caller's word.
     let private = unsafe { (*xdr).x_private };
     // SAFETY: `encoder` put a writer there; handles are used by one thread at a time.
-    unsafe { &mut *private.cast::<Writer>() }
-}
-
-unsafe extern "C" fn get_long(_: *mut Xdr, _: *mut c_long) -> Bool {
-    FALSE
-}
-
-unsafe extern "C" fn get_bytes(_: *mut Xdr, _: *mut c_char, _: c_uint) -> Bool {
-    FALSE
+    unsafe { &mut *private.cast::<Writer<'x>>() }
 }
 
 unsafe extern "C" fn put_long(xdr: *mut Xdr, value: *const c_long) -> Bool {

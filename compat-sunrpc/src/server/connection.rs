@@ -2,7 +2,7 @@
 
 use super::service::{accepting, is_offer, refuse, say};
 use super::{Context, Shared, lock};
-use crate::channel::{Broken, Channel, RecordSource};
+use crate::channel::{Broken, Channel, Long, Patience, RecordSource};
 use crate::client::Transport;
 use crate::counters::{self, Counter};
 use crate::daemon::{self, Answer};
@@ -94,7 +94,10 @@ impl Connection<'_> {
     fn serve(&self, mut stream: &TcpStream) {
         let _ = stream.set_nodelay(true);
         let mut reader = RecordReader::new(self.shared.max_record);
-        while let Ok(Some(record)) = reader.next(&mut stream) {
+        // What the kernel has taken in is read even after a shutdown for reading.
+        while !self.shared.is_stopping()
+            && let Ok(Some(record)) = reader.next(&mut stream)
+        {
             let mut arguments = Reader::<Network>::new(&record);
             // The first word is the record mark's.
             let fresh = || {
@@ -128,7 +131,8 @@ impl Connection<'_> {
             if let Some(agreed) = agreed {
                 if let Answer::Channel(channel) = daemon::wait_answer(agreed.cookie) {
                     counters::one(Counter::channels);
-                    let ended = self.serve_ring(stream, channel, &agreed.bell);
+                    channel.limit(self.shared.max_record);
+                    let ended = self.serve_ring(stream, &channel, &agreed.bell);
                     if matches!(ended, Broken::Nonsense | Broken::TooLong) {
                         counters::one(Counter::poisoned);
                     }
@@ -155,34 +159,28 @@ impl Connection<'_> {
         Some(Agreed { bell, cookie })
     }
 
-    /// Serves over the ring until it or the connection ends.
-    fn serve_ring(&self, stream: &TcpStream, mut channel: Box<Channel>, bell: &Doorbell) -> Broken {
-        loop {
-            if let Err(broken) = self.serve_one(stream, &mut channel, bell) {
+    /// Serves over the ring until it, the connection or the server ends.
+    fn serve_ring(&self, stream: &TcpStream, channel: &Channel, bell: &Doorbell) -> Broken {
+        let patience = Patience { bell, socket: stream.as_fd(), deadline: None, call: None };
+        while !self.shared.is_stopping() {
+            if let Err(broken) = self.serve_one(channel, patience) {
                 return broken;
             }
         }
+        Broken::Gone(rustix::io::Errno::SHUTDOWN)
     }
 
-    fn serve_one(
-        &self,
-        stream: &TcpStream,
-        channel: &mut Channel,
-        bell: &Doorbell,
-    ) -> Result<(), Broken> {
-        let socket = stream.as_fd();
-        let Some(record) = channel.next_request()? else {
-            return if channel.is_behind() {
-                channel.wait_room(bell, socket, None)
-            } else {
-                channel.wait_readable(bell, socket, None)
-            };
+    fn serve_one(&self, channel: &Channel, patience: Patience<'_>) -> Result<(), Broken> {
+        let Some(record) = channel.next_as_it_comes(patience)? else {
+            return channel.wait_readable(&patience);
         };
-        // SAFETY: released below, after the last use of the source.
-        let mut arguments = unsafe { RecordSource::new(record) };
+        let mut arguments = RecordSource::new(record);
         counters::one(Counter::served_ring);
         let mut broken = None;
-        let mut fresh = || channel.writer(false).map_err(|error| broken = Some(error)).ok();
+        let mut fresh = || {
+            let writer = channel.writer(Long::Waits(patience));
+            writer.map_err(|error| broken = Some(error)).ok()
+        };
         let reply = match CallHead::read(&mut arguments) {
             Err(what) => match refuse(what) {
                 Some(head) => say(&head, fresh),
@@ -193,12 +191,14 @@ impl Connection<'_> {
                 self.shared.table.serve(&call, &mut arguments, context, &mut fresh)
             }
         };
-        channel.release();
-        if let Some(broken) = broken {
+        if let Some(broken) = broken.or(arguments.broken()) {
             return Err(broken);
         }
+        drop(arguments);
+        channel.release()?;
         if let Some(reply) = reply {
             channel.submit(reply);
+            channel.flush_all(&patience)?;
         }
         Ok(())
     }

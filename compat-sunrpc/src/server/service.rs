@@ -22,8 +22,8 @@ pub(super) trait Service: Send + Sync {
         &self,
         context: &Context,
         procedure: u32,
-        arguments: &mut RecordSource,
-        results: &mut RingWriter,
+        arguments: &mut RecordSource<'_>,
+        results: &mut RingWriter<'_>,
     ) -> Result<Answer, DispatchError>;
 }
 
@@ -49,8 +49,8 @@ impl<P: Program<Context> + Send + Sync> Service for Of<P> {
         &self,
         context: &Context,
         procedure: u32,
-        arguments: &mut RecordSource,
-        results: &mut RingWriter,
+        arguments: &mut RecordSource<'_>,
+        results: &mut RingWriter<'_>,
     ) -> Result<Answer, DispatchError> {
         self.0.dispatch(context, procedure, arguments, results)
     }
@@ -81,13 +81,13 @@ impl Carrier for Writer<Network> {
     }
 }
 
-impl Carrier for RingWriter {
-    type Arguments<'a> = RecordSource;
+impl<'c> Carrier for RingWriter<'c> {
+    type Arguments<'a> = RecordSource<'c>;
     fn dispatch(
         service: &dyn Service,
         context: &Context,
         procedure: u32,
-        arguments: &mut RecordSource,
+        arguments: &mut RecordSource<'_>,
         results: &mut Self,
     ) -> Result<Answer, DispatchError> {
         service.in_ring(context, procedure, arguments, results)

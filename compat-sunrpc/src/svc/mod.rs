@@ -14,8 +14,8 @@ mod run;
 pub(crate) use run::run;
 
 use crate::abi::{Svcxprt, Xdr, XpOps};
-use crate::channel::Channel;
-use crate::handle::Source;
+use crate::channel::{Broken, Channel, Source};
+use crate::counters::{self, Counter};
 use crate::settings;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::os::fd::BorrowedFd;
@@ -42,7 +42,7 @@ pub(crate) struct Transport {
     /// The request while it is served: decodes from `source`.
     request: Option<Xdr>,
     /// Where `request` points; allocated once.
-    source: Box<Source>,
+    source: Box<Source<'static>>,
     /// Requests served one after the other without looking at anybody else.
     in_a_row: u32,
     xid: u32,
@@ -166,16 +166,12 @@ fn ready() -> Vec<i32> {
         let transport = unsafe { &mut *pointer.0 };
         transport.take_answer();
         if let Link::Channel(channel) = &mut transport.link {
-            // Room may have come for what waits to be sent. What still waits asks to be rung for
-            // more: its connection is not served now, which would do so.
-            while matches!(channel.flush(), Ok(false)) {
-                channel.arm();
-                if !channel.looks_serviceable() {
-                    break;
-                }
-            }
-            if channel.flush().is_err() {
-                transport.link = Link::Broken;
+            // Room may have come for what waits to be sent. What still waits asks to be rung for more:
+            // its connection is not served now, which would do so; unless there is room again already.
+            match channel.flush() {
+                Ok(true) => {}
+                Ok(false) => channel.arm(),
+                Err(broken) => transport.give_up(broken),
             }
         }
         if transport.looks_ready() || transport.arms_again() {
@@ -186,6 +182,23 @@ fn ready() -> Vec<i32> {
 }
 
 impl Transport {
+    /// The request is not used any more.
+    fn done(&mut self) {
+        self.request = None;
+        *self.source = Source::nothing();
+    }
+
+    /// The channel ends, and what was to be decoded out of it; the connection is to be closed.
+    fn give_up(&mut self, why: Broken) {
+        counters::one(match why {
+            Broken::Nonsense | Broken::TooLong => Counter::poisoned,
+            Broken::Gone(_) => Counter::broken,
+            Broken::TimedOut => Counter::timeouts,
+        });
+        self.done();
+        self.link = Link::Broken;
+    }
+
     fn looks_ready(&self) -> bool {
         match &self.link {
             Link::Channel(channel) => channel.looks_serviceable(),
@@ -215,7 +228,7 @@ impl Transport {
             self.link = match answer(cookie) {
                 None => return,
                 Some(Answer::Channel(channel)) => {
-                    crate::counters::one(crate::counters::Counter::channels);
+                    counters::one(Counter::channels);
                     Link::Channel(channel)
                 }
                 Some(Answer::Plain) => Link::None,

@@ -5,8 +5,9 @@ use crate::abi::{
     Bool, FALSE, RpcMsg, Svcauth, SvcauthOps, Svcxprt, SvcxprtExt, TRUE, Xdr, XdrProc, XpOps,
     accept, reply, xprt,
 };
+use crate::channel::{Broken, Channel, Long, Source};
 use crate::counters::{self, Counter};
-use crate::handle::{self, Source};
+use crate::handle;
 use crate::offer;
 use crate::{daemon, real};
 use rustix::net::RecvFlags;
@@ -51,21 +52,18 @@ fn kernel_has_news(fd: i32) -> bool {
 unsafe extern "C" fn recv(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
     // SAFETY: an operation of our table gets a wrapped connection.
     let ours = unsafe { ours(handle) };
-    ours.request = None;
+    ours.done();
     ours.take_answer();
     if let Link::Channel(channel) = &mut ours.link {
         channel.disarm();
-        channel.release(); // of a call that a service interrupts to serve others
-        match channel.next_request() {
+        // Released before: a call that a service interrupts to serve others.
+        match channel.release().and_then(|()| next_request(channel)) {
             Ok(Some(record)) => {
                 // SAFETY: libtirpc's own message to fill.
                 return unsafe { ours.received(record, message) };
             }
             Ok(None) => {}
-            Err(_) => {
-                counters::one(Counter::poisoned);
-                ours.link = Link::Broken;
-            }
+            Err(broken) => ours.give_up(broken),
         }
         if matches!(ours.link, Link::Channel(_)) && !kernel_has_news(ours.fd) {
             ours.from = From::Ring; // nothing: `stat` arms and looks again
@@ -98,20 +96,25 @@ unsafe extern "C" fn recv(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
     TRUE
 }
 
+/// The next request, unless replies wait.
+fn next_request(channel: &Channel) -> Result<Option<Source<'static>>, Broken> {
+    if channel.flush()? { channel.next_whole() } else { Ok(None) }
+}
+
 impl Transport {
     /// Decodes the head of a call.
     ///
     /// # Safety
     /// `message` must be what libtirpc passes to `xp_recv`.
-    unsafe fn received(&mut self, record: crate::channel::Incoming, message: *mut RpcMsg) -> Bool {
+    unsafe fn received(&mut self, record: Source<'static>, message: *mut RpcMsg) -> Bool {
         self.from = From::Ring;
-        *self.source = Source::new(record);
+        *self.source = record;
         let mut xdrs = handle::decoder(&mut self.source);
         let Some(callmsg) = real::xdr_callmsg() else { return FALSE };
         // SAFETY: libtirpc's procedure on our handle and its own message.
         if unsafe { callmsg(&raw mut xdrs, message) } == FALSE {
             // As libtirpc: a head that makes no sense ends the connection.
-            self.link = Link::Broken;
+            self.give_up(Broken::Nonsense);
             return FALSE;
         }
         // SAFETY: just decoded.
@@ -187,12 +190,11 @@ unsafe fn wrap_plainly(handle: *mut Svcxprt) {
 unsafe extern "C" fn stat(handle: *mut Svcxprt) -> c_int {
     // SAFETY: an operation of our table gets a wrapped connection.
     let ours = unsafe { ours(handle) };
-    ours.request = None;
-    if let Link::Channel(channel) = &mut ours.link {
-        channel.release();
-        if channel.flush().is_err() {
-            ours.link = Link::Broken;
-        }
+    ours.done();
+    if let Link::Channel(channel) = &mut ours.link
+        && let Err(broken) = channel.release().and_then(|()| channel.flush())
+    {
+        ours.give_up(broken);
     }
     match &mut ours.link {
         Link::Broken => return xprt::DIED,
@@ -202,9 +204,8 @@ unsafe extern "C" fn stat(handle: *mut Svcxprt) -> c_int {
                 if ours.in_a_row < MOST_IN_A_ROW {
                     return xprt::MOREREQS;
                 }
-                // The others first; then we come back by ourselves.
                 ours.in_a_row = 0;
-                bell::ring();
+                super::run::others_first();
                 return xprt::IDLE;
             }
             ours.in_a_row = 0;
@@ -327,12 +328,11 @@ impl Transport {
             Some((auth, _)) => plain == Some(unsafe { (**auth).svc_ah_ops }),
             None => true,
         };
-        let mut writer = match channel.writer(!plainly) {
-            Ok(writer) => writer,
-            Err(_) => {
-                self.link = Link::Broken;
-                return None;
-            }
+        // Nobody else is served meanwhile: it does not wait for the client.
+        let long = if plainly { Long::IsKept } else { Long::InMemory };
+        let Ok(mut writer) = channel.writer(long) else {
+            self.give_up(Broken::Nonsense); // it waits for nothing
+            return None;
         };
         let mut xdrs = handle::encoder(&mut writer);
         // SAFETY: libtirpc's procedure on our handle and its own message.
@@ -354,16 +354,24 @@ impl Transport {
         }
         // The request has been decoded: its room may go back before the reply is seen.
         self.request = None;
-        channel.release();
-        channel.submit(writer);
-        let mut flushed = channel.flush();
+        *self.source = Source::nothing();
+        let mut flushed = channel.release().and_then(|()| {
+            channel.submit(writer);
+            channel.flush()
+        });
         if flushed == Ok(false) && super::own_pid() != self.owner {
             // SAFETY: its own descriptor, open while it exists.
             let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
             flushed = channel.flush_as_child(socket).map(|()| true);
+        } else if flushed == Ok(false) && !super::run::is_spinning() {
+            // Who answers outside of a loop's turn comes back for the rest, too.
+            channel.arm();
+            if channel.looks_serviceable() {
+                bell::ring();
+            }
         }
-        if flushed.is_err() {
-            self.link = Link::Broken;
+        if let Err(broken) = flushed {
+            self.give_up(broken);
             return Some(FALSE);
         }
         Some(TRUE)

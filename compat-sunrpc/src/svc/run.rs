@@ -9,14 +9,27 @@ use vmmc::sync::spin_hint;
 
 /// Looks at the sockets once every so many looks at the rings.
 const LOOKS_PER_POLL: u32 = 1024;
+/// Rounds over rings that are never empty between two looks at the sockets.
+const ROUNDS_PER_POLL: u32 = 64;
 /// Looks at the rings between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 64;
 
 static SPINNING: AtomicBool = AtomicBool::new(false);
+/// A connection has had as many requests served in a row as it may.
+static OTHERS_FIRST: AtomicBool = AtomicBool::new(false);
 
 /// Whether a thread in [`run`] polls the rings by itself, so that nobody need be rung for.
 pub(super) fn is_spinning() -> bool {
     SPINNING.load(Ordering::Relaxed)
+}
+
+/// A connection with more to serve leaves the others their turn: the loop comes back to it by itself.
+pub(super) fn others_first() {
+    if is_spinning() {
+        OTHERS_FIRST.store(true, Ordering::Relaxed);
+    } else {
+        bell::ring();
+    }
 }
 
 /// Whether some channel has something to read; false at once when there is none.
@@ -96,22 +109,44 @@ fn poll_set() -> Option<Vec<libc::pollfd>> {
     Some(entries.iter().map(|entry| libc::pollfd { revents: 0, ..*entry }).collect())
 }
 
+/// Whether the program has been told to leave.
+fn has_left() -> bool {
+    // SAFETY: libtirpc's variable, used by this thread.
+    real::svc_pollfd().is_none_or(|set| unsafe { set.read() }.is_null())
+}
+
+/// Serves rings until it is time to sleep (`None`) or to look at the program's poll set again, of which so
+/// many sockets are ready. Rings that are never empty keep nobody from the sockets, nor the program from
+/// leaving.
+fn serve_rings(fds: &mut [libc::pollfd]) -> Option<i32> {
+    for _ in 0..ROUNDS_PER_POLL {
+        match spin(fds) {
+            Spun::Ring => bell::serve_ready(),
+            Spun::Sockets(count) => return Some(count),
+            Spun::Spent => return None,
+        };
+        if has_left() {
+            return Some(0);
+        }
+        if OTHERS_FIRST.swap(false, Ordering::Relaxed) {
+            break;
+        }
+    }
+    // What has left the set meanwhile is ignored by who serves, and an error is seen before sleeping.
+    Some(poll(fds, 0).max(0))
+}
+
 /// Serves until `svc_exit`, as libtirpc's own.
 pub(crate) fn run() {
     let Some(serve) = real::svc_getreq_poll() else { return };
     while let Some(mut fds) = poll_set() {
         SPINNING.store(true, Ordering::Relaxed);
-        let sockets = loop {
-            match spin(&mut fds) {
-                Spun::Ring => bell::serve_ready(),
-                Spun::Sockets(count) => break Some(count),
-                Spun::Spent => break None,
-            };
-        };
-        if let Some(count) = sockets {
+        if let Some(count) = serve_rings(&mut fds) {
             // Still awake: nobody need ring for what comes meanwhile.
-            // SAFETY: libtirpc's own function, entries as it made them.
-            unsafe { serve(fds.as_mut_ptr(), count) };
+            if count > 0 {
+                // SAFETY: libtirpc's own function, entries as it made them.
+                unsafe { serve(fds.as_mut_ptr(), count) };
+            }
             SPINNING.store(false, Ordering::Relaxed);
             continue;
         }

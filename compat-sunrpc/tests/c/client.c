@@ -228,23 +228,26 @@ static void case_auth(void)
     clnt_destroy(cl);
 }
 
-/* Timeouts, what comes late, CLSET_TIMEOUT. */
+/* Timeouts, what comes late, CLSET_TIMEOUT. What is to be late is by so much that the client may lose its processor
+ * for a second and see that still. */
+#define LONG 1500
 static void case_timeouts(void)
 {
     CLIENT *cl = connected();
-    int in = 300, out = 0;
+    int in = LONG, out = 0;
     status(cl, "late", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 20000)));
     in = 1;
-    /* The late answer (300) is dropped; this one is ours. */
+    /* The late answer (LONG) is dropped; this one is ours. */
     status(cl, "next", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(20, 0)));
     printf("%d\n", out);
     status(cl, "no time", clnt_call(cl, ECHO_INT, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 0)));
     struct timeval twenty = T(20, 0), short_time = T(0, 20000), got;
     printf("set %d", clnt_control(cl, CLSET_TIMEOUT, (char *)&twenty));
     printf(" get %d %ld\n", clnt_control(cl, CLGET_TIMEOUT, (char *)&got), (long)got.tv_sec);
-    in = 200;
+    in = 20;
     status(cl, "overridden", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 1)));
     clnt_control(cl, CLSET_TIMEOUT, (char *)&short_time);
+    in = LONG;
     status(cl, "overridden", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(20, 0)));
     clnt_control(cl, CLSET_TIMEOUT, (char *)&twenty);
     struct timeval bad = T(-1, 0);
@@ -283,7 +286,8 @@ static void case_control(void)
     printf("xid %d", clnt_control(cl, CLGET_XID, (char *)&before));
     CALL_VOID(nothing, &nothing, cl);
     clnt_control(cl, CLGET_XID, (char *)&xid);
-    printf(" step %d\n", (int)(before - xid));
+    /* libtirpc counts down in wire order over TCP, and up in the machine's over UDP. */
+    printf(" step %d\n", (int)(udp ? before - xid : ntohl(before) - ntohl(xid)));
     xid = 5000;
     printf("set xid %d", clnt_control(cl, CLSET_XID, (char *)&xid));
     CALL_VOID(nothing, &nothing, cl);
@@ -414,7 +418,7 @@ static void case_large(void)
     CLIENT *cl = connected();
     struct timeval long_time = T(60, 0);
     clnt_control(cl, CLSET_TIMEOUT, (char *)&long_time);
-    for (u_int len = 200000; len < 9000000; len = len * 3 + 1) {
+    for (u_int len = 200000; len < 20000000; len = len * 3 + 1) {
         bulk b = a_bulk(len);
         int counted = 0;
         printf("count %d", CALL(count, &b, &counted, cl)), printf(" %d\n", counted);
@@ -478,12 +482,12 @@ static void case_restart(void)
     clnt_destroy(cl);
 }
 
-/* Sends for ever; killed by the test. */
+/* Dies within a record: the argument is how many words it has encoded then. */
 static bool_t half_an_encoding(XDR *xdrs, void *at)
 {
     int word = 1;
     (void)at;
-    for (int i = 0; i < 100; i++) xdr_int(xdrs, &word);
+    for (int i = 0; i < atoi(argument); i++) xdr_int(xdrs, &word);
     kill(getpid(), SIGKILL);
     return TRUE;
 }
@@ -494,6 +498,108 @@ static void case_killed_in_a_record(void)
     BACK(echo_int, int, 1);
     fflush(stdout);
     clnt_call(cl, ECHO_BULK, (xdrproc_t)half_an_encoding, NULL, (xdrproc_t)xdr_int, (char *)&out, T(20, 0));
+}
+
+/* The same within an answer. */
+static void case_killed_in_an_answer(void)
+{
+    CLIENT *cl = connected();
+    int len = 12000000;
+    BACK(echo_int, int, 1);
+    fflush(stdout);
+    clnt_call(cl, MAKE, (xdrproc_t)xdr_int, (char *)&len, (xdrproc_t)half_an_encoding, NULL, T(60, 0));
+}
+
+/* Says so within a record, and goes on when told to. */
+static bool_t told_to_go_on(XDR *xdrs, int *len)
+{
+    char line[8];
+    int word = 7;
+    if (!xdr_int(xdrs, len)) return FALSE;
+    for (int i = 0; i < *len / 4; i++) {
+        if (i == *len / 8) {
+            printf("inside\n");
+            fflush(stdout);
+            if (!fgets(line, sizeof line, stdin)) exit(5);
+        }
+        if (!xdr_int(xdrs, &word)) return FALSE;
+    }
+    return TRUE;
+}
+static void case_stalled_in_a_record(void)
+{
+    CLIENT *cl = connected();
+    int len = 12000000, counted = 0;
+    BACK(echo_int, int, 1);
+    enum clnt_stat got = clnt_call(cl, COUNT, (xdrproc_t)told_to_go_on, (char *)&len, (xdrproc_t)xdr_int, (char *)&counted, T(60, 0));
+    printf("counted %d %s\n", counted, !got ? "right" : got == RPC_CANTSEND || got == RPC_CANTRECV || got == RPC_CANTENCODEARGS ? "cannot" : clnt_sperrno(got));
+}
+
+/* Many runs of scalars, which rpcgen takes in one piece where it can. As bytes to the server. With the
+ * argument `places` each is behind a word that is written after it where that can still be done: never
+ * with libtirpc alone, whose xdr_setpos over TCP goes to another place than xdr_getpos said. */
+#define RUN_LEN 84
+static bool_t many_runs(XDR *xdrs, int *count)
+{
+    int places = !strcmp(argument, "places"), bytes = *count * (RUN_LEN + 4);
+    if (!xdr_int(xdrs, &bytes) || bytes != *count * (RUN_LEN + 4)) return FALSE;
+    for (int i = 0; i < *count; i++) {
+        run r = a_run(i), wanted = a_run(i);
+        int later = -1;
+        u_int before = places ? xdr_getpos(xdrs) : 0;
+        if (!xdr_int(xdrs, &later) || !xdr_run(xdrs, &r)) return FALSE;
+        u_int after = places ? xdr_getpos(xdrs) : RUN_LEN + 4;
+        if (after - before != RUN_LEN + 4) return FALSE;
+        if (xdrs->x_op == XDR_DECODE && ((later != i && later != -1) || hash((xdrproc_t)xdr_run, &r) != hash((xdrproc_t)xdr_run, &wanted))) return FALSE;
+        if (xdrs->x_op == XDR_DECODE && places && *count < 1000 && later != i) return FALSE;
+        if (xdrs->x_op == XDR_ENCODE && places && xdr_setpos(xdrs, before)) {
+            later = i;
+            if (!xdr_int(xdrs, &later) || !xdr_setpos(xdrs, after)) return FALSE;
+        }
+    }
+    return TRUE;
+}
+static void case_large_runs(void)
+{
+    CLIENT *cl = connected();
+    for (int count = 3; count < 200000; count *= 9)
+        status(cl, "runs", clnt_call(cl, ECHO_BULK, (xdrproc_t)many_runs, (char *)&count, (xdrproc_t)many_runs, (char *)&count, T(60, 0)));
+    clnt_destroy(cl);
+}
+
+/* Hosts and paths that fit into no address. */
+static void case_long_names(void)
+{
+    static char name[5000];
+    memset(name, 'n', sizeof name - 1);
+    const char *nets[] = {"unix", "tcp"};
+    for (int i = 0; i < 2; i++) printf("%s\n", clnt_create(name, TYPES, TYPES_V, nets[i]) ? "made" : "refused");
+}
+
+/* Calls without end, but for the server's. */
+static void case_until_it_ends(void)
+{
+    CLIENT *cl = connected();
+    int in = 1, out;
+    BACK(echo_int, int, 1);
+    fflush(stdout);
+    while (!clnt_call(cl, ECHO_INT, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(60, 0))) { }
+    printf("ended\n");
+    clnt_destroy(cl);
+}
+
+/* The server dies within its answer. */
+static void case_server_dies_in_its_answer(void)
+{
+    CLIENT *cl = connected();
+    int in = 7;
+    bulk out = {0, NULL};
+    BACK(echo_int, int, 1);
+    enum clnt_stat got = clnt_call(cl, REFUSE, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_bulk, (char *)&out, T(60, 0));
+    /* Stock decodes what has come, finds no more, and says that it makes no sense. */
+    printf("died: %s\n", got == RPC_CANTRECV || got == RPC_CANTDECODERES ? "cannot" : clnt_sperrno(got));
+    got = clnt_call(cl, NOTHING, (xdrproc_t)xdr_void, NULL, (xdrproc_t)xdr_void, NULL, T(60, 0));
+    printf("afterwards: %s\n", got == RPC_CANTRECV || got == RPC_CANTSEND ? "cannot" : clnt_sperrno(got));
 }
 
 /* A call, then idle until told to go on. */
@@ -548,6 +654,37 @@ static void case_quiet(void)
     _exit(0);
 }
 
+/* Calls to a server that takes nothing. */
+static void case_nobody_takes(void)
+{
+    CLIENT *cl = connected();
+    int out = 0, late = 0;
+    bulk much = a_bulk(4000000);
+    for (int i = 0; i < 10; i++)
+        late += clnt_call(cl, COUNT, (xdrproc_t)xdr_bulk, (char *)&much, (xdrproc_t)xdr_int, (char *)&out, T(0, 20000)) == RPC_TIMEDOUT;
+    printf("late %d\n", late);
+    clnt_destroy(cl);
+}
+
+/* Two calls, whatever the server does, with arguments of CLIENT_BYTES and the time of CLIENT_SECONDS; says if more
+ * than 200 MB were used. */
+static void case_lied_to(void)
+{
+    CLIENT *cl = connected();
+    const char *bytes = getenv("CLIENT_BYTES"), *seconds = getenv("CLIENT_SECONDS");
+    bulk much = a_bulk(bytes ? atoi(bytes) : 100);
+    struct timeval time = T(seconds ? atoi(seconds) : 60, 0);
+    struct rusage used;
+    for (int i = 0; i < 2; i++) {
+        bulk out = {0, NULL};
+        printf("%s\n", clnt_sperrno(clnt_call(cl, ECHO_BULK, (xdrproc_t)xdr_bulk, (char *)&much, (xdrproc_t)xdr_bulk, (char *)&out, time)));
+        RELEASE(xdr_bulk, &out);
+    }
+    getrusage(RUSAGE_SELF, &used);
+    if (used.ru_maxrss > 200000) printf("%ld KiB\n", used.ru_maxrss);
+    clnt_destroy(cl);
+}
+
 static void case_server_alive(void)
 {
     CLIENT *cl = connected();
@@ -586,6 +723,8 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(types), CASE(errors), CASE(auth), CASE(timeouts), CASE(batch), CASE(control), CASE(fork), CASE(daemon),
     CASE(threads), CASE(signals), CASE(many), CASE(large), CASE(slow_reader), CASE(server_dies), CASE(restart),
     CASE(killed_in_a_record), CASE(idle), CASE(datagrams), CASE(quiet), CASE(server_alive), CASE(quit), CASE(by_name),
+    CASE(killed_in_an_answer), CASE(stalled_in_a_record), CASE(large_runs), CASE(server_dies_in_its_answer),
+    CASE(long_names), CASE(nobody_takes), CASE(lied_to), CASE(until_it_ends),
 };
 
 int main(int argc, char **argv)

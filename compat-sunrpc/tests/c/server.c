@@ -54,6 +54,16 @@ SERVE_VOID(who, int)
     }
 }
 
+/* Half of an answer that is longer than any ring. */
+static bool_t dies_in_its_answer(XDR *xdrs, void *at)
+{
+    int len = 12000000, word = 1;
+    (void)at;
+    for (int i = 0; i < len / 8; i++) xdr_int(xdrs, i ? &word : &len);
+    kill(getpid(), SIGKILL);
+    return TRUE;
+}
+
 /* The stubs know no errors: the reply is sent before the stub's own. */
 SERVE(refuse, int, int)
 {
@@ -63,6 +73,7 @@ SERVE(refuse, int, int)
     if (*in == 4) svcerr_noproc(req->rq_xprt);
     if (*in == 5) _exit(7); /* dies in the middle of a call */
     if (*in == 6 && stay_quiet()) _exit(8);
+    if (*in == 7) svc_sendreply(req->rq_xprt, (xdrproc_t)dies_in_its_answer, NULL);
     *out = *in;
 }
 

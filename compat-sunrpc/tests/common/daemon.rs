@@ -19,6 +19,7 @@ impl Daemon {
         let mut child = Command::new(&super::artefacts().daemon)
             .arg("--socket")
             .arg(&path)
+            .env("VMMC_PAIR_MS", super::PAIR_MS)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
