@@ -39,6 +39,9 @@ fn target(room: &mut [u8]) -> Target {
     Target { start: room.as_mut_ptr(), len: room.len() }
 }
 
+/// Most elements whose reduction allocates nothing.
+const FEW: usize = 8;
+
 impl Nx {
     /// Joins the job that this process was started for. Blocks until all other processes are there.
     ///
@@ -173,8 +176,18 @@ impl Nx {
     /// # Errors
     /// As [`Engine::reduce`].
     pub fn reduce<T: Element>(&self, op: Reduction, x: &mut [T]) -> Result<(), NxError> {
-        let mut work = x.to_vec();
-        // SAFETY: both are borrowed exclusively for the call, equally long, and different.
+        let (mut few, mut many);
+        let work = match *x {
+            [first, ..] if x.len() <= FEW => {
+                few = [first; FEW];
+                &mut few[..]
+            }
+            _ => {
+                many = x.to_vec();
+                &mut many[..]
+            }
+        };
+        // SAFETY: both are borrowed exclusively for the call, `x.len()` long at least, and different.
         unsafe { self.engine.reduce(op, x.as_mut_ptr(), x.len(), work.as_mut_ptr()) }
     }
 

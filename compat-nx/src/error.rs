@@ -165,6 +165,12 @@ pub enum StartError {
         /// Why it failed.
         reason: String,
     },
+    /// Another process of the job died before all had met.
+    #[error("node {node} died while the job was starting; the job cannot start")]
+    Died {
+        /// Which.
+        node: u32,
+    },
     /// Another process of the job never came.
     #[error("node {node} did not join within {seconds} s; the job cannot start")]
     Missing {

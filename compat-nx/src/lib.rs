@@ -7,23 +7,11 @@
 //! receiver is late (*Early Experience with Message-Passing on the SHRIMP Multicomputer*, ISCA'96,
 //! section 4.1).
 //!
-//! From Rust:
+//! From Rust (`examples/neighbours.rs`; `tests/example.rs` runs it on several nodes, which this text alone, being
+//! one process, cannot be):
 //!
 //! ```no_run
-//! use nx::Nx;
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let nx = Nx::join()?; // started by `shrimp run -n 4 -- program`
-//! let next = (nx.node() + 1) % nx.nodes();
-//! nx.csend(1, b"hello, neighbour", next)?;
-//! let mut text = [0; 64];
-//! let info = nx.crecv(1, &mut text)?;
-//! println!("{}: {:?} from {}", nx.node(), &text[..info.count], info.node);
-//!
-//! let mut sum = [f64::from(nx.node())];
-//! nx.reduce(nx::Reduction::Sum, &mut sum)?; // gdsum
-//! nx.gsync()?;
-//! # Ok(()) }
+#![doc = include_str!("../examples/neighbours.rs")]
 //! ```
 //!
 //! # Modules

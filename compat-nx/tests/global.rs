@@ -4,7 +4,7 @@
 mod common;
 
 use common::Daemon;
-use nx::engine::Reduction;
+use nx::engine::{Reduction, counters as count};
 use nx::{Engine, NxError, Source, Target};
 
 fn reduce<T: nx::engine::Element>(engine: &Engine, op: Reduction, x: &mut [T]) {
@@ -92,9 +92,36 @@ fn disagree(engine: &Engine, case: &str) {
     assert_eq!(x, [engine.nodes()]);
 }
 
+/// What fits the cells makes no message and interrupts nobody: one cell for each other node per round.
+fn counted(engine: &Engine, _: &str) {
+    const TURNS: u64 = 50;
+    let others = engine.nodes() as u64 - 1;
+    let now = || {
+        [count::CELLS, count::SENT_SMALL, count::SENT_LARGE, count::INTERRUPTS]
+            .map(|it| engine.counter(it))
+    };
+    engine.gsync().expect("gsync");
+    let before = now();
+    for _ in 0..TURNS {
+        engine.gsync().expect("gsync");
+        let mut x = [1.0f64; 7];
+        reduce(engine, Reduction::Sum, &mut x);
+        assert_eq!(x, [f64::from(engine.nodes()); 7]);
+    }
+    let cells = now();
+    assert_eq!(cells[0] - before[0], 2 * TURNS * others);
+    assert_eq!(cells[1..], before[1..], "no message, no interrupt");
+    // What does not fit is announced in cells, and doubles recursively.
+    let mut x = [1.0f64; 100];
+    reduce(engine, Reduction::Sum, &mut x);
+    let (after, nodes) = (now(), engine.nodes() as u64);
+    assert_eq!(after[0] - cells[0], others);
+    assert!(after[1] - cells[1] <= u64::from(nodes.ilog2()) + 1, "{after:?} {cells:?}");
+}
+
 #[test]
 fn rank() {
-    common::play(&[("everything", everything), ("disagree", disagree)]);
+    common::play(&[("everything", everything), ("disagree", disagree), ("counted", counted)]);
 }
 
 #[test]
@@ -110,5 +137,13 @@ fn results_are_right_for_every_number_of_nodes() {
     let daemon = Daemon::start();
     for nodes in [1, 2, 3, 4, 5, 8, 16] {
         daemon.run(nodes, "everything", "", &[]);
+    }
+}
+
+#[test]
+fn what_fits_the_cells_makes_no_message_and_interrupts_nobody() {
+    let daemon = Daemon::start();
+    for nodes in [2, 5, 16] {
+        daemon.run(nodes, "counted", "", &[]);
     }
 }

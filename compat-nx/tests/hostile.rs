@@ -94,11 +94,16 @@ fn scribble(lane: &Scribbler, case: &str) {
 
 fn attacked(engine: &Engine, case: &str) {
     let to = |node| Dest { node, ptype: 0 };
+    let nothing = Source { start: std::ptr::null(), len: 0 };
+    let mut room = vec![0; 100_000];
     if engine.node() == 1 {
+        // Node 0 may still be starting: it would not come to where it is attacked.
+        let there = Target { start: room.as_mut_ptr(), len: 0 };
+        // SAFETY: no memory.
+        unsafe { engine.crecv(Select::types(5), there) }.expect("node 0 is there");
         let node = Node::connect().expect("connects");
         scribble(&Scribbler::new(&node), case);
         if case.contains("credit") || case == "no such slot" {
-            let nothing = Source { start: std::ptr::null(), len: 0 };
             // SAFETY: no memory.
             unsafe { engine.csend(6, nothing, to(0)) }.expect("csend");
         }
@@ -111,7 +116,8 @@ fn attacked(engine: &Engine, case: &str) {
         assert_eq!(engine.check(), Err(NxError::PeerDied { node: 0 }));
         return;
     }
-    let mut room = vec![0; 100_000];
+    // SAFETY: no memory.
+    unsafe { engine.csend(5, nothing, to(1)) }.expect("csend");
     let error = if case.contains("credit") || case == "no such slot" {
         // A sender looks for credits when its slots are used up.
         let ready = Target { start: room.as_mut_ptr(), len: 0 };

@@ -11,7 +11,7 @@ mod common;
 use build::{Done, Options, compile, compile_text, fortran, nobody_is_left, run_with};
 use cluster::Place;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -46,6 +46,34 @@ impl World {
         command.args(["run", "--hosts", "a,b"]).args(options).env("SHRIMP_RSH", shell);
         command.arg("--").arg(program).args(arguments);
         command.env("LD_LIBRARY_PATH", build::target()).env("VMMC_SOCKET", "/nowhere");
+        command
+    }
+
+    /// The same by an MPI launcher of its own, whose remote shell is ours.
+    fn hydra(&self, size: &str, program: &Path, arguments: &[&str]) -> Command {
+        let starter = self.a.starter();
+        let (enter, address) = match starter.as_slice() {
+            [] => (String::new(), "127.0.0.1"),
+            words => (format!("{}$host", words.join(" ").trim_end_matches('a')), cluster::HOST_A),
+        };
+        let (directory, shell) = (self.sockets.path(), self.sockets.path().join("shell"));
+        let text = format!(
+            "#!/bin/sh\nhost=$1; shift\nexec {enter} env NX_HOST=$host VMMC_DAEMON=none \
+             VMMC_SOCKET={}/$host sh -c \"$*\"\n",
+            directory.display()
+        );
+        std::fs::write(&shell, text).unwrap();
+        std::fs::set_permissions(&shell, PermissionsExt::from_mode(0o700)).unwrap();
+        let words =
+            ["env", "--default-signal", "mpiexec.hydra", "-launcher", "rsh"].map(String::from);
+        let mut words = starter.into_iter().chain(words);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).arg("-launcher-exec").arg(shell).args(["-localhost", address]);
+        command.args(["-hosts", "a,b", "-n", size]).arg(program).args(arguments);
+        command.env("LD_LIBRARY_PATH", build::target());
+        for name in ["VMMC_SOCKET", "VMMC_DAEMON", "NX_HOST"] {
+            command.env_remove(name); // it would pass them on
+        }
         command
     }
 
@@ -98,6 +126,46 @@ fn fortran_programs_span_nodes() {
 #[test]
 fn random_traffic_between_nodes_keeps_order_and_contents() {
     at_all_sizes(&compile("traffic.c", Options::default()), &["200"], "all good");
+}
+
+#[test]
+fn an_mpi_launcher_starts_ranks_on_both_hosts_and_they_find_each_other() {
+    let world = World::new();
+    let (globals, traffic) =
+        (compile("globals.c", Options::default()), compile("traffic.c", Options::default()));
+    for size in ["2", "4"] {
+        let done = build::run(&mut world.hydra(size, &globals, &[]));
+        assert_eq!(done.code, Some(0), "{size}: {done}");
+        assert!(done.out.contains("globals: all good"), "{size}: {done}");
+        let done = build::run(&mut world.hydra(size, &traffic, &["100"]));
+        assert_eq!(done.code, Some(0), "{size}: {done}");
+        assert!(done.out.contains("all good"), "{size}: {done}");
+    }
+}
+
+#[test]
+fn an_mpi_launcher_passes_input_output_and_the_end_of_its_ranks() {
+    let world = World::new();
+    let text = "#include \"check.h\"
+        int main(void) {
+            char line[100] = \"\";
+            if (mynode() == 0 && fgets(line, sizeof line, stdin)) printf(\"read %s\", line);
+            printf(\"%ld on %s\\n\", mynode(), getenv(\"NX_HOST\"));
+            gsync();
+            return mynode() == 1 ? 7 : 0; }";
+    let program = compile_text("input.c", text, Options { flags: &["-w"], libraries: &[] });
+    let mut command = world.hydra("2", &program, &[]);
+    let done = run_with(&mut command, "a line\n");
+    assert_eq!(done.code, Some(7), "{done}");
+    for line in ["read a line", "0 on a", "1 on b"] {
+        assert!(done.out.contains(line), "{done}");
+    }
+    let program = dying();
+    for victim in ["0", "1"] {
+        let done = build::run(&mut world.hydra("2", &program, &[victim]));
+        assert!(done.code.is_some_and(|code| code != 0), "{done}");
+        nobody_is_left(&program);
+    }
 }
 
 /// Six large messages each way; the receive buffer is used again and again.

@@ -3,13 +3,16 @@
 
 mod build;
 
+use std::path::Path;
+use std::process::Command;
+
 use build::{Job, Options, compile, fortran, nodes, run, shrimp_run};
 
 /// More nodes than processors included.
 const SIZES: [u32; 6] = [1, 2, 3, 4, 8, 16];
 
 #[track_caller]
-fn at_all_sizes(program: &std::path::Path, arguments: &[&str], says: &str) {
+fn at_all_sizes(program: &Path, arguments: &[&str], says: &str) {
     let job = Job::new();
     for size in SIZES {
         let done = shrimp_run(&job, size, program, arguments);
@@ -110,24 +113,49 @@ fn bad_input_to_every_underscore_call_is_minus_one_with_errno() {
     }
 }
 
+/// Runs the plain form of each case of a program, `expected` of them at least: it names itself, says why and ends
+/// all with code 1. Returns who it says to be.
+#[track_caller]
+fn every_plain_form_ends_all(program: &Path, expected: u32, change: &dyn Fn(&mut Command)) {
+    let job = Job::new();
+    let case = |argument: &str| {
+        let mut command = job.command(program);
+        change(command.arg(argument));
+        run(&mut command)
+    };
+    let count: u32 = case("count").out.trim().parse().unwrap();
+    assert!(count >= expected, "{count} cases");
+    for number in 0..count {
+        let done = case(&number.to_string());
+        let call = done.out.split_whitespace().next().unwrap_or_default().to_owned();
+        assert_eq!(done.code, Some(1), "case {number}: {done}");
+        let told = done.err.lines().find_map(|line| line.strip_prefix("nx: "));
+        let told = told.unwrap_or_else(|| panic!("case {number}: {done}"));
+        let (who, why) = told.split_once(&format!(": {call}: ")).unwrap_or_default();
+        assert!(who == "node 0, ptype 0" || who.starts_with("process "), "case {number}: {done}");
+        assert!(why.len() > 10, "case {number}: {done}");
+    }
+}
+
 #[test]
 fn bad_input_to_every_plain_call_says_who_what_and_why_and_ends_the_application() {
     let program = compile("errors.c", Options { flags: &["-w"], ..Options::default() });
-    let job = Job::new();
-    let count: u32 = run(job.command(&program).arg("count")).out.trim().parse().unwrap();
-    assert!(count > 150, "{count} cases");
-    for case in 0..count {
-        let done = run(job.command(&program).arg(case.to_string()));
-        let call = done.out.split_whitespace().next().unwrap_or_default().to_owned();
-        assert_eq!(done.code, Some(1), "case {case}: {done}");
-        let expected = format!("nx: node 0, ptype 0: {call}: ");
-        assert!(done.err.contains(&expected), "case {case}: {done}");
-        assert!(done.err.trim().len() > expected.len() + 10, "case {case}: {done}");
-    }
+    every_plain_form_ends_all(&program, 199, &|_| {});
     // The others end too.
-    let done = shrimp_run(&job, 3, &program, &["0"]);
+    let done = shrimp_run(&Job::new(), 3, &program, &["0"]);
     assert_eq!(done.code, Some(1), "{done}");
     assert!(done.err.contains("ended the application"), "{done}");
+}
+
+#[test]
+fn every_call_before_the_start_is_refused_in_both_forms() {
+    let program = compile("unstarted.c", Options { flags: &["-w"], ..Options::default() });
+    let done = run(Job::new().command(&program).env("NX_START", "program"));
+    assert_eq!(done.code, Some(0), "{done}");
+    assert!(done.out.contains("unstarted: all good"), "{done}");
+    every_plain_form_ends_all(&program, 60, &|command| {
+        command.env("NX_START", "program");
+    });
 }
 
 #[test]

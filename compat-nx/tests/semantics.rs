@@ -264,10 +264,13 @@ fn late_receiver(engine: &Engine, _: &str) {
     }
 }
 
-/// N19, N20, N3: no interrupt and one copy per message in ping-pong and in bursts that fit.
-fn common_path(engine: &Engine, _: &str) {
+/// N19, N20, N3: no interrupt and one copy per message in ping-pong and in bursts that fit, and less than a
+/// doorbell per message of a burst.
+fn common_path(engine: &Engine, wait: &str) {
     let other = 1 - engine.node();
     let before = (engine.counter(count::SLOT_COPIES), engine.counter(count::INTERRUPTS));
+    let rung = || engine.counter(vmmc::counters::index::DOORBELLS);
+    let at_start = rung();
     for _ in 0..1000 {
         if engine.node() == 0 {
             csend(engine, 1, b"there", other);
@@ -277,6 +280,7 @@ fn common_path(engine: &Engine, _: &str) {
             csend(engine, 1, b"back", other);
         }
     }
+    let before_bursts = rung();
     for _ in 0..100 {
         if engine.node() == 0 {
             for _ in 0..20 {
@@ -294,6 +298,22 @@ fn common_path(engine: &Engine, _: &str) {
     assert_eq!(engine.counter(count::SLOT_COPIES) - before.0, received, "one copy each");
     assert_eq!(engine.counter(count::MOVED), 0);
     assert_eq!(engine.counter(count::INTERRUPTS) - before.1, 0);
+    let in_bursts = rung() - before_bursts;
+    match (wait, engine.node()) {
+        ("spin", _) => assert_eq!(rung(), at_start, "nobody sleeps, so nobody is rung"),
+        // One that slept takes several at once. None at all, if it never comes to sleep: whom it rings with its
+        // answer may be run in its place, and sends the next burst.
+        (_, 0) => assert!(in_bursts < 2000, "{in_bursts} for 2000 messages"),
+        // To give slots back rings nobody: only its own messages may.
+        _ => assert!(in_bursts <= 100, "{in_bursts} for 2000 messages received and 100 sent"),
+    }
+    if wait != "spin" {
+        let mine = rung() - at_start;
+        csend(engine, 4, &mine.to_ne_bytes(), other);
+        let mut others = [0; 8];
+        crecv(engine, 4, &mut others);
+        assert!(mine + u64::from_ne_bytes(others) > 0, "they slept, and one that sleeps is rung");
+    }
     assert_eq!(engine.counter(count::LINKS), 1, "one to each other process, and none later");
 }
 
@@ -319,23 +339,28 @@ fn second_large_send(engine: &Engine, _: &str) {
 fn direct(engine: &Engine, _: &str) {
     const LEN: usize = 1 << 20;
     let mut room = vec![0u8; LEN + 9000];
-    for round in 0..30u8 {
+    let mut round = 0u8;
+    // A message goes directly if the receiver comes before its safe copy is complete, which is chance: until one has.
+    while round < 30 || sent_directly(engine) == 0 {
+        round = round.wrapping_add(1);
         let shift = 4000 + usize::from(round % 3);
-        engine.gsync().expect("gsync");
         if engine.node() == 0 {
             let bytes: Vec<u8> = (0..LEN).map(|i| (i as u8).wrapping_mul(31) ^ round).collect();
+            engine.gsync().expect("gsync");
             csend(engine, 1, &bytes, 1);
         } else {
             room.fill(0xee);
-            let info = crecv(engine, 1, &mut room[shift..shift + LEN]);
-            assert_eq!(info.count, LEN);
+            let id = irecv(engine, 1, &mut room[shift..shift + LEN]);
+            engine.gsync().expect("gsync");
+            match engine.msgwait(id).expect("msgwait") {
+                Outcome::Received(info) => assert_eq!(info.count, LEN),
+                Outcome::Sent => unreachable!("a receive"),
+            }
             let expected = (0..LEN).map(|i| (i as u8).wrapping_mul(31) ^ round);
             assert!(room[shift..shift + LEN].iter().copied().eq(expected), "round {round}");
             assert!(room[..shift].iter().chain(&room[shift + LEN..]).all(|&byte| byte == 0xee));
         }
     }
-    let counted = if engine.node() == 0 { count::DIRECT } else { count::REPLIES };
-    assert!(engine.counter(counted) > 0, "some went from user memory to user memory");
     let trips = engine.counter(count::DAEMON_TRIPS);
     for _ in 0..10 {
         engine.gsync().expect("gsync");
@@ -365,17 +390,58 @@ fn direct(engine: &Engine, _: &str) {
     assert_eq!(status, 0);
     assert!(room == before);
 
-    // Memory that was given back and got again at the same place.
-    for round in 0..40u8 {
-        engine.gsync().expect("gsync");
+    // A buffer that gets its messages directly; then, each time, other memory in its place.
+    let place = other_memory(std::ptr::null_mut(), 4 * LEN);
+    let begun = sent_directly(engine);
+    let turn = |round: u8, place: *mut u8| {
         if engine.node() == 0 {
+            engine.gsync().expect("gsync");
             csend(engine, 2, &vec![round; 4 * LEN], 1);
         } else {
-            let mut room = vec![0xee; 4 * LEN];
-            crecv(engine, 2, &mut room);
+            // SAFETY: mapped, and known here alone.
+            let room = unsafe { std::slice::from_raw_parts_mut(place, 4 * LEN) };
+            room.fill(0xee);
+            let id = irecv(engine, 2, room);
+            engine.gsync().expect("gsync");
+            engine.msgwait(id).expect("msgwait");
             assert!(room.iter().all(|&byte| byte == round), "round {round}");
         }
+    };
+    while sent_directly(engine) == begun {
+        turn(100, place);
     }
+    for round in 0..10 {
+        turn(round, other_memory(place, 4 * LEN));
+    }
+    // What is there now becomes a window like any other.
+    let begun = sent_directly(engine);
+    while sent_directly(engine) == begun {
+        turn(100, place);
+    }
+}
+
+/// How many messages went from user memory to user memory so far, of both nodes.
+fn sent_directly(engine: &Engine) -> i64 {
+    sum(engine, engine.counter(count::DIRECT))
+}
+
+/// Of what each node has.
+fn sum(engine: &Engine, own: u64) -> i64 {
+    let (mut all, mut work) = ([own as i64], [0i64]);
+    // SAFETY: two arrays of one element.
+    unsafe { engine.reduce(nx::Reduction::Sum, all.as_mut_ptr(), 1, work.as_mut_ptr()) }
+        .expect("gisum");
+    all[0]
+}
+
+/// Fresh memory in the place of what is there; with null, somewhere.
+fn other_memory(place: *mut u8, len: usize) -> *mut u8 {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let fixed = if place.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: new, or over memory that this function has given and nobody refers to any more.
+    let there = unsafe { mmap_anonymous(place.cast(), len, rights, MapFlags::PRIVATE | fixed) };
+    there.expect("memory").cast()
 }
 
 /// N21: a window is for its sender alone, though all know the job's token.
@@ -391,11 +457,7 @@ fn stranger(engine: &Engine, _: &str) {
             engine.msgwait(id).expect("msgwait");
         }
         // Node 1 replies only if it comes before the safe copy is complete.
-        let (mut replies, mut work) = ([engine.counter(count::REPLIES) as i64], [0i64]);
-        // SAFETY: two arrays of one element.
-        unsafe { engine.reduce(nx::Reduction::Sum, replies.as_mut_ptr(), 1, work.as_mut_ptr()) }
-            .expect("gisum");
-        if replies[0] > 0 {
+        if sum(engine, engine.counter(count::REPLIES)) > 0 {
             break;
         }
     }
@@ -652,8 +714,12 @@ fn a_late_receiver_gets_the_bytes_of_the_send() {
 
 #[test]
 fn the_common_path_copies_once_and_interrupts_nobody() {
-    // Asleep or awake: the counters are the same.
-    Daemon::start().run(2, "common_path", "", &[("VMMC_WAIT", "spin")]);
+    Daemon::start().run(2, "common_path", "spin", &[("VMMC_WAIT", "spin")]);
+}
+
+#[test]
+fn a_burst_rings_less_than_once_per_message() {
+    Daemon::start().run(2, "common_path", "block", &[("VMMC_WAIT", "block")]);
 }
 
 #[test]
@@ -664,8 +730,10 @@ fn the_second_large_message_makes_no_trip_to_the_daemon() {
 #[test]
 fn large_messages_go_from_user_memory_to_user_memory() {
     let daemon = Daemon::start();
-    for after in ["0", "1"] {
-        daemon.run(2, "direct", "", &[("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", after)]);
+    for (after, check) in [("0", "auto"), ("1", "auto"), ("1", "pages")] {
+        let settings =
+            [("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", after), ("NX_DIRECT_CHECK", check)];
+        daemon.run(2, "direct", "", &settings);
     }
 }
 

@@ -44,3 +44,32 @@ fn every_exported_call_of_c_is_declared() {
         assert!(symbol.ends_with('_') || declared(plain) || declared(symbol), "{symbol}");
     }
 }
+
+/// Calls that no argument makes wrong: clocks, codes, what has no effect, what only reads `msginfo`, and
+/// what other tests hold (nodes of this application, handlers on and off, ticks).
+const CANNOT_FAIL: &[&str] =
+    &["dclock", "mclock", "hwclock", "gray", "ginv", "led", "myphysnode", "mydirect"];
+
+/// The names in `CASE(name`, and in the macros that stand for several cases of one call.
+fn cases(file: &str) -> BTreeSet<String> {
+    let text = read(file);
+    let macros = ["CASE", "SENDS", "SEND", "RECVS", "XRECVS", "BOTH", "REDUCE", "FILES", "OFFS"];
+    let names = macros.iter().flat_map(|name| {
+        let call = format!("{name}(");
+        let after = text.match_indices(&call).map(|(at, call)| &text[at + call.len()..]);
+        after
+            .map(|rest| rest.chars().take_while(char::is_ascii_alphanumeric).collect())
+            .collect::<Vec<_>>()
+    });
+    names.filter(|name: &String| name != "name").collect()
+}
+
+#[test]
+fn every_call_with_an_underscore_form_has_cases_of_bad_input() {
+    let (bad, early) = (cases("tests/c/errors.c"), cases("tests/c/unstarted.c"));
+    for symbol in read("symbols.txt").lines().filter(|line| line.starts_with('_')) {
+        let name = call(symbol);
+        let held = bad.contains(&name) || early.contains(&name);
+        assert!(held || CANNOT_FAIL.contains(&name.as_str()), "no case for {symbol}");
+    }
+}

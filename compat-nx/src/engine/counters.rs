@@ -53,4 +53,6 @@ counters! {
     HANDLERS = "nx_handlers",
     /// Links to other processes.
     LINKS = "nx_links",
+    /// Cells of other nodes written: this one's parts of global operations.
+    CELLS = "nx_cells",
 }

@@ -5,7 +5,7 @@
 //! fork and the child's copy may be in it or not.
 #![allow(unsafe_code)] // registers a C function and remaps memory; each block has its proof
 
-use super::direct;
+use super::mappings;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::Once;
 // A static table, which the model checker's atomics cannot be in; no algorithm is here to check.
@@ -24,8 +24,21 @@ static ROW: [Row; ROWS] = [const {
     Row { start: AtomicUsize::new(0), len: AtomicUsize::new(0), inode: AtomicU64::new(0) }
 }; ROWS];
 
+/// A window's row; forgotten with the value.
+#[derive(Debug)]
+pub(super) struct Noted(usize);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        if let Some(row) = ROW.get(self.0) {
+            row.len.store(0, Ordering::Release);
+            row.start.store(0, Ordering::Release);
+        }
+    }
+}
+
 /// Notes a window; `None` when the table is full: the window must not be made then.
-pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<usize> {
+pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<Noted> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: `child` is a function for the life of the program (the library is not unloaded)
@@ -38,15 +51,7 @@ pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<usize> {
     let row = ROW.get(index)?;
     row.inode.store(inode, Ordering::Relaxed);
     row.len.store(len, Ordering::Release);
-    Some(index)
-}
-
-/// Forgets a window.
-pub(super) fn remove(index: usize) {
-    if let Some(row) = ROW.get(index) {
-        row.len.store(0, Ordering::Release);
-        row.start.store(0, Ordering::Release);
-    }
+    Some(Noted(index))
 }
 
 extern "C" fn child() {
@@ -54,7 +59,7 @@ extern "C" fn child() {
         let len = row.len.load(Ordering::Acquire);
         let start = row.start.load(Ordering::Relaxed);
         // The program may have unmapped it and have something else there.
-        if len > 0 && direct::covers(start, len, row.inode.load(Ordering::Relaxed)) {
+        if len > 0 && mappings::covers(start, len, row.inode.load(Ordering::Relaxed)) {
             privatise(start, len);
         }
         row.len.store(0, Ordering::Relaxed);
@@ -79,5 +84,21 @@ fn privatise(start: usize, len: usize) {
     if moved.is_err() {
         // SAFETY: the mapping made above.
         let _ = unsafe { rustix::mm::munmap(copy, len) };
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    /// One that could not be exported leaves no row, so that it keeps none of those that come later out.
+    #[test]
+    fn rows_of_windows_that_are_gone_are_used_again() {
+        for number in 1..=3 * ROWS {
+            assert!(add(number << 12, 4096, 1).is_some(), "window {number}");
+        }
+        let all: Vec<_> = (1..=ROWS).filter_map(|number| add(number << 12, 4096, 1)).collect();
+        assert_eq!(all.len(), ROWS);
+        assert!(add(1 << 30, 4096, 1).is_none(), "the table is full");
     }
 }

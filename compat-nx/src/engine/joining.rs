@@ -13,12 +13,13 @@
 //! higher one when that one calls.
 
 use super::inner::{Inner, OnEnd};
-use super::peer::{DOOR_NEW, Home, Nodes, Opening, Own, Peer, door_name};
+use super::opening::{Home, Nodes, Opening, door_name};
+use super::peer::{Own, Peer};
 use super::peers::Peers;
+use super::points::Point;
+use super::settings::Settings;
 use crate::error::{NxError, StartError};
 use std::time::{Duration, Instant};
-use vmmc::sync::Ordering;
-use vmmc::word::Word;
 use vmmc::{Import, Node};
 
 /// How often a thread that waits for another process looks whether that one has died.
@@ -42,11 +43,12 @@ pub(super) fn meet_all(
     home: &Home,
     peers: &Peers,
     on_end: &OnEnd,
-    stride: usize,
+    settings: &Settings,
     begun: bool,
     patience: Patience,
 ) -> Result<(), StartError> {
     let nodes = Nodes { data: &home.data, bell: &home.bell };
+    let stride = settings.stride(peers.first());
     for number in 0..home.own.number {
         let must_come = !begun && (number as usize) < peers.first();
         let left = patience.deadline.saturating_duration_since(Instant::now());
@@ -61,6 +63,7 @@ pub(super) fn meet_all(
         };
         let opening = Opening::start(nodes, &home.own, number, stride, on_end.handler())?;
         Peer::call_to_meet(&door);
+        settings.at(Point::Called, home.own.node);
         if let Some(peer) = finish(opening, &door, patience)? {
             peers.add(peer);
         }
@@ -99,11 +102,6 @@ fn finish(
 
 /// In the progress thread: opens links with those who have joined since.
 pub(super) fn welcome(inner: &Inner) {
-    let Ok(new) = inner.door.view().word32(DOOR_NEW) else { unreachable!("the door has words") };
-    // PAIRS(door): with the release in `call_to_meet`.
-    if new.swap(0, Ordering::AcqRel) == 0 {
-        return;
-    }
     let seconds = inner.settings.start_s;
     while inner.peers.upto() < inner.peers.limit() {
         let number = inner.peers.upto() as u32;
@@ -131,6 +129,7 @@ fn add(inner: &Inner, peer: Peer) {
         // After it can be found by `set_ptype`, which has stored ours before.
         peer.say_ptype(inner.ptype());
         state.tell_wants(peer);
+        inner.at(Point::Welcomed);
         peer.say_here();
     }
     inner.changed();

@@ -6,12 +6,13 @@
 //! | file | what |
 //! |---|---|
 //! | `layout`, `slots` | the memory that one process writes for another; who may use which slot |
-//! | `out`, `peer`, `peers`, `joining` | the lane of another process; links to it; all of them; those that join later |
-//! | `stage`, `direct` | memory for safe copies; user memory of the receiver |
+//! | `out`, `peer`, `peers` | the lane of another process; links to it; all of them |
+//! | `opening`, `joining` | how links are made at the start; with those that join later |
+//! | `stage`, `direct`, `mappings` | memory for safe copies; user memory of the receiver; what is mapped where |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
 //! | `inner`, `progress`, `handlers`, `watch` | waiting, and the threads that help |
 //! | `points` | where tests kill a process |
-//! | `exchange` | rounds of global operations |
+//! | `handshake`, `exchange` | how processes meet and part; rounds of global operations |
 //! | `send`, `receive`, `mids`, `global` | the methods |
 
 pub mod counters;
@@ -20,11 +21,14 @@ mod exchange;
 mod fork;
 mod global;
 mod handlers;
+mod handshake;
 mod inner;
 mod joining;
 mod layout;
+mod mappings;
 mod mem;
 mod mids;
+mod opening;
 mod ops;
 mod out;
 mod peer;
@@ -46,6 +50,7 @@ use crate::error::{NxError, StartError};
 use crate::job::{Job, Late};
 use inner::{Inner, OnEnd, OnRequest, Parts};
 use peers::Peers;
+use points::Point;
 use settings::Settings;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -109,24 +114,33 @@ impl Engine {
             });
         }
         let peers = Peers::new(processes as usize);
-        let home = peer::Home::open(job, peers.limit())?;
+        let home = opening::Home::open(job, peers.limit())?;
+        let at = |point| settings.at(point, home.own.node);
+        at(Point::DoorOpen);
         let on_end = OnEnd::default();
         let stride = settings.stride(processes as usize);
         let seconds = settings.start_s;
         let deadline = Instant::now() + Duration::from_secs(seconds);
         if let Some(Late { begun, .. }) = job.late {
             let patience = joining::Patience { deadline, seconds };
-            joining::meet_all(&home, &peers, &on_end, stride, begun, patience)?;
+            joining::meet_all(&home, &peers, &on_end, &settings, begun, patience)?;
+            at(Point::Joined);
         } else {
-            let nodes = peer::Nodes { data: &home.data, bell: &home.bell };
-            let opening: Result<Vec<_>, _> = (0..processes)
+            let nodes = opening::Nodes { data: &home.data, bell: &home.bell };
+            let openings: Result<_, _> = (0..processes)
                 .filter(|&number| number != home.own.number)
                 .map(|number| {
-                    peer::Opening::start(nodes, &home.own, number, stride, on_end.handler())
+                    let opening =
+                        opening::Opening::start(nodes, &home.own, number, stride, on_end.handler());
+                    at(Point::LanesHalf);
+                    opening
                 })
                 .collect();
-            for opening in opening? {
-                peers.add(opening.finish(deadline, seconds)?);
+            let met = |_: &peer::Peer| at(Point::HereHalf);
+            let excused = |peer: &peer::Peer| inner::is_wanted(on_request.as_ref(), peer);
+            let (who, time) = ((home.own.node, processes), (deadline, seconds));
+            for peer in opening::meet_all(openings?, who, time, excused, met)? {
+                peers.add(peer);
             }
         }
         let parts = Parts { job: job.clone(), settings, home, peers, on_end, on_request };
@@ -145,6 +159,7 @@ impl Engine {
                 what: "progress thread",
                 reason: error.to_string(),
             })?;
+        inner.at(Point::Started);
         Ok(Engine { inner, progress: Mutex::new(Some(progress)) })
     }
 
@@ -178,9 +193,8 @@ impl Engine {
             Err(_) => 0,
         };
         for peer in inner.peers() {
-            // PAIRS(bye): with the acquire in `bye`.
             peer.out.say32(layout::BYE, bye);
-            inner.at(points::Point::ByeHalf);
+            inner.at(Point::ByeHalf);
         }
         for peer in inner.peers() {
             // Another node hears of our links' end by other ways, which must not be shorter.

@@ -5,8 +5,7 @@
 //! lane's and the door's) has no order there, so whoever interrupts a process to look at the lane
 //! settles the lane first.
 
-use super::layout;
-use super::slots;
+use super::{handshake, layout, slots};
 use crate::error::StartError;
 use vmmc::mem::View;
 use vmmc::sync::Ordering;
@@ -102,7 +101,7 @@ impl OutLane {
     #[inline]
     pub(super) fn say32(&self, at: usize, value: u32) {
         match self {
-            OutLane::Here(bound, _) => word32(bound.view(), at).store(value, Ordering::Release),
+            OutLane::Here(bound, _) => handshake::say(word32(bound.view(), at), value),
             OutLane::Elsewhere(import) => {
                 let _ = import.flag32(at).map(|word| word.store(value));
             }

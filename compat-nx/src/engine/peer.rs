@@ -6,23 +6,24 @@
 //! A sender interrupts by storing to the word of the other's **door**, a page of its own.
 
 use super::layout::{self, BLOCKS};
-use super::out::{self, OutLane, word32, word64};
-use super::slots;
-use crate::error::{NxError, StartError};
-use crate::job::{Job, Late};
+use super::out::{LaneHead, OutLane, word32, word64};
+use super::{handshake, slots};
+use crate::error::NxError;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use vmmc::control::message::Refusal;
-use vmmc::error::ExportError;
 use vmmc::mem::View;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vmmc::word::{MappedU32, MappedU64, Word};
-use vmmc::{Export, Import, ImportBuilder, Node, PendingImport, Region, Rights, Token, Who};
+use vmmc::{Export, Import, ImportBuilder, Node, Token};
 
 /// No credit is waited for.
 const NO_CREDIT: u64 = u64::MAX;
 /// Not a credit, but the peer's here word is waited for.
 const HERE: u64 = u64::MAX - 1;
+
+/// Offset of the door's word that wakes its owner.
+pub(super) const DOOR_WAKE: usize = 0;
+/// Offset of the word that a process sets before which has joined later: there is somebody to meet.
+pub(super) const DOOR_NEW: usize = 8;
 
 /// What links are named by, and this process's place among them.
 #[derive(Clone, Debug)]
@@ -91,6 +92,31 @@ pub(super) enum Bye {
 }
 
 impl Peer {
+    /// The peer whose links these are.
+    pub(super) fn new(
+        number: u32,
+        lane: Export,
+        out: OutLane,
+        head: &LaneHead,
+        door: Import,
+    ) -> Peer {
+        Peer {
+            number,
+            node: head.node,
+            group: head.group,
+            out,
+            stride: head.stride,
+            lane,
+            door,
+            expect: AtomicU64::new(0),
+            credit: AtomicU64::new(NO_CREDIT),
+            watching: AtomicU32::new(0),
+            seen: std::array::from_fn(|_| AtomicU64::new(0)),
+            round: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+        }
+    }
+
     /// A word of the lane that the peer writes.
     #[inline]
     pub(super) fn in64(&self, at: usize) -> MappedU64<'_> {
@@ -100,6 +126,11 @@ impl Peer {
     #[inline]
     pub(super) fn in32(&self, at: usize) -> MappedU32<'_> {
         word32(self.lane.view(), at)
+    }
+
+    /// A word that the peer says once.
+    fn heard(&self, at: usize) -> u32 {
+        handshake::heard(self.in32(at))
     }
 
     /// The lane that the peer writes.
@@ -180,36 +211,31 @@ impl Peer {
 
     /// Tells the peer that we have opened our links with it.
     pub(super) fn say_here(&self) {
-        // PAIRS(here): with the acquire in `is_here`.
         self.out.say32(layout::HERE, 1);
         self.out.ring();
     }
 
     /// Tells the peer our process type; -1: none.
     pub(super) fn say_ptype(&self, ptype: i32) {
-        // PAIRS(ptype): with the acquire in `ptype`.
         self.out.say32(layout::PTYPE, (ptype + 1) as u32);
     }
 
     /// The peer's process type, -1 before it has one.
     pub(super) fn ptype(&self) -> i32 {
-        // PAIRS(ptype): with the release in `say_ptype`.
-        (self.in32(layout::PTYPE).load(Ordering::Acquire) as i32).wrapping_sub(1)
+        (self.heard(layout::PTYPE) as i32).wrapping_sub(1)
     }
 
     /// Tells the peer that there is somebody new to meet.
     pub(super) fn call_to_meet(door: &Import) {
         // A peer that is gone meets nobody.
-        if let (Ok(new), Ok(word)) = (door.flag32(DOOR_NEW), door.flag32(0)) {
-            let _ = new.signal(1);
-            let _ = word.signal(1);
-        }
+        handshake::knock(|at| {
+            let _ = door.flag32(at).map(|word| word.signal(1));
+        });
     }
 
     /// Whether the peer has opened its links with us.
     pub(super) fn is_here(&self) -> bool {
-        // PAIRS(here): with the release in `say_here`.
-        self.in32(layout::HERE).load(Ordering::Acquire) != 0
+        self.heard(layout::HERE) != 0
     }
 
     pub(super) fn await_here(&self) {
@@ -226,9 +252,7 @@ impl Peer {
     pub(super) fn interrupt(&self) {
         self.out.settle();
         // A peer that is gone needs no interrupt.
-        if let Ok(word) = self.door.flag32(0) {
-            let _ = word.signal(1);
-        }
+        let _ = self.door.flag32(DOOR_WAKE).map(|word| word.signal(1));
     }
 
     /// Whether both links are open. Their ends are heard of one after the other, over two connections,
@@ -239,186 +263,16 @@ impl Peer {
 
     /// How the peer said that it leaves.
     pub(super) fn bye(&self) -> Option<Bye> {
-        // PAIRS(bye): with the release in `leave`.
-        match self.in32(layout::BYE).load(Ordering::Acquire) {
-            0 => None,
-            layout::BYE_ORDERLY => Some(Bye::Orderly),
-            failed => Some(Bye::Failed { culprit: failed - layout::BYE_FAILED }),
-        }
+        bye(&self.lane)
     }
 }
 
-/// What a process has before it knows its peers.
-pub(super) struct Home {
-    pub(super) own: Own,
-    pub(super) data: Node,
-    pub(super) bell: Node,
-    pub(super) door: Export,
-}
-
-fn set_up<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StartError {
-    move |error| StartError::SetUp { what, reason: error.to_string() }
-}
-
-fn lane_name(own: &Own, writer: u32, owner: u32) -> String {
-    format!("nx/{}/{writer}>{owner}", own.id)
-}
-
-pub(super) fn door_name(own: &Own, owner: u32) -> String {
-    format!("nx/{}/door/{owner}", own.id)
-}
-
-/// Offset of the door's word that a process sets which has joined later: there is somebody to meet.
-pub(super) const DOOR_NEW: usize = 8;
-
-impl Home {
-    /// `limit`: numbers that a process may have.
-    pub(super) fn open(job: &Job, limit: usize) -> Result<Home, StartError> {
-        let data = Node::connect()?;
-        let mut config = vmmc::Config::from_env().map_err(set_up("settings"))?;
-        // The progress thread never spins: it would take the processor from the program.
-        config.wait = vmmc::config::WaitChoice::Fixed(vmmc::config::WaitPolicy::Block);
-        let bell = Node::builder().config(config).program("nx-progress").connect()?;
-        let Job { node, token, .. } = *job;
-        let hosts = job.hosts.clone();
-        let mut own = Own { id: job.id.clone(), token, number: node, node, group: 0, hosts };
-        if let Some(Late { from, .. }) = job.late {
-            own.number = from;
-            own.group = job.ptype.map_or(0, |ptype| ptype as u32 + 1);
-        }
-        let door = loop {
-            let opened = bell
-                .export(Region::new(64).map_err(set_up("memory of the door"))?)
-                .name(door_name(&own, own.number))
-                .grant(Who::SameUser, Rights::WRITE)
-                .token(own.token)
-                .open();
-            match opened {
-                Err(ExportError::Refused(Refusal::NameTaken { .. }))
-                    if job.late.is_some() && own.number as usize + 1 < limit =>
-                {
-                    own.number += 1;
-                }
-                opened => break opened.map_err(set_up("exporting the door"))?,
-            }
-        };
-        Ok(Home { own, data, bell, door })
-    }
-}
-
-/// Our two connections to the daemon.
-#[derive(Clone, Copy)]
-pub(super) struct Nodes<'h> {
-    pub(super) data: &'h Node,
-    pub(super) bell: &'h Node,
-}
-
-/// The links to one peer in the making.
-pub(super) struct Opening {
-    number: u32,
-    lane: Export,
-    out: PendingImport,
-    door: PendingImport,
-}
-
-impl Opening {
-    /// Exports our lane and starts importing the peer's. `ended` is called when the peer is gone, in
-    /// a thread that waits or in the progress thread.
-    pub(super) fn start(
-        home: Nodes<'_>,
-        own: &Own,
-        peer: u32,
-        stride: usize,
-        ended: impl Fn(u32) + Send + Clone + 'static,
-    ) -> Result<Opening, StartError> {
-        let mut region =
-            Region::new(layout::lane_len(stride)).map_err(set_up("memory of a lane"))?;
-        let head: [(usize, &[u8]); 5] = [
-            (layout::HEAD_MAGIC, &layout::MAGIC.to_ne_bytes()),
-            (layout::HEAD_VERSION, &layout::VERSION.to_ne_bytes()),
-            (layout::HEAD_STRIDE, &(stride as u32).to_ne_bytes()),
-            (layout::HEAD_NODE, &own.node.to_ne_bytes()),
-            (layout::HEAD_GROUP, &own.group.to_ne_bytes()),
-        ];
-        for (at, bytes) in head {
-            region.write(at, bytes).map_err(set_up("head of a lane"))?;
-        }
-        let lane = home
-            .data
-            .export(region)
-            .name(lane_name(own, peer, own.number))
-            .grant(Who::SameUser, out::rights(own.elsewhere(peer).is_some()))
-            .token(own.token)
-            .open()
-            .map_err(set_up("exporting a lane"))?;
-        let on_end = move |ended: &(dyn Fn(u32) + Send), event| {
-            if let vmmc::Event::Closed { .. } = event {
-                ended(peer);
-            }
-        };
-        let (one, other) = (ended.clone(), ended);
-        let out = own
-            .import(home.data, peer, lane_name(own, own.number, peer))
-            .rights(out::rights(own.elsewhere(peer).is_some()))
-            .handler(move |notification| on_end(&one, notification.event))
-            .start()
-            .map_err(set_up("importing a lane"))?;
-        let door = own
-            .import(home.bell, peer, door_name(own, peer))
-            .handler(move |notification| on_end(&other, notification.event))
-            .start()
-            .map_err(set_up("importing a door"))?;
-        Ok(Opening { number: peer, lane, out, door })
-    }
-
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Waits a while for the peer; whether it is there.
-    pub(super) fn wait(&mut self, time: Duration) -> Result<bool, StartError> {
-        Ok(self.out.wait_for(Some(time)).map_err(set_up("importing a lane"))?
-            && self.door.wait_for(Some(time)).map_err(set_up("importing a door"))?)
-    }
-
-    /// Waits for the peer, at most until `deadline`, and tells it that we can do without it.
-    pub(super) fn finish(self, deadline: Instant, seconds: u64) -> Result<Peer, StartError> {
-        let peer = self.meet(deadline, seconds)?;
-        peer.say_here();
-        Ok(peer)
-    }
-
-    /// The same without a word.
-    pub(super) fn meet(self, deadline: Instant, seconds: u64) -> Result<Peer, StartError> {
-        let Opening { number, lane, mut out, mut door } = self;
-        let left = || {
-            Some(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
-        };
-        let missing = StartError::Missing { node: number, seconds };
-        if !out.wait_for(left()).map_err(set_up("importing a lane"))?
-            || !door.wait_for(left()).map_err(set_up("importing a door"))?
-        {
-            return Err(missing);
-        }
-        let out_import = out.wait().map_err(set_up("importing a lane"))?;
-        let door = door.wait().map_err(set_up("importing a door"))?;
-        let (out, head) = OutLane::open(out_import, number)?;
-        let out::LaneHead { stride, node, group } = head;
-        Ok(Peer {
-            number,
-            node,
-            group,
-            out,
-            stride,
-            lane,
-            door,
-            expect: AtomicU64::new(0),
-            credit: AtomicU64::new(NO_CREDIT),
-            watching: AtomicU32::new(0),
-            seen: std::array::from_fn(|_| AtomicU64::new(0)),
-            round: AtomicU32::new(0),
-            gone: AtomicBool::new(false),
-        })
+/// How the writer of a lane of ours said that it leaves.
+pub(super) fn bye(lane: &Export) -> Option<Bye> {
+    match handshake::heard(word32(lane.view(), layout::BYE)) {
+        0 => None,
+        layout::BYE_ORDERLY => Some(Bye::Orderly),
+        failed => Some(Bye::Failed { culprit: failed - layout::BYE_FAILED }),
     }
 }
 

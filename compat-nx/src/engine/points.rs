@@ -10,6 +10,20 @@ use std::str::FromStr;
 /// The points, in the order in which things happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
+    /// Its door is exported, so it has a number; no lane is.
+    DoorOpen,
+    /// A lane is exported, and its owner waits for that process; the others are not.
+    LanesHalf,
+    /// One process has heard that this one has opened its links; the others have not.
+    HereHalf,
+    /// It has links with all; the program has not begun.
+    Started,
+    /// Who joins later has called at a door, and opens no links.
+    Called,
+    /// Who joins later has heard of all that they have opened theirs, and has not said so itself.
+    Joined,
+    /// Who was there has opened links with one that joins, and does not say so.
+    Welcomed,
     /// A scout is in its slot; nothing of its message is there.
     ScoutWritten,
     /// A part of a safe copy is published.
@@ -34,8 +48,23 @@ pub enum Point {
     ByeHalf,
 }
 
-/// All points with the names that `NX_FAILPOINT` takes.
-pub const ALL: &[(&str, Point)] = &[
+/// A point with the name that `NX_FAILPOINT` takes.
+pub type Named = (&'static str, Point);
+
+/// At the start.
+pub const STARTING: &[Named] = &[
+    ("door-open", Point::DoorOpen),
+    ("lanes-half", Point::LanesHalf),
+    ("here-half", Point::HereHalf),
+    ("started", Point::Started),
+];
+
+/// When a process joins later.
+pub const JOINING: &[Named] =
+    &[("called", Point::Called), ("joined", Point::Joined), ("welcomed", Point::Welcomed)];
+
+/// From then on.
+pub const RUNNING: &[Named] = &[
     ("scout-written", Point::ScoutWritten),
     ("stage-half", Point::StageHalf),
     ("staged", Point::Staged),
@@ -61,7 +90,8 @@ impl FromStr for Armed {
 
     fn from_str(text: &str) -> Result<Armed, ()> {
         let (name, node) = text.split_once('@').ok_or(())?;
-        let (_, point) = ALL.iter().find(|(known, _)| *known == name).ok_or(())?;
+        let mut all = STARTING.iter().chain(JOINING).chain(RUNNING);
+        let (_, point) = all.find(|(known, _)| *known == name).ok_or(())?;
         Ok(Armed { point: *point, node: node.parse().map_err(|_| ())? })
     }
 }

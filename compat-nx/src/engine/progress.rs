@@ -5,21 +5,26 @@
 //! a process died.
 
 use super::counters as count;
+use super::handshake::{self, Call};
 use super::inner::Inner;
+use super::peer::{DOOR_NEW, DOOR_WAKE};
 use std::sync::Arc;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 
 /// Runs until the engine stops.
 pub(super) fn run(inner: &Arc<Inner>) {
-    let Ok(word) = inner.door.view().word32(0) else { unreachable!("the door has a word") };
+    let door = inner.door.view();
+    let (Ok(wake), Ok(new)) = (door.word32(DOOR_WAKE), door.word32(DOOR_NEW)) else {
+        unreachable!("the door has words")
+    };
     let mut told = false;
     loop {
         let woken = inner.bell.wait_until(
             None,
             |_| true,
             |_| {
-                (word.load(Ordering::Relaxed) != 0
+                (wake.load(Ordering::Relaxed) != 0
                     || inner.stop.load(Ordering::Acquire)
                     || inner.on_end.0.load(Ordering::Relaxed)
                     || (!told && inner.check().is_err()))
@@ -34,12 +39,11 @@ pub(super) fn run(inner: &Arc<Inner>) {
             told = true;
             inner.tell_failure();
         }
-        // PAIRS(door): with the release in the interrupting process's signal.
-        if word.swap(0, Ordering::AcqRel) == 0 {
-            continue;
-        }
+        let Some(call) = handshake::called(&wake, &new) else { continue };
         inner.count(count::INTERRUPTED, 1);
-        super::joining::welcome(inner);
+        if call == Call::New {
+            super::joining::welcome(inner);
+        }
         inner.serve_interrupt();
     }
 }

@@ -1,6 +1,6 @@
 //! Every tunable of the engine: name, default, unit, why. The environment is read here only.
 
-use super::points::Armed;
+use super::points::{Armed, Point};
 use crate::error::StartError;
 use vmmc::config::Tunable;
 
@@ -41,6 +41,12 @@ pub const TABLE: &[Tunable] = &[
         default: "1",
         unit: "receives",
         help: "a buffer is made reachable for its sender when this many large messages have come into it from there: setting up costs more than one copy",
+    },
+    Tunable {
+        name: "NX_DIRECT_CHECK",
+        default: "auto",
+        unit: "auto | pages",
+        help: "how it is found out before each use that such a buffer is still the same memory: by asking the kernel (auto, from Linux 6.11 on), or page by page",
     },
     Tunable {
         name: "NX_MIDS",
@@ -88,6 +94,8 @@ pub struct Settings {
     pub direct: usize,
     /// `NX_DIRECT_AFTER`.
     pub direct_after: u32,
+    /// `NX_DIRECT_CHECK`: page by page.
+    pub direct_by_pages: bool,
     /// `NX_MIDS`.
     pub mids: usize,
     /// `NX_TRUNCATE`.
@@ -153,6 +161,7 @@ impl Settings {
                 _ => number("NX_DIRECT", "auto", 4 << 20, any.clone())?,
             },
             direct_after: number("NX_DIRECT_AFTER", "auto", 1, 0..=u32::MAX as usize)? as u32,
+            direct_by_pages: one_of("NX_DIRECT_CHECK", &["auto", "pages"], "auto or pages")? == 1,
             mids: number("NX_MIDS", "auto", 1024, 1..=60_000)?,
             truncate: one_of("NX_TRUNCATE", &["error", "silent"], "error or silent")? == 1,
             start_s: number("NX_START_S", "auto", 60, any)? as u64,
@@ -165,6 +174,14 @@ impl Settings {
                 })?),
             },
         })
+    }
+
+    /// Reaches a named point: see [`super::points`].
+    #[inline]
+    pub(super) fn at(&self, point: Point, node: u32) {
+        if let Some(armed) = self.failpoint {
+            armed.reach(point, node);
+        }
     }
 
     /// Stride of the slots in a job of `processes`: about 16 MiB of slots per process at most.

@@ -7,6 +7,8 @@
 use super::peer::Own;
 use crate::error::NxError;
 use std::sync::Arc;
+use vmmc::control::message::Refusal;
+use vmmc::error::ImportError;
 use vmmc::{Export, Import, Node, Region, Rights, Who};
 
 /// Smallest place, in bytes.
@@ -119,13 +121,15 @@ pub(super) struct Fetched {
 const MOST_REGIONS: u32 = 4096;
 
 impl Fetched {
-    /// The region; whether it had to be imported.
+    /// The region; whether it had to be imported. `lost` is the error when the sender has gone, and its
+    /// regions with it.
     pub(super) fn region(
         &mut self,
         node: &Node,
         own: &Own,
         sender: u32,
         region: u32,
+        lost: impl FnOnce() -> NxError,
     ) -> Result<(Arc<Import>, bool), NxError> {
         let fault =
             NxError::PeerFault { node: sender, what: "a scout names a region that cannot be" };
@@ -145,9 +149,11 @@ impl Fetched {
             .rights(Rights::READ)
             .timeout(std::time::Duration::ZERO)
             .open()
-            .map_err(|error| NxError::System {
-                what: "a sender's safe copy",
-                reason: error.to_string(),
+            .map_err(|error| match error {
+                ImportError::Refused(Refusal::NoSuchExport { .. }) => lost(),
+                error => {
+                    NxError::System { what: "a sender's safe copy", reason: error.to_string() }
+                }
             })?;
         let import = Arc::new(import);
         if let Some(known) = self.imports.get_mut(index) {

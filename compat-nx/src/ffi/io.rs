@@ -105,6 +105,10 @@ calls! {
     fn iowait, _iowait: (id: int) -> void { done(id).map(|_| ()) }
     fn setiomode, _setiomode: (fd: int, mode: int) -> void { set_mode(fd, mode) }
     fn iomode, _iomode: (fd: int) -> long {
+        // SAFETY: any number may be asked for.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            return Err(Failure::last(format!("descriptor {fd}")));
+        }
         Ok(table().modes.as_ref().and_then(|modes| modes.get(&fd).copied()).unwrap_or(0))
     }
     fn iseof, _iseof: (fd: int) -> long {

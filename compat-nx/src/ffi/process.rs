@@ -4,6 +4,7 @@ use super::Failure;
 use super::errno::EQNOACT;
 use crate::NxError;
 use crate::engine::Engine;
+use crate::error::StartError;
 use crate::job::control::{self, Heard, Message};
 use crate::job::{Job, pmi};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -98,13 +99,20 @@ fn ended_on_request(control: Option<&Fd>) -> impl Fn(u32) -> bool + Send + Sync 
 
 /// Joins the application.
 fn start(job: &Job, control: Option<&Fd>) -> Result<&'static Engine, Failure> {
-    let engine = Engine::start_asking(job, ended_on_request(control))
-        .map_err(|error| Failure::System(EQNOACT, format!("joining the application: {error}")))?;
+    let engine = Engine::start_asking(job, ended_on_request(control)).map_err(not_joined)?;
     let engine = Box::into_raw(Box::new(engine));
     OWNER.store(std::process::id(), Ordering::Relaxed);
     ENGINE.store(engine, Ordering::Release);
     // SAFETY: just leaked.
     Ok(unsafe { &*engine })
+}
+
+/// Who misses another one is not the cause, at the start as later: [`fatal`] tells the two apart.
+fn not_joined(error: StartError) -> Failure {
+    match error {
+        StartError::Died { node } => NxError::PeerDied { node }.into(),
+        error => Failure::System(EQNOACT, format!("joining the application: {error}")),
+    }
 }
 
 /// Takes a place in an application.
@@ -205,4 +213,17 @@ pub(super) fn follow(control: &Fd) {
         let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
     };
     let _ = std::thread::Builder::new().name("nx-follow".into()).stack_size(64 << 10).spawn(watch);
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_misses_another_one_at_the_start_does_not_take_the_blame() {
+        let died = not_joined(StartError::Died { node: 3 });
+        assert!(matches!(died, Failure::Nx(NxError::PeerDied { node: 3 })), "{died}");
+        let missing = not_joined(StartError::Missing { node: 3, seconds: 1 });
+        assert!(matches!(missing, Failure::System(EQNOACT, _)), "{missing}");
+    }
 }

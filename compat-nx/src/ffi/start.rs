@@ -265,7 +265,8 @@ fn join_mpi(way: &pmi::Way, ptype: Option<i32>) -> Result<(), Failure> {
         pmi::Way::Port { .. } => None,
     };
     let version = pmi::choose(&lookup);
-    let (mut job, launcher) = pmi::join(way, version, inherited).map_err(start_failure)?;
+    let (mut job, launcher) =
+        pmi::join(way, version, inherited, &pmi::host(&lookup)).map_err(start_failure)?;
     for name in ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID"] {
         // SAFETY: before main there is no other thread of the program.
         unsafe { std::env::remove_var(name) };

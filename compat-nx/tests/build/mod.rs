@@ -1,6 +1,9 @@
 //! Compilers, a private daemon, and processes that cannot outlive a test.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+#[path = "../../../vmmc/tests/cargo/mod.rs"]
+mod cargo;
+
 use std::fmt;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -16,19 +19,7 @@ const WATCHDOG: Duration = Duration::from_secs(300);
 /// Where libnx.so, shrimp and vmmcd are; built if they are missing or stale, once.
 pub fn target() -> &'static Path {
     static TARGET: OnceLock<PathBuf> = OnceLock::new();
-    TARGET.get_or_init(|| {
-        let own = std::env::current_exe().expect("own path");
-        let dir = own.parent().and_then(Path::parent).expect("target directory").to_owned();
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "-p", "compat-nx", "-p", "shrimp", "-p", "vmmc-daemon"]);
-        cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-        cargo.arg("--target-dir").arg(dir.parent().expect("target directory"));
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo runs").success(), "the build failed");
-        dir
-    })
+    TARGET.get_or_init(|| cargo::build(&["-p", "compat-nx", "-p", "shrimp"]))
 }
 
 /// A file of this crate's tests.
@@ -126,6 +117,7 @@ impl Job {
         command
             .env("VMMC_SOCKET", self.socket())
             .env("VMMC_DAEMON", "none")
+            .env("NX_START_S", "240")
             .env("LD_LIBRARY_PATH", target());
         command
     }
@@ -241,7 +233,7 @@ pub fn processes_of(program: &Path) -> Vec<rustix::process::Pid> {
 /// The kernel may take a moment to bury the killed; only ends a hang.
 #[track_caller]
 pub fn nobody_is_left(program: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + WATCHDOG;
     while !processes_of(program).is_empty() {
         assert!(Instant::now() < deadline, "left: {:?}", processes_of(program));
         std::thread::sleep(Duration::from_millis(5));

@@ -271,9 +271,7 @@ impl State {
                     }
                     let import = self.region(e, peer, &scout)?;
                     let mut bytes = vec![0; count].into_boxed_slice();
-                    import
-                        .read(scout.offset as usize, &mut bytes)
-                        .map_err(|_| NxError::PeerDied { node: peer.node })?;
+                    import.read(scout.offset as usize, &mut bytes).map_err(|_| e.lost(peer))?;
                     self.unexpected.bring(arrival, bytes);
                     self.credit_block(e, peer, scout.block);
                 }

@@ -39,7 +39,9 @@ impl State {
         scout: &Scout,
     ) -> Result<Arc<Import>, NxError> {
         let inn = &mut self.pair(peer.number as usize).inn;
-        let (import, made) = inn.fetched.region(&e.data, &e.own, peer.number, scout.region)?;
+        let lost = || e.lost(peer);
+        let fetched = inn.fetched.region(&e.data, &e.own, peer.number, scout.region, lost);
+        let (import, made) = fetched?;
         if made {
             e.count(count::DAEMON_TRIPS, 1);
         }
@@ -91,6 +93,7 @@ impl State {
             sender: peer.number,
             pid: peer.out.import().exporter().pid,
             after: e.settings.direct_after,
+            by_pages: e.settings.direct_by_pages,
         };
         let (go, trips) = self.windows.open_for(&maker, room, len);
         e.count(count::DAEMON_TRIPS, trips);
@@ -160,7 +163,7 @@ impl State {
                 let target = unsafe { mem::room(room, from, to - from) };
                 it.import
                     .read(it.scout.offset as usize + from, target)
-                    .map_err(|_| NxError::PeerDied { node: peer.node })?;
+                    .map_err(|_| e.lost(peer))?;
             }
             self.fetched(e, peer, it);
             return Ok(true);
@@ -174,9 +177,7 @@ impl State {
             // SAFETY: the operation is under way, and this thread has the lock.
             #[allow(unsafe_code)]
             let target = unsafe { mem::room(room, it.done, upto - it.done) };
-            it.import
-                .read(it.scout.offset as usize + it.done, target)
-                .map_err(|_| NxError::PeerDied { node: peer.node })?;
+            it.import.read(it.scout.offset as usize + it.done, target).map_err(|_| e.lost(peer))?;
             e.count(count::FETCHED_BYTES, (upto - it.done) as u64);
             it.done = upto;
             e.at(Point::FetchHalf);

@@ -169,7 +169,7 @@ impl State {
         let what = u64::from(letter.channel) << 32 | u64::from(letter.type_ as u32);
         let ptypes = u64::from(letter.ptype as u32) << 32 | u64::from(e.ptype() as u32);
         let arrival = slots::arrival(sequence, kind, data.len());
-        let gone = |_| NxError::PeerDied { node: peer.node };
+        let gone = |_| e.lost(peer);
         let import = peer.out.import();
         match (e.settings.send, peer.out.view()) {
             (SendMode::Automatic, Some(target)) => {
@@ -195,11 +195,7 @@ impl State {
                 head[..8].copy_from_slice(&what.to_ne_bytes());
                 head[8..].copy_from_slice(&ptypes.to_ne_bytes());
                 import.send(at + 8, &head).map_err(gone)?;
-                import
-                    .flag64(at)
-                    .map_err(|_| NxError::PeerDied { node: peer.node })?
-                    .signal(arrival)
-                    .map_err(gone)?;
+                import.flag64(at).map_err(|_| e.lost(peer))?.signal(arrival).map_err(gone)?;
             }
             // To another node there is no other way than by deliberate update.
             (SendMode::Deliberate2 | SendMode::Automatic, _) => {
@@ -211,11 +207,7 @@ impl State {
                 let sent = import.send(at + 8, &marshal);
                 self.marshal = marshal;
                 sent.map_err(gone)?;
-                import
-                    .flag64(at)
-                    .map_err(|_| NxError::PeerDied { node: peer.node })?
-                    .signal(arrival)
-                    .map_err(gone)?;
+                import.flag64(at).map_err(|_| e.lost(peer))?.signal(arrival).map_err(gone)?;
             }
         }
         // The fence of the ring is between our arrival word and this; the receiver sets the word,

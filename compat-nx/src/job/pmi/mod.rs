@@ -2,7 +2,8 @@
 //!
 //! The launcher tells each process its rank and the number of ranks, and keeps words under keys
 //! for all of them. Node 0 makes the [`Job`] and puts it; everyone meets at the
-//! barrier; the others get it. The connection stays open until the process leaves: by it the
+//! barrier; the others get it. Each puts the name of its host too, so that ranks on several hosts know which node
+//! of the cluster each of them is on. The connection stays open until the process leaves: by it the
 //! launcher is asked to end everyone (`abort`).
 //!
 //! Two versions of the protocol are in use: PMI-1 (hydra and most others) and PMI-2
@@ -18,10 +19,14 @@ mod wire;
 
 use super::{Job, JobError};
 use std::os::fd::AsRawFd as _;
+use vmmc::control::network::is_node_name;
 use vmmc::sys::Fd;
 
 /// Key under which node 0 puts the job.
 const KEY: &str = "nx-job";
+
+/// Key under which a rank puts its host, with its number behind it.
+const HOST_KEY: &str = "nx-host-";
 
 /// Which protocol to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +85,12 @@ pub enum PmiError {
         /// What it said.
         answer: String,
     },
+    /// No cluster can have a node of that name, or no launcher can be told it.
+    #[error(
+        "this host is called {0:?}, which cannot name a node of the cluster to a launcher; set NX_HOST to the name that \
+         the cluster file has for it"
+    )]
+    Host(String),
     /// The word under our key is no job.
     #[error("{0}; are all processes linked with the same libnx?")]
     Job(#[from] JobError),
@@ -129,7 +140,7 @@ pub enum Launcher {
 
 /// Joins: answers the job, from this process's view, and the connection.
 ///
-/// Blocks until every process of the application has come.
+/// `host` is what this host is called ([`host`]). Blocks until every process of the application has come.
 ///
 /// # Errors
 /// [`PmiError`].
@@ -137,6 +148,7 @@ pub fn join(
     way: &Way,
     version: Version,
     inherited: Option<Fd>,
+    host: &str,
 ) -> Result<(Job, Launcher), PmiError> {
     let (stream, id) = match way {
         Way::Fd { fd, rank, .. } => {
@@ -156,12 +168,12 @@ pub fn join(
     match version {
         Version::One => {
             let (mut client, rank, size) = v1::Client::start(stream, id, known)?;
-            let job = exchange(rank, size, &mut client)?;
+            let job = exchange(rank, size, host, &mut client)?;
             Ok((job, Launcher::One(client)))
         }
         Version::Two => {
             let (mut client, rank, size) = v2::Client::start(stream, id, known)?;
-            let job = exchange(rank, size, &mut client)?;
+            let job = exchange(rank, size, host, &mut client)?;
             Ok((job, Launcher::Two(client)))
         }
     }
@@ -175,16 +187,44 @@ trait Store {
     fn get(&mut self, key: &str) -> Result<String, PmiError>;
 }
 
-fn exchange(rank: u32, size: u32, store: &mut dyn Store) -> Result<Job, PmiError> {
+/// Whether a text can be a value in both versions: neither a blank or a line's end (PMI-1), nor a semicolon or an
+/// equals sign (PMI-2), which would end it and begin another key or command.
+fn is_word(text: &str) -> bool {
+    !text.is_empty()
+        && !text.contains(|c: char| c.is_whitespace() || c.is_control() || ";=".contains(c))
+}
+
+fn exchange(rank: u32, size: u32, host: &str, store: &mut dyn Store) -> Result<Job, PmiError> {
+    if !is_word(host) {
+        return Err(PmiError::Host(host.to_owned()));
+    }
     let own = (rank == 0).then(|| Job::new(size)).transpose()?;
     if let Some(job) = &own {
         store.put(KEY, &job.to_word())?;
     }
+    store.put(&format!("{HOST_KEY}{rank}"), host)?;
     store.fence()?;
-    match own {
-        Some(job) => Ok(job),
-        None => Ok(Job::from_word(&store.get(KEY)?, rank)?),
+    let job = match own {
+        Some(job) => job,
+        None => Job::from_word(&store.get(KEY)?, rank)?,
+    };
+    let hosts: Vec<String> =
+        (0..size).map(|rank| store.get(&format!("{HOST_KEY}{rank}"))).collect::<Result<_, _>>()?;
+    // All on one: no cluster is needed, and what the host is called does not matter.
+    if hosts.iter().all(|it| it == host) {
+        return Ok(job);
     }
+    match hosts.iter().find(|it| !is_node_name(it)) {
+        Some(bad) => Err(PmiError::Host(bad.clone())),
+        None => Ok(Job { hosts: hosts.into(), ..job }),
+    }
+}
+
+/// What this host is called among the nodes of the cluster: `NX_HOST`, else its host name.
+#[must_use]
+pub fn host(get: &dyn Fn(&str) -> Option<String>) -> String {
+    let name = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    get("NX_HOST").filter(|host| !host.is_empty()).unwrap_or_else(name)
 }
 
 impl Launcher {

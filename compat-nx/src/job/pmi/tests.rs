@@ -47,33 +47,71 @@ fn scripted(script: Vec<(&'static str, &'static str)>) -> (Way, Fd, std::thread:
 
 const WORD: &str = "77-ab:2:000102030405060708090a0b0c0d0e0f";
 
-#[test]
-fn pmi_1_takes_the_job_that_node_0_put() {
+/// Joins as rank 1 of 2 on the host `here`, beside a node 0 on `other`.
+fn joined_beside(other: &'static str) -> Result<Job, PmiError> {
     let (way, fd, served) = scripted(vec![
         ("cmd=init pmi_version=1", "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"),
         ("cmd=get_my_kvsname", "cmd=my_kvsname kvsname=kvs_1\n"),
+        ("cmd=put kvsname=kvs_1 key=nx-host-1 value=here", "cmd=put_result rc=0 msg=success\n"),
         ("cmd=barrier_in", "cmd=barrier_out\n"),
         (
             "cmd=get kvsname=kvs_1 key=nx-job",
             "cmd=get_result rc=0 msg=success value=77-ab:2:000102030405060708090a0b0c0d0e0f\n",
         ),
+        ("cmd=get kvsname=kvs_1 key=nx-host-0", other),
+        ("cmd=get kvsname=kvs_1 key=nx-host-1", "cmd=get_result rc=0 msg=success value=here\n"),
         ("cmd=finalize", "cmd=finalize_ack\n"),
     ]);
-    let (job, mut launcher) = join(&way, Version::One, Some(fd)).unwrap();
+    let joined = join(&way, Version::One, Some(fd), "here").map(|(job, mut launcher)| {
+        launcher.finish();
+        job
+    });
+    if joined.is_ok() {
+        served.join().unwrap();
+    }
+    joined
+}
+
+#[test]
+fn pmi_1_takes_the_job_that_node_0_put() {
+    let job = joined_beside("cmd=get_result rc=0 msg=success value=here\n").unwrap();
     assert_eq!(job, Job::from_word(WORD, 1).unwrap());
-    launcher.finish();
-    served.join().unwrap();
+}
+
+#[test]
+fn ranks_on_several_hosts_know_who_is_where() {
+    let job = joined_beside("cmd=get_result rc=0 msg=success value=there\n").unwrap();
+    assert_eq!(*job.hosts, ["there", "here"].map(str::to_owned));
+    let long = "cmd=get_result rc=0 msg=success value=12345678901234567890123456789012345678901234567890123456789012345\n";
+    let error = joined_beside(long).unwrap_err().to_string();
+    assert!(error.contains("NX_HOST"), "{error}");
+}
+
+/// A launcher must not take the name of a host for keys and commands of its own.
+#[test]
+fn a_host_that_would_be_more_than_a_word_is_not_told() {
+    for host in ["", "two words", "x\ncmd=abort exitcode=0", "x;rank=0", "rc=1", "tab\there"] {
+        // What is said before the host's name, and nothing after it: the script has ended.
+        let (way, fd, served) = scripted(vec![
+            ("cmd=init", "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"),
+            ("cmd=get_my_kvsname", "cmd=my_kvsname kvsname=kvs_1\n"),
+        ]);
+        let error = join(&way, Version::One, Some(fd), host).unwrap_err();
+        assert!(matches!(&error, PmiError::Host(named) if named == host), "{error}");
+        assert!(error.to_string().contains("NX_HOST"), "{error}");
+        served.join().unwrap();
+    }
 }
 
 #[test]
 fn a_refusal_and_an_end_are_errors_that_say_what_was_asked() {
     let (way, fd, served) = scripted(vec![("cmd=init", "cmd=response_to_init rc=-1\n")]);
-    let error = join(&way, Version::One, Some(fd)).unwrap_err().to_string();
+    let error = join(&way, Version::One, Some(fd), "here").unwrap_err().to_string();
     assert!(error.contains("rc=-1") && error.contains("init"), "{error}");
     served.join().unwrap();
     let (way, fd, served) = scripted(vec![]);
     served.join().unwrap();
-    assert!(matches!(join(&way, Version::Two, Some(fd)), Err(PmiError::Io { .. })));
+    assert!(matches!(join(&way, Version::Two, Some(fd), "here"), Err(PmiError::Io { .. })));
 }
 
 #[test]

@@ -17,6 +17,12 @@
 //! cells, operations of more bytes announce themselves in them: nodes that call different ones are told.
 #![allow(unsafe_code)] // raw memory of callers; each block has its proof
 
+mod collect;
+mod elements;
+
+pub use elements::{Element, Reduction};
+
+use super::counters as count;
 use super::layout::CELL_ROOM;
 use super::peer::Peer;
 use super::points::Point;
@@ -31,81 +37,6 @@ const GLOBAL: u32 = 1;
 
 /// Most nodes that give each other cells.
 const FLAT_NODES: usize = 64;
-
-/// Binary operations of the global reductions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
-    /// `g?sum`.
-    Sum,
-    /// `g?prod`.
-    Product,
-    /// `g?high`.
-    High,
-    /// `g?low`.
-    Low,
-    /// `giand`.
-    And,
-    /// `gior`.
-    Or,
-    /// `gixor`.
-    Xor,
-    /// `gland`.
-    LogicalAnd,
-    /// `glor`.
-    LogicalOr,
-    /// `glxor`.
-    LogicalXor,
-}
-
-/// What reductions work on. `i64` is C's `long`, `i32` Fortran's INTEGER and LOGICAL.
-pub trait Element: Copy + Send + 'static {
-    /// `a op b`; `None` when the operation makes no sense for the type (bits of a float).
-    fn combine(op: Reduction, a: Self, b: Self) -> Option<Self>;
-}
-
-macro_rules! element {
-    ($($type:ty, $sum:expr, $product:expr, $zero:expr, |$a:ident, $b:ident| $bits:expr;)*) => { $(
-        impl Element for $type {
-            #[inline]
-            fn combine(op: Reduction, $a: Self, $b: Self) -> Option<Self> {
-                let truth = |it: bool| if it { $zero + 1 as $type } else { $zero };
-                Some(match op {
-                    Reduction::Sum => $sum($a, $b),
-                    Reduction::Product => $product($a, $b),
-                    Reduction::High => if $b > $a { $b } else { $a },
-                    Reduction::Low => if $b < $a { $b } else { $a },
-                    Reduction::LogicalAnd => truth($a != $zero && $b != $zero),
-                    Reduction::LogicalOr => truth($a != $zero || $b != $zero),
-                    Reduction::LogicalXor => truth(($a != $zero) != ($b != $zero)),
-                    bits => {
-                        let with: fn(Reduction, Self, Self) -> Option<Self> = |op, $a, $b| $bits(op);
-                        return with(bits, $a, $b);
-                    }
-                })
-            }
-        }
-    )* };
-}
-
-fn no_bits<T>(_: Reduction) -> Option<T> {
-    None
-}
-
-element! {
-    f64, |a, b| a + b, |a, b| a * b, 0.0, |_a, _b| no_bits;
-    f32, |a, b| a + b, |a, b| a * b, 0.0, |_a, _b| no_bits;
-    i64, i64::wrapping_add, i64::wrapping_mul, 0, |a, b| |op| bits(op, a & b, a | b, a ^ b);
-    i32, i32::wrapping_add, i32::wrapping_mul, 0, |a, b| |op| bits(op, a & b, a | b, a ^ b);
-}
-
-fn bits<T>(op: Reduction, and: T, or: T, xor: T) -> Option<T> {
-    match op {
-        Reduction::And => Some(and),
-        Reduction::Or => Some(or),
-        Reduction::Xor => Some(xor),
-        _ => None,
-    }
-}
 
 /// Who this node is among how many.
 #[derive(Clone, Copy)]
@@ -127,21 +58,21 @@ impl Place {
     }
 }
 
+/// Whether nodes of these hosts ([`crate::Job::hosts`]; none: one machine) give each other cells.
+pub(super) fn has_cells(nodes: usize, hosts: &[String]) -> bool {
+    nodes <= FLAT_NODES && hosts.windows(2).all(|pair| pair[0] == pair[1])
+}
+
 impl Engine {
     fn place(&self) -> Result<Place, NxError> {
-        self.inner.check()?;
-        let (me, nodes) = (self.inner.own.node as usize, self.inner.job.size as usize);
-        if me >= nodes {
-            return Err(NxError::HostGlobal);
+        let inner = &*self.inner;
+        inner.check()?;
+        let (me, nodes) = (inner.own.node as usize, inner.job.size as usize);
+        if me < nodes {
+            Ok(Place { me, nodes, cells: inner.cells })
+        } else {
+            Err(NxError::HostGlobal)
         }
-        let mut place = Place { me, nodes, cells: nodes <= FLAT_NODES };
-        if place.cells {
-            // Where one pair of nodes is on two machines, each node is on another one than some other.
-            for node in place.others() {
-                place.cells &= !self.partner(node)?.out.is_elsewhere();
-            }
-        }
-        Ok(place)
     }
 
     fn give(&self, to: usize, tag: i32, data: Source) -> Result<(), NxError> {
@@ -181,6 +112,7 @@ impl Engine {
                 self.inner.at(Point::RoundHalf);
             }
             self.inner.at(Point::RoundGiven);
+            self.inner.count(count::CELLS, place.nodes as u64 - 1);
             for node in place.others() {
                 self.partner(node)?.out.ring();
             }
@@ -201,19 +133,11 @@ impl Engine {
         let round = self.announce(place, tag, bytes.len(), bytes)?;
         let mut missing = place.others().peekable();
         let mut wrong = None;
-        inner.wait_turns(|state| {
+        // The first in order who has not come; `None`: all have.
+        let mut absent = || -> Result<Option<&Peer>, NxError> {
             while let Some(&node) = missing.peek() {
-                let peer = match self.partner(node) {
-                    Ok(peer) => peer,
-                    Err(error) => return Some(Err(error)),
-                };
-                let Some((theirs, given)) = peer.given_round(round) else {
-                    peer.await_round(round);
-                    if let Err(error) = state.progress(inner) {
-                        inner.fail(error);
-                    }
-                    return None;
-                };
+                let peer = self.partner(node)?;
+                let Some((theirs, given)) = peer.given_round(round) else { return Ok(Some(peer)) };
                 peer.await_round(0);
                 if theirs != tag as u8 {
                     wrong.get_or_insert(NxError::OtherGlobal { node: node as u32 });
@@ -224,8 +148,23 @@ impl Engine {
                 }
                 missing.next();
             }
-            Some(Ok(()))
-        })?;
+            Ok(None)
+        };
+        // Who comes at about the same time is not waited for with the machinery of messages.
+        let met = !inner.is_crowded()
+            && inner.data.glance(|| matches!(absent(), Ok(None)).then_some(())).is_some();
+        if !met {
+            inner.wait_turns(|state| {
+                match absent() {
+                    Ok(Some(peer)) => peer.await_round(round),
+                    all => return Some(all.map(drop)),
+                }
+                if let Err(error) = state.progress(inner) {
+                    inner.fail(error);
+                }
+                None
+            })?;
+        }
         // All have come: whoever calls the wrong thing spoils no later round.
         wrong.map_or(Ok(round), Err)
     }
@@ -360,104 +299,6 @@ impl Engine {
         }
         if folded { self.give(me - 1, TAG_REDUCE, mine) } else { Ok(()) }
     }
-
-    /// `gcol`: concatenates what the nodes have, in node order; returns the length of all.
-    ///
-    /// # Errors
-    /// [`NxError::MessageTooLong`] when `y` is too short: it holds the beginning. As
-    /// [`Engine::gsync`].
-    ///
-    /// # Safety
-    /// `x` must be readable and `y` writable during the call, and not overlap.
-    pub unsafe fn gcol(&self, x: Source, y: Target) -> Result<usize, NxError> {
-        let Place { me, nodes, .. } = self.place()?;
-        super::check_memory(x.start.is_null(), x.len)?;
-        super::check_memory(y.start.is_null(), y.len)?;
-        let mine = (x.len as u64).to_ne_bytes();
-        let lens: Vec<usize> = self
-            .collect(&mine, &vec![8; nodes])?
-            .chunks_exact(8)
-            .map(|len| len.try_into().map_or(0, u64::from_ne_bytes) as usize)
-            .collect();
-        // SAFETY: readable by the caller's word.
-        let all = self.collect(unsafe { mem::source(x) }, &lens)?;
-        // SAFETY: writable and ours by the caller's word.
-        let target = unsafe { mem::room(y, 0, all.len()) };
-        target.copy_from_slice(&all[..target.len()]);
-        if all.len() <= y.len {
-            return Ok(all.len());
-        }
-        let (node, ptype) = (me as i32, self.ptype());
-        let info = Info { type_: 0, count: all.len(), node, ptype };
-        Err(NxError::MessageTooLong { info, room: y.len })
-    }
-
-    /// `gcolx`: the same with lengths that every node knows, in bytes, one per node.
-    ///
-    /// # Errors
-    /// [`NxError::BadLength`] when there are not as many lengths as nodes. As [`Engine::gsync`].
-    ///
-    /// # Safety
-    /// `x` must be readable for this node's length and `y` writable for the sum, during the call,
-    /// and not overlap.
-    pub unsafe fn gcolx(&self, x: *const u8, lens: &[usize], y: *mut u8) -> Result<(), NxError> {
-        let Place { me, nodes, .. } = self.place()?;
-        let Some(&len) = lens.get(me).filter(|_| lens.len() == nodes) else {
-            return Err(NxError::BadLength { len: lens.len() as i64 });
-        };
-        let total = lens.iter().try_fold(0usize, |sum, &len| sum.checked_add(len));
-        let total = total.ok_or(NxError::BadLength { len: -1 })?;
-        super::check_memory(x.is_null(), len)?;
-        super::check_memory(y.is_null(), total)?;
-        // SAFETY: readable by the caller's word.
-        let all = self.collect(unsafe { mem::source(Source { start: x, len }) }, lens)?;
-        // SAFETY: writable and ours by the caller's word.
-        unsafe { mem::room(Target { start: y, len: total }, 0, total) }.copy_from_slice(&all);
-        Ok(())
-    }
-
-    /// What all nodes have, in node order.
-    fn collect(&self, mine: &[u8], lens: &[usize]) -> Result<Vec<u8>, NxError> {
-        let place = self.place()?;
-        let Place { me, nodes, .. } = place;
-        let len = |node: usize| lens.get(node).copied().unwrap_or_default();
-        if place.is_flat(lens.iter().copied().max().unwrap_or_default()) {
-            let round = self.exchange(place, TAG_COLLECT, mine, len)?;
-            let mut all = vec![0; lens.iter().sum()];
-            let mut rest = &mut all[..];
-            for node in 0..nodes {
-                let (room, after) = rest.split_at_mut(len(node));
-                match node == me {
-                    true => room.copy_from_slice(mine),
-                    false => self.partner(node)?.read_round(round, room),
-                }
-                rest = after;
-            }
-            return Ok(all);
-        }
-        self.announce(place, TAG_COLLECT, len(me), &[])?;
-        let sum = |from: usize, count: usize| -> usize {
-            (from..from + count).filter_map(|node| lens.get(node % nodes)).sum()
-        };
-        // What this node has: of the nodes me, me + 1 ... in this order.
-        let mut all = mine.to_vec();
-        all.reserve_exact(sum(me, nodes) - all.len());
-        let mut have = 1;
-        while have < nodes {
-            let count = have.min(nodes - have);
-            let given = Source { start: all.as_ptr(), len: sum(me, count) };
-            self.give((me + nodes - have) % nodes, TAG_COLLECT, given)?;
-            let from = (me + have) % nodes;
-            let start = all.len();
-            all.resize(start + sum(from, count), 0);
-            let len = all.len() - start;
-            let room = Target { start: all[start..].as_mut_ptr(), len };
-            self.get(from, TAG_COLLECT, room)?;
-            have += count;
-        }
-        all.rotate_right(sum(0, me));
-        Ok(all)
-    }
 }
 
 /// Types on the channel and tags of rounds, one per kind of operation: they only catch programs whose nodes
@@ -465,23 +306,3 @@ impl Engine {
 const TAG_SYNC: i32 = 1;
 const TAG_REDUCE: i32 = 2;
 const TAG_COLLECT: i32 = 3;
-
-#[cfg(all(test, not(vmmc_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn operations_combine_as_their_names_say() {
-        use Reduction as R;
-        assert_eq!(f64::combine(R::Sum, 1.5, 2.0), Some(3.5));
-        assert_eq!(f64::combine(R::High, -1.0, 2.0), Some(2.0));
-        assert_eq!(f32::combine(R::Low, -1.0, 2.0), Some(-1.0));
-        assert_eq!(f64::combine(R::And, 1.0, 1.0), None);
-        assert_eq!(i32::combine(R::Sum, i32::MAX, 1), Some(i32::MIN));
-        assert_eq!(i64::combine(R::Xor, 6, 3), Some(5));
-        assert_eq!(i64::combine(R::And, 6, 3), Some(2));
-        assert_eq!(i32::combine(R::LogicalAnd, 6, 1), Some(1));
-        assert_eq!(i32::combine(R::LogicalXor, 6, 1), Some(0));
-        assert_eq!(i32::combine(R::LogicalOr, 0, 0), Some(0));
-    }
-}

@@ -1,0 +1,99 @@
+//! Ends: of the job, and of the links that tell of a peer's.
+
+use super::{Inner, OnFailure, OnRequest};
+use crate::engine::handshake;
+use crate::engine::peer::{Bye, Peer};
+use crate::error::NxError;
+use vmmc::sync::Ordering;
+
+impl Inner {
+    /// Ends the job for this process: every call that waits or comes answers `error`.
+    #[cold]
+    pub(in crate::engine) fn fail(&self, error: NxError) {
+        let mut failure = self.failure.lock();
+        if failure.is_none() {
+            *failure = Some(error);
+            drop(failure);
+            self.failed.store(true, Ordering::Release);
+            self.data.wake_waiters();
+            self.bell.wake_waiters();
+        }
+    }
+
+    /// Ends the job with the error of a step of the protocol.
+    #[inline]
+    pub(in crate::engine) fn or_fail<T>(&self, step: Result<T, NxError>) -> Result<T, NxError> {
+        step.inspect_err(|error| self.fail(error.clone()))
+    }
+
+    /// What ended the job, if anything did.
+    #[inline]
+    pub(in crate::engine) fn check(&self) -> Result<(), NxError> {
+        if self.failed.load(Ordering::Relaxed) { self.failure() } else { Ok(()) }
+    }
+
+    /// Tells the program of a failure that no call of its may notice: it computes.
+    pub(in crate::engine) fn tell_failure(&self) {
+        if let (Err(error), Some(OnFailure(tell))) = (self.check(), self.on_failure.get())
+            && error != NxError::NotStarted
+        {
+            tell(&error);
+        }
+    }
+
+    #[cold]
+    fn failure(&self) -> Result<(), NxError> {
+        match self.failure.lock().clone() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at links that ended: a peer that did not say bye has died.
+    #[inline]
+    pub(in crate::engine) fn look_at_ends(&self) {
+        if self.on_end.0.load(Ordering::Relaxed) {
+            self.find_ends();
+        }
+    }
+
+    #[cold]
+    fn find_ends(&self) {
+        handshake::unmark(&self.on_end.0);
+        for peer in self.peers() {
+            if peer.gone.load(Ordering::Relaxed) || peer.is_linked() {
+                continue;
+            }
+            let bye = peer.bye();
+            let on_request = || is_wanted(self.on_request.as_ref(), peer);
+            if bye == Some(Bye::Orderly) || (bye.is_none() && on_request()) {
+                peer.gone.store(true, Ordering::Relaxed);
+                self.data.wake_waiters();
+            } else if !self.left.load(Ordering::Acquire) {
+                self.fail(self.lost(peer));
+            }
+        }
+    }
+
+    /// Why a peer cannot be reached any more: it died, or it left because another one had, and said which.
+    #[cold]
+    pub(in crate::engine) fn lost(&self, peer: &Peer) -> NxError {
+        let node = match peer.bye() {
+            // Nobody takes the blame from a peer's word for itself.
+            Some(Bye::Failed { culprit })
+                if culprit != self.own.node && culprit < self.processes() as u32 =>
+            {
+                culprit
+            }
+            _ => peer.node,
+        };
+        NxError::PeerDied { node }
+    }
+}
+
+/// Whether somebody asked for the end of this peer.
+pub(in crate::engine) fn is_wanted(on_request: Option<&OnRequest>, peer: &Peer) -> bool {
+    // Process ids of another node are not those that we are told of.
+    let asked = on_request.filter(|_| !peer.out.is_elsewhere());
+    asked.is_some_and(|asks| asks.0(peer.out.import().exporter().pid))
+}

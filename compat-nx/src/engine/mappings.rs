@@ -1,0 +1,269 @@
+//! What this process has mapped where, as the kernel tells: all of it by the lines of `/proc/self/maps`; what
+//! lies at one address by `PROCMAP_QUERY` of that file (Linux 6.11), which takes some two microseconds.
+#![allow(unsafe_code)] // an ioctl
+
+use rustix::fs::{Mode, OFlags};
+use rustix::ioctl::{Opcode, Updater, opcode};
+use std::os::fd::OwnedFd;
+
+/// A line of `/proc/self/maps`.
+struct Mapping {
+    start: usize,
+    end: usize,
+    private_rw: bool,
+    /// Where in its file it begins.
+    offset: u64,
+    device: Device,
+    inode: u64,
+    is_stack: bool,
+}
+
+/// Major and minor number.
+type Device = (u32, u32);
+
+/// Where in which file the bytes at an address are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Backing {
+    device: Device,
+    pub(super) inode: u64,
+    offset: u64,
+}
+
+fn mappings() -> Vec<Mapping> {
+    let parse = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let rights = fields.next()?;
+        let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let number = |text| u32::from_str_radix(text, 16).ok();
+        let device = (number(major)?, number(minor)?);
+        let inode = fields.next()?.parse().ok()?;
+        Some(Mapping {
+            start: usize::from_str_radix(start, 16).ok()?,
+            end: usize::from_str_radix(end, 16).ok()?,
+            private_rw: rights.starts_with("rw") && rights.ends_with('p'),
+            offset,
+            device,
+            inode,
+            is_stack: fields.next() == Some("[stack]"),
+        })
+    };
+    let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    text.lines().filter_map(parse).collect()
+}
+
+impl Backing {
+    /// Of what is so many bytes further on.
+    pub(super) fn at(self, bytes: usize) -> Backing {
+        Backing { offset: self.offset + bytes as u64, ..self }
+    }
+}
+
+/// Whether mappings that `accept` cover the range without a gap.
+fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool {
+    let mut at = start;
+    for mapping in mappings() {
+        if at < start + len && mapping.start <= at && at < mapping.end {
+            if !accept(&mapping) {
+                return false;
+            }
+            at = mapping.end;
+        }
+    }
+    at >= start + len
+}
+
+/// Memory that may be remapped: private and writable, and not the stack, which grows.
+pub(super) fn is_private_memory(start: usize, len: usize) -> bool {
+    covered(start, len, |mapping| mapping.private_rw && !mapping.is_stack)
+}
+
+pub(super) fn covers(start: usize, len: usize, inode: u64) -> bool {
+    covered(start, len, |mapping| mapping.inode == inode)
+}
+
+/// What is at an address.
+pub(super) fn backing_at(at: usize) -> Option<Backing> {
+    let it = mappings().into_iter().find(|it| it.start <= at && at < it.end)?;
+    let Mapping { device, inode, .. } = it;
+    Some(Backing { device, inode, offset: it.offset + (at - it.start) as u64 })
+}
+
+/// `struct procmap_query` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+// The size is part of the ioctl's number.
+const _: () = assert!(size_of::<ProcmapQuery>() == 104, "not as linux/fs.h has it");
+const PROCMAP_QUERY: Opcode = opcode::read_write::<ProcmapQuery>(b'f', 17);
+/// Writable and shared: of `vma_flags`.
+const WRITABLE_SHARED: u64 = 2 | 8;
+
+/// Asks what is mapped at an address.
+#[derive(Debug)]
+pub(super) struct Asker {
+    maps: OwnedFd,
+}
+
+/// Our descriptor is at least this, away from the numbers that a program counts on, and closes.
+const FLOOR: i32 = 512;
+
+impl Asker {
+    /// `None` where the kernel cannot be asked.
+    pub(super) fn new() -> Option<Asker> {
+        let maps =
+            rustix::fs::open("/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let maps = maps.ok()?;
+        // Where so many descriptors are not allowed, the one that it has.
+        let asker = Asker { maps: rustix::io::fcntl_dupfd_cloexec(&maps, FLOOR).unwrap_or(maps) };
+        let own: *const Asker = &raw const asker;
+        asker.query(own.addr()).is_ok().then_some(asker)
+    }
+
+    fn query(&self, at: usize) -> rustix::io::Result<ProcmapQuery> {
+        let mut query = ProcmapQuery {
+            size: size_of::<ProcmapQuery>() as u64,
+            query_addr: at as u64,
+            ..ProcmapQuery::default()
+        };
+        // SAFETY: the opcode is made from this structure, in which no buffers are named that the kernel would write.
+        let call = unsafe { Updater::<PROCMAP_QUERY, _>::new(&mut query) };
+        // SAFETY: changes nothing but its argument.
+        unsafe { rustix::ioctl::ioctl(&self.maps, call) }?;
+        Ok(query)
+    }
+
+    /// Whether all of the range is still these bytes of this file, for all to see. When that cannot be
+    /// asked, not, and it is not asked again: the program has closed its descriptors, perhaps, and ours with
+    /// them. Then its number may be a file of the program's by now, so it is left as it is.
+    pub(super) fn ask(
+        asker: &mut Option<Asker>,
+        start: usize,
+        len: usize,
+        backing: Backing,
+    ) -> bool {
+        match asker.as_ref().and_then(|asker| asker.is_still(start, len, backing)) {
+            Some(is_still) => is_still,
+            None => {
+                std::mem::forget(asker.take());
+                false
+            }
+        }
+    }
+
+    /// `None`: it could not be asked.
+    fn is_still(&self, start: usize, len: usize, backing: Backing) -> Option<bool> {
+        let mut at = start;
+        while at < start + len {
+            let it = match self.query(at) {
+                Ok(it) => it,
+                Err(rustix::io::Errno::NOENT) => return Some(false), // nothing is there
+                Err(_) => return None,
+            };
+            let offset = it.vma_offset.wrapping_add(at as u64).wrapping_sub(it.vma_start);
+            let same = (it.dev_major, it.dev_minor) == backing.device
+                && it.inode == backing.inode
+                && offset == backing.offset + (at - start) as u64
+                && it.vma_flags & WRITABLE_SHARED == WRITABLE_SHARED;
+            let end = usize::try_from(it.vma_end).unwrap_or(usize::MAX);
+            if !same || end <= at {
+                return Some(false);
+            }
+            at = end;
+        }
+        Some(true)
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    #[test]
+    fn what_was_mapped_is_told_from_what_is_there_now() {
+        use rustix::mm::{MapFlags, ProtFlags};
+        let Some(asker) = Asker::new() else { return }; // before Linux 6.11
+        let file = rustix::fs::memfd_create("window", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8 * PAGE as u64).unwrap();
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let (null, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
+        // SAFETY: a new mapping, wherever there is room.
+        let there = unsafe { rustix::mm::mmap(null, 8 * PAGE, rights, shared, &file, 0) }.unwrap();
+        let start = there.addr();
+        let backing = backing_at(start).unwrap();
+        let all = || asker.is_still(start, 8 * PAGE, backing);
+        assert_eq!(all(), Some(true));
+        assert_eq!(asker.is_still(start + 2 * PAGE, PAGE, backing.at(2 * PAGE)), Some(true));
+        assert_eq!(asker.is_still(start + 2 * PAGE, PAGE, backing), Some(false));
+
+        let page = |number: usize| there.wrapping_byte_add(number * PAGE);
+        let flags = shared | MapFlags::FIXED;
+        // SAFETY: over a page of the mapping above, which nobody uses: the same file, another place of it.
+        unsafe { rustix::mm::mmap(page(5), PAGE, rights, flags, &file, 0) }.unwrap();
+        assert_eq!(all(), Some(false));
+        let its_own = 5 * PAGE as u64;
+        // SAFETY: as above: what was there.
+        unsafe { rustix::mm::mmap(page(5), PAGE, rights, flags, &file, its_own) }.unwrap();
+        assert_eq!(all(), Some(true));
+        let private = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: as above.
+        unsafe { rustix::mm::mmap(page(5), PAGE, rights, private, &file, its_own) }.unwrap();
+        assert_eq!(all(), Some(false));
+        // SAFETY: as above.
+        unsafe { rustix::mm::munmap(page(5), PAGE) }.unwrap();
+        assert_eq!(all(), Some(false));
+        // Not page 5, where another thread may have something by now.
+        for (first, pages) in [(0, 5), (6, 2)] {
+            // SAFETY: what is left of the mapping, of which this test alone knows.
+            unsafe { rustix::mm::munmap(page(first), pages * PAGE) }.unwrap();
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_became_the_programs_is_not_closed() {
+        use std::os::fd::AsRawFd;
+        let mut asker = Asker::new();
+        let Some(own) = &mut asker else { return }; // before Linux 6.11
+        let number = own.maps.as_raw_fd();
+        assert!(number >= FLOOR, "{number}");
+        let heap = vec![1u8; PAGE];
+        let backing = backing_at(heap.as_ptr().addr()).unwrap();
+        // What a program does that closes all it finds, and opens a file.
+        let file = rustix::fs::memfd_create("its", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::dup2(&file, &mut own.maps).unwrap();
+        assert!(!Asker::ask(&mut asker, heap.as_ptr().addr(), 1, backing));
+        assert!(asker.is_none());
+        let there = std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
+        assert!(there.to_string_lossy().contains("memfd:its"), "{}", there.display());
+    }
+
+    #[test]
+    fn stacks_and_what_is_not_mapped_are_not_remapped() {
+        let heap = vec![1u8; 64 * PAGE];
+        let start = heap.as_ptr().addr().next_multiple_of(PAGE);
+        let len = 63 * PAGE;
+        assert!(is_private_memory(start, len));
+        assert!(!is_private_memory(0, PAGE));
+        assert!(!is_private_memory(start, usize::MAX / 2));
+    }
+}
