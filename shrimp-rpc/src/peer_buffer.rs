@@ -30,6 +30,17 @@ pub(crate) struct Elsewhere {
     image: Memory,
 }
 
+impl Elsewhere {
+    #[cold] // a call over a network is microseconds
+    fn signal(&self, len: usize, word: u64) -> Result<(), SendError> {
+        let image = self.image.view();
+        let at = layout::flag_at(image.len());
+        let start = at - len;
+        self.import.send_from(start, image.slice(start, len)?)?;
+        flag(self.import.flag64(at))?.signal(word)
+    }
+}
+
 impl PeerBuffer {
     /// Binds to all of an import, or makes an image of it.
     pub(crate) fn new(import: Import) -> Result<PeerBuffer, BindError> {
@@ -72,16 +83,11 @@ impl PeerBuffer {
 
     /// Stores the flag behind the message of `len` bytes that lies before it, and wakes the other
     /// side if it sleeps.
-    #[inline]
+    #[inline(always)] // between two flags
     pub(crate) fn signal(&self, len: usize, word: u64) -> Result<(), SendError> {
-        let at = layout::flag_at(self.len());
         match self {
-            PeerBuffer::Here(bound, _) => flag(bound.flag64(at))?.signal(word),
-            PeerBuffer::Elsewhere(it) => {
-                let start = at - len;
-                it.import.send_from(start, it.image.view().slice(start, len)?)?;
-                flag(it.import.flag64(at))?.signal(word)
-            }
+            PeerBuffer::Here(bound, _) => bound.signal64(layout::flag_at(bound.len()), word),
+            PeerBuffer::Elsewhere(it) => it.signal(len, word),
         }
     }
 

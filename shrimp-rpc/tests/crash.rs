@@ -48,6 +48,7 @@ const SERVER_POINTS: &[&str] = &[
     "knock heard",
     "answered",
     "call there",
+    "one way call taken",
     "out half written",
     "reply stored, no flag",
     "asked for the next piece",
@@ -154,6 +155,10 @@ fn server(args: &[String]) {
     at("call there");
     let room = layout::room(raw::LEN);
     match point {
+        "one way call taken" => {
+            assert_eq!(call.kind, Kind::OneWay);
+            die();
+        }
         "out half written" => {
             server.replies.write(server.start(4096), &[0xab; 2048]).unwrap();
             die();
@@ -296,6 +301,7 @@ fn a_server_killed_at_any_named_point_is_an_error_of_that_call_and_its_successor
                 first.child.wait().unwrap();
                 Ok(()) // nobody was called
             }
+            "one way call taken" => binding.request(NULL, 0, 0).and_then(|it| it.send()),
             // The reply's flag was stored: it counts, whatever happens then.
             "replied" => binding.request(NULL, 0, 0).and_then(|it| it.call()?.finish()),
             "out half written" | "first piece of the reply sent" => {
@@ -309,7 +315,8 @@ fn a_server_killed_at_any_named_point_is_an_error_of_that_call_and_its_successor
             _ => reverse(&binding, &mut data),
         };
         match (*point, &outcome) {
-            ("door open" | "replied", Ok(())) => {}
+            // Who sends one way is told nothing; the next call below must not wait for the dead.
+            ("door open" | "replied" | "one way call taken", Ok(())) => {}
             ("knock heard" | "answered", Err(CallError::Connect(error))) => {
                 assert!(!matches!(**error, ConnectError::TimedOut { .. }), "{point}: {error}");
             }

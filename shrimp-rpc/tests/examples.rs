@@ -1,6 +1,8 @@
 //! The examples: their stubs are what the compiler makes, and they run.
 
 mod c_compiler;
+#[path = "../../vmmc/tests/cargo/mod.rs"]
+mod cargo;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 
@@ -21,24 +23,15 @@ impl Drop for Serving {
 /// Built first if it must be: `cargo test --test examples` builds no example.
 fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let dir = BUILT.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).unwrap().to_owned();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "shrimp-rpc", "--examples", "--target-dir"]);
-        cargo.arg(profile.parent().unwrap()).current_dir(c_compiler::package());
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "cannot build: {cargo:?}");
-        profile.join("examples")
-    });
+    let dir =
+        BUILT.get_or_init(|| cargo::build(&["--examples", "-p", "shrimp-rpc"]).join("examples"));
     dir.join(name)
 }
 
 fn command(daemon: &Daemon, name: &str, args: &[&str]) -> Command {
     let mut command = Command::new(example(name));
     command.args(args).env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+    command.env("SHRIMP_RPC_CONNECT_MS", "120000");
     command
 }
 
@@ -69,6 +62,7 @@ fn c_client(name: &str, dir: &Path) -> PathBuf {
 fn run_c(daemon: &Daemon, program: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(program);
     command.args(args).env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+    command.env("SHRIMP_RPC_CONNECT_MS", "120000");
     command.output().unwrap()
 }
 

@@ -192,8 +192,12 @@ fn a_future_that_is_dropped_or_late_tells_the_server() {
         .await;
     });
     server.expect("cancelled");
-    binding.set_timeout(Some(Duration::from_millis(5)));
-    let late = block_on(async { binding.request_async(NEVER, 0, 0).await?.call_async().await });
+    let late = block_on(async {
+        // Its time is that of the call alone, which is sent in any case: the server is to see it.
+        let request = binding.request_async(NEVER, 0, 0).await?;
+        binding.set_timeout(Some(Duration::from_millis(5)));
+        request.call_async().await
+    });
     assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
     server.expect("cancelled");
     binding.set_timeout(None);

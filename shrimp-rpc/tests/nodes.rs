@@ -11,7 +11,6 @@ use cluster::{Place, pair};
 use common::{PATIENCE, Second, say, second_process as play, until};
 use program::{FAIL, FILL, NULL, PROGRAM, connect, dispatch, fill, reverse, serve, sum};
 use shrimp_rpc::layout::{self, Answer, FlagWord, Kind, Turn};
-use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, ConnectError, ServeError, Server};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +22,8 @@ use xdr::Encode;
 
 /// Waits until its caller gives up, and says how long that one wanted to wait.
 const HOLD: u32 = 90;
+/// Says so, and never returns.
+const STAY: u32 = 91;
 
 fn hold(args: &[String]) {
     let server = Server::builder(&args[0])
@@ -49,6 +50,22 @@ fn hold(args: &[String]) {
     common::pause();
 }
 
+/// Lives until it is killed.
+fn stay(args: &[String]) {
+    let server = Server::builder(&args[0]).raw_program(PROGRAM, 1, |procedure, call| {
+        if procedure != STAY {
+            return dispatch(procedure, call);
+        }
+        say("in the call");
+        loop {
+            std::thread::park();
+        }
+    });
+    let server = server.start().expect("serves");
+    say("ready");
+    server.run();
+}
+
 /// Makes a call, and waits to be killed.
 fn client(args: &[String]) {
     let binding = connect(&Node::connect().expect("connects"), &args[0]);
@@ -59,7 +76,7 @@ fn client(args: &[String]) {
 
 #[test]
 fn second_process() {
-    play(&[("serve", serve), ("hold", hold), ("client", client)]);
+    play(&[("serve", serve), ("hold", hold), ("stay", stay), ("client", client)]);
 }
 
 fn null(binding: &Binding) -> Result<(), CallError> {
@@ -168,28 +185,56 @@ fn a_call_given_up_is_told_to_the_other_node_and_the_binding_goes_on() {
 
 #[test]
 fn a_server_that_dies_ends_the_call_and_its_successor_is_found() {
-    let (a, b, mut server) = world("hold", "x");
+    let (a, b, mut server) = world("stay", "x");
     let binding = connect(&b.daemon.node(), "x@a");
+    null(&binding).unwrap();
     std::thread::scope(|scope| {
-        let call = scope.spawn(|| {
-            binding.set_timeout(PATIENCE);
-            binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
-            loop {
-                match null(&binding) {
-                    Ok(()) => {}
-                    Err(error) => return error,
-                }
-            }
-        });
-        until("it is bound", || binding.node().counters().get(count::CALLS) > 100);
+        let call = scope.spawn(|| binding.request(STAY, 0, 0).unwrap().call().map(drop));
+        // Killed in the middle of a call: between two the next one would wait for a successor.
+        server.expect("in the call");
         server.kill();
         let end = call.join().unwrap();
-        assert!(matches!(end, CallError::ServerGone { .. }), "{end}");
+        assert!(matches!(end, Err(CallError::ServerGone { .. })), "{end:?}");
     });
     let mut server = a.daemon.second("serve", &["x"]);
     server.expect("ready");
     null(&binding).unwrap();
     reverse(&binding, 100_000).unwrap();
+    drop(binding);
+    server.finish();
+}
+
+/// Whether an import of a process is open.
+fn has_link(node: &Node) -> bool {
+    node.imports().iter().any(|import| import.closed.is_none())
+}
+
+#[test]
+fn a_server_that_dies_between_two_calls_is_waited_for_by_the_second_one() {
+    let (a, b, mut server) = world("serve", "x");
+    let node = b.daemon.node();
+    let binding = connect(&node, "x@a");
+    server.kill();
+    until("its end is seen", || !has_link(&node));
+    let impatient = Binding::builder("x@a", PROGRAM, 1).node(&node);
+    let error = impatient.connect_timeout(Duration::from_millis(300)).connect().unwrap_err();
+    assert!(error.to_string().contains("rpc:x"), "{error}");
+
+    let mut server = a.daemon.second("serve", &["x"]);
+    server.expect("ready");
+    null(&binding).unwrap();
+    for round in 0..12 {
+        server.kill();
+        until("its end is seen", || !has_link(&node));
+        std::thread::scope(|scope| {
+            // The question comes before the export that it is about, or after it.
+            let call = scope.spawn(|| null(&binding));
+            server = a.daemon.second("serve", &["x"]);
+            server.expect("ready");
+            call.join().unwrap().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        });
+        reverse(&binding, 1000).unwrap();
+    }
     drop(binding);
     server.finish();
 }

@@ -8,10 +8,12 @@ use crate::peer_buffer::PeerBuffer;
 use crate::process::{count, export_for};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vmmc::counters::{Tally, index};
 use vmmc::error::Closed;
 use vmmc::error::{SendError, SendNotifyError, WaitError};
 use vmmc::mem::View;
 use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::wait::glance;
 use vmmc::word::{MappedU64, Word as _};
 use vmmc::{Export, Import, ImportBuilder, Name, Node, PeerInfo, Rights, Token};
 
@@ -41,6 +43,10 @@ pub(super) struct Watch {
 /// Units of the longest message that is stored in one go.
 pub(super) const SHORT_UNITS: usize = 15;
 
+/// Units of the longest message that lies in the flag's own line, which is fetched for it. For a longer one that
+/// line waits for others, and the server, which polls it, takes it back meanwhile.
+pub(super) const CLOSE_UNITS: usize = 7;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -49,6 +55,8 @@ pub(crate) struct Lane {
     owed: bool,
     /// What the head says of a deadline.
     deadline: u64,
+    /// Replies that came at the first looks, and are counted with the next message.
+    spin_hits: u64,
     /// Where a short call is put together.
     pub(super) short: Small<SHORT_UNITS>,
     /// Of the call in progress: offset in the message and bytes of each block.
@@ -93,6 +101,7 @@ impl Lane {
             watch: Arc::new(Watch { calls, replies, turn: AtomicU32::new(Turn::NONE.number()) }),
             owed: false,
             deadline: 0,
+            spin_hits: 0,
             short: Small::new(),
             blocks: Vec::with_capacity(4),
         })
@@ -132,7 +141,7 @@ impl Lane {
         self.watch.calls.import().check_open()
     }
 
-    /// A short call follows at once: its line is fetched while it is put together.
+    /// A call within the flag's line follows at once: the line is fetched while it is put together.
     #[inline]
     pub(super) fn expect_send(&self) {
         let calls = self.calls();
@@ -141,23 +150,26 @@ impl Lane {
         }
     }
 
-    /// Stores the flag behind a message of `len` bytes, and wakes the server if it sleeps.
-    #[inline]
-    pub(crate) fn send(
+    /// Stores the flag behind a message of `len` bytes, and wakes the server if it sleeps. Returns where to
+    /// count what else belongs to the message: counting is left to the time in which it travels.
+    #[inline(always)]
+    pub(crate) fn send<'n>(
         &mut self,
-        node: &Node,
+        node: &'n Node,
         kind: Kind,
         code: u16,
         len: usize,
-    ) -> Result<(), SendError> {
+    ) -> Result<Tally<'n>, SendError> {
         let turn = self.watch.turn().next();
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code, units }.pack();
         self.watch.calls.signal(len, word)?;
         self.watch.turn.store(turn.number(), Ordering::Relaxed);
         self.owed = true;
-        node.counters().add(count::PACKETS, 1);
-        Ok(())
+        let tally = node.counters().tally();
+        tally.add(count::PACKETS, 1);
+        tally.add(index::SPIN_HITS, std::mem::take(&mut self.spin_hits));
+        Ok(tally)
     }
 
     pub(super) fn watch(&self) -> &Arc<Watch> {
@@ -165,17 +177,26 @@ impl Lane {
     }
 
     /// Waits for the reply to the last message.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wait(
         &mut self,
         node: &Node,
         timeout: Option<Duration>,
     ) -> Result<u64, CallError> {
         let watch = &*self.watch;
-        if let Some(word) = node.glance(|| watch.arrived()) {
-            self.owed = false;
-            return Ok(word);
+        match glance(node.wait_policy(), || watch.arrived()) {
+            Some(word) => {
+                self.owed = false;
+                self.spin_hits += 1;
+                Ok(word)
+            }
+            None => self.wait_longer(node, timeout),
         }
+    }
+
+    #[cold]
+    fn wait_longer(&mut self, node: &Node, timeout: Option<Duration>) -> Result<u64, CallError> {
+        let watch = &*self.watch;
         let shares = |cpu| watch.calls.import().peer_was_on(cpu);
         match node.wait_until(timeout, shares, |_| watch.look()) {
             Ok(Ok(word)) => {
@@ -215,8 +236,16 @@ impl Lane {
 
     /// Says in the head how long we wait for the next call. Another node has another clock: it is
     /// told how long, and not until when.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
+        match (timeout, self.deadline) {
+            (None, 0) => Ok(()),
+            _ => self.change_timeout(timeout),
+        }
+    }
+
+    #[cold] // reads the clock
+    fn change_timeout(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         let nanoseconds = match timeout {
             None => 0,
             Some(timeout) => {

@@ -181,6 +181,7 @@ impl Binding {
         self.timeout.store(nanoseconds, std::sync::atomic::Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn timeout(&self) -> Option<Duration> {
         match self.timeout.load(std::sync::atomic::Ordering::Relaxed) {
             0 => None,
@@ -189,6 +190,7 @@ impl Binding {
     }
 
     /// The node it works through.
+    #[inline]
     #[must_use]
     pub fn node(&self) -> &Node {
         &self.node
@@ -206,6 +208,7 @@ impl Binding {
         crate::layout::room(self.wanted.settings.buffer_len)
     }
 
+    #[inline]
     pub(crate) fn call_max(&self) -> usize {
         self.wanted.settings.call_max
     }
@@ -215,7 +218,7 @@ impl Binding {
     ///
     /// # Errors
     /// [`CallError::Connect`], [`CallError::TimedOut`], [`CallError::TooLong`].
-    #[inline]
+    #[inline(always)]
     pub fn request(
         &self,
         procedure: u32,
@@ -282,7 +285,7 @@ impl Binding {
     }
 
     /// The first lane, when it is ready: the common case.
-    #[inline]
+    #[inline(always)]
     fn take_first(&self) -> Option<Taken<'_>> {
         let mut guard = self.lanes.first()?.try_lock()?;
         let lane = (*guard).as_mut()?;
@@ -427,7 +430,7 @@ impl Future for Freed<'_> {
 }
 
 impl<'b> Taken<'b> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lane(&self) -> &Lane {
         match self.guard.as_ref().and_then(|guard| guard.as_ref()) {
             Some(lane) => lane,
@@ -435,7 +438,7 @@ impl<'b> Taken<'b> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lane_mut(&mut self) -> &mut Lane {
         match self.guard.as_mut().and_then(|guard| guard.as_mut()) {
             Some(lane) => lane,
@@ -466,7 +469,7 @@ impl<'b> Taken<'b> {
         reply
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn binding(&self) -> &'b Binding {
         self.binding
     }

@@ -40,7 +40,7 @@ struct Collected {
 }
 
 impl<'b> Reply<'b> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(
         taken: Taken<'b>,
         procedure: u32,

@@ -1,6 +1,6 @@
 //! One call, from its first argument to its reply.
 
-use super::lane::{Lane, SHORT_UNITS};
+use super::lane::{CLOSE_UNITS, Lane, SHORT_UNITS};
 use super::{Mode, Reply, Taken, at_once};
 use crate::bulk::{BulkMut, Element};
 use crate::error::CallError;
@@ -9,6 +9,7 @@ use crate::memory::{Memory, copy};
 use crate::message::{Put, append};
 use crate::process::count;
 use std::time::Duration;
+use vmmc::counters::Tally;
 use vmmc::mem::View;
 use xdr::{EncodeError, Sink};
 
@@ -39,7 +40,7 @@ enum Place {
 }
 
 impl<'b> Request<'b> {
-    #[inline]
+    #[inline(always)] // as all that is between two flags: see the design's path budgets
     pub(super) fn new(
         mut taken: Taken<'b>,
         procedure: u32,
@@ -50,21 +51,17 @@ impl<'b> Request<'b> {
         let padded = layout::padded(plain).and_then(|it| it.checked_add(layout::padded(bulk)?));
         let len = match padded {
             Some(len) if len <= max => len,
-            _ => {
-                let len = padded.unwrap_or(usize::MAX);
-                return Err(CallError::TooLong { what: "a call", len, max });
-            }
+            _ => return Err(too_long(padded, max)),
         };
-        let room = taken.lane().room();
         let (place, end) = if len <= SHORT_UNITS * layout::UNIT {
             (Place::Short, SHORT_UNITS * layout::UNIT)
-        } else if len <= room {
+        } else if len <= taken.lane().room() {
             (Place::Buffer, layout::flag_at(taken.lane().calls().len()))
         } else {
-            (Place::Memory(Box::new(Memory::new(len))), len)
+            (place_for(len), len)
         };
         let start = end - len;
-        if matches!(place, Place::Short) {
+        if len <= CLOSE_UNITS * layout::UNIT {
             taken.lane().expect_send();
         }
         taken.lane_mut().blocks.clear();
@@ -105,10 +102,10 @@ impl<'b> Request<'b> {
     }
 
     /// Pads the plain part, all of which must have been written.
-    #[inline]
+    #[inline(always)]
     fn end_plain(&mut self) -> Result<(), CallError> {
-        if self.at == self.plain_end && self.taken.lane().blocks.is_empty() {
-            let padded = self.start + (self.plain_end - self.start).next_multiple_of(layout::UNIT);
+        let padded = self.start + (self.plain_end - self.start).next_multiple_of(layout::UNIT);
+        if self.at == self.plain_end && self.at != padded && self.taken.lane().blocks.is_empty() {
             Put::new(self.view(), self.at, self.end).pad_to(padded)?;
             self.at = padded;
         }
@@ -165,12 +162,21 @@ impl<'b> Request<'b> {
     ///
     /// # Errors
     /// See [`CallError`].
-    #[inline]
+    #[inline(always)]
     pub fn call(mut self) -> Result<Reply<'b>, CallError> {
         let timeout = self.transmit(false)?;
         if matches!(self.place, Place::Memory(_)) {
-            at_once(self.send_pieces(false, timeout, Mode::Block))?;
+            return self.call_in_pieces(timeout);
         }
+        let binding = self.taken.binding();
+        let word = self.taken.lane_mut().wait(binding.node(), timeout)?;
+        let (taken, procedure, in_place) = self.into_parts();
+        Reply::new(taken, procedure, word, in_place)
+    }
+
+    #[cold]
+    fn call_in_pieces(mut self, timeout: Option<Duration>) -> Result<Reply<'b>, CallError> {
+        at_once(self.send_pieces(false, timeout, Mode::Block))?;
         let binding = self.taken.binding();
         let word = self.taken.lane_mut().wait(binding.node(), timeout)?;
         let (taken, procedure, in_place) = self.into_parts();
@@ -205,7 +211,7 @@ impl<'b> Request<'b> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn into_parts(self) -> (Taken<'b>, u32, Option<usize>) {
         let Request { taken, procedure, place, start, .. } = self;
         // What was sent in pieces is not in the server's buffer any more, and what another node's
@@ -223,12 +229,11 @@ impl<'b> Request<'b> {
     }
 
     /// All but the pieces and the wait for the reply. Returns the time that is left for that.
-    #[inline]
+    #[inline(always)]
     fn transmit(&mut self, one_way: bool) -> Result<Option<Duration>, CallError> {
         self.end_plain()?;
         if self.at != self.end {
-            let (need, left) = (self.end - self.start, self.at - self.start);
-            return Err(EncodeError::Full { need, left }.into());
+            return Err(incomplete(self.end - self.start, self.at - self.start));
         }
         let binding = self.taken.binding();
         let node = binding.node();
@@ -240,30 +245,58 @@ impl<'b> Request<'b> {
         let whole = if one_way { Kind::OneWay } else { Kind::Whole };
         match &self.place {
             Place::Short => {
-                let at = layout::flag_at(lane.calls().len()) - len;
-                copy(lane.short.view().slice(self.start, len)?, lane.calls().slice(at, len)?)?;
-                lane.send(node, whole, code, len)?;
+                if len > 0 {
+                    let at = layout::flag_at(lane.calls().len()) - len;
+                    copy(lane.short.view().slice(self.start, len)?, lane.calls().slice(at, len)?)?;
+                }
             }
-            Place::Buffer => lane.send(node, whole, code, len)?,
-            Place::Memory(_) => lane.put64(layout::CALL_TOTAL, len as u64)?,
+            Place::Buffer => {}
+            Place::Memory(_) => {
+                lane.put64(layout::CALL_TOTAL, len as u64)?;
+                count_call(node.counters().tally(), len);
+                return Ok(timeout);
+            }
         }
-        let counters = node.counters();
-        counters.add(count::CALLS, 1);
-        counters.add(count::PACKET_BYTES, (len + layout::FLAG_LEN) as u64);
+        count_call(lane.send(node, whole, code, len)?, len);
         Ok(timeout)
     }
 }
 
+#[inline(always)]
+fn count_call(tally: Tally<'_>, len: usize) {
+    tally.add(count::CALLS, 1);
+    tally.add(count::PACKET_BYTES, (len + layout::FLAG_LEN) as u64);
+}
+
+#[cold]
+fn too_long(len: Option<usize>, max: usize) -> CallError {
+    CallError::TooLong { what: "a call", len: len.unwrap_or(usize::MAX), max }
+}
+
+#[cold]
+fn incomplete(need: usize, left: usize) -> CallError {
+    EncodeError::Full { need, left }.into()
+}
+
+/// For a message that does not fit the buffer.
+#[cold]
+fn place_for(len: usize) -> Place {
+    Place::Memory(Box::new(Memory::new(len)))
+}
+
 /// The code field of a call's flag.
-#[inline]
+#[inline(always)]
 fn code(lane: &Lane, procedure: u32) -> Result<u16, CallError> {
     match u16::try_from(procedure) {
         Ok(code) if code != layout::WIDE => Ok(code),
-        _ => {
-            lane.put32(layout::CALL_PROCEDURE, procedure)?;
-            Ok(layout::WIDE)
-        }
+        _ => wide_code(lane, procedure),
     }
+}
+
+#[cold]
+fn wide_code(lane: &Lane, procedure: u32) -> Result<u16, CallError> {
+    lane.put32(layout::CALL_PROCEDURE, procedure)?;
+    Ok(layout::WIDE)
 }
 
 impl Request<'_> {

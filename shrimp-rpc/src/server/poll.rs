@@ -58,13 +58,13 @@ impl Poll {
     }
 
     /// The hot slot of that number.
-    #[inline]
+    #[inline(always)]
     pub(super) fn slot(&self, hot: usize) -> Option<&Arc<Slot>> {
         self.hot.get(hot).map(|hot| &hot.slot)
     }
 
     /// The next message, and the number of the hot slot that has it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn look(&mut self, look: Look, node: &Node) -> Option<(usize, u64)> {
         let hot_ones = self.hot.len();
         for turn in 0..hot_ones {
@@ -78,14 +78,11 @@ impl Poll {
                 return Some((at, word));
             }
         }
-        self.look_at_cold(look, node)
+        if self.cold.is_empty() { None } else { self.look_at_cold(look, node) }
     }
 
-    #[inline]
+    #[inline(never)]
     fn look_at_cold(&mut self, look: Look, node: &Node) -> Option<(usize, u64)> {
-        if self.cold.is_empty() {
-            return None;
-        }
         let turns = if look == Look::Complete { self.cold.len() } else { 1 };
         for _ in 0..turns {
             self.next_cold =

@@ -131,6 +131,7 @@ impl Slot {
         &self.replies
     }
 
+    #[inline]
     pub(crate) fn node(&self) -> &Node {
         &self.node
     }
@@ -187,7 +188,7 @@ impl Slot {
     }
 
     /// The flag of the turn that is due, if it is there and the slot is idle.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look(&self) -> Option<u64> {
         let view = self.calls.view();
         let word = view.word64(layout::flag_at(view.len())).ok()?;
@@ -201,10 +202,6 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn accept(&self, word: u64) -> Step {
         self.duty.take();
-        // The reply is likely to follow soon: its line is fetched meanwhile.
-        if let Ok(reply) = self.replies.view().word64(layout::flag_at(self.replies.len())) {
-            reply.prefetch_for_write();
-        }
         let Some(flag) = FlagWord::unpack(word) else { return Step::Faulty };
         let end = layout::flag_at(self.calls.len());
         let Some(start) = end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN)
@@ -281,7 +278,7 @@ impl Slot {
     ///
     /// # Errors
     /// [`ReplyError::Answered`] when that turn is over.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(
         &self,
         turn: Turn,

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use vmmc::Look;
 use vmmc::config::WaitPolicy;
+use vmmc::counters::index;
 use vmmc::sync::{AtomicU32, MutexGuard, Ordering};
 use vmmc::wait::{self, Spun};
 use vmmc::word::Word;
@@ -157,7 +158,9 @@ impl Staff {
 
 /// What a wait found.
 enum Found {
-    /// Number of the hot slot, and its flag.
+    /// Number of the hot slot, and its flag; at the first looks, which is still to be counted.
+    AtOnce(usize, u64),
+    /// The same, later.
     Message(usize, u64),
     /// Slots came or went, or the server ends.
     Change,
@@ -180,8 +183,10 @@ pub(super) fn worker(shared: &Arc<Shared>) {
         let Some(mut poll) = held.take().or_else(|| shared.staff.relieve(&shared.post)) else {
             return;
         };
-        match next(shared, &mut poll, &mut slept) {
-            Some(Found::Message(hot, word)) => {
+        let found = next(shared, &mut poll, &mut slept);
+        let at_once = matches!(found, Some(Found::AtOnce(..)));
+        match found {
+            Some(Found::AtOnce(hot, word) | Found::Message(hot, word)) => {
                 let ready = poll.slot(hot).and_then(|slot| take(shared, &mut desk, slot, word));
                 calls = calls.wrapping_add(1);
                 if let (Some(ready), Some(desk)) = (ready, &desk) {
@@ -197,6 +202,8 @@ pub(super) fn worker(shared: &Arc<Shared>) {
                 } else {
                     held = Some(poll);
                 }
+                // The reply has been sent: counting is not waited for.
+                shared.node.counters().add(index::SPIN_HITS, u64::from(at_once));
                 if calls.is_multiple_of(CALLS_PER_DISPATCH) {
                     shared.node.dispatch();
                 }
@@ -221,11 +228,12 @@ const LINGER: Duration = Duration::from_micros(120);
 /// registers.
 #[inline(always)]
 fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> Option<Found> {
-    if !shared.has_changed()
-        && let Some((hot, word)) = shared.node.glance(|| poll.look(Look::Quick, &shared.node))
-    {
-        *slept = false;
-        return Some(Found::Message(hot, word));
+    if !shared.has_changed() {
+        let look = || poll.look(Look::Quick, &shared.node);
+        if let Some((hot, word)) = wait::glance(shared.node.wait_policy(), look) {
+            *slept = false;
+            return Some(Found::AtOnce(hot, word));
+        }
     }
     await_next(shared, poll, slept)
 }

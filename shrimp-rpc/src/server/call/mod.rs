@@ -85,6 +85,7 @@ impl<D: Deref<Target = Desk>> Core<D> {
         }
     }
 
+    #[inline]
     fn take_block<T: Element>(&self, len: u32, change: bool) -> Result<View<'_>, DecodeError> {
         let request = self.request();
         let at = self.next_block.get();
@@ -238,7 +239,7 @@ impl<'w> ServerCall<'w> {
     ///
     /// # Errors
     /// [`DispatchError::Reply`] when it is longer than allowed, or given already.
-    #[inline]
+    #[inline(always)]
     pub fn reply(&self, plain: usize) -> Result<ReplyWriter<'_>, DispatchError> {
         Ok(ReplyWriter { writer: self.core.writer(plain)? })
     }

@@ -15,10 +15,16 @@ use xdr::{EncodeError, Sink};
 impl<D: Deref<Target = Desk>> Core<D> {
     /// The range of the request that the client must be sent back: INOUT blocks of a call in pieces, or
     /// from another node.
+    #[inline(always)]
     fn inout_range(&self) -> (usize, usize) {
         if matches!(self.message, Message::Buffer(_)) && !self.slot().returns_inout() {
             return (0, 0);
         }
+        self.changed_range()
+    }
+
+    #[cold]
+    fn changed_range(&self) -> (usize, usize) {
         let blocks = self.desk().blocks.borrow();
         let changed = || blocks.iter().filter(|(_, len, change)| *change && *len > 0);
         let start = changed().map(|(at, ..)| *at).min().unwrap_or(0);
@@ -27,7 +33,7 @@ impl<D: Deref<Target = Desk>> Core<D> {
     }
 
     /// Room for the reply's plain part.
-    #[inline]
+    #[inline(always)]
     pub(super) fn writer(&self, plain: usize) -> Result<Writer<'_, D>, ReplyError> {
         if self.answered.get() {
             return Err(ReplyError::Answered);
@@ -37,7 +43,7 @@ impl<D: Deref<Target = Desk>> Core<D> {
         let padded = plain.checked_next_multiple_of(layout::UNIT);
         let total = padded.and_then(|it| it.checked_add(self.outs.get()));
         let Some(total) = total.filter(|total| *total <= max) else {
-            return Err(ReplyError::TooLong { len: total.unwrap_or(usize::MAX), max });
+            return Err(too_long(total, max));
         };
         let inout = self.inout_range();
         let fits = self.spilled.get().is_none() && total <= slot.room() && inout.1 == 0;
@@ -47,9 +53,16 @@ impl<D: Deref<Target = Desk>> Core<D> {
         } else if fits {
             (Place::Buffer, layout::flag_at(slot.replies().len()) - total)
         } else {
-            (Place::Memory(Box::new(Memory::new(inout.1 + total)), inout), inout.1)
+            (place_for(inout, total), inout.1)
         };
         Ok(Writer { core: self, place, at: start, plain_end: start + plain, total })
+    }
+
+    #[cold]
+    fn send_long(&self, memory: Box<Memory>, inout: (usize, usize)) -> Result<(), ReplyError> {
+        self.gather(&memory, inout)?;
+        let context = self.context();
+        context.slot.send_long(context.turn, *memory, inout)
     }
 
     /// The OUT and INOUT data that a reply in pieces contains, copied to where they belong in it.
@@ -90,6 +103,22 @@ impl<D: Deref<Target = Desk>> Core<D> {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn incomplete(need: usize, left: usize) -> ReplyError {
+    EncodeError::Full { need, left }.into()
+}
+
+#[cold]
+fn too_long(len: Option<usize>, max: usize) -> ReplyError {
+    ReplyError::TooLong { len: len.unwrap_or(usize::MAX), max }
+}
+
+/// For a reply that does not fit, or that INOUT data must head.
+#[cold]
+fn place_for(inout: (usize, usize), total: usize) -> Place {
+    Place::Memory(Box::new(Memory::new(inout.1 + total)), inout)
 }
 
 /// Where a reply is put together.
@@ -133,15 +162,17 @@ impl<D: Deref<Target = Desk>> Writer<'_, D> {
         result
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(mut self) -> Result<(), ReplyError> {
         if self.at != self.plain_end {
-            return Err(EncodeError::Full { need: self.plain_end, left: self.at }.into());
+            return Err(incomplete(self.plain_end, self.at));
         }
         // Start and end of the plain part are multiples of eight apart once it is padded.
         let gap = self.plain_end.next_multiple_of(layout::UNIT) - self.plain_end;
-        self.plain_end += gap;
-        self.put(|put| put.pad_to(put.at() + gap))?;
+        if gap > 0 {
+            self.plain_end += gap;
+            self.put(|put| put.pad_to(put.at() + gap))?;
+        }
         if self.core.answered.replace(true) {
             return Err(ReplyError::Answered);
         }
@@ -149,6 +180,7 @@ impl<D: Deref<Target = Desk>> Writer<'_, D> {
         let replies = context.slot.replies();
         let end = layout::flag_at(replies.len());
         match self.place {
+            Place::Short if self.total == 0 => {}
             Place::Short => {
                 let short = self.core.desk().short.view();
                 self.core.add_close(short)?;
@@ -156,10 +188,7 @@ impl<D: Deref<Target = Desk>> Writer<'_, D> {
                 copy(from, replies.slice(end - self.total, self.total)?)?;
             }
             Place::Buffer => self.core.add_close(replies.slice(0, end)?)?,
-            Place::Memory(memory, inout) => {
-                self.core.gather(&memory, inout)?;
-                return context.slot.send_long(context.turn, *memory, inout);
-            }
+            Place::Memory(memory, inout) => return self.core.send_long(memory, inout),
         }
         context.slot.send(context.turn, Kind::Whole, Status::Ok, self.total)?;
         let in_place = self.core.outs.get() - self.core.close_len.get();
@@ -193,7 +222,7 @@ impl ReplyWriter<'_> {
     ///
     /// # Errors
     /// [`DispatchError::Reply`].
-    #[inline]
+    #[inline(always)]
     pub fn send(self) -> Result<Finished, DispatchError> {
         self.writer.send()?;
         Ok(Finished(()))
