@@ -9,14 +9,16 @@
 #![allow(unsafe_code)]
 
 use crate::exit::{Context, Io};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{ChildStdout, Command};
+use std::time::{Duration, Instant};
 
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use vmmc::sync::{AtomicBool, AtomicU32, Ordering};
@@ -149,6 +151,51 @@ impl Child {
     pub(crate) fn wait(mut self) -> Result<std::process::ExitStatus, Io> {
         self.inner.wait().context(|| format!("waiting for {}", self.name))
     }
+
+    /// All that it says, once it has ended. Its standard output must be a pipe.
+    ///
+    /// # Errors
+    /// `TimedOut` when it has not ended within `patience`: it is ended then.
+    pub(crate) fn output_within(mut self, patience: Duration) -> Result<String, Io> {
+        let end = Instant::now() + patience;
+        let mut said = Vec::new();
+        let heard = match self.inner.stdout.take() {
+            Some(out) => hear(out, &mut said, end),
+            None => Ok(()),
+        };
+        let pid = Pid::from_child(&self.inner);
+        let ended = heard.and_then(|()| {
+            Ok(wait_until(&rustix::process::pidfd_open(pid, PidfdFlags::empty())?, end)?)
+        });
+        ended.context(|| format!("hearing {}", self.name))?;
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+/// Waits until a descriptor has something to read, or its end.
+fn wait_until(fd: &impl AsFd, end: Instant) -> rustix::io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
+        match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Err(Errno::INTR) => {}
+            ready => return ready.map(drop),
+        }
+    }
+}
+
+/// Reads to the end.
+fn hear(mut out: ChildStdout, said: &mut Vec<u8>, end: Instant) -> std::io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        wait_until(&out, end)?;
+        match out.read(&mut buffer)? {
+            0 => return Ok(()),
+            len => said.extend_from_slice(buffer.get(..len).unwrap_or_default()),
+        }
+    }
 }
 
 impl Drop for Child {
@@ -243,6 +290,36 @@ impl Drop for Scratch {
         let path = self.inner.path();
         if let Some(registry) = registry().as_mut() {
             registry.directories.retain(|other| other != path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    fn shell(script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        Child::spawn(command, "a shell").unwrap()
+    }
+
+    #[test]
+    fn what_a_child_says_is_heard_to_the_end() {
+        let said = shell("echo one; echo two").output_within(Duration::from_secs(60)).unwrap();
+        assert_eq!(said, "one\ntwo\n");
+    }
+
+    #[test]
+    fn a_child_that_does_not_end_is_ended() {
+        // It goes on: with its output open, and after it has closed it.
+        for script in ["echo one; exec sleep 600", "exec >&-; exec sleep 600"] {
+            let child = shell(script);
+            let pid = Pid::from_child(&child.inner);
+            let error = child.output_within(Duration::from_millis(50)).unwrap_err().to_string();
+            assert!(error.contains("hearing a shell"), "{error}");
+            assert_eq!(rustix::process::test_kill_process(pid), Err(Errno::SRCH), "{script}");
         }
     }
 }

@@ -12,6 +12,7 @@ use vmmc::control::message::{ClientInfo, Event, Hello, Refusal, Request, Role, S
 use vmmc::counters::Counters;
 use vmmc::id::{ClientId, RequestId};
 use vmmc::layout::page;
+use vmmc::notes::Notes;
 use vmmc::sys::Fd;
 use vmmc::sys::mmap::Access;
 
@@ -42,6 +43,15 @@ impl Coded for LinkError {
     fn exit(&self) -> Exit {
         Exit::DaemonRefused
     }
+}
+
+/// What a client tells in its page.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// By name.
+    pub(crate) counters: Vec<(String, u64)>,
+    /// The number of a thing, and the counter that says how it is with it.
+    pub(crate) notes: Vec<(u64, String)>,
 }
 
 /// A tool's connection to a running daemon.
@@ -85,18 +95,15 @@ impl Daemon {
         codec::decode(&bytes).map_err(|error| nonsense(error.to_string()))
     }
 
-    /// The counters of a client, by name. `None` for one that has no page (a tool) or has gone.
-    pub(crate) fn counters(
-        &mut self,
-        client: &ClientInfo,
-    ) -> Result<Option<Vec<(String, u64)>>, AskError> {
+    /// What a client tells in its page. `None` for one that has none (a tool) or has gone.
+    pub(crate) fn page(&mut self, client: &ClientInfo) -> Result<Option<Page>, AskError> {
         if client.role == Role::Tool {
             return Ok(None);
         }
-        self.counters_of(client.peer.client)
+        self.page_of(client.peer.client)
     }
 
-    fn counters_of(&mut self, client: ClientId) -> Result<Option<Vec<(String, u64)>>, AskError> {
+    fn page_of(&mut self, client: ClientId) -> Result<Option<Page>, AskError> {
         let answer = self.ask("a process page", |request| Request::Page { request, client });
         let fd = match answer {
             Ok((Event::Page { .. }, Some(fd))) => fd,
@@ -105,7 +112,10 @@ impl Daemon {
             Err(error) => return Err(error),
         };
         let page = Shared::map_for(&fd, page::LEN, Access::Read)?;
-        Ok(Some(Counters::new(page.view()).snapshot()))
+        let counters = Counters::new(page.view());
+        let named = |(subject, counter)| Some((subject, counters.name(counter)?));
+        let notes = Notes::new(page.view()).all().into_iter().filter_map(named).collect();
+        Ok(Some(Page { counters: counters.snapshot(), notes }))
     }
 
     /// Asks the daemon to end, and waits until it has hung up.

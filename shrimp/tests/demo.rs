@@ -69,8 +69,8 @@ fn a_library_that_does_not_upgrade_is_a_failure_and_not_a_slow_success() {
     std::fs::create_dir(&bin).unwrap();
     std::fs::create_dir(&scratch).unwrap();
     let built = Path::new(env!("CARGO_BIN_EXE_shrimp"));
-    std::fs::copy(built, bin.join("shrimp")).unwrap();
-    std::fs::copy(built.with_file_name("vmmcd"), bin.join("vmmcd")).unwrap();
+    common::install(built, &bin.join("shrimp"));
+    common::install(&built.with_file_name("vmmcd"), &bin.join("vmmcd"));
     let made = Command::new("cc")
         .args(["-shared", "-x", "c", "/dev/null", "-o"])
         .arg(bin.join("libvmmc_sockets.so"))

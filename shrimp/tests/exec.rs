@@ -3,7 +3,6 @@
 mod common;
 
 use common::{run, shrimp};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,7 +71,7 @@ fn the_process_is_replaced_and_not_wrapped() {
     let script = "echo $$; exec \"$0\" exec --sockets -- sh -c 'echo $$'";
     let mut command = Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_shrimp")]);
-    command.env("VMMC_SOCKET", dir.path().join("vmmcd.sock"));
+    command.env("VMMC_SOCKET", dir.path().join("vmmcd.sock")).env("VMMC_DAEMON", "none");
     let ended = run(&mut command).expect(0);
     let ids: Vec<&str> = ended.out.lines().collect();
     assert_eq!(ids.len(), 2);
@@ -160,10 +159,10 @@ fn a_static_program_runs_plain_after_a_warning() {
 #[test]
 fn a_script_runs_by_its_interpreter_with_the_library() {
     let dir = dir();
-    let script = dir.path().join("script");
-    std::fs::write(&script, "#!/bin/sh\ncase $LD_PRELOAD in *vmmc_sockets*) exit 9;; esac\n")
+    let (text, script) = (dir.path().join("text"), dir.path().join("script"));
+    std::fs::write(&text, "#!/bin/sh\ncase $LD_PRELOAD in *vmmc_sockets*) exit 9;; esac\n")
         .unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    common::install(&text, &script);
     let ended = exec(dir.path(), &[script.to_str().unwrap()]).expect(9);
     assert_eq!(ended.err, "");
 }
@@ -174,7 +173,7 @@ fn a_missing_library_is_named_with_the_remedy() {
     // A copy outside any target directory has nothing beside it and no tree to build from.
     let copy = dir.path().join("bin").join("shrimp");
     std::fs::create_dir(dir.path().join("bin")).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_shrimp"), &copy).unwrap();
+    common::install(Path::new(env!("CARGO_BIN_EXE_shrimp")), &copy);
     let mut command = Command::new(&copy);
     command.args(["exec", "--", "true"]).env("PATH", "/usr/bin:/bin");
     let ended = run(&mut command).expect(5);

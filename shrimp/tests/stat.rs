@@ -42,7 +42,7 @@ fn exports_links_and_counters_of_a_client_are_listed() {
     }
 
     let report = stat(dir.path());
-    assert_eq!(report["schema"], 2);
+    assert_eq!(report["schema"], 3);
     for key in ["pid", "uid", "version", "uptime_s", "socket", "wake_cost_ns", "counters"] {
         assert!(!report["daemon"][key].is_null(), "no daemon.{key} in {report:#}");
     }

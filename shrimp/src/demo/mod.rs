@@ -213,8 +213,6 @@ fn compare(
     plain.warm()?;
     over.warm()?;
     over.wait_upgraded(daemon)?;
-    // Once more: each direction switches to its ring with the next write.
-    over.warm()?;
     let before = over.ring_bytes(daemon)?;
 
     // For R this process is one of the two players. (Children are pinned one by one.)

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use vmmc::control::message::{ConnectionInfo, ConnectionState};
+use vmmc::control::message::{ConnectionInfo, ConnectionState, NotPairedReason};
 
 /// How programs are run.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Way {
 }
 
 /// How long a program may take for what needs seconds, on a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Processors for server and client; none where there is only one.
 pub(super) fn pins(pair: Pair) -> (Option<usize>, Option<usize>) {
@@ -60,12 +60,21 @@ pub(super) struct Session {
     collect_port: u16,
 }
 
+/// How long a library may take to offer its connections, which it does by the number of calls.
+const OFFERED: Duration = Duration::from_secs(10);
+
 /// Bytes that one end put into its rings so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RingBytes {
     pub(super) client_echo: u64,
     pub(super) server_echo: u64,
     pub(super) client_stream: u64,
+}
+
+impl RingBytes {
+    fn all(self) -> [u64; 3] {
+        [self.client_echo, self.server_echo, self.client_stream]
+    }
 }
 
 impl Session {
@@ -152,8 +161,11 @@ impl Session {
     }
 
     /// Some of everything; bytes sent so far by echo and stream.
-    pub(super) fn warm(&mut self) -> Result<(), Failure> {
-        self.ask("warm").map(drop)
+    pub(super) fn warm(&mut self) -> Result<[u64; 2], Failure> {
+        match self.ask("warm")?[..] {
+            [echoed, streamed] => Ok([echoed as u64, streamed as u64]),
+            _ => Err(self.strange("warm")),
+        }
     }
 
     /// Round trips for `duration`: their number, the one-way median and 99th percentile (ns).
@@ -177,31 +189,43 @@ impl Session {
         DemoError::Program { name, said: format!("an unexpected answer to {command:?}") }.into()
     }
 
-    /// Waits until the daemon has paired both connections; the reason if one stays plain.
+    /// Waits until all that both connections send goes through rings; the reason if one stays plain.
     pub(super) fn wait_upgraded(&mut self, daemon: &PrivateDaemon) -> Result<(), Failure> {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let begin = Instant::now();
         let mut look = daemon.look()?;
+        let (mut sent, mut rings) = (self.warm()?, self.ring_bytes(daemon)?);
         loop {
-            let connections = look.snapshot()?.connections;
-            let ours: Vec<_> =
-                connections.iter().filter(|connection| self.is_ours(connection)).collect();
-            let paired = ours.iter().filter(|one| one.state == ConnectionState::Paired).count();
-            if paired == 4 {
+            // Traffic is what makes a program's library notice.
+            let (sent_before, rings_before) = (sent, rings);
+            (sent, rings) = (self.warm()?, self.ring_bytes(daemon)?);
+            let [echoed, streamed] = [0, 1].map(|which| sent[which] - sent_before[which]);
+            let wanted = [echoed, echoed, streamed];
+            let carried = rings.all().into_iter().zip(rings_before.all());
+            if carried.map(|(now, before)| now.saturating_sub(before)).eq(wanted) {
                 return Ok(());
             }
-            let plain = ours.iter().find_map(|one| match one.state {
-                ConnectionState::Plain(reason) => Some(reason.to_string()),
+            let connections = look.snapshot()?.connections;
+            let ours: Vec<_> = connections.iter().filter(|one| self.is_ours(one)).collect();
+            let plain = ours.iter().find_map(|one| match &one.state {
+                ConnectionState::Plain(reason) => Some(*reason),
                 _ => None,
             });
-            if plain.is_some() || Instant::now() > deadline {
-                let why = plain.unwrap_or_else(|| match ours.len() {
-                    0 => "the library registered no connection".to_owned(),
-                    n => format!("{paired} of 4 ends were paired, {n} registered, in 5 s"),
-                });
+            // On a busy machine the other end may just be late: both ask again.
+            let is_late =
+                plain.as_ref().is_none_or(|why| matches!(why, NotPairedReason::NoPartner));
+            let patience = if ours.is_empty() { OFFERED } else { PATIENCE };
+            if !is_late || begin.elapsed() > patience {
+                let paired = ours.iter().filter(|one| one.state == ConnectionState::Paired).count();
+                let seconds = patience.as_secs();
+                let why = plain.map_or_else(
+                    || match ours.len() {
+                        0 => "the library registered no connection".to_owned(),
+                        n => format!("{paired} of 4 ends paired, {n} registered, in {seconds} s"),
+                    },
+                    |reason| reason.to_string(),
+                );
                 return Err(DemoError::NotUpgraded { why, log: daemon.last_words() }.into());
             }
-            // Traffic is what makes a program's library notice.
-            self.warm()?;
         }
     }
 
@@ -266,7 +290,7 @@ pub(super) fn free_port() -> Result<u16, Io> {
 pub(super) fn wait_listening(port: u16, server: &mut Child) -> Result<(), Failure> {
     // Address in network order as the kernel prints it, port, any peer, state LISTEN.
     let row = format!("0100007F:{port:04X} 00000000:0000 0A");
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if std::fs::read_to_string("/proc/net/tcp").is_ok_and(|table| table.contains(&row)) {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use super::Finding;
 use rustix::process::{Resource, getrlimit};
-use vmmc::sys::{fork, membarrier, memfd, packet, process};
+use vmmc::sys::{fork, membarrier, memfd, packet, process, track};
 
 const KERNEL: &str = "Kernel";
 const LIMITS: &str = "Limits";
@@ -18,7 +18,7 @@ pub(super) fn findings() -> Vec<Finding> {
     let version = parse_version(&release);
     let mut found = vec![kernel(&release, version)];
     found.extend([seals(), proc_mounted(), barrier(), pidfd(), peer_pidfd(), wipe_on_fork()]);
-    found.push(tracking(version));
+    found.push(tracking());
     found.extend([files(), mappings(), locked()]);
     found.push(processors());
     found
@@ -140,24 +140,23 @@ fn wipe_on_fork() -> Finding {
     }
 }
 
-fn tracking(version: (u32, u32)) -> Finding {
-    let device = std::path::Path::new("/dev/userfaultfd").exists();
-    let unprivileged = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd")
-        .is_ok_and(|text| text.trim() == "1");
-    let root = rustix::process::geteuid().is_root();
-    let userfaultfd = match (root || unprivileged, device) {
-        (true, _) => "may be used",
-        (false, true) => "for those who may open /dev/userfaultfd",
-        (false, false) => "not for this user",
-    };
-    let scan = if version >= (6, 7) { "there" } else { "missing (6.7 has it)" };
-    Finding::info(
-        KERNEL,
-        "userfaultfd, PAGEMAP_SCAN",
-        format!(
-            "userfaultfd {userfaultfd}; PAGEMAP_SCAN {scan}, by version. Only automatic update between machines will want them"
+/// An information and no fault: without it programs name their stores (`Import::auto_update`).
+fn tracking() -> Finding {
+    let what = "userfaultfd, PAGEMAP_SCAN";
+    match track::probe() {
+        Ok(()) => Finding::ok(
+            KERNEL,
+            what,
+            "work: plain stores can update an export of another node, the kernel's included (`Import::track`)",
         ),
-    )
+        Err(errno) => Finding::info(
+            KERNEL,
+            what,
+            format!(
+                "not to be had ({errno}): stores for other nodes have to be named; Linux 6.7 has them, if seccomp allows userfaultfd"
+            ),
+        ),
+    }
 }
 
 fn limit_text(limit: Option<u64>) -> String {
@@ -182,18 +181,21 @@ fn files() -> Finding {
 }
 
 fn mappings() -> Finding {
-    /// Each import takes up to three mappings, with its guard pages.
     const LEAST: u64 = 65_530;
+    /// The pages, a guard at either end, and the link segment.
+    const PER_IMPORT: u64 = 4;
     let what = "mappings per process (vm.max_map_count)";
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     match text.trim().parse::<u64>() {
-        Ok(count) if count >= LEAST => {
-            Finding::ok(LIMITS, what, format!("{count}, enough for some {} imports", count / 6))
-        }
+        Ok(count) if count >= LEAST => Finding::ok(
+            LIMITS,
+            what,
+            format!("{count}, enough for some {} imports", count / PER_IMPORT),
+        ),
         Ok(count) => Finding::attention(
             LIMITS,
             what,
-            format!("{count}, below the usual {LEAST}: some {} imports fit", count / 6),
+            format!("{count}, below the usual {LEAST}: some {} imports fit", count / PER_IMPORT),
             format!("sysctl vm.max_map_count={LEAST}"),
         ),
         Err(_) => Finding::info(LIMITS, what, "cannot be read here"),

@@ -6,6 +6,7 @@
 //! medians over the rounds. Budgets are printed as figures and never end in a failing exit code.
 
 mod memcpy;
+mod mpi;
 mod net;
 mod nx;
 mod peer;
@@ -72,17 +73,33 @@ enum Subject {
     Sockets(Options),
     /// Between nodes: deliberate and automatic update over TCP, with bare TCP beside it
     ///
-    /// Two private daemons on loopback addresses stand for two nodes. 8 B and 1 MiB beside bare TCP measured
-    /// in the same rounds, automatic update with and without combining, and what an import costs.
+    /// Two private daemons stand for two nodes, on loopback addresses or in two network namespaces. 8 B and
+    /// 1 MiB beside bare TCP measured in the same rounds, automatic update with and without combining, and
+    /// what an import costs; and fi_pingpong, MPICH and Open MPI, held to TCP, if they are installed.
     #[command(after_help = NET_EXAMPLES)]
-    Net(Options),
+    Net {
+        #[command(flatten)]
+        options: Options,
+        /// Measure between two network namespaces of `ip netns`: the one that receives, and ours
+        #[arg(long, value_name = "FAR,NEAR", value_delimiter = ',')]
+        netns: Vec<String>,
+    },
     /// NX messages: figure 4 of the SHRIMP paper on this machine, with Open MPI and MPICH beside it
     ///
     /// Ping-pong of 0 B to 4 MiB between two pinned nodes, in all ways of sending, and the barrier and
     /// the sum of 2 to 16 nodes, beside R and memcpy measured in the same rounds. The MPIs take part if
     /// mpicc.openmpi, mpicc.mpich and their launchers are installed.
     #[command(after_help = NX_EXAMPLES)]
-    Nx(Options),
+    Nx {
+        #[command(flatten)]
+        options: Options,
+        /// Only messages of these lengths; no global operations unless --nodes is given too
+        #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = parse_len)]
+        lens: Vec<usize>,
+        /// Only global operations of jobs of so many nodes; no messages unless --lens is given too
+        #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=64))]
+        nodes: Vec<u32>,
+    },
     /// SHRIMP RPC: figure 8 of the SHRIMP paper on this machine, with today's RPC beside it
     ///
     /// Round trips of a call with one INOUT argument, from none to 1 MiB, and of OUT data that is written
@@ -121,16 +138,19 @@ const NET_EXAMPLES: &str = "\
 Examples:
   shrimp perf net
   shrimp perf net --quick --json net.json
+  sudo shrimp perf net --netns a,b     (namespaces that a veth pair joins, each with an address)
 
-Uses two private daemons. Takes about 20 seconds; with --quick about 4. A budget that is not met is
+Uses two private daemons. Takes about a minute; with --quick about 20 seconds. A budget that is not met is
 printed as such and is no failure: the exit code stays 0. There are no graphs.";
 
 const NX_EXAMPLES: &str = "\
 Examples:
   shrimp perf nx
   shrimp perf nx --json nx.json --svg figures/   (figure4-latency.svg, figure4-bandwidth.svg)
+  shrimp perf nx --lens 256,4096,1048576 --rounds 15
+  shrimp perf nx --nodes 8 --rounds 15
 
-Uses a private daemon. Takes about three minutes; with --quick about one.";
+Uses a private daemon. Takes about three minutes; with --quick about one; less with --lens or --nodes.";
 
 const RPC_EXAMPLES: &str = "\
 Examples:
@@ -211,6 +231,12 @@ impl Options {
     }
 }
 
+/// A message at most as long as the longest that is measured without being asked for.
+fn parse_len(text: &str) -> Result<usize, String> {
+    let len = text.trim().parse().ok().filter(|len| *len <= self::nx::LONGEST);
+    len.ok_or_else(|| format!("expected a number of bytes up to {}", self::nx::LONGEST))
+}
+
 fn parse_pair(text: &str) -> Result<Pair, String> {
     let expected = || {
         format!(
@@ -269,8 +295,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Subject::Raw(options) => raw::run(options),
         Subject::Vmmc(options) => self::vmmc::run(options),
         Subject::Sockets(options) => sockets::run(options),
-        Subject::Net(options) => net::run(options),
-        Subject::Nx(options) => self::nx::run(options),
+        Subject::Net { options, netns } => net::run(options, netns),
+        Subject::Nx { options, lens, nodes } => self::nx::run(options, lens, nodes),
         Subject::Rpc(options) => rpc::run(options),
         Subject::Sunrpc(options) => sunrpc::run(options),
     }

@@ -212,6 +212,17 @@ pub(crate) struct PingPong {
 impl PingPong {
     /// Starts the peer, pinned to `cpu`.
     pub(crate) fn start(kind: Kind, cpu: usize) -> Result<PingPong, Io> {
+        PingPong::start_at(kind, cpu, || {
+            TcpListener::bind(("127.0.0.1", 0)).context(|| "listening".into())
+        })
+    }
+
+    /// As [`PingPong::start`], with the peer's end of TCP where `listen` listens.
+    pub(crate) fn start_at(
+        kind: Kind,
+        cpu: usize,
+        listen: impl FnOnce() -> Result<TcpListener, Io>,
+    ) -> Result<PingPong, Io> {
         let mut command = children::command(&children::own_program(), Some(cpu));
         command.arg("__perf-peer").arg(clap_name(kind));
         let channel = match kind {
@@ -229,7 +240,8 @@ impl PingPong {
                 Channel::Pipe { from, to }
             }
             Kind::TcpSpin | Kind::TcpBlock => {
-                let (stream, theirs) = tcp_pair().context(|| "TCP over loopback".into())?;
+                let (stream, theirs) =
+                    tcp_pair(&listen()?).context(|| "a TCP connection".into())?;
                 stream.set_nonblocking(kind.spins()).context(|| "O_NONBLOCK".into())?;
                 command.stdin(OwnedFd::from(theirs));
                 Channel::Tcp { stream }
@@ -257,8 +269,7 @@ fn clap_name(kind: Kind) -> String {
     kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-fn tcp_pair() -> std::io::Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+fn tcp_pair(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)> {
     let one = TcpStream::connect(listener.local_addr()?)?;
     let (other, _) = listener.accept()?;
     one.set_nodelay(true)?;

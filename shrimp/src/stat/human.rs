@@ -105,6 +105,7 @@ fn connections(report: &Report) -> Table {
             connection.remote.clone(),
             connection.ring_bytes.to_string(),
             match &connection.why {
+                Some(why) if connection.state == "demoted" => format!("back to TCP: {why}"),
                 Some(why) => format!("plain TCP: {why}"),
                 None if connection.upgraded => "upgraded".to_owned(),
                 None => "waiting for the other end".to_owned(),

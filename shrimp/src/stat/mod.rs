@@ -3,6 +3,7 @@
 //! The daemon is asked once for its snapshot; the counters of each client are then read from
 //! the page it shares, so no client does anything for it.
 
+mod connections;
 mod human;
 mod prometheus;
 
@@ -10,6 +11,7 @@ use crate::client::Daemon;
 use crate::exit::{Coded, Exit, Failure};
 use crate::rsh::Rsh;
 use crate::text;
+use connections::{ConnectionPart, Live};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -17,12 +19,13 @@ use std::path::Path;
 use std::time::Duration;
 use vmmc::config::Config;
 use vmmc::control::connect;
-use vmmc::control::message::{ClientInfo, ConnectionInfo, ConnectionState, NotPairedReason, Role};
+use vmmc::control::message::{ClientInfo, Role};
 
 /// Show processes, exports, links, TCP connections and counters
 ///
-/// Every registered TCP connection is listed, upgraded or not, with the reason if not. Users see
-/// what is theirs; the daemon's own user and root see everything.
+/// Every TCP connection of a program that takes part is listed, upgraded or not, with the reason if not. (A
+/// program takes part from its first connection on that is not short.) Users see what is theirs; the
+/// daemon's own user and root see everything.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -88,7 +91,7 @@ Examples:
 Never starts a daemon. Exit code: that of the other node's with --node; 0, 3 no daemon is running, 4 it refused or did not answer.";
 
 /// Version of the JSON.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// Everything, in the shape of the JSON.
 #[derive(Debug, Serialize)]
@@ -150,27 +153,6 @@ struct LinkPart {
     bytes: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct ConnectionPart {
-    cookie: u64,
-    client: u64,
-    /// Also of a process that is gone.
-    pid: u32,
-    program: String,
-    /// Whether that process is there.
-    alive: bool,
-    local: String,
-    remote: String,
-    upgraded: bool,
-    /// `upgraded`, `waiting`, `plain`.
-    state: &'static str,
-    /// Why it is plain; a word for programs.
-    reason: Option<&'static str>,
-    /// The same for people.
-    why: Option<String>,
-    ring_bytes: u64,
-}
-
 /// Prints once, or again and again.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(node) = &args.node {
@@ -202,16 +184,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Asks the daemon at `path` and reads its clients' pages.
 fn collect(path: &Path) -> Result<Report, Failure> {
     let mut daemon = Daemon::connect(path)?;
-    let snapshot = daemon.snapshot()?;
-    let mut clients = Vec::new();
-    for client in &snapshot.clients {
-        let counters = daemon.counters(client)?.unwrap_or_default();
-        clients.push(client_part(client, counters));
+    // Connections are listed last: what is live now and was offered meanwhile is in that list.
+    let known = daemon.snapshot()?.clients;
+    let live = Live::of(&known);
+    let mut pages = Vec::new();
+    for client in &known {
+        pages.push((client.clone(), daemon.page(client)?));
     }
+    let snapshot = daemon.snapshot()?;
+    let connections = connections::all(&snapshot.connections, &live, &pages);
+    let counters =
+        pages.into_iter().map(|(_, page)| page.map(|page| page.counters).unwrap_or_default());
+    let clients =
+        known.iter().zip(counters).map(|(client, counters)| client_part(client, counters));
     let welcome = daemon.welcome;
     Ok(Report {
         schema: SCHEMA,
-        connections: snapshot.connections.iter().map(connection_part).collect(),
+        clients: clients.collect(),
+        connections,
         exports: snapshot
             .exports
             .iter()
@@ -235,7 +225,7 @@ fn collect(path: &Path) -> Result<Report, Failure> {
                 link: link.link.0,
                 export: link.export.0,
                 importer: link.importer.0,
-                rights: rights(link.rights),
+                rights: link.rights.words().collect(),
                 sends: link.sends,
                 bytes: link.bytes,
             })
@@ -250,17 +240,7 @@ fn collect(path: &Path) -> Result<Report, Failure> {
             ring_len_bytes: welcome.ring_len,
             counters: snapshot.counters.into_iter().collect(),
         },
-        clients,
     })
-}
-
-fn rights(rights: vmmc::id::Rights) -> Vec<&'static str> {
-    use vmmc::id::Rights;
-    [(Rights::WRITE, "write"), (Rights::READ, "read"), (Rights::BIND, "bind")]
-        .into_iter()
-        .filter(|(right, _)| rights.contains(*right))
-        .map(|(_, name)| name)
-        .collect()
 }
 
 fn client_part(client: &ClientInfo, counters: Vec<(String, u64)>) -> ClientPart {
@@ -282,42 +262,6 @@ fn client_part(client: &ClientInfo, counters: Vec<(String, u64)>) -> ClientPart 
     }
 }
 
-fn connection_part(connection: &ConnectionInfo) -> ConnectionPart {
-    let (state, reason, why) = match connection.state {
-        ConnectionState::Waiting => ("waiting", None, None),
-        ConnectionState::Paired => ("upgraded", None, None),
-        ConnectionState::Plain(reason) => ("plain", Some(word(reason)), Some(reason.to_string())),
-    };
-    ConnectionPart {
-        cookie: connection.cookie,
-        client: connection.client.0,
-        pid: connection.pid,
-        program: printable(&connection.program),
-        alive: connection.alive,
-        local: printable(&connection.local),
-        remote: printable(&connection.remote),
-        upgraded: connection.state == ConnectionState::Paired,
-        state,
-        reason,
-        why,
-        ring_bytes: connection.ring_bytes,
-    }
-}
-
-/// A word for programs, which stays when the text for people is improved.
-fn word(reason: NotPairedReason) -> &'static str {
-    match reason {
-        NotPairedReason::NoPartner => "no_partner",
-        NotPairedReason::NotEstablished => "not_established",
-        NotPairedReason::OtherNamespace => "other_namespace",
-        NotPairedReason::Policy => "policy",
-        NotPairedReason::Quota => "quota",
-        NotPairedReason::Conflict => "conflict",
-        NotPairedReason::OtherVersion => "other_version",
-        NotPairedReason::Resources => "resources",
-    }
-}
-
 /// A text that a client chose, safe for a terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
@@ -326,6 +270,7 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmmc::control::message::{ConnectionInfo, ConnectionState, NotPairedReason};
     use vmmc::id::{ClientId, PeerInfo};
 
     pub(super) fn report() -> Report {
@@ -364,10 +309,14 @@ mod tests {
             clients: vec![client_part(&client, vec![("sends".into(), 5), ("reads".into(), 0)])],
             exports: vec![],
             links: vec![],
-            connections: vec![
-                connection_part(&connection(ConnectionState::Paired)),
-                connection_part(&connection(ConnectionState::Plain(NotPairedReason::NoPartner))),
-            ],
+            connections: connections::all(
+                &[
+                    connection(ConnectionState::Paired),
+                    connection(ConnectionState::Plain(NotPairedReason::NoPartner)),
+                ],
+                &Live::default(),
+                &[],
+            ),
         }
     }
 

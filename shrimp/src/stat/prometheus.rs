@@ -82,12 +82,20 @@ pub(super) fn render(report: &Report) -> String {
     let mut states: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let mut ring_bytes = 0u64;
     for connection in &report.connections {
-        *states.entry((connection.state, connection.reason.unwrap_or(""))).or_default() += 1;
+        *states
+            .entry((connection.state, connection.reason.as_deref().unwrap_or("")))
+            .or_default() += 1;
         ring_bytes = ring_bytes.saturating_add(connection.ring_bytes);
     }
     for ((state, reason), count) in states {
         let labels = [("state", state.to_owned()), ("reason", reason.to_owned())];
-        metrics.add("vmmc_connections", "gauge", "TCP connections registered.", &labels, count);
+        metrics.add(
+            "vmmc_connections",
+            "gauge",
+            "TCP connections of programs that take part.",
+            &labels,
+            count,
+        );
     }
     metrics.add(
         "vmmc_connections_ring_bytes",

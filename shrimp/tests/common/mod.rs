@@ -1,6 +1,9 @@
 //! Running the real `shrimp`, with its own sockets and directories, and a watchdog.
 #![allow(dead_code)] // each test file uses its part
 
+#[path = "../../../vmmc/tests/cargo/mod.rs"]
+mod cargo;
+
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,13 +13,19 @@ use std::time::{Duration, Instant};
 /// A command that runs `shrimp` with a socket of its own in `dir` and none of the caller's
 /// settings.
 pub(crate) fn shrimp(dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shrimp"));
+    let mut command = without_settings(Command::new(env!("CARGO_BIN_EXE_shrimp")));
+    command.env("VMMC_SOCKET", dir.join("vmmcd.sock"));
+    command
+}
+
+/// The command with none of the caller's settings.
+pub(crate) fn without_settings(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("VMMC_") {
             command.env_remove(name);
         }
     }
-    command.env_remove("LD_PRELOAD").env("VMMC_SOCKET", dir.join("vmmcd.sock"));
+    command.env_remove("LD_PRELOAD");
     command
 }
 
@@ -25,16 +34,15 @@ pub(crate) fn shrimp(dir: &Path) -> Command {
 pub(crate) fn prepare() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        let profile = Path::new(env!("CARGO_BIN_EXE_shrimp")).parent().expect("a directory");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "-p", "vmmc-daemon", "-p", "compat-sockets"]);
-        cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-        cargo.arg("--target-dir").arg(profile.parent().expect("a directory"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cannot run cargo").success(), "the build failed");
+        cargo::build(&["-p", "compat-sockets"]);
     });
+}
+
+/// Puts an executable copy of a file there, by a program of its own: a thread that starts something meanwhile
+/// would have our descriptor for writing for a moment, and nobody can run a file that is open for that.
+pub(crate) fn install(from: &Path, to: &Path) {
+    let status = Command::new("install").args(["-m", "755"]).arg(from).arg(to).status();
+    assert!(status.expect("install").success(), "{from:?} to {to:?}");
 }
 
 /// What a finished program left.

@@ -4,7 +4,7 @@
 //! memcpy and says so in a word. Like the messages' buffers, both were just touched by the other
 //! processor, which a memcpy repeated in one process never meets.
 
-use super::rank::{RankArgs, RankError, tell};
+use super::rank::{RankArgs, RankError, SHARES, TRIAL, tell};
 use nx::Job;
 use std::time::Instant;
 use vmmc::mem::View;
@@ -77,23 +77,26 @@ impl Side<'_> {
         }
     }
 
-    fn play(&mut self, len: usize, budget: f64) -> Result<f64, RankError> {
-        let trial = Instant::now();
-        for _ in 0..20 {
-            self.round(len)?;
-        }
-        let mut rounds = (budget / (trial.elapsed().as_secs_f64() / 20.0)) as u64 + 10;
-        // Node 0's number, told with an empty turn.
+    /// Seconds of a round; a number of rounds of node 0's is told with an empty turn.
+    fn seconds(&mut self, len: usize, rounds: u64) -> Result<f64, RankError> {
         if self.me == 0 {
             self.word(ROUNDS).store(rounds, Ordering::Relaxed);
         }
         self.round(0)?;
-        rounds = if self.me == 0 { rounds } else { self.word(ROUNDS).load(Ordering::Relaxed) };
+        let rounds = if self.me == 0 { rounds } else { self.word(ROUNDS).load(Ordering::Relaxed) };
         let start = Instant::now();
         for _ in 0..rounds {
             self.round(len)?;
         }
-        Ok(start.elapsed().as_secs_f64() / rounds as f64 / 2.0 * 1e9)
+        Ok(start.elapsed().as_secs_f64() / rounds as f64)
+    }
+
+    fn play(&mut self, len: usize, budget: f64) -> Result<f64, RankError> {
+        let mut last = self.seconds(len, TRIAL.into())?;
+        for share in SHARES {
+            last = self.seconds(len, (budget * share / last) as u64 + 10)?;
+        }
+        Ok(last / 2.0 * 1e9)
     }
 }
 

@@ -9,7 +9,7 @@
 mod bare;
 mod rank;
 
-use super::{Head, Options};
+use super::{Head, Options, mpi};
 use crate::artefacts::{self, Artefact};
 use crate::children::{self, Child, Scratch};
 use crate::cpu::Pair;
@@ -22,8 +22,7 @@ use nx::Job;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vmmc::Token;
 
@@ -32,6 +31,8 @@ pub(crate) use rank::{RankArgs, play};
 /// Message lengths.
 const LENS: [usize; 14] =
     [0, 8, 40, 64, 256, 1024, 4000, 8192, 16384, 65536, 262_144, 524_288, 1 << 20, 4 << 20];
+/// The longest that can be asked for.
+pub(super) const LONGEST: usize = 64 << 20;
 /// From here on the bare copy is measured beside.
 const BARE_FROM: usize = 1024;
 /// Sizes of jobs for the global operations.
@@ -46,8 +47,8 @@ struct Subject {
 enum How {
     /// Ours, with these settings.
     Nx(&'static [(&'static str, &'static str)]),
-    /// An MPI: launcher, program.
-    Mpi(PathBuf, PathBuf),
+    /// An MPI.
+    Mpi(mpi::Mpi),
 }
 
 /// Why a job gave no figures.
@@ -87,8 +88,25 @@ struct Figure {
     in_r: f64,
 }
 
-/// Measures, prints, saves.
-pub(super) fn run(options: &Options) -> Result<(), Failure> {
+/// Message lengths and sizes of jobs to measure.
+struct Wanted {
+    lens: Vec<usize>,
+    nodes: Vec<u32>,
+}
+
+impl Wanted {
+    /// What was asked for; everything if nothing was.
+    fn new(lens: &[usize], nodes: &[u32]) -> Wanted {
+        match (lens, nodes) {
+            ([], []) => Wanted { lens: LENS.to_vec(), nodes: NODES.to_vec() },
+            (lens, nodes) => Wanted { lens: lens.to_vec(), nodes: nodes.to_vec() },
+        }
+    }
+}
+
+/// Measures, prints, saves. `lens`, `nodes`: see [`Wanted::new`].
+pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<(), Failure> {
+    let wanted = Wanted::new(lens, nodes);
     let daemon_program = artefacts::find_or_build(&[Artefact::Daemon], true)?.swap_remove(0);
     let pair = options.pair();
     let head = Head::new("perf nx", options, pair);
@@ -108,8 +126,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         ("Open MPI", "openmpi", "openmpi-bin libopenmpi-dev"),
         ("MPICH", "mpich", "mpich libmpich-dev"),
     ] {
-        match mpi(name, suffix, scratch.path()) {
-            Some(subject) => subjects.push(subject),
+        match mpi::compile(suffix, scratch.path()) {
+            Some(mpi) => subjects.push(Subject { name: name.into(), how: How::Mpi(mpi) }),
             None => absent.push_str(&format!(
                 "not shown: {name}, because mpicc.{suffix} is not here or does not work \
                  (Debian packages {packages})\n"
@@ -118,8 +136,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
 
     let budget = if options.quick { 0.01 } else { 0.04 };
-    let lens: Vec<String> = LENS.iter().map(ToString::to_string).collect();
-    let bare = LENS.into_iter().filter(|&len| len >= BARE_FROM);
+    let lens: Vec<String> = wanted.lens.iter().map(ToString::to_string).collect();
+    let bare = wanted.lens.iter().filter(|&&len| len >= BARE_FROM);
     let bare_lens: Vec<String> = bare.map(|len| len.to_string()).collect();
     let mut measured = Measured::new();
     let (mut r, mut memcpy) = (Vec::new(), Vec::new());
@@ -142,23 +160,26 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
                 }
                 Ok(())
             };
-            play(2, "pingpong", &lens)?;
-            if index == 0 && !pair.is_single() {
+            if !lens.is_empty() {
+                play(2, "pingpong", &lens)?;
+            }
+            if index == 0 && !pair.is_single() && !bare_lens.is_empty() {
                 play(2, "bare", &bare_lens)?;
             }
             let compared = index == 0 || matches!(subject.how, How::Mpi(..));
-            for nodes in NODES.into_iter().filter(|_| compared) {
-                play(nodes, "global", &[])?;
+            for nodes in wanted.nodes.iter().filter(|_| compared) {
+                play(*nodes, "global", &[])?;
             }
         }
     }
     progress.clear();
     let (r, memcpy) = (median(r), median(memcpy));
-    text::emit(&render(&subjects, &measured, r, memcpy));
+    text::emit(&render(&subjects, &wanted, &measured, r, memcpy));
     text::emit(&absent);
     if let Some(dir) = options.graphs()? {
-        latency_graph(&subjects, &measured, &head).write(&dir.join("figure4-latency.svg"))?;
-        bandwidth_graph(&subjects, &measured, &head, memcpy)
+        latency_graph(&subjects, &wanted, &measured, &head)
+            .write(&dir.join("figure4-latency.svg"))?;
+        bandwidth_graph(&subjects, &wanted, &measured, &head, memcpy)
             .write(&dir.join("figure4-bandwidth.svg"))?;
     }
     let figures = measured
@@ -171,25 +192,6 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         })
         .collect();
     Ok(options.save(&Report { head, r_ns: r, memcpy_1mib_ns: memcpy, figures })?)
-}
-
-/// An MPI of Debian's, if its compiler and launcher are here and work.
-fn mpi(name: &str, suffix: &str, scratch: &Path) -> Option<Subject> {
-    let source = scratch.join("mpi.c");
-    std::fs::write(&source, include_str!("mpi.c")).ok()?;
-    let program = scratch.join(format!("peer-{suffix}"));
-    let compiled = Command::new(format!("mpicc.{suffix}"))
-        .args(["-O2", "-o"])
-        .arg(&program)
-        .arg(&source)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    let launcher = PathBuf::from(format!("mpiexec.{suffix}"));
-    compiled
-        .is_ok_and(|status| status.success())
-        .then(|| Subject { name: name.into(), how: How::Mpi(launcher, program) })
 }
 
 impl Subject {
@@ -229,20 +231,16 @@ impl Subject {
                     processes.push(Child::spawn(command, "a node")?);
                 }
             }
-            How::Mpi(launcher, program) => {
-                let mut command = children::command(launcher, None);
-                let bind: &[&str] = match (launcher.ends_with("mpiexec.openmpi"), pinned) {
+            How::Mpi(mpi) => {
+                let mut command = children::command(&mpi.launcher, None);
+                let bind: &[&str] = match (mpi.is_open(), pinned) {
                     (true, true) => &["--bind-to", "core"],
                     (true, false) => &["--bind-to", "none"],
                     (false, true) => &["-bind-to", "core"],
                     (false, false) => &["-bind-to", "none"],
                 };
-                if launcher.ends_with("mpiexec.openmpi") {
-                    command.arg("--oversubscribe");
-                    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1");
-                    command.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-                }
-                command.args(["-n", &nodes.to_string()]).args(bind).arg(program).args(args);
+                mpi.permit(&mut command);
+                command.args(["-n", &nodes.to_string()]).args(bind).arg(&mpi.program).args(args);
                 command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
                 processes.push(Child::spawn(command, "an MPI job")?);
             }
@@ -276,14 +274,20 @@ fn value(measured: &Measured, game: &str, subject: usize, number: usize) -> f64 
     measured.get(&(game.to_owned(), subject, number)).map_or(f64::NAN, |ns| median(ns.clone()))
 }
 
-fn render(subjects: &[Subject], measured: &Measured, r: f64, memcpy: f64) -> String {
+fn render(
+    subjects: &[Subject],
+    wanted: &Wanted,
+    measured: &Measured,
+    r: f64,
+    memcpy: f64,
+) -> String {
     let mut heading = vec!["one way"];
     heading.extend(subjects.iter().map(|subject| subject.name.as_str()));
     heading.push("bare copy");
     let right: Vec<usize> = (1..heading.len()).collect();
     let shown = |ns: f64| if ns.is_nan() { "-".into() } else { text::nanos(ns) };
     let mut latency = Table::new(&heading, &right);
-    for len in LENS {
+    for &len in &wanted.lens {
         let times = (0..subjects.len()).map(|i| shown(value(measured, "pingpong", i, len)));
         let bare = shown(value(measured, "bare", 0, len));
         latency.row(std::iter::once(text::size(len as u64)).chain(times).chain([bare]));
@@ -292,26 +296,46 @@ fn render(subjects: &[Subject], measured: &Measured, r: f64, memcpy: f64) -> Str
     let right: Vec<usize> = (1..heading.len()).collect();
     let mut global = Table::new(&heading, &right);
     for (game, name) in [("sync", "barrier"), ("sum", "sum of a double")] {
-        for nodes in NODES {
+        for &nodes in &wanted.nodes {
             let times =
                 (0..subjects.len()).map(|i| shown(value(measured, game, i, nodes as usize)));
             global.row(std::iter::once(format!("{name}, {nodes} nodes")).chain(times));
         }
     }
+    let mut shown_text = String::new();
+    for (table, empty) in [(latency, wanted.lens.is_empty()), (global, wanted.nodes.is_empty())] {
+        if !empty {
+            shown_text += &format!("{table}\n");
+        }
+    }
+    shown_text + &verdicts(measured, r, memcpy)
+}
+
+/// R, and the budgets of the lengths that were measured.
+fn verdicts(measured: &Measured, r: f64, memcpy: f64) -> String {
     let eight = value(measured, "pingpong", 0, 8);
     let large = value(measured, "pingpong", 0, 1 << 20);
     let bare = value(measured, "bare", 0, 1 << 20);
-    format!(
-        "{latency}\n{global}\nR {}; 8 B in R: {} (budget 1.5)\n\
-         1 MiB, of the speed of one memcpy repeated in one process ({}): {} (budget 0.9)\n\
-         1 MiB, of the speed of the same ping-pong by bare copies of two processes ({}): {}\n",
-        text::nanos(r),
-        text::three(eight / r),
-        text::nanos(memcpy),
-        text::three(memcpy / large),
-        shown(bare),
-        text::three(bare / large),
-    )
+    let mut text = format!("R {}", text::nanos(r));
+    if !eight.is_nan() {
+        text += &format!("; 8 B in R: {} (budget 1.5)", text::three(eight / r));
+    }
+    text.push('\n');
+    if !large.is_nan() {
+        text += &format!(
+            "1 MiB, of the speed of one memcpy repeated in one process ({}): {} (budget 0.9)\n",
+            text::nanos(memcpy),
+            text::three(memcpy / large)
+        );
+    }
+    if !bare.is_nan() {
+        text += &format!(
+            "1 MiB, of the speed of the same ping-pong by bare copies of two processes ({}): {}\n",
+            text::nanos(bare),
+            text::three(bare / large)
+        );
+    }
+    text
 }
 
 fn graph(head: &Head, title: &str, y_label: &str, y_log: bool, series: Vec<Series>) -> Graph {
@@ -327,12 +351,13 @@ fn graph(head: &Head, title: &str, y_label: &str, y_log: bool, series: Vec<Serie
 
 fn series(
     subjects: &[Subject],
+    wanted: &Wanted,
     measured: &Measured,
     lens: impl Fn(usize) -> bool,
     y: impl Fn(usize, f64) -> f64,
 ) -> Vec<Series> {
     let points = |index: usize| {
-        LENS.into_iter()
+        (wanted.lens.iter().copied())
             .filter(|&len| len > 0 && lens(len))
             .map(|len| (len as f64, y(len, value(measured, "pingpong", index, len))))
             .filter(|(_, y)| !y.is_nan())
@@ -342,13 +367,19 @@ fn series(
     named.map(|(i, it)| Series { name: it.name.clone(), points: points(i), limit: false }).collect()
 }
 
-fn latency_graph(subjects: &[Subject], measured: &Measured, head: &Head) -> Graph {
-    let series = series(subjects, measured, |len| len <= 8192, |_, ns| ns / 1e3);
+fn latency_graph(subjects: &[Subject], wanted: &Wanted, measured: &Measured, head: &Head) -> Graph {
+    let series = series(subjects, wanted, measured, |len| len <= 8192, |_, ns| ns / 1e3);
     graph(head, "NX: latency of small messages", "one way, µs", true, series)
 }
 
-fn bandwidth_graph(subjects: &[Subject], measured: &Measured, head: &Head, memcpy: f64) -> Graph {
-    let mut all = series(subjects, measured, |_| true, |len, ns| len as f64 / ns);
+fn bandwidth_graph(
+    subjects: &[Subject],
+    wanted: &Wanted,
+    measured: &Measured,
+    head: &Head,
+    memcpy: f64,
+) -> Graph {
+    let mut all = series(subjects, wanted, measured, |_| true, |len, ns| len as f64 / ns);
     let limit = (1 << 20) as f64 / memcpy;
     let points = vec![(8.0, limit), ((4 << 20) as f64, limit)];
     all.push(Series { name: "memcpy of 1 MiB".into(), points, limit: true });

@@ -3,7 +3,8 @@
 //! Round trips of a call with one INOUT argument, from none to 1 MiB. The handler either leaves the
 //! argument as it is, as the paper's null procedure does, or writes all of it, so that every byte
 //! crosses between the processors twice. The caller copies its argument into the request and the result
-//! back out, as generated stubs do. Each round starts every subject anew: where its buffers happen to lie
+//! back out, as generated stubs do; a row of its own has arguments that are made, and results that are
+//! used, where they lie in the buffer (`loan`), beside the same through memory of the caller's. Each round starts every subject anew: where its buffers happen to lie
 //! in the caches differs from start to start by more than subjects do.
 
 mod ours;
@@ -107,6 +108,9 @@ fn cells(quick: bool) -> Vec<Cell> {
 /// Bytes of OUT data that is written while the server computes.
 const OUT_SIZES: [usize; 4] = [64, 4096, 1 << 16, 1 << 20];
 
+/// Bytes of arguments that are made and used, copied or in place.
+const MADE_SIZES: [usize; 4] = [1 << 12, 1 << 14, 1 << 17, 1 << 20];
+
 /// A subject and its rounds, one for each cell.
 struct Subject {
     name: &'static str,
@@ -129,6 +133,8 @@ struct Measured {
     absent: Vec<(&'static str, String)>,
     /// From the end of computing to the reply, by [`OUT_SIZES`].
     after_computing: Vec<Rounds>,
+    /// Made and used through the caller's own memory, and in place, by [`MADE_SIZES`].
+    made: Vec<[Rounds; 2]>,
     packets: (f64, f64),
 }
 
@@ -156,6 +162,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         subjects: vec![Subject::new(report::OURS, &cells)],
         absent: Vec::new(),
         after_computing: OUT_SIZES.iter().map(|_| Rounds::default()).collect(),
+        made: MADE_SIZES.iter().map(|_| Default::default()).collect(),
         packets: (f64::NAN, f64::NAN),
         cells,
     };
@@ -216,6 +223,13 @@ fn ours_round(measured: &mut Measured, setting: &Setting<'_>, plan: &Plan) -> Re
     }
     for (bytes, rounds) in OUT_SIZES.iter().zip(&mut measured.after_computing) {
         rounds.add(opponent.after_computing(*bytes, 50)?, 1);
+    }
+    for (bytes, ways) in MADE_SIZES.iter().zip(&mut measured.made) {
+        for (rounds, in_place) in ways.iter_mut().zip([false, true]) {
+            let taken = opponent.made_and_used(*bytes, in_place, plan);
+            let (samples, batch) = taken.map_err(RpcError::from)?;
+            rounds.add(samples, batch);
+        }
     }
     measured.packets = opponent.packets().map_err(RpcError::from)?;
     Ok(())

@@ -9,6 +9,7 @@ use crate::stats::Plan;
 use shrimp_rpc::process::count;
 use shrimp_rpc::xdr::{Decode, Encode};
 use shrimp_rpc::{Binding, CallError, DispatchError, Finished, Server, ServerCall};
+use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -97,6 +98,10 @@ pub(crate) fn serve(args: &PeerArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().map(|byte| u64::from(*byte)).sum()
+}
+
 fn bind(socket: &Path, wait: Option<WaitPolicy>) -> Result<Binding, Failure> {
     let node = node(socket, wait)?;
     let builder = Binding::builder(SERVICE, PROGRAM, 1).node(&node).buffer_len(BUFFER);
@@ -151,6 +156,44 @@ impl Opponent {
         request.block(data)?;
         let mut reply = request.call()?;
         reply.inout(0, data)?;
+        reply.finish()
+    }
+
+    /// A round of calls whose argument is made by the caller, written by the handler, and used by the caller:
+    /// in memory of its own, which stubs copy to the buffers and back, or where it lies (`loan`).
+    pub(super) fn made_and_used(
+        &self,
+        bytes: usize,
+        in_place: bool,
+        plan: &Plan,
+    ) -> Result<(Vec<f64>, u32), CallError> {
+        if in_place {
+            return plan.round(|| self.made_in_place(bytes));
+        }
+        let mut data = vec![0u8; bytes];
+        plan.round(|| {
+            data.fill(7);
+            self.inout(Handler::Writes.procedure(), &mut data)?;
+            black_box(sum(&data));
+            Ok(())
+        })
+    }
+
+    fn made_in_place(&self, bytes: usize) -> Result<(), CallError> {
+        let procedure = Handler::Writes.procedure();
+        let mut request = self.binding.request(procedure, 4, bytes.next_multiple_of(8))?;
+        (bytes as u32).encode(&mut request)?;
+        request.loan::<u8>(bytes)?.fill(7);
+        let reply = request.call()?;
+        // Each byte is loaded once, a piece at a time, as the interface has it: the server could still write.
+        let back = reply.inout_bulk::<u8>(0)?;
+        let (mut piece, mut total) = ([0; 4096], 0u64);
+        for at in (0..bytes).step_by(piece.len()) {
+            let Some(part) = piece.get_mut(..(bytes - at).min(4096)) else { break };
+            back.view().read(at, part)?;
+            total = total.wrapping_add(sum(part));
+        }
+        black_box(total);
         reply.finish()
     }
 

@@ -1,6 +1,6 @@
 //! What `shrimp perf rpc` prints and saves: the table, the budgets, the graphs.
 
-use super::{Cell, Handler, LARGEST, Measured, OUT_SIZES, ours};
+use super::{Cell, Handler, LARGEST, MADE_SIZES, Measured, OUT_SIZES, ours};
 use crate::cpu::Pair;
 use crate::perf::Head;
 use crate::plot::{Corner, Graph, Series};
@@ -54,6 +54,16 @@ struct Out {
     after_computing: Latency,
 }
 
+/// Arguments that are made and results that are used by the caller.
+#[derive(Debug, Serialize)]
+struct Made {
+    bytes: usize,
+    copied: Latency,
+    in_place: Latency,
+    /// How many times as long the copied one takes.
+    copied_to_in_place: f64,
+}
+
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     #[serde(flatten)]
@@ -68,6 +78,7 @@ pub(super) struct Report {
     subjects: Vec<Line>,
     absent: Vec<Absent>,
     out_while_computing: Vec<Out>,
+    made_and_used: Vec<Made>,
 }
 
 impl Report {
@@ -101,6 +112,14 @@ impl Report {
             out_while_computing: (OUT_SIZES.iter().zip(&measured.after_computing))
                 .map(|(bytes, rounds)| Out { bytes: *bytes, after_computing: rounds.latency() })
                 .collect(),
+            made_and_used: (MADE_SIZES.iter().zip(&measured.made))
+                .map(|(bytes, [copied, in_place])| Made {
+                    bytes: *bytes,
+                    copied: copied.latency(),
+                    in_place: in_place.latency(),
+                    copied_to_in_place: stats::ratio(copied, in_place),
+                })
+                .collect(),
         }
     }
 
@@ -119,6 +138,19 @@ impl Report {
             let after = text::nanos(line.after_computing.median_ns);
             out.row([text::size(line.bytes as u64), after]);
         }
+        let mut made = Table::new(&["INOUT argument", "copied", "in place", "x"], &[0, 1, 2, 3]);
+        for line in &self.made_and_used {
+            made.row([
+                text::size(line.bytes as u64),
+                text::nanos(line.copied.median_ns),
+                text::nanos(line.in_place.median_ns),
+                text::three(line.copied_to_in_place),
+            ]);
+        }
+        text += &format!(
+            "\nThe same, and the caller makes the argument and uses the result: in memory of its own, or where \
+             they lie (loan)\n{made}"
+        );
         text += &format!(
             "\nOUT data written before the server computes for {} us: from the end of that to the reply \
              (F9)\n{out}\n{}",

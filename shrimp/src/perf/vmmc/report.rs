@@ -169,8 +169,9 @@ impl Report {
             &[1, 2, 3, 4],
         );
         for cost in &self.import_export {
+            let the = if cost.daemon == "any CPU" { "" } else { "the " };
             table.row([
-                format!("daemon on the {}", cost.daemon),
+                format!("daemon on {the}{}", cost.daemon),
                 text::nanos(cost.export_median_us * 1e3),
                 text::nanos(cost.import_median_us * 1e3),
                 text::nanos(cost.pair_median_us * 1e3),

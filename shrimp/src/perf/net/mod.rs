@@ -1,11 +1,16 @@
 //! `shrimp perf net`: the engine between nodes, beside bare TCP.
 //!
-//! Two private daemons are two nodes, on loopback addresses: one is pinned beside the measuring process
+//! Two private daemons are two nodes, on loopback addresses or in two namespaces ([`sides`]): one is pinned beside the measuring process
 //! and only makes connections, the other, whose interface receives, is on the other processor. The
 //! exporter is in the measuring process, and takes no part. A *deliberate update, acknowledged* is a
 //! fenced send: a packet to the interface, its bytes into memory, and its answer, so that half of it
 //! compares with half a round trip of bare TCP between two processes that poll.
 
+mod others;
+mod sides;
+
+use self::others::Other;
+use self::sides::Sides;
 use super::peer::{Kind, PingPong, time_of};
 use super::{Head, Options};
 use crate::artefacts::{self, Artefact};
@@ -19,6 +24,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 use vmmc::config::{Config, DaemonStart};
@@ -100,6 +106,10 @@ struct Report {
     bandwidth_ratio: f64,
     /// The same by provider of libfabric.
     ofi_bytes_per_s: BTreeMap<&'static str, f64>,
+    /// What others make of the same sides.
+    others: Vec<Other>,
+    /// Who of them is not shown, and why.
+    missing: Vec<String>,
 }
 
 /// Two nodes, an export of one and its import through the other.
@@ -112,10 +122,21 @@ struct World {
     _sender: PrivateDaemon,
 }
 
-fn address() -> Result<String, Io> {
-    // Free now; a private daemon takes it a moment later.
-    let listener = TcpListener::bind("127.0.0.1:0").context(|| "a port".into())?;
-    Ok(listener.local_addr().context(|| "a port".into())?.to_string())
+/// A key for two daemons that live as long as this command.
+fn make_key(path: &Path) -> Result<(), Io> {
+    let mut key = [0; 32];
+    let failed = |errno: rustix::io::Errno| std::io::Error::from(errno);
+    let flags = rustix::rand::GetRandomFlags::empty();
+    rustix::rand::getrandom(&mut key[..], flags).map_err(failed).context(|| "a key".into())?;
+    let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    std::fs::write(path, text).context(|| format!("writing {path:?}"))?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))
+        .context(|| format!("chmod of {path:?}"))
+}
+
+/// Free now; a private daemon takes it a moment later.
+fn address(listener: Result<TcpListener, Io>) -> Result<String, Io> {
+    Ok(listener?.local_addr().context(|| "a port".into())?.to_string())
 }
 
 fn node(daemon: &PrivateDaemon) -> Result<Node, Failure> {
@@ -131,26 +152,30 @@ impl World {
     fn new(
         program: &Path,
         scratch: &Path,
-        pair: Pair,
+        (pair, sides): (Pair, &Sides),
         fabric: Option<&str>,
     ) -> Result<World, Failure> {
-        let (a, b) = (address()?, address()?);
+        let near = TcpListener::bind((sides.near, 0)).context(|| "a port".into());
+        let (a, b) = (address(sides.listen())?, address(near)?);
+        let key = scratch.join("key");
+        make_key(&key)?;
         let fabric = fabric.map_or_else(String::new, |it| format!("[fabric]\nprovider = {it:?}\n"));
-        let daemon = |name: &str, address: &str, other: (&str, &str), cpu: usize| {
+        let far = sides.wrapped(program, scratch)?;
+        let daemon = |program, name: &str, address: &str, other: (&str, &str), cpu: usize| {
             let scratch = &scratch.join(address);
             std::fs::create_dir(scratch).context(|| format!("making {scratch:?}"))?;
             let file = scratch.join(format!("{name}.toml"));
             let (other, at) = other;
             let text = format!(
-                "node = {name:?}\nlisten = {address:?}\n[nodes]\n{other} = {at:?}\n{fabric}[users]\nroot = true\n"
+                "node = {name:?}\nlisten = {address:?}\nkey = {key:?}\n[nodes]\n{other} = {at:?}\n{fabric}[users]\nroot = true\n"
             );
             std::fs::write(&file, text).context(|| format!("writing {file:?}"))?;
             let cpu = (!pair.is_single()).then_some(cpu);
             let arguments = ["--cluster".as_ref(), file.as_os_str()];
             PrivateDaemon::start_with(program, scratch, name, cpu, &arguments)
         };
-        let receiver = daemon("a", &a, ("b", &b), pair.b)?;
-        let sender = daemon("b", &b, ("a", &a), pair.a)?;
+        let receiver = daemon(&far, "a", &a, ("b", &b), pair.b)?;
+        let sender = daemon(program, "b", &b, ("a", &a), pair.a)?;
         let (exporter, importer) = (node(&receiver)?, node(&sender)?);
         let failed = |error: String| NetError(error, receiver.last_words());
         let region = Region::new(LEN).map_err(|error| failed(error.to_string()))?;
@@ -223,7 +248,7 @@ impl World {
 fn fabrics(
     program: &Path,
     scratch: &Path,
-    pair: Pair,
+    on: (Pair, &Sides),
 ) -> Result<BTreeMap<&'static str, World>, Failure> {
     let offered = vmmc::fabric::providers().map(|(_, providers)| providers).unwrap_or_default();
     let wanted = SUBJECTS.iter().filter_map(|(_, _, subject)| match subject {
@@ -231,7 +256,7 @@ fn fabrics(
         _ => None,
     });
     wanted
-        .map(|provider| Ok((provider, World::new(program, scratch, pair, Some(provider))?)))
+        .map(|provider| Ok((provider, World::new(program, scratch, on, Some(provider))?)))
         .collect()
 }
 
@@ -242,8 +267,8 @@ fn import(node: &Node) -> Result<Import, String> {
 
 /// Bare TCP in the same shape: transfers to a thread on the other processor that receives into one
 /// buffer, and an answer of one byte.
-fn tcp_rate(pair: Pair, window: Duration) -> Result<f64, Io> {
-    let listener = TcpListener::bind("127.0.0.1:0").context(|| "listening".into())?;
+fn tcp_rate(pair: Pair, sides: &Sides, window: Duration) -> Result<f64, Io> {
+    let listener = sides.listen()?;
     let to = listener.local_addr().context(|| "listening".into())?;
     let mut stream = TcpStream::connect(to).context(|| "connecting".into())?;
     let (mut other, _) = listener.accept().context(|| "accepting".into())?;
@@ -281,15 +306,18 @@ fn tcp_rate(pair: Pair, window: Duration) -> Result<f64, Io> {
 }
 
 /// Measures, prints, saves.
-pub(super) fn run(options: &Options) -> Result<(), Failure> {
+pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
     let pair = options.pair();
     let head = Head::new("perf net", options, pair);
     head.print();
     let program = artefacts::find_or_build(&[Artefact::Daemon], true)?.swap_remove(0);
+    let sides = Sides::new(netns)?;
+    text::emit(&format!("two nodes: {}\n\n", sides.describe()));
     let scratch = Scratch::new()?;
+    let (others, missing) = others::find(&sides, scratch.path());
     cpu::pin(pair.a)?;
-    let world = World::new(&program, scratch.path(), pair, None)?;
-    let fabrics = fabrics(&program, scratch.path(), pair)?;
+    let world = World::new(&program, scratch.path(), (pair, &sides), None)?;
+    let fabrics = fabrics(&program, scratch.path(), (pair, &sides))?;
     let subjects: Vec<_> = SUBJECTS
         .iter()
         .filter(|(_, _, subject)| match subject {
@@ -303,13 +331,14 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let window = Duration::from_millis(if options.quick { 40 } else { 300 });
     let mut all: Vec<(Rounds, Option<f64>)> = vec![(Rounds::default(), None); subjects.len()];
     let (mut tcp, mut ours) = (Vec::new(), Vec::new());
+    let mut theirs: Vec<Vec<[f64; 2]>> = vec![Vec::new(); others.len()];
     let mut over: BTreeMap<&str, Vec<f64>> =
         fabrics.keys().map(|&provider| (provider, Vec::new())).collect();
     for round in 1..=options.rounds() {
         for ((_, name, subject), (rounds, packets)) in subjects.iter().zip(&mut all) {
             progress.step(&format!("round {round} of {}: {name}", options.rounds()));
             let (mut samples, batch) = if let Subject::Tcp(kind) = subject {
-                let mut game = PingPong::start(*kind, pair.b)?;
+                let mut game = PingPong::start_at(*kind, pair.b, || sides.listen())?;
                 plan.round(|| game.round_trip())?
             } else {
                 let world = match subject {
@@ -340,12 +369,17 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             rounds.add(samples, batch);
         }
         progress.step(&format!("round {round} of {}: bandwidth", options.rounds()));
-        tcp.push(tcp_rate(pair, window)?);
+        tcp.push(tcp_rate(pair, &sides, window)?);
         ours.push(world.rate(window).map_err(failed)?);
         for (provider, rates) in &mut over {
             if let Some(world) = fabrics.get(provider) {
                 rates.push(world.rate(window).map_err(failed)?);
             }
+        }
+        // They take seconds each: three rounds show them well enough.
+        for ((name, how), took) in others.iter().zip(&mut theirs).filter(|_| round <= 3) {
+            progress.step(&format!("round {round} of {}: {name}", options.rounds()));
+            took.extend(how.measure(&sides, pair));
         }
     }
     progress.clear();
@@ -364,6 +398,17 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         ofi_bytes_per_s: over.into_iter().map(|(it, rates)| (it, stats::median(rates))).collect(),
         tcp_bytes_per_s: stats::median(tcp),
         send_bytes_per_s: stats::median(ours),
+        others: others
+            .iter()
+            .zip(theirs)
+            .filter(|(_, took)| !took.is_empty())
+            .map(|(&(name, _), took)| {
+                let [small, large] = [0, 1].map(|i| took.iter().map(|it| it[i]).collect());
+                let bytes_per_s = LEN as f64 / stats::median(large) * 1e9;
+                Other { name, one_way_ns: stats::median(small), bytes_per_s }
+            })
+            .collect(),
+        missing,
     };
     print(&report);
     Ok(options.save(&report)?)
@@ -381,13 +426,24 @@ fn print(report: &Report) {
             line.packets.map(text::three).unwrap_or_default(),
         ]);
     }
+    let spin = report.latency.first().map_or(f64::NAN, |line| line.latency.median_ns);
+    for other in &report.others {
+        table.row([
+            format!("{}, 8 B (1 MiB: {})", other.name, text::rate(other.bytes_per_s)),
+            text::nanos(other.one_way_ns),
+            String::new(),
+            text::three(other.one_way_ns / spin),
+            String::new(),
+        ]);
+    }
+    let missing: String = report.missing.iter().map(|why| format!("not shown: {why}\n")).collect();
     let send = report.latency.iter().find(|line| line.id == "send");
     let ratio = send.map_or(f64::NAN, |line| line.ratio_to_tcp_spin);
     let over = report.ofi_bytes_per_s.iter();
     let over: String =
         over.map(|(it, &rate)| format!(", over libfabric's {it} {}", text::rate(rate))).collect();
     text::emit(&format!(
-        "{table}\n1 MiB: DU {}{over}, bare TCP {}\n\nbudgets: 8 B {} of bare TCP that polls (at most 1.3); \
+        "{table}{missing}\n1 MiB: DU {}{over}, bare TCP {}\n\nbudgets: 8 B {} of bare TCP that polls (at most 1.3); \
          1 MiB {} of its bandwidth (at least 0.95)\n",
         text::rate(report.send_bytes_per_s),
         text::rate(report.tcp_bytes_per_s),
