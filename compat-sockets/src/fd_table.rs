@@ -157,7 +157,7 @@ pub(crate) struct Sock {
     side_number: AtomicU32,
     /// Threads inside a plain receive of the C library.
     pub(crate) plain_rx: AtomicU32,
-    /// Threads inside a plain send of the C library.
+    /// Threads inside a plain send of the C library that began before the connection had its segment.
     pub(crate) plain_tx: AtomicU32,
     /// Whether `ready` was published in the segment.
     pub(crate) ready: AtomicU32,

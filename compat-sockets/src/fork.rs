@@ -15,7 +15,7 @@
 //! pay for that.
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, state};
+use crate::fd_table::{self, Link, state};
 use crate::side::{self, tx};
 use crate::{control, epoll, family, io_uring, parked, raw, sleeps};
 use std::cell::Cell;
@@ -92,10 +92,14 @@ unsafe extern "C" fn before() {
     }
     epoll::before_sharing(true);
     // One share per socket and child, not per descriptor: `after` counts the same way.
-    for_each_active(|fd, side| {
+    for_each_active(|fd, link| {
+        let side = link.side;
         side.sharers.fetch_add(1, Ordering::AcqRel);
         side.eager.store(1, Ordering::Relaxed);
-        if side.tx_state.load(Ordering::SeqCst) == tx::TCP {
+        // The child cannot know when it ends.
+        if side.tx_state.load(Ordering::SeqCst) == tx::TCP
+            && link.sock.plain_tx.load(Ordering::SeqCst) != 0
+        {
             side.tx_frozen.store(1, Ordering::SeqCst);
             counters::note(fd, Counter::plain_forked);
         }
@@ -103,10 +107,10 @@ unsafe extern "C" fn before() {
 }
 
 /// Calls `body` once per upgraded socket.
-fn for_each_active(mut body: impl FnMut(i32, &'static side::Side)) {
+fn for_each_active(mut body: impl FnMut(i32, &Link)) {
     for (fd, sock) in fd_table::socks_once() {
         if let Some(link) = sock.enter(fd) {
-            body(fd, link.side);
+            body(fd, &link);
             link.leave();
         }
     }

@@ -44,7 +44,7 @@ pub(crate) struct Side {
     pub(crate) tx_lock: Lock,
     /// One of [`tx`]; changed under `tx_lock`.
     pub(crate) tx_state: AtomicU32,
-    /// Set at a fork before the switch: the direction stays TCP.
+    /// Set at a fork during a plain send that began before that: the direction stays TCP.
     pub(crate) tx_frozen: AtomicU32,
     /// Sends since the peer's head last moved while the ring was not empty.
     pub(crate) tx_stuck: AtomicU32,
@@ -89,7 +89,9 @@ pub(crate) struct Side {
     pub(crate) sharers: AtomicU32,
     /// Whether readers must leave the connection armed: somebody we cannot see may wait.
     pub(crate) eager: AtomicU32,
-    pad2: [u32; 17],
+    /// Threads inside a plain send of the C library that began when the connection had its segment.
+    pub(crate) plain_tx: AtomicU32,
+    pad2: [u32; 16],
 }
 
 /// Bit of [`Side::bell_gate`].
@@ -172,6 +174,7 @@ impl Side {
     fn clear(&self) {
         for word in [
             &self.tx_state,
+            &self.plain_tx,
             &self.tx_frozen,
             &self.tx_stuck,
             &self.bells_owed,

@@ -334,6 +334,8 @@ pub(crate) fn try_switch(link: &Link, fd: i32) -> bool {
     // Announced first, so that whoever begins a plain send now sees it and waits for our lock.
     side.tx_state.store(tx::RING, Ordering::SeqCst);
     if link.sock.plain_tx.load(Ordering::SeqCst) == 0
+        // PAIRS(plain_tx): with the counting in `entry::data`, by all processes that have the connection.
+        && side.plain_tx.load(Ordering::SeqCst) == 0
         && let Some(prefix) = given_to_tcp(fd)
     {
         link.tx().switch().to_ring(prefix);

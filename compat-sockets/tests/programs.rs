@@ -310,6 +310,16 @@ fn a_connection_that_two_processes_have_before_its_upgrade_stays_plain() {
     assert_eq!(counters.get("ring_tx_bytes"), None);
 }
 
+/// One way carries data by its ring; the other, which was silent until a fork, switches with its first byte after it.
+/// (Else the peer could not be rung for room either: rsync had a quarter of TCP's rate.)
+#[test]
+fn a_direction_that_was_silent_until_a_fork_switches_after_it() {
+    let both = |counters: &HashMap<String, u64>| count(counters, "switched_tx") == 2;
+    let counters = three_ways_until("forked_silent", both);
+    assert!(both(&counters), "{counters:?}");
+    assert_eq!(count(&counters, "poisoned"), 0, "{counters:?}");
+}
+
 /// Rules by program, address and user keep a connection plain, and say so.
 #[test]
 fn a_rule_keeps_a_connection_plain() {

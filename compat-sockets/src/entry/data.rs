@@ -55,7 +55,7 @@ fn dispatch(
 /// the switch waits for it; if the switch came first, [`SWITCHED`]: the ring must have the bytes.
 #[cold]
 fn unswitched(link: Link, call: impl Fn() -> ssize_t) -> ssize_t {
-    let count = &link.sock.plain_tx;
+    let count = &link.side.plain_tx;
     // PAIRS(plain_tx): with the store of RING in `upgrade::try_switch`.
     count.fetch_add(1, Ordering::SeqCst);
     let result = match link.side.tx_state.load(Ordering::SeqCst) {

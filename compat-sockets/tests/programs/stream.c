@@ -654,6 +654,45 @@ static void forked(void) {
     printf("done\n");
 }
 
+/* Forked by a server that has only listened so far; afterwards one process listens on and the other answers. */
+static void forked_silent(void) {
+    enum { BEFORE = 4000, AFTER = 1000, SIZE = 100, ANSWER = 200000 };
+    static unsigned char bytes[ANSWER];
+    int fd = join();
+    uint64_t random = 7;
+    if (!server) {
+        for (int i = 0; i < BEFORE + AFTER; i++) {
+            fill(&random, bytes, SIZE);
+            send_all(fd, bytes, SIZE);
+        }
+        recv_all(fd, bytes, ANSWER);
+        printf("sum %016llx\n", (unsigned long long)mix(SUM0, bytes, ANSWER));
+        close(fd);
+        return;
+    }
+    for (int i = 0; i < BEFORE; i++)
+        recv_all(fd, bytes, SIZE);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        unsigned char wanted[SIZE];
+        for (int i = 0; i < BEFORE; i++)
+            fill(&random, wanted, SIZE);
+        for (int i = 0; i < AFTER; i++) {
+            fill(&random, wanted, SIZE);
+            recv_all(fd, bytes, SIZE);
+            CHECK(memcmp(bytes, wanted, SIZE) == 0);
+        }
+        _exit(0);
+    }
+    fill(&random, bytes, ANSWER);
+    send_all(fd, bytes, ANSWER);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    close(fd);
+    printf("done\n");
+}
+
 /* A child forked before any upgrade, whose parent keeps the connection too: it must stay whole. */
 static void forked_early(void) {
     int fd = join();
@@ -1145,6 +1184,7 @@ int main(int count, char **arguments) {
                  {"splices", splices},
                  {"duplicates", duplicates},
                  {"forked", forked},
+                 {"forked_silent", forked_silent},
                  {"forked_early", forked_early},
                  {"demoted", demoted},
                  {"churn", churn},
