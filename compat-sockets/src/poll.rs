@@ -28,11 +28,33 @@ const OUT: i16 = POLLOUT | POLLWRNORM;
 const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 /// Longest sleep while waiting for room: the doorbell for room may be impossible (the peer's own
 /// direction has not switched, or has ended), so look again by ourselves.
-pub(crate) const ROOM_SLICE_NS: u64 = 10_000_000;
+const LONGEST_SLICE_NS: u64 = 10_000_000;
+/// The first one where it is impossible as things are: an attentive peer empties a ring in less.
+const FIRST_SLICE_NS: u64 = 100_000;
 /// Descriptors handled without allocating.
 const INLINE: usize = 128;
 /// Upgraded descriptors that are polled before sleeping.
 const SPIN_FDS: usize = 16;
+
+/// How long one wait for room sleeps before it looks again.
+#[derive(Debug)]
+pub(crate) struct RoomSlices(u64);
+
+impl RoomSlices {
+    pub(crate) const fn new() -> RoomSlices {
+        RoomSlices(FIRST_SLICE_NS)
+    }
+
+    /// The next sleep, of a wait that may last `left` nanoseconds, `None` for ever. `rung`: whether all who make room
+    /// can ring for it.
+    pub(crate) fn next(&mut self, left: Option<u64>, rung: bool) -> u64 {
+        let slice = if rung { LONGEST_SLICE_NS } else { self.0 };
+        if !rung {
+            self.0 = (self.0 * 2).min(LONGEST_SLICE_NS);
+        }
+        left.unwrap_or(u64::MAX).min(slice)
+    }
+}
 
 /// How poll and select spin in this process.
 static SPINS: Lesson = Lesson::new();
@@ -150,15 +172,18 @@ unsafe fn poll_loop(
             _ => timeout.saturating_sub(raw::now_ns().wrapping_sub(started)),
         })
     };
+    let mut slices = RoomSlices::new();
     loop {
         let mut left = left_of(timeout);
         let mut full = false;
+        let mut rung = true;
         asked.copy_from_slice(fds);
         for item in items {
             demote::comply(&item.link, item.fd);
             let Some(entry) = asked.get_mut(item.index) else { continue };
             if is_full(item, entry.events) {
                 full = true;
+                rung &= item.link.is_rung_for_room();
                 // The doorbell for room arrives as something to read.
                 entry.events = (entry.events & !OUT) | POLLIN;
             }
@@ -207,7 +232,7 @@ unsafe fn poll_loop(
         let armed = !now && arm(fds, items);
         let wait = match (now || !armed, left) {
             (true, _) => Some(0),
-            (false, left) if full => Some(left.unwrap_or(u64::MAX).min(ROOM_SLICE_NS)),
+            (false, left) if full => Some(slices.next(left, rung)),
             (false, left) => left,
         };
         // SAFETY: the array is ours, the mask as the caller passed it.

@@ -7,11 +7,12 @@ use super::nested::{inner_await_room, inner_events};
 use super::{EDGE, EpollSet, Members, ONCE, calm, set};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
+use crate::poll::RoomSlices;
 use crate::stream::demote;
 use crate::stream::give_way::Gave;
 use crate::stream::spin::{spin, within};
 use crate::stream::wait::shares_cpu;
-use crate::{poll, raw, real, sleeps};
+use crate::{raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::{AtomicU32, Ordering};
 
@@ -73,6 +74,7 @@ unsafe fn wait_loop(
     mask: *const sigset_t,
 ) -> i32 {
     let mut started = 0;
+    let mut slices = RoomSlices::new();
     loop {
         let left = match timeout {
             None => None,
@@ -99,7 +101,7 @@ unsafe fn wait_loop(
         let mut result = None;
         if let Some(out) = out.get_mut(..others).filter(|out| !out.is_empty()) {
             // SAFETY: passed on.
-            result = unsafe { one_wait(epfd, set, &hot, out, left, mask) };
+            result = unsafe { one_wait(epfd, set, &hot, out, left, &mut slices, mask) };
         }
         if !inner.is_empty() {
             set.since_kernel.fetch_add(1, Ordering::Relaxed);
@@ -138,6 +140,7 @@ unsafe fn one_wait(
     hot: &HotList,
     out: &mut [epoll_event],
     left: Option<u64>,
+    slices: &mut RoomSlices,
     mask: *const sigset_t,
 ) -> Option<i32> {
     if set.roused.load(Ordering::Relaxed) != 0 {
@@ -208,7 +211,7 @@ unsafe fn one_wait(
     }
     // Who was full may have room since, which an edge would tell the kernel's set only.
     let full = full && (mask_full(epfd, set, hot) | inner_await_room(set));
-    let mut quiet = true;
+    let (mut quiet, mut rung) = (true, true);
     // With one member there is nothing to save.
     if hot.len > 1 {
         set.asleep_at.store(epfd as u32 + 1, Ordering::SeqCst);
@@ -220,12 +223,13 @@ unsafe fn one_wait(
         item.link.arm_data_for(if alone { sleep } else { 0 });
         if full && item.is_full() {
             item.link.arm_space();
+            rung &= item.link.is_rung_for_room();
         }
         quiet &= item.ready() == 0 && !demote::is_urgent(&item.link);
     }
     let most = match left {
         _ if !quiet => Some(0),
-        left if full => Some(left.unwrap_or(u64::MAX).min(poll::ROOM_SLICE_NS)),
+        left if full => Some(slices.next(left, rung)),
         left => left,
     };
     if quiet {

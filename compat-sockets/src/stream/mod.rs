@@ -145,6 +145,11 @@ impl Link {
         self.arm(|| bell::arm(&self.mine().armed_space()));
     }
 
+    /// Whether the peer rings for room as things are: its way of the TCP connection carries doorbells.
+    pub(crate) fn is_rung_for_room(&self) -> bool {
+        matches!(self.rx().switch().standing(), Standing::Ring { .. })
+    }
+
     /// A thread that counted itself in [`crate::side::Side::rx_sleepers`] has woken: no doorbell is
     /// wanted any more, unless others rely on one.
     pub(crate) fn wakes(&self, fd: i32) {
