@@ -2,8 +2,9 @@
 //! would show it.
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, Known, Link, Sock};
+use crate::fd_table::{self, Known};
 use crate::side::{rx, tx};
+use crate::sock::{Link, Sock};
 use crate::stream::{SHUT_READ, demote};
 use crate::{control, epoll, family, parked, raw, stream};
 use vmmc::sync::Ordering;

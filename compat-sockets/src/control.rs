@@ -11,10 +11,10 @@
 //! up, and a later offer opens a new one.
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{Sock, state};
 use crate::lock::Lock;
 use crate::offers::{self, Offer};
 use crate::segment::{MAX_RING, SHAPE, Segment};
+use crate::sock::{Sock, state};
 use crate::{io_uring, raw, settings, side, sleeps, untold, upgrade};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};

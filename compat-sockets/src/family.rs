@@ -15,9 +15,9 @@
 //! A process that was killed is dead by its pid; one that ran another program lives on, and may
 //! have the socket still. A pid that was reused keeps the socket plain, which is always safe.
 
-use crate::fd_table::Sock;
 use crate::raw;
 use crate::side::{self, Side};
+use crate::sock::Sock;
 use vmmc::sync::Ordering;
 
 /// Before a fork: the child will have the socket too. False when that cannot be written down.

@@ -1,7 +1,7 @@
 //! sendfile and splice on upgraded sockets: copies, straight into or out of the ring where that
 //! is possible.
 
-use crate::fd_table::Link;
+use crate::sock::Link;
 use crate::stream::send::{InPlace, send_in_place};
 use crate::stream::{Outcome, recv, wait};
 use crate::{raw, real};

@@ -15,9 +15,9 @@
 //! pay for that.
 
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, Link, state};
 use crate::side::{self, tx};
-use crate::{control, epoll, family, io_uring, parked, raw, sleeps};
+use crate::sock::{self, Link, state};
+use crate::{control, epoll, family, fd_table, io_uring, parked, raw, sleeps};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
@@ -138,5 +138,6 @@ fn after(announced: bool) {
     side::after_fork();
     epoll::after_fork();
     sleeps::after_fork();
+    sock::after_fork();
     fd_table::after_fork(announced);
 }

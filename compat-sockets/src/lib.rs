@@ -58,6 +58,7 @@ mod select;
 mod settings;
 mod side;
 mod sleeps;
+mod sock;
 mod stream;
 mod untold;
 mod upgrade;

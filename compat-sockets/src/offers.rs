@@ -5,7 +5,8 @@
 //! only: a slot that was emptied and filled again meanwhile is not taken for the one that was looked for. The slot is
 //! free once its `fd` is 0 too.
 
-use crate::fd_table::{self, Sock};
+use crate::fd_table;
+use crate::sock::Sock;
 use vmmc::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bit of [`Offer::fd`]: the daemon's queue was full, and it was not sent yet.

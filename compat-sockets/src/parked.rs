@@ -12,8 +12,8 @@
 //!   (3) sleep; then ask for the number     (3) close the number
 //! ```
 
-use crate::fd_table::{self, Link, Sock};
-use crate::raw;
+use crate::sock::{Link, Sock};
+use crate::{fd_table, raw};
 use vmmc::sync::{AtomicU32, Ordering};
 
 /// Numbers kept at once; a close beyond that does without.

@@ -9,8 +9,9 @@
 //!
 //! Calls without an upgraded descriptor go to the C library untouched.
 
-use crate::fd_table::{self, Known, Link, state};
+use crate::fd_table::{self, Known};
 use crate::side::tx;
+use crate::sock::{Link, state};
 use crate::stream::demote;
 use crate::stream::give_way::{Gave, Yields};
 use crate::stream::readiness::{Readiness, readiness};

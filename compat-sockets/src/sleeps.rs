@@ -22,7 +22,7 @@
 //! that took the word of an earlier sleep has published before the sleeper looked again.
 //!
 //! A connection that stays armed after the sleep, because its set has become cold for it meanwhile, is
-//! armed anew with number 0 and looked at ([`crate::fd_table::Link::wakes`]): nobody looks at it again
+//! armed anew with number 0 and looked at ([`crate::sock::Link::wakes`]): nobody looks at it again
 //! without a doorbell, and two that stayed armed under one number would get one between them.
 //!
 //! # Trust

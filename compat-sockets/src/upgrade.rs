@@ -25,10 +25,10 @@
 
 use crate::counters::{self, Counter};
 use crate::entry::options;
-use crate::fd_table::{self, FIRST_TRY_CALLS, Link, Sock, shadow, state};
 use crate::segment::Segment;
 use crate::side::{Side, tx};
-use crate::{control, epoll, family, raw, settings};
+use crate::sock::{FIRST_TRY_CALLS, Link, Sock, shadow, state};
+use crate::{control, epoll, family, fd_table, raw, settings};
 use std::ptr::NonNull;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::Word;

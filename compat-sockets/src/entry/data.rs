@@ -2,8 +2,8 @@
 
 use super::export;
 use crate::counters::Counter;
-use crate::fd_table::Link;
 use crate::side::tx;
+use crate::sock::Link;
 use crate::stream::{Outcome, copy_vectors, demote, recv, send};
 use crate::upgrade::{Route, Way, counted_done, route};
 use crate::{file, raw, real, user_memory};

@@ -1,10 +1,10 @@
 //! Socket options and ioctls whose answer we know better than the kernel.
 
 use super::export;
-use crate::fd_table::{self, Link, shadow};
 use crate::side::tx;
+use crate::sock::{Link, shadow};
 use crate::stream::{readiness, report};
-use crate::{raw, real, user_memory};
+use crate::{fd_table, raw, real, user_memory};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use vmmc::sync::Ordering;
 

@@ -29,9 +29,9 @@
 use super::members::{Members, Record};
 use super::{EpollSet, OUT, sets};
 use crate::counters::{self, Counter};
-use crate::fd_table::{self, Sock};
-use crate::raw;
 use crate::side::{rx, tx};
+use crate::sock::Sock;
+use crate::{fd_table, raw};
 use libc::epoll_event;
 use vmmc::sync::Ordering;
 

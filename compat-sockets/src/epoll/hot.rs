@@ -2,8 +2,8 @@
 
 use super::nested::make_eager;
 use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record};
-use crate::fd_table::{Link, state};
 use crate::side::{rx, tx};
+use crate::sock::{Link, state};
 use crate::stream::recv::{Readiness, readiness};
 use vmmc::sync::Ordering;
 

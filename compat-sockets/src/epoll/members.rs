@@ -3,8 +3,9 @@
 use super::deferred::Deferred;
 use super::departed::Departed;
 use super::{EXCLUSIVE, EpollSet, OUT};
-use crate::fd_table::{self, Known, Link, Sock};
+use crate::fd_table::{self, Known};
 use crate::raw;
+use crate::sock::{Link, Sock};
 use libc::epoll_event;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

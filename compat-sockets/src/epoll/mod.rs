@@ -41,8 +41,9 @@ pub(crate) use nested::{awaits_room, has_news, has_rings, is_ready, nested};
 use nested::{forget_inner, rouse_for_news};
 pub(crate) use wait::{ACTIVE, wait};
 
-use crate::fd_table::{self, Known, Sock};
+use crate::fd_table::{self, Known};
 use crate::lock::Lock;
+use crate::sock::Sock;
 use crate::stream::give_way::Yields;
 use crate::stream::spin::Lesson;
 use crate::{real, user_memory};

@@ -15,9 +15,9 @@
 
 use super::hot::Hot;
 use super::{EDGE, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record, calm, set, sets};
-use crate::fd_table::{Link, Sock};
 use crate::raw;
 use crate::side::tx;
+use crate::sock::{Link, Sock};
 use crate::stream::recv::readiness;
 use libc::epoll_event;
 use vmmc::sync::Ordering;

@@ -5,9 +5,9 @@
 //! away as many bytes as are counted and not yet thrown away, and can never hit data.
 
 use crate::counters::{self, Counter};
-use crate::fd_table::Link;
 use crate::raw;
 use crate::side::{GATE_CLOSED, tx};
+use crate::sock::Link;
 use crate::{sleeps, upgrade};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;

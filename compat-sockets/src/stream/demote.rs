@@ -21,8 +21,8 @@
 use super::source::{Source, source};
 use super::{SHUT_WRITE, bells};
 use crate::counters::{self, Counter};
-use crate::fd_table::{Link, shadow};
 use crate::side::{GATE_CLOSED, rx, tx};
+use crate::sock::{Link, shadow};
 use crate::{control, raw, upgrade};
 use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::Word;

@@ -15,9 +15,9 @@ pub(crate) mod wait;
 
 pub(crate) use vectors::copy_vectors;
 
-use crate::fd_table::Link;
 use crate::segment::{Direction, SideWords};
 use crate::side::{rx, tx};
+use crate::sock::Link;
 use vmmc::sync::{AtomicU64, Ordering};
 use vmmc::word::{MappedU64, Word};
 use vmmc_ring::bell;

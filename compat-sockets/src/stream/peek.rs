@@ -11,8 +11,8 @@
 use super::recv::{self, Step};
 use super::vectors::{Cursor, MAX_VECTORS, NOWHERE};
 use super::{readiness, source};
-use crate::fd_table::Link;
 use crate::parked::{self, Parked};
+use crate::sock::Link;
 use crate::{raw, real};
 use libc::iovec;
 use vmmc::sync::Ordering;

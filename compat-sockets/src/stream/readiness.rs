@@ -2,8 +2,8 @@
 
 use super::bells::{self, Drained};
 use super::source::{Source, available, meaningless, source};
-use crate::fd_table::Link;
 use crate::side::rx;
+use crate::sock::Link;
 use vmmc::sync::Ordering;
 use vmmc_ring::switch::Standing;
 

@@ -3,8 +3,8 @@
 //! The kernel counts what it carried: the bytes outside the ring part, and doorbells. The program
 //! is told what it would have seen: every byte of its own, and no doorbell.
 
-use crate::fd_table::Link;
 use crate::side::{rx, tx};
+use crate::sock::Link;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::switch::Standing;

@@ -3,8 +3,8 @@
 use super::bells::{self, Drained};
 use super::demote;
 use crate::counters::{self, Counter};
-use crate::fd_table::Link;
 use crate::side::rx;
+use crate::sock::Link;
 use crate::upgrade;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;

@@ -8,9 +8,9 @@
 use super::send::peer_is_gone;
 use super::{SHUT_WRITE, demote, recv};
 use crate::counters::{self, Counter};
-use crate::fd_table::Link;
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
+use crate::sock::Link;
 use crate::{raw, real};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;

@@ -1,0 +1,435 @@
+//! What we know of one TCP socket.
+//!
+//! A [`Sock`] stands for one open file description; entries of the table point to it
+//! ([`crate::fd_table`]), several after dup. Its memory is never unmapped, only reused, so a stale
+//! pointer is harmless: whoever wants to use one counts itself in and then looks again whether the
+//! entry still holds it ([`Sock::enter`]). It is given back when no entry points to it and no thread
+//! is inside a call.
+//!
+//! A [`Link`] is an upgraded one in use by one call: the segment stays mapped until that has left.
+
+use crate::counters::{self, Counter};
+use crate::fd_table;
+use crate::lock::Lock;
+use crate::segment::Segment;
+use crate::side::{self, Side};
+use crate::stream::spin::Lesson;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicPtr;
+use vmmc::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use vmmc::sys::mmap;
+
+/// Options whose setting the program sees and the kernel does not: bits of `Sock::shadow`.
+pub(crate) mod shadow {
+    pub(crate) const NODELAY: u32 = 1;
+    pub(crate) const CORK: u32 = 2;
+
+    /// The bit of a TCP option, if it is one of them.
+    pub(crate) fn bit(level: i32, name: i32) -> Option<u32> {
+        match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(NODELAY),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(CORK),
+            _ => None,
+        }
+    }
+}
+
+/// States of a [`Sock`].
+pub(crate) mod state {
+    /// In the free list.
+    pub(crate) const FREE: u32 = 0;
+    /// Plain TCP; may be offered to the daemon.
+    pub(crate) const CANDIDATE: u32 = 1;
+    /// Offered; the answer is awaited.
+    pub(crate) const PENDING: u32 = 2;
+    /// Has a segment.
+    pub(crate) const ACTIVE: u32 = 3;
+    /// Plain TCP for good.
+    pub(crate) const PLAIN: u32 = 4;
+    /// Last descriptor closed, some thread still inside a call.
+    pub(crate) const CLOSING: u32 = 5;
+}
+
+/// One open TCP socket. Private to the process (a forked child has a copy).
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Sock {
+    /// One of [`state`].
+    pub(crate) state: AtomicU32,
+    /// Threads inside a call that uses the segment, or acting on the daemon's answer.
+    users: AtomicU32,
+    /// First byte of the segment; null unless active.
+    segment: AtomicPtr<u8>,
+    /// The side's own state; null unless active.
+    side: AtomicPtr<Side>,
+    /// Ring capacity per direction.
+    ring_len: AtomicU32,
+    /// Which side of the segment is ours.
+    side_number: AtomicU32,
+    /// Threads inside a plain receive of the C library.
+    pub(crate) plain_rx: AtomicU32,
+    /// Threads inside a plain send of the C library that began before the connection had its segment.
+    pub(crate) plain_tx: AtomicU32,
+    /// Whether `ready` was published in the segment.
+    pub(crate) ready: AtomicU32,
+    /// `O_NONBLOCK` as last heard; the kernel is asked before it matters.
+    pub(crate) nonblocking: AtomicU32,
+    /// How its waits spin.
+    pub(crate) spins: Lesson,
+    /// Whether a hooked poll, select or epoll has watched it.
+    pub(crate) watched: AtomicU32,
+
+    /// Table entries that point here.
+    refs: AtomicU32,
+    /// Data calls so far.
+    pub(crate) calls: AtomicU32,
+    /// Data bytes so far, saturating.
+    pub(crate) bytes: AtomicU32,
+    /// Number of calls at which to try (again) to register.
+    pub(crate) try_at: AtomicU32,
+    /// How often that was tried.
+    pub(crate) tries: AtomicU32,
+    /// Registrations in epoll sets that we know of.
+    pub(crate) epoll_refs: AtomicU32,
+    /// Some epoll set relies on the doorbell for this one, because it was idle for long.
+    pub(crate) cold: AtomicU32,
+    /// The program's `TCP_NODELAY` and `TCP_CORK`, as bits of [`shadow`]; the kernel's are always
+    /// on and off, for the doorbells.
+    pub(crate) shadow: AtomicU32,
+    /// A poll has met an end or an error: the kernel has a say in every poll from now on.
+    pub(crate) ended: AtomicU32,
+    /// Threads that may be asleep in a call on it.
+    pub(crate) parked: AtomicU32,
+    /// Number plus one under which it is kept for them after its close ([`crate::parked`]).
+    pub(crate) kept: AtomicU32,
+    /// The process at the other end ([`crate::sleeps`]); 0: not remembered.
+    pub(crate) peer: AtomicU32,
+    /// The kernel's number for the socket; 0: it was never offered, or others may have it.
+    pub(crate) cookie: AtomicU64,
+    /// Address of the next free Sock.
+    next_free: AtomicUsize,
+    /// Who else has it, if it was forked before the upgrade; null: nobody.
+    family: AtomicPtr<Side>,
+}
+
+const _: () = assert!(size_of::<Sock>() == 128, "a connection's private part is one pair of lines");
+
+/// An upgraded connection in use by one call; [`Link::leave`] must follow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) sock: &'static Sock,
+    pub(crate) side: &'static Side,
+    pub(crate) segment: Segment,
+    pub(crate) me: u8,
+}
+
+/// Data calls that moved something at which a connection is offered to the daemon for the first time.
+///
+/// An offer costs both ends what some tens of calls over TCP cost more than over a ring, most where
+/// the server forks for each connection. A connection that asks one thing after it has logged in
+/// (PostgreSQL: ten calls) ends before.
+pub(crate) const FIRST_TRY_CALLS: u32 = 32;
+
+impl Sock {
+    /// One for a socket that was just connected or accepted, with one entry. The caller gives it its state.
+    pub(crate) fn fresh(nonblocking: bool) -> Option<&'static Sock> {
+        let sock = allocate()?;
+        for word in [
+            &sock.plain_rx,
+            &sock.plain_tx,
+            &sock.ready,
+            &sock.watched,
+            &sock.calls,
+            &sock.bytes,
+            &sock.tries,
+            &sock.epoll_refs,
+            &sock.cold,
+            &sock.shadow,
+            &sock.ended,
+            &sock.parked,
+            &sock.kept,
+            &sock.peer,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        sock.segment.store(std::ptr::null_mut(), Ordering::Relaxed);
+        sock.side.store(std::ptr::null_mut(), Ordering::Relaxed);
+        sock.family.store(std::ptr::null_mut(), Ordering::Relaxed);
+        sock.nonblocking.store(nonblocking.into(), Ordering::Relaxed);
+        sock.try_at.store(FIRST_TRY_CALLS, Ordering::Relaxed);
+        sock.cookie.store(0, Ordering::Relaxed);
+        sock.refs.store(1, Ordering::Relaxed);
+        Some(sock)
+    }
+
+    /// The connection's segment for the length of one call on `fd`; `None` when it has none, or
+    /// `fd` has become something else meanwhile.
+    #[inline]
+    pub(crate) fn enter(&'static self, fd: i32) -> Option<Link> {
+        if self.state.load(Ordering::Acquire) != state::ACTIVE {
+            return None;
+        }
+        self.users.fetch_add(1, Ordering::SeqCst);
+        if fd_table::holds(fd, self, Ordering::SeqCst)
+            && let Some(link) = self.link()
+        {
+            return Some(link);
+        }
+        self.leave();
+        None
+    }
+
+    /// The link without counting in: for a caller that knows the socket stays open.
+    #[inline]
+    fn link(&'static self) -> Option<Link> {
+        let start = NonNull::new(self.segment.load(Ordering::Acquire))?;
+        let side = NonNull::new(self.side.load(Ordering::Relaxed))?;
+        let ring_len = self.ring_len.load(Ordering::Relaxed) as usize;
+        Some(Link {
+            sock: self,
+            // SAFETY: sides are never unmapped.
+            side: unsafe { side.as_ref() },
+            // SAFETY: mapped by `activate` until `reclaim_if_idle`, which waits for every user.
+            segment: unsafe { Segment::from_raw(start, ring_len) },
+            me: self.side_number.load(Ordering::Relaxed) as u8,
+        })
+    }
+
+    /// Counts out of [`Sock::enter`].
+    #[inline]
+    pub(crate) fn leave(&'static self) {
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        if self.state.load(Ordering::SeqCst) == state::CLOSING {
+            self.reclaim_if_idle();
+        }
+    }
+
+    /// Counts out of a plain call.
+    #[inline]
+    pub(crate) fn leave_plain(&'static self, counter: &AtomicU32) {
+        counter.fetch_sub(1, Ordering::SeqCst);
+        if self.state.load(Ordering::SeqCst) == state::CLOSING {
+            self.reclaim_if_idle();
+        }
+    }
+
+    /// Counts in who acts on the answer to its offer; false when it waits for none (any more). Until
+    /// [`Sock::leave`], which must follow, the Sock is not given to another connection. The caller holds the
+    /// control lock, without which no socket becomes pending.
+    pub(crate) fn hold_pending(&'static self) -> bool {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let pending = self.state.load(Ordering::SeqCst) == state::PENDING;
+        if !pending {
+            self.leave();
+        }
+        pending
+    }
+
+    /// Its offer is taken back.
+    pub(crate) fn not_offered(&self) {
+        let (pending, candidate) = (state::PENDING, state::CANDIDATE);
+        let _ =
+            self.state.compare_exchange(pending, candidate, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    /// Gives the socket, which the caller holds ([`Sock::hold_pending`]), its segment. False, and without
+    /// effect, when another thread has closed it meanwhile or made it plain.
+    pub(crate) fn activate(
+        &self,
+        start: NonNull<u8>,
+        ring_len: u32,
+        side_number: u8,
+        side: &'static Side,
+    ) -> bool {
+        self.ring_len.store(ring_len, Ordering::Relaxed);
+        self.side_number.store(side_number.into(), Ordering::Relaxed);
+        self.side.store(std::ptr::from_ref(side).cast_mut(), Ordering::Relaxed);
+        self.segment.store(start.as_ptr(), Ordering::Release);
+        // PAIRS(plain): with the counting in `upgrade::counted`: either the plain caller sees
+        // ACTIVE, or whoever publishes `ready` sees the caller counted.
+        let (pending, active) = (state::PENDING, state::ACTIVE);
+        let exchanged = self
+            .state
+            .compare_exchange(pending, active, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok();
+        if !exchanged {
+            // Nobody has looked: in another state only the last user does, and that is the caller at the earliest.
+            self.segment.store(std::ptr::null_mut(), Ordering::Relaxed);
+            self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
+        }
+        exchanged
+    }
+
+    /// Keeps the socket, which `fd` is, plain for good. No effect on an active one.
+    pub(crate) fn make_plain(&self, fd: i32, reason: Counter) {
+        for from in [state::CANDIDATE, state::PENDING] {
+            if self
+                .state
+                .compare_exchange(from, state::PLAIN, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+            {
+                counters::one(reason);
+                counters::note(fd, reason);
+            }
+        }
+    }
+
+    /// Other processes may have it, and it is plain for good: nobody is to think that its close in this one is
+    /// its end.
+    pub(crate) fn not_alone_any_longer(&self) {
+        if self.state.load(Ordering::SeqCst) == state::PLAIN {
+            self.cookie.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The processes that have it, if there is a list.
+    #[inline]
+    pub(crate) fn family(&self) -> Option<crate::family::Family> {
+        let family = NonNull::new(self.family.load(Ordering::Acquire))?;
+        // SAFETY: sides are never unmapped.
+        Some(unsafe { family.as_ref() })
+    }
+
+    /// Keeps or drops the list.
+    pub(crate) fn set_family(&self, family: Option<crate::family::Family>) {
+        let family = family.map_or(std::ptr::null_mut(), |it| std::ptr::from_ref(it).cast_mut());
+        self.family.store(family, Ordering::Release);
+    }
+
+    /// Whether it has a segment.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == state::ACTIVE
+    }
+
+    /// Whether it has a segment or may get one.
+    #[inline]
+    pub(crate) fn may_upgrade(&self) -> bool {
+        let candidates = [state::CANDIDATE, state::PENDING, state::ACTIVE];
+        candidates.contains(&self.state.load(Ordering::Relaxed))
+    }
+
+    /// The table entry of `fd` is this socket.
+    pub(crate) fn is_at(&self, fd: i32) -> bool {
+        fd_table::holds(fd, self, Ordering::Acquire)
+    }
+
+    /// How many table entries point here.
+    pub(crate) fn entries(&self) -> u32 {
+        self.refs.load(Ordering::Relaxed)
+    }
+
+    /// One more table entry is to point here.
+    pub(crate) fn add_entry(&self) {
+        self.refs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One table entry less points here. After the last it is closed, as far as this process goes.
+    pub(crate) fn drop_entry(&'static self) {
+        if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.state.store(state::CLOSING, Ordering::SeqCst);
+            self.reclaim_if_idle();
+        }
+    }
+
+    /// In a forked child: of the threads that were inside calls, none is here.
+    pub(crate) fn nobody_inside(&self) {
+        self.users.store(0, Ordering::Relaxed);
+        self.plain_rx.store(0, Ordering::Relaxed);
+        self.plain_tx.store(0, Ordering::Relaxed);
+        self.parked.store(0, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn reclaim_if_idle(&'static self) {
+        let busy = [&self.users, &self.plain_rx, &self.plain_tx]
+            .iter()
+            .any(|count| count.load(Ordering::SeqCst) != 0);
+        if busy
+            || self
+                .state
+                .compare_exchange(state::CLOSING, state::FREE, Ordering::SeqCst, Ordering::Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        crate::family::leave(self);
+        if let Some(link) = self.link() {
+            if let Some(kept) = crate::parked::take_kept(self) {
+                crate::close::finish_kept(&link, kept);
+            }
+            unmap(self.segment.swap(std::ptr::null_mut(), Ordering::AcqRel), &link);
+            crate::sleeps::part(self.peer.swap(0, Ordering::Relaxed));
+            crate::control::forget(self.cookie.load(Ordering::Relaxed));
+            self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
+            side::release(link.side);
+        } else {
+            crate::control::withdraw(self);
+        }
+        if SLAB.lock.lock().is_ok() {
+            push_free(self);
+            SLAB.lock.unlock();
+        }
+    }
+}
+
+fn unmap(start: *mut u8, link: &Link) {
+    let ring_len = link.sock.ring_len.load(Ordering::Relaxed) as usize;
+    let page = mmap::page_size();
+    let len = Segment::mapping_len(ring_len) + 2 * page;
+    // SAFETY: the mapping was made with one guard page at each end; the address stays in it.
+    let reservation = unsafe { start.sub(page) };
+    // SAFETY: made for this connection by `control`; nobody uses it any more.
+    let _ = unsafe { rustix::mm::munmap(reservation.cast(), len) };
+}
+
+impl Link {
+    /// Ends the use.
+    #[inline]
+    pub(crate) fn leave(self) {
+        self.sock.leave();
+    }
+}
+
+/// Memory for Socks: chunks that are never unmapped, and a list of the free ones.
+struct Slab {
+    lock: Lock,
+    /// Address of the first free Sock; 0: none.
+    free: AtomicUsize,
+}
+static SLAB: Slab = Slab { lock: Lock::new(), free: AtomicUsize::new(0) };
+const SLAB_CHUNK: usize = 16 * 1024;
+
+fn allocate() -> Option<&'static Sock> {
+    SLAB.lock.lock().ok()?;
+    if SLAB.free.load(Ordering::Relaxed) == 0
+        && let Ok(chunk) = mmap::map_private_anonymous(SLAB_CHUNK)
+    {
+        for i in 0..SLAB_CHUNK / size_of::<Sock>() {
+            // SAFETY: inside the chunk.
+            let sock = unsafe { chunk.cast::<Sock>().add(i) };
+            // SAFETY: page aligned, zero, which is valid, and never unmapped.
+            push_free(unsafe { sock.as_ref() });
+        }
+    }
+    let address = SLAB.free.load(Ordering::Relaxed);
+    let sock = NonNull::new(std::ptr::with_exposed_provenance_mut::<Sock>(address));
+    // SAFETY: in the list are addresses of Socks, which are never unmapped.
+    let sock = sock.map(|sock| unsafe { sock.as_ref() });
+    if let Some(sock) = sock {
+        SLAB.free.store(sock.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    SLAB.lock.unlock();
+    sock
+}
+
+/// Under the lock.
+fn push_free(sock: &'static Sock) {
+    sock.next_free.store(SLAB.free.load(Ordering::Relaxed), Ordering::Relaxed);
+    SLAB.free.store(std::ptr::from_ref(sock).expose_provenance(), Ordering::Relaxed);
+}
+
+/// In a forked child: whoever held the lock is not here.
+pub(crate) fn after_fork() {
+    SLAB.lock.reset();
+}
