@@ -11,7 +11,6 @@
 //! What was found may be closed, and the number be another's, before it is used: see [`Sock`].
 
 use crate::counters::{self, Counter};
-use crate::raw;
 use crate::sock::{Sock, state};
 use std::sync::atomic::AtomicPtr;
 use vmmc::sync::{AtomicUsize, Ordering};
@@ -214,5 +213,4 @@ pub(crate) fn after_fork(announced: bool) {
             sock.make_plain(fd, Counter::plain_forked);
         }
     }
-    let _ = raw::getpid();
 }

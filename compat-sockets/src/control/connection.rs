@@ -186,6 +186,8 @@ pub(super) fn open() -> Option<BorrowedFd<'static>> {
     packet::send(&socket, HELLO.get()?, &fds, SendFlags::DONTWAIT).ok()?;
     let raw = socket.as_raw_fd();
     SHAKEN.store(0, Ordering::Relaxed);
+    // The program may have closed the other one of the last two.
+    PIPE.let_go();
     PIPE.keep(read);
     SOCKET.keep(socket);
     borrowed(raw)

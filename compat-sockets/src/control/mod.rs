@@ -249,12 +249,21 @@ pub(crate) fn pumper_is_gone(number: u64) -> bool {
 
 /// The connection, opened if there is none. Under the lock.
 fn connected() -> Option<BorrowedFd<'static>> {
-    if SOCKET.held().is_some() && SOCKET.still_ours().is_none() {
-        // Closed where we did not see it.
+    find_out_loss();
+    SOCKET.held().or_else(connection::open)
+}
+
+/// Gives the conversation up if the program has closed its descriptor: where we did not see it, or while another
+/// thread had the lock. Under the lock.
+fn find_out_loss() {
+    let lost = match SOCKET.held() {
+        Some(_) => SOCKET.still_ours().is_none(),
+        None => offers::any(),
+    };
+    if lost {
         hang_up();
         connection::try_at_once();
     }
-    SOCKET.held().or_else(connection::open)
 }
 
 /// Makes this process known to the daemon, though it offers nothing: `shrimp stat` finds the processes by it, and why
@@ -280,6 +289,7 @@ pub(crate) fn poll_mail() {
 
 /// Under the lock.
 fn read_mail() {
+    find_out_loss();
     while let Some(socket) = SOCKET.still_ours() {
         let mut buffer = [0; MAX_PACKET_LEN];
         match packet::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {

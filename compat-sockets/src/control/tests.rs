@@ -94,6 +94,34 @@ fn an_offer_for_which_there_is_no_room_is_sent_when_there_is_unless_its_socket_i
     LOCK.unlock();
 }
 
+#[test]
+fn offers_stand_again_when_the_conversation_is_closed_while_another_thread_has_the_lock() {
+    let _alone = ALONE.lock().unwrap();
+    settings::init();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let fd = socket.as_raw_fd();
+    fd_table::track(fd, false);
+    let (domain, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
+    let flags = rustix::net::SocketFlags::NONBLOCK;
+    let (ours, _daemon) = rustix::net::socketpair(domain, kind, flags, None).unwrap();
+    let number = ours.as_raw_fd();
+    SOCKET.keep(Fd::from(ours));
+
+    assert!(LOCK.try_lock());
+    let sock = fd_table::sock(fd).unwrap();
+    offer(sock, fd);
+    assert_eq!(sock.state.load(Ordering::SeqCst), state::PENDING);
+    lost(number);
+    raw::close(number);
+    assert!(offers::any());
+    read_mail();
+    assert!(!offers::any());
+    assert_eq!(sock.state.load(Ordering::SeqCst), state::CANDIDATE);
+    LOCK.unlock();
+    fd_table::forget(fd);
+}
+
 /// Nothing is kept of the attempt.
 fn no_segment_is_attached(sock: &'static Sock, socket: &TcpStream) {
     let free = side::allocate().unwrap();
