@@ -70,7 +70,7 @@ pub(crate) struct Sock {
     pub(crate) plain_rx: AtomicU32,
     /// Threads inside a plain send of the C library that began before the connection had its segment.
     pub(crate) plain_tx: AtomicU32,
-    /// Whether `ready` was published in the segment.
+    /// Whether `ready` was published in the segment, or only another process may do it.
     pub(crate) ready: AtomicU32,
     /// `O_NONBLOCK` as last heard; the kernel is asked before it matters.
     pub(crate) nonblocking: AtomicU32,
@@ -334,6 +334,11 @@ impl Sock {
 
     /// In a forked child: of the threads that were inside calls, none is here.
     pub(crate) fn nobody_inside(&self) {
+        let receiving = self.plain_rx.load(Ordering::Relaxed) != 0;
+        if receiving && self.is_active() && self.ready.load(Ordering::Relaxed) == 0 {
+            // A thread of the parent's is inside a plain receive: the parent says it when that has ended.
+            self.ready.store(1, Ordering::Relaxed);
+        }
         self.users.store(0, Ordering::Relaxed);
         self.plain_rx.store(0, Ordering::Relaxed);
         self.plain_tx.store(0, Ordering::Relaxed);

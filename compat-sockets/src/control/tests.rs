@@ -5,6 +5,7 @@ use crate::{ALONE, fd_table, side};
 use std::net::{TcpListener, TcpStream};
 use vmmc::id::ClientId;
 use vmmc::sys::{Fd, memfd};
+use vmmc::word::Word;
 
 const RING: u32 = 4096;
 
@@ -164,4 +165,23 @@ fn a_socket_that_is_closed_or_made_plain_while_the_answer_is_acted_on_gets_no_se
     assert!(attach_to(sock, &open));
     sock.leave();
     assert!(sock.is_active());
+}
+
+#[test]
+fn a_forked_child_does_not_say_ready_while_its_parent_is_inside_a_plain_receive() {
+    let _alone = ALONE.lock().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let fd = socket.as_raw_fd();
+    let sock = answered(&socket);
+    sock.plain_rx.store(1, Ordering::Relaxed);
+    assert!(attach_to(sock, &socket));
+    sock.leave();
+    // What the child does with its copy.
+    sock.nobody_inside();
+    let link = sock.enter(fd).unwrap();
+    upgrade::publish_ready(&link);
+    assert_eq!(link.mine().ready().load(Ordering::Relaxed), 0);
+    link.leave();
+    fd_table::forget(fd);
 }
