@@ -343,3 +343,18 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
     }
     fds.iter().filter(|entry| entry.revents != 0).count() as i32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_for_room_that_nobody_rings_for_become_rarer() {
+        let mut slices = RoomSlices::new();
+        let sleeps: Vec<u64> = (0..9).map(|_| slices.next(None, false) / 1000).collect();
+        assert_eq!(sleeps, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
+        let mut slices = RoomSlices::new();
+        assert_eq!(slices.next(None, true), LONGEST_SLICE_NS);
+        assert_eq!(slices.next(Some(50), false), 50);
+    }
+}

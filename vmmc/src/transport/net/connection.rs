@@ -52,10 +52,10 @@ impl Slot {
         decode(self.ended.load(Ordering::Acquire))
     }
 
-    /// Ends it; the first reason stays. Whether it was open.
-    pub(super) fn end(&self, reason: CloseReason) -> bool {
+    /// Ends it; the first reason stays.
+    pub(super) fn end(&self, reason: CloseReason) {
         let reason = encode(reason);
-        self.ended.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let _ = self.ended.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 

@@ -75,10 +75,8 @@ impl Connection {
             Kind::Closed => {
                 let reason = reason_of(header.value).ok_or(Lost)?;
                 let slot = self.state.lock().slots.get(&header.slot).cloned();
-                if let Some(slot) = slot.filter(|slot| slot.generation == header.generation)
-                    && slot.end(reason)
-                {
-                    (self.on_closed)(slot.number, reason);
+                if let Some(slot) = slot.filter(|slot| slot.generation == header.generation) {
+                    self.tell_end(&slot, reason);
                 }
                 self.changed.notify_all();
                 return Ok(());
@@ -106,11 +104,15 @@ impl Connection {
         };
         self.close(); // senders that wait for room find out
         for slot in slots {
-            if slot.end(CloseReason::Unreachable) {
-                (self.on_closed)(slot.number, CloseReason::Unreachable);
-            }
+            self.tell_end(&slot, CloseReason::Unreachable);
         }
         self.changed.notify_all();
+    }
+
+    /// Ends a slot and tells the process, also where a sender has found out first: it tells only its caller.
+    fn tell_end(&self, slot: &Slot, reason: CloseReason) {
+        slot.end(reason);
+        (self.on_closed)(slot.number, slot.ended().unwrap_or(reason));
     }
 }
 

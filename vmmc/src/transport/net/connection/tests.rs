@@ -64,3 +64,25 @@ fn who_polled_a_connection_that_is_lost_returns_although_more_has_come() {
     over.store(true, Ordering::Relaxed);
     interface.join().unwrap();
 }
+
+/// A sender whose frame goes nowhere ends its link and tells its caller; the process hears of the end as of every other.
+#[test]
+fn a_link_whose_sender_found_the_connection_lost_is_told_of_like_the_others() {
+    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
+    let (socket, peer) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    let wire = Wire::new(Fd::from(socket), None).unwrap();
+    let (told, tells) = mpsc::channel();
+    let on_closed = Box::new(move |slot, reason| told.send((slot, reason)).unwrap());
+    let connection = Connection::new("b".to_owned(), wire, 0, Duration::ZERO, on_closed).unwrap();
+    let slots = [1, 2].map(|number| {
+        let slot = Arc::new(Slot { number, generation: number, ended: AtomicU32::new(0) });
+        connection.state.lock().slots.insert(number, slot.clone());
+        slot
+    });
+    slots[0].end(CloseReason::Unreachable);
+    drop(peer);
+    let mut heard = [(); 2].map(|()| tells.recv_timeout(PATIENCE).unwrap());
+    heard.sort_by_key(|(slot, _)| *slot);
+    assert_eq!(heard, [1, 2].map(|slot| (slot, CloseReason::Unreachable)));
+    assert!(slots.iter().all(|slot| slot.ended() == Some(CloseReason::Unreachable)));
+}
