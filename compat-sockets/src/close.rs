@@ -149,18 +149,23 @@ pub(crate) fn leave_to_kernel_for(fd: i32, why: Counter) {
 
 /// Before the descriptor is sent to another process: the socket lives on there.
 pub(crate) fn before_passing(fd: i32) {
+    lives_elsewhere(fd, Counter::plain_forked);
+}
+
+/// The socket or set is used, from here on, where we do not see it, also when we close it.
+pub(crate) fn lives_elsewhere(fd: i32, why: Counter) {
     let sock = match fd_table::get(fd) {
         Known::Sock(sock) => sock,
         Known::Epoll(_) => return epoll::before_sharing(true),
         Known::Nothing => return,
     };
-    sock.make_plain(fd, Counter::plain_forked);
+    sock.make_plain(fd, why);
     sock.not_alone_any_longer();
     if let Some(link) = sock.enter(fd) {
         // Our closing it is not the end.
         link.side.sharers.fetch_add(1, Ordering::AcqRel);
         epoll::settle_member(sock);
-        if !demote::receiver_stops(&link, fd, Counter::plain_forked) {
+        if !demote::receiver_stops(&link, fd, why) {
             counters::one(Counter::exec_unsafe);
         }
         link.leave();

@@ -131,26 +131,25 @@ pub(crate) fn track_epoll(fd: i32, set: usize) {
     }
 }
 
-/// `new` is now a duplicate of `old`. What `new` was before must have been forgotten.
-pub(crate) fn duplicate(old: i32, new: i32) {
+/// `new` is now a duplicate of `old`. What `new` was before must have been forgotten. False: there is no room for
+/// an entry, and what the program does by that number goes to the kernel.
+#[must_use]
+pub(crate) fn duplicate(old: i32, new: i32) -> bool {
     match get(old) {
         Known::Nothing => {}
         Known::Epoll(set) => {
-            if let Some(entry) = entry_or_map(new) {
-                crate::epoll::retain(set);
-                entry.store(set << 1 | EPOLL_TAG, Ordering::Release);
-            }
+            let Some(entry) = entry_or_map(new) else { return false };
+            crate::epoll::retain(set);
+            entry.store(set << 1 | EPOLL_TAG, Ordering::Release);
         }
         Known::Sock(sock) => {
-            let Some(entry) = entry_or_map(new) else {
-                sock.make_plain(old, Counter::plain_resources);
-                return;
-            };
+            let Some(entry) = entry_or_map(new) else { return false };
             sock.add_entry();
             crate::epoll::settle_member(sock);
             entry.store(std::ptr::from_ref(sock).expose_provenance(), Ordering::Release);
         }
     }
+    true
 }
 
 /// Whether the socket has only one descriptor in this process.
@@ -212,5 +211,25 @@ pub(crate) fn after_fork(announced: bool) {
         if !(candidate && sock.is_at(fd) && announced && crate::family::in_child(sock)) {
             sock.make_plain(fd, Counter::plain_forked);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duplicate_beyond_the_table_is_said_to_be_unseen() {
+        // Numbers that no test has open.
+        let (socket, within, beyond) =
+            (700_000, 700_001, i32::try_from(PER_CHUNK * TABLE.len()).unwrap());
+        track(socket, false);
+        assert!(duplicate(socket, within));
+        assert!(matches!(get(within), Known::Sock(_)));
+        assert!(!duplicate(socket, beyond));
+        assert!(matches!(get(beyond), Known::Nothing));
+        forget(within);
+        forget(socket);
+        assert!(duplicate(socket, beyond), "nothing is followed");
     }
 }

@@ -87,7 +87,7 @@ impl VmmcStream {
     pub fn try_clone(&self) -> io::Result<VmmcStream> {
         let copy = self.socket.try_clone()?;
         if !matches!(fd_table::get(copy.as_raw_fd()), fd_table::Known::Sock(_)) {
-            fd_table::duplicate(self.fd(), copy.as_raw_fd());
+            lifecycle::duplicated(self.fd(), copy.as_raw_fd());
         }
         Ok(VmmcStream { socket: ManuallyDrop::new(copy) })
     }

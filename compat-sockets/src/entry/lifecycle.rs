@@ -44,10 +44,12 @@ pub(super) fn about_to_close(fd: c_int) {
 }
 
 /// `old` was just duplicated to `new`.
-fn duplicated(old: c_int, new: c_int) {
+pub(crate) fn duplicated(old: c_int, new: c_int) {
     if new >= 0 && old != new && !fork::in_vfork_child() {
         fd_table::forget(new);
-        fd_table::duplicate(old, new);
+        if !fd_table::duplicate(old, new) {
+            close::lives_elsewhere(old, Counter::plain_resources);
+        }
     }
 }
 
