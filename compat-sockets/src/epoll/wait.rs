@@ -8,10 +8,10 @@ use super::{EDGE, EpollSet, Members, ONCE, calm, set};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
 use crate::poll::RoomSlices;
-use crate::stream::demote;
 use crate::stream::give_way::Gave;
 use crate::stream::spin::{spin, within};
 use crate::stream::wait::shares_cpu;
+use crate::stream::{bells, demote};
 use crate::{raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::{AtomicU32, Ordering};
@@ -240,6 +240,10 @@ unsafe fn one_wait(
     let count = unsafe { ask_kernel(epfd, set, out, 0, most, mask) };
     for item in hot.iter() {
         item.link.wakes(item.number);
+        // The others' must be thrown away before they can sleep again.
+        if item.events & EDGE != 0 {
+            bells::drain_many(&item.link, item.number);
+        }
     }
     if hot.len > 0 && quiet {
         set.spins.slept(before);

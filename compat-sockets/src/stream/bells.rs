@@ -6,7 +6,7 @@
 
 use crate::counters::{self, Counter};
 use crate::raw;
-use crate::side::{GATE_CLOSED, tx};
+use crate::side::{GATE_CLOSED, rx, tx};
 use crate::sock::Link;
 use crate::{sleeps, upgrade};
 use vmmc::sync::Ordering;
@@ -120,6 +120,36 @@ pub(crate) enum Drained {
     End,
     /// An error, by number. Told once by the kernel.
     Failed(i32),
+}
+
+/// Doorbells that may lie unread while there is data. The kernel acknowledges bytes that are not read after 40 ms, and
+/// until then their sender sends ten packets: the next doorbell would wait for that.
+const UNREAD: u64 = 4;
+
+/// Throws doorbells away if there are many, after a sleep in a set: who is told of edges may take its data for ever
+/// without finding the ring empty. Not where somebody else relies on them: a sleeper, who may have been woken by them and
+/// not have looked yet, or a set to which the connection is readable by them. Who begins to sleep now looks at
+/// the ring after it is counted.
+pub(crate) fn drain_many(link: &Link, fd: i32) {
+    let side = link.side;
+    let many = || {
+        let sent = link.peer().bells().load(Ordering::SeqCst);
+        sent.wrapping_sub(side.drained.load(Ordering::Relaxed)) >= UNREAD
+            && side.rx_state.load(Ordering::Relaxed) == rx::RING
+            && side.rx_left.load(Ordering::Relaxed) == 0
+            && side.rx_sleepers.load(Ordering::SeqCst) == 0
+            && side.eager.load(Ordering::SeqCst) == 0
+            && link.sock.cold.load(Ordering::SeqCst) == 0
+    };
+    if !many() || !side.rx_lock.try_lock() {
+        return;
+    }
+    if many()
+        && let Drained::Failed(errno) = drain(link, fd)
+    {
+        side.rx_error.store(errno as u32, Ordering::Relaxed);
+    }
+    side.rx_lock.unlock();
 }
 
 /// Throws doorbells away. Under the rx lock, the ring part begun (`rx_left` 0).

@@ -1,6 +1,6 @@
 //! The stream of an upgraded connection: what send and receive do with the rings.
 
-mod bells;
+pub(crate) mod bells;
 pub(crate) mod demote;
 pub(crate) mod give_way;
 mod peek;

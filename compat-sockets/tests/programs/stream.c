@@ -938,6 +938,32 @@ static void changing_wishes(void) {
     }
 }
 
+/* A server that is told of edges, takes what is there by one call, and sleeps: it never finds nothing. */
+static void edges_one_way(void) {
+    enum { MESSAGES = 600, LENGTH = 100 };
+    unsigned char bytes[MESSAGES * LENGTH];
+    int fd = join(), set = epoll_create1(0);
+    warm_up(fd);
+    if (!server) {
+        memset(bytes, 'm', LENGTH);
+        for (int i = 0; i < MESSAGES; i++) {
+            send_all(fd, bytes, LENGTH);
+            usleep(200); /* it sleeps again */
+        }
+        meet(fd);
+        return;
+    }
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    for (size_t total = 0; total < sizeof bytes;) {
+        CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.events == EPOLLIN);
+        ssize_t got = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        CHECK(got > 0);
+        total += got;
+    }
+    meet(fd);
+}
+
 static void *drain_to_end(void *argument) {
     int fd = *(int *)argument;
     static __thread unsigned char bytes[20000];
@@ -1192,6 +1218,7 @@ int main(int count, char **arguments) {
                  {"many_asleep", many_asleep},
                  {"many_meddled", many_meddled},
                  {"changing_wishes", changing_wishes},
+                 {"edges_one_way", edges_one_way},
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},
