@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use vmmc::control::codec;
-use vmmc::control::message::{Event, MAX_PACKET_LEN, RemoteCaller, Role};
+use vmmc::control::message::{Event, MAX_PACKET_LEN, NO_CPU, RemoteCaller, Role};
 use vmmc::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use vmmc::sys::{Fd, doorbell, memfd, packet};
 
@@ -118,6 +118,8 @@ pub(crate) struct Pending {
     pub(crate) rights: Rights,
     pub(crate) token: Option<Token>,
     pub(crate) restore: Option<LinkId>,
+    /// The only process whose export may be granted with this segment, if there is one.
+    pub(crate) known_to: Option<PeerInfo>,
     pub(crate) segment: Arc<Fd>,
     pub(crate) since: std::time::Instant,
     /// Its place in the name's queue.
@@ -146,6 +148,8 @@ pub(crate) struct Client {
     /// See [`Caller::started`].
     started: OnceCell<Option<u64>>,
     pub(crate) stage: Stage,
+    /// Where it ran when it last waited for an answer, by its own word.
+    pub(crate) cpu: u32,
     pub(crate) exports: HashSet<ExportId>,
     /// Links in which it is the importer.
     pub(crate) imports: HashSet<LinkId>,
@@ -175,6 +179,7 @@ impl Client {
             groups,
             started: OnceCell::new(),
             stage: Stage::Handshake,
+            cpu: NO_CPU,
             exports: HashSet::new(),
             imports: HashSet::new(),
             pending: HashMap::new(),

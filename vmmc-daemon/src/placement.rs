@@ -17,7 +17,7 @@
 //! there is ([`SLICE`]): a thread that wakes with a shorter slice than the running one's takes the
 //! processor at once (Linux 6.12). Where that cannot be had, the daemon does not follow.
 //!
-//! Where a caller runs is read from its process page, by its own word: a liar spoils its own time.
+//! Where a caller runs is in its requests, by its own word: a liar spoils its own time.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::OnceLock;

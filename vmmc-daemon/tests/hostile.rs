@@ -84,6 +84,8 @@ fn what_is_no_message_ends_the_client_that_said_it() {
             token: None,
             timeout_ms: u32::MAX,
             restore: None,
+            known_to: None,
+            cpu: NO_CPU,
         }),
         encoded(&Request::Export {
             request: RequestId(1),
@@ -92,6 +94,7 @@ fn what_is_no_message_ends_the_client_that_said_it() {
             grants: Vec::new(),
             token: None,
             restore: None,
+            cpu: NO_CPU,
         }),
     );
     let scripts: Vec<Vec<(Vec<u8>, usize)>> = vec![
@@ -152,6 +155,8 @@ fn a_request_number_in_use_by_a_waiting_import_is_a_fault() {
             token: None,
             timeout_ms: u32::MAX,
             restore: None,
+            known_to: None,
+            cpu: NO_CPU,
         };
         client.send(&import, &[segment.as_fd()]);
     }
@@ -210,8 +215,11 @@ fn a_flood_of_requests_by_one_client_delays_the_others_by_one_turn() {
         eventually("it is stopped", stopped);
         // Each is refused, and counted. As many as the socket takes.
         let mut asked = 0;
-        let nonsense =
-            |request| Request::Unexport { request: RequestId(request), export: ExportId(1) };
+        let nonsense = |request| Request::Unexport {
+            request: RequestId(request),
+            export: ExportId(1),
+            cpu: NO_CPU,
+        };
         while flood.connection.try_send(&nonsense(asked), &[]).is_ok() {
             asked += 1;
         }

@@ -305,8 +305,15 @@ fn a_daemon_killed_at_any_named_point_leaves_clients_that_know_and_a_socket_that
             let request = vmmc::id::RequestId(1);
             let name: vmmc::id::Name = "x".into();
             let (token, restore) = (None, None);
-            let export =
-                Request::Export { request, name: name.clone(), len: 4096, grants, token, restore };
+            let export = Request::Export {
+                request,
+                name: name.clone(),
+                len: 4096,
+                grants,
+                token,
+                restore,
+                cpu: NO_CPU,
+            };
             let export = match ask(export, Some(&memory))?.event {
                 Event::Exported { export, .. } => export,
                 other => panic!("{other:?}"),
@@ -320,9 +327,11 @@ fn a_daemon_killed_at_any_named_point_leaves_clients_that_know_and_a_socket_that
                 token: None,
                 timeout_ms: 0,
                 restore: None,
+                known_to: None,
+                cpu: NO_CPU,
             };
             ask(import, Some(&segment))?;
-            ask(Request::Unexport { request, export }, None)?;
+            ask(Request::Unexport { request, export, cpu: NO_CPU }, None)?;
             ask(Request::Revoked { export }, None)?;
             // What is told to others may wait for the caller's turn to be over.
             eventually(&format!("{point} is reached"), || {

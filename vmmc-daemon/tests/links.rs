@@ -61,6 +61,33 @@ fn an_import_waits_for_its_export() {
     also.assert_silent(); // it asked for an export of another process
 }
 
+/// A segment that a process has mapped is not for a link to another.
+#[test]
+fn a_known_segment_is_for_the_process_that_knows_it_alone() {
+    let daemon = Daemon::start();
+    let mut first = Client::connect(&daemon.path);
+    let mut second = Client::connect(&daemon.path);
+    let mut importer = Client::connect(&daemon.path);
+    first.export("first");
+    second.export("second");
+    let known_to = importer.import("first").exporter;
+    first.receive_opened();
+    let with = |name| Import { known_to: Some(known_to), ..Import::of(name) };
+    let refusal = importer.try_import(with("second")).unwrap_err();
+    assert_eq!(
+        refusal,
+        Refusal::SegmentOfAnother { name: "second".into(), known_to: known_to.pid }
+    );
+    second.assert_silent();
+    importer.try_import(with("first")).unwrap();
+    first.receive_opened();
+    // Nor for one that only has its number, after the number went to another.
+    let renamed = PeerInfo { pid: known_to.pid + 1, ..known_to };
+    let refusal = importer.try_import(Import { known_to: Some(renamed), ..Import::of("first") });
+    assert!(matches!(refusal, Err(Refusal::SegmentOfAnother { .. })), "{refusal:?}");
+    first.assert_silent();
+}
+
 #[test]
 fn an_import_that_waited_in_vain_says_how_long() {
     let daemon = Daemon::start();
@@ -99,7 +126,7 @@ fn after_unexport_no_import_is_granted_and_links_live_until_revoked() {
     let link = importer.import("buffer").link;
     exporter.receive_opened();
     let request = exporter.request_id();
-    exporter.send(&Request::Unexport { request, export }, &[]);
+    exporter.send(&Request::Unexport { request, export, cpu: NO_CPU }, &[]);
     assert!(!exporter.receive_unexported(request));
     assert!(matches!(importer.try_import(Import::of("buffer")), Err(Refusal::NoSuchExport { .. })));
     importer.assert_silent();
@@ -120,7 +147,7 @@ fn an_export_that_nobody_imported_is_gone_with_its_name() {
     let mut importer = Client::connect(&daemon.path);
     let (export, _memory) = exporter.export("buffer");
     let request = exporter.request_id();
-    exporter.send(&Request::Unexport { request, export }, &[]);
+    exporter.send(&Request::Unexport { request, export, cpu: NO_CPU }, &[]);
     assert!(exporter.receive_unexported(request));
     assert!(daemon.snapshot().exports.is_empty());
 
@@ -130,7 +157,7 @@ fn an_export_that_nobody_imported_is_gone_with_its_name() {
     importer.send(&Request::CloseLink { link }, &[]);
     assert_eq!(exporter.receive_closed(), (link, CloseReason::Unimported));
     let request = exporter.request_id();
-    exporter.send(&Request::Unexport { request, export }, &[]);
+    exporter.send(&Request::Unexport { request, export, cpu: NO_CPU }, &[]);
     assert!(!exporter.receive_unexported(request));
     assert_eq!(daemon.snapshot().exports.len(), 1, "it is not revoked yet");
     exporter.send(&Request::Revoked { export }, &[]);

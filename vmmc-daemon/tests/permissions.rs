@@ -240,7 +240,7 @@ fn every_bad_import_has_its_own_refusal() {
         assert!(matches!(client.receive_imported(sent).unwrap_err(), Refusal::BadSegment { .. }));
     }
     let request = client.request_id();
-    client.send(&Request::Unexport { request, export: ExportId(1 << 40) }, &[]);
+    client.send(&Request::Unexport { request, export: ExportId(1 << 40), cpu: NO_CPU }, &[]);
     assert_eq!(
         client.receive().event,
         Event::Refused {
@@ -261,7 +261,7 @@ fn forged_numbers_do_nothing() {
     let link = importer.import("x").link;
     exporter.receive_opened();
     let request = forger.request_id();
-    forger.send(&Request::Unexport { request, export }, &[]);
+    forger.send(&Request::Unexport { request, export, cpu: NO_CPU }, &[]);
     assert!(matches!(forger.receive().event, Event::Refused { .. }));
     forger.send(&Request::Revoked { export }, &[]);
     forger.send(&Request::CloseLink { link }, &[]);

@@ -78,6 +78,8 @@ pub mod index {
         TRACK_SCANS = "track_scans",
         /// Pages found so.
         TRACKED_PAGES = "tracked_pages",
+        /// Imports made with the link segment of an earlier one.
+        SEGMENTS_REUSED = "segments_reused",
     }
 }
 

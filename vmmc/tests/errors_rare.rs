@@ -8,6 +8,7 @@ use common::{Daemon, export, import, open, pause, say, says, until};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 use support::impostor::{Impostor, welcome};
 use support::{as_user, forbid};
 use vmmc::config::{Config, DaemonStart};
@@ -173,6 +174,26 @@ fn a_daemon_that_stays_away_is_given_up() {
     let error = node.list().unwrap_err();
     assert!(matches!(error, ListError::Daemon(DaemonError::Gone { .. })), "{error:?}");
     says(&error, &["did not return within 10s", "shrimp daemon start"]);
+}
+
+#[test]
+fn an_import_waits_for_a_lost_daemon_no_longer_than_it_was_told_to() {
+    let mut daemon = Daemon::start();
+    let node = daemon.node();
+    daemon.kill();
+    let patience = Duration::from_millis(30);
+    let started = std::time::Instant::now();
+    for import in [node.import("x"), node.import("x").node("elsewhere")] {
+        match import.timeout(patience).open().unwrap_err() {
+            ImportError::Daemon(DaemonError::Gone { waited }) => assert_eq!(waited, patience),
+            other => panic!("{other:?}"),
+        }
+    }
+    // One that is asked for and looked at now and then gives up as well.
+    let mut pending = node.import("x").timeout(patience).start().unwrap();
+    until("it is given up", || pending.poll().is_err());
+    // As long as anything waits for a daemon without a limit of its own, when one of them has not kept its own.
+    assert!(started.elapsed() < vmmc::control::connect::SETUP_TIMEOUT, "{:?}", started.elapsed());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use support::raw::{Numbers, Raw as Bare, get32, set32, set64};
 use vmmc::control::codec;
 use vmmc::control::connect::Connection;
 use vmmc::control::message as wire;
-use vmmc::control::message::{Hello, Request, Role};
+use vmmc::control::message::{Hello, NO_CPU, Request, Role};
 use vmmc::counters::index as count;
 use vmmc::error::{SendError, TrySendError, WaitError};
 use vmmc::id::{ExportId, LinkId, RequestId};
@@ -134,6 +134,8 @@ fn raw_import() -> Raw {
         token: None,
         timeout_ms: 120_000,
         restore: None,
+        known_to: None,
+        cpu: NO_CPU,
     };
     connection.send(&request, &[file.as_fd()]).unwrap();
     let mut answer = connection.receive().unwrap();
@@ -255,7 +257,7 @@ fn forged_messages_obtain_nothing() {
 fn forger(args: &[String]) {
     let (export, link) = (ExportId(args[0].parse().unwrap()), LinkId(args[1].parse().unwrap()));
     let forgeries = [
-        Request::Unexport { request: RequestId(9), export },
+        Request::Unexport { request: RequestId(9), export, cpu: NO_CPU },
         Request::Revoked { export },
         Request::CloseLink { link },
         Request::Introduce { client: vmmc::id::ClientId(link.0) },

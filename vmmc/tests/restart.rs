@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use support::raw::{Raw, get32, link_segment};
-use vmmc::control::message::{Event, Request};
+use vmmc::control::message::{Event, NO_CPU, Request};
 use vmmc::counters::index as count;
 use vmmc::error::{ImportError, WaitError};
 use vmmc::layout::link;
@@ -133,6 +133,8 @@ fn a_claim_of_anothers_link_number_takes_nothing_from_its_owner() {
             token: None,
             timeout_ms: 120_000,
             restore: Some(before),
+            known_to: None,
+            cpu: NO_CPU,
         };
         client.tell(&claim, &[segment.as_fd()]);
         client.hear(|event, _| match event {

@@ -12,13 +12,7 @@ use std::time::Instant;
 use vmmc::control::codec;
 use vmmc::control::message::{MAX_PACKET_LEN, Request};
 use vmmc::id::{ClientId, PeerInfo};
-use vmmc::layout;
-use vmmc::sys::{Fd, process};
-
-/// Whether the thread that sends it, as a rule, sleeps until it is answered.
-fn sender_sleeps(request: &Request) -> bool {
-    matches!(request, Request::Export { .. } | Request::Import { .. } | Request::Unexport { .. })
-}
+use vmmc::sys::{Fd, process, sched};
 
 impl Broker {
     pub(super) fn accept_some(&mut self) {
@@ -118,6 +112,11 @@ impl Broker {
     /// Handles packets of a client, `most` at most. With [`PACKETS`] none after one whose sender sleeps until it is
     /// answered: to see that there is no more would be a system call, and if there is, epoll says so.
     pub(super) fn read_some(&mut self, id: ClientId, most: usize) {
+        self.read_packets(id, most);
+        self.beside_caller = false;
+    }
+
+    fn read_packets(&mut self, id: ClientId, most: usize) {
         let mut buffer = [0u8; MAX_PACKET_LEN];
         let mut id = id;
         for _ in 0..most {
@@ -159,8 +158,8 @@ impl Broker {
         }
     }
 
-    /// Handles one packet; the client's number afterwards (hello may change it), and whether its sender,
-    /// as a rule, sleeps now.
+    /// Handles one packet; the client's number afterwards (hello may change it), and whether its sender
+    /// sleeps until it is answered.
     fn handle_packet(
         &mut self,
         id: ClientId,
@@ -190,7 +189,12 @@ impl Broker {
                     Request::Hello(_) => Err(Fault::new("second hello")),
                     _ if !introduced => Err(Fault::new("request before hello")),
                     request => {
-                        let sleeps = sender_sleeps(&request);
+                        let waits_on = request.waits_on();
+                        if let Some(cpu) = waits_on {
+                            client.cpu = cpu;
+                        }
+                        self.beside_caller = client.cpu == sched::current_cpu();
+                        let sleeps = waits_on.is_some();
                         self.request(id, request, fds).map(|()| (id, sleeps))
                     }
                 }
@@ -198,11 +202,8 @@ impl Broker {
         }
     }
 
-    /// The processor that a client runs on, by its own word.
+    /// The processor that a process runs on, by its own word.
     pub(super) fn cpu_of(&self, id: ClientId) -> Option<u32> {
-        let attached = self.clients.get(&id)?.attached()?;
-        let mut cpu = [0u8; 4];
-        let read = rustix::io::pread(&attached.page, &mut cpu, layout::page::CPU as u64);
-        (read == Ok(cpu.len())).then(|| u32::from_ne_bytes(cpu))
+        self.clients.get(&id).filter(|client| client.attached().is_some()).map(|client| client.cpu)
     }
 }

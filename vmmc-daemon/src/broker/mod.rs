@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use vmmc::id::ClientId;
-use vmmc::sys::{Fd, sched};
+use vmmc::sys::Fd;
 
 /// Ready sources handled per wake-up.
 const EVENTS: usize = 64;
@@ -340,12 +340,9 @@ impl Broker {
                         let read =
                             epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
                         if flags.intersects(read) {
-                            let cpu = self.cpu_of(id);
-                            self.beside_caller = cpu == Some(sched::current_cpu());
                             self.read_some(id, PACKETS);
-                            self.beside_caller = false;
                             // Not before it has its answer: it polls for that on its processor.
-                            if let Some(cpu) = cpu {
+                            if let Some(cpu) = self.cpu_of(id) {
                                 self.placement.request_from(cpu);
                             }
                         }

@@ -206,6 +206,7 @@ impl Broker {
             rights: state.rights,
             token: state.token,
             restore: state.restore,
+            known_to: state.known_to,
             segment,
             since: now.checked_sub(Duration::from_millis(state.waited_ms)).unwrap_or(now),
             place,

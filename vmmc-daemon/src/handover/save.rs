@@ -163,6 +163,7 @@ fn client_state<'b>(client: &'b Client, slots: &mut Slots<'b>) -> ClientState {
             rights: pending.rights,
             token: pending.token,
             restore: pending.restore,
+            known_to: pending.known_to,
             segment: slots.put(&pending.segment),
             waited_ms: pending.since.elapsed().as_millis() as u64,
             left_ms: pending.timer.map(left_ms),

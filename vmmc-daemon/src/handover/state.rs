@@ -92,6 +92,7 @@ pub(super) struct PendingState {
     pub(super) rights: Rights,
     pub(super) token: Option<Token>,
     pub(super) restore: Option<LinkId>,
+    pub(super) known_to: Option<PeerInfo>,
     pub(super) segment: Slot,
     pub(super) waited_ms: u64,
     pub(super) left_ms: Option<u64>,

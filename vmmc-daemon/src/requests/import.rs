@@ -15,7 +15,7 @@ use crate::timers::Timer;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{Event, QuotaKind, Refusal, RemoteCaller};
-use vmmc::id::{ClientId, ExportId, LinkId, Name, RequestId, Rights, Token};
+use vmmc::id::{ClientId, ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use vmmc::layout;
 use vmmc::sys::{Fd, memfd, sched};
 
@@ -26,7 +26,10 @@ pub(super) struct ImportRequest {
     pub(super) rights: Rights,
     pub(super) token: Option<Token>,
     pub(super) timeout_ms: u32,
+    /// The link that had the segment, after a restart of the daemon.
     pub(super) restore: Option<LinkId>,
+    /// The exporter of an earlier link with the segment.
+    pub(super) known_to: Option<PeerInfo>,
     /// Whose rights count, when the network interface asks.
     pub(super) caller: Option<RemoteCaller>,
 }
@@ -55,7 +58,8 @@ impl Broker {
             self.refuse(id, request, refusal);
             return Ok(());
         }
-        let ImportRequest { process, name, rights, token, timeout_ms, restore, caller } = wanted;
+        let ImportRequest { process, name, rights, token, timeout_ms, restore, known_to, caller } =
+            wanted;
         let now = Instant::now();
         // After a crash the exporter may come back a moment later than the importer.
         let timeout_ms = match restore {
@@ -74,6 +78,7 @@ impl Broker {
             rights,
             token,
             restore,
+            known_to,
             segment: Arc::new(segment),
             since: now,
             place,
@@ -185,6 +190,13 @@ impl Broker {
             && !pending.token.is_some_and(|presented| presented.matches(secret))
         {
             return Err(Refusal::BadToken { name: known.name.clone() });
+        }
+        // An exporter keeps what it has mapped: through another's link it could say what the importer has not said.
+        if let Some(known_to) = pending.known_to
+            && known_to != exporter.peer
+        {
+            let name = known.name.clone();
+            return Err(Refusal::SegmentOfAnother { name, known_to: known_to.pid });
         }
         let memory = if pending.rights == Rights::READ {
             memfd::reopen_read_only(known.memory.as_ref())

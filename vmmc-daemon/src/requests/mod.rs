@@ -29,7 +29,7 @@ impl Broker {
         match request {
             // Handled by the caller, who knows whether it is the first.
             Request::Hello(_) => Err(Fault::new("second hello")),
-            Request::Export { request, name, len, grants, token, restore } => {
+            Request::Export { request, name, len, grants, token, restore, cpu: _ } => {
                 self.needs_attachment(id)?;
                 let wanted = ExportRequest { name, len, grants, token, restore };
                 match self.export(id, wanted, fds.need(NO_SEGMENT)) {
@@ -38,7 +38,7 @@ impl Broker {
                 }
                 Ok(())
             }
-            Request::Unexport { request, export } => {
+            Request::Unexport { request, export, cpu: _ } => {
                 self.unexport(id, request, export);
                 Ok(())
             }
@@ -46,19 +46,45 @@ impl Broker {
                 self.revoked(id, export);
                 Ok(())
             }
-            Request::Import { request, process, name, rights, token, timeout_ms, restore } => {
+            Request::Import {
+                request,
+                process,
+                name,
+                rights,
+                token,
+                timeout_ms,
+                restore,
+                known_to,
+                cpu: _,
+            } => {
                 self.needs_attachment(id)?;
                 let caller = None;
-                let wanted =
-                    ImportRequest { process, name, rights, token, timeout_ms, restore, caller };
+                let wanted = ImportRequest {
+                    process,
+                    name,
+                    rights,
+                    token,
+                    timeout_ms,
+                    restore,
+                    known_to,
+                    caller,
+                };
                 self.import(id, request, wanted, fds.need(NO_SEGMENT))
             }
             Request::ImportFor { request, caller, process, name, rights, token, timeout_ms } => {
                 self.needs_attachment(id)?;
                 self.needs_interface(id)?;
-                let (restore, caller) = (None, Some(caller));
-                let wanted =
-                    ImportRequest { process, name, rights, token, timeout_ms, restore, caller };
+                let (restore, known_to, caller) = (None, None, Some(caller));
+                let wanted = ImportRequest {
+                    process,
+                    name,
+                    rights,
+                    token,
+                    timeout_ms,
+                    restore,
+                    known_to,
+                    caller,
+                };
                 self.import(id, request, wanted, fds.need(NO_SEGMENT))
             }
             Request::LostImporter { link } => {

@@ -294,6 +294,7 @@ impl Client {
             grants: export.grants,
             token: export.token,
             restore: export.restore,
+            cpu: NO_CPU,
         };
         let fds: Vec<BorrowedFd<'_>> = export.memory.iter().map(|fd| fd.as_fd()).collect();
         self.send(&message, &fds);
@@ -326,6 +327,8 @@ impl Client {
             token: import.token,
             timeout_ms: import.timeout_ms,
             restore: import.restore,
+            known_to: import.known_to,
+            cpu: NO_CPU,
         };
         let fds: Vec<BorrowedFd<'_>> = segment.iter().map(|fd| fd.as_fd()).collect();
         self.send(&message, &fds);
@@ -440,6 +443,7 @@ pub struct Import {
     pub token: Option<Token>,
     pub timeout_ms: u32,
     pub restore: Option<LinkId>,
+    pub known_to: Option<PeerInfo>,
 }
 
 impl Import {
@@ -451,6 +455,7 @@ impl Import {
             token: None,
             timeout_ms: 0,
             restore: None,
+            known_to: None,
         }
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -151,6 +151,8 @@ pub enum Request {
         token: Option<Token>,
         /// The export's old number, after a restart of the daemon.
         restore: Option<ExportId>,
+        /// See [`Request::sent_from`].
+        cpu: u32,
     },
     /// Withdraws an export: no import is granted after the answer, [`Event::Unexported`], and
     /// no [`Event::LinkOpened`] for it follows. Existing links stay until [`Request::Revoked`]. Of an
@@ -160,6 +162,8 @@ pub enum Request {
         request: RequestId,
         /// Which.
         export: ExportId,
+        /// See [`Request::sent_from`].
+        cpu: u32,
     },
     /// The exporter has drained and swapped the pages: the daemon tells the importers
     /// ([`Event::LinkClosed`]) and forgets the export. No answer.
@@ -185,6 +189,11 @@ pub enum Request {
         timeout_ms: u32,
         /// The link's old number, after a restart of the daemon.
         restore: Option<LinkId>,
+        /// The exporter of an earlier link with this segment, which has it mapped perhaps: an export of anybody else
+        /// is not granted with it ([`Refusal::SegmentOfAnother`]). `None`: nobody else has it.
+        known_to: Option<PeerInfo>,
+        /// See [`Request::sent_from`].
+        cpu: u32,
     },
     /// [`Request::Import`] by the network interface of this node, for a process of another node: the
     /// rights are those of `caller`. From anybody else it breaks the protocol. Descriptor and
@@ -299,6 +308,34 @@ pub enum Request {
         /// Matches the answer.
         request: RequestId,
     },
+}
+
+/// The sender does not say on which processor it runs.
+pub const NO_CPU: u32 = u32::MAX;
+
+impl Request {
+    /// Says on which processor the sender runs and, for these requests, waits for the answer: the daemon comes there.
+    #[must_use]
+    pub fn sent_from(mut self, processor: u32) -> Request {
+        if let Request::Export { cpu, .. }
+        | Request::Import { cpu, .. }
+        | Request::Unexport { cpu, .. } = &mut self
+        {
+            *cpu = processor;
+        }
+        self
+    }
+
+    /// The processor of a sender that says so and waits.
+    #[must_use]
+    pub fn waits_on(&self) -> Option<u32> {
+        match self {
+            Request::Export { cpu, .. }
+            | Request::Import { cpu, .. }
+            | Request::Unexport { cpu, .. } => Some(*cpu).filter(|cpu| *cpu != NO_CPU),
+            _ => None,
+        }
+    }
 }
 
 /// What the daemon says.
@@ -544,6 +581,16 @@ pub enum Refusal {
     BadSegment {
         /// What is wrong with it.
         why: String,
+    },
+    /// The link segment was another exporter's, who could forge what the importer says in it.
+    #[error(
+        "the link segment is known to process {known_to}, which does not export {name}; ask again with a fresh one"
+    )]
+    SegmentOfAnother {
+        /// The name.
+        name: Name,
+        /// Who has had it.
+        known_to: u32,
     },
     /// Too many grants.
     #[error("{count} grants in one access list, at most {MAX_GRANTS} are allowed; use groups")]

@@ -87,12 +87,12 @@ impl ExportBuilder {
         let control = &self.node.control;
         let _quiet = control.quiet();
         let id = control.ask(&self.node, make, vec![file], Draft::Export(Box::new(draft)));
-        match control.answer(&self.node, id, None) {
-            Some(Answer::Exported(inner)) => {
+        match control.answer(&self.node, id) {
+            Answer::Exported(inner) => {
                 Ok(Export { node: self.node, inner, region: Some(self.region) })
             }
-            Some(Answer::Refused(refusal)) => Err(refusal.into()),
-            Some(Answer::Failed(Failure::Daemon(error))) => Err(error.into()),
+            Answer::Refused(refusal) => Err(refusal.into()),
+            Answer::Failed(Failure::Daemon(error)) => Err(error.into()),
             _ => {
                 Err(crate::error::DaemonError::Nonsense { what: "something else to Export" }.into())
             }

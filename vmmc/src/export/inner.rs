@@ -1,6 +1,6 @@
 //! An export as this process keeps it: what the daemon was told, and its links.
 
-use crate::control::message::{CloseReason, RemoteCaller, Request};
+use crate::control::message::{CloseReason, NO_CPU, RemoteCaller, Request};
 use crate::error::Closed;
 use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, Rights, Token};
 use crate::local::Local;
@@ -296,6 +296,7 @@ impl ExportSpec {
             grants: self.grants.clone(),
             token: self.token,
             restore,
+            cpu: NO_CPU,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Unexport, step by step; see the module comment of [`crate::transport::shm::busy`].
 
 use super::{ExportInner, IncomingLink};
-use crate::control::message::{CloseReason, Request};
+use crate::control::message::{CloseReason, NO_CPU, Request};
 use crate::error::SystemError;
 use crate::layout::link;
 use crate::mem::Region;
@@ -46,7 +46,11 @@ impl NodeInner {
     ) -> Result<(), SystemError> {
         // After the answer no link of it is opened any more. A daemon that is gone opens none.
         let id = export.id();
-        let answer = self.control.call(self, |request| Request::Unexport { request, export: id });
+        let answer = self.control.call(self, |request| Request::Unexport {
+            request,
+            export: id,
+            cpu: NO_CPU,
+        });
         let mut tables = self.tables.lock();
         tables.exports.remove(&export.id());
         tables.idling.remove(&export.id());

@@ -9,7 +9,6 @@ use crate::node::control::Draft;
 use crate::node::remote::{Asked, Finished};
 use crate::notify::{Handler, Notification};
 use crate::sync::Mutex;
-use crate::transport::shm::segment::LinkSegment;
 use crate::wait::deadline_after;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +69,8 @@ impl ImportBuilder {
         self
     }
 
-    /// How long to wait for the export to appear (V1); without this, for ever. Zero: do not wait.
+    /// How long to wait for the export to appear (V1), or for a daemon that is lost; without this, for ever, and 10 s
+    /// for the daemon. Zero: do not wait.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -105,26 +105,25 @@ impl ImportBuilder {
         if let Some(remote) = self.remote {
             let asked = Asked::ask(&self.node, remote, self.spec, timeout_ms, self.handler)?;
             let wanted = Some(Wanted::Elsewhere(Box::new(asked)));
-            return Ok(PendingImport { node: self.node, wanted, done: None, failed: None });
+            return Ok(PendingImport::new(self.node, wanted, self.timeout));
         }
-        let (segment, file) = LinkSegment::create()?;
-        let segment_file = Arc::new(file);
+        let (segment, known_to) = self.node.spares.segment_for(&self.spec)?;
+        let file = segment.file.clone();
         let draft = ImportDraft {
             local: self.node.local.clone(),
             spec: self.spec.clone(),
             segment,
-            segment_file: segment_file.clone(),
             handler: self.handler.map(Mutex::new),
         };
         let spec = self.spec;
         let request = self.node.control.ask(
             &self.node,
-            |request| spec.request(request, timeout_ms, None),
-            vec![segment_file],
+            |request| spec.request(request, timeout_ms, None, known_to),
+            vec![file],
             Draft::Import(Box::new(draft)),
         );
         let wanted = Some(Wanted::Here(request));
-        Ok(PendingImport { node: self.node, wanted, done: None, failed: None })
+        Ok(PendingImport::new(self.node, wanted, self.timeout))
     }
 }
 
@@ -138,6 +137,8 @@ pub struct PendingImport {
     done: Option<Import>,
     /// Told again to whoever asks again.
     failed: Option<ImportError>,
+    /// Since when, and how long, a daemon that is lost is waited for.
+    patience: (Instant, Duration),
 }
 
 /// Who is to answer.
@@ -150,6 +151,11 @@ enum Wanted {
 }
 
 impl PendingImport {
+    fn new(node: Arc<NodeInner>, wanted: Option<Wanted>, timeout: Option<Duration>) -> Self {
+        let patience = (Instant::now(), timeout.unwrap_or(Duration::MAX));
+        PendingImport { node, wanted, done: None, failed: None, patience }
+    }
+
     /// Length of the buffer in bytes; 0 until the import is granted.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // 0 says "not yet", not "empty"
@@ -182,7 +188,9 @@ impl PendingImport {
         self.node.local.check()?;
         match wanted {
             Wanted::Here(request) => {
-                let Some(answer) = self.node.control.answer(&self.node, request, deadline) else {
+                let control = &self.node.control;
+                let answer = control.answer_within(&self.node, request, deadline, self.patience);
+                let Some(answer) = answer else {
                     self.wanted = Some(Wanted::Here(request));
                     return Ok(false);
                 };
@@ -228,9 +236,11 @@ impl Drop for PendingImport {
         if self.node.local.check().is_err() {
             return;
         }
+        // First, so that it is not asked again behind the cancellation.
+        let answer = self.node.control.abandon(request);
         self.node.control.tell(Request::CancelImport { request });
         // Granted already: taking it closes it. Granted later: the answer finds nobody, and closes it.
-        if let Some(answer) = self.node.control.abandon(request) {
+        if let Some(answer) = answer {
             drop(Import::from_answer(&self.node, answer));
         }
     }

@@ -1,16 +1,15 @@
 //! An import as this process keeps it: what was asked for, and its link.
 
-use crate::control::message::{CloseReason, RemoteCaller, Request};
+use super::spares::OwnSegment;
+use crate::control::message::{CloseReason, NO_CPU, RemoteCaller, Request};
 use crate::error::{Closed, NotGranted, SendError};
 use crate::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use crate::local::Local;
 use crate::notify::Handler;
 use crate::peer::Peer;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
-use crate::sys::Fd;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::transport::Outgoing;
 use crate::transport::route::Route;
-use crate::transport::shm::segment::LinkSegment;
 use std::sync::Arc;
 
 /// What was asked for; told to the daemon again after it was restarted.
@@ -25,11 +24,14 @@ pub(crate) struct ImportSpec {
 }
 
 impl ImportSpec {
+    /// The request with a segment that is fresh, or `known_to` a process, or belongs to the link that is to be
+    /// restored.
     pub(crate) fn request(
         &self,
         request: RequestId,
         timeout_ms: u32,
         restore: Option<LinkId>,
+        known_to: Option<PeerInfo>,
     ) -> Request {
         if let Some(caller) = self.caller.clone() {
             return Request::ImportFor {
@@ -50,6 +52,8 @@ impl ImportSpec {
             token: self.token,
             timeout_ms,
             restore,
+            known_to,
+            cpu: NO_CPU,
         }
     }
 }
@@ -58,8 +62,7 @@ impl ImportSpec {
 pub(crate) struct ImportDraft {
     pub(crate) local: Arc<Local>,
     pub(crate) spec: ImportSpec,
-    pub(crate) segment: LinkSegment,
-    pub(crate) segment_file: Arc<Fd>,
+    pub(crate) segment: OwnSegment,
     pub(crate) handler: Option<Mutex<Handler>>,
 }
 
@@ -70,7 +73,7 @@ impl std::fmt::Debug for ImportDraft {
 }
 
 /// What an import keeps of its draft: process, request, link segment, handler.
-type ImportParts = (Arc<Local>, ImportSpec, Option<Arc<Fd>>, Option<Mutex<Handler>>);
+type ImportParts = (Arc<Local>, ImportSpec, Option<OwnSegment>, Option<Mutex<Handler>>);
 
 /// An import as the tables have it.
 pub(crate) struct ImportInner {
@@ -81,7 +84,10 @@ pub(crate) struct ImportInner {
     pub(crate) export: ExportId,
     pub(crate) spec: ImportSpec,
     /// `None` for an export of another node.
-    pub(crate) segment_file: Option<Arc<Fd>>,
+    pub(crate) segment: Option<OwnSegment>,
+    /// It was claimed from a daemon that had crashed. The exporter may have given the link up before, and have
+    /// said that it is done with the segment.
+    pub(crate) claimed: AtomicBool,
     pub(crate) handler: Option<Mutex<Handler>>,
     pub(crate) bindings: AtomicUsize,
     /// Non-blocking sends not completed yet.
@@ -102,7 +108,7 @@ impl ImportInner {
         peer: Arc<Peer>,
         parts: ImportParts,
     ) -> ImportInner {
-        let (local, spec, segment_file, handler) = parts;
+        let (local, spec, segment, handler) = parts;
         ImportInner {
             link,
             local,
@@ -110,7 +116,8 @@ impl ImportInner {
             id: AtomicU64::new(id.0),
             export,
             spec,
-            segment_file,
+            segment,
+            claimed: AtomicBool::new(false),
             handler,
             bindings: AtomicUsize::new(0),
             started: AtomicUsize::new(0),

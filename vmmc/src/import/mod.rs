@@ -3,11 +3,13 @@
 mod builder;
 mod inner;
 mod send;
+mod spares;
 
 pub use builder::{ImportBuilder, PendingImport};
 pub use inner::ImportSummary;
 pub(crate) use inner::{ImportDraft, ImportInner, ImportSpec};
 pub(crate) use send::send_error;
+pub(crate) use spares::{OwnSegment, Spares};
 
 use crate::binding::{Binding, Initial};
 use crate::error::{BindError, Closed, DaemonError, FlagError, ImportError, UnimportError};

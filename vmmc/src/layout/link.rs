@@ -9,6 +9,7 @@
 //!   388  state u32      by exporter: see State
 //!   392  accept u32     by exporter: 1 when notifications are wanted (a handler is set and not
 //!                       discarding), 0 when the importer need not queue any
+//!   396  done u32       by exporter: 1 with its last access, see DONE
 //!   512  sends u64 · bytes u64 · notifies u64 · stalls u64     by importer, statistics only
 //!  1024  queue          NOTIFY_SLOTS x 32 bytes, by importer:
 //!                       offset u64 · len u64 · last word u64 · kind u64 (see MESSAGE, FROZEN)
@@ -33,6 +34,9 @@ pub const HEAD: usize = 384;
 pub const STATE: usize = 388;
 /// Offset of the accept word, `u32`.
 pub const ACCEPT: usize = 392;
+/// Offset of the word with which the exporter says that it touches the segment no more, `u32`. The importer may then
+/// make its next link to the same process of it.
+pub const DONE: usize = 396;
 /// Offset of the importer's count of transfers, `u64`.
 pub const SENDS: usize = 512;
 /// Offset of the importer's count of bytes, `u64`.

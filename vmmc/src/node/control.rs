@@ -22,7 +22,7 @@ use crate::counters::index as count;
 use crate::error::{DaemonError, SystemError};
 use crate::export::{ExportDraft, ExportInner};
 use crate::id::RequestId;
-use crate::import::{ImportDraft, ImportInner};
+use crate::import::{ImportDraft, ImportInner, OwnSegment};
 use crate::local::Local;
 use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering};
 use crate::sys::Fd;
@@ -130,6 +130,23 @@ impl Call {
         matches!(self.draft, Draft::RestoreExport(_) | Draft::RestoreImport(_))
     }
 
+    /// Whether it is an import with a segment that an exporter knows.
+    pub(super) fn has_known_segment(&self) -> bool {
+        matches!(self.request, Request::Import { known_to: Some(_), .. })
+    }
+
+    /// Goes on with a segment that nobody else has.
+    pub(super) fn take_fresh_segment(&mut self) -> Result<(), SystemError> {
+        if let (Request::Import { known_to, .. }, Draft::Import(draft)) =
+            (&mut self.request, &mut self.draft)
+        {
+            *known_to = None;
+            draft.segment = OwnSegment::fresh()?;
+            self.fds = vec![draft.segment.file.clone()];
+        }
+        Ok(())
+    }
+
     /// Leaves an import only what remains of its timeout.
     fn age(&mut self) {
         if let Request::Import { timeout_ms, .. } | Request::ImportFor { timeout_ms, .. } =
@@ -233,8 +250,8 @@ impl Control {
         fds: Vec<Arc<Fd>>,
         draft: Draft,
     ) -> RequestId {
-        node.local.page.note_cpu(); // the daemon comes to us
-        let id = self.ask_at_once(make, fds, draft);
+        let cpu = node.local.page.note_cpu(); // the daemon comes to us
+        let id = self.ask_at_once(|id| make(id).sent_from(cpu), fds, draft);
         self.see_off();
         id
     }
@@ -282,15 +299,26 @@ impl Control {
         id
     }
 
-    /// The answer to a request, waiting until `deadline`; `None` when it is not there by then. While
-    /// the daemon is lost, waits for its return, [`SETUP_TIMEOUT`] at most.
-    pub(crate) fn answer(
+    /// The answer to a request, which is waited for. While the daemon is lost, waits for its return,
+    /// [`SETUP_TIMEOUT`] at most.
+    pub(crate) fn answer(&self, node: &NodeInner, id: RequestId) -> Answer {
+        match self.answer_within(node, id, None, (Instant::now(), SETUP_TIMEOUT)) {
+            Some(answer) => answer,
+            None => unreachable!("no deadline was given"),
+        }
+    }
+
+    /// [`Control::answer`], waiting until `deadline`: `None` when it is not there by then. A lost daemon is waited for
+    /// no longer than `patience` since the request either.
+    pub(crate) fn answer_within(
         &self,
         node: &NodeInner,
         id: RequestId,
         deadline: Option<Instant>,
+        (asked, patience): (Instant, Duration),
     ) -> Option<Answer> {
-        let answer = self.receive_answer(node, id, deadline);
+        let patience = patience.min(SETUP_TIMEOUT);
+        let answer = self.receive_answer(node, id, deadline, (asked, patience));
         // Messages that this thread has handled as the reader may have called for others.
         self.see_off();
         answer
@@ -301,6 +329,7 @@ impl Control {
         node: &NodeInner,
         id: RequestId,
         deadline: Option<Instant>,
+        (asked, patience): (Instant, Duration),
     ) -> Option<Answer> {
         loop {
             let mut state = self.state.lock();
@@ -315,6 +344,13 @@ impl Control {
                 let gone = DaemonError::Gone { waited: SETUP_TIMEOUT };
                 return Some(Answer::Failed(gone.into()));
             }
+            let give_up =
+                state.lost.map(|since| (since + SETUP_TIMEOUT).min(since.max(asked) + patience));
+            if give_up.is_some_and(|at| Instant::now() >= at) {
+                state.pending.remove(&id);
+                let gone = DaemonError::Gone { waited: patience };
+                return Some(Answer::Failed(gone.into()));
+            }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return None;
             }
@@ -324,12 +360,6 @@ impl Control {
                 self.receive_waiting(node, &connection, deadline, &mut reader);
                 self.stop_reading(reader);
                 continue;
-            }
-            let give_up = state.lost.map(|since| since + SETUP_TIMEOUT);
-            if give_up.is_some_and(|at| Instant::now() >= at) {
-                state.pending.remove(&id);
-                let gone = DaemonError::Gone { waited: SETUP_TIMEOUT };
-                return Some(Answer::Failed(gone.into()));
             }
             let until = match (deadline, give_up) {
                 (Some(a), Some(b)) => Some(a.min(b)),
@@ -401,10 +431,7 @@ impl Control {
     pub(crate) fn call(&self, node: &NodeInner, make: impl FnOnce(RequestId) -> Request) -> Answer {
         let _quiet = self.quiet();
         let id = self.ask(node, make, Vec::new(), Draft::Plain);
-        match self.answer(node, id, None) {
-            Some(answer) => answer,
-            None => unreachable!("no deadline was given"),
-        }
+        self.answer(node, id)
     }
 
     /// Forgets a request whose answer nobody waits for. Returns the answer if it is there.
@@ -432,6 +459,18 @@ impl Control {
                 None
             }
         }
+    }
+
+    /// Sends a call again that was taken, changed, unless it has been abandoned meanwhile. For the reader.
+    pub(super) fn ask_again(&self, id: RequestId, mut call: Call) {
+        call.age();
+        let mut state = self.state.lock();
+        let State { connection, pending, .. } = &mut *state;
+        let Some(pending) = pending.get_mut(&id) else { return };
+        if let Some(post) = connection {
+            send_call(post, &call);
+        }
+        *pending = Pending::Waiting(call);
     }
 
     /// Whether somebody will take the answer. If not, the call was abandoned meanwhile, and what the answer stands

@@ -4,7 +4,7 @@ use super::control::{Answer, Call, Draft, Failure};
 use super::post::Post;
 use super::{Known, NodeInner};
 use crate::control::connect::Incoming;
-use crate::control::message::{CloseReason, Event, RemoteCaller, Request};
+use crate::control::message::{CloseReason, Event, Refusal, RemoteCaller, Request};
 use crate::counters::index as count;
 use crate::error::{DaemonError, system};
 use crate::export::{ExportInner, IncomingLink};
@@ -128,24 +128,38 @@ impl NodeInner {
         }
     }
 
-    fn refused(&self, request: RequestId, refusal: crate::control::message::Refusal) {
-        match self.control.take_call(request).map(|call| call.draft) {
-            Some(Draft::RestoreExport(_)) => {} // its links go on; its name belongs to another now
-            Some(Draft::RestoreImport(import)) => self.end_import(&import, CloseReason::PeerDied),
-            Some(_) => {
+    fn refused(&self, request: RequestId, refusal: Refusal) {
+        let Some(mut call) = self.control.take_call(request) else { return };
+        match &call.draft {
+            Draft::RestoreExport(_) => {} // its links go on; its name belongs to another now
+            Draft::RestoreImport(import) => self.end_import(import, CloseReason::PeerDied),
+            // The name belongs to another than last time.
+            Draft::Import(_)
+                if call.has_known_segment()
+                    && matches!(refusal, Refusal::SegmentOfAnother { .. }) =>
+            {
+                match call.take_fresh_segment() {
+                    Ok(()) => self.control.ask_again(request, call),
+                    Err(error) => {
+                        self.control.complete(request, Answer::Failed(error.into()));
+                    }
+                }
+            }
+            _ => {
                 self.control.complete(request, Answer::Refused(refusal));
             }
-            None => {}
         }
     }
 
     fn imported(&self, post: &Post, request: RequestId, opened: &Opened, len: u64, mut fds: Fds) {
         let close = Request::CloseLink { link: opened.link };
         let call = self.control.take_call(request);
+        let reused = call.as_ref().is_some_and(Call::has_known_segment);
         match call {
             Some(Call { draft: Draft::Import(draft), .. }) => {
                 match self.make_import(post, *draft, opened, len, &mut fds) {
                     Ok(inner) => {
+                        self.local.meter.add(count::SEGMENTS_REUSED, u64::from(reused));
                         if !self.control.complete(request, Answer::Imported(inner.clone())) {
                             // Cancelled while it was made.
                             self.unimport(&inner, |close| post.send(close, Vec::new()));
@@ -202,8 +216,9 @@ impl NodeInner {
         memfd::verify(&file, len)?;
         let len = usize::try_from(len).map_err(|_| missing("an import of impossible length"))?;
         let granted = Granted { len, rights: opened.rights, peer: opened.peer };
-        let link = ShmOutgoing::new(draft.segment, file, granted, self.local.meter)?;
-        let parts = (draft.local, draft.spec, Some(draft.segment_file), draft.handler);
+        let mapped = draft.segment.mapped.clone();
+        let link = ShmOutgoing::new(mapped, file, granted, self.local.meter)?;
+        let parts = (draft.local, draft.spec, Some(draft.segment), draft.handler);
         let link = Route::Shm(link);
         let inner = Arc::new(ImportInner::new(opened.link, opened.export, link, peer, parts));
         self.tables.lock().imports.insert(opened.link, inner.clone());
@@ -287,6 +302,7 @@ impl NodeInner {
         let link = import.id();
         if self.tables.lock().imports.remove(&link).is_some() {
             tell(Request::CloseLink { link });
+            self.spares.keep(import);
         }
         import.link.end(CloseReason::Unimported);
     }
@@ -335,6 +351,7 @@ impl NodeInner {
 
     /// Exports let go of a process that has no link to them, or of all such.
     pub(super) fn forget_peer(&self, gone: Option<ClientId>) {
+        self.spares.forget(gone);
         let idling: Vec<_> = {
             let tables = self.tables.lock();
             let exports = tables.idling.iter().map(|id| (*id, tables.exports.get(id).cloned()));

@@ -19,7 +19,7 @@ use crate::counters::{Counters, index as count};
 use crate::error::{Forked, SystemError, UnblockError, WaitError, system};
 use crate::export::{ExportBuilder, ExportInner, IncomingLink};
 use crate::id::{ClientId, ExportId, LinkId, Name};
-use crate::import::{ImportBuilder, ImportInner};
+use crate::import::{ImportBuilder, ImportInner, Spares};
 use crate::local::{Local, SPIN_SLICE};
 use crate::mem::Region;
 use crate::notify::Inbox;
@@ -55,6 +55,7 @@ pub(crate) struct NodeInner {
     pub(crate) engine: OnceLock<Engine>,
     /// Connections to other nodes.
     pub(crate) remotes: remote::Remotes,
+    pub(crate) spares: Spares,
     /// After a crash of the daemon: when importers must have claimed their links again.
     claims_end: Mutex<Option<Instant>>,
 }
@@ -179,6 +180,7 @@ impl NodeBuilder {
             inbox: Inbox::default(),
             engine: OnceLock::new(),
             remotes: remote::Remotes::default(),
+            spares: Spares::default(),
             claims_end: Mutex::default(),
         });
         threads::start_control(&inner)

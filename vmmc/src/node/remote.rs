@@ -147,7 +147,7 @@ impl Asked {
         timeout_ms: u32,
         handler: Option<Handler>,
     ) -> Result<Asked, ImportError> {
-        let (conversation, fabric) = converse(process)?;
+        let (conversation, fabric) = converse(process, timeout_ms)?;
         let wanted = Wanted {
             process: spec.process,
             name: spec.name.clone(),
@@ -291,12 +291,13 @@ fn on_closed(process: Weak<NodeInner>, connection: u64) -> OnClosed {
 }
 
 /// A conversation with the network service, and the fabric to use.
-fn converse(process: &NodeInner) -> Result<(Fd, Option<FabricAt>), ImportError> {
+fn converse(process: &NodeInner, timeout_ms: u32) -> Result<(Fd, Option<FabricAt>), ImportError> {
     let control = &process.control;
     let quiet = control.quiet();
     let ask = |request| Request::Network { request };
     let request = control.ask(process, ask, Vec::new(), Draft::Plain);
-    let answer = control.answer(process, request, None);
+    let patience = Duration::from_millis(u64::from(timeout_ms));
+    let answer = control.answer_within(process, request, None, (Instant::now(), patience));
     drop(quiet);
     match answer {
         Some(Answer::Network(socket, fabric)) => Ok((socket, fabric)),

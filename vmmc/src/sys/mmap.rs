@@ -261,12 +261,18 @@ impl GuardedMapping {
         self.kept_by.store(0, Ordering::Relaxed);
         Ok(())
     }
+
+    /// False in a forked child that the pages were kept from.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        let kept_by = self.kept_by.load(Ordering::Relaxed);
+        kept_by == 0 || ForkGuard::get().is_some_and(|guard| guard.generation() == kept_by)
+    }
 }
 
 impl Drop for GuardedMapping {
     fn drop(&mut self) {
-        let kept_by = self.kept_by.load(Ordering::Relaxed);
-        if kept_by != 0 && ForkGuard::get().is_none_or(|guard| guard.generation() != kept_by) {
+        if !self.is_here() {
             // A forked child: the pages were kept from it, and their place may since have been
             // given to another mapping, which is not ours to unmap.
             return;

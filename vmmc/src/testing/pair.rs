@@ -42,7 +42,7 @@ impl Pair {
         let incoming = ShmIncoming::open(&file).expect("a segment made just now");
         let memory = region.file().try_clone().map_err(crate::error::system("dup"))?;
         let granted = Granted { len, rights, peer };
-        let outgoing = ShmOutgoing::new(segment, memory, granted, local.meter)?;
+        let outgoing = ShmOutgoing::new(Arc::new(segment), memory, granted, local.meter)?;
         Ok(Pair { outgoing, incoming, region, segment: file, _local: local })
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 use vmmc::Rights;
 use vmmc::control::connect::Incoming;
-use vmmc::control::message::{Event, Hello, Refusal, Request, Role, Welcome};
+use vmmc::control::message::{Event, Hello, NO_CPU, Refusal, Request, Role, Welcome};
 use vmmc::control::{Connection, codec};
 use vmmc::id::{ExportId, Grant, LinkId, Name, RequestId};
 use vmmc::layout::{self, link, page};
@@ -153,7 +153,8 @@ impl Raw {
     ) -> Result<ExportId, Refusal> {
         let request = self.request();
         let name = Name::from(name);
-        let message = Request::Export { request, name, len, grants, token: None, restore: None };
+        let message =
+            Request::Export { request, name, len, grants, token: None, restore: None, cpu: NO_CPU };
         self.tell(&message, fds);
         self.hear(|event, _| match event {
             Event::Exported { request: of, export, .. } if *of == request => Some(Ok(*export)),
@@ -180,6 +181,8 @@ impl Raw {
             token: None,
             timeout_ms: 120_000,
             restore: None,
+            known_to: None,
+            cpu: NO_CPU,
         };
         self.tell(&message, fds);
         self.hear(|event, fds| match event {

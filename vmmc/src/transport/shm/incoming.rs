@@ -23,6 +23,12 @@ pub struct ShmIncoming {
     identity: Option<memfd::Identity>,
 }
 
+impl Drop for ShmIncoming {
+    fn drop(&mut self) {
+        self.segment.say_done();
+    }
+}
+
 /// What an importer wrote that no honest one writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

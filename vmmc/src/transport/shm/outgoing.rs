@@ -16,6 +16,7 @@ use crate::sys::{Fd, membarrier};
 use crate::transport::{Entry, Item, Outgoing, TransportError};
 use crate::word::{MappedU32, Word};
 use std::io::IoSlice;
+use std::sync::Arc;
 
 /// A link as its importer has it.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct ShmOutgoing {
     state: MappedU32<'static>,
     /// First of the busy slots.
     slots: [MappedU32<'static>; link::BUSY_SLOTS],
-    segment: LinkSegment,
+    segment: Arc<LinkSegment>,
     producer: Mutex<Producer>,
     /// [`link::OPEN`], or why this side closed the link: `1 + CloseReason as u32`.
     ended: AtomicU32,
@@ -75,7 +76,7 @@ pub struct Granted {
 impl ShmOutgoing {
     /// Maps what was granted. `file` was verified: sealed, and `granted.len` bytes long.
     pub(crate) fn new(
-        segment: LinkSegment,
+        segment: Arc<LinkSegment>,
         file: Fd,
         granted: Granted,
         meter: Meter,

@@ -13,7 +13,7 @@ use crate::word::{MappedU32, MappedU64, Word};
 #[derive(Debug)]
 pub struct LinkSegment {
     view: View<'static>,
-    _mapping: GuardedMapping,
+    mapping: GuardedMapping,
 }
 
 /// Why a descriptor is no link segment of ours.
@@ -53,11 +53,42 @@ impl LinkSegment {
             .map_err(system("memory file of a link"))?;
         memfd::seal(&file).map_err(system("sealing a link segment"))?;
         let segment = LinkSegment::map(&file)?;
-        segment.word(link::ACCEPT).store(1, Ordering::Relaxed);
-        segment.word(layout::HEAD_VERSION).store(layout::VERSION, Ordering::Relaxed);
-        segment.word(layout::HEAD_BYTES).store(link::LEN as u32, Ordering::Relaxed);
-        segment.word64(layout::HEAD_MAGIC).store(link::MAGIC, Ordering::Release);
+        segment.begin();
         Ok((segment, file))
+    }
+
+    /// Writes into zeros what a link begins with.
+    fn begin(&self) {
+        self.word(link::ACCEPT).store(1, Ordering::Relaxed);
+        self.word(layout::HEAD_VERSION).store(layout::VERSION, Ordering::Relaxed);
+        self.word(layout::HEAD_BYTES).store(link::LEN as u32, Ordering::Relaxed);
+        self.word64(layout::HEAD_MAGIC).store(link::MAGIC, Ordering::Release);
+    }
+
+    /// The exporter's last access. In a forked child, where the pages are not, nothing.
+    pub(crate) fn say_done(&self) {
+        if self.mapping.is_here() {
+            // PAIRS(done): with the acquire in `is_done`: what the exporter has stored before is not found in the next link.
+            self.word(link::DONE).store(1, Ordering::Release);
+        }
+    }
+
+    /// Whether the exporter has said that it touches the segment no more. One that says so and does is hostile, and has
+    /// in the next link what it has in this one: the link is its own.
+    pub(crate) fn is_done(&self) -> bool {
+        // PAIRS(done): with the release in `say_done`.
+        self.mapping.is_here() && self.word(link::DONE).load(Ordering::Acquire) != 0
+    }
+
+    /// Makes it as it was in the beginning, for another link to the same exporter. Only the importer, when neither has a
+    /// use for it any more, says the caller: of the importer's own words it has no other copy, and the exporter
+    /// [is done](LinkSegment::is_done).
+    pub(crate) fn renew(&mut self) {
+        // What a queue entry holds is of no account before it is queued.
+        for at in (0..link::QUEUE).chain(link::DISABLED..link::LEN).step_by(8) {
+            self.word64(at).store(0, Ordering::Relaxed);
+        }
+        self.begin();
     }
 
     /// Opens a segment that the other side made.
@@ -84,7 +115,7 @@ impl LinkSegment {
             .map_err(system("mapping a link segment"))?;
         mapping.keep_from_children().map_err(system("madvise of a link segment"))?;
         let view = owned_view(&mapping, link::LEN);
-        Ok(LinkSegment { view, _mapping: mapping })
+        Ok(LinkSegment { view, mapping })
     }
 
     /// The word at a constant offset of the layout.
