@@ -4,6 +4,7 @@
 //! Each round runs every way once, in fresh processes; R is measured in the same round.
 
 pub(crate) mod program;
+mod sockmap;
 
 use super::samples::{self, Line};
 use super::{Head, Options, raw};
@@ -17,10 +18,11 @@ use crate::stats::{self, Latency, Rounds};
 use crate::text::{self, Progress, Table};
 use program::{Counted, Kind};
 use serde::Serialize;
+use sockmap::Sockmap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
@@ -52,12 +54,13 @@ const fn ours(name: &'static str, protocol: &'static str) -> Way {
     Way { name, kind: Kind::Tcp, protocol: Some(protocol) }
 }
 
-const WAYS: [Way; 6] = [
+const WAYS: [Way; 7] = [
     ours("AU-2copy", "au-2copy"),
     ours("DU-1copy", "du-1copy"),
     ours("DU-2copy", "du-2copy"),
     Way { name: "TCP, spinning", kind: Kind::TcpSpin, protocol: None },
     Way { name: "TCP, blocking", kind: Kind::Tcp, protocol: None },
+    Way { name: "TCP, sockmap", kind: Kind::Sockmap, protocol: None },
     Way { name: "AF_UNIX", kind: Kind::Unix, protocol: None },
 ];
 
@@ -98,6 +101,10 @@ struct Report {
     /// 8 B one way through the preload in R, and what the charter allows.
     small_ratio_to_r: Option<f64>,
     small_budget: f64,
+    /// Why the kernel's socket map is not among the ways.
+    no_sockmap: Option<String>,
+    #[serde(skip)]
+    ways: Vec<Way>,
 }
 
 /// What the runs need.
@@ -108,9 +115,17 @@ struct Setting {
     pair: Pair,
     round_ms: u64,
     sizes: Vec<usize>,
+    /// Or why there is none.
+    sockmap: std::io::Result<Sockmap>,
 }
 
 impl Setting {
+    /// The ways that there are here.
+    fn ways(&self) -> Vec<Way> {
+        let there = |way: &Way| way.kind != Kind::Sockmap || self.sockmap.is_ok();
+        WAYS.into_iter().filter(there).collect()
+    }
+
     fn command(&self, way: Way, cpu: usize, report: &Path) -> std::process::Command {
         let cpu = (!self.pair.is_single()).then_some(cpu);
         let mut command = children::command(&children::own_program(), cpu);
@@ -122,6 +137,17 @@ impl Setting {
         command
     }
 
+    /// Starts an end, which gets the socket map where it needs it.
+    fn spawn(&self, way: Way, mut command: Command, what: &str) -> Result<Child, Failure> {
+        match &self.sockmap {
+            Ok(map) if way.kind == Kind::Sockmap => Ok(map.lend(|number| {
+                command.arg("--map").arg(number.to_string());
+                Child::spawn(command, what)
+            })??),
+            _ => Ok(Child::spawn(command, what)?),
+        }
+    }
+
     /// Runs one way once; what the client measured, and what both counted.
     fn run(&self, way: Way, number: usize) -> Result<(Vec<Line>, Option<Counted>), Failure> {
         let report = self.scratch.path().join(format!("report-{number}"));
@@ -130,12 +156,13 @@ impl Setting {
             Kind::Tcp => "tcp",
             Kind::TcpSpin => "tcp-spin",
             Kind::Unix => "unix",
+            Kind::Sockmap => "sockmap",
         };
         let wrong = |what: String| SocketsError::Program { way: way.name, what };
         let mut command = self.command(way, self.pair.b, &report);
         command.args(["__perf-sockets-server", kind]).arg(&path);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut server = Child::spawn(command, "the server")?;
+        let mut server = self.spawn(way, command, "the server")?;
         let mut port = String::new();
         let output = server.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the server has no output".into()))?;
@@ -145,7 +172,7 @@ impl Setting {
         command.arg(self.round_ms.to_string());
         command.args(self.sizes.iter().map(usize::to_string));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut client = Child::spawn(command, "the client")?;
+        let mut client = self.spawn(way, command, "the client")?;
         let output = client.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the client has no output".into()))?;
         let mut lines = Vec::new();
@@ -186,21 +213,23 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let daemon = PrivateDaemon::start(&daemon_program, scratch.path(), "vmmcd", None)?;
     let round_ms = if options.quick { 30 } else { 100 };
     let sizes = sizes(options.quick);
-    let setting = Setting { library, daemon, scratch, pair, round_ms, sizes };
+    let sockmap = Sockmap::load();
+    let setting = Setting { library, daemon, scratch, pair, round_ms, sizes, sockmap };
+    let ways = setting.ways();
     cpu::pin(pair.a)?;
 
     let mut r = Rounds::default();
     let cells = || setting.sizes.iter().map(|_| Rounds::default()).collect::<Vec<_>>();
-    let mut rounds: Vec<Vec<Rounds>> = WAYS.iter().map(|_| cells()).collect();
-    let mut counted = [Counted::default(); WAYS.len()];
+    let mut rounds: Vec<Vec<Rounds>> = ways.iter().map(|_| cells()).collect();
+    let mut counted = vec![Counted::default(); ways.len()];
     for round in 0..options.rounds() {
         if !pair.is_single() {
             let (samples, batch) = raw::cache_line_round(pair, &options.plan())?;
             r.add(samples, batch);
         }
-        for (at, (way, cells)) in WAYS.iter().zip(&mut rounds).enumerate() {
+        for (at, (way, cells)) in ways.iter().zip(&mut rounds).enumerate() {
             progress.step(&format!("round {} of {}: {}", round + 1, options.rounds(), way.name));
-            let (lines, told) = setting.run(*way, round as usize * WAYS.len() + at)?;
+            let (lines, told) = setting.run(*way, round as usize * ways.len() + at)?;
             for ((_, batch, samples), cell) in lines.into_iter().zip(cells) {
                 cell.add(samples, batch);
             }
@@ -211,7 +240,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     progress.clear();
     let r = (!pair.is_single()).then_some(r);
-    let report = Report::new(head, &setting.sizes, r.as_ref(), &rounds, &counted);
+    let report = Report::new(head, &setting, r.as_ref(), &rounds, &counted);
     text::emit(&report.render());
     options.save(&report)?;
     if let Some(dir) = options.graphs()? {
@@ -224,14 +253,15 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 impl Report {
     fn new(
         head: Head,
-        sizes: &[usize],
+        setting: &Setting,
         r: Option<&Rounds>,
         rounds: &[Vec<Rounds>],
         counted: &[Counted],
     ) -> Report {
+        let ways = setting.ways();
         let mut points = Vec::new();
-        for (way, cells) in WAYS.iter().zip(rounds) {
-            for (&bytes, cell) in sizes.iter().zip(cells) {
+        for (way, cells) in ways.iter().zip(rounds) {
+            for (&bytes, cell) in setting.sizes.iter().zip(cells) {
                 let one_way = cell.latency();
                 points.push(Point {
                     way: way.name,
@@ -242,7 +272,7 @@ impl Report {
                 });
             }
         }
-        let copies = WAYS.iter().zip(counted).filter(|(way, _)| way.protocol.is_some());
+        let copies = ways.iter().zip(counted).filter(|(way, _)| way.protocol.is_some());
         Report {
             head,
             r: r.map(Rounds::latency),
@@ -256,14 +286,17 @@ impl Report {
                     deliberate_updates: counted.deliberate as f64 / counted.sent as f64,
                 })
                 .collect(),
+            no_sockmap: setting.sockmap.as_ref().err().map(ToString::to_string),
+            ways,
         }
     }
 
     fn table(&self, cell: &dyn Fn(&Point) -> String) -> Table {
         let mut heading = vec!["size"];
-        heading.extend(WAYS.iter().map(|way| way.name));
-        let mut table = Table::new(&heading, &[0, 1, 2, 3, 4, 5, 6]);
-        let first = WAYS.first().map(|way| way.name);
+        heading.extend(self.ways.iter().map(|way| way.name));
+        let numbers: Vec<usize> = (0..heading.len()).collect();
+        let mut table = Table::new(&heading, &numbers);
+        let first = self.ways.first().map(|way| way.name);
         for bytes in self.points.iter().filter(|it| Some(it.way) == first).map(|it| it.bytes) {
             let mut row = vec![text::size(bytes as u64)];
             row.extend(self.points.iter().filter(|point| point.bytes == bytes).map(cell));
@@ -290,6 +323,12 @@ impl Report {
             ]);
         }
         let _ = writeln!(out, "Per byte of message, counted\n{table}");
+        if let Some(why) = &self.no_sockmap {
+            let _ = writeln!(
+                out,
+                "No kernel socket map beside it: {why}; that takes CAP_BPF and CAP_NET_ADMIN, and a kernel with CONFIG_BPF_STREAM_PARSER\n"
+            );
+        }
         if let Some(ratio) = self.small_ratio_to_r {
             let met = if ratio <= self.small_budget { "met" } else { "NOT MET" };
             let _ = writeln!(
@@ -303,7 +342,8 @@ impl Report {
     }
 
     fn series(&self, value: &dyn Fn(&Point) -> f64, largest: usize) -> Vec<Series> {
-        WAYS.iter()
+        self.ways
+            .iter()
             .map(|way| Series {
                 name: way.name.to_owned(),
                 points: self

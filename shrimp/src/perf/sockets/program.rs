@@ -5,6 +5,7 @@
 //! messages of that size, each of which comes back whole. Reads and writes block, or are tried again
 //! and again.
 
+use super::sockmap;
 use crate::exit::{Context, Failure, Io};
 use crate::stats::Plan;
 use std::fmt::Write as _;
@@ -26,6 +27,8 @@ pub(crate) enum Kind {
     TcpSpin,
     /// AF_UNIX, calls that block.
     Unix,
+    /// TCP with both ends in a socket map of the kernel's, calls that block.
+    Sockmap,
 }
 
 /// The server: `shrimp __perf-sockets-server`.
@@ -34,6 +37,9 @@ pub(crate) struct ServerArgs {
     kind: Kind,
     /// Of an AF_UNIX socket.
     path: PathBuf,
+    /// Of a socket map, lent to this program.
+    #[arg(long)]
+    map: Option<i32>,
 }
 
 /// The client: `shrimp __perf-sockets-client`.
@@ -46,6 +52,8 @@ pub(crate) struct ClientArgs {
     /// Milliseconds per size.
     round_ms: u64,
     sizes: Vec<usize>,
+    #[arg(long)]
+    map: Option<i32>,
 }
 
 trait Stream: Read + Write {}
@@ -80,8 +88,11 @@ impl Write for Spinning {
     }
 }
 
-fn tcp(kind: Kind, stream: TcpStream) -> std::io::Result<Box<dyn Stream>> {
+fn tcp(kind: Kind, map: Option<i32>, stream: TcpStream) -> std::io::Result<Box<dyn Stream>> {
     stream.set_nodelay(true)?;
+    if let Some(map) = map {
+        sockmap::enter(map, &stream)?;
+    }
     Ok(if kind == Kind::TcpSpin {
         stream.set_nonblocking(true)?;
         Box::new(Spinning(stream))
@@ -103,7 +114,17 @@ pub(crate) fn serve(args: &ServerArgs) -> Result<(), Failure> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         println!("{}", listener.local_addr()?.port());
         for stream in listener.incoming() {
-            echo(tcp(args.kind, stream?)?)?;
+            let mut stream = tcp(args.kind, args.map, stream?)?;
+            // What is sent before the other end is in the map is refused.
+            while args.kind == Kind::Sockmap
+                && let Err(error) = stream.write_all(&[0])
+            {
+                if error.kind() != ErrorKind::PermissionDenied {
+                    return Err(error);
+                }
+                std::thread::yield_now();
+            }
+            echo(stream)?;
         }
         Ok(())
     };
@@ -141,8 +162,11 @@ fn one_size(args: &ClientArgs, size: usize) -> std::io::Result<(Vec<f64>, u32)> 
     let mut stream: Box<dyn Stream> = if args.kind == Kind::Unix {
         Box::new(UnixStream::connect(&args.path)?)
     } else {
-        tcp(args.kind, TcpStream::connect((Ipv4Addr::LOCALHOST, args.port))?)?
+        tcp(args.kind, args.map, TcpStream::connect((Ipv4Addr::LOCALHOST, args.port))?)?
     };
+    if args.kind == Kind::Sockmap {
+        stream.read_exact(&mut [0])?; // the server is in the map
+    }
     stream.write_all(&(size as u64).to_le_bytes())?;
     let mut message = vec![0; size];
     let mut answer = vec![0; size];
