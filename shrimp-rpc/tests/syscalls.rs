@@ -6,12 +6,13 @@ mod common;
 mod support;
 
 use common::{Daemon, say, second_process as play, until};
+use shrimp_rpc::layout::door_name;
 use shrimp_rpc::{Binding, CallError, DispatchError, Server};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 use vmmc::config::{WaitChoice, WaitPolicy};
-use vmmc::{Config, Node};
+use vmmc::{Config, ExportSummary, Node};
 use xdr::{Decode, Encode};
 
 const PROGRAM: u32 = 0x2000_0006;
@@ -31,6 +32,18 @@ fn spinning() -> Node {
     Node::builder().config(config).connect().expect("connects")
 }
 
+/// Waits until `node` knows of its end of both buffers' links and of no other: that of the door is closed behind the client.
+/// What its control thread has still to hear it would hear in the middle of a call.
+fn settled(node: &Node) {
+    until("the node has one import, and its buffer alone is imported", || {
+        let good = |export: &ExportSummary| {
+            let is_door = export.name == door_name("strict");
+            export.importers.len() == usize::from(!is_door)
+        };
+        node.imports().len() == 1 && node.exports().iter().all(good)
+    });
+}
+
 /// The links that a process has mapped, by their inodes.
 fn links(pid: u32) -> BTreeSet<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
@@ -40,8 +53,9 @@ fn links(pid: u32) -> BTreeSet<String> {
 
 fn serve(_: &[String]) {
     support::die_with_parent();
+    let node = spinning();
     let server = Server::builder("strict")
-        .node(&spinning())
+        .node(&node)
         .raw_program(PROGRAM, 1, |procedure, call| {
             let mut args = call.args();
             match procedure {
@@ -85,6 +99,11 @@ fn serve(_: &[String]) {
         .start()
         .expect("serves");
     say("ready");
+    // Somebody calls from then on.
+    let _watch = std::thread::spawn(move || {
+        settled(&node);
+        say("settled");
+    });
     server.run();
 }
 
@@ -106,8 +125,9 @@ fn out(binding: &Binding, len: usize, data: &mut Vec<u8>) -> Result<(), CallErro
 
 fn call(_: &[String]) {
     support::die_with_parent();
+    let node = spinning();
     let binding = Binding::builder("strict", PROGRAM, 1)
-        .node(&spinning())
+        .node(&node)
         .buffer_len(65536)
         .connect()
         .expect("binds");
@@ -120,7 +140,8 @@ fn call(_: &[String]) {
     inout(&binding, &mut data).expect("a call");
     out(&binding, data.len(), &mut results).expect("a call");
     data.fill(0);
-    say("bound");
+    settled(&node);
+    say("settled");
     common::pause();
     binding.request(FILTER, 0, 0).and_then(|it| it.call()?.finish()).expect("a call");
     support::only_exit_from_here();
@@ -152,9 +173,9 @@ fn calls_between_two_that_are_awake_make_no_system_call() {
     let mut server = daemon.second("serve", &[]);
     server.expect("ready");
     let mut client = daemon.second("call", &[]);
-    client.expect("bound");
-    // The door is closed behind the client, and the server unmaps its link some time later (the client keeps the segment
-    // for its next import); the server may map its end of the answers' link as late.
+    client.expect("settled");
+    server.expect("settled");
+    // The client keeps the segment of the door's link for its next import.
     until("both have the links of both buffers, and the server no other", || {
         let (server, client) = (links(server.pid()), links(client.pid()));
         server.len() == 2 && server.is_subset(&client)
