@@ -3,6 +3,7 @@
 
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
+use crate::segment::Closed;
 use crate::side::{rx, tx};
 use crate::sock::{Link, Sock};
 use crate::stream::{SHUT_READ, demote};
@@ -99,13 +100,25 @@ fn finish_locked(link: &Link, fd: i32) {
         }
     }
     if last {
-        link.mine().closed().store(1, Ordering::SeqCst);
+        let nothing_unread = match side.rx_state.load(Ordering::Relaxed) {
+            rx::RING => side.rx_left.load(Ordering::Relaxed) == 0 && !link.ring_has_more(),
+            _ => raw::unread(fd) == Ok(0),
+        };
+        let how = if nothing_unread && !resets(fd) { Closed::Ended } else { Closed::Reset };
+        link.mine().closed().store(how as u32, Ordering::SeqCst);
         let wait = link.rx().space_wait();
         bell::published();
         if bell::take(&wait) {
             raw::futex_wake(wait.as_ptr().as_ptr());
         }
     }
+}
+
+/// Whether the socket's close is to be an RST (`SO_LINGER` with no time).
+fn resets(fd: i32) -> bool {
+    let off = libc::linger { l_onoff: 0, l_linger: 0 };
+    let linger = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, off);
+    linger.is_ok_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0)
 }
 
 /// At the end of the process: doorbells unread now would turn FINs into RSTs.

@@ -10,7 +10,7 @@
 //!   512    direction 1: side 1 sends, side 0 receives                     (same shape)
 //!   1024   side 0
 //!    +0      ready u32        this side has attached and reads through the library
-//!            closed u32       this side closed its last descriptor
+//!            closed u32       how this side closed its last descriptor ([`Closed`]); 0: it has not
 //!            demote u32       this side asks the other to send by TCP again
 //!                             ([`vmmc_ring::pump::request`])
 //!            cpu u32          processor this side last ran on, plus one; 0 unknown
@@ -41,7 +41,7 @@ use vmmc_ring::pump::Words;
 use vmmc_ring::switch::Switch;
 
 /// Version of this layout; both ends of a connection must have the same.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Bytes before the rings.
 pub(crate) const CONTROL_LEN: usize = 4096;
 const DIRECTION_LEN: usize = 512;
@@ -215,6 +215,16 @@ impl Direction {
         // SAFETY: as above; nobody makes references into it.
         ViewBytes(unsafe { View::from_raw(start, self.segment.ring_len) })
     }
+}
+
+/// What `closed` says of a side that has closed its last descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Closed {
+    /// With a FIN: all was read, and an RST is the answer to what came after.
+    Ended = 1,
+    /// With an RST: data were unread, or the program wished it.
+    Reset = 2,
 }
 
 /// The quiet words of one side.

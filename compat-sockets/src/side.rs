@@ -83,7 +83,7 @@ pub(crate) struct Side {
     pub(crate) rx_sleepers: AtomicU32,
     /// Error that the kernel reported while the ring still had data: told after the data.
     pub(crate) rx_error: AtomicU32,
-    /// `stream::SHUT_READ`, `SHUT_WRITE` (by ourselves), `GONE`.
+    /// `stream::SHUT_READ`, `SHUT_WRITE` (by ourselves), `GONE`, `SENT_AFTER`.
     pub(crate) shut: AtomicU32,
     /// Processes that share the connection by fork.
     pub(crate) sharers: AtomicU32,

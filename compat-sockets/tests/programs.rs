@@ -276,6 +276,13 @@ fn no_wake_up_is_lost_when_a_second_thread_meddles() {
     moved_bytes("many_meddled");
 }
 
+/// A doorbell that comes after a proper close is answered by an RST, which means nothing. (A client of iperf3 said "reset
+/// by peer".)
+#[test]
+fn an_end_is_no_reset_for_a_doorbell_that_comes_late() {
+    moved_bytes("ends_while_rung");
+}
+
 /// Doorbells that nobody has to throw away do not pile up: the kernel acknowledges what is not read 40 ms later, and lets ten
 /// packets through until then. (haproxy with one connection had half of its rate.)
 #[test]

@@ -97,11 +97,19 @@ export! {
         if result == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR {
             if let Some(link) = entered(fd) {
                 // Taken from the kernel by a call of ours, not yet told to the program.
-                let error = link.side.rx_error.swap(0, Ordering::Relaxed);
+                let error = link.side.rx_error.swap(0, Ordering::Relaxed) as c_int;
                 // SAFETY: the kernel has just written an int there, or less.
-                if error != 0 && unsafe { *len } as usize >= size_of::<c_int>() {
+                if unsafe { *len } as usize >= size_of::<c_int>() {
+                    let told = value.cast::<c_int>();
                     // SAFETY: as above.
-                    unsafe { value.cast::<c_int>().write_unaligned(error as c_int) };
+                    let kernel = unsafe { told.read_unaligned() };
+                    let error = match (error, kernel) {
+                        (0, libc::ECONNRESET) if link.reset_means_end() => 0,
+                        (0, kernel) => kernel,
+                        (error, _) => error,
+                    };
+                    // SAFETY: as above.
+                    unsafe { told.write_unaligned(error) };
                 }
                 link.leave();
             }

@@ -15,7 +15,7 @@ pub(crate) mod wait;
 
 pub(crate) use vectors::copy_vectors;
 
-use crate::segment::{Direction, SideWords};
+use crate::segment::{Closed, Direction, SideWords};
 use crate::side::{rx, tx};
 use crate::sock::Link;
 use vmmc::sync::{AtomicU64, Ordering};
@@ -31,6 +31,9 @@ pub(crate) const SHUT_WRITE: u32 = 2;
 
 /// Bit of `Side::shut`: the kernel knows the connection to be over.
 pub(crate) const GONE: u32 = 4;
+
+/// Bit of `Side::shut`: something was sent after the peer had closed.
+const SENT_AFTER: u32 = 8;
 
 /// How a data call on an upgraded connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,15 +199,15 @@ impl Link {
         self.side.rx_state.store(rx::POISONED, Ordering::SeqCst);
     }
 
-    /// Whether an RST stands for a FIN: the peer's process died, and its kernel reset the connection
-    /// for nothing but unread doorbells.
+    /// Whether an RST stands for a FIN: the peer's kernel reset the connection for nothing but doorbells.
     ///
-    /// TCP resets at the end of a process that has left data unread, and to it doorbells are data.
-    /// A peer that closes says so first (`closed`) and takes its doorbells out, so its RST is
-    /// meant; one that has not read all of our ring would have been reset without us too.
+    /// TCP resets when a process ends that has left data unread, or when data come after that, and to it doorbells are
+    /// data. A peer that closes says whether it meant one, and takes its doorbells out, but one may come later. One that
+    /// has not read all of our ring, or to which we sent more, would have reset without us too.
     pub(crate) fn reset_means_end(&self) -> bool {
         let tx = self.tx();
-        self.peer().closed().load(Ordering::Acquire) == 0
+        self.peer().closed().load(Ordering::Acquire) != Closed::Reset as u32
+            && self.side.shut.load(Ordering::Relaxed) & SENT_AFTER == 0
             && self.side.tx_state.load(Ordering::Relaxed) == tx::RING
             && tx.head().load(Ordering::Acquire) == self.side.tail.load(Ordering::Relaxed)
     }

@@ -131,6 +131,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
     }
     // To a closed socket the kernel knows best what to say: an RST comes back, then EPIPE.
     if peer.closed().load(Ordering::Relaxed) != 0 {
+        side.shut.fetch_or(super::SENT_AFTER, Ordering::Relaxed);
         return Step::Kernel;
     }
     match fill(link, cursor) {
@@ -369,6 +370,7 @@ fn in_place_locked(
         }
     }
     if link.peer().closed().load(Ordering::Relaxed) != 0 {
+        link.side.shut.fetch_or(super::SENT_AFTER, Ordering::Relaxed);
         return InPlace::Kernel;
     }
     let producer = link.producer();

@@ -736,6 +736,42 @@ static void demoted(void) {
     close(fd);
 }
 
+/* The server closes in the middle of what it sends, while it waits for room: the client, which may just be about to say
+ * that there is some, reads all of it and then the end. */
+static void ends_while_rung(void) {
+    static unsigned char bytes[30000];
+    uint64_t random = 4242, sent = 0, got = 0;
+    for (int i = 0; i < 150; i++) {
+        int fd = join();
+        warm_up_n(fd, 60);
+        if (server) {
+            nonblocking(fd);
+            struct pollfd room = {.fd = fd, .events = POLLOUT};
+            struct timespec moment = {.tv_nsec = next_random(&random) % 60000};
+            /* As programs with a loop do, before they know of no room. */
+            CHECK(poll(&room, 1, 0) == 1);
+            ssize_t len;
+            for (int left = 1000; left > 0 && (len = send(fd, bytes, sizeof bytes, MSG_NOSIGNAL)) > 0; left--)
+                sent += len;
+            CHECK(ppoll(&room, 1, &moment, NULL) >= 0);
+        } else {
+            ssize_t len;
+            while ((len = recv(fd, bytes, sizeof bytes, 0)) > 0)
+                got += len;
+            CHECK(len == 0);
+        }
+        close(fd);
+    }
+    int fd = join();
+    if (server) {
+        send_all(fd, &sent, sizeof sent);
+    } else {
+        recv_all(fd, &sent, sizeof sent);
+        CHECK(got == sent);
+    }
+    close(fd);
+}
+
 static int count_fds(void) {
     int count = 0;
     DIR *dir = opendir("/proc/self/fd");
@@ -1219,6 +1255,7 @@ int main(int count, char **arguments) {
                  {"many_meddled", many_meddled},
                  {"changing_wishes", changing_wishes},
                  {"edges_one_way", edges_one_way},
+                 {"ends_while_rung", ends_while_rung},
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},
