@@ -101,6 +101,24 @@ mod tests {
     }
 
     #[test]
+    fn who_opens_a_segment_again_takes_nothing_twice_and_leaves_nothing_out() {
+        let Pair { outgoing, incoming, region: _region, segment, _local } =
+            Pair::new(100, Rights::WRITE).unwrap();
+        let entry = |offset| Entry { offset, len: 1, last_word: 0 };
+        for offset in 0..3 {
+            assert_eq!(outgoing.notify(entry(offset)), Ok(true));
+        }
+        assert_eq!(incoming.take(2, 100, |_| {}), Ok(2));
+        drop(incoming);
+        let incoming = ShmIncoming::open(&segment).unwrap();
+        assert!(incoming.has_news());
+        let mut got = Vec::new();
+        assert_eq!(incoming.take(9, 100, |item| got.push(item)), Ok(1));
+        assert_eq!(got, [Item::Message(entry(2))]);
+        assert!(!incoming.has_news());
+    }
+
+    #[test]
     fn nonsense_is_an_error_at_whichever_side_reads_it() {
         for nonsense in Nonsense::ALL {
             let pair = Pair::new(100, Rights::WRITE).unwrap();

@@ -47,15 +47,18 @@ pub enum PeerFault {
 }
 
 impl ShmIncoming {
-    /// Opens the segment that the importer made.
+    /// Opens the segment that the importer made. Of one that this process had open before (a link that was
+    /// claimed again too late), it goes on where it stopped.
     ///
     /// # Errors
     /// See [`LinkSegmentError`].
     pub fn open(file: &Fd) -> Result<ShmIncoming, LinkSegmentError> {
         let segment = LinkSegment::open(file)?;
-        let consumer = Mutex::new(Consumer::new(link::NOTIFY_SLOTS));
+        // 0 in a fresh one. Whatever the importer has made of it: its own notifications are at stake.
+        let head = segment.word(link::HEAD).load(Ordering::Relaxed);
+        let consumer = Mutex::new(Consumer::new(head, link::NOTIFY_SLOTS));
         let identity = memfd::identity(file).ok();
-        Ok(ShmIncoming { segment, consumer, taken: AtomicU32::new(0), identity })
+        Ok(ShmIncoming { segment, consumer, taken: AtomicU32::new(head), identity })
     }
 
     /// Which file the segment is, if the kernel would say.

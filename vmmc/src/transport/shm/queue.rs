@@ -71,10 +71,10 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// A consumer of an empty queue.
+    /// A consumer of a queue of which `head` entries have ever been taken, wrapping.
     #[must_use]
-    pub fn new(capacity: u32) -> Consumer {
-        Consumer { head: 0, capacity }
+    pub fn new(head: u32, capacity: u32) -> Consumer {
+        Consumer { head, capacity }
     }
 
     /// Entries ever taken, wrapping.
@@ -122,7 +122,7 @@ mod tests {
         #[test]
         fn it_behaves_like_a_queue(steps in proptest::collection::vec((any::<bool>(), 1u32..6), 0..200)) {
             let (head, tail) = (AtomicU32::new(0), AtomicU32::new(0));
-            let (mut producer, mut consumer) = (Producer::new(4), Consumer::new(4));
+            let (mut producer, mut consumer) = (Producer::new(4), Consumer::new(0, 4));
             let slots = RefCell::new([0u32; 4]);
             let mut oracle = VecDeque::new();
             let mut next = 0;
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn impossible_positions_of_the_other_side_are_refused_and_move_nothing() {
         let (head, tail) = (AtomicU32::new(0), AtomicU32::new(0));
-        let mut consumer = Consumer::new(4);
+        let mut consumer = Consumer::new(0, 4);
         tail.store(5, Ordering::Relaxed);
         assert!(consumer.take(&head, &tail, 9, |_| panic!("read nonsense")).is_err());
         tail.store(u32::MAX, Ordering::Relaxed);
@@ -248,7 +248,7 @@ mod loom_tests {
                     }
                 }
             });
-            let mut consumer = Consumer::new(2);
+            let mut consumer = Consumer::new(0, 2);
             let mut got = Vec::new();
             while got.len() < 3 {
                 let count = consumer
