@@ -29,6 +29,9 @@ const MAX_OUT: usize = 2 * MAX_DATA as usize;
 /// Most slots of one connection.
 const MAX_SLOTS: usize = 65_536;
 
+/// The links that are attached, by their names: which connection and slot each belongs to.
+pub(super) type Links = HashMap<u64, (u64, u32)>;
+
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
@@ -69,6 +72,7 @@ enum Step {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Connection {
+    id: u64,
     pub(super) wire: Wire,
     origin: Origin,
     slots: HashMap<u32, Slot>,
@@ -87,8 +91,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(wire: Wire, origin: Origin) -> Connection {
+    pub(super) fn new(id: u64, wire: Wire, origin: Origin) -> Connection {
         Connection {
+            id,
             wire,
             origin,
             slots: HashMap::new(),
@@ -148,13 +153,8 @@ impl Connection {
     }
 
     /// Receives and handles what is there, up to a bound.
-    pub(super) fn turn(
-        &mut self,
-        node: &Node,
-        offers: &Offers,
-        mut attached: impl FnMut(u64, u32),
-    ) -> Turn {
-        match self.steps(node, offers, &mut attached) {
+    pub(super) fn turn(&mut self, node: &Node, offers: &Offers, links: &mut Links) -> Turn {
+        match self.steps(node, offers, links) {
             Ok(worked) => Turn::Worked(worked),
             Err(end) => {
                 let Origin { node: name, pid, uid, .. } = &self.origin;
@@ -170,12 +170,7 @@ impl Connection {
         }
     }
 
-    fn steps(
-        &mut self,
-        node: &Node,
-        offers: &Offers,
-        attached: &mut impl FnMut(u64, u32),
-    ) -> Result<bool, End> {
+    fn steps(&mut self, node: &Node, offers: &Offers, links: &mut Links) -> Result<bool, End> {
         let mut worked = false;
         let was_stalled = std::mem::take(&mut self.stalled);
         // Incoming goes before outgoing (H15): answers are sent when nothing more can be received.
@@ -185,7 +180,7 @@ impl Connection {
                 self.has_more = false; // epoll tells when there is room
                 break;
             }
-            match self.step(node, offers, attached)? {
+            match self.step(node, offers, links)? {
                 Step::Done => worked = true,
                 Step::Empty => {
                     self.has_more = false;

@@ -15,7 +15,7 @@ mod connection;
 mod wire;
 
 use super::offers::Offers;
-use connection::{Connection, Turn};
+use connection::{Connection, Links, Turn};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
@@ -110,8 +110,7 @@ pub(super) struct Interface {
     door: Door,
     offers: Arc<Offers>,
     connections: HashMap<u64, Connection>,
-    /// Which connection and slot a link belongs to.
-    links: HashMap<u64, (u64, u32)>,
+    links: Links,
     /// Connections whose last turn ended at its bound.
     unfinished: BTreeSet<u64>,
     /// Connections that go over a fabric.
@@ -128,7 +127,7 @@ pub(super) fn make(offers: Arc<Offers>) -> rustix::io::Result<(Door, Interface)>
         door: door.clone(),
         offers,
         connections: HashMap::new(),
-        links: HashMap::new(),
+        links: Links::new(),
         unfinished: BTreeSet::new(),
         fabrics: BTreeSet::new(),
         last: FIRST,
@@ -267,7 +266,7 @@ impl Interface {
                     self.fabrics.insert(id);
                     self.unfinished.insert(id);
                 }
-                self.connections.insert(id, Connection::new(wire, origin));
+                self.connections.insert(id, Connection::new(id, wire, origin));
             }
         }
     }
@@ -275,10 +274,7 @@ impl Interface {
     /// A turn of one connection; whether it did anything.
     fn turn(&mut self, epoll: &Fd, node: &Node, id: u64) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
-        let turn = connection.turn(node, &self.offers, |token, slot| {
-            self.links.insert(token, (id, slot));
-        });
-        match turn {
+        match connection.turn(node, &self.offers, &mut self.links) {
             Turn::Worked(worked) => {
                 let wanted = connection.interest();
                 if wanted != connection.watched

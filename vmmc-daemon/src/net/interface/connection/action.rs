@@ -1,7 +1,7 @@
 //! What follows when a packet is whole: an answer, a notification, a word, a new slot.
 
 use super::packet::Packet;
-use super::{Connection, End, Slot};
+use super::{Connection, End, Links, Slot};
 use crate::net::interface::count;
 use crate::net::offers::{NoOffer, Offers};
 use vmmc::control::message::CloseReason;
@@ -17,16 +17,18 @@ impl Connection {
         packet: &mut Packet,
         node: &Node,
         offers: &Offers,
-        attached: &mut impl FnMut(u64, u32),
+        links: &mut Links,
     ) -> Result<bool, End> {
         let header = packet.header;
         match header.kind {
             Kind::Attach => {
-                self.attach(&header, Capability(packet.capability), node, offers, attached);
+                self.attach(&header, Capability(packet.capability), node, offers, links);
                 Ok(true)
             }
             Kind::Detach => {
-                self.slots.remove(&header.slot);
+                if let Some(slot) = self.slots.remove(&header.slot) {
+                    links.remove(&slot.token);
+                }
                 Ok(true)
             }
             Kind::Fence => {
@@ -55,15 +57,17 @@ impl Connection {
         capability: Capability,
         node: &Node,
         offers: &Offers,
-        attached: &mut impl FnMut(u64, u32),
+        links: &mut Links,
     ) {
         let why = match offers.take(&capability, &self.origin) {
             Ok(offer) => {
                 let (generation, token) = (header.generation, offer.token);
                 let ended = offer.import.check_open().err();
-                self.slots
-                    .insert(header.slot, Slot { generation, token, import: Some(offer.import) });
-                attached(token, header.slot);
+                let slot = Slot { generation, token, import: Some(offer.import) };
+                if let Some(earlier) = self.slots.insert(header.slot, slot) {
+                    links.remove(&earlier.token);
+                }
+                links.insert(token, (self.id, header.slot));
                 self.say(&Header::new(Kind::Attached, header.slot, generation), &[]);
                 if let Some(closed) = ended {
                     self.link_ended(header.slot, closed.reason);

@@ -1,6 +1,6 @@
 //! One step of a connection: bytes come, a header is checked, a body lands.
 
-use super::{Connection, End, MAX_SLOTS, Slot, Step};
+use super::{Connection, End, Links, MAX_SLOTS, Slot, Step};
 use crate::net::interface::count;
 use crate::net::offers::Offers;
 use rustix::io::Errno;
@@ -56,10 +56,10 @@ impl Connection {
         &mut self,
         node: &Node,
         offers: &Offers,
-        attached: &mut impl FnMut(u64, u32),
+        links: &mut Links,
     ) -> Result<Step, End> {
         if let Some(mut packet) = self.packet.take() {
-            let step = self.go_on(&mut packet, node, offers, attached);
+            let step = self.go_on(&mut packet, node, offers, links);
             match step {
                 Ok(Going::Finished) => return Ok(Step::Done),
                 Ok(Going::NeedsBody) => {
@@ -144,7 +144,7 @@ impl Connection {
         packet: &mut Packet,
         node: &Node,
         offers: &Offers,
-        attached: &mut impl FnMut(u64, u32),
+        links: &mut Links,
     ) -> Result<Going, End> {
         let left = packet.header.body_len() - packet.done;
         let now = (self.staged() as u64).min(left) as usize;
@@ -177,7 +177,7 @@ impl Connection {
         if packet.done < packet.header.body_len() {
             return Ok(Going::NeedsBody);
         }
-        let finished = self.finish(packet, node, offers, attached)?;
+        let finished = self.finish(packet, node, offers, links)?;
         Ok(if finished { Going::Finished } else { Going::Waits })
     }
 
