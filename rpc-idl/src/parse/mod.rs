@@ -114,7 +114,8 @@ impl Parser<'_> {
             let word = self.word();
             // A last line that ends in a backslash joins nothing, whether a line break follows or not. White space
             // at its end is nothing to C.
-            let text = self.text(word)[1..].trim_end().to_owned();
+            let lines: Vec<&str> = self.text(word)[1..].trim_end().lines().collect();
+            let text = lines.join("\n");
             self.passthrough.push(Definition {
                 name: Name { text: String::new(), span: word.span },
                 doc: Doc::new(),
