@@ -3,7 +3,7 @@
 
 int main(int argc, char **argv)
 {
-	nx_int_t pids[16], nodes[16];
+	nx_int_t pids[16], nodes[16] = { 0 };
 	char *args[] = { "worker", "of", "load", NULL }, *env[] = { getenv("VMMC_SOCKET") - 12, getenv("LD_LIBRARY_PATH") - 16, NULL };
 	long n = nx_initve(NULL, 3, "", &argc, argv), i;
 

@@ -241,9 +241,10 @@ static void case_timeouts(void)
     status(cl, "next", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(20, 0)));
     printf("%d\n", out);
     status(cl, "no time", clnt_call(cl, ECHO_INT, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 0)));
-    struct timeval twenty = T(20, 0), short_time = T(0, 20000), got;
+    struct timeval twenty = T(20, 0), short_time = T(0, 20000), got = T(0, 0);
     printf("set %d", clnt_control(cl, CLSET_TIMEOUT, (char *)&twenty));
-    printf(" get %d %ld\n", clnt_control(cl, CLGET_TIMEOUT, (char *)&got), (long)got.tv_sec);
+    int known = clnt_control(cl, CLGET_TIMEOUT, (char *)&got);
+    printf(" get %d %ld\n", known, (long)got.tv_sec);
     in = 20;
     status(cl, "overridden", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 1)));
     clnt_control(cl, CLSET_TIMEOUT, (char *)&short_time);
