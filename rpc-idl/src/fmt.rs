@@ -175,7 +175,7 @@ impl<'a> Formatter<'a> {
     /// Ends the line, and leaves an empty one if the author did.
     fn start_line(&mut self, breaks: usize, depth: usize) {
         if !self.out.is_empty() {
-            while self.out.ends_with(' ') {
+            while self.out.ends_with(' ') && !self.out.ends_with("\\ ") {
                 self.out.pop();
             }
             self.out.push('\n');
@@ -197,8 +197,13 @@ impl<'a> Formatter<'a> {
         match token.kind {
             Kind::Directive | Kind::Passthrough => {
                 self.start_line(breaks, 0);
-                let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-                self.out.push_str(&lines.join("\n"));
+                for (number, line) in text.lines().enumerate() {
+                    let kept = line.trim_end();
+                    let newline = if number > 0 { "\n" } else { "" };
+                    // White space behind a backslash is why it joins no line.
+                    let space = if kept.ends_with('\\') && kept != line { " " } else { "" };
+                    self.out.extend([newline, kept, space]);
+                }
                 self.newline = true;
             }
             Kind::BlockComment | Kind::LineComment => {

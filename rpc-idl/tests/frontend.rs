@@ -25,7 +25,17 @@ fn everything(text: &str) {
 
 #[test]
 fn a_line_for_c_that_ends_in_a_backslash_joins_nothing() {
-    for text in ["%\\", "%\\\n", "%a\\\r\n", "%a\\\n\n", "% ", "%a \n", "%a\\\r\nb"] {
+    for text in [
+        "%\\",
+        "%\\\n",
+        "%a\\\r\n",
+        "%a\\\n\n",
+        "% ",
+        "%a \n",
+        "%a\\\r\nb",
+        "#1/t\0/*/#\\\u{c}\n%x",
+        "%a\\ \n%b",
+    ] {
         everything(text);
     }
 }
