@@ -81,6 +81,7 @@ impl NodeInner {
             );
         }
         for import in imports {
+            import.claimed.store(true, Ordering::Relaxed);
             let (spec, old) = (import.spec.clone(), import.id());
             self.control.ask_at_once(
                 |request| spec.request(request, CLAIM_WAIT.as_millis() as u32, Some(old), None),
@@ -146,7 +147,6 @@ impl NodeInner {
 
     /// False when it was dropped while it was being claimed.
     pub(super) fn import_restored(&self, import: &Arc<ImportInner>, id: LinkId) -> bool {
-        import.claimed.store(true, Ordering::Relaxed);
         let mut tables = self.tables.lock();
         let lives = tables.imports.remove(&import.id()).is_some();
         if lives {
