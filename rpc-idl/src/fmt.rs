@@ -200,7 +200,7 @@ impl<'a> Formatter<'a> {
                 for (number, line) in text.lines().enumerate() {
                     let kept = line.trim_end();
                     let newline = if number > 0 { "\n" } else { "" };
-                    // White space behind a backslash is why it joins no line.
+                    // White space behind a backslash is why it joins no line here.
                     let space = if kept.ends_with('\\') && kept != line { " " } else { "" };
                     self.out.extend([newline, kept, space]);
                 }
