@@ -221,9 +221,9 @@ impl Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Closed {
-    /// With a FIN: all was read, and an RST is the answer to what came after.
+    /// With a FIN, everything read and sent: an RST is the answer to what came after.
     Ended = 1,
-    /// With an RST: data were unread, or the program wished it.
+    /// An RST is to be believed: data were unread, or on their way by TCP, or the program wished it.
     Reset = 2,
 }
 

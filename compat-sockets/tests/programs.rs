@@ -283,6 +283,11 @@ fn an_end_is_no_reset_for_a_doorbell_that_comes_late() {
     moved_bytes("ends_while_rung");
 }
 
+#[test]
+fn a_socket_whose_peer_has_closed_goes_back_to_the_kernel_as_it_is() {
+    moved_bytes("inherited_after_the_end");
+}
+
 /// Doorbells that nobody has to throw away do not pile up: the kernel acknowledges what is not read 40 ms later, and lets ten
 /// packets through until then. (haproxy with one connection had half of its rate.)
 #[test]

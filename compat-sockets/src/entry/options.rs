@@ -104,7 +104,8 @@ export! {
                     // SAFETY: as above.
                     let kernel = unsafe { told.read_unaligned() };
                     let error = match (error, kernel) {
-                        (0, libc::ECONNRESET) if link.reset_means_end() => 0,
+                        // The second is what the kernel makes of an RST behind a FIN.
+                        (0, libc::ECONNRESET | libc::EPIPE) if link.reset_means_end() => 0,
                         (0, kernel) => kernel,
                         (error, _) => error,
                     };

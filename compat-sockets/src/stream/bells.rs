@@ -94,7 +94,7 @@ pub(super) fn ring(link: &Link, fd: i32) -> bool {
         }
         counters::one(Counter::doorbells);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // Any failure but these is the connection's end, which every call will see.
+        // Any failure but these is the connection's end, which every call will see; an RST the kernel tells once.
         match raw::send(fd, &[0], flags) {
             Ok(_) => sent = true,
             Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
@@ -103,6 +103,9 @@ pub(super) fn ring(link: &Link, fd: i32) -> bool {
                 side.bells_owed.fetch_add(1, Ordering::SeqCst);
                 link.mine().owed().fetch_add(1, Ordering::SeqCst);
                 counters::one(Counter::doorbells_owed);
+            }
+            Err(libc::ECONNRESET) if !link.reset_means_end() => {
+                side.rx_error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
             }
             Err(_) => {}
         }

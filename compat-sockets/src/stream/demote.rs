@@ -343,6 +343,8 @@ fn hide_death(link: &Link, fd: i32) {
     if !is_dead()
         && may_end(link)
         && link.reset_means_end()
+        // One that has closed would answer with an RST, and our socket would be the worse for it.
+        && link.peer().closed().load(Ordering::Acquire) == 0
         && link.side.shut.load(Ordering::Relaxed) & SHUT_WRITE == 0
         && bells::ring(link, fd)
     {

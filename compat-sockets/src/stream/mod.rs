@@ -215,11 +215,15 @@ impl Link {
     /// The kernel's events without those of an RST that stands for a FIN. Poll and epoll give the
     /// same bits the same numbers.
     pub(crate) fn without_reset(&self, events: u32) -> u32 {
-        const RESET: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        const ERROR: u32 = libc::EPOLLERR as u32;
+        const HANG_UP: u32 = libc::EPOLLHUP as u32;
         // With both directions shut EPOLLHUP is right.
         let hung_up = self.side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0;
-        if events & RESET != 0 && !hung_up && self.reset_means_end() {
-            return events & !RESET;
+        let false_ones = if hung_up { ERROR } else { ERROR | HANG_UP };
+        let others = events & !false_ones;
+        // Who asked for nothing else is told: the kernel would not let him sleep.
+        if others != events && others != 0 && self.reset_means_end() {
+            return others;
         }
         events
     }

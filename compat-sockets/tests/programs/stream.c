@@ -772,6 +772,24 @@ static void ends_while_rung(void) {
     close(fd);
 }
 
+/* The client closes; the server's socket is inherited by a command after that, and stays what it was. */
+static void inherited_after_the_end(void) {
+    int fd = join();
+    warm_up(fd);
+    if (server) {
+        struct pollfd end = {.fd = fd, .events = POLLRDHUP};
+        struct sockaddr_in peer;
+        socklen_t len = sizeof peer;
+        CHECK(poll(&end, 1, -1) == 1);
+        CHECK(system("exit 3") >> 8 == 3);
+        CHECK(getpeername(fd, (struct sockaddr *)&peer, &len) == 0);
+        end.events = POLLIN | POLLOUT | POLLRDHUP;
+        CHECK(poll(&end, 1, -1) == 1 && end.revents == (POLLIN | POLLOUT | POLLRDHUP));
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+    }
+    close(fd);
+}
+
 static int count_fds(void) {
     int count = 0;
     DIR *dir = opendir("/proc/self/fd");
@@ -1256,6 +1274,7 @@ int main(int count, char **arguments) {
                  {"changing_wishes", changing_wishes},
                  {"edges_one_way", edges_one_way},
                  {"ends_while_rung", ends_while_rung},
+                 {"inherited_after_the_end", inherited_after_the_end},
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},
