@@ -147,12 +147,17 @@ pub(crate) fn drain_many(link: &Link, fd: i32) {
     if !many() || !side.rx_lock.try_lock() {
         return;
     }
-    if many()
-        && let Drained::Failed(errno) = drain(link, fd)
-    {
-        side.rx_error.store(errno as u32, Ordering::Relaxed);
+    if many() {
+        drain_quietly(link, fd);
     }
     side.rx_lock.unlock();
+}
+
+/// [`drain`], keeping an error for the program.
+pub(crate) fn drain_quietly(link: &Link, fd: i32) {
+    if let Drained::Failed(errno) = drain(link, fd) {
+        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+    }
 }
 
 /// Throws doorbells away. Under the rx lock, the ring part begun (`rx_left` 0).

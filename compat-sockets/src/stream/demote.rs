@@ -319,9 +319,7 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
         // for it: what has come goes, and nothing is to follow it.
         bell::disarm(&link.mine().armed_data());
         bell::disarm(&link.mine().armed_space());
-        if let bells::Drained::Failed(errno) = bells::drain(link, fd) {
-            side.rx_error.store(errno as u32, Ordering::Relaxed);
-        }
+        bells::drain_quietly(link, fd);
     }
     side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
     side.rx_lock.unlock();
@@ -362,9 +360,7 @@ fn hide_death(link: &Link, fd: i32) {
 
 /// After the peer's end, with an empty ring: throws the doorbells away. Under the rx lock.
 fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
-    if let bells::Drained::Failed(errno) = bells::drain(link, fd) {
-        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
-    }
+    bells::drain_quietly(link, fd);
     // What was published before the end is visible now.
     if link.ring_has_more() || raw::peek_one(fd).is_ok_and(|len| len > 0) {
         return false;

@@ -122,9 +122,7 @@ pub(crate) fn is_before_kernel(link: &Link, fd: i32) -> bool {
     let answer = match source(link, fd) {
         Source::Ring(_) => true,
         Source::Empty => {
-            if let Drained::Failed(errno) = bells::drain(link, fd) {
-                link.side.rx_error.store(errno as u32, Ordering::Relaxed);
-            }
+            bells::drain_quietly(link, fd);
             link.ring_has_more()
         }
         Source::Tcp { .. } | Source::Prefix(_) | Source::Ended | Source::Poisoned => false,

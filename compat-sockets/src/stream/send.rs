@@ -121,7 +121,6 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
         tx::POISONED => return Step::Failed(libc::ECONNRESET),
         _ => return Step::Kernel,
     }
-    let peer = link.peer();
     if demote::is_wanted(link) {
         match demote::end_ring(link, fd) {
             Ended::Yes => return Step::Kernel,
@@ -129,9 +128,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
             Ended::NotYet => {}
         }
     }
-    // To a closed socket the kernel knows best what to say: an RST comes back, then EPIPE.
-    if peer.closed().load(Ordering::Relaxed) != 0 {
-        side.shut.fetch_or(super::SENT_AFTER, Ordering::Relaxed);
+    if is_after_close(link) {
         return Step::Kernel;
     }
     match fill(link, cursor) {
@@ -149,6 +146,16 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
             Step::Failed(libc::ECONNRESET)
         }
     }
+}
+
+/// Whether what is to be sent comes after the peer's close, which is noted. To a closed socket the kernel knows best what
+/// to say: an RST comes back, then EPIPE.
+fn is_after_close(link: &Link) -> bool {
+    let closed = link.peer().closed().load(Ordering::Relaxed) != 0;
+    if closed {
+        link.side.shut.fetch_or(super::SENT_AFTER, Ordering::Relaxed);
+    }
+    closed
 }
 
 /// Why [`fill`] took nothing, other than for want of room.
@@ -369,8 +376,7 @@ fn in_place_locked(
             Ended::NotYet => {}
         }
     }
-    if link.peer().closed().load(Ordering::Relaxed) != 0 {
-        link.side.shut.fetch_or(super::SENT_AFTER, Ordering::Relaxed);
+    if is_after_close(link) {
         return InPlace::Kernel;
     }
     let producer = link.producer();

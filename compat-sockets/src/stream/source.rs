@@ -1,6 +1,6 @@
 //! Where the next byte of the peer's comes from: the kernel, the ring, and the kernel again.
 
-use super::bells::{self, Drained};
+use super::bells;
 use super::demote;
 use crate::counters::{self, Counter};
 use crate::side::rx;
@@ -169,9 +169,7 @@ pub(crate) fn leave_nothing(link: &Link, fd: i32) {
         }
         crate::raw::wait_for(fd, libc::POLLIN, 1);
     }
-    if link.side.rx_state.load(Ordering::Relaxed) == rx::RING
-        && let Drained::Failed(errno) = bells::drain(link, fd)
-    {
-        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+    if link.side.rx_state.load(Ordering::Relaxed) == rx::RING {
+        bells::drain_quietly(link, fd);
     }
 }

@@ -112,9 +112,10 @@ impl Parser<'_> {
     fn skip_passthrough(&mut self) {
         while self.word().kind == Kind::Passthrough {
             let word = self.word();
-            // A last line that ends in a backslash joins nothing, whether a line break follows or not. White space
-            // at its end is nothing to C.
-            let lines: Vec<&str> = self.text(word)[1..].trim_end().lines().collect();
+            // A last line that ends in a backslash joins nothing, whether a line break follows or not: the backslash is
+            // left out, as it would join what is emitted next. White space at its end is nothing to C.
+            let ends_it = |c: char| c == '\\' || c.is_whitespace();
+            let lines: Vec<&str> = self.text(word)[1..].trim_end_matches(ends_it).lines().collect();
             let text = lines.join("\n");
             self.passthrough.push(Definition {
                 name: Name { text: String::new(), span: word.span },

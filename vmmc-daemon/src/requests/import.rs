@@ -34,6 +34,20 @@ pub(super) struct ImportRequest {
     pub(super) caller: Option<RemoteCaller>,
 }
 
+impl ImportRequest {
+    /// For the asking process itself, with a segment that nobody else has had.
+    pub(super) fn plain(
+        process: Option<u32>,
+        name: Name,
+        rights: Rights,
+        token: Option<Token>,
+        timeout_ms: u32,
+    ) -> ImportRequest {
+        let (restore, known_to, caller) = (None, None, None);
+        ImportRequest { process, name, rights, token, timeout_ms, restore, known_to, caller }
+    }
+}
+
 impl Broker {
     pub(super) fn import(
         &mut self,

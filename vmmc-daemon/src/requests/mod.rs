@@ -58,33 +58,15 @@ impl Broker {
                 cpu: _,
             } => {
                 self.needs_attachment(id)?;
-                let caller = None;
-                let wanted = ImportRequest {
-                    process,
-                    name,
-                    rights,
-                    token,
-                    timeout_ms,
-                    restore,
-                    known_to,
-                    caller,
-                };
+                let plain = ImportRequest::plain(process, name, rights, token, timeout_ms);
+                let wanted = ImportRequest { restore, known_to, ..plain };
                 self.import(id, request, wanted, fds.need(NO_SEGMENT))
             }
             Request::ImportFor { request, caller, process, name, rights, token, timeout_ms } => {
                 self.needs_attachment(id)?;
                 self.needs_interface(id)?;
-                let (restore, known_to, caller) = (None, None, Some(caller));
-                let wanted = ImportRequest {
-                    process,
-                    name,
-                    rights,
-                    token,
-                    timeout_ms,
-                    restore,
-                    known_to,
-                    caller,
-                };
+                let plain = ImportRequest::plain(process, name, rights, token, timeout_ms);
+                let wanted = ImportRequest { caller: Some(caller), ..plain };
                 self.import(id, request, wanted, fds.need(NO_SEGMENT))
             }
             Request::LostImporter { link } => {

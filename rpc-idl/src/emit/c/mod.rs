@@ -80,8 +80,7 @@ pub fn generate(model: &Model, stem: &str) -> CFiles {
                 header.out.line(format!("#define {} {value}", constant.name));
             }
             Item::Type(id) => header.type_def(*id),
-            // A backslash at its end was to join nothing.
-            Item::Passthrough(line) => header.out.plain(line.trim_end_matches('\\')),
+            Item::Passthrough(line) => header.out.plain(line),
             Item::Program(program) => {
                 for version in &program.versions {
                     header.prototypes(program, version);
