@@ -41,6 +41,13 @@ fn a_line_for_c_that_ends_in_a_backslash_joins_nothing() {
 }
 
 #[test]
+fn a_backslash_at_the_end_of_a_line_for_c_does_not_reach_the_header() {
+    let compilation = compile("any.x", "%#define A 1 \\ \\ \nconst B = 2;", &Options::new());
+    let files = rpc_idl::emit::c::generate(compilation.model().expect("it is right"), "any");
+    assert!(files.header.contains("#define A 1\n"), "{}", files.header);
+}
+
+#[test]
 fn what_stands_between_a_brace_and_its_semicolon_stays_there() {
     for between in ["// c\n", " /* c */ ", "\n/* c */\n", "\n%c\n", "\n#ifdef a\n#endif\n"] {
         everything(&format!("enum e {{ A = 1 }}{between};"));
