@@ -82,6 +82,7 @@ pub(crate) const SHAPE: StreamShape = StreamShape {
     produced_at: [TAIL as u32, (DIRECTION_LEN + TAIL) as u32],
     words: Some([stream_words(0), stream_words(1)]),
     bells: false,
+    carried: None,
 };
 
 /// Where the words of the direction are in which a side sends.

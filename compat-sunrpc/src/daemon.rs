@@ -6,6 +6,7 @@ use crate::counters;
 use crate::settings;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,6 +43,10 @@ struct Link {
     answers: HashMap<u64, Answer>,
     /// Connections that still wait for theirs.
     waiting: Vec<u64>,
+    /// Whether connections to other nodes may be offered at all.
+    carries: bool,
+    /// Addresses that were asked about: whether they are other nodes'.
+    neighbours: HashMap<IpAddr, bool>,
 }
 
 static LINK: Mutex<Option<Link>> = Mutex::new(None);
@@ -59,6 +64,7 @@ impl Link {
         self.connection = None;
         self.answers.clear();
         self.waiting.clear();
+        self.neighbours.clear();
         self.not_before = Some(Instant::now() + RETRY);
     }
 
@@ -71,9 +77,11 @@ impl Link {
             *self = Link { owner: own_pid(), ..Link::default() };
         }
         if self.connection.is_none() && self.not_before.is_none_or(|at| Instant::now() >= at) {
-            self.connection = open(bell);
-            if self.connection.is_none() {
-                self.not_before = Some(Instant::now() + RETRY);
+            match open(bell) {
+                Some((connection, carries)) => {
+                    (self.connection, self.carries) = (Some(connection), carries);
+                }
+                None => self.not_before = Some(Instant::now() + RETRY),
             }
         }
         self.connection.as_ref()
@@ -88,6 +96,10 @@ impl Link {
                     (cookie, attach(fds, side, ring_len).map_or(Answer::Plain, Answer::Channel))
                 }
                 Event::NotPaired { cookie, .. } => (cookie, Answer::Plain),
+                Event::Neighbour { address, is } => {
+                    self.neighbours.insert(address, is);
+                    return true;
+                }
                 _ => return true,
             },
             Err(LinkError::WouldBlock) => return false,
@@ -104,7 +116,8 @@ impl Link {
     }
 }
 
-fn open(bell: &Doorbell) -> Option<Connection> {
+/// A conversation, and whether connections to other nodes may be offered in it.
+fn open(bell: &Doorbell) -> Option<(Connection, bool)> {
     let config = &settings::get()?.config;
     let connection = Connection::open(config).ok()?;
     let socket = connection.into_fd();
@@ -118,7 +131,7 @@ fn open(bell: &Doorbell) -> Option<Connection> {
     let hello = Hello { role: Role::Rpc, program, resume: None };
     let welcome = connection.hello(hello, &[page.as_fd(), bell.write_end().as_fd()]).ok()?;
     settings::set_wake_cost(welcome.wake_cost_ns);
-    Some(connection)
+    Some((connection, welcome.carries))
 }
 
 fn attach(fds: (Option<Fd>, Option<Fd>), side: u8, ring_len: u32) -> Option<Box<Channel>> {
@@ -192,28 +205,83 @@ const LEAST_WAIT: Duration = Duration::from_secs(2);
 pub(crate) fn wait_answer(cookie: u64) -> Answer {
     let pair = settings::get().map_or(Duration::from_secs(1), |settings| settings.config.pair);
     let deadline = Instant::now() + pair.saturating_mul(2).max(LEAST_WAIT);
+    match wait_for(deadline, || answer(cookie)) {
+        Ok(answer) => answer,
+        Err(Silence::Gone) => Answer::Plain,
+        Err(Silence::Late) => {
+            forget(cookie);
+            Answer::Plain
+        }
+    }
+}
+
+/// Whether an address is that of another node to which the daemon carries connections. Asked once for each address;
+/// of a daemon that carries none, never.
+pub(crate) fn is_neighbour(address: IpAddr) -> bool {
+    appear();
+    let known = |link: &Link| {
+        if link.carries { link.neighbours.get(&address).copied() } else { Some(false) }
+    };
+    {
+        let guard = link();
+        let Some(link) = guard.as_ref().filter(|link| link.owner == own_pid()) else {
+            return false;
+        };
+        let Some(connection) = &link.connection else { return false };
+        if let Some(is) = known(link) {
+            return is;
+        }
+        if connection.try_send(&Request::Neighbour { address }, &[]).is_err() {
+            return false; // asked again with the next connection
+        }
+    }
+    let heard = wait_for(Instant::now() + LEAST_WAIT, || {
+        let mut guard = link();
+        let link = guard.as_mut()?;
+        loop {
+            if let Some(is) = known(link) {
+                return Some(is);
+            }
+            let incoming = link.connection.as_ref()?.try_receive();
+            if !link.heard(incoming) {
+                return None;
+            }
+        }
+    });
+    heard.unwrap_or(false)
+}
+
+/// Why nothing was heard of the daemon.
+enum Silence {
+    /// It is gone.
+    Gone,
+    /// The time is over.
+    Late,
+}
+
+/// Looks until there is something, or the time is over.
+fn wait_for<T>(deadline: Instant, mut look: impl FnMut() -> Option<T>) -> Result<T, Silence> {
     loop {
-        if let Some(answer) = answer(cookie) {
-            return answer;
+        if let Some(found) = look() {
+            return Ok(found);
         }
         let fd = match link().as_ref().and_then(|link| link.connection.as_ref()) {
             Some(connection) => connection.as_fd().try_clone_to_owned(),
-            None => return Answer::Plain,
+            None => return Err(Silence::Gone),
         };
-        let Ok(fd) = fd else { return Answer::Plain };
+        let Ok(fd) = fd else { return Err(Silence::Gone) };
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            forget(cookie);
-            return Answer::Plain;
+            return Err(Silence::Late);
         }
-        // Another thread may take our answer out for us meanwhile: look again soon.
+        // Another thread may take what is ours out for us meanwhile: look again soon.
         let slice = left.min(Duration::from_millis(20));
         let timeout =
             rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos()) };
         let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return Answer::Plain,
+            Err(_) => return Err(Silence::Gone),
         }
     }
 }

@@ -33,6 +33,7 @@ counters! {
     Cancelled = "cancelled",
     RefusedInternal = "refused_internal",
     Pairs = "pairs",
+    Carried = "carried",
     Attached = "attached",
     Pumped = "pumps",
     EndedRingBytes = "ended_ring_bytes",

@@ -21,6 +21,7 @@
 //! | `links` | granted imports |
 //! | [`policy`] | who may do what, and how much of it |
 //! | `pairing`, `tcp` | the two ends of one TCP connection |
+//! | `carried` | ends whose other end is another node's |
 //! | `snapshot` | what tools see |
 //! | [`handover`] | hot restart: everything passes to a successor |
 //! | [`resume`] | what happens after a crash of the broker |
@@ -50,6 +51,7 @@
 
 mod acquaintances;
 pub mod broker;
+mod carried;
 mod client;
 mod counters;
 pub mod descriptors;

@@ -260,7 +260,7 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
     if let Some(cluster) = &arguments.cluster {
         let socket = broker.path().map(Path::to_path_buf).unwrap_or_else(|| arguments.socket());
         let network = net::start(cluster, socket).map_err(|error| error.to_string())?;
-        broker.set_network(network);
+        broker.set_network(network).map_err(|error| error.to_string())?;
     }
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),

@@ -13,6 +13,7 @@
 //! [`Request::AttachSocket`]: vmmc::control::message::Request::AttachSocket
 
 use crate::broker::{Broker, Fault};
+use crate::carried::CarriedEnd;
 use crate::client::{Client, OutFd};
 use crate::counters::Counter;
 use crate::descriptors;
@@ -28,7 +29,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{
-    ConnectionInfo, ConnectionState, Event, NotPairedReason, QuotaKind, Refusal, StreamShape,
+    CarriedWords, ConnectionInfo, ConnectionState, Event, NotPairedReason, QuotaKind, Refusal,
+    StreamShape,
 };
 use vmmc::id::ClientId;
 use vmmc::sys::{Fd, memfd};
@@ -103,6 +105,16 @@ pub(crate) struct Pair {
     pub(crate) linger: Option<TimerKey>,
 }
 
+/// An end that a client has just offered, examined and charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered {
+    pub(crate) client: ClientId,
+    pub(crate) uid: u32,
+    pub(crate) cookie: u64,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) shape: StreamShape,
+}
+
 /// All registered sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Pairing {
@@ -115,6 +127,8 @@ pub(crate) struct Pairing {
     pub(crate) pairs: HashMap<u64, Pair>,
     /// Pair and side of each paired cookie.
     pub(crate) paired: HashMap<u64, (u64, usize)>,
+    /// Ends whose other end is another node's, by cookie.
+    pub(crate) carried: HashMap<u64, CarriedEnd>,
     /// The latest that stayed plain.
     pub(crate) plain: VecDeque<Plain>,
 }
@@ -150,6 +164,13 @@ impl Pairing {
         self.pairs.insert(number, pair);
     }
 
+    /// Whether a socket is here already, in whatever state.
+    fn knows(&self, cookie: u64) -> bool {
+        self.waiting.contains_key(&cookie)
+            || self.paired.contains_key(&cookie)
+            || self.carried.contains_key(&cookie)
+    }
+
     fn note_plain(&mut self, plain: Plain) {
         if self.plain.len() >= PLAIN_KEPT {
             self.plain.pop_front();
@@ -169,6 +190,15 @@ fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
             return Err(Fault::new(format!("produced_at {at} is not an aligned word inside")));
         }
     }
+    if let Some(words) = &shape.carried {
+        let CarriedWords { consumed_at, attached_at, armed_data_at, armed_space_at } = *words;
+        let small = [attached_at, armed_data_at, armed_space_at].into_iter().flatten();
+        let places = small.map(|at| (at, 4)).chain(consumed_at.map(|at| (at, 8)));
+        check_places(places, len)?;
+        if !shape.bells {
+            return Err(Fault::new("a connection that can be carried needs doorbells"));
+        }
+    }
     for words in shape.words.iter().flatten() {
         let small = [words.request, words.mode].map(|at| (at, 4));
         let large = [
@@ -181,10 +211,16 @@ fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
             words.pumped,
             words.pumper,
         ];
-        for (at, size) in small.into_iter().chain(large.map(|at| (at, 8))) {
-            if !at.is_multiple_of(size) || at.checked_add(size).is_none_or(|end| end > len) {
-                return Err(Fault::new(format!("{at} is not the place of a word inside")));
-            }
+        check_places(small.into_iter().chain(large.map(|at| (at, 8))), len)?;
+    }
+    Ok(())
+}
+
+/// Whether words of these sizes are at these places of a control part.
+fn check_places(places: impl Iterator<Item = (u32, u32)>, len: u32) -> Result<(), Fault> {
+    for (at, size) in places {
+        if !at.is_multiple_of(size) || at.checked_add(size).is_none_or(|end| end > len) {
+            return Err(Fault::new(format!("{at} is not the place of a word inside")));
         }
     }
     Ok(())
@@ -236,6 +272,18 @@ impl Broker {
                 info.ring_bytes = read_u64(&pair.segment, u64::from(at));
                 all.push((end.uid, info));
             }
+        }
+        for (&cookie, end) in &self.pairing.carried {
+            let state = match end.segment {
+                Some(_) => ConnectionState::Carried,
+                None => ConnectionState::Waiting,
+            };
+            let owner = self.owner(end.client);
+            let mut info = info(end.client, owner, cookie, addresses(&end.endpoint), state);
+            if let Some(segment) = &end.segment {
+                info.ring_bytes = read_u64(segment, u64::from(end.sends_at()));
+            }
+            all.push((end.uid, info));
         }
         for plain in &self.pairing.plain {
             let state = ConnectionState::Plain(plain.reason);
@@ -290,7 +338,7 @@ impl Broker {
             },
         };
         let examined = socket.look().and_then(tcp::examine);
-        drop(socket);
+        let mut socket = Some(socket).filter(|_| shape.carried.is_some() && self.carries());
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let uid = client.peer.uid;
         // The answer carries the number that the client knows the socket by.
@@ -299,7 +347,7 @@ impl Broker {
             return Ok(());
         };
         let (cookie, endpoint) = (examined.cookie, examined.endpoint);
-        if self.pairing.waiting.contains_key(&cookie) || self.pairing.paired.contains_key(&cookie) {
+        if self.pairing.knows(cookie) {
             self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Conflict);
             return Ok(());
         }
@@ -311,11 +359,16 @@ impl Broker {
         if let Some(&stale) = self.pairing.by_endpoint.get(&endpoint) {
             self.stop_waiting_socket(stale, NotPairedReason::NoPartner);
         }
+        let offered = Offered { client: id, uid, cookie, endpoint, shape };
         let partner = self.pairing.by_endpoint.get(&endpoint.mirrored()).copied();
         if let Some(other) = partner {
-            self.pair(other, (id, uid, cookie, endpoint, shape), bell);
+            self.pair(other, offered, bell);
             return Ok(());
         }
+        if self.offer_to_node(&offered, bell.as_ref(), &mut socket) {
+            return Ok(());
+        }
+        drop(socket);
         let mirrored = (endpoint.remote, endpoint.local);
         let mut elsewhere = false;
         for other in self.pairing.by_address.get(&mirrored).cloned().unwrap_or_default() {
@@ -335,13 +388,8 @@ impl Broker {
     }
 
     /// Joins a waiting end with one that has just come.
-    fn pair(
-        &mut self,
-        first: u64,
-        second: (ClientId, u32, u64, Endpoint, StreamShape),
-        bell: Option<Arc<Fd>>,
-    ) {
-        let (client, uid, cookie, endpoint, shape) = second;
+    fn pair(&mut self, first: u64, second: Offered, bell: Option<Arc<Fd>>) {
+        let Offered { client, uid, cookie, endpoint, shape } = second;
         let Some(waiting) = self.pairing.waiting.get(&first) else { return };
         let refused = if !self.options.limits.pair_users.allows(waiting.uid, uid) {
             Some(NotPairedReason::Policy)
@@ -407,7 +455,7 @@ impl Broker {
         self.send(client, &paired(cookie, 1, waiting.client), with(waiting.bell, bell));
     }
 
-    fn not_paired(
+    pub(crate) fn not_paired(
         &mut self,
         id: ClientId,
         cookie: u64,
@@ -510,6 +558,9 @@ impl Broker {
             }
             return;
         }
+        if self.forget_carried(cookie) {
+            return;
+        }
         let Some(&(number, side)) = self.pairing.paired.get(&cookie) else { return };
         let Some(pair) = self.pairing.pairs.get_mut(&number) else { return };
         if let Some(end) = pair.ends.get_mut(side) {
@@ -529,12 +580,17 @@ impl Broker {
     /// Forgets a pair that nobody has.
     pub(crate) fn pair_lingered(&mut self, number: u64) {
         let Some(pair) = self.pairing.pairs.remove(&number) else { return };
-        for (end, at) in pair.ends.iter().zip(pair.shape.produced_at) {
+        for end in &pair.ends {
             self.pairing.paired.remove(&end.cookie);
             self.quotas.give(end.uid, QuotaKind::Connections, 1);
-            // Kept for `shrimp stat`, which shows live connections one by one.
-            let produced = read_u64(&pair.segment, u64::from(at));
-            self.counters.add_claimed(Counter::EndedRingBytes, produced);
+        }
+        self.count_ended(&pair.segment, &pair.shape);
+    }
+
+    /// Keeps the bytes of a connection that has ended for `shrimp stat`, which shows live ones one by one.
+    pub(crate) fn count_ended(&mut self, segment: &Fd, shape: &StreamShape) {
+        for at in shape.produced_at {
+            self.counters.add_claimed(Counter::EndedRingBytes, read_u64(segment, u64::from(at)));
         }
     }
 }

@@ -111,6 +111,7 @@ fn register(client: &Client, socket: &TcpStream) {
         produced_at: [256, 512],
         words: None,
         bells: false,
+        carried: None,
     };
     client.send(&Request::RegisterSocket { cookie, shape }, &[socket.as_fd()]);
 }

@@ -14,6 +14,7 @@ const SHAPE: StreamShape = StreamShape {
     produced_at: [256, 512],
     words: None,
     bells: false,
+    carried: None,
 };
 
 fn connection(at: &str) -> (TcpStream, TcpStream) {

@@ -167,7 +167,7 @@ fn every_bad_export_has_its_own_refusal() {
     let daemon = Daemon::start_with(&["--max-export-bytes", "8192"], &[]);
     let mut client = Client::connect(&daemon.path);
     let good = memory(4096);
-    for text in ["", "a\nb", "nul\0", &"x".repeat(256)] {
+    for text in ["", "a\nb", "nul\0", &"x".repeat(256), "vmmcd/carried 10.0.0.1:1 10.0.0.2:2 v1"] {
         assert_eq!(
             client.try_export(Export::of(text, &good)).unwrap_err(),
             Refusal::BadName { name: text.into() }

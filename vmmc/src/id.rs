@@ -33,6 +33,9 @@ pub struct PeerInfo {
     pub gid: u32,
 }
 
+/// Text names that begin with this are the daemon's own: nobody else may export under one.
+pub const RESERVED: &str = "vmmcd/";
+
 /// Longest text name of an export, in bytes of UTF-8.
 pub const NAME_MAX_BYTES: usize = 255;
 
@@ -77,6 +80,12 @@ impl std::fmt::Display for Name {
 }
 
 impl Name {
+    /// Whether the name is one of the daemon's own ([`RESERVED`]).
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        matches!(self, Name::Text(text) if text.starts_with(RESERVED))
+    }
+
     /// Whether the name may be used: see [`Name::Text`]. Numbers always may.
     #[must_use]
     pub fn is_valid(&self) -> bool {

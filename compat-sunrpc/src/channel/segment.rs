@@ -24,7 +24,7 @@
 //! every byte at any time; what a side relies on is in [`super::own`].
 
 use std::ptr::NonNull;
-use vmmc::control::message::StreamShape;
+use vmmc::control::message::{CarriedWords, StreamShape};
 use vmmc::mem::View;
 use vmmc::sys::mirror::MirroredMapping;
 use vmmc::word::{MappedU32, MappedU64};
@@ -57,7 +57,18 @@ pub(crate) const SHAPE: StreamShape = StreamShape {
     produced_at: [TAIL as u32, (DIRECTION_LEN + TAIL) as u32],
     words: None,
     bells: true,
+    carried: Some(CarriedWords {
+        consumed_at: [HEAD as u32, (DIRECTION_LEN + HEAD) as u32],
+        attached_at: side_words(ATTACHED),
+        armed_data_at: side_words(ARMED_DATA),
+        armed_space_at: side_words(ARMED_SPACE),
+    }),
 };
+
+/// Where a word of side 0 and of side 1 is.
+const fn side_words(at: usize) -> [u32; 2] {
+    [(SIDES_AT + at) as u32, (SIDES_AT + SIDE_LEN + at) as u32]
+}
 
 /// A mapped segment, seen from one side.
 #[derive(Debug)]

@@ -188,7 +188,7 @@ impl Stream {
     /// Asks the server for a ring, as [`offer`] tells. The number of the call is that of the call
     /// behind it, plus half of all.
     fn offer<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<Option<Ring>, CallError> {
-        let Some(cookie) = svc::local_connection(self.stream.as_raw_fd()) else {
+        let Some(cookie) = svc::eligible_connection(self.stream.as_raw_fd()) else {
             counters::one(Counter::not_local);
             return Ok(None);
         };

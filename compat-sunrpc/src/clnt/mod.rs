@@ -94,7 +94,7 @@ pub(crate) fn upgrade(client: *mut Client, fd: i32, prog: u32, vers: u32) {
 
 /// Offers and makes a channel for the connection of a client over TCP.
 fn agree(client: &mut Client, fd: i32) -> Option<Agreed> {
-    let Some(cookie) = svc::local_connection(fd) else {
+    let Some(cookie) = svc::eligible_connection(fd) else {
         counters::one(Counter::not_local);
         return None;
     };

@@ -150,7 +150,7 @@ impl Connection<'_> {
         if !self.shared.ring {
             return None;
         }
-        let cookie = svc::local_connection(stream.as_raw_fd())?;
+        let cookie = svc::eligible_connection(stream.as_raw_fd())?;
         let bell = Doorbell::new().ok()?;
         if !daemon::register(stream.as_fd(), cookie, &bell) {
             counters::one(Counter::no_daemon);

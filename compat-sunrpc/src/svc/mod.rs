@@ -16,7 +16,7 @@ pub(crate) use run::run;
 use crate::abi::{Svcxprt, Xdr, XpOps};
 use crate::channel::{Broken, Channel, Source};
 use crate::counters::{self, Counter};
-use crate::settings;
+use crate::{daemon, settings};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -86,8 +86,9 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The socket's cookie, if it is a TCP connection with both ends on this machine.
-pub(crate) fn local_connection(fd: i32) -> Option<u64> {
+/// The socket's cookie, if it is a TCP connection with both ends on this machine, or with the other one on a node to
+/// which the daemon carries connections.
+pub(crate) fn eligible_connection(fd: i32) -> Option<u64> {
     if fd < 0 {
         return None;
     }
@@ -102,7 +103,7 @@ pub(crate) fn local_connection(fd: i32) -> Option<u64> {
     let address = |any: rustix::net::SocketAddrAny| std::net::SocketAddr::try_from(any).ok();
     let own = address(rustix::net::getsockname(socket).ok()?)?.ip().to_canonical();
     let peer = address(rustix::net::getpeername(socket).ok()??)?.ip().to_canonical();
-    if own != peer && !peer.is_loopback() {
+    if own != peer && !peer.is_loopback() && !daemon::is_neighbour(peer) {
         return None;
     }
     sockopt::socket_cookie(socket).ok()
@@ -117,7 +118,7 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
     // SAFETY: libtirpc's transport, just registered.
     let handle = unsafe { &mut *xprt };
     // Listeners and datagram transports have no peer; our own doorbell is no socket.
-    let cookie = local_connection(handle.xp_fd);
+    let cookie = eligible_connection(handle.xp_fd);
     if cookie.is_none() && !datagram::takes_part(handle.xp_fd) {
         return;
     }

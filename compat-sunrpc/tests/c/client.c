@@ -19,10 +19,24 @@ static const char *argument;
 
 /* CLIENT_UDP in the environment: PORT is a UDP port. */
 static int udp;
+/* CLIENT_FROM: the address to connect from, as a machine with several has them. A socket for the client, or none. */
+static int own_socket(void)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    if (!getenv("CLIENT_FROM")) return RPC_ANYSOCK;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, getenv("CLIENT_FROM"), &from.sin_addr);
+    if (bind(fd, (struct sockaddr *)&from, sizeof from) || connect(fd, (struct sockaddr *)&address, sizeof address)) {
+        perror("CLIENT_FROM");
+        exit(3);
+    }
+    return fd;
+}
+
 static CLIENT *connected(void)
 {
     struct sockaddr_in at = address;
-    int fd = RPC_ANYSOCK;
+    int fd = own_socket();
     CLIENT *cl = udp ? clntudp_bufcreate(&at, TYPES, TYPES_V, T(5, 0), &fd, 60000, 60000)
                      : clnttcp_create(&at, TYPES, TYPES_V, &fd, 0, 0);
     if (!cl) {
@@ -38,7 +52,7 @@ static CLIENT *connected_tli(void)
     struct netconfig *conf = getnetconfigent(udp ? "udp" : "tcp");
     struct sockaddr_in at = address;
     struct netbuf buf = {sizeof at, sizeof at, &at};
-    CLIENT *cl = clnt_tli_create(RPC_ANYFD, conf, &buf, TYPES, TYPES_V, udp ? 60000 : 0, udp ? 60000 : 0);
+    CLIENT *cl = clnt_tli_create(own_socket(), conf, &buf, TYPES, TYPES_V, udp ? 60000 : 0, udp ? 60000 : 0);
     if (!cl) {
         clnt_pcreateerror("client");
         exit(3);
@@ -271,6 +285,31 @@ static void case_batch(void)
     }
     status(cl, "batched", worst);
     status(cl, "flushed", clnt_call(cl, TICKS, (xdrproc_t)xdr_void, NULL, (xdrproc_t)xdr_int, (char *)&out, T(20, 0)));
+    printf("%d\n", out);
+    clnt_destroy(cl);
+}
+
+/* When told to, as many calls that have no answer as the argument says, and is gone. */
+static void case_batch_and_leave(void)
+{
+    CLIENT *cl = connected();
+    char line[8];
+    BACK(echo_int, int, 1);
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin)) exit(5);
+    for (int i = 0; i < atoi(argument); i++)
+        if (clnt_call(cl, TICK, (xdrproc_t)xdr_void, NULL, (xdrproc_t)NULL, NULL, T(0, 0))) exit(5);
+    printf("called\n");
+    fflush(stdout);
+    _exit(0);
+}
+
+/* How many of them the server has served. */
+static void case_ticks(void)
+{
+    CLIENT *cl = connected();
+    int out = 0;
+    if (clnt_call(cl, TICKS, (xdrproc_t)xdr_void, NULL, (xdrproc_t)xdr_int, (char *)&out, T(20, 0))) exit(5);
     printf("%d\n", out);
     clnt_destroy(cl);
 }
@@ -725,13 +764,14 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(threads), CASE(signals), CASE(many), CASE(large), CASE(slow_reader), CASE(server_dies), CASE(restart),
     CASE(killed_in_a_record), CASE(idle), CASE(datagrams), CASE(quiet), CASE(server_alive), CASE(quit), CASE(by_name),
     CASE(killed_in_an_answer), CASE(stalled_in_a_record), CASE(large_runs), CASE(server_dies_in_its_answer),
-    CASE(long_names), CASE(nobody_takes), CASE(lied_to), CASE(until_it_ends),
+    CASE(long_names), CASE(nobody_takes), CASE(batch_and_leave), CASE(ticks), CASE(lied_to), CASE(until_it_ends),
 };
 
 int main(int argc, char **argv)
 {
     if (argc < 3) return 2;
     address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(atoi(argv[1])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (getenv("CLIENT_HOST")) inet_pton(AF_INET, getenv("CLIENT_HOST"), &address.sin_addr);
     argument = argc > 3 ? argv[3] : "";
     udp = getenv("CLIENT_UDP") != NULL;
     signal(SIGPIPE, SIG_DFL);

@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vmmc::control::Connection;
 
-/// A private daemon, killed at the end.
+/// A private daemon, killed at the end; or one that somebody else has started.
 pub struct Daemon {
-    child: Child,
+    child: Option<Child>,
     pub path: PathBuf,
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
 }
 
 impl Daemon {
@@ -31,13 +31,20 @@ impl Daemon {
             assert!(Instant::now() < deadline, "the daemon does not listen");
             std::thread::sleep(Duration::from_millis(2));
         }
-        Daemon { child, path, _dir: dir }
+        Daemon { child: Some(child), path, _dir: Some(dir) }
+    }
+
+    /// One that listens already.
+    pub fn of_another(path: PathBuf) -> Daemon {
+        Daemon { child: None, path, _dir: None }
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }

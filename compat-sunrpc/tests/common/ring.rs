@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use vmmc::control::Connection;
-use vmmc::control::message::{Event, Hello, Request, Role, StreamShape};
+use vmmc::control::message::{CarriedWords, Event, Hello, Request, Role, StreamShape};
 use vmmc::sys::Fd;
 use vmmc::sys::doorbell::{self, Doorbell};
 
@@ -27,6 +27,12 @@ const SHAPE: StreamShape = StreamShape {
     produced_at: [0, DIRECTION_LEN as u32],
     words: None,
     bells: true,
+    carried: Some(CarriedWords {
+        consumed_at: [128, 384],
+        attached_at: [512, 640],
+        armed_data_at: [516, 644],
+        armed_space_at: [520, 648],
+    }),
 };
 
 /// One end of a channel.

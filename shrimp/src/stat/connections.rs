@@ -234,6 +234,7 @@ fn connection_part(connection: &ConnectionInfo) -> ConnectionPart {
     let (state, reason, why) = match connection.state {
         ConnectionState::Waiting => ("waiting", None, None),
         ConnectionState::Paired => ("upgraded", None, None),
+        ConnectionState::Carried => ("carried", None, None),
         ConnectionState::Plain(reason) => {
             ("plain", Some(word(reason).to_owned()), Some(reason.to_string()))
         }
@@ -246,7 +247,7 @@ fn connection_part(connection: &ConnectionInfo) -> ConnectionPart {
         alive: connection.alive,
         local: printable(&connection.local),
         remote: printable(&connection.remote),
-        upgraded: connection.state == ConnectionState::Paired,
+        upgraded: matches!(connection.state, ConnectionState::Paired | ConnectionState::Carried),
         state,
         reason,
         why,

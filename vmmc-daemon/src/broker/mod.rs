@@ -135,6 +135,8 @@ enum Source {
     Process(ClientId),
     Listener,
     Stop,
+    /// Outcomes of connections to other nodes.
+    Carry,
 }
 
 impl Source {
@@ -144,6 +146,7 @@ impl Source {
             Source::Process(id) => id.0 << 2 | 1,
             Source::Listener => 2,
             Source::Stop => 3,
+            Source::Carry => 1 << 2 | 3,
         })
     }
 
@@ -152,6 +155,7 @@ impl Source {
             (0, id) => Source::Socket(ClientId(id)),
             (1, id) => Source::Process(ClientId(id)),
             (2, _) => Source::Listener,
+            (3, 1) => Source::Carry,
             _ => Source::Stop,
         }
     }
@@ -264,8 +268,17 @@ impl Broker {
     }
 
     /// Makes the node part of a cluster.
-    pub fn set_network(&mut self, network: crate::net::Service) {
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn set_network(&mut self, network: crate::net::Service) -> Result<(), BrokerError> {
+        if let Some(carry) = &network.carry {
+            let token = Source::Carry.token();
+            epoll::add(&self.epoll, carry.bell(), token, epoll::EventFlags::IN)
+                .map_err(system("epoll_ctl"))?;
+        }
         self.network = Some(network);
+        Ok(())
     }
 
     /// What is told to clients as the cost of a wake-up.
@@ -329,6 +342,7 @@ impl Broker {
                 match Source::of(event.data.u64()) {
                     Source::Stop => self.ending = Some(Ending::Stopped),
                     Source::Listener => self.accept_some(),
+                    Source::Carry => self.hear_of_carried(),
                     Source::Process(id) => {
                         self.read_some(id, LAST_PACKETS);
                         self.doom(id, Doom::Gone);

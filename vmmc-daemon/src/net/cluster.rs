@@ -11,6 +11,10 @@
 //! [fabric]                         # go over libfabric instead of TCP; the same on all nodes
 //! provider = "verbs;ofi_rxm"       # as `fi_info` names it
 //!
+//! [streams]                        # connections of programs that know one machine only: Sun RPC with libvrpc.so
+//! between-nodes = "auto"           # carried to other nodes: "on", "off"; "auto": over RDMA hardware only,
+//!                                  # because over anything else they win nothing. Needs a key
+//!
 //! [users]                          # whom processes of other nodes count as; all optional
 //! same = true                      # the user of the same number (default)
 //! root = false                     # whether user 0 elsewhere is user 0 here (default: nobody)
@@ -24,7 +28,7 @@
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vmmc::control::message::RemoteCaller;
@@ -46,6 +50,8 @@ pub struct Cluster {
     pub nodes: BTreeMap<String, SocketAddr>,
     /// Provider of libfabric by which frames go.
     pub fabric: Option<String>,
+    /// Whether connections of programs that know one machine only are carried to other nodes.
+    carries: bool,
     /// Whom their users count as.
     users: Users,
 }
@@ -72,6 +78,8 @@ struct File {
     nodes: BTreeMap<String, SocketAddr>,
     fabric: Option<Fabric>,
     #[serde(default)]
+    streams: Streams,
+    #[serde(default)]
     users: Users,
 }
 
@@ -79,6 +87,33 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Fabric {
     provider: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct Streams {
+    between_nodes: BetweenNodes,
+}
+
+/// When connections to other nodes are carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum BetweenNodes {
+    /// Over hardware.
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+/// Providers of libfabric that are hardware which writes into memory by itself. Others go over the kernel's network,
+/// where a connection is as well off alone.
+const HARDWARE: &[&str] =
+    &["verbs", "efa", "cxi", "opx", "psm2", "psm3", "gni", "usnic", "mlx", "ucx"];
+
+/// Whether a provider, as `fi_info` names it, is one of those.
+fn is_hardware(provider: &str) -> bool {
+    provider.split(';').any(|layer| HARDWARE.contains(&layer.trim()))
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -155,7 +190,7 @@ impl Cluster {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ClusterError::Read { path: path.to_owned(), error })?;
         let wrong = |what: String| ClusterError::File { path: path.to_owned(), what };
-        let File { node, listen, key, mut nodes, fabric, users } =
+        let File { node, listen, key, mut nodes, fabric, streams, users } =
             toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         for name in nodes.keys().chain([&node]) {
             if !is_node_name(name) {
@@ -181,7 +216,33 @@ impl Cluster {
             return Err(ClusterError::NoKey { address });
         }
         let fabric = fabric.map(|fabric| fabric.provider);
-        Ok(Cluster { node, listen, key, nodes, fabric, users })
+        let wanted = streams.between_nodes;
+        if wanted == BetweenNodes::On && key.is_none() {
+            return Err(wrong(
+                "streams.between-nodes = \"on\" needs a key, which keeps other processes out of what is carried; name one with `key`".to_owned(),
+            ));
+        }
+        let carries = match wanted {
+            BetweenNodes::On => true,
+            BetweenNodes::Off => false,
+            BetweenNodes::Auto => key.is_some() && fabric.as_deref().is_some_and(is_hardware),
+        };
+        Ok(Cluster { node, listen, key, nodes, fabric, carries, users })
+    }
+
+    /// Whether connections of programs that know one machine only are carried to other nodes.
+    #[must_use]
+    pub fn carries(&self) -> bool {
+        self.carries
+    }
+
+    /// The node whose daemon listens at an address; `None` also where several do.
+    #[must_use]
+    pub fn node_at(&self, address: IpAddr) -> Option<&str> {
+        let address = address.to_canonical();
+        let mut there = self.nodes.iter().filter(|(_, at)| at.ip().to_canonical() == address);
+        let (name, _) = there.next()?;
+        there.next().is_none().then_some(name)
     }
 
     /// The fabric by which processes of this node reach others.
@@ -307,6 +368,43 @@ mod tests {
         assert_eq!(uid("[users]\nsame=false\nnobody=7\n", "b", 1000), 7);
         let map = "[users.map]\n'b:1000'=1001\n";
         assert_eq!((uid(map, "b", 1000), uid(map, "c", 1000)), (1001, 1000));
+    }
+
+    #[test]
+    fn connections_are_carried_over_hardware_or_when_asked_and_never_without_a_key() {
+        let place = Place::new();
+        place.write("key", &"0f".repeat(32), 0o600);
+        let carries = |key: &str, text: &str| {
+            let head = format!("node='a'\nlisten='127.0.0.1:1'\n{key}");
+            place.cluster(&format!("{head}{text}")).map(|cluster| cluster.carries())
+        };
+        let (key, on) = ("key='key'\n", "[streams]\nbetween-nodes='on'\n");
+        assert!(!carries(key, "").unwrap());
+        assert!(carries(key, on).unwrap());
+        for (provider, expected) in
+            [("tcp;ofi_rxm", false), ("net", false), ("verbs;ofi_rxm", true), ("efa", true)]
+        {
+            let fabric = format!("[fabric]\nprovider='{provider}'\n");
+            assert_eq!(carries(key, &fabric).unwrap(), expected, "{provider}");
+            assert!(!carries("", &fabric).unwrap());
+            let off = format!("{fabric}[streams]\nbetween-nodes='off'\n");
+            assert!(!carries(key, &off).unwrap());
+        }
+        let error = carries("", on).unwrap_err().to_string();
+        assert!(error.contains("needs a key"), "{error}");
+        assert!(carries(key, "[streams]\nbetween-nodes='maybe'\n").is_err());
+    }
+
+    #[test]
+    fn a_node_is_known_by_its_address_where_that_is_its_alone() {
+        let place = Place::new();
+        let text = "node='a'\nlisten='127.0.0.1:1'\n[nodes]\n\
+            b='127.0.0.2:1'\nc='127.0.0.3:1'\nd='127.0.0.3:2'\n";
+        let cluster = place.cluster(text).unwrap();
+        let at = |address: &str| cluster.node_at(address.parse().unwrap());
+        assert_eq!(at("127.0.0.2"), Some("b"));
+        assert_eq!(at("::ffff:127.0.0.2"), Some("b"));
+        assert_eq!([at("127.0.0.1"), at("127.0.0.3"), at("127.0.0.4")], [None; 3]);
     }
 
     #[test]

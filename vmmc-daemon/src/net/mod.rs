@@ -10,12 +10,14 @@
 //! | `idle` | proved connections, kept for the next question |
 //! | `serve` | inward: answers other nodes' questions, takes data connections |
 //! | `offers` | what was granted and not yet taken up |
+//! | `carry` | connections of programs that know one machine only, to other nodes |
 //! | [`interface`] | the interface: packets of other nodes' processes into exported pages |
 //!
 //! To its own broker the interface is a client like any other, with two rights more: it may import in the
 //! name of a remote user, and say that a remote process is gone. The broker knows it by the process
 //! id that the kernel gives.
 
+pub(crate) mod carry;
 pub mod cluster;
 mod conversation;
 mod idle;
@@ -27,6 +29,7 @@ mod strangers;
 
 use crate::broker::{Broker, Fault};
 use crate::client::OutFd;
+use carry::Carry;
 use cluster::{Cluster, ClusterError};
 use idle::Idle;
 use offers::Offers;
@@ -43,6 +46,8 @@ use vmmc::sys::{Fd, packet};
 pub struct Service {
     cluster: Arc<Cluster>,
     idle: Arc<Idle>,
+    /// Set where connections to other nodes are carried.
+    pub(crate) carry: Option<Arc<Carry>>,
 }
 
 /// Why a node has no part in its cluster.
@@ -86,11 +91,18 @@ pub fn start(file: &Path, socket: PathBuf) -> Result<Service, StartError> {
     let system = |what| move |errno| StartError::System { what, errno };
     let (door, interface) = interface::make(offers.clone()).map_err(system("eventfd"))?;
     let us = cluster.clone();
+    let carry = match cluster.carries() {
+        true => {
+            Some(Arc::new(Carry::new(cluster.clone(), socket.clone()).map_err(system("eventfd"))?))
+        }
+        false => None,
+    };
     tracing::info!(
         node = us.node,
         %address,
         nodes = us.nodes.len(),
         key = us.key.is_some(),
+        carries = carry.is_some(),
         "part of a cluster"
     );
     spawn_quiet("net-interface", move || {
@@ -102,14 +114,18 @@ pub fn start(file: &Path, socket: PathBuf) -> Result<Service, StartError> {
         }
     })
     .map_err(system("thread"))?;
-    Ok(Service { cluster, idle: Arc::default() })
+    Ok(Service { cluster, idle: Arc::default(), carry })
 }
 
 impl Broker {
-    /// Whether a client is this process: the network interface.
+    /// Whether a client is this process: the network interface, or the carriers.
+    pub(crate) fn is_own(&self, id: ClientId) -> bool {
+        self.clients.get(&id).is_some_and(|client| client.peer.pid == std::process::id())
+    }
+
+    /// Whether a client is the network interface.
     pub(crate) fn needs_interface(&self, id: ClientId) -> Result<(), Fault> {
-        let pid = self.clients.get(&id).map(|client| client.peer.pid);
-        if pid == Some(std::process::id()) {
+        if self.is_own(id) {
             Ok(())
         } else {
             Err(Fault::new("a request that only the network interface may make"))

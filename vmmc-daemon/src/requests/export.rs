@@ -32,7 +32,7 @@ impl Broker {
         let gone = || Refusal::Internal { why: "find the client".to_owned() };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
         let ExportRequest { name, len, grants, token, restore } = wanted;
-        if !name.is_valid() {
+        if !name.is_valid() || (name.is_reserved() && !self.is_own(id)) {
             return Err(Refusal::BadName { name });
         }
         if grants.len() > MAX_GRANTS {

@@ -84,6 +84,7 @@ impl Broker {
             resumed: false,
             wake_cost_ns: self.options.wake_cost.as_nanos() as u64,
             ring_len: self.options.ring_len,
+            carries: self.carries(),
         })
     }
 }

@@ -131,6 +131,11 @@ impl Broker {
                 self.pump_socket(id, cookie, fds.take());
                 Ok(())
             }
+            Request::Neighbour { address } => {
+                let is = self.is_neighbour(address);
+                self.send(id, &Event::Neighbour { address, is }, Vec::new());
+                Ok(())
+            }
             Request::TakeOver { request } => {
                 match self.administrator(id, "take over from the daemon") {
                     Ok(()) => {

@@ -6,10 +6,11 @@
 use super::network::FabricAt;
 use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -69,6 +70,9 @@ pub struct Welcome {
     pub wake_cost_ns: u64,
     /// Ring capacity the daemon gives to upgraded connections, bytes per direction.
     pub ring_len: u32,
+    /// Whether connections to other nodes of the cluster may be upgraded ([`Request::Neighbour`] tells which those
+    /// are).
+    pub carries: bool,
 }
 
 /// What a library that upgrades connections needs to know of a connection's segment to be laid out; the daemon
@@ -89,6 +93,24 @@ pub struct StreamShape {
     /// Whether each end brings a doorbell for the other: the write end of a pipe, which the other
     /// gets with the segment.
     pub bells: bool,
+    /// Words that the daemon needs where the other end is on another node, and it stands in for that end.
+    /// `None`: such connections stay plain. Needs `bells`.
+    pub carried: Option<CarriedWords>,
+}
+
+/// Offsets of the words by which a daemon plays the far end of a connection ([`StreamShape::carried`]): beside
+/// [`StreamShape::produced_at`] all that two ends say to each other. The daemon passes positions on to the other
+/// node; who sleeps is known on each node for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedWords {
+    /// `u64`: bytes taken out of the rings in which side 0 and side 1 send.
+    pub consumed_at: [u32; 2],
+    /// `u32`: side 0 and side 1 have mapped the segment.
+    pub attached_at: [u32; 2],
+    /// `u32`: side 0 and side 1 sleep until there is data.
+    pub armed_data_at: [u32; 2],
+    /// `u32`: side 0 and side 1 sleep until there is room.
+    pub armed_space_at: [u32; 2],
 }
 
 /// Offsets of the words by which a direction is given back to the kernel's connection.
@@ -297,6 +319,12 @@ pub enum Request {
         /// The socket's cookie.
         cookie: u64,
     },
+    /// Asks whether connections to an address may be upgraded although it is not of this machine: whether it is
+    /// that of a node of the cluster, as the cluster file has it. Answer: [`Event::Neighbour`].
+    Neighbour {
+        /// The address.
+        address: IpAddr,
+    },
     /// Orders the daemon to hand over to a successor (its own user or root). Answer:
     /// [`Event::HandOver`]; then the daemon sends its state and exits.
     TakeOver {
@@ -437,7 +465,8 @@ pub enum Event {
     },
     /// The two ends of a TCP connection are both ours. Descriptor: the connection's segment,
     /// made and sealed by the daemon; with [`StreamShape::bells`], then the other end's doorbell
-    /// (non-blocking, write only; none in an answer to [`Request::AttachSocket`]).
+    /// (non-blocking, write only; none in an answer to [`Request::AttachSocket`]). Where the other end is on
+    /// another node, both are the daemon's, which stands in for it.
     Paired {
         /// The socket's cookie.
         cookie: u64,
@@ -455,6 +484,13 @@ pub enum Event {
         cookie: u64,
         /// Why.
         reason: NotPairedReason,
+    },
+    /// Answer to [`Request::Neighbour`].
+    Neighbour {
+        /// The address.
+        address: IpAddr,
+        /// Whether it is another node's.
+        is: bool,
     },
     /// Answer to [`Request::TakeOver`]; [`crate::control`] says nothing more about what
     /// follows on the socket, which is between two daemons.
@@ -506,7 +542,10 @@ pub enum Refusal {
         pid: u32,
     },
     /// The name is not allowed.
-    #[error("name {name} is not allowed: a text has 1 to 255 bytes and no control characters")]
+    #[error(
+        "name {name} is not allowed: a text has 1 to 255 bytes, no control characters, and does not begin with {:?}, as the daemon's own do",
+        crate::id::RESERVED
+    )]
     BadName {
         /// The name.
         name: Name,
@@ -787,6 +826,8 @@ pub enum ConnectionState {
     Waiting,
     /// Upgraded.
     Paired,
+    /// Upgraded, to a process of another node.
+    Carried,
     /// Plain TCP.
     Plain(NotPairedReason),
 }

@@ -152,6 +152,15 @@ impl Region {
         self.place.leave_to_children()
     }
 
+    /// A descriptor of the memory file. Whoever is given it has the memory, with no link and no right that could be taken
+    /// back, until the region is revoked or dropped and longer: for processes that are to share it for good.
+    ///
+    /// # Errors
+    /// As dup(2).
+    pub fn share(&self) -> rustix::io::Result<Fd> {
+        self.file.try_clone()
+    }
+
     /// The memory file.
     pub(crate) fn file(&self) -> &Arc<Fd> {
         &self.file

@@ -103,6 +103,7 @@ impl NodeInner {
             | Event::Page { .. }
             | Event::Paired { .. }
             | Event::NotPaired { .. }
+            | Event::Neighbour { .. }
             | Event::HandOver { .. } => {}
         }
     }

@@ -47,6 +47,12 @@ pub fn address_of(name: &str) -> String {
     }
 }
 
+/// The words before a command that is to run on a node.
+pub fn starter_of(name: &str) -> Vec<String> {
+    let words = |(namespace, _)| vec!["ip".into(), "netns".into(), "exec".into(), namespace];
+    namespace(name).map_or_else(Vec::new, words)
+}
+
 /// A node's place: directory, cluster file, daemon.
 pub struct Place {
     pub name: String,
@@ -62,8 +68,7 @@ impl Place {
 
     /// What starts the daemon of this node, before its own name.
     pub fn starter(&self) -> Vec<String> {
-        let words = |(namespace, _)| vec!["ip".into(), "netns".into(), "exec".into(), namespace];
-        namespace(&self.name).map_or_else(Vec::new, words)
+        starter_of(&self.name)
     }
 }
 
@@ -74,7 +79,7 @@ fn write(path: PathBuf, text: &str) {
 
 /// A node that knows of others by name and address.
 pub fn node(name: &str, address: &str, others: &[(&str, &str)], key: Option<&str>) -> Place {
-    node_over(name, address, others, key, None)
+    node_with(name, address, others, key, "")
 }
 
 /// As [`node`], over a provider of libfabric.
@@ -84,6 +89,18 @@ pub fn node_over(
     others: &[(&str, &str)],
     key: Option<&str>,
     fabric: Option<&str>,
+) -> Place {
+    let more = fabric.map(|provider| format!("[fabric]\nprovider = {provider:?}\n"));
+    node_with(name, address, others, key, &more.unwrap_or_default())
+}
+
+/// As [`node`], with more in its cluster file.
+pub fn node_with(
+    name: &str,
+    address: &str,
+    others: &[(&str, &str)],
+    key: Option<&str>,
+    more: &str,
 ) -> Place {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut text = format!("node = {name:?}\nlisten = {address:?}\n");
@@ -95,9 +112,7 @@ pub fn node_over(
     for (name, address) in others {
         text += &format!("{name} = {address:?}\n");
     }
-    if let Some(provider) = fabric {
-        text += &format!("[fabric]\nprovider = {provider:?}\n");
-    }
+    text += more;
     // Tests may run as root.
     text += "[users]\nroot = true\n";
     let file = dir.path().join("cluster.toml");
@@ -118,7 +133,12 @@ pub fn pair() -> (Place, Place) {
 
 /// As [`pair`], over a provider of libfabric.
 pub fn pair_over(provider: &str) -> (Place, Place) {
+    pair_with(&format!("[fabric]\nprovider = {provider:?}\n"))
+}
+
+/// As [`pair`], with more in the cluster files.
+pub fn pair_with(more: &str) -> (Place, Place) {
     let (a, b) = (address_of("a"), address_of("b"));
-    let node = |name, at: &str, other| node_over(name, at, &[other], Some(KEY), Some(provider));
+    let node = |name, at: &str, other| node_with(name, at, &[other], Some(KEY), more);
     (node("a", &a, ("b", &b)), node("b", &b, ("a", &a)))
 }

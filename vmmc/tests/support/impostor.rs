@@ -72,6 +72,7 @@ pub fn welcome() -> Event {
         resumed: false,
         wake_cost_ns: 0,
         ring_len: 65536,
+        carries: false,
     })
 }
 

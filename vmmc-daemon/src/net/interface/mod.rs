@@ -137,25 +137,25 @@ pub(super) fn make(offers: Arc<Offers>) -> rustix::io::Result<(Door, Interface)>
 
 /// The interface's own connection to the broker of this process.
 pub(super) fn connect(socket: &Path) -> Option<Node> {
+    let node = connect_as(socket, "vmmcd")?;
+    node.counters().name_from(LIBRARY, count::NAMES);
+    Some(node)
+}
+
+/// A connection of this process to its own broker, under a name for people.
+pub(super) fn connect_as(socket: &Path, program: &str) -> Option<Node> {
     let mut config = match Config::from_env() {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!(%error, "no network interface");
+            tracing::error!(%error, program, "cannot connect to the own broker");
             return None;
         }
     };
     config.socket = Some(socket.to_owned());
     config.daemon = DaemonStart::Never;
-    match Node::builder().config(config).program("vmmcd").connect() {
-        Ok(node) => {
-            node.counters().name_from(LIBRARY, count::NAMES);
-            Some(node)
-        }
-        Err(error) => {
-            tracing::error!(%error, "no network interface");
-            None
-        }
-    }
+    let node = Node::builder().config(config).program(program).connect();
+    node.inspect_err(|error| tracing::error!(%error, program, "cannot connect to the own broker"))
+        .ok()
 }
 
 /// Epoll tokens: the door, the doorbell, then connections.

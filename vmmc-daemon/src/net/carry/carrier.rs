@@ -1,0 +1,258 @@
+//! A thread that carries what processes of this node say to those of one other node.
+//!
+//! It sleeps until a process rings, sends what is new in that one's segment, and looks once more after it has
+//! asked to be rung again. A send may wait for the network; that keeps the connections to this other node waiting,
+//! and no others. It never waits for the other node's carrier: what comes from there is handled by the handlers of
+//! its links, which wait for nobody, so that two carriers with full queues cannot hold each other up.
+
+use super::segment::{Failed, Far, Sent};
+use super::stream::{Standing, Stream};
+use super::{count, lock};
+use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use vmmc::error::{SendError, SendNotifyError};
+use vmmc::mem::View;
+use vmmc::sys::Fd;
+use vmmc::sys::thread::spawn_quiet;
+use vmmc::{Export, Import, Node};
+
+/// Rounds of one connection in a turn: a process that never stops is left for others.
+const ROUNDS: u32 = 8;
+/// Sources of events looked at per wake-up.
+const EVENTS: usize = 64;
+/// The door's token; connections have their numbers, from 1 on.
+const DOOR: u64 = 0;
+
+/// A connection, as its carrier has it.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) stream: Arc<Stream>,
+    /// This node's segment, which the other daemon writes.
+    pub(super) export: Export,
+    /// The other node's.
+    pub(super) import: Import,
+    /// Read end of the pipe that the process rings. At its end nobody has the connection any more.
+    pub(super) bell: Fd,
+    pub(super) node: Node,
+}
+
+/// Where a carrier is told of new connections, and of those whose far end has changed.
+#[derive(Debug)]
+pub(super) struct Door {
+    bell: Fd,
+    news: Mutex<News>,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    loads: Vec<(u64, Load)>,
+    changed: Vec<u64>,
+}
+
+impl Door {
+    /// The far end of a connection stands otherwise.
+    pub(super) fn tell(&self, number: u64) {
+        lock(&self.news).changed.push(number);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> News {
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        std::mem::take(&mut *lock(&self.news))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    door: Arc<Door>,
+    last: AtomicU64,
+}
+
+impl Carrier {
+    pub(super) fn start() -> rustix::io::Result<Arc<Carrier>> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = Fd::from(rustix::event::eventfd(0, flags)?);
+        let door = Arc::new(Door { bell, news: Mutex::default() });
+        let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let at_door = epoll::EventData::new_u64(DOOR);
+        epoll::add(&epoll, &door.bell, at_door, epoll::EventFlags::IN)?;
+        let work =
+            Work { epoll, door: door.clone(), loads: HashMap::new(), unfinished: BTreeSet::new() };
+        spawn_quiet("net-carry", move || work.run())?;
+        Ok(Arc::new(Carrier { door, last: AtomicU64::new(DOOR) }))
+    }
+
+    /// Carries a connection from now on.
+    pub(super) fn add(&self, load: Load) {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        load.stream.set_carrier(self.door.clone(), number);
+        let mut news = lock(&self.door.news);
+        // It may have changed before there was somebody to tell.
+        news.changed.push(number);
+        news.loads.push((number, load));
+        drop(news);
+        self.door.ring();
+    }
+}
+
+/// The thread's own.
+#[derive(Debug)]
+struct Work {
+    epoll: Fd,
+    door: Arc<Door>,
+    loads: HashMap<u64, (Load, Sent)>,
+    /// Connections whose last turn ended at its bound.
+    unfinished: BTreeSet<u64>,
+}
+
+impl Work {
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            events.clear();
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let timeout = if self.unfinished.is_empty() { None } else { Some(&now) };
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, spare, timeout) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    tracing::error!(%errno, "connections to another node are carried no more");
+                    for (load, _) in self.loads.values() {
+                        load.stream.lose("its carrier has failed");
+                    }
+                    return;
+                }
+            }
+            for number in std::mem::take(&mut self.unfinished) {
+                self.turn(number, false);
+            }
+            for event in &events {
+                let flags = event.flags;
+                match event.data.u64() {
+                    DOOR => self.hear(),
+                    number => self.turn(number, flags.contains(epoll::EventFlags::HUP)),
+                }
+            }
+        }
+    }
+
+    /// New connections, and changes.
+    fn hear(&mut self) {
+        let News { loads, changed } = self.door.take();
+        for (number, load) in loads {
+            let data = epoll::EventData::new_u64(number);
+            if let Err(errno) = epoll::add(&self.epoll, &load.bell, data, epoll::EventFlags::IN) {
+                load.stream.lose(&format!("its doorbell cannot be watched ({errno})"));
+                continue;
+            }
+            load.node.counters().add(count::CONNECTIONS, 1);
+            self.loads.insert(number, (load, Sent::default()));
+        }
+        for number in changed {
+            self.turn(number, false);
+        }
+    }
+
+    /// A turn of one connection; the last one when nobody has its process's end any more.
+    fn turn(&mut self, number: u64, is_last: bool) {
+        let Some((load, sent)) = self.loads.get_mut(&number) else { return };
+        let more = match load.stream.standing() {
+            Standing::Open => load.turn(sent),
+            // What the process says now reaches nobody, and the kernel tells it so.
+            Standing::Ended => {
+                drain(&load.bell);
+                Ok(false)
+            }
+            Standing::Lost => Err("its other end is lost".to_owned()),
+        };
+        match more {
+            Ok(true) => {
+                self.unfinished.insert(number);
+            }
+            Ok(false) if !is_last => {}
+            Ok(false) => {
+                if load.stream.standing() == Standing::Open && load.import.fence().is_err() {
+                    load.stream.lose("what its process said last may not have arrived");
+                }
+                self.remove(number);
+            }
+            Err(why) => {
+                load.stream.lose(&why);
+                load.node.counters().add(count::LOST, 1);
+                self.remove(number);
+            }
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        let Some((load, _)) = self.loads.remove(&number) else { return };
+        let _ = epoll::delete(&self.epoll, &load.bell);
+        let Load { stream, export, import, bell, node: _ } = load;
+        // The kernel's end of the connection comes before that of the links, which the other daemon takes for
+        // the far end's: it has been sent all.
+        stream.close();
+        drop((bell, import));
+        drop(export);
+    }
+}
+
+impl Load {
+    /// Sends what is new. True when there may be more.
+    fn turn(&self, sent: &mut Sent) -> Result<bool, String> {
+        drain(&self.bell);
+        self.stream.segment.arm();
+        let far = Other(&self.import);
+        let mut any = false;
+        for _ in 0..ROUNDS {
+            match sent.forward(&self.stream.segment, &far) {
+                Ok(ControlFlow::Continue(bytes)) => {
+                    any = true;
+                    self.node.counters().add(count::BYTES, bytes);
+                }
+                Ok(ControlFlow::Break(())) => {
+                    self.node.counters().add(count::TURNS, any.into());
+                    return Ok(false);
+                }
+                Err(Failed::Lie(lie)) => return Err(lie.to_string()),
+                Err(Failed::Far(error)) => return Err(error.to_string()),
+            }
+        }
+        self.node.counters().add(count::TURNS, 1);
+        Ok(true)
+    }
+}
+
+/// Takes the rings out.
+fn drain(bell: &Fd) {
+    // A pipe holds no more than it did when this began, or the process rings without end: then it is seen again.
+    let _ = rustix::io::read(bell, &mut [0u8; 4096]);
+}
+
+/// The segment of the other node.
+struct Other<'i>(&'i Import);
+
+impl Far for Other<'_> {
+    type Error = SendNotifyError;
+
+    fn bytes(&self, at: usize, bytes: View<'_>) -> Result<(), SendNotifyError> {
+        Ok(self.0.send_from(at, bytes)?)
+    }
+
+    fn word(&self, at: usize, value: u64) -> Result<(), SendNotifyError> {
+        let sent: Result<(), SendError> = self.0.send(at, &value.to_ne_bytes());
+        Ok(sent?)
+    }
+
+    fn last_word(&self, at: usize, value: u64) -> Result<(), SendNotifyError> {
+        self.0.send_with_notify(at, &value.to_ne_bytes())
+    }
+}

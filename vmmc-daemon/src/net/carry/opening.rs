@@ -1,0 +1,197 @@
+//! Opening a connection: the two segments find each other by their names, and the daemons agree.
+//!
+//! ```text
+//!   side 0's daemon                               side 1's daemon
+//!   export segment, import the other's            the same, at its own time
+//!   greeting: "my process is user U"  --------->
+//!                                     <---------  greeting: "mine is user V"
+//!   policy; agreed                    --------->  carried
+//!   carried
+//! ```
+//!
+//! Side 0 is the end with the smaller address. It agrees after both have greeted, so an end that is told that it is
+//! carried has another that is, or will be within one message. Should that message be lost, or come too
+//! late for side 1, side 1 ends its links, and the connection is shut down: an error, and no silence.
+
+use super::carrier::Load;
+use super::segment::Segment;
+use super::stream::{Said, Stream};
+use super::{Carried, Carry, Wanted, side_of};
+use crate::tcp::Endpoint;
+use blake2::Blake2sMac;
+use blake2::digest::consts::U16;
+use blake2::digest::{FixedOutput, KeyInit, Update};
+use rustix::pipe::PipeFlags;
+use std::sync::Arc;
+use std::time::Instant;
+use vmmc::control::message::{NotPairedReason, Refusal};
+use vmmc::error::ImportError;
+use vmmc::id::{ClientId, PeerInfo, RESERVED};
+use vmmc::sys::Fd;
+use vmmc::sys::mmap::{Access, GuardedMapping};
+use vmmc::{Export, Import, Node, Region, Rights, Token, Who};
+
+/// Opens one; blocks for as long as the other end is waited for.
+pub(super) fn open(carry: &Carry, mut wanted: Wanted) -> Result<Carried, NotPairedReason> {
+    let deadline = Instant::now() + wanted.wait;
+    let node = carry.node().ok_or(NotPairedReason::Resources)?;
+    let Opened { stream, memory, export, bells } = make(carry, node, &mut wanted)?;
+    let import = meet(carry, node, &wanted, &stream, deadline)?;
+    if import.len() != export.len() {
+        tracing::warn!(
+            node = wanted.node,
+            ours = export.len(),
+            theirs = import.len(),
+            "segments of different lengths; give vmmcd the same --ring-len on both nodes"
+        );
+        return Err(NotPairedReason::OtherVersion);
+    }
+    let side = side_of(&wanted.endpoint);
+    agree(carry, &wanted, &stream, &import, side, deadline)?;
+    let carrier = carry.carrier(&wanted.node).map_err(no_means("carrier"))?;
+    let (rung, bell) = bells;
+    carrier.add(Load { stream: stream.clone(), export, import, bell: rung, node: node.clone() });
+    Ok(Carried { memory: Arc::new(memory), bell: Arc::new(bell), side, stream, told: false })
+}
+
+/// What this node has of it.
+struct Opened {
+    stream: Arc<Stream>,
+    memory: Fd,
+    export: Export,
+    bells: (Fd, Fd),
+}
+
+fn no_means<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> NotPairedReason {
+    move |error| {
+        tracing::warn!(%error, what, "a connection to another node cannot be carried");
+        NotPairedReason::Resources
+    }
+}
+
+/// What the segment of the end at an endpoint is exported as.
+fn name(endpoint: &Endpoint, version: u32) -> String {
+    format!("{RESERVED}carried {} {} v{version}", endpoint.local, endpoint.remote)
+}
+
+/// The secret that an importer of that name must know: nobody without the cluster key does.
+fn token(carry: &Carry, name: &str) -> Option<Token> {
+    let key = carry.cluster.key.as_ref()?;
+    let mut mac = Blake2sMac::<U16>::new_from_slice(key).ok()?;
+    mac.update(b"vmmc carried connection");
+    mac.update(name.as_bytes());
+    Some(Token(mac.finalize_fixed().into()))
+}
+
+/// Makes and exports the segment of this end.
+fn make(carry: &Carry, node: &Node, wanted: &mut Wanted) -> Result<Opened, NotPairedReason> {
+    let name = name(&wanted.endpoint, wanted.shape.version);
+    let token = token(carry, &name).ok_or(NotPairedReason::Policy)?;
+    let ring_len = wanted.ring_len as usize;
+    let len = wanted.shape.control_len as usize + 2 * ring_len;
+    let region = Region::new(len).map_err(no_means("segment"))?;
+    let memory = region.share().map_err(no_means("segment"))?;
+    let mapping =
+        GuardedMapping::new(&memory, len, Access::ReadWrite).map_err(no_means("mapping"))?;
+    let side = side_of(&wanted.endpoint);
+    let segment = Segment::new(mapping, &wanted.shape, &wanted.words, ring_len, side);
+    segment.attach();
+    let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+    let (rung, bell) = rustix::pipe::pipe_with(flags).map_err(no_means("doorbell"))?;
+    let stream = Stream::new(segment, wanted.bell.clone(), wanted.socket.take());
+    let export = node
+        .export(region)
+        .name(name)
+        .grant(Who::Anyone, Rights::WRITE)
+        .token(token)
+        .handler(stream.handler(node));
+    // The same addresses twice: the connection before was closed, and its carrier is about to see it.
+    let export = export.open().map_err(no_means("export"))?;
+    Ok(Opened { stream, memory, export, bells: (rung.into(), bell.into()) })
+}
+
+/// Waits for the other end's segment.
+fn meet(
+    carry: &Carry,
+    node: &Node,
+    wanted: &Wanted,
+    stream: &Arc<Stream>,
+    deadline: Instant,
+) -> Result<Import, NotPairedReason> {
+    let name = name(&wanted.endpoint.mirrored(), wanted.shape.version);
+    let token = token(carry, &name).ok_or(NotPairedReason::Policy)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    let import = node
+        .import(name)
+        .node(&wanted.node)
+        .rights(Rights::WRITE)
+        .token(token)
+        .timeout(left)
+        .handler(stream.handler(node));
+    import.open().map_err(|error| {
+        match error {
+            ImportError::Refused(Refusal::NoSuchExport { .. }) => {}
+            error => {
+                tracing::warn!(%error, node = wanted.node, "cannot carry a connection");
+            }
+        }
+        NotPairedReason::NoPartner
+    })
+}
+
+/// Both greet, side 0 agrees.
+fn agree(
+    carry: &Carry,
+    wanted: &Wanted,
+    stream: &Stream,
+    import: &Import,
+    side: u8,
+    deadline: Instant,
+) -> Result<(), NotPairedReason> {
+    let say = |what: Said| {
+        import.send_notification(0, 0, what.word()).map_err(|error| {
+            tracing::info!(%error, node = wanted.node, "cannot carry a connection");
+            NotPairedReason::NoPartner
+        })
+    };
+    say(Said::Greeting { uid: wanted.uid })?;
+    let theirs = stream.wait_greeting(deadline).ok_or(NotPairedReason::NoPartner)?;
+    let them = PeerInfo { client: ClientId(0), pid: 0, uid: theirs, gid: theirs };
+    let counts_as = carry.cluster.counts_as(&wanted.node, them).uid;
+    if !wanted.users.allows(wanted.uid, counts_as) {
+        return Err(NotPairedReason::Policy);
+    }
+    if side == 0 {
+        return say(Said::Agreed);
+    }
+    // The other may have begun later than we, and waits as long.
+    if stream.wait_agreement(deadline + wanted.wait / 2) {
+        Ok(())
+    } else {
+        Err(NotPairedReason::NoPartner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(local: &str, remote: &str) -> Endpoint {
+        Endpoint { namespace: 0, local: local.parse().unwrap(), remote: remote.parse().unwrap() }
+    }
+
+    #[test]
+    fn the_two_ends_take_different_sides_and_each_other_s_names() {
+        for (one, other) in [
+            ("10.0.0.1:1", "10.0.0.2:1"),
+            ("10.0.0.1:1", "10.0.0.1:2"),
+            ("[fe80::1]:9", "[fe80::2]:8"),
+        ] {
+            let (here, there) = (endpoint(one, other), endpoint(other, one));
+            assert_ne!(side_of(&here), side_of(&there));
+            assert_eq!(name(&here.mirrored(), 3), name(&there, 3));
+            assert_ne!(name(&here, 3), name(&there, 3));
+            assert_ne!(name(&here, 3), name(&here, 4));
+        }
+    }
+}

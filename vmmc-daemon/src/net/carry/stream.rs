@@ -1,0 +1,193 @@
+//! What is known of one carried connection, to the thread that opens it, its carrier, and the handlers of its links.
+
+use super::carrier::Door;
+use super::segment::Segment;
+use super::{count, lock};
+use crate::receive;
+use rustix::net::Shutdown;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+use vmmc::control::message::CloseReason;
+use vmmc::sys::{Fd, doorbell};
+use vmmc::{Event, Node, Notification};
+
+/// How the far end stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Bytes go to it.
+    Open,
+    /// It has ended, in order: its kernel says the rest.
+    Ended,
+    /// Bytes may be lost.
+    Lost,
+}
+
+/// What two daemons say to each other while they open a connection: the last word of a message without bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// "I have your segment; my process is this user's."
+    Greeting {
+        /// User id on the node that says it.
+        uid: u32,
+    },
+    /// "It is carried from now on", by the end that is side 0.
+    Agreed,
+}
+
+const GREETING: u64 = 1 << 32;
+const AGREED: u64 = 2 << 32;
+
+impl Said {
+    pub(super) fn word(self) -> u64 {
+        match self {
+            Said::Greeting { uid } => GREETING | u64::from(uid),
+            Said::Agreed => AGREED,
+        }
+    }
+
+    fn of(word: u64) -> Option<Said> {
+        match word & !u64::from(u32::MAX) {
+            GREETING => Some(Said::Greeting { uid: word as u32 }),
+            AGREED => Some(Said::Agreed),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    standing: Standing,
+    /// User of the far end's process, by its daemon's word.
+    greeted: Option<u32>,
+    agreed: bool,
+    /// Who carries it, and the number it has there.
+    carrier: Option<(Arc<Door>, u64)>,
+    /// A copy of the process's socket.
+    socket: Option<Fd>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) segment: Segment,
+    /// The process's doorbell.
+    bell: Arc<Fd>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Stream {
+    pub(super) fn new(segment: Segment, bell: Arc<Fd>, socket: Option<Fd>) -> Arc<Stream> {
+        let state =
+            State { standing: Standing::Open, greeted: None, agreed: false, carrier: None, socket };
+        Arc::new(Stream { segment, bell, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// What hears of messages of the far end, and of its end. Runs in the handler thread, and waits for nobody.
+    pub(super) fn handler(
+        self: &Arc<Self>,
+        node: &Node,
+    ) -> impl FnMut(Notification) + Send + use<> {
+        let (stream, node) = (self.clone(), node.clone());
+        move |notification| match notification.event {
+            Event::Message { len: 0, last_word, .. } => stream.hear(last_word),
+            Event::Message { .. } if stream.segment.wakes_process() => {
+                doorbell::ring(&*stream.bell);
+                node.counters().add(count::WAKES, 1);
+            }
+            Event::Closed { reason } => match reason {
+                CloseReason::Unexported | CloseReason::Unimported => stream.end(),
+                reason => stream.lose(&format!("{reason:?}")),
+            },
+            _ => {}
+        }
+    }
+
+    fn hear(&self, word: u64) {
+        let mut state = lock(&self.state);
+        match Said::of(word) {
+            Some(Said::Greeting { uid }) => state.greeted = Some(uid),
+            Some(Said::Agreed) => state.agreed = true,
+            None => tracing::warn!(word, "not what a daemon says of a connection"),
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the far end has greeted; its user. `None`: it has not in time, or has ended.
+    pub(super) fn wait_greeting(&self, until: Instant) -> Option<u32> {
+        self.wait(until, |state| state.greeted)
+    }
+
+    /// Waits until the far end has agreed.
+    pub(super) fn wait_agreement(&self, until: Instant) -> bool {
+        self.wait(until, |state| state.agreed.then_some(())).is_some()
+    }
+
+    fn wait<T>(&self, until: Instant, look: impl Fn(&State) -> Option<T>) -> Option<T> {
+        let mut state = lock(&self.state);
+        loop {
+            let found = look(&state);
+            let left = until.saturating_duration_since(Instant::now());
+            if found.is_some() || state.standing != Standing::Open || left.is_zero() {
+                return found;
+            }
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        lock(&self.state).standing
+    }
+
+    /// From now on its carrier is told how it stands.
+    pub(super) fn set_carrier(&self, door: Arc<Door>, number: u64) {
+        lock(&self.state).carrier = Some((door, number));
+    }
+
+    /// The far end has ended, in order.
+    fn end(&self) {
+        self.change(Standing::Ended);
+    }
+
+    /// Bytes may be lost: the connection is shut down, so that both its ends see it.
+    pub(super) fn lose(&self, why: &str) {
+        if !self.change(Standing::Lost) {
+            return;
+        }
+        tracing::info!(why, "lost a connection to another node");
+        if let Some(socket) = &lock(&self.state).socket {
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+        doorbell::ring(&*self.bell);
+    }
+
+    /// Whether it stood otherwise before. Nothing comes after the loss.
+    fn change(&self, standing: Standing) -> bool {
+        let mut state = lock(&self.state);
+        if state.standing == Standing::Lost || state.standing == standing {
+            return false;
+        }
+        state.standing = standing;
+        let carrier = state.carrier.clone();
+        drop(state);
+        self.changed.notify_all();
+        if let Some((door, number)) = carrier {
+            door.tell(number);
+        }
+        true
+    }
+
+    /// Closes the copy of the socket.
+    pub(super) fn close(&self) {
+        let socket = lock(&self.state).socket.take();
+        socket.into_iter().for_each(receive::close);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
