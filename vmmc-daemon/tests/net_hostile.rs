@@ -109,7 +109,7 @@ struct Raw(TcpStream);
 
 impl Raw {
     fn open(place: &Place, origin: &Origin) -> Raw {
-        let mut secure = open(place, origin, Purpose::Data(None));
+        let mut secure = open(place, origin, Purpose::Data { meeting: None, seal: None });
         let accepted: Accepted = secure.receive(Some(WATCHDOG)).unwrap();
         assert_eq!(accepted.refused, None);
         let stream = secure.into_stream();

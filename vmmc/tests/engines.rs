@@ -43,6 +43,10 @@ impl World {
         World::over(cluster::pair(), false)
     }
 
+    fn sealed() -> World {
+        World::over(cluster::pair_with("[data]\nseal = true\n"), false)
+    }
+
     /// Providers that stand in for hardware: reliable datagrams over TCP, in two implementations.
     fn ofi_rxm() -> World {
         World::over(cluster::pair_over("tcp;ofi_rxm"), true)
@@ -491,6 +495,7 @@ macro_rules! suite {
     ($($name:ident),* $(,)?) => {
         suite!(shm: $($name),*);
         suite!(tcp: $($name),*);
+        suite!(sealed: $($name),*);
         suite!(ofi_rxm: $($name),*);
         suite!(ofi_net: $($name),*);
     };

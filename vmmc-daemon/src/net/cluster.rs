@@ -11,6 +11,9 @@
 //! [fabric]                         # go over libfabric instead of TCP; the same on all nodes
 //! provider = "verbs;ofi_rxm"       # as `fi_info` names it
 //!
+//! [data]                           # what processes send to other nodes; the same on all nodes
+//! seal = true                      # encrypted (ChaCha20-Poly1305), not over a fabric; default false. Needs a key
+//!
 //! [streams]                        # connections of programs that know one machine only: Sun RPC with libvrpc.so
 //! between-nodes = "auto"           # carried to other nodes: "on", "off"; "auto": over RDMA hardware only,
 //!                                  # because over anything else they win nothing. Needs a key
@@ -50,6 +53,8 @@ pub struct Cluster {
     pub nodes: BTreeMap<String, SocketAddr>,
     /// Provider of libfabric by which frames go.
     pub fabric: Option<String>,
+    /// Whether data connections are sealed.
+    seals: bool,
     /// Whether connections of programs that know one machine only are carried to other nodes.
     carries: bool,
     /// Whom their users count as.
@@ -78,6 +83,8 @@ struct File {
     nodes: BTreeMap<String, SocketAddr>,
     fabric: Option<Fabric>,
     #[serde(default)]
+    data: Data,
+    #[serde(default)]
     streams: Streams,
     #[serde(default)]
     users: Users,
@@ -87,6 +94,12 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Fabric {
     provider: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Data {
+    seal: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -190,7 +203,7 @@ impl Cluster {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ClusterError::Read { path: path.to_owned(), error })?;
         let wrong = |what: String| ClusterError::File { path: path.to_owned(), what };
-        let File { node, listen, key, mut nodes, fabric, streams, users } =
+        let File { node, listen, key, mut nodes, fabric, data, streams, users } =
             toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         for name in nodes.keys().chain([&node]) {
             if !is_node_name(name) {
@@ -216,6 +229,19 @@ impl Cluster {
             return Err(ClusterError::NoKey { address });
         }
         let fabric = fabric.map(|fabric| fabric.provider);
+        if data.seal && key.is_none() {
+            return Err(wrong(
+                "data.seal needs a key, by which the nodes prove who they are; name one with `key`"
+                    .to_owned(),
+            ));
+        }
+        if data.seal
+            && let Some(provider) = &fabric
+        {
+            return Err(wrong(format!(
+                "data.seal is for data that go over TCP, and [fabric] sends them by {provider:?}; take one of the two out"
+            )));
+        }
         let wanted = streams.between_nodes;
         if wanted == BetweenNodes::On && key.is_none() {
             return Err(wrong(
@@ -227,7 +253,13 @@ impl Cluster {
             BetweenNodes::Off => false,
             BetweenNodes::Auto => key.is_some() && fabric.as_deref().is_some_and(is_hardware),
         };
-        Ok(Cluster { node, listen, key, nodes, fabric, carries, users })
+        Ok(Cluster { node, listen, key, nodes, fabric, seals: data.seal, carries, users })
+    }
+
+    /// Whether data connections are sealed.
+    #[must_use]
+    pub fn seals(&self) -> bool {
+        self.seals
     }
 
     /// Whether connections of programs that know one machine only are carried to other nodes.
@@ -393,6 +425,23 @@ mod tests {
         let error = carries("", on).unwrap_err().to_string();
         assert!(error.contains("needs a key"), "{error}");
         assert!(carries(key, "[streams]\nbetween-nodes='maybe'\n").is_err());
+    }
+
+    #[test]
+    fn data_are_sealed_when_asked_with_a_key_and_over_tcp_only() {
+        let place = Place::new();
+        place.write("key", &"0f".repeat(32), 0o600);
+        let seals = |text: &str| {
+            let head = "node='a'\nlisten='127.0.0.1:1'\n";
+            place.cluster(&format!("{head}{text}")).map(|cluster| cluster.seals())
+        };
+        assert!(!seals("key='key'\n").unwrap());
+        assert!(seals("key='key'\n[data]\nseal=true\n").unwrap());
+        let error = seals("[data]\nseal=true\n").unwrap_err().to_string();
+        assert!(error.contains("needs a key"), "{error}");
+        let both = "key='key'\n[fabric]\nprovider='tcp;ofi_rxm'\n[data]\nseal=true\n";
+        let error = seals(both).unwrap_err().to_string();
+        assert!(error.contains("tcp;ofi_rxm") && error.contains("take one"), "{error}");
     }
 
     #[test]

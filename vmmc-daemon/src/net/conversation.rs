@@ -7,6 +7,7 @@
 use super::cluster::Cluster;
 use super::idle::Idle;
 use super::secure::{PATIENCE, Secure, SecureError};
+use crate::requests::random_bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::AsFd;
@@ -18,6 +19,7 @@ use vmmc::control::network::{Accepted, Answered, Ask, Meeting, Opening, Origin, 
 use vmmc::id::PeerInfo;
 use vmmc::sys::thread::spawn_quiet;
 use vmmc::sys::{Fd, packet};
+use vmmc::transport::net::seal::SealKeys;
 
 /// Questions at once.
 const MAX: usize = 1024;
@@ -76,16 +78,28 @@ fn serve(cluster: &Cluster, idle: &Arc<Idle>, caller: PeerInfo, process: &Fd) {
         Ok(None) => return,
         Err(refusal) => (Told::Refused(refusal), None),
     };
-    let (connection, meeting) = connection.unzip();
+    let (connection, meeting, seal) = match connection {
+        Some(Made { stream, meeting, seal }) => (Some(stream), meeting, seal),
+        None => (None, None, None),
+    };
     let mut buffer = [0; MAX_PACKET_LEN];
-    let answered = Answered { told, meeting: meeting.flatten() };
+    let answered = Answered { told, meeting, seal };
     let Ok(answer) = codec::encode(&answered, &mut buffer) else { return };
     let fds: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
     let _ = packet::send(process, answer, &fds, SendFlags::empty());
 }
 
-/// What was told, and a data connection with the other end of its fabric.
-type Found = (Told, Option<(std::net::TcpStream, Option<Meeting>)>);
+/// A data connection for the process.
+struct Made {
+    stream: std::net::TcpStream,
+    /// The other end of its fabric.
+    meeting: Option<Meeting>,
+    /// With what it is sealed.
+    seal: Option<SealKeys>,
+}
+
+/// What was told, and a data connection.
+type Found = (Told, Option<Made>);
 
 /// Asks the other node. `None`: the process has hung up.
 fn import(
@@ -131,7 +145,12 @@ fn import(
         return Ok(Some((told, None)));
     }
     let mut data = connect().map_err(failed)?;
-    data.send(&opening(Purpose::Data(ask.meeting))).map_err(failed)?;
+    let seal = match cluster.seals() {
+        true => Some(SealKeys { to_interface: random_bytes()?, to_process: random_bytes()? }),
+        false => None,
+    };
+    let purpose = Purpose::Data { meeting: ask.meeting, seal: seal.clone() };
+    data.send(&opening(purpose)).map_err(failed)?;
     let accepted = data.receive::<Accepted>(Some(PATIENCE)).map_err(failed)?;
     if let Some(why) = accepted.refused {
         return Err(Refusal::NodeUnreachable { node: ask.node.clone(), why });
@@ -139,7 +158,7 @@ fn import(
     let stream = data.into_stream();
     let plain = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
     plain.map_err(|error| failed(error.into()))?;
-    Ok(Some((told, Some((stream, accepted.meeting)))))
+    Ok(Some((told, Some(Made { stream, meeting: accepted.meeting, seal }))))
 }
 
 /// Asks one question. `None`: the process has hung up.

@@ -23,6 +23,7 @@ mod conversation;
 mod idle;
 pub mod interface;
 mod offers;
+mod places;
 pub mod secure;
 mod serve;
 mod strangers;
@@ -107,7 +108,7 @@ pub fn start(file: &Path, socket: PathBuf) -> Result<Service, StartError> {
     );
     spawn_quiet("net-interface", move || {
         let Some(node) = interface::connect(&socket) else { return };
-        let server = serve::Server { cluster: us, offers, door, node: node.clone() };
+        let server = serve::Server::new(us, offers, door, node.clone());
         match spawn_quiet("net-accept", move || server.run(&listener)) {
             Ok(_) => interface.run(&node),
             Err(errno) => tracing::error!(%errno, "no thread to listen to other nodes"),

@@ -4,6 +4,7 @@ use super::cluster::Cluster;
 use super::idle::OTHERS_KEEP;
 use super::interface::Door;
 use super::offers::{Offer, Offers};
+use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::strangers::{Most, Stranger, Strangers};
 use crate::requests::random_bytes;
@@ -20,6 +21,7 @@ use vmmc::fabric::FabricError;
 use vmmc::sys::socket::has_spoken;
 use vmmc::sys::thread::spawn_quiet;
 use vmmc::transport::net::fifo::Fifo;
+use vmmc::transport::net::seal::SealKeys;
 use vmmc::{Import, Node};
 
 /// Connections that have not come to an end of their set-up: more wait in the kernel's queue.
@@ -28,20 +30,34 @@ const MAX: usize = 1024;
 /// Of them those that have not proved yet that they know the key.
 const STRANGERS: Most = Most { all: MAX / 2, each: MAX / 8 };
 
+/// Imports of one node that may wait for their exports: each has a connection.
+const WAITERS: usize = MAX / 4;
+
 /// How often a waiting import looks whether the asker is still there.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
-    pub(super) cluster: Arc<Cluster>,
-    pub(super) offers: Arc<Offers>,
-    pub(super) door: Door,
+    cluster: Arc<Cluster>,
+    offers: Arc<Offers>,
+    door: Door,
     /// The interface's own connection to the broker.
-    pub(super) node: Node,
+    node: Node,
+    /// Of waiting imports, by node.
+    waiters: Places<String>,
 }
 
 impl Server {
+    pub(super) fn new(
+        cluster: Arc<Cluster>,
+        offers: Arc<Offers>,
+        door: Door,
+        node: Node,
+    ) -> Server {
+        Server { cluster, offers, door, node, waiters: Places::new(WAITERS) }
+    }
+
     /// Takes connections for ever.
     pub(super) fn run(self, listener: &TcpListener) {
         let open = Arc::new(AtomicUsize::new(0));
@@ -93,7 +109,9 @@ impl Server {
                 )
             });
             let wanted = match purpose {
-                Purpose::Data(theirs) => return self.data(secure, from, origin, theirs, wrong),
+                Purpose::Data { meeting, seal } => {
+                    return self.data(secure, from, origin, (meeting, seal), wrong);
+                }
                 Purpose::Import(wanted) => wanted,
             };
             let told = match wrong {
@@ -118,7 +136,7 @@ impl Server {
         mut secure: Secure,
         from: SocketAddr,
         origin: Origin,
-        theirs: Option<Meeting>,
+        (theirs, seal): (Option<Meeting>, Option<SealKeys>),
         wrong: Option<String>,
     ) -> Result<(), SecureError> {
         // Who knows the key may come, named in the cluster file or not.
@@ -126,7 +144,7 @@ impl Server {
         tracing::debug!(node, pid, uid, %from, refused = wrong, "data connection");
         let fifo = match wrong {
             Some(why) => Err(why),
-            None => self.fabric(theirs.as_ref()),
+            None => self.agrees_to_seal(seal.is_some()).and_then(|()| self.fabric(theirs.as_ref())),
         };
         let node = self.cluster.node.clone();
         let (fifo, meeting) = match fifo {
@@ -142,8 +160,19 @@ impl Server {
         stream.set_write_timeout(None)?;
         let joined = |mut fifo: Fifo| fifo.join(&stream, false).map(|()| fifo);
         let fifo = fifo.map(joined).transpose().map_err(std::io::Error::from)?;
-        self.door.enter(stream, fifo, origin);
+        self.door.enter(stream, fifo, seal.as_ref(), origin);
         Ok(())
+    }
+
+    /// Whether frames are sealed here too, or not here either; or what is to be done about it.
+    fn agrees_to_seal(&self, theirs: bool) -> Result<(), String> {
+        let ours = self.cluster.seals();
+        if ours == theirs {
+            return Ok(());
+        }
+        Err(format!(
+            "seal = {ours} here, {theirs} there; write the same under [data] of both cluster files"
+        ))
     }
 
     /// Our end of the fabric by which a data connection is to go, if it is; or why it cannot.
@@ -233,10 +262,23 @@ impl Server {
             import = import.timeout(Duration::from_millis(u64::from(timeout_ms)));
         }
         let mut pending = import.start()?;
-        while !pending.wait_for(Some(LOOK))? {
-            if has_spoken(asker.stream()) {
-                return Ok(None);
+        if !pending.wait_for(Some(LOOK))? {
+            let place = self.waiters.take(&origin.node).ok_or_else(|| {
+                let why = format!(
+                    "{WAITERS} imports of node {:?} wait for their exports here; end some",
+                    origin.node
+                );
+                ImportError::Refused(Refusal::NodeUnreachable {
+                    node: self.cluster.node.clone(),
+                    why,
+                })
+            })?;
+            while !pending.wait_for(Some(LOOK))? {
+                if has_spoken(asker.stream()) {
+                    return Ok(None);
+                }
             }
+            drop(place);
         }
         let import = pending.wait()?;
         let len = import.len() as u64;

@@ -15,12 +15,13 @@
 
 use super::message::Refusal;
 use crate::id::{ExportId, Name, PeerInfo, Rights, Token};
+use crate::transport::net::seal::SealKeys;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Version of what daemons say to each other, and of the frames of data connections. Raised at
 /// every change; two nodes must agree exactly.
-pub const WIRE_VERSION: u16 = 2;
+pub const WIRE_VERSION: u16 = 3;
 
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_MAX: usize = 64;
@@ -136,6 +137,8 @@ pub struct Answered {
     pub told: Told,
     /// The interface's end, where the process had named its own and is connected now.
     pub meeting: Option<Meeting>,
+    /// With what the new connection is sealed, if it is.
+    pub seal: Option<SealKeys>,
 }
 
 /// Who is behind a connection between daemons, by the word of the daemon that made it.
@@ -170,7 +173,12 @@ pub enum Purpose {
     /// One import. Answer: [`Told`].
     Import(Wanted),
     /// A data connection. Answer: [`Accepted`]; frames follow, over the fabric if one was named.
-    Data(Option<Meeting>),
+    Data {
+        /// The process's end of a fabric, if it goes over one.
+        meeting: Option<Meeting>,
+        /// With what frames are sealed, if they are. Both nodes' cluster files must say the same.
+        seal: Option<SealKeys>,
+    },
 }
 
 /// Answer to [`Purpose::Data`].

@@ -200,7 +200,7 @@ impl Asked {
         let mut buffer = [0; MAX_PACKET_LEN];
         let received = packet::receive(&self.conversation, &mut buffer, RecvFlags::empty());
         let (len, mut fds) = received.map_err(gone)?.ok_or_else(|| gone(Errno::PIPE))?;
-        let Answered { told, meeting } = codec::decode(buffer.get(..len).unwrap_or_default())
+        let Answered { told, meeting, seal } = codec::decode(buffer.get(..len).unwrap_or_default())
             .map_err(|_| DaemonError::Nonsense { what: "something else to an import" })?;
         let grant = match told {
             Told::Granted(grant) => grant,
@@ -209,7 +209,7 @@ impl Asked {
         let connection = match (process.remotes.connection(&self.node), fds.take()) {
             (Some(connection), _) => connection,
             (None, Some(socket)) => {
-                let wire = Wire::new(socket, self.fifo.take().zip(meeting));
+                let wire = Wire::new(socket, self.fifo.take().zip(meeting), seal.as_ref());
                 let wire =
                     wire.map_err(|error| unreachable_node(&self.node, &error.to_string()))?;
                 self.connect(process, wire)?

@@ -1,4 +1,4 @@
-//! A TCP proxy that can cut, hold and crawl: what a network does, on demand.
+//! A TCP proxy that can cut, hold and crawl, listen and change: what a network does, on demand.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
@@ -16,6 +16,10 @@ struct State {
     crawl: AtomicUsize,
     /// Bytes until the cut, plus 1; 0: no cut is planned.
     left: AtomicU64,
+    /// What has gone to the target, while somebody listens.
+    heard: Mutex<Option<Vec<u8>>>,
+    /// The next byte to the target is another.
+    spoils: AtomicBool,
 }
 
 impl State {
@@ -77,6 +81,21 @@ impl Proxy {
         self.state.crawl.store(bytes, Ordering::SeqCst);
     }
 
+    /// Keeps what goes to the target from now on.
+    pub fn listen(&self) {
+        *self.state.heard.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// What has gone to the target since.
+    pub fn heard(&self) -> Vec<u8> {
+        self.state.heard.lock().unwrap().take().unwrap_or_default()
+    }
+
+    /// Changes a bit of what goes to the target next.
+    pub fn spoil(&self) {
+        self.state.spoils.store(true, Ordering::SeqCst);
+    }
+
     /// Passes nothing more.
     pub fn hold(&self) {
         self.state.held.store(true, Ordering::SeqCst);
@@ -127,6 +146,12 @@ fn pump(state: &State, mut from: TcpStream, mut to: TcpStream, forward: bool) {
         };
         let mut pass = len;
         if forward {
+            if state.spoils.swap(false, Ordering::SeqCst) {
+                buffer[len - 1] ^= 4;
+            }
+            if let Some(heard) = &mut *state.heard.lock().unwrap() {
+                heard.extend_from_slice(&buffer[..len]);
+            }
             let left = state.left.load(Ordering::SeqCst);
             if left > 0 {
                 pass = len.min(left as usize - 1);

@@ -29,6 +29,7 @@ use vmmc::control::network::Origin;
 use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
 use vmmc::transport::net::fifo::Fifo;
+use vmmc::transport::net::seal::SealKeys;
 use wire::{LIFE, Wire};
 
 /// Most data connections: processes of other nodes.
@@ -74,8 +75,8 @@ pub mod count {
     ];
 }
 
-/// A data connection, the fabric by which it goes, and who is behind it.
-type Visitor = (TcpStream, Option<Fifo>, Origin);
+/// A data connection, and who is behind it.
+type Visitor = (Wire, Origin);
 
 /// Where connections come in.
 #[derive(Clone, Debug)]
@@ -86,9 +87,15 @@ pub(super) struct Door {
 
 impl Door {
     /// Hands a data connection to the interface.
-    pub(super) fn enter(&self, stream: TcpStream, fifo: Option<Fifo>, origin: Origin) {
+    pub(super) fn enter(
+        &self,
+        stream: TcpStream,
+        fifo: Option<Fifo>,
+        seal: Option<&SealKeys>,
+        origin: Origin,
+    ) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push((stream, fifo, origin));
+        waiting.push((Wire::new(stream, fifo, seal), origin));
         drop(waiting);
         self.ring();
     }
@@ -113,8 +120,8 @@ pub(super) struct Interface {
     links: Links,
     /// Connections whose last turn ended at its bound.
     unfinished: BTreeSet<u64>,
-    /// Connections that go over a fabric.
-    fabrics: BTreeSet<u64>,
+    /// Connections that keep bytes which epoll does not know of: sealed ones, and those over a fabric.
+    keepers: BTreeSet<u64>,
     last: u64,
 }
 
@@ -129,7 +136,7 @@ pub(super) fn make(offers: Arc<Offers>) -> rustix::io::Result<(Door, Interface)>
         connections: HashMap::new(),
         links: Links::new(),
         unfinished: BTreeSet::new(),
-        fabrics: BTreeSet::new(),
+        keepers: BTreeSet::new(),
         last: FIRST,
     };
     Ok((door, interface))
@@ -202,7 +209,7 @@ impl Interface {
                 hot.clear();
                 self.settle(&epoll, node);
                 let armed = node.arm().unwrap_or(false);
-                self.look_at_fabrics();
+                self.look_at_keepers();
                 if !armed || self.settle_stalled(&epoll, node) || !self.unfinished.is_empty() {
                     Some(Duration::ZERO)
                 } else {
@@ -252,18 +259,17 @@ impl Interface {
 
     /// New connections.
     fn admit(&mut self, epoll: &Fd) {
-        for (stream, fifo, origin) in self.door.take() {
+        for (wire, origin) in self.door.take() {
             if self.connections.len() >= MAX_CONNECTIONS {
                 tracing::warn!(node = origin.node, pid = origin.pid, "too many data connections");
                 continue;
             }
             let id = self.last;
             self.last += 1;
-            let wire = Wire::new(stream, fifo);
             if wire.watch(epoll, id).is_ok() {
                 // Over a fabric something may have come before it was watched.
-                if wire.is_fabric() {
-                    self.fabrics.insert(id);
+                if wire.keeps_bytes() {
+                    self.keepers.insert(id);
                     self.unfinished.insert(id);
                 }
                 self.connections.insert(id, Connection::new(id, wire, origin));
@@ -293,7 +299,7 @@ impl Interface {
                 self.unfinished.remove(&id);
                 if let Some(connection) = self.connections.remove(&id) {
                     connection.wire.unwatch(epoll);
-                    self.fabrics.remove(&id);
+                    self.keepers.remove(&id);
                     for token in connection.close() {
                         self.links.remove(&token);
                     }
@@ -303,10 +309,10 @@ impl Interface {
         }
     }
 
-    /// Before a sleep: connections over a fabric of which epoll would not tell what comes next.
-    fn look_at_fabrics(&mut self) {
-        let Interface { fabrics, connections, unfinished, .. } = self;
-        unfinished.extend(fabrics.iter().filter(|id| {
+    /// Before a sleep: connections of which epoll would not tell what comes next.
+    fn look_at_keepers(&mut self) {
+        let Interface { keepers, connections, unfinished, .. } = self;
+        unfinished.extend(keepers.iter().filter(|id| {
             connections.get(id).is_some_and(|it| !it.is_stalled() && !it.wire.may_sleep())
         }));
     }

@@ -1,5 +1,5 @@
-//! What carries the bytes of a data connection, as the interface has it: its socket, or a fabric beside
-//! a socket that is silent as long as the sender lives.
+//! What carries the bytes of a data connection, as the interface has it: its socket, sealed or not, or a fabric
+//! beside a socket that is silent as long as the sender lives.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -10,6 +10,7 @@ use vmmc::error::SendError;
 use vmmc::sys::Fd;
 use vmmc::sys::socket::has_spoken;
 use vmmc::transport::net::fifo::Fifo;
+use vmmc::transport::net::seal::{Opener, SealKeys, Sealer};
 use vmmc::{Import, Landed, Load};
 
 /// In an epoll token: the silent socket of that connection.
@@ -20,22 +21,30 @@ pub(super) const LIFE: u64 = 1 << 63;
 pub(super) struct Wire {
     stream: TcpStream,
     fifo: Option<Fifo>,
+    seal: Option<(Sealer, Opener)>,
     /// The silent socket has spoken.
     ended: bool,
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream, fifo: Option<Fifo>) -> Wire {
-        Wire { stream, fifo, ended: false }
+    pub(super) fn new(stream: TcpStream, fifo: Option<Fifo>, seal: Option<&SealKeys>) -> Wire {
+        let seal =
+            seal.map(|keys| (Sealer::new(&keys.to_process), Opener::new(&keys.to_interface)));
+        Wire { stream, fifo, seal, ended: false }
     }
 
-    pub(super) fn is_fabric(&self) -> bool {
-        self.fifo.is_some()
+    /// Whether something may have come that epoll does not tell of: [`Wire::may_sleep`] says.
+    pub(super) fn keeps_bytes(&self) -> bool {
+        self.fifo.is_some() || self.seal.is_some()
     }
 
     /// Whether epoll would tell of what comes next.
     pub(super) fn may_sleep(&self) -> bool {
-        self.fifo.as_ref().is_none_or(Fifo::may_sleep)
+        match (&self.fifo, &self.seal) {
+            (Some(fifo), _) => fifo.may_sleep(),
+            (None, Some((_, opener))) => opener.is_empty(),
+            (None, None) => true,
+        }
     }
 
     /// Adds it to epoll, waiting for what comes.
@@ -86,8 +95,11 @@ impl Wire {
 
     /// Receives what is there; 0 at the end.
     pub(super) fn receive(&mut self, room: &mut [u8]) -> Result<usize, Errno> {
+        if let Some((_, opener)) = &mut self.seal {
+            return opener.receive(room, |room| read(&self.stream, room));
+        }
         match &mut self.fifo {
-            None => rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT).map(|(len, _)| len),
+            None => read(&self.stream, room),
             Some(fifo) => match fifo.receive(room) {
                 Err(Errno::AGAIN) if self.ended => Ok(0),
                 received => received,
@@ -95,12 +107,13 @@ impl Wire {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends what there is room for. After [`Errno::AGAIN`] the same bytes are to be sent next.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        if let Some((sealer, _)) = &mut self.seal {
+            return sealer.send(bytes, &[], |bytes| write(&self.stream, bytes));
+        }
         match &mut self.fifo {
-            None => {
-                rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-            }
+            None => write(&self.stream, bytes),
             Some(fifo) => fifo.send(&[bytes]),
         }
     }
@@ -112,6 +125,19 @@ impl Wire {
         offset: usize,
         left: usize,
     ) -> Result<Landed, SendError> {
+        if let Some((_, opener)) = &mut self.seal {
+            let front = match opener.front(|room| read(&self.stream, room)) {
+                Ok(front) if !front.is_empty() => front,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Landed::Nothing),
+                _ => return Ok(Landed::End),
+            };
+            let part = front.get(..front.len().min(left)).unwrap_or_default();
+            let landed = import.land(offset, Load::Bytes(part))?;
+            if let Landed::Bytes(len) = landed {
+                opener.take(len);
+            }
+            return Ok(landed);
+        }
         let Some(fifo) = &mut self.fifo else {
             return import.land(offset, Load::Socket(self.stream.as_fd(), left));
         };
@@ -127,4 +153,12 @@ impl Wire {
         }
         Ok(landed)
     }
+}
+
+fn read(stream: &TcpStream, room: &mut [u8]) -> Result<usize, Errno> {
+    rustix::net::recv(stream, room, RecvFlags::DONTWAIT).map(|(len, _)| len)
+}
+
+fn write(stream: &TcpStream, bytes: &[u8]) -> Result<usize, Errno> {
+    rustix::net::send(stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }

@@ -5,6 +5,7 @@
 //! * [`connection`]: the connection, shared by all imports of this process from that node.
 //! * [`wire`]: what carries their bytes: its socket, or
 //! * [`fifo`]: a fabric, where one is configured.
+//! * [`seal`]: what nobody on the way can read or change, where that is configured.
 //! * [`outgoing`]: the importer's half of a link.
 //!
 //! The exporter's half is the same as on one machine: to the exporting process the interface of
@@ -19,6 +20,7 @@ pub mod connection;
 pub mod fifo;
 pub mod frame;
 pub mod outgoing;
+pub mod seal;
 pub mod wire;
 
 pub use connection::Connection;

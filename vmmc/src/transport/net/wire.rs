@@ -1,9 +1,10 @@
-//! What carries the bytes of a data connection, as the importer has it: its socket, or a fabric.
+//! What carries the bytes of a data connection, as the importer has it: its socket, sealed or not, or a fabric.
 //!
 //! Over a fabric the socket stays, silent: its end is the end of the connection. One thread sleeps on an
 //! epoll descriptor in front of all; another that spins may switch it off for what it reads itself.
 
 use super::fifo::Fifo;
+use super::seal::{Opener, SealKeys, Sealer};
 use crate::control::network::Meeting;
 use crate::error::{SystemError, system};
 use crate::fabric::FabricError;
@@ -22,6 +23,14 @@ pub struct Wire {
     /// What the connection's thread sleeps on.
     epoll: Fd,
     fabric: Option<Fabric>,
+    seal: Option<Seal>,
+}
+
+/// Both directions of a sealed connection.
+#[derive(Debug)]
+struct Seal {
+    sealer: Mutex<Sealer>,
+    opener: Mutex<Opener>,
 }
 
 #[derive(Debug)]
@@ -53,11 +62,16 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 impl Wire {
-    /// Takes the socket of a data connection, and both ends of the fabric if it goes over one.
+    /// Takes the socket of a data connection, and both ends of the fabric if it goes over one, or the keys with which
+    /// it is sealed.
     ///
     /// # Errors
     /// The fabric does not reach the other end; no descriptors.
-    pub fn new(socket: Fd, fabric: Option<(Fifo, Meeting)>) -> Result<Wire, WireError> {
+    pub fn new(
+        socket: Fd,
+        fabric: Option<(Fifo, Meeting)>,
+        seal: Option<&SealKeys>,
+    ) -> Result<Wire, WireError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let epoll = Fd::from(epoll);
         let failed = system("epoll_ctl of a data connection");
@@ -73,16 +87,24 @@ impl Wire {
                 Some(Fabric { fifo: Mutex::new(fifo), room: Condvar::new() })
             }
         };
-        Ok(Wire { socket, epoll, fabric })
+        let seal = seal.map(|keys| Seal {
+            sealer: Mutex::new(Sealer::new(&keys.to_interface)),
+            opener: Mutex::new(Opener::new(&keys.to_process)),
+        });
+        Ok(Wire { socket, epoll, fabric, seal })
     }
 
     pub(super) fn is_fabric(&self) -> bool {
         self.fabric.is_some()
     }
 
-    /// Sends what there is room for of two pieces.
+    /// Sends what there is room for of two pieces. After [`Errno::AGAIN`] the same are to be sent next.
     pub(super) fn send(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno> {
         const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+        if let Some(Seal { sealer, .. }) = &self.seal {
+            let write = |bytes: &[u8]| rustix::net::send(&self.socket, bytes, FLAGS);
+            return sealer.lock().send(front, back, write);
+        }
         match &self.fabric {
             None => {
                 let pieces = [IoSlice::new(front), IoSlice::new(back)];
@@ -95,8 +117,14 @@ impl Wire {
 
     /// Receives what is there; 0 at the end.
     pub(super) fn receive(&self, room: &mut [u8]) -> Result<usize, Errno> {
+        let read = |room: &mut [u8]| {
+            rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(len, _)| len)
+        };
+        if let Some(Seal { opener, .. }) = &self.seal {
+            return opener.lock().receive(room, read);
+        }
         match &self.fabric {
-            None => rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(len, _)| len),
+            None => read(room),
             Some(fabric) => {
                 let mut fifo = fabric.fifo.lock();
                 let before = fifo.room();
@@ -165,7 +193,11 @@ impl Wire {
 
     /// Whether [`Wire::sleep`] would be woken by what comes next. False: receive first.
     pub(super) fn may_sleep(&self) -> bool {
-        self.fabric.as_ref().is_none_or(|fabric| fabric.fifo.lock().may_sleep())
+        match (&self.fabric, &self.seal) {
+            (Some(fabric), _) => fabric.fifo.lock().may_sleep(),
+            (None, Some(seal)) => seal.opener.lock().is_empty(),
+            (None, None) => true,
+        }
     }
 
     /// Sleeps until there may be something to receive; false at the end of the connection.

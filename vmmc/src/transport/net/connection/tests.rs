@@ -45,7 +45,7 @@ fn who_polled_a_connection_that_is_lost_returns_although_more_has_come() {
 
     let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
     let (socket, _silent) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-    let wire = Wire::new(Fd::from(socket), Some((fifo, theirs))).unwrap();
+    let wire = Wire::new(Fd::from(socket), Some((fifo, theirs)), None).unwrap();
     let connection =
         Connection::new("b".to_owned(), wire, 0, PATIENCE, Box::new(|_, _| {})).unwrap();
     let (returned, returns) = mpsc::channel();
@@ -70,7 +70,7 @@ fn who_polled_a_connection_that_is_lost_returns_although_more_has_come() {
 fn a_link_whose_sender_found_the_connection_lost_is_told_of_like_the_others() {
     let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
     let (socket, peer) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-    let wire = Wire::new(Fd::from(socket), None).unwrap();
+    let wire = Wire::new(Fd::from(socket), None, None).unwrap();
     let (told, tells) = mpsc::channel();
     let on_closed = Box::new(move |slot, reason| told.send((slot, reason)).unwrap());
     let connection = Connection::new("b".to_owned(), wire, 0, Duration::ZERO, on_closed).unwrap();
