@@ -23,6 +23,8 @@ const MAX_RING: u32 = 64 << 20;
 const FLOOR: i32 = 512;
 /// How long a missing daemon is left alone.
 const RETRY: Duration = Duration::from_secs(1);
+/// Addresses that are remembered; then all are asked about anew.
+const MOST_NEIGHBOURS: usize = 1024;
 
 /// What the daemon said of a connection.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ struct Link {
     carries: bool,
     /// Addresses that were asked about: whether they are other nodes'.
     neighbours: HashMap<IpAddr, bool>,
+    /// A daemon that does not answer is not asked again before.
+    silent_until: Option<Instant>,
 }
 
 static LINK: Mutex<Option<Link>> = Mutex::new(None);
@@ -97,6 +101,9 @@ impl Link {
                 }
                 Event::NotPaired { cookie, .. } => (cookie, Answer::Plain),
                 Event::Neighbour { address, is } => {
+                    if self.neighbours.len() >= MOST_NEIGHBOURS {
+                        self.neighbours.clear();
+                    }
                     self.neighbours.insert(address, is);
                     return true;
                 }
@@ -223,15 +230,20 @@ pub(crate) fn is_neighbour(address: IpAddr) -> bool {
         if link.carries { link.neighbours.get(&address).copied() } else { Some(false) }
     };
     {
-        let guard = link();
-        let Some(link) = guard.as_ref().filter(|link| link.owner == own_pid()) else {
-            return false;
-        };
+        let mut guard = link();
+        let link = guard.get_or_insert_default();
+        // After a daemon's end: this may be all that the process ever asks.
+        if link.connection.is_none() || link.owner != own_pid() {
+            let Ok(bell) = Doorbell::new() else { return false };
+            link.connection(&bell);
+        }
         let Some(connection) = &link.connection else { return false };
         if let Some(is) = known(link) {
             return is;
         }
-        if connection.try_send(&Request::Neighbour { address }, &[]).is_err() {
+        if link.silent_until.is_some_and(|until| Instant::now() < until)
+            || connection.try_send(&Request::Neighbour { address }, &[]).is_err()
+        {
             return false; // asked again with the next connection
         }
     }
@@ -248,7 +260,12 @@ pub(crate) fn is_neighbour(address: IpAddr) -> bool {
             }
         }
     });
-    heard.unwrap_or(false)
+    heard.unwrap_or_else(|_| {
+        if let Some(link) = link().as_mut() {
+            link.silent_until = Some(Instant::now() + RETRY);
+        }
+        false
+    })
 }
 
 /// Why nothing was heard of the daemon.

@@ -6,10 +6,13 @@
 mod cluster;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+#[path = "../../vmmc/tests/support/restart.rs"]
+mod restart;
 #[path = "common/mod.rs"]
 mod rpc;
 
 use cluster::{Place, pair_with, starter_of};
+use restart::restart;
 use rpc::{Counted, Daemon, Mode, Process, Server, Side, finish, go_on, line};
 use std::process::Command;
 
@@ -185,6 +188,19 @@ fn a_daemon_that_dies_is_an_error_of_the_calls_it_carried() {
         assert!(said.starts_with("old: cannot\n") && said.contains("same"), "{dies}: {said}");
         assert_eq!(counted.get("channels"), 1, "{dies}: {counted:?}");
     }
+}
+
+/// A server that has lost its daemon finds the next one when a connection comes, and is carried again.
+#[test]
+fn a_daemon_that_comes_back_carries_again() {
+    let mut world = World::new(CARRIED);
+    let server = world.server("run", Side::Ours);
+    let calls = |world: &World| world.client(&server, "ticks", "", Side::Ours).1.get("calls_ring");
+    assert_eq!(calls(&world), 1);
+    world.a.daemon.kill();
+    assert_eq!(calls(&world), 0);
+    restart(&mut world.a);
+    common::until("it is carried again", || calls(&world) == 1);
 }
 
 /// What is not carried goes by TCP as ever: without the setting, and where one side is stock.

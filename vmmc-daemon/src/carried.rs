@@ -12,13 +12,16 @@ use crate::receive::Suspect;
 use crate::tcp::Endpoint;
 use std::net::IpAddr;
 use std::sync::Arc;
-use vmmc::control::message::{Event, QuotaKind, StreamShape};
+use std::sync::atomic::{AtomicBool, Ordering};
+use vmmc::control::message::{Event, NotPairedReason, QuotaKind, StreamShape};
 use vmmc::id::ClientId;
 use vmmc::sys::Fd;
 
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct CarriedEnd {
+    /// The attempt.
+    number: u64,
     pub(crate) client: ClientId,
     pub(crate) uid: u32,
     pub(crate) endpoint: Endpoint,
@@ -27,6 +30,8 @@ pub(crate) struct CarriedEnd {
     bell: Arc<Fd>,
     /// The segment; `None` while it is opened.
     pub(crate) segment: Option<Arc<Fd>>,
+    /// Told to who opens it, if the process has no use of it any more.
+    cancelled: Arc<AtomicBool>,
 }
 
 impl CarriedEnd {
@@ -62,13 +67,30 @@ impl Broker {
         let Offered { client, uid, cookie, endpoint, shape } = *offered;
         let (Some(words), Some(bell)) = (shape.carried, bell) else { return false };
         let Some(carry) = self.carry() else { return false };
-        let Some(node) = carry.neighbour(endpoint.remote.ip()) else { return false };
+        let Some(node) = carry.node_beyond(&endpoint) else { return false };
         let (carry, node) = (carry.clone(), node.to_owned());
         // A socket, by what was seen of it; its close may block, and is left to `receive::close`.
         let Some(socket) = socket.take().and_then(Suspect::keep) else { return false };
-        let wanted = Wanted {
-            cookie,
+        let number = self.next_id();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let end = CarriedEnd {
+            number,
             client,
+            uid,
+            endpoint,
+            shape,
+            bell: bell.clone(),
+            segment: None,
+            cancelled: cancelled.clone(),
+        };
+        self.pairing.carried.insert(cookie, end);
+        self.pairing.attempts.insert(number, uid);
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.sockets.insert(cookie);
+        }
+        carry.open(Wanted {
+            cookie,
+            number,
             uid,
             endpoint,
             shape,
@@ -79,39 +101,44 @@ impl Broker {
             bell: bell.clone(),
             wait: self.options.pair,
             users: self.options.limits.pair_users,
-        };
-        if let Err(reason) = carry.open(wanted) {
-            self.quotas.give(uid, QuotaKind::Connections, 1);
-            self.not_paired(client, cookie, Some(endpoint), reason);
-            return true;
-        }
-        let end = CarriedEnd { client, uid, endpoint, shape, bell: bell.clone(), segment: None };
-        self.pairing.carried.insert(cookie, end);
-        if let Some(client) = self.clients.get_mut(&client) {
-            client.sockets.insert(cookie);
-        }
+            cancelled,
+        });
         true
     }
 
-    /// Connections that were opened, or could not be.
+    /// Connections that were opened, or could not be, and those that are no more.
     pub(crate) fn hear_of_carried(&mut self) {
         let Some(carry) = self.carry() else { return };
-        for Outcome { cookie, client, carried } in carry.outcomes() {
-            let known = self.pairing.carried.get(&cookie).filter(|end| end.client == client);
-            // Otherwise the process has closed it, and is gone perhaps: what was opened ends as it is dropped.
-            let Some(endpoint) = known.map(|end| end.endpoint) else { continue };
-            match carried {
-                Ok(carried) => {
-                    tracing::debug!(local = %endpoint.local, remote = %endpoint.remote, "carried");
-                    self.give_carried(cookie, client, carried);
+        for outcome in carry.outcomes() {
+            match outcome {
+                Outcome::Opened { cookie, number, carried } => {
+                    self.opened(cookie, number, carried);
                 }
-                Err(reason) => {
-                    self.forget_carried(cookie);
-                    if let Some(client) = self.clients.get_mut(&client) {
-                        client.sockets.remove(&cookie);
+                Outcome::Gone { number } => {
+                    if let Some(uid) = self.pairing.attempts.remove(&number) {
+                        self.quotas.give(uid, QuotaKind::Connections, 1);
                     }
-                    self.not_paired(client, cookie, Some(endpoint), reason);
                 }
+            }
+        }
+    }
+
+    fn opened(&mut self, cookie: u64, number: u64, carried: Result<Carried, NotPairedReason>) {
+        // Otherwise the process has closed it, and is gone perhaps: what was opened ends as it is dropped.
+        let known = self.pairing.carried.get(&cookie).filter(|end| end.number == number);
+        let Some(end) = known else { return };
+        let (client, endpoint) = (end.client, end.endpoint);
+        match carried {
+            Ok(carried) => {
+                tracing::debug!(local = %endpoint.local, remote = %endpoint.remote, "carried");
+                self.give_carried(cookie, client, carried);
+            }
+            Err(reason) => {
+                self.forget_carried(cookie);
+                if let Some(client) = self.clients.get_mut(&client) {
+                    client.sockets.remove(&cookie);
+                }
+                self.not_paired(client, cookie, Some(endpoint), reason);
             }
         }
     }
@@ -135,10 +162,11 @@ impl Broker {
         self.send(client, &paired, fds);
     }
 
-    /// Nobody has the end any more, as far as the broker knows. Whether it was one of these.
+    /// Its process has no use of the end any more. Whether it was one of these. It counts as one of its user's as long
+    /// as something of it is left here.
     pub(crate) fn forget_carried(&mut self, cookie: u64) -> bool {
         let Some(end) = self.pairing.carried.remove(&cookie) else { return false };
-        self.quotas.give(end.uid, QuotaKind::Connections, 1);
+        end.cancelled.store(true, Ordering::Release);
         if let Some(segment) = &end.segment {
             self.count_ended(segment, &end.shape);
         }

@@ -129,6 +129,8 @@ pub(crate) struct Pairing {
     pub(crate) paired: HashMap<u64, (u64, usize)>,
     /// Ends whose other end is another node's, by cookie.
     pub(crate) carried: HashMap<u64, CarriedEnd>,
+    /// What carriers have, or are about to: the user who pays for each attempt.
+    pub(crate) attempts: HashMap<u64, u32>,
     /// The latest that stayed plain.
     pub(crate) plain: VecDeque<Plain>,
 }

@@ -7,14 +7,14 @@
 
 use super::segment::{Failed, Far, Sent};
 use super::stream::{Standing, Stream};
-use super::{count, lock};
+use super::{Cost, count, lock};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use vmmc::error::{SendError, SendNotifyError};
+use vmmc::error::{FlagError, SendError, SendNotifyError};
 use vmmc::mem::View;
 use vmmc::sys::Fd;
 use vmmc::sys::thread::spawn_quiet;
@@ -31,13 +31,15 @@ const DOOR: u64 = 0;
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) stream: Arc<Stream>,
-    /// This node's segment, which the other daemon writes.
-    pub(super) export: Export,
+    /// This node's segment, which the other daemon writes as long as this is kept.
+    pub(super) _export: Export,
     /// The other node's.
     pub(super) import: Import,
     /// Read end of the pipe that the process rings. At its end nobody has the connection any more.
     pub(super) bell: Fd,
     pub(super) node: Node,
+    /// Last: with it the broker hears that nothing is left.
+    pub(super) _cost: Cost,
 }
 
 /// Where a carrier is told of new connections, and of those whose far end has changed.
@@ -167,9 +169,11 @@ impl Work {
         let Some((load, sent)) = self.loads.get_mut(&number) else { return };
         let more = match load.stream.standing() {
             Standing::Open => load.turn(sent),
-            // What the process says now reaches nobody, and the kernel tells it so.
+            // What the process says now reaches nobody. The other daemon has sent all before, and closed its copy of
+            // the socket; should its process still have the connection, it is not to wait for ours.
             Standing::Ended => {
                 drain(&load.bell);
+                load.stream.shut();
                 Ok(false)
             }
             Standing::Lost => Err("its other end is lost".to_owned()),
@@ -196,12 +200,10 @@ impl Work {
     fn remove(&mut self, number: u64) {
         let Some((load, _)) = self.loads.remove(&number) else { return };
         let _ = epoll::delete(&self.epoll, &load.bell);
-        let Load { stream, export, import, bell, node: _ } = load;
         // The kernel's end of the connection comes before that of the links, which the other daemon takes for
         // the far end's: it has been sent all.
-        stream.close();
-        drop((bell, import));
-        drop(export);
+        load.stream.close();
+        drop(load);
     }
 }
 
@@ -240,19 +242,31 @@ fn drain(bell: &Fd) {
 /// The segment of the other node.
 struct Other<'i>(&'i Import);
 
-impl Far for Other<'_> {
-    type Error = SendNotifyError;
+/// A send failed: the link, or the connection between the nodes, has ended.
+#[derive(Debug, thiserror::Error)]
+enum FarError {
+    #[error(transparent)]
+    Bytes(#[from] SendError),
+    #[error(transparent)]
+    Word(#[from] FlagError),
+    #[error(transparent)]
+    Notification(#[from] SendNotifyError),
+}
 
-    fn bytes(&self, at: usize, bytes: View<'_>) -> Result<(), SendNotifyError> {
+impl Far for Other<'_> {
+    type Error = FarError;
+
+    fn bytes(&self, at: usize, bytes: View<'_>) -> Result<(), FarError> {
         Ok(self.0.send_from(at, bytes)?)
     }
 
-    fn word(&self, at: usize, value: u64) -> Result<(), SendNotifyError> {
-        let sent: Result<(), SendError> = self.0.send(at, &value.to_ne_bytes());
-        Ok(sent?)
+    // As a word: bytes could come in two parts, and the process would see half a position.
+    fn word(&self, at: usize, value: u64) -> Result<(), FarError> {
+        Ok(self.0.flag64(at)?.store(value)?)
     }
 
-    fn last_word(&self, at: usize, value: u64) -> Result<(), SendNotifyError> {
-        self.0.send_with_notify(at, &value.to_ne_bytes())
+    fn last_word(&self, at: usize, value: u64) -> Result<(), FarError> {
+        self.word(at, value)?;
+        Ok(self.0.send_notification(at, 8, value)?)
     }
 }

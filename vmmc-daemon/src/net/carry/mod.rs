@@ -21,8 +21,8 @@
 //!
 //! **Who may.** Two segments meet by exports whose names hold the connection's two addresses, and which nobody but a
 //! daemon may make (the names are the daemons' own). An importer needs a secret that is made of the cluster
-//! key and the name. Each daemon has been shown the socket with these addresses by its process, and
-//! says whose it is; the policy is asked on both nodes.
+//! key and the name. Each daemon has been shown the socket with these addresses by its process, in the daemon's own
+//! network namespace and at this node's address, and says whose it is; the policy is asked on both nodes.
 //!
 //! **Ends.** The carrier keeps a copy of the process's socket, so that the kernel's end of the connection comes
 //! after the last byte: when nobody can ring it any more, it sends what is left, waits until that has arrived, and
@@ -35,27 +35,30 @@ mod stream;
 
 use super::cluster::Cluster;
 use super::interface;
+use super::places::Places;
 use crate::receive;
 use crate::tcp::Endpoint;
 use carrier::Carrier;
 use rustix::event::EventfdFlags;
+use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stream::Stream;
 use vmmc::control::message::{CarriedWords, NotPairedReason, StreamShape};
 use vmmc::counters::index::LIBRARY;
-use vmmc::id::ClientId;
 use vmmc::sys::Fd;
 use vmmc::sys::thread::spawn_quiet;
 use vmmc::{HandlerThread, Node};
 
-/// Connections that are being opened at once.
+/// Connections that are being opened at once: each has a thread.
 const MAX_OPENING: usize = 256;
+/// Of them those of one user.
+const MAX_OPENING_EACH: usize = MAX_OPENING / 4;
 
 /// What carriers count, in a page of their own.
 mod count {
@@ -89,7 +92,8 @@ pub(crate) fn side_of(endpoint: &Endpoint) -> u8 {
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) cookie: u64,
-    pub(crate) client: ClientId,
+    /// The broker's number for the attempt.
+    pub(crate) number: u64,
     pub(crate) uid: u32,
     pub(crate) endpoint: Endpoint,
     pub(crate) shape: StreamShape,
@@ -104,6 +108,8 @@ pub(crate) struct Wanted {
     /// How long the other end is waited for.
     pub(crate) wait: Duration,
     pub(crate) users: crate::policy::PairUsers,
+    /// Set when the process has no use of it any more.
+    pub(crate) cancelled: Arc<AtomicBool>,
 }
 
 impl Drop for Wanted {
@@ -112,12 +118,36 @@ impl Drop for Wanted {
     }
 }
 
-/// What became of a [`Wanted`].
+/// What has become of an attempt.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) cookie: u64,
-    pub(crate) client: ClientId,
-    pub(crate) carried: Result<Carried, NotPairedReason>,
+pub(crate) enum Outcome {
+    /// It is carried, or is not to be.
+    Opened {
+        /// The socket.
+        cookie: u64,
+        /// The attempt.
+        number: u64,
+        /// What the process must be given.
+        carried: Result<Carried, NotPairedReason>,
+    },
+    /// Nothing of it is left in this daemon.
+    Gone {
+        /// The attempt.
+        number: u64,
+    },
+}
+
+/// What an attempt costs the daemon. Dropped, the broker is told that nothing is left of it.
+#[derive(Debug)]
+struct Cost {
+    post: Arc<Post>,
+    number: u64,
+}
+
+impl Drop for Cost {
+    fn drop(&mut self) {
+        self.post.put(Outcome::Gone { number: self.number });
+    }
 }
 
 /// An end that is carried: what its process must be given. Lost, and with it the connection, if it is dropped before
@@ -157,15 +187,25 @@ struct Post {
     bell: Fd,
 }
 
+impl Post {
+    fn put(&self, outcome: Outcome) {
+        lock(&self.outcomes).push(outcome);
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Carry {
     cluster: Arc<Cluster>,
     socket: PathBuf,
-    post: Post,
+    post: Arc<Post>,
+    /// This daemon's network namespace: addresses of another one prove nothing here.
+    namespace: Option<u64>,
     opening: AtomicUsize,
+    users: Places<u32>,
     /// Made at the first use, because the broker must run then.
-    node: OnceLock<Option<(Node, HandlerThread)>>,
+    node: Mutex<Option<(Node, HandlerThread)>>,
     carriers: Mutex<HashMap<String, Arc<Carrier>>>,
 }
 
@@ -176,9 +216,11 @@ impl Carry {
         Ok(Carry {
             cluster,
             socket,
-            post: Post { outcomes: Mutex::default(), bell },
+            post: Arc::new(Post { outcomes: Mutex::default(), bell }),
+            namespace: own_namespace(),
             opening: AtomicUsize::new(0),
-            node: OnceLock::new(),
+            users: Places::new(MAX_OPENING_EACH),
+            node: Mutex::default(),
             carriers: Mutex::default(),
         })
     }
@@ -186,6 +228,17 @@ impl Carry {
     /// The node at an address, if connections to it are carried.
     pub(crate) fn neighbour(&self, address: IpAddr) -> Option<&str> {
         self.cluster.node_at(address)
+    }
+
+    /// The node at the other end of a connection that this daemon may carry. Its own end must be where the daemon is:
+    /// anybody can make a network namespace in which he has this node's address, and that one's.
+    pub(crate) fn node_beyond(&self, endpoint: &Endpoint) -> Option<&str> {
+        let here = self.cluster.listen.ip();
+        let is_here = here.is_unspecified() || endpoint.local.ip() == here.to_canonical();
+        if !is_here || self.namespace != Some(endpoint.namespace) {
+            return None;
+        }
+        self.neighbour(endpoint.remote.ip())
     }
 
     /// Readable when there are outcomes.
@@ -199,44 +252,46 @@ impl Carry {
         std::mem::take(&mut *lock(&self.post.outcomes))
     }
 
-    /// Begins to open a connection; its outcome comes by [`Carry::outcomes`].
-    ///
-    /// # Errors
-    /// When there is no thread for it.
-    pub(crate) fn open(self: &Arc<Self>, wanted: Wanted) -> Result<(), NotPairedReason> {
-        if self.opening.fetch_add(1, Ordering::AcqRel) >= MAX_OPENING {
-            self.opening.fetch_sub(1, Ordering::AcqRel);
-            tracing::warn!(
-                node = wanted.node,
-                "{MAX_OPENING} connections are being opened already"
-            );
-            return Err(NotPairedReason::Resources);
-        }
+    /// Begins to open a connection; what becomes of it comes by [`Carry::outcomes`], its end in any case.
+    pub(crate) fn open(self: &Arc<Self>, wanted: Wanted) {
+        let (cookie, number) = (wanted.cookie, wanted.number);
+        let cost = Cost { post: self.post.clone(), number };
+        let place = self.users.take(&wanted.uid);
+        let before = self.opening.fetch_add(1, Ordering::AcqRel);
         let carry = self.clone();
-        let thread = spawn_quiet("net-carry-open", move || {
-            let (cookie, client) = (wanted.cookie, wanted.client);
-            let carried = opening::open(&carry, wanted);
-            carry.opening.fetch_sub(1, Ordering::AcqRel);
-            lock(&carry.post.outcomes).push(Outcome { cookie, client, carried });
-            let _ = rustix::io::write(&carry.post.bell, &1u64.to_ne_bytes());
-        });
-        thread.map(drop).map_err(|errno| {
+        let thread = match place {
+            Some(place) if before < MAX_OPENING => spawn_quiet("net-carry-open", move || {
+                let carried = opening::open(&carry, wanted, cost);
+                carry.post.put(Outcome::Opened { cookie, number, carried });
+                carry.opening.fetch_sub(1, Ordering::AcqRel);
+                drop(place);
+            })
+            .map(drop)
+            .map_err(|errno| errno.to_string()),
+            _ => Err("too many are being opened".to_owned()),
+        };
+        if let Err(why) = thread {
             self.opening.fetch_sub(1, Ordering::AcqRel);
-            tracing::warn!(%errno, "no thread to open a connection to another node");
-            NotPairedReason::Resources
-        })
+            tracing::warn!(why, "cannot open a connection to another node");
+            self.post.put(Outcome::Opened {
+                cookie,
+                number,
+                carried: Err(NotPairedReason::Resources),
+            });
+        }
     }
 
     /// The carriers' own connection to the broker of this process.
-    fn node(&self) -> Option<&Node> {
-        let made = self.node.get_or_init(|| {
+    fn node(&self) -> Option<Node> {
+        let mut made = lock(&self.node);
+        if made.is_none() {
             let node = interface::connect_as(&self.socket, "vmmcd carrier")?;
             node.counters().name_from(LIBRARY, count::NAMES);
             let handlers = node.start_handler_thread();
             let handlers = handlers.inspect_err(|error| tracing::error!(%error, "no carrier"));
-            Some((node, handlers.ok()?))
-        });
-        made.as_ref().map(|(node, _)| node)
+            *made = Some((node, handlers.ok()?));
+        }
+        made.as_ref().map(|(node, _)| node.clone())
     }
 
     /// Who carries to a node.
@@ -249,4 +304,10 @@ impl Carry {
         carriers.insert(node.to_owned(), carrier.clone());
         Ok(carrier)
     }
+}
+
+/// The network namespace of this process.
+fn own_namespace() -> Option<u64> {
+    let any = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
+    vmmc::sys::socket::netns_cookie(&any)
 }

@@ -3,26 +3,27 @@
 //! ```text
 //!   side 0's daemon                               side 1's daemon
 //!   export segment, import the other's            the same, at its own time
-//!   greeting: "my process is user U"  --------->
-//!                                     <---------  greeting: "mine is user V"
-//!   policy; agreed                    --------->  carried
-//!   carried
+//!   greeting: "my process is user U"  --------->  policy
+//!   policy                            <---------  greeting: "mine is user V"
+//!   agreed; carried                   --------->  carried
 //! ```
 //!
-//! Side 0 is the end with the smaller address. It agrees after both have greeted, so an end that is told that it is
-//! carried has another that is, or will be within one message. Should that message be lost, or come too
-//! late for side 1, side 1 ends its links, and the connection is shut down: an error, and no silence.
+//! Side 0 is the end with the smaller address. Whoever does not want to go on ends its links, and before "agreed" that is
+//! all: the connection stays with TCP. Side 0 agrees with all in hand that it needs. Should its word be lost, or come too
+//! late for side 1, one end would use a ring that nobody reads: so side 1 shuts the connection down then, and so
+//! does a daemon whose process has had enough meanwhile. That is an error, and no silence.
 
 use super::carrier::Load;
 use super::segment::Segment;
-use super::stream::{Said, Stream};
-use super::{Carried, Carry, Wanted, side_of};
+use super::stream::{Said, Standing, Stream};
+use super::{Carried, Carry, Cost, Wanted, side_of};
 use crate::tcp::Endpoint;
 use blake2::Blake2sMac;
 use blake2::digest::consts::U16;
 use blake2::digest::{FixedOutput, KeyInit, Update};
 use rustix::pipe::PipeFlags;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use vmmc::control::message::{NotPairedReason, Refusal};
 use vmmc::error::ImportError;
@@ -32,11 +33,16 @@ use vmmc::sys::mmap::{Access, GuardedMapping};
 use vmmc::{Export, Import, Node, Region, Rights, Token, Who};
 
 /// Opens one; blocks for as long as the other end is waited for.
-pub(super) fn open(carry: &Carry, mut wanted: Wanted) -> Result<Carried, NotPairedReason> {
+pub(super) fn open(
+    carry: &Carry,
+    mut wanted: Wanted,
+    cost: Cost,
+) -> Result<Carried, NotPairedReason> {
     let deadline = Instant::now() + wanted.wait;
     let node = carry.node().ok_or(NotPairedReason::Resources)?;
-    let Opened { stream, memory, export, bells } = make(carry, node, &mut wanted)?;
-    let import = meet(carry, node, &wanted, &stream, deadline)?;
+    let carrier = carry.carrier(&wanted.node).map_err(no_means("carrier"))?;
+    let Opened { stream, memory, export, bells } = make(carry, &node, &mut wanted)?;
+    let import = meet(carry, &node, &wanted, &stream, deadline)?;
     if import.len() != export.len() {
         tracing::warn!(
             node = wanted.node,
@@ -46,12 +52,24 @@ pub(super) fn open(carry: &Carry, mut wanted: Wanted) -> Result<Carried, NotPair
         );
         return Err(NotPairedReason::OtherVersion);
     }
-    let side = side_of(&wanted.endpoint);
-    agree(carry, &wanted, &stream, &import, side, deadline)?;
-    let carrier = carry.carrier(&wanted.node).map_err(no_means("carrier"))?;
+    agree(carry, &wanted, &stream, &import, deadline)?;
     let (rung, bell) = bells;
-    carrier.add(Load { stream: stream.clone(), export, import, bell: rung, node: node.clone() });
-    Ok(Carried { memory: Arc::new(memory), bell: Arc::new(bell), side, stream, told: false })
+    carrier.add(Load {
+        stream: stream.clone(),
+        _export: export,
+        import,
+        bell: rung,
+        node,
+        _cost: cost,
+    });
+    let side = side_of(&wanted.endpoint);
+    let carried =
+        Carried { memory: Arc::new(memory), bell: Arc::new(bell), side, stream, told: false };
+    // Who has had enough is dropped untold, which ends the connection.
+    if wanted.cancelled.load(Ordering::Acquire) {
+        return Err(NotPairedReason::NoPartner);
+    }
+    Ok(carried)
 }
 
 /// What this node has of it.
@@ -145,31 +163,43 @@ fn agree(
     wanted: &Wanted,
     stream: &Stream,
     import: &Import,
-    side: u8,
     deadline: Instant,
 ) -> Result<(), NotPairedReason> {
     let say = |what: Said| {
+        if wanted.cancelled.load(Ordering::Acquire) {
+            return Err(NotPairedReason::NoPartner);
+        }
         import.send_notification(0, 0, what.word()).map_err(|error| {
             tracing::info!(%error, node = wanted.node, "cannot carry a connection");
             NotPairedReason::NoPartner
         })
     };
-    say(Said::Greeting { uid: wanted.uid })?;
-    let theirs = stream.wait_greeting(deadline).ok_or(NotPairedReason::NoPartner)?;
-    let them = PeerInfo { client: ClientId(0), pid: 0, uid: theirs, gid: theirs };
-    let counts_as = carry.cluster.counts_as(&wanted.node, them).uid;
-    if !wanted.users.allows(wanted.uid, counts_as) {
-        return Err(NotPairedReason::Policy);
-    }
-    if side == 0 {
+    let policy = || {
+        let theirs = stream.wait_greeting(deadline).ok_or(NotPairedReason::NoPartner)?;
+        let them = PeerInfo { client: ClientId(0), pid: 0, uid: theirs, gid: theirs };
+        let counts_as = carry.cluster.counts_as(&wanted.node, them).uid;
+        match wanted.users.allows(wanted.uid, counts_as) {
+            true => Ok(()),
+            false => Err(NotPairedReason::Policy),
+        }
+    };
+    let greeting = Said::Greeting { uid: wanted.uid };
+    if side_of(&wanted.endpoint) == 0 {
+        say(greeting)?;
+        policy()?;
         return say(Said::Agreed);
     }
+    policy()?;
+    say(greeting)?;
     // The other may have begun later than we, and waits as long.
     if stream.wait_agreement(deadline + wanted.wait / 2) {
-        Ok(())
-    } else {
-        Err(NotPairedReason::NoPartner)
+        return Ok(());
     }
+    if stream.standing() == Standing::Open {
+        // It may be on its way.
+        stream.lose("the other node did not agree in time");
+    }
+    Err(NotPairedReason::NoPartner)
 }
 
 #[cfg(test)]

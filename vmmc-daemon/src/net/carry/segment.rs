@@ -112,7 +112,7 @@ pub(super) trait Far {
     /// Bytes of the segment at `at` to the same place there.
     fn bytes(&self, at: usize, bytes: View<'_>) -> Result<(), Self::Error>;
 
-    /// A word, behind everything before.
+    /// A word, whole, behind everything before.
     fn word(&self, at: usize, value: u64) -> Result<(), Self::Error>;
 
     /// A word, behind everything before, and that it is there is told.

@@ -66,6 +66,14 @@ struct State {
     socket: Option<Fd>,
 }
 
+impl State {
+    fn shut(&self) {
+        if let Some(socket) = &self.socket {
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -153,14 +161,15 @@ impl Stream {
 
     /// Bytes may be lost: the connection is shut down, so that both its ends see it.
     pub(super) fn lose(&self, why: &str) {
-        if !self.change(Standing::Lost) {
-            return;
+        if self.change(Standing::Lost) {
+            tracing::info!(why, "lost a connection to another node");
+            doorbell::ring(&*self.bell);
         }
-        tracing::info!(why, "lost a connection to another node");
-        if let Some(socket) = &lock(&self.state).socket {
-            let _ = rustix::net::shutdown(socket, Shutdown::Both);
-        }
-        doorbell::ring(&*self.bell);
+    }
+
+    /// Shuts the process's connection down.
+    pub(super) fn shut(&self) {
+        lock(&self.state).shut();
     }
 
     /// Whether it stood otherwise before. Nothing comes after the loss.
@@ -170,6 +179,10 @@ impl Stream {
             return false;
         }
         state.standing = standing;
+        if standing == Standing::Lost {
+            // Before its carrier hears of it, and closes the copy.
+            state.shut();
+        }
         let carrier = state.carrier.clone();
         drop(state);
         self.changed.notify_all();
