@@ -11,7 +11,7 @@ mod restart;
 #[path = "common/mod.rs"]
 mod rpc;
 
-use cluster::{Place, pair_with, starter_of};
+use cluster::{Place, pair_in, starter_of};
 use restart::restart;
 use rpc::{Counted, Daemon, Mode, Process, Server, Side, finish, go_on, line};
 use std::process::Command;
@@ -41,7 +41,9 @@ fn on(node: &str, command: &Command) -> Command {
 
 impl World {
     fn new(more: &str) -> World {
-        let (a, b) = pair_with(more);
+        // Where both ends come they are waited for however long a busy machine stands still.
+        let wait = if more.contains("streams") { "60000" } else { "1000" };
+        let (a, b) = pair_in(more, &[("VMMC_PAIR_MS", wait)]);
         let daemon = |place: &Place| Daemon::of_another(place.daemon.socket());
         let (server_daemon, client_daemon) = (daemon(&a), daemon(&b));
         World { a, b, server_daemon, client_daemon }

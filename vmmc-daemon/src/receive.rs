@@ -145,7 +145,32 @@ fn may_block(fd: &Fd) -> bool {
 /// Closes a descriptor without ever waiting for it.
 pub(crate) fn close(fd: Fd) {
     if may_block(&fd) {
-        Closer::get().close(fd);
+        Closer::get().close(Last::Close(fd));
+    }
+}
+
+/// Shuts a connection down, by a copy of its socket, without ever waiting for it: the kernel waits for who is inside a
+/// call on it, and that one may read memory that a client's own file system gives.
+pub(crate) fn shut(socket: Fd) {
+    Closer::get().close(Last::Shut(socket));
+}
+
+/// The last that is done with a descriptor.
+enum Last {
+    /// Its close.
+    Close(Fd),
+    /// The end of its connection, and its close.
+    Shut(Fd),
+}
+
+impl Last {
+    fn act(self) {
+        match self {
+            Last::Close(fd) => drop(fd),
+            Last::Shut(fd) => {
+                let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
+            }
+        }
     }
 }
 
@@ -156,7 +181,7 @@ const IDLE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 struct Work {
-    fds: VecDeque<Fd>,
+    fds: VecDeque<Last>,
     helpers: usize,
     idle: usize,
 }
@@ -178,9 +203,9 @@ impl Closer {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn close(&'static self, fd: Fd) {
+    fn close(&'static self, last: Last) {
         let mut work = self.work();
-        work.fds.push_back(fd);
+        work.fds.push_back(last);
         // Every one queued has an idle helper, or gets a new one.
         if work.fds.len() > work.idle && work.helpers < MAX_HELPERS {
             let helper = std::thread::Builder::new()
@@ -203,9 +228,9 @@ impl Closer {
     fn help(&self) {
         let mut work = self.work();
         loop {
-            if let Some(fd) = work.fds.pop_front() {
+            if let Some(last) = work.fds.pop_front() {
                 drop(work);
-                drop(fd);
+                last.act();
                 work = self.work();
                 continue;
             }

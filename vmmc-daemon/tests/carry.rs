@@ -5,7 +5,7 @@
 mod cluster;
 mod common;
 
-use cluster::{KEY, Place, address_of, node_with, pair_with};
+use cluster::{KEY, Place, address_of, node_in, node_with, pair_in, pair_with};
 use common::{Client, as_user, eventually, is_root, same_file};
 use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
@@ -17,6 +17,8 @@ use vmmc::sys::Fd;
 use vmmc::sys::doorbell::{self, Doorbell};
 
 const ON: &str = "[streams]\nbetween-nodes = \"on\"\n";
+/// Where both ends come: however long a busy machine stands still.
+const PATIENT: &[(&str, &str)] = &[("VMMC_PAIR_MS", "60000")];
 
 const SHAPE: StreamShape = StreamShape {
     version: 1,
@@ -115,7 +117,7 @@ fn talk_by_tcp(one: &TcpStream, other: &TcpStream) {
 
 #[test]
 fn the_ends_get_a_segment_each_and_what_one_puts_in_comes_out_of_the_other() {
-    let (a, b) = pair_with(ON);
+    let (a, b) = pair_in(ON, PATIENT);
     // Either end may be the one that connects.
     for (from, to) in [(&a, &b), (&b, &a)] {
         let (client, server) = connection(ip(from), ip(to));
@@ -150,7 +152,7 @@ fn the_ends_get_a_segment_each_and_what_one_puts_in_comes_out_of_the_other() {
 
 #[test]
 fn an_end_that_lies_ends_its_connection_and_no_other() {
-    let (a, b) = pair_with(ON);
+    let (a, b) = pair_in(ON, PATIENT);
     let made = || {
         let (client, server) = connection(ip(&b), ip(&a));
         let ends = (End::offer(&b, client), End::offer(&a, server));
@@ -258,8 +260,10 @@ fn users_who_may_not_share_memory_stay_with_tcp() {
     }
     let (at_a, at_b) = (address_of("a"), address_of("b"));
     let mapped = format!("{ON}[users.map]\n\"b:1000\" = 1001\n");
-    let a = node_with("a", &at_a, &[("b", &at_b)], Some(KEY), &mapped);
-    let b = node_with("b", &at_b, &[("a", &at_a)], Some(KEY), ON);
+    let a = node_in("a", &at_a, &[("b", &at_b)], Some(KEY), &mapped, PATIENT);
+    let b = node_in("b", &at_b, &[("a", &at_a)], Some(KEY), ON, PATIENT);
+    a.wait_for_others();
+    b.wait_for_others();
     let offer = |place: &Place, uid: u32, socket: TcpStream| {
         for (path, mode) in
             [(place.daemon.path.parent().unwrap(), 0o755), (&place.daemon.path, 0o666)]

@@ -68,11 +68,13 @@ fn what_was_changed_on_the_way_ends_the_connection_and_reaches_no_page() {
     let (a, b, proxy) = apart(SEAL, SEAL);
     let (exporter, importer) = (a.daemon.node(), b.daemon.node());
     let export = export(&exporter, "x", 4096);
-    for round in 1..=3u8 {
+    for (round, to_target) in [(1u8, true), (2, false), (3, true), (4, false)] {
         let import = import(&importer).unwrap();
         import.send_fenced(0, &[round; 100]).unwrap();
-        proxy.spoil();
-        let sent = import.send_fenced(0, &[0xff; 100]);
+        proxy.spoil(to_target);
+        // What goes there arrives when the answer is what was changed.
+        let bytes = if to_target { [0xff; 100] } else { [round; 100] };
+        let sent = import.send_fenced(0, &bytes);
         assert!(sent.is_err(), "{sent:?}");
         match import.fence() {
             Err(WaitError::Closed(closed)) => assert_eq!(closed.reason, CloseReason::Unreachable),

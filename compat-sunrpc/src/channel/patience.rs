@@ -137,8 +137,9 @@ impl Channel {
             if look() {
                 return Some(Ok(()));
             }
+            // What came before the end goes first.
             (looks.is_multiple_of(LOOKS_PER_POLL) && has_ended(socket))
-                .then_some(Err(Broken::Gone(Errno::CONNRESET)))
+                .then(|| if look() { Ok(()) } else { Err(Broken::Gone(Errno::CONNRESET)) })
         });
         match spun {
             Spun::Found(found) => {

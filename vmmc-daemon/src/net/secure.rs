@@ -236,7 +236,7 @@ impl Secure {
         &self.stream
     }
 
-    /// The connection, for what follows unencrypted. Nothing of that has been read yet.
+    /// The connection, for what follows by other means. Nothing of that has been read yet.
     #[must_use]
     pub fn into_stream(self) -> TcpStream {
         self.stream

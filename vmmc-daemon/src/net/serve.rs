@@ -8,7 +8,7 @@ use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::strangers::{Most, Stranger, Strangers};
 use crate::requests::random_bytes;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,8 +30,9 @@ const MAX: usize = 1024;
 /// Of them those that have not proved yet that they know the key.
 const STRANGERS: Most = Most { all: MAX / 2, each: MAX / 8 };
 
-/// Imports of one node that may wait for their exports: each has a connection.
-const WAITERS: usize = MAX / 4;
+/// Imports from one address that may wait for their exports, each of which has a connection; and of one user there, by
+/// that node's word.
+const WAITERS: (usize, usize) = (MAX / 2, MAX / 8);
 
 /// How often a waiting import looks whether the asker is still there.
 const LOOK: Duration = Duration::from_millis(200);
@@ -44,8 +45,8 @@ pub(super) struct Server {
     door: Door,
     /// The interface's own connection to the broker.
     node: Node,
-    /// Of waiting imports, by node.
-    waiters: Places<String>,
+    /// Of waiting imports.
+    waiters: (Places<IpAddr>, Places<(IpAddr, u32)>),
 }
 
 impl Server {
@@ -55,7 +56,13 @@ impl Server {
         door: Door,
         node: Node,
     ) -> Server {
-        Server { cluster, offers, door, node, waiters: Places::new(WAITERS) }
+        Server {
+            cluster,
+            offers,
+            door,
+            node,
+            waiters: (Places::new(WAITERS.0), Places::new(WAITERS.1)),
+        }
     }
 
     /// Takes connections for ever.
@@ -263,22 +270,24 @@ impl Server {
         }
         let mut pending = import.start()?;
         if !pending.wait_for(Some(LOOK))? {
-            let place = self.waiters.take(&origin.node).ok_or_else(|| {
+            let (by_address, by_user) = &self.waiters;
+            let from =
+                asker.stream().peer_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |it| it.ip());
+            let places = by_address.take(&from).zip(by_user.take(&(from, origin.uid)));
+            let places = places.ok_or_else(|| {
+                let (all, each) = WAITERS;
                 let why = format!(
-                    "{WAITERS} imports of node {:?} wait for their exports here; end some",
-                    origin.node
+                    "so many imports from there wait for their exports already: {all} in all, or {each} of user {}; end some",
+                    origin.uid
                 );
-                ImportError::Refused(Refusal::NodeUnreachable {
-                    node: self.cluster.node.clone(),
-                    why,
-                })
+                ImportError::Refused(Refusal::NodeUnreachable { node: self.cluster.node.clone(), why })
             })?;
             while !pending.wait_for(Some(LOOK))? {
                 if has_spoken(asker.stream()) {
                     return Ok(None);
                 }
             }
-            drop(place);
+            drop(places);
         }
         let import = pending.wait()?;
         let len = import.len() as u64;

@@ -62,7 +62,7 @@ impl Daemon {
     }
 
     /// Not for these tests: see `ci/net`.
-    pub fn start_by(starter: &[&str], _: &[&str]) -> Daemon {
+    pub fn start_by(starter: &[&str], _: &[&str], _: &[(&str, &str)]) -> Daemon {
         panic!("{starter:?}: the other side of these tests is not in that namespace");
     }
 

@@ -56,9 +56,9 @@ impl Daemon {
     }
 
     /// As [`Daemon::start_with`], started by another program: its words come first.
-    pub fn start_by(starter: &[&str], args: &[&str]) -> Daemon {
+    pub fn start_by(starter: &[&str], args: &[&str], env: &[(&str, &str)]) -> Daemon {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let child = launch_by(starter, &dir.path().join("d.sock"), args, &[]);
+        let child = launch_by(starter, &dir.path().join("d.sock"), args, env);
         let daemon = Daemon { dir, child };
         daemon.wait_listening();
         daemon

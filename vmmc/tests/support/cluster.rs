@@ -62,6 +62,17 @@ pub struct Place {
 }
 
 impl Place {
+    /// Waits until it listens to other nodes, which comes after its socket. Not for namespaces.
+    pub fn wait_for_others(&self) {
+        let start = std::time::Instant::now();
+        while namespace(&self.name).is_none()
+            && std::net::TcpStream::connect(&self.address).is_err()
+        {
+            assert!(start.elapsed().as_secs() < 120, "{} does not listen", self.address);
+            std::thread::yield_now();
+        }
+    }
+
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("cluster.toml")
     }
@@ -102,6 +113,18 @@ pub fn node_with(
     key: Option<&str>,
     more: &str,
 ) -> Place {
+    node_in(name, address, others, key, more, &[])
+}
+
+/// As [`node_with`], with settings in the daemon's environment.
+pub fn node_in(
+    name: &str,
+    address: &str,
+    others: &[(&str, &str)],
+    key: Option<&str>,
+    more: &str,
+    env: &[(&str, &str)],
+) -> Place {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut text = format!("node = {name:?}\nlisten = {address:?}\n");
     if let Some(key) = key {
@@ -119,8 +142,10 @@ pub fn node_with(
     write(file.clone(), &text);
     let arguments = ["--cluster", file.to_str().expect("text")];
     let daemon = match namespace(name) {
-        Some((namespace, _)) => Daemon::start_by(&["ip", "netns", "exec", &namespace], &arguments),
-        None => Daemon::start_with(&arguments, &[]),
+        Some((namespace, _)) => {
+            Daemon::start_by(&["ip", "netns", "exec", &namespace], &arguments, env)
+        }
+        None => Daemon::start_with(&arguments, env),
     };
     Place { name: name.to_owned(), address: address.to_owned(), daemon, dir }
 }
@@ -138,7 +163,15 @@ pub fn pair_over(provider: &str) -> (Place, Place) {
 
 /// As [`pair`], with more in the cluster files.
 pub fn pair_with(more: &str) -> (Place, Place) {
+    pair_in(more, &[])
+}
+
+/// As [`pair_with`], with settings in the daemons' environment.
+pub fn pair_in(more: &str, env: &[(&str, &str)]) -> (Place, Place) {
     let (a, b) = (address_of("a"), address_of("b"));
-    let node = |name, at: &str, other| node_with(name, at, &[other], Some(KEY), more);
-    (node("a", &a, ("b", &b)), node("b", &b, ("a", &a)))
+    let node = |name, at: &str, other| node_in(name, at, &[other], Some(KEY), more, env);
+    let nodes = (node("a", &a, ("b", &b)), node("b", &b, ("a", &a)));
+    nodes.0.wait_for_others();
+    nodes.1.wait_for_others();
+    nodes
 }

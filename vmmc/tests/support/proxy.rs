@@ -18,8 +18,8 @@ struct State {
     left: AtomicU64,
     /// What has gone to the target, while somebody listens.
     heard: Mutex<Option<Vec<u8>>>,
-    /// The next byte to the target is another.
-    spoils: AtomicBool,
+    /// The next byte to the target, and back from it, is another.
+    spoils: [AtomicBool; 2],
 }
 
 impl State {
@@ -91,9 +91,9 @@ impl Proxy {
         self.state.heard.lock().unwrap().take().unwrap_or_default()
     }
 
-    /// Changes a bit of what goes to the target next.
-    pub fn spoil(&self) {
-        self.state.spoils.store(true, Ordering::SeqCst);
+    /// Changes a bit of what goes to the target next, or comes back from it.
+    pub fn spoil(&self, to_target: bool) {
+        self.state.spoils[usize::from(to_target)].store(true, Ordering::SeqCst);
     }
 
     /// Passes nothing more.
@@ -145,10 +145,10 @@ fn pump(state: &State, mut from: TcpStream, mut to: TcpStream, forward: bool) {
             Ok(len) => len,
         };
         let mut pass = len;
+        if state.spoils[usize::from(forward)].swap(false, Ordering::SeqCst) {
+            buffer[len - 1] ^= 4;
+        }
         if forward {
-            if state.spoils.swap(false, Ordering::SeqCst) {
-                buffer[len - 1] ^= 4;
-            }
             if let Some(heard) = &mut *state.heard.lock().unwrap() {
                 heard.extend_from_slice(&buffer[..len]);
             }

@@ -53,6 +53,8 @@ pub(super) struct Door {
 struct News {
     loads: Vec<(u64, Load)>,
     changed: Vec<u64>,
+    /// Nobody comes to the door any more.
+    closed: bool,
 }
 
 impl Door {
@@ -98,6 +100,9 @@ impl Carrier {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         load.stream.set_carrier(self.door.clone(), number);
         let mut news = lock(&self.door.news);
+        if news.closed {
+            return load.stream.lose("its carrier has failed");
+        }
         // It may have changed before there was somebody to tell.
         news.changed.push(number);
         news.loads.push((number, load));
@@ -128,7 +133,13 @@ impl Work {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "connections to another node are carried no more");
-                    for (load, _) in self.loads.values() {
+                    let late = {
+                        let mut news = lock(&self.door.news);
+                        news.closed = true;
+                        std::mem::take(&mut news.loads)
+                    };
+                    let late = late.into_iter().map(|(_, load)| load);
+                    for load in self.loads.into_values().map(|(load, _)| load).chain(late) {
                         load.stream.lose("its carrier has failed");
                     }
                     return;
@@ -149,7 +160,7 @@ impl Work {
 
     /// New connections, and changes.
     fn hear(&mut self) {
-        let News { loads, changed } = self.door.take();
+        let News { loads, changed, .. } = self.door.take();
         for (number, load) in loads {
             let data = epoll::EventData::new_u64(number);
             if let Err(errno) = epoll::add(&self.epoll, &load.bell, data, epoll::EventFlags::IN) {

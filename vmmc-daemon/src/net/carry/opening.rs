@@ -122,7 +122,7 @@ fn make(carry: &Carry, node: &Node, wanted: &mut Wanted) -> Result<Opened, NotPa
         .name(name)
         .grant(Who::Anyone, Rights::WRITE)
         .token(token)
-        .handler(stream.handler(node));
+        .handler(stream.on_export(node));
     // The same addresses twice: the connection before was closed, and its carrier is about to see it.
     let export = export.open().map_err(no_means("export"))?;
     Ok(Opened { stream, memory, export, bells: (rung.into(), bell.into()) })
@@ -145,7 +145,7 @@ fn meet(
         .rights(Rights::WRITE)
         .token(token)
         .timeout(left)
-        .handler(stream.handler(node));
+        .handler(stream.on_import());
     import.open().map_err(|error| {
         match error {
             ImportError::Refused(Refusal::NoSuchExport { .. }) => {}
@@ -187,17 +187,22 @@ fn agree(
     if side_of(&wanted.endpoint) == 0 {
         say(greeting)?;
         policy()?;
+        stream.bind();
         return say(Said::Agreed);
     }
     policy()?;
+    stream.bind();
     say(greeting)?;
     // The other may have begun later than we, and waits as long.
     if stream.wait_agreement(deadline + wanted.wait / 2) {
         return Ok(());
     }
-    if stream.standing() == Standing::Open {
+    match stream.standing() {
         // It may be on its way.
-        stream.lose("the other node did not agree in time");
+        Standing::Open => stream.lose("the other node did not agree in time"),
+        // Its link has ended behind all that it had to say, and that was not it.
+        Standing::Ended => stream.unbind(),
+        Standing::Lost => {}
     }
     Err(NotPairedReason::NoPartner)
 }

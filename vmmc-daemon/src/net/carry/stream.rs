@@ -4,7 +4,6 @@ use super::carrier::Door;
 use super::segment::Segment;
 use super::{count, lock};
 use crate::receive;
-use rustix::net::Shutdown;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 use vmmc::control::message::CloseReason;
@@ -60,6 +59,8 @@ struct State {
     /// User of the far end's process, by its daemon's word.
     greeted: Option<u32>,
     agreed: bool,
+    /// From here on the far end may use its ring: without us it would wait for ever.
+    binding: bool,
     /// Who carries it, and the number it has there.
     carrier: Option<(Arc<Door>, u64)>,
     /// A copy of the process's socket.
@@ -67,9 +68,10 @@ struct State {
 }
 
 impl State {
+    /// Shuts the process's connection down, soon: by a copy, which whoever closes ours leaves alone.
     fn shut(&self) {
-        if let Some(socket) = &self.socket {
-            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        if let Some(Ok(copy)) = self.socket.as_ref().map(Fd::try_clone) {
+            receive::shut(copy);
         }
     }
 }
@@ -86,13 +88,20 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(segment: Segment, bell: Arc<Fd>, socket: Option<Fd>) -> Arc<Stream> {
-        let state =
-            State { standing: Standing::Open, greeted: None, agreed: false, carrier: None, socket };
+        let state = State {
+            standing: Standing::Open,
+            greeted: None,
+            agreed: false,
+            binding: false,
+            carrier: None,
+            socket,
+        };
         Arc::new(Stream { segment, bell, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// What hears of messages of the far end, and of its end. Runs in the handler thread, and waits for nobody.
-    pub(super) fn handler(
+    /// What hears of messages of the far end, and of the end of its link, which comes behind them. Runs in the handler
+    /// thread, and waits for nobody.
+    pub(super) fn on_export(
         self: &Arc<Self>,
         node: &Node,
     ) -> impl FnMut(Notification) + Send + use<> {
@@ -103,12 +112,32 @@ impl Stream {
                 doorbell::ring(&*stream.bell);
                 node.counters().add(count::WAKES, 1);
             }
-            Event::Closed { reason } => match reason {
-                CloseReason::Unexported | CloseReason::Unimported => stream.end(),
-                reason => stream.lose(&format!("{reason:?}")),
-            },
+            Event::Closed { reason: CloseReason::Unimported } => stream.end(),
+            Event::Closed { reason: CloseReason::Unexported } => {} // by us
+            Event::Closed { reason } => stream.lose(&format!("{reason:?}")),
             _ => {}
         }
+    }
+
+    /// What hears of the end of our link. An orderly one says nothing: it comes another way than the far end's last
+    /// messages, and the other link ends behind them.
+    pub(super) fn on_import(self: &Arc<Self>) -> impl FnMut(Notification) + Send + use<> {
+        let stream = self.clone();
+        move |notification| match notification.event {
+            Event::Closed { reason: CloseReason::Unexported } => {}
+            Event::Closed { reason } => stream.lose(&format!("{reason:?}")),
+            _ => {}
+        }
+    }
+
+    /// The far end may be told that it is carried by what is said next.
+    pub(super) fn bind(&self) {
+        lock(&self.state).binding = true;
+    }
+
+    /// The far end cannot have been told.
+    pub(super) fn unbind(&self) {
+        lock(&self.state).binding = false;
     }
 
     fn hear(&self, word: u64) {
@@ -179,7 +208,7 @@ impl Stream {
             return false;
         }
         state.standing = standing;
-        if standing == Standing::Lost {
+        if standing == Standing::Lost && state.binding {
             // Before its carrier hears of it, and closes the copy.
             state.shut();
         }

@@ -84,6 +84,8 @@ pub(super) struct Connection {
     out: Vec<u8>,
     sent: usize,
     stalled: bool,
+    /// All that was there has been received in this turn.
+    dry: bool,
     /// Whether the last turn ended at its bound: what is staged, epoll does not know of.
     pub(super) has_more: bool,
     /// What epoll watches.
@@ -104,6 +106,7 @@ impl Connection {
             out: Vec::new(),
             sent: 0,
             stalled: false,
+            dry: false,
             has_more: false,
             watched: EventFlags::IN,
         }
@@ -117,10 +120,15 @@ impl Connection {
         self.out.len() - self.sent
     }
 
+    /// Whether it receives now: its receiver can go on, and its sender reads what it is told.
+    pub(super) fn may_receive(&self) -> bool {
+        !self.stalled && self.unsent() < MAX_OUT
+    }
+
     /// What epoll should watch.
     pub(super) fn interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, !self.stalled && self.unsent() < MAX_OUT);
+        flags.set(EventFlags::IN, self.may_receive());
         flags.set(EventFlags::OUT, self.unsent() > 0);
         flags
     }
@@ -156,7 +164,10 @@ impl Connection {
     pub(super) fn turn(&mut self, node: &Node, offers: &Offers, links: &mut Links) -> Turn {
         match self.steps(node, offers, links) {
             Ok(worked) => Turn::Worked(worked),
-            Err(end) => {
+            Err(mut end) => {
+                if self.wire.is_broken() {
+                    end = End::Fault("a sealed record was changed on its way".to_owned());
+                }
                 let Origin { node: name, pid, uid, .. } = &self.origin;
                 match end {
                     End::Closed => tracing::debug!(node = name, pid, uid, "data connection over"),
@@ -173,11 +184,11 @@ impl Connection {
     fn steps(&mut self, node: &Node, offers: &Offers, links: &mut Links) -> Result<bool, End> {
         let mut worked = false;
         let was_stalled = std::mem::take(&mut self.stalled);
+        self.dry = false;
         // Incoming goes before outgoing (H15): answers are sent when nothing more can be received.
         self.has_more = true;
         for _ in 0..STEPS {
             if self.unsent() >= MAX_OUT {
-                self.has_more = false; // epoll tells when there is room
                 break;
             }
             match self.step(node, offers, links)? {
@@ -196,7 +207,10 @@ impl Connection {
                 }
             }
         }
-        Ok(self.flush()? || worked)
+        let flushed = self.flush()?;
+        // Until there is room for answers, of which epoll tells, nothing is received.
+        self.has_more &= self.unsent() < MAX_OUT;
+        Ok(flushed || worked)
     }
 
     /// Sends answers; whether any went.

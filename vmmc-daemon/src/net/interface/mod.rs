@@ -313,7 +313,7 @@ impl Interface {
     fn look_at_keepers(&mut self) {
         let Interface { keepers, connections, unfinished, .. } = self;
         unfinished.extend(keepers.iter().filter(|id| {
-            connections.get(id).is_some_and(|it| !it.is_stalled() && !it.wire.may_sleep())
+            connections.get(id).is_some_and(|it| it.may_receive() && !it.wire.may_sleep())
         }));
     }
 

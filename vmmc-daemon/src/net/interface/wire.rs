@@ -47,6 +47,11 @@ impl Wire {
         }
     }
 
+    /// Whether something was changed on its way.
+    pub(super) fn is_broken(&self) -> bool {
+        self.seal.as_ref().is_some_and(|(_, opener)| opener.is_broken())
+    }
+
     /// Adds it to epoll, waiting for what comes.
     pub(super) fn watch(&self, epoll: &Fd, id: u64) -> rustix::io::Result<()> {
         let token = EventData::new_u64(id);

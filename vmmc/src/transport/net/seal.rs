@@ -126,19 +126,27 @@ pub struct Opener {
     at: usize,
     /// An open record, within `raw`: first byte and bytes that nobody has taken.
     open: (usize, usize),
+    /// One did not open: none behind it is to.
+    broken: bool,
 }
 
 impl Opener {
     /// With a direction's key.
     #[must_use]
     pub fn new(key: &[u8; 32]) -> Opener {
-        Opener { cipher: Numbered::new(key), raw: Vec::new(), at: 0, open: (0, 0) }
+        Opener { cipher: Numbered::new(key), raw: Vec::new(), at: 0, open: (0, 0), broken: false }
     }
 
     /// Whether a wait on the socket would notice what comes next: nothing lies here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open.1 == 0 && self.whole().is_none()
+    }
+
+    /// Whether something was changed on its way, or is no record.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// Length of the record that is here whole, after its length word.
@@ -158,8 +166,11 @@ impl Opener {
         mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     ) -> Result<&[u8], Errno> {
         while self.open.1 == 0 {
+            if self.broken {
+                return Err(Errno::BADMSG);
+            }
             if let Some(len) = self.whole() {
-                self.open(len)?;
+                self.broken = self.open(len).is_err();
                 continue;
             }
             self.raw.drain(..self.at);

@@ -137,6 +137,11 @@ impl Wire {
         }
     }
 
+    /// Whether [`Wire::receive`] gives all that is there, if it has room.
+    pub(super) fn gives_all(&self) -> bool {
+        self.fabric.is_none() && self.seal.is_none()
+    }
+
     /// Waits until something can be sent.
     pub(super) fn wait_for_room(&self, timeout: Duration) -> bool {
         match &self.fabric {

@@ -41,10 +41,15 @@ impl Connection {
         self.staging.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         let Some(room) = self.staging.get_mut(self.to..) else { return Ok(Step::Empty) };
+        if self.dry {
+            return Ok(Step::Empty); // answers go before another system call that finds nothing
+        }
+        let wanted = room.len();
         match self.wire.receive(room) {
             Ok(0) => Err(End::Closed),
             Ok(len) => {
                 self.to += len;
+                self.dry = len < wanted && !self.wire.keeps_bytes();
                 Ok(Step::Done)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(Step::Empty),

@@ -21,6 +21,7 @@ impl Connection {
     pub(super) fn receive(&self, inbox: &mut Inbox) {
         loop {
             let Some(room) = inbox.bytes.get_mut(inbox.filled..) else { return };
+            let wanted = room.len();
             match self.wire.receive(room) {
                 Ok(0) => return self.lose(),
                 Ok(len) => {
@@ -28,6 +29,9 @@ impl Connection {
                     if self.handle(inbox).is_err() {
                         self.close();
                         return self.lose();
+                    }
+                    if len < wanted && self.wire.gives_all() {
+                        return; // to ask again would be a system call that finds nothing
                     }
                 }
                 Err(Errno::INTR) => {}
