@@ -68,7 +68,7 @@ struct Arguments {
         hide_default_value = true
     )]
     fd_store: u32,
-    /// Cluster file: this node's name, address and key, and the other nodes (see DESIGN.md, "Between
+    /// Cluster file: this node's name, address and key, and the other nodes (see README.md, "Several
     /// machines"). Without it the daemon knows no other nodes
     #[arg(long, value_name = "FILE", env = "VMMC_CLUSTER", hide_env_values = true)]
     cluster: Option<PathBuf>,

@@ -250,6 +250,31 @@ fn ends_of_other_versions_of_nodes_that_carry_none_and_at_other_addresses_stay_w
     refused(End::offer(&c, client), End::offer(&d, server));
 }
 
+/// Anybody can make a network namespace in which he has this node's address, and the other one's. What is connected there
+/// proves nothing here.
+#[test]
+fn a_connection_of_another_network_namespace_stays_with_tcp() {
+    if !is_root() {
+        eprintln!("not run: a network namespace needs root");
+        return;
+    }
+    let (a, b) = pair_with(ON);
+    let (client, server) = std::thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            // SAFETY: of this thread alone.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+            assert!(up.expect("ip (Debian package iproute2)").success());
+            connection(ip(&b), ip(&a))
+        });
+        there.join().unwrap()
+    });
+    let (one, other) = (End::offer(&b, client), End::offer(&a, server));
+    assert_eq!([one.refused(), other.refused()], [NotPairedReason::NoPartner; 2]);
+    assert_eq!((a.daemon.counter("carried"), b.daemon.counter("carried")), (0, 0));
+    talk_by_tcp(&one.socket, &other.socket);
+}
+
 /// Both nodes' policies are asked, each about the user whom the other's counts as: here one allows and the other does
 /// not, whichever side of the connection it is.
 #[test]
