@@ -123,6 +123,21 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Takes what the daemon has said until `look` finds something in it. `None`: it has said no more.
+    fn listen<T>(&mut self, look: impl Fn(&mut Link) -> Option<T>) -> Option<T> {
+        loop {
+            if let Some(found) = look(self) {
+                return Some(found);
+            }
+            let incoming = self.connection.as_ref()?.try_receive();
+            if !self.heard(incoming) && self.connection.is_some() {
+                return None;
+            }
+        }
+    }
+}
+
 /// A conversation, and whether connections to other nodes may be offered in it.
 fn open(bell: &Doorbell) -> Option<(Connection, bool)> {
     let config = &settings::get()?.config;
@@ -189,20 +204,11 @@ pub(crate) fn appear() {
 
 /// The daemon's answer about a connection, if it has come.
 pub(crate) fn answer(cookie: u64) -> Option<Answer> {
-    let mut guard = link();
-    let link = guard.as_mut()?;
-    loop {
-        if let Some(answer) = link.answers.remove(&cookie) {
-            return Some(answer);
-        }
-        if !link.waiting.contains(&cookie) {
-            return Some(Answer::Plain); // the daemon is gone, and the question with it
-        }
-        let incoming = link.connection.as_ref()?.try_receive();
-        if !link.heard(incoming) && link.connection.is_some() {
-            return None;
-        }
-    }
+    link().as_mut()?.listen(|link| {
+        let answer = link.answers.remove(&cookie);
+        // Else the daemon is gone, and the question with it.
+        answer.or_else(|| (!link.waiting.contains(&cookie)).then_some(Answer::Plain))
+    })
 }
 
 /// Shortest wait for the daemon's answer: it must give up earlier, whatever it was told itself.
@@ -212,21 +218,16 @@ const LEAST_WAIT: Duration = Duration::from_secs(2);
 pub(crate) fn wait_answer(cookie: u64) -> Answer {
     let pair = settings::get().map_or(Duration::from_secs(1), |settings| settings.config.pair);
     let deadline = Instant::now() + pair.saturating_mul(2).max(LEAST_WAIT);
-    match wait_for(deadline, || answer(cookie)) {
-        Ok(answer) => answer,
-        Err(Silence::Gone) => Answer::Plain,
-        Err(Silence::Late) => {
-            forget(cookie);
-            Answer::Plain
-        }
-    }
+    wait_for(deadline, || answer(cookie)).unwrap_or_else(|| {
+        forget(cookie);
+        Answer::Plain
+    })
 }
 
 /// Whether an address is that of another node to which the daemon carries connections. Asked once for each address;
 /// of a daemon that carries none, never.
 pub(crate) fn is_neighbour(address: IpAddr) -> bool {
-    appear();
-    let known = |link: &Link| {
+    let known = |link: &mut Link| {
         if link.carries { link.neighbours.get(&address).copied() } else { Some(false) }
     };
     {
@@ -237,30 +238,21 @@ pub(crate) fn is_neighbour(address: IpAddr) -> bool {
             let Ok(bell) = Doorbell::new() else { return false };
             link.connection(&bell);
         }
-        let Some(connection) = &link.connection else { return false };
+        if link.connection.is_none() {
+            return false;
+        }
         if let Some(is) = known(link) {
             return is;
         }
+        let Some(connection) = &link.connection else { return false };
         if link.silent_until.is_some_and(|until| Instant::now() < until)
             || connection.try_send(&Request::Neighbour { address }, &[]).is_err()
         {
             return false; // asked again with the next connection
         }
     }
-    let heard = wait_for(Instant::now() + LEAST_WAIT, || {
-        let mut guard = link();
-        let link = guard.as_mut()?;
-        loop {
-            if let Some(is) = known(link) {
-                return Some(is);
-            }
-            let incoming = link.connection.as_ref()?.try_receive();
-            if !link.heard(incoming) {
-                return None;
-            }
-        }
-    });
-    heard.unwrap_or_else(|_| {
+    let heard = wait_for(Instant::now() + LEAST_WAIT, || link().as_mut()?.listen(known));
+    heard.unwrap_or_else(|| {
         if let Some(link) = link().as_mut() {
             link.silent_until = Some(Instant::now() + RETRY);
         }
@@ -268,28 +260,16 @@ pub(crate) fn is_neighbour(address: IpAddr) -> bool {
     })
 }
 
-/// Why nothing was heard of the daemon.
-enum Silence {
-    /// It is gone.
-    Gone,
-    /// The time is over.
-    Late,
-}
-
-/// Looks until there is something, or the time is over.
-fn wait_for<T>(deadline: Instant, mut look: impl FnMut() -> Option<T>) -> Result<T, Silence> {
+/// Looks until there is something. `None`: the time is over, or the daemon gone.
+fn wait_for<T>(deadline: Instant, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         if let Some(found) = look() {
-            return Ok(found);
+            return Some(found);
         }
-        let fd = match link().as_ref().and_then(|link| link.connection.as_ref()) {
-            Some(connection) => connection.as_fd().try_clone_to_owned(),
-            None => return Err(Silence::Gone),
-        };
-        let Ok(fd) = fd else { return Err(Silence::Gone) };
+        let fd = link().as_ref()?.connection.as_ref()?.as_fd().try_clone_to_owned().ok()?;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Silence::Late);
+            return None;
         }
         // Another thread may take what is ours out for us meanwhile: look again soon.
         let slice = left.min(Duration::from_millis(20));
@@ -298,7 +278,7 @@ fn wait_for<T>(deadline: Instant, mut look: impl FnMut() -> Option<T>) -> Result
         let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return Err(Silence::Gone),
+            Err(_) => return None,
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod cluster;
 mod conversation;
 mod idle;
 pub mod interface;
+mod mailbox;
 mod offers;
 mod places;
 pub mod secure;
@@ -36,11 +37,16 @@ use idle::Idle;
 use offers::Offers;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::control::message::{Event, Refusal};
 use vmmc::id::{ClientId, PeerInfo, RequestId};
 use vmmc::sys::thread::spawn_quiet;
 use vmmc::sys::{Fd, packet};
+
+/// What a thread that panicked left is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The network service, as the broker has it.
 #[derive(Clone, Debug)]

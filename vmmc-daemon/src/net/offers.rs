@@ -1,9 +1,9 @@
 //! Imports that were granted to processes of other nodes and that they have not taken up yet, and
 //! news of links that ended.
 
+use super::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use vmmc::control::message::CloseReason;
 use vmmc::control::network::{CAPABILITY_LIFE_SECS, Capability, Origin};
@@ -25,10 +25,6 @@ pub(crate) struct Offers {
     waiting: Mutex<HashMap<Capability, (Offer, Instant)>>,
     ended: Mutex<Vec<(u64, CloseReason)>>,
     tokens: std::sync::atomic::AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why a capability opens nothing.

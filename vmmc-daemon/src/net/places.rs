@@ -1,8 +1,9 @@
 //! Places of which nobody takes all: each holder has a few at most.
 
+use super::lock;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// How many each holder has now.
 #[derive(Clone, Debug)]
@@ -26,7 +27,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
 
     /// Another one for a holder; `None` when it has all of its own.
     pub(super) fn take(&self, holder: &K) -> Option<Place<K>> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         let count = taken.entry(holder.clone()).or_insert(0);
         if *count >= self.each {
             return None;
@@ -38,7 +39,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
 
 impl<K: Eq + Hash> Drop for Place<K> {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.places.taken);
         if let Some(count) = taken.get_mut(&self.holder) {
             *count -= 1;
             if *count == 0 {

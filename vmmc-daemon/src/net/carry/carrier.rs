@@ -7,13 +7,14 @@
 
 use super::segment::{Failed, Far, Sent};
 use super::stream::{Standing, Stream};
-use super::{Cost, count, lock};
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use super::{Cost, count};
+use crate::net::mailbox::Mailbox;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use vmmc::error::{FlagError, SendError, SendNotifyError};
 use vmmc::mem::View;
 use vmmc::sys::Fd;
@@ -42,53 +43,28 @@ pub(super) struct Load {
     pub(super) _cost: Cost,
 }
 
-/// Where a carrier is told of new connections, and of those whose far end has changed.
+/// What a carrier is told.
 #[derive(Debug)]
-pub(super) struct Door {
-    bell: Fd,
-    news: Mutex<News>,
-}
-
-#[derive(Debug, Default)]
-struct News {
-    loads: Vec<(u64, Load)>,
-    changed: Vec<u64>,
-    /// Nobody comes to the door any more.
-    closed: bool,
-}
-
-impl Door {
+pub(super) enum News {
+    /// It has one connection more, with this number.
+    New(u64, Box<Load>),
     /// The far end of a connection stands otherwise.
-    pub(super) fn tell(&self, number: u64) {
-        lock(&self.news).changed.push(number);
-        self.ring();
-    }
-
-    fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> News {
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
-        std::mem::take(&mut *lock(&self.news))
-    }
+    Changed(u64),
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Carrier {
-    door: Arc<Door>,
+    door: Arc<Mailbox<News>>,
     last: AtomicU64,
 }
 
 impl Carrier {
     pub(super) fn start() -> rustix::io::Result<Arc<Carrier>> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = Fd::from(rustix::event::eventfd(0, flags)?);
-        let door = Arc::new(Door { bell, news: Mutex::default() });
+        let door = Mailbox::new()?;
         let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let at_door = epoll::EventData::new_u64(DOOR);
-        epoll::add(&epoll, &door.bell, at_door, epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &*door, at_door, epoll::EventFlags::IN)?;
         let work =
             Work { epoll, door: door.clone(), loads: HashMap::new(), unfinished: BTreeSet::new() };
         spawn_quiet("net-carry", move || work.run())?;
@@ -98,24 +74,22 @@ impl Carrier {
     /// Carries a connection from now on.
     pub(super) fn add(&self, load: Load) {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        load.stream.set_carrier(self.door.clone(), number);
-        let mut news = lock(&self.door.news);
-        if news.closed {
-            return load.stream.lose("its carrier has failed");
+        let stream = load.stream.clone();
+        stream.set_carrier(self.door.clone(), number);
+        if !self.door.put(News::New(number, Box::new(load))) {
+            stream.lose(FAILED);
         }
-        // It may have changed before there was somebody to tell.
-        news.changed.push(number);
-        news.loads.push((number, load));
-        drop(news);
-        self.door.ring();
     }
 }
+
+/// Why connections end that a carrier had.
+const FAILED: &str = "its carrier has failed";
 
 /// The thread's own.
 #[derive(Debug)]
 struct Work {
     epoll: Fd,
-    door: Arc<Door>,
+    door: Arc<Mailbox<News>>,
     loads: HashMap<u64, (Load, Sent)>,
     /// Connections whose last turn ended at its bound.
     unfinished: BTreeSet<u64>,
@@ -133,14 +107,13 @@ impl Work {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "connections to another node are carried no more");
-                    let late = {
-                        let mut news = lock(&self.door.news);
-                        news.closed = true;
-                        std::mem::take(&mut news.loads)
-                    };
-                    let late = late.into_iter().map(|(_, load)| load);
-                    for load in self.loads.into_values().map(|(load, _)| load).chain(late) {
-                        load.stream.lose("its carrier has failed");
+                    let late = self.door.close().into_iter().filter_map(|news| match news {
+                        News::New(_, load) => Some(load.stream),
+                        News::Changed(_) => None,
+                    });
+                    for stream in self.loads.into_values().map(|(load, _)| load.stream).chain(late)
+                    {
+                        stream.lose(FAILED);
                     }
                     return;
                 }
@@ -160,19 +133,26 @@ impl Work {
 
     /// New connections, and changes.
     fn hear(&mut self) {
-        let News { loads, changed, .. } = self.door.take();
-        for (number, load) in loads {
-            let data = epoll::EventData::new_u64(number);
-            if let Err(errno) = epoll::add(&self.epoll, &load.bell, data, epoll::EventFlags::IN) {
-                load.stream.lose(&format!("its doorbell cannot be watched ({errno})"));
-                continue;
-            }
-            load.node.counters().add(count::CONNECTIONS, 1);
-            self.loads.insert(number, (load, Sent::default()));
-        }
-        for number in changed {
+        for news in self.door.take() {
+            let number = match news {
+                News::New(number, load) => {
+                    self.begin(number, *load);
+                    // It may have changed before there was somebody to tell.
+                    number
+                }
+                News::Changed(number) => number,
+            };
             self.turn(number, false);
         }
+    }
+
+    fn begin(&mut self, number: u64, load: Load) {
+        let data = epoll::EventData::new_u64(number);
+        if let Err(errno) = epoll::add(&self.epoll, &load.bell, data, epoll::EventFlags::IN) {
+            return load.stream.lose(&format!("its doorbell cannot be watched ({errno})"));
+        }
+        load.node.counters().add(count::CONNECTIONS, 1);
+        self.loads.insert(number, (load, Sent::default()));
     }
 
     /// A turn of one connection; the last one when nobody has its process's end any more.

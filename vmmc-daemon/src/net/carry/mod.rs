@@ -34,19 +34,19 @@ mod segment;
 mod stream;
 
 use super::cluster::Cluster;
-use super::interface;
+use super::mailbox::Mailbox;
 use super::places::Places;
+use super::{interface, lock};
 use crate::receive;
 use crate::tcp::Endpoint;
 use carrier::Carrier;
-use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stream::Stream;
 use vmmc::control::message::{CarriedWords, NotPairedReason, StreamShape};
@@ -76,10 +76,6 @@ mod count {
     /// Names of these.
     pub(super) const NAMES: &[&str] =
         &["carried_connections", "carried_turns", "carried_bytes", "carried_wakes", "carried_lost"];
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Which side of its segment the end at an endpoint is: both nodes find the same.
@@ -140,7 +136,7 @@ pub(crate) enum Outcome {
 /// What an attempt costs the daemon. Dropped, the broker is told that nothing is left of it.
 #[derive(Debug)]
 struct Cost {
-    post: Arc<Post>,
+    post: Arc<Mailbox<Outcome>>,
     number: u64,
 }
 
@@ -180,30 +176,17 @@ impl Drop for Carried {
     }
 }
 
-/// The broker's letter box: outcomes, and a descriptor that says that there are some.
-#[derive(Debug)]
-struct Post {
-    outcomes: Mutex<Vec<Outcome>>,
-    bell: Fd,
-}
-
-impl Post {
-    fn put(&self, outcome: Outcome) {
-        lock(&self.outcomes).push(outcome);
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Carry {
     cluster: Arc<Cluster>,
     socket: PathBuf,
-    post: Arc<Post>,
+    /// To the broker.
+    post: Arc<Mailbox<Outcome>>,
     /// This daemon's network namespace: addresses of another one prove nothing here.
     namespace: Option<u64>,
-    opening: AtomicUsize,
-    users: Places<u32>,
+    /// Of connections that are being opened: all, and those of each user.
+    opening: (Places<()>, Places<u32>),
     /// Made at the first use, because the broker must run then.
     node: Mutex<Option<(Node, HandlerThread)>>,
     carriers: Mutex<HashMap<String, Arc<Carrier>>>,
@@ -211,15 +194,12 @@ pub(crate) struct Carry {
 
 impl Carry {
     pub(super) fn new(cluster: Arc<Cluster>, socket: PathBuf) -> rustix::io::Result<Carry> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = Fd::from(rustix::event::eventfd(0, flags)?);
         Ok(Carry {
             cluster,
             socket,
-            post: Arc::new(Post { outcomes: Mutex::default(), bell }),
+            post: Mailbox::new()?,
             namespace: own_namespace(),
-            opening: AtomicUsize::new(0),
-            users: Places::new(MAX_OPENING_EACH),
+            opening: (Places::new(MAX_OPENING), Places::new(MAX_OPENING_EACH)),
             node: Mutex::default(),
             carriers: Mutex::default(),
         })
@@ -243,41 +223,34 @@ impl Carry {
 
     /// Readable when there are outcomes.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.post.bell.as_fd()
+        self.post.as_fd()
     }
 
     /// What has become known since this was last asked.
     pub(crate) fn outcomes(&self) -> Vec<Outcome> {
-        let _ = rustix::io::read(&self.post.bell, &mut [0u8; 8]);
-        std::mem::take(&mut *lock(&self.post.outcomes))
+        self.post.take()
     }
 
     /// Begins to open a connection; what becomes of it comes by [`Carry::outcomes`], its end in any case.
     pub(crate) fn open(self: &Arc<Self>, wanted: Wanted) {
         let (cookie, number) = (wanted.cookie, wanted.number);
         let cost = Cost { post: self.post.clone(), number };
-        let place = self.users.take(&wanted.uid);
-        let before = self.opening.fetch_add(1, Ordering::AcqRel);
+        let (all, users) = &self.opening;
         let carry = self.clone();
-        let thread = match place {
-            Some(place) if before < MAX_OPENING => spawn_quiet("net-carry-open", move || {
+        let thread = match all.take(&()).zip(users.take(&wanted.uid)) {
+            Some(places) => spawn_quiet("net-carry-open", move || {
                 let carried = opening::open(&carry, wanted, cost);
                 carry.post.put(Outcome::Opened { cookie, number, carried });
-                carry.opening.fetch_sub(1, Ordering::AcqRel);
-                drop(place);
+                drop(places);
             })
             .map(drop)
             .map_err(|errno| errno.to_string()),
-            _ => Err("too many are being opened".to_owned()),
+            None => Err("too many are being opened".to_owned()),
         };
         if let Err(why) = thread {
-            self.opening.fetch_sub(1, Ordering::AcqRel);
             tracing::warn!(why, "cannot open a connection to another node");
-            self.post.put(Outcome::Opened {
-                cookie,
-                number,
-                carried: Err(NotPairedReason::Resources),
-            });
+            let carried = Err(NotPairedReason::Resources);
+            self.post.put(Outcome::Opened { cookie, number, carried });
         }
     }
 

@@ -1,8 +1,10 @@
 //! What is known of one carried connection, to the thread that opens it, its carrier, and the handlers of its links.
 
-use super::carrier::Door;
+use super::carrier::News;
+use super::count;
 use super::segment::Segment;
-use super::{count, lock};
+use crate::net::lock;
+use crate::net::mailbox::Mailbox;
 use crate::receive;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -62,7 +64,7 @@ struct State {
     /// From here on the far end may use its ring: without us it would wait for ever.
     binding: bool,
     /// Who carries it, and the number it has there.
-    carrier: Option<(Arc<Door>, u64)>,
+    carrier: Option<(Arc<Mailbox<News>>, u64)>,
     /// A copy of the process's socket.
     socket: Option<Fd>,
 }
@@ -179,7 +181,7 @@ impl Stream {
     }
 
     /// From now on its carrier is told how it stands.
-    pub(super) fn set_carrier(&self, door: Arc<Door>, number: u64) {
+    pub(super) fn set_carrier(&self, door: Arc<Mailbox<News>>, number: u64) {
         lock(&self.state).carrier = Some((door, number));
     }
 
@@ -216,7 +218,7 @@ impl Stream {
         drop(state);
         self.changed.notify_all();
         if let Some((door, number)) = carrier {
-            door.tell(number);
+            door.put(News::Changed(number));
         }
         true
     }

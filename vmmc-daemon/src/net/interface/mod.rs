@@ -14,14 +14,15 @@
 mod connection;
 mod wire;
 
+use super::mailbox::Mailbox;
 use super::offers::Offers;
 use connection::{Connection, Links, Turn};
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::Node;
 use vmmc::config::{Config, DaemonStart};
@@ -80,10 +81,7 @@ type Visitor = (Wire, Origin);
 
 /// Where connections come in.
 #[derive(Clone, Debug)]
-pub(super) struct Door {
-    waiting: Arc<Mutex<Vec<Visitor>>>,
-    bell: Arc<Fd>,
-}
+pub(super) struct Door(Arc<Mailbox<Visitor>>);
 
 impl Door {
     /// Hands a data connection to the interface.
@@ -94,20 +92,12 @@ impl Door {
         seal: Option<&SealKeys>,
         origin: Origin,
     ) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push((Wire::new(stream, fifo, seal), origin));
-        drop(waiting);
-        self.ring();
+        self.0.put((Wire::new(stream, fifo, seal), origin));
     }
 
     /// Makes the interface look around.
     pub(super) fn ring(&self) {
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Vec<Visitor> {
-        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
-        std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+        self.0.ring();
     }
 }
 
@@ -127,9 +117,7 @@ pub(super) struct Interface {
 
 /// The interface, not running yet, and its door.
 pub(super) fn make(offers: Arc<Offers>) -> rustix::io::Result<(Door, Interface)> {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let bell = Arc::new(Fd::from(rustix::event::eventfd(0, flags)?));
-    let door = Door { waiting: Arc::default(), bell };
+    let door = Door(Mailbox::new()?);
     let interface = Interface {
         door: door.clone(),
         offers,
@@ -181,7 +169,7 @@ impl Interface {
     fn work(&mut self, node: &Node) -> rustix::io::Result<()> {
         let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let watch = |token| epoll::EventData::new_u64(token);
-        epoll::add(&epoll, &*self.door.bell, watch(DOOR), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &*self.door.0, watch(DOOR), epoll::EventFlags::IN)?;
         let doorbell = node.as_fd().map_err(|error| error.errno)?;
         epoll::add(&epoll, doorbell, watch(BELL), epoll::EventFlags::IN)?;
         let budget = node.wait_policy().budget(Duration::from_millis(1));
@@ -259,7 +247,7 @@ impl Interface {
 
     /// New connections.
     fn admit(&mut self, epoll: &Fd) {
-        for (wire, origin) in self.door.take() {
+        for (wire, origin) in self.door.0.take() {
             if self.connections.len() >= MAX_CONNECTIONS {
                 tracing::warn!(node = origin.node, pid = origin.pid, "too many data connections");
                 continue;
