@@ -151,7 +151,45 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
     /// import or binding, when its link closes; for an export, when an importer died or
     /// misbehaved and no wait has reported that yet (an orderly unimport ends no wait).
     /// [`WaitError::NotGranted`] on an import without [`Rights::READ`].
+    #[inline(always)] // what is found at a glance stays in registers
     pub fn wait_until(
+        &self,
+        mut done: impl FnMut(W::Value) -> bool,
+        timeout: Option<Duration>,
+    ) -> Result<W::Value, WaitError> {
+        if let Some(value) = self.glance(&mut done)? {
+            return Ok(value);
+        }
+        self.wait(&mut done, timeout)
+    }
+
+    /// The first looks of a wait, at the word alone: how things end is told by the looks after these,
+    /// and a peer that stores and then dies has stored.
+    #[inline(always)]
+    fn glance(
+        &self,
+        done: &mut impl FnMut(W::Value) -> bool,
+    ) -> Result<Option<W::Value>, WaitError> {
+        let node = match self.side {
+            Side::Export(export) => export.node(),
+            Side::Binding(binding) => binding.node(),
+            Side::Import(import) => {
+                import.inner().need(Rights::READ)?;
+                import.node()
+            }
+            // Each look at it is a question to another node.
+            Side::Elsewhere(..) => return Ok(None),
+        };
+        node.local.check()?;
+        Ok(node.glance(|| {
+            let value = self.word.load(Ordering::Acquire);
+            done(value).then_some(value)
+        }))
+    }
+
+    /// The rest of a wait.
+    #[cold]
+    fn wait(
         &self,
         mut done: impl FnMut(W::Value) -> bool,
         timeout: Option<Duration>,

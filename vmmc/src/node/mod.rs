@@ -303,11 +303,7 @@ impl Node {
     /// with [`Node::wait_until`]. Under [`WaitPolicy::Block`] it does not look at all.
     #[inline(always)]
     pub fn glance<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
-        let found = wait::glance(self.inner.policy, look);
-        if found.is_some() {
-            self.inner.local.meter.add(count::SPIN_HITS, 1);
-        }
-        found
+        self.inner.glance(look)
     }
 
     /// Makes every thread of this process that sleeps in a wait look again, after something that it
@@ -462,6 +458,16 @@ impl NodeInner {
                 return delivered;
             }
         }
+    }
+
+    /// See [`Node::glance`].
+    #[inline(always)]
+    pub(crate) fn glance<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
+        let found = wait::glance(self.policy, look);
+        if found.is_some() {
+            self.local.meter.add(count::SPIN_HITS, 1);
+        }
+        found
     }
 
     /// Waits until `look` finds something; `look` must not wait. Handlers run here before each
