@@ -27,6 +27,8 @@ use crate::word::Word;
 pub struct Transfer<W: Word<Value = u32>> {
     slot: W,
     shared: bool,
+    /// What the slot is to hold afterwards, if it is not shared.
+    after: u32,
 }
 
 /// Number of this thread's slot.
@@ -48,12 +50,16 @@ pub fn begin<W: Word<Value = u32>, S: Word<Value = u32>>(
     state: S,
     light_fence: impl FnOnce(),
 ) -> Result<Transfer<W>, u32> {
-    if shared {
+    let after = if shared {
         slot.fetch_add(1, Ordering::Relaxed);
+        0
     } else {
-        slot.store(slot.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
-    }
-    let transfer = Transfer { slot, shared };
+        let before = slot.load(Ordering::Relaxed);
+        slot.store(before | 1, Ordering::Relaxed);
+        // Odd already: a signal handler within a transfer of its thread, whose mark stays.
+        if before & 1 == 0 { before.wrapping_add(2) } else { before }
+    };
+    let transfer = Transfer { slot, shared, after };
     light_fence();
     match state.load(Ordering::Acquire) {
         link::OPEN => Ok(transfer),
@@ -68,8 +74,7 @@ impl<W: Word<Value = u32>> Drop for Transfer<W> {
         if self.shared {
             self.slot.fetch_add(u32::MAX, Ordering::Release);
         } else {
-            let odd = self.slot.load(Ordering::Relaxed);
-            self.slot.store(odd.wrapping_add(1) & !1, Ordering::Release);
+            self.slot.store(self.after, Ordering::Release);
         }
     }
 }
@@ -104,6 +109,12 @@ mod tests {
             drop(transfer);
             assert!(is_idle(&slot, shared));
         }
+        let slot = AtomicU32::new(0);
+        let outer = begin(&slot, false, &state, || {}).unwrap();
+        drop(begin(&slot, false, &state, || {}).unwrap());
+        assert!(!is_idle(&slot, false), "the mark of the transfer that goes on");
+        drop(outer);
+        assert!(is_idle(&slot, false));
         state.store(link::CLOSING, Ordering::Relaxed);
         let slot = AtomicU32::new(0);
         assert_eq!(begin(&slot, true, &state, || {}).map(drop), Err(link::CLOSING));
