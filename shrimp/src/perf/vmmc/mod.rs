@@ -30,6 +30,9 @@ fn sizes(quick: bool) -> Vec<usize> {
         .collect()
 }
 
+/// How long one of the games is played that are compared in turns.
+const TURN: Duration = Duration::from_millis(2);
+
 /// The peer process.
 struct Opponent {
     // The end of its input is what it leaves by.
@@ -189,17 +192,21 @@ impl Measured {
         mut tell: impl FnMut(&str),
     ) -> Result<(), Failure> {
         let plan = options.plan();
-        if !pair.is_single() {
-            tell("R");
-            let played = table.play(Strategy::Bare, 4, &plan)?;
-            self.r.add(played.samples, played.batch);
+        // What is compared with R, in turns of milliseconds: R itself moves within a second by a
+        // factor of four where a hypervisor puts the two processors now on one core, now on two.
+        tell("R, AU word, DU 8 B with flag");
+        let turn = Plan { round: TURN, ..plan };
+        let turns = plan.round.as_micros() / TURN.as_micros();
+        for _ in 0..turns {
+            if !pair.is_single() {
+                let played = table.play(Strategy::Bare, 4, &turn)?;
+                self.r.add(played.samples, played.batch);
+            }
+            let played = table.play(Strategy::AuWord, 4, &turn)?;
+            self.au_word.add(played.samples, played.batch);
+            let played = table.play(Strategy::Du0, 8, &turn)?;
+            self.du_8.add(played.samples, played.batch);
         }
-        tell("AU word");
-        let played = table.play(Strategy::AuWord, 4, &plan)?;
-        self.au_word.add(played.samples, played.batch);
-        tell("DU 8 B with flag");
-        let played = table.play(Strategy::Du0, 8, &plan)?;
-        self.du_8.add(played.samples, played.batch);
         // Short games: there are many.
         let short =
             Plan { round: Duration::from_millis(if options.quick { 4 } else { 16 }), ..plan };
