@@ -1,16 +1,35 @@
 //! The one place where bulk bytes cross between private and shared memory.
 //!
-//! Small lengths go as volatile words; larger ones through C `memcpy` called by a pointer the
-//! optimiser cannot see through, so that it may assume nothing about either side. Both leave
-//! ordinary (or fenced non-temporal) stores behind, which a later release store orders.
+//! Small lengths go as volatile words; larger ones through C `memcpy`, or what takes its place on
+//! some processors ([`super::vectors`]), called by a pointer the optimiser cannot see through, so that it
+//! may assume nothing about either side. All leave ordinary (or fenced non-temporal) stores behind, which
+//! a later release store orders.
 
+use super::vectors;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-type Memcpy =
+pub(super) type Memcpy =
     unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
 
-/// Holds `memcpy`; never written after start. Loading it at run time is what hides the callee.
-static MEMCPY: AtomicPtr<()> = AtomicPtr::new(libc::memcpy as *mut ());
+/// Holds [`first`] until that was called, and then what it chose. Loading it at run time is what
+/// hides the callee.
+static MEMCPY: AtomicPtr<()> = AtomicPtr::new(first as *mut ());
+
+/// The first copy of a process: chooses, and copies.
+///
+/// # Safety
+/// As the chosen function.
+unsafe extern "C" fn first(
+    target: *mut libc::c_void,
+    source: *const libc::c_void,
+    len: usize,
+) -> *mut libc::c_void {
+    let chosen = vectors::choose();
+    // Several threads choose the same.
+    MEMCPY.store(chosen as *mut (), Ordering::Relaxed);
+    // SAFETY: passed on.
+    unsafe { chosen(target, source, len) }
+}
 
 type Memset = unsafe extern "C" fn(*mut libc::c_void, libc::c_int, usize) -> *mut libc::c_void;
 
@@ -19,6 +38,7 @@ static MEMSET: AtomicPtr<()> = AtomicPtr::new(libc::memset as *mut ());
 
 /// Lengths up to here are copied by words, in bytes.
 const BY_WORDS: usize = 64;
+const _: () = assert!(BY_WORDS >= vectors::SHORTEST, "shorter ones are not for vectors");
 
 /// Copies `len` bytes.
 ///

@@ -9,6 +9,7 @@ pub mod copy;
 mod place;
 mod receive;
 mod region;
+mod vectors;
 mod view;
 
 pub(crate) use place::{Lent, Place, PlaceError};
