@@ -14,7 +14,7 @@ use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::sys::mmap::{Access, GuardedMapping};
 use crate::sys::{Fd, membarrier};
 use crate::transport::{Entry, Item, Outgoing, TransportError};
-use crate::word::{MappedU32, Word};
+use crate::word::{MappedU32, MappedU64, Word};
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct ShmOutgoing {
     rights: Rights,
     /// The exporter's state word.
     state: MappedU32<'static>,
+    /// What the daemon's statistics show of this link: transfers, and their bytes.
+    noted: [MappedU64<'static>; 2],
     /// First of the busy slots.
     slots: [MappedU32<'static>; link::BUSY_SLOTS],
     segment: Arc<LinkSegment>,
@@ -105,6 +107,7 @@ impl ShmOutgoing {
             len,
             rights,
             state: segment.word(link::STATE),
+            noted: [link::SENDS, link::BYTES].map(|offset| segment.word64(offset)),
             slots: std::array::from_fn(|i| segment.word(link::BUSY + 4 * i)),
             segment,
             producer: Mutex::new(Producer::new(link::NOTIFY_SLOTS)),
@@ -223,16 +226,16 @@ impl ShmOutgoing {
     /// Counts a send in the process page and, for the daemon's statistics, in the link segment.
     #[inline]
     fn count_send(&self, len: usize) {
-        self.meter.add(count::SENDS, 1);
-        self.meter.add(count::SEND_BYTES, len as u64);
+        let tally = self.meter.0.tally();
+        tally.add(count::SENDS, 1);
+        tally.add(count::SEND_BYTES, len as u64);
     }
 
     /// This process's own number of transfers and bytes, for the daemon's statistics.
     #[inline]
     fn note(&self, len: usize) {
         // Threads may lose each other's counts here; the process page has exact ones.
-        for (offset, amount) in [(link::SENDS, 1), (link::BYTES, len as u64)] {
-            let word = self.segment.word64(offset);
+        for (word, amount) in self.noted.iter().zip([1, len as u64]) {
             word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
         }
     }
