@@ -159,11 +159,10 @@ fn is_at(pointer: Pointer, xprt: *mut Svcxprt) -> bool {
 /// Descriptors of the connections whose channel has something to read; takes the daemon's
 /// answers first.
 fn ready() -> Vec<i32> {
-    let transports: Vec<Pointer> = table().transports.clone();
     let mut ready = Vec::new();
-    for pointer in transports {
-        // SAFETY: alive: nothing is served between the copy above and here, and only serving
-        // frees transports.
+    for i in 0.. {
+        let Some(pointer) = table().transports.get(i).copied() else { break };
+        // SAFETY: alive: nothing is served within this loop, and only serving frees transports.
         let transport = unsafe { &mut *pointer.0 };
         transport.take_answer();
         if let Link::Channel(channel) = &mut transport.link {

@@ -18,6 +18,8 @@ use std::ptr::NonNull;
 pub struct MirroredMapping {
     /// First byte of the guard page in front.
     reservation: NonNull<u8>,
+    /// First byte behind it.
+    control: NonNull<u8>,
     control_len: usize,
     ring_len: usize,
 }
@@ -59,7 +61,9 @@ impl MirroredMapping {
             )
         }?;
         let reservation = NonNull::new(address.cast()).ok_or(Errno::NOMEM)?;
-        let mapping = MirroredMapping { reservation, control_len, ring_len };
+        // SAFETY: the reservation is longer than one page.
+        let control = unsafe { reservation.add(page) };
+        let mapping = MirroredMapping { reservation, control, control_len, ring_len };
         let fd = fd.as_fd();
         let place = |at: usize, len: usize, offset: usize| {
             // SAFETY: `at` is inside the reservation, as all callers below compute it.
@@ -78,13 +82,14 @@ impl MirroredMapping {
     }
 
     /// First byte of the control block; page aligned.
+    #[inline]
     #[must_use]
     pub fn control(&self) -> NonNull<u8> {
-        // SAFETY: the reservation is longer than one page.
-        unsafe { self.reservation.add(page_size()) }
+        self.control
     }
 
     /// First byte of ring 0 or 1; twice [`MirroredMapping::ring_len`] bytes are accessible from it.
+    #[inline]
     #[must_use]
     pub fn ring(&self, which: usize) -> NonNull<u8> {
         let at = self.control_len + 2 * (which & 1) * self.ring_len;
@@ -93,12 +98,14 @@ impl MirroredMapping {
     }
 
     /// Length of the control block in bytes.
+    #[inline]
     #[must_use]
     pub fn control_len(&self) -> usize {
         self.control_len
     }
 
     /// Length of one ring in bytes.
+    #[inline]
     #[must_use]
     pub fn ring_len(&self) -> usize {
         self.ring_len
