@@ -3,6 +3,7 @@
 //! Each finding says what was looked at, what was found, what it means, and what to do if it is
 //! not well. What can be tried is tried, rather than concluded from a version number.
 
+mod copies;
 mod daemon;
 mod fabric;
 mod kernel;
@@ -93,6 +94,7 @@ struct Report {
 /// Looks at everything and tells.
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let mut findings = kernel::findings();
+    findings.push(copies::finding());
     findings.extend(daemon::findings());
     findings.extend(fabric::findings());
     let (settings, more) = settings::look(&|name| std::env::var(name).ok());
