@@ -208,7 +208,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
             Side::Export(export) => {
                 let inner = export.inner();
                 let reported = inner.ends_reported();
-                export.node().wait_until(
+                export.node().wait_on(
                     timeout,
                     |cpu| inner.shares_cpu(cpu),
                     |_| {
@@ -227,7 +227,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
                 import.inner().need(Rights::READ)?;
                 let inner = import.inner();
                 let shares = |cpu| inner.peer.was_on(cpu);
-                import.node().wait_until(timeout, shares, |_| look(inner.link.check_open().err()))
+                import.node().wait_on(timeout, shares, |_| look(inner.link.check_open().err()))
             }
             Side::Elsewhere(import, offset) => {
                 import.inner().need(Rights::READ)?;
@@ -255,7 +255,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
             Side::Binding(binding) => {
                 let inner = binding.inner();
                 let shares = |cpu| inner.peer.was_on(cpu);
-                binding.node().wait_until(timeout, shares, |_| look(inner.link.check_open().err()))
+                binding.node().wait_on(timeout, shares, |_| look(inner.link.check_open().err()))
             }
         }
     }

@@ -54,6 +54,17 @@ pub fn spin<T>(
     if let Some(found) = glance(policy, &mut look) {
         return Spun::Found(found);
     }
+    spin_on(policy, deadline, shares_cpu, look)
+}
+
+/// As [`spin`], for who has had a [`glance`].
+#[inline]
+pub fn spin_on<T>(
+    policy: WaitPolicy,
+    deadline: Option<Instant>,
+    shares_cpu: impl FnOnce() -> bool,
+    mut look: impl FnMut() -> Option<T>,
+) -> Spun<T> {
     let budget = match policy {
         WaitPolicy::Block => return look().map_or(Spun::Spent, Spun::Found),
         WaitPolicy::Spin => None,

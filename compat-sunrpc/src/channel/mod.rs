@@ -164,13 +164,16 @@ impl Channel {
         doorbell::ring(&self.peer_bell);
     }
 
-    /// Whether a record (or a piece of one) seems to be there; for spinning: its first line comes
-    /// together with the tail's.
+    /// Whether a record (or a piece of one) seems to be there; for spinning.
     #[inline]
     pub(crate) fn looks_readable(&self) -> bool {
-        let rx = self.rx();
-        rx.prefetch();
-        rx.looks_readable()
+        self.rx().looks_readable()
+    }
+
+    /// Brings the line of the next record's beginning near, for who polls this channel alone.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.rx().prefetch();
     }
 
     /// For a server: whether there is something to do, which is a request, or room for the replies

@@ -59,7 +59,11 @@ enum Waiting {
 impl Channel {
     /// Waits for something to read.
     pub(crate) fn wait_readable(&self, patience: &Patience<'_>) -> Result<(), Broken> {
-        self.wait(patience, Waiting::Data, || self.looks_readable())
+        let rx = self.rx();
+        self.wait(patience, Waiting::Data, || {
+            rx.prefetch(); // comes together with the tail's line
+            rx.looks_readable()
+        })
     }
 
     /// Waits for `need` bytes of room in the ring in which we send. A client takes late answers out
@@ -137,7 +141,7 @@ impl Channel {
         // Who only ever spins would not see the connection end.
         let mut looks = 0u32;
         let shares = || self.shares_cpu();
-        let spun = wait::spin(policy, deadline, shares, || {
+        let spun = wait::spin_on(policy, deadline, shares, || {
             looks = looks.wrapping_add(1);
             if look() {
                 return Some(Ok(()));

@@ -160,6 +160,7 @@ fn is_at(pointer: Pointer, xprt: *mut Svcxprt) -> bool {
 /// answers first.
 fn ready() -> Vec<i32> {
     let mut ready = Vec::new();
+    // Locked for each anew: what is done here may take long.
     for i in 0.. {
         let Some(pointer) = table().transports.get(i).copied() else { break };
         // SAFETY: alive: nothing is served within this loop, and only serving frees transports.

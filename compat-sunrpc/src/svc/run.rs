@@ -32,17 +32,23 @@ pub(super) fn others_first() {
     }
 }
 
-/// Whether some channel has something to read; false at once when there is none.
-fn some_ready() -> (bool, bool) {
+/// Whether some channel has something to read, and how many were looked at. `alone`: there was only one when that
+/// was last asked; what comes first in its ring is fetched together with the ring's tail.
+fn some_ready(alone: bool) -> (bool, usize) {
     let table = table();
-    let mut channels = false;
+    let mut channels = 0;
     for pointer in &table.transports {
         // SAFETY: pointers in the table are alive.
         let transport = unsafe { &*pointer.0 };
-        if transport.looks_ready() {
-            return (true, true);
+        if let Link::Channel(channel) = &transport.link {
+            channels += 1;
+            if alone {
+                channel.prefetch();
+            }
         }
-        channels |= matches!(transport.link, Link::Channel(_));
+        if transport.looks_ready() {
+            return (true, channels);
+        }
     }
     (false, channels)
 }
@@ -62,12 +68,14 @@ fn spin(fds: &mut [libc::pollfd]) -> Spun {
     let start = Instant::now();
     let policy = settings::wait_policy();
     let mut looks = 0u32;
+    let mut channels = 0;
     loop {
-        let (found, channels) = some_ready();
+        let found;
+        (found, channels) = some_ready(channels == 1);
         if found {
             return Spun::Ring;
         }
-        if !channels || policy == WaitPolicy::Block {
+        if channels == 0 || policy == WaitPolicy::Block {
             return Spun::Spent;
         }
         looks = looks.wrapping_add(1);

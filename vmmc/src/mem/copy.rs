@@ -36,6 +36,12 @@ type Memset = unsafe extern "C" fn(*mut libc::c_void, libc::c_int, usize) -> *mu
 /// Holds `memset`, hidden in the same way.
 static MEMSET: AtomicPtr<()> = AtomicPtr::new(libc::memset as *mut ());
 
+/// Whether long copies are made by a loop of ours on this processor, because the C library's may be slow.
+#[must_use]
+pub fn avoids_libc() -> bool {
+    vectors::are_chosen()
+}
+
 /// Lengths up to here are copied by words, in bytes.
 const BY_WORDS: usize = 64;
 const _: () = assert!(BY_WORDS >= vectors::SHORTEST, "shorter ones are not for vectors");

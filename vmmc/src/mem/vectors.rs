@@ -1,28 +1,37 @@
 //! A copy by vector registers, for processors whose `rep movsb` must not be trusted.
 //!
-//! The C library copies some lengths with `rep movsb` where the processor says that this is fast (up to
-//! 2.38: 4 KiB to the size of the second-level cache). AMD's from Zen 3 on say so, and are twenty
-//! times slower than their own vector loop when the destination's place within its page is up
-//! to a cache line after the source's: 1.6 to 2 GB/s measured where 30 to 45 are usual. That is no rare
-//! place here: rings and safe copies begin with a page, and what `malloc` gives for a long buffer
-//! begins 16 bytes into one.
+//! The C library copies some lengths with `rep movsb` where the processor says that this is fast: glibc
+//! before 2.40 (and 2.39 without its mends of April 2024) some 2 KiB to the size of the second-level cache, before 2.34 much
+//! longer ones too. AMD's processors from Zen 3 on say so, and are up to twenty times slower than a vector
+//! loop when the destination's place within its page is 1 to 62 bytes after the source's: 1.6 to 2 GB/s
+//! measured where 30 to 60 are usual. That is no rare place here: exports and safe copies begin with a page,
+//! messages of whole pages do in a ring, and what `malloc` gives for a long buffer begins 16 bytes into one.
 #![allow(unsafe_code)] // a copy in assembly; the proof is at it
 
 use super::copy::Memcpy;
 
-/// From here on the C library's own copy is taken again: it is beyond the second-level cache of all
-/// processors concerned, where that does not use `rep movsb`.
-const TO_LIBC: usize = 2 << 20;
+/// From here on the C library's own copy is taken again: so long that it stores past the caches, on nearly all
+/// processors concerned.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const TO_LIBC: usize = 32 << 20;
 /// Shortest length, in bytes.
 pub(super) const SHORTEST: usize = 64;
 
 /// The copy that this processor is to have.
 pub(super) fn choose() -> Memcpy {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if has_slow_strings() && std::arch::is_x86_feature_detected!("avx") {
+    if are_chosen() {
         return by_vectors;
     }
     libc::memcpy
+}
+
+/// Whether it is the one of this module.
+pub(super) fn are_chosen() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return has_slow_strings() && std::arch::is_x86_feature_detected!("avx");
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
 }
 
 /// Whether `rep movsb` is slow at some places although the processor calls it fast.
@@ -131,7 +140,7 @@ mod tests {
             return; // `choose` does not choose it
         }
         let around = 70;
-        for len in (SHORTEST..420).chain([4096, 65_537, TO_LIBC - 1, TO_LIBC]) {
+        for len in (SHORTEST..420).chain([4096, 65_537, (1 << 20) + 5, TO_LIBC]) {
             let places: &[usize] = if len < 420 { &[0, 1, 16, 31, 32, 33, 63] } else { &[0, 16] };
             for &from in places {
                 for &to in places {

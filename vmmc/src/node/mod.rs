@@ -479,6 +479,20 @@ impl NodeInner {
         mut look: impl FnMut(Look) -> Option<Result<T, WaitError>>,
     ) -> Result<T, WaitError> {
         self.local.check()?;
+        match self.glance(|| look(Look::Quick)) {
+            Some(found) => found,
+            None => self.wait_on(timeout, shares_cpu, look),
+        }
+    }
+
+    /// As [`NodeInner::wait_until`], for who has had a glance.
+    pub(crate) fn wait_on<T>(
+        &self,
+        timeout: Option<Duration>,
+        shares_cpu: impl Fn(u32) -> bool,
+        mut look: impl FnMut(Look) -> Option<Result<T, WaitError>>,
+    ) -> Result<T, WaitError> {
+        self.local.check()?;
         let deadline = wait::deadline_after(timeout);
         let late = || WaitError::TimedOut { after: timeout.unwrap_or_default() };
         loop {
@@ -487,7 +501,7 @@ impl NodeInner {
                 policy => (policy, false),
             };
             let shares = || !for_ever && shares_cpu(self.local.page.note_cpu());
-            match wait::spin(policy, deadline, shares, || look(Look::Quick)) {
+            match wait::spin_on(policy, deadline, shares, || look(Look::Quick)) {
                 Spun::Found(found) => {
                     self.local.meter.add(count::SPIN_HITS, 1);
                     return found;

@@ -22,7 +22,9 @@ use crate::layout::link;
 use crate::sync::Ordering;
 use crate::word::Word;
 
-/// One transfer; the slot is released when it is dropped.
+/// One transfer; the slot is released when it is dropped. Transfers of one thread end in the reverse order of
+/// their beginning: a signal handler's before the one that it interrupted. (A handler that leaves the
+/// interrupted one by `longjmp` leaves its mark; unexports then wait `VMMC_DRAIN_MS` for it.)
 #[derive(Debug)]
 pub struct Transfer<W: Word<Value = u32>> {
     slot: W,
@@ -100,7 +102,7 @@ mod tests {
     use crate::sync::AtomicU32;
 
     #[test]
-    fn a_transfer_marks_its_slot_until_it_ends_and_a_closing_link_refuses_it() {
+    fn a_transfer_marks_its_slot_until_it_ends() {
         let state = AtomicU32::new(link::OPEN);
         for shared in [false, true] {
             let slot = AtomicU32::new(0);
@@ -109,13 +111,22 @@ mod tests {
             drop(transfer);
             assert!(is_idle(&slot, shared));
         }
+    }
+
+    #[test]
+    fn a_transfer_within_a_transfer_leaves_its_mark() {
+        let state = AtomicU32::new(link::OPEN);
         let slot = AtomicU32::new(0);
         let outer = begin(&slot, false, &state, || {}).unwrap();
         drop(begin(&slot, false, &state, || {}).unwrap());
         assert!(!is_idle(&slot, false), "the mark of the transfer that goes on");
         drop(outer);
         assert!(is_idle(&slot, false));
-        state.store(link::CLOSING, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_closing_link_refuses_a_transfer() {
+        let state = AtomicU32::new(link::CLOSING);
         let slot = AtomicU32::new(0);
         assert_eq!(begin(&slot, true, &state, || {}).map(drop), Err(link::CLOSING));
         assert!(is_idle(&slot, true));
