@@ -5,6 +5,7 @@
 //! peer processes, so that what disturbs the machine disturbs all subjects alike; figures are
 //! medians over the rounds. Budgets are printed as figures and never end in a failing exit code.
 
+mod line;
 mod memcpy;
 mod mpi;
 mod net;

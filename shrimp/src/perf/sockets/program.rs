@@ -3,20 +3,30 @@
 //!
 //! One connection per message size: the client sends the size (8 bytes, little-endian), then
 //! messages of that size, each of which comes back whole. Reads and writes block, or are tried again
-//! and again.
+//! and again. Where the two have a line ([`super::super::line`]), a last connection takes turns with it: what a
+//! message of all ones asks for.
 
 use super::sockmap;
 use crate::exit::{Context, Failure, Io};
-use crate::stats::Plan;
+use crate::perf::line::{Line, TURN};
+use crate::stats::{self, Plan};
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Round trips before anything is measured: enough for both ends to be asked and paired.
 const WARM_UP: usize = 400;
+
+/// Bytes of a message that is measured in turns with the line.
+const SMALL: usize = 8;
+/// Asks for a turn with the line; no message that is counted has this number.
+const YOUR_TURN: [u8; SMALL] = [0xff; SMALL];
+
+/// How long the other end of a connection may take to enter the socket map.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Kind of socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,6 +50,9 @@ pub(crate) struct ServerArgs {
     /// Of a socket map, lent to this program.
     #[arg(long)]
     map: Option<i32>,
+    /// Of a line that both programs map.
+    #[arg(long)]
+    line: Option<PathBuf>,
 }
 
 /// The client: `shrimp __perf-sockets-client`.
@@ -54,6 +67,8 @@ pub(crate) struct ClientArgs {
     sizes: Vec<usize>,
     #[arg(long)]
     map: Option<i32>,
+    #[arg(long)]
+    line: Option<PathBuf>,
 }
 
 trait Stream: Read + Write {}
@@ -103,12 +118,14 @@ fn tcp(kind: Kind, map: Option<i32>, stream: TcpStream) -> std::io::Result<Box<d
 
 /// Serves one connection after the other until it is ended. Prints its port (0 for AF_UNIX).
 pub(crate) fn serve(args: &ServerArgs) -> Result<(), Failure> {
+    let line = args.line.as_deref().map(Line::open).transpose()?;
+    let line = line.as_ref();
     let served = || -> std::io::Result<()> {
         if args.kind == Kind::Unix {
             let listener = UnixListener::bind(&args.path)?;
             println!("0");
             for stream in listener.incoming() {
-                echo(Box::new(stream?))?;
+                echo(Box::new(stream?), line)?;
             }
         }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -116,22 +133,24 @@ pub(crate) fn serve(args: &ServerArgs) -> Result<(), Failure> {
         for stream in listener.incoming() {
             let mut stream = tcp(args.kind, args.map, stream?)?;
             // What is sent before the other end is in the map is refused.
+            let begin = Instant::now();
             while args.kind == Kind::Sockmap
                 && let Err(error) = stream.write_all(&[0])
             {
-                if error.kind() != ErrorKind::PermissionDenied {
+                let is_early = begin.elapsed() < PATIENCE;
+                if error.kind() != ErrorKind::PermissionDenied || !is_early {
                     return Err(error);
                 }
                 std::thread::yield_now();
             }
-            echo(stream)?;
+            echo(stream, line)?;
         }
         Ok(())
     };
     Ok(served().context(|| "serving".into())?)
 }
 
-fn echo(mut stream: Box<dyn Stream>) -> std::io::Result<()> {
+fn echo(mut stream: Box<dyn Stream>, line: Option<&Line>) -> std::io::Result<()> {
     let mut size = [0; 8];
     stream.read_exact(&mut size)?;
     let mut message = vec![0; usize::try_from(u64::from_le_bytes(size)).unwrap_or(0)];
@@ -142,59 +161,99 @@ fn echo(mut stream: Box<dyn Stream>) -> std::io::Result<()> {
             result => result?,
         }
         stream.write_all(&message)?;
+        if let Some(line) = line
+            && message == YOUR_TURN
+        {
+            line.answer()?;
+        }
     }
 }
 
-/// Measures every size; prints a line for each: size, batch, then one-way samples in nanoseconds.
+/// Measures every size; prints a line for each: size, batch, then one-way samples in nanoseconds. With a
+/// line, at last: `turns`, then R and the time of a small message, of each turn.
 pub(crate) fn measure(args: &ClientArgs) -> Result<(), Failure> {
     for &size in &args.sizes {
         let (samples, batch) = one_size(args, size).context(|| format!("messages of {size} B"))?;
-        let mut line = format!("{size} {batch}");
+        let mut text = format!("{size} {batch}");
         for sample in samples {
-            let _ = write!(line, " {:.1}", sample / 2.0);
+            let _ = write!(text, " {:.1}", sample / 2.0);
         }
-        println!("{line}");
+        println!("{text}");
+    }
+    if let Some(path) = &args.line {
+        let line = Line::open(path)?;
+        println!("{}", turns(args, &line).context(|| "turns with the bare line".into())?);
     }
     Ok(())
 }
 
-fn one_size(args: &ClientArgs, size: usize) -> std::io::Result<(Vec<f64>, u32)> {
-    let mut stream: Box<dyn Stream> = if args.kind == Kind::Unix {
-        Box::new(UnixStream::connect(&args.path)?)
-    } else {
-        tcp(args.kind, args.map, TcpStream::connect((Ipv4Addr::LOCALHOST, args.port))?)?
-    };
-    if args.kind == Kind::Sockmap {
-        stream.read_exact(&mut [0])?; // the server is in the map
+/// A connection on which messages of one size go there and come back.
+struct Trips {
+    stream: Box<dyn Stream>,
+    message: Vec<u8>,
+    answer: Vec<u8>,
+    count: u64,
+}
+
+impl Trips {
+    /// Connects, and goes so often that both ends have been asked and paired.
+    fn start(args: &ClientArgs, size: usize) -> std::io::Result<Trips> {
+        let mut stream: Box<dyn Stream> = if args.kind == Kind::Unix {
+            Box::new(UnixStream::connect(&args.path)?)
+        } else {
+            tcp(args.kind, args.map, TcpStream::connect((Ipv4Addr::LOCALHOST, args.port))?)?
+        };
+        if args.kind == Kind::Sockmap {
+            stream.read_exact(&mut [0])?; // the server is in the map
+        }
+        stream.write_all(&(size as u64).to_le_bytes())?;
+        let mut trips = Trips { stream, message: vec![0; size], answer: vec![0; size], count: 0 };
+        for _ in 0..WARM_UP {
+            trips.go()?;
+        }
+        Ok(trips)
     }
-    stream.write_all(&(size as u64).to_le_bytes())?;
-    let mut message = vec![0; size];
-    let mut answer = vec![0; size];
-    let mut trips = 0u64;
-    let mut trip = || -> std::io::Result<()> {
-        trips += 1;
-        let mark = trips.to_le_bytes();
-        let marked = size.min(mark.len());
-        for (byte, mark) in message.iter_mut().zip(mark) {
+
+    /// There and back, with a number that is looked for in the answer.
+    fn go(&mut self) -> std::io::Result<()> {
+        self.count += 1;
+        let mark = self.count.to_le_bytes();
+        let marked = self.message.len().min(mark.len());
+        for (byte, mark) in self.message.iter_mut().zip(mark) {
             *byte = mark;
         }
-        stream.write_all(&message)?;
-        stream.read_exact(&mut answer)?;
-        if answer.get(..marked) == message.get(..marked) {
+        self.stream.write_all(&self.message)?;
+        self.stream.read_exact(&mut self.answer)?;
+        if self.answer.get(..marked) == self.message.get(..marked) {
             Ok(())
         } else {
-            Err(std::io::Error::other(format!("answer {trips} is not what was sent")))
+            let count = self.count;
+            Err(std::io::Error::other(format!("answer {count} is not what was sent")))
         }
-    };
-    for _ in 0..WARM_UP {
-        trip()?;
     }
-    let plan = Plan {
-        round: Duration::from_millis(args.round_ms),
-        sample: Duration::from_micros(3),
-        max_samples: 2000,
-    };
-    plan.round(trip)
+}
+
+fn plan(round: Duration) -> Plan {
+    Plan { round, sample: Duration::from_micros(3), max_samples: 2000 }
+}
+
+fn one_size(args: &ClientArgs, size: usize) -> std::io::Result<(Vec<f64>, u32)> {
+    let mut trips = Trips::start(args, size)?;
+    plan(Duration::from_millis(args.round_ms)).round(|| trips.go())
+}
+
+fn turns(args: &ClientArgs, line: &Line) -> std::io::Result<String> {
+    let mut trips = Trips::start(args, SMALL)?;
+    let plan = plan(TURN);
+    let mut text = "turns".to_owned();
+    for _ in 0..u128::from(args.round_ms) / TURN.as_millis() {
+        trips.stream.write_all(&YOUR_TURN)?;
+        trips.stream.read_exact(&mut [0; SMALL])?;
+        let r = line.ask(&plan)?;
+        let (samples, _) = plan.round(|| trips.go())?;
+        let _ = write!(text, " {r:.1} {:.1}", stats::median(samples) / 2.0);
+    }
+    Ok(text)
 }
 
 /// What the counters in a report file say of one pair of processes.

@@ -8,13 +8,14 @@ pub(crate) mod game;
 mod report;
 mod setup;
 
+use super::line::{TURN, Turns};
 use super::{Head, Options, peer};
 use crate::artefacts::{self, Artefact};
 use crate::children::{self, Child, Scratch};
 use crate::cpu::{self, Pair};
 use crate::exit::{Context, Failure};
 use crate::private::PrivateDaemon;
-use crate::stats::{Plan, Rounds};
+use crate::stats::{self, Plan, Rounds};
 use crate::text::{self, Progress};
 use game::{GameError, LARGEST, Side, Strategy};
 use report::{Cell, Report};
@@ -29,9 +30,6 @@ fn sizes(quick: bool) -> Vec<usize> {
         .take_while(|&size| size <= LARGEST)
         .collect()
 }
-
-/// How long one of the games is played that are compared in turns.
-const TURN: Duration = Duration::from_millis(2);
 
 /// The peer process.
 struct Opponent {
@@ -158,11 +156,21 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What is to be a multiple of R.
+#[derive(Default)]
+struct Compared {
+    /// A round has the samples of all its turns.
+    rounds: Rounds,
+    /// None on one processor.
+    turns: Turns,
+}
+
 /// Everything measured, rounds kept apart.
 struct Measured {
+    /// None on one processor.
     r: Rounds,
-    au_word: Rounds,
-    du_8: Rounds,
+    au_word: Compared,
+    du_8: Compared,
     /// By size: nanoseconds of one memcpy into the bound memory.
     memcpy: Vec<(usize, Rounds)>,
     cells: Vec<Cell>,
@@ -177,8 +185,8 @@ impl Measured {
             .collect();
         Measured {
             r: Rounds::default(),
-            au_word: Rounds::default(),
-            du_8: Rounds::default(),
+            au_word: Compared::default(),
+            du_8: Compared::default(),
             memcpy: sizes.iter().map(|&size| (size, Rounds::default())).collect(),
             cells,
         }
@@ -192,21 +200,8 @@ impl Measured {
         mut tell: impl FnMut(&str),
     ) -> Result<(), Failure> {
         let plan = options.plan();
-        // What is compared with R, in turns of milliseconds: R itself moves within a second by a
-        // factor of four where a hypervisor puts the two processors now on one core, now on two.
         tell("R, AU word, DU 8 B with flag");
-        let turn = Plan { round: TURN, ..plan };
-        let turns = plan.round.as_micros() / TURN.as_micros();
-        for _ in 0..turns {
-            if !pair.is_single() {
-                let played = table.play(Strategy::Bare, 4, &turn)?;
-                self.r.add(played.samples, played.batch);
-            }
-            let played = table.play(Strategy::AuWord, 4, &turn)?;
-            self.au_word.add(played.samples, played.batch);
-            let played = table.play(Strategy::Du0, 8, &turn)?;
-            self.du_8.add(played.samples, played.batch);
-        }
+        self.turns(table, &plan, pair)?;
         // Short games: there are many.
         let short =
             Plan { round: Duration::from_millis(if options.quick { 4 } else { 16 }), ..plan };
@@ -224,6 +219,36 @@ impl Measured {
             tell(&format!("{} {}", cell.strategy.name(), text::size(cell.bytes as u64)));
             cell.add(table.play(cell.strategy, cell.bytes, &short)?);
         }
+        Ok(())
+    }
+    /// What is compared with R, in turns with it.
+    fn turns(&mut self, table: &mut Table, plan: &Plan, pair: Pair) -> Result<(), Failure> {
+        let turn = Plan { round: TURN, ..*plan };
+        let mut all = [const { (Vec::new(), 0) }; 3];
+        for _ in 0..(plan.round.as_micros() / TURN.as_micros()).max(1) {
+            let mut medians = [f64::NAN; 3];
+            let games = [(Strategy::Bare, 4), (Strategy::AuWord, 4), (Strategy::Du0, 8)];
+            for ((all, median), (strategy, size)) in all.iter_mut().zip(&mut medians).zip(games) {
+                if strategy == Strategy::Bare && pair.is_single() {
+                    continue;
+                }
+                let played = table.play(strategy, size, &turn)?;
+                *median = stats::median(played.samples.clone());
+                all.0.extend(played.samples);
+                all.1 = played.batch;
+            }
+            let [r, au_word, du_8] = medians;
+            if !pair.is_single() {
+                self.au_word.turns.add(r, au_word);
+                self.du_8.turns.add(r, du_8);
+            }
+        }
+        let [r, au_word, du_8] = all;
+        if !pair.is_single() {
+            self.r.add(r.0, r.1);
+        }
+        self.au_word.rounds.add(au_word.0, au_word.1);
+        self.du_8.rounds.add(du_8.0, du_8.1);
         Ok(())
     }
 }

@@ -100,8 +100,8 @@ impl Report {
         Report {
             head,
             r: r.map(Rounds::latency),
-            au_word: measured.au_word.latency(),
-            du_8_with_flag: measured.du_8.latency(),
+            au_word: measured.au_word.rounds.latency(),
+            du_8_with_flag: measured.du_8.rounds.latency(),
             memcpy: measured
                 .memcpy
                 .iter()
@@ -115,7 +115,7 @@ impl Report {
                 })
                 .collect(),
             crossover_bytes: crossover(&points),
-            budgets: budgets(measured, r, &points, &costs),
+            budgets: budgets(measured, &points, &costs),
             points,
             import_export: costs,
         }
@@ -332,12 +332,7 @@ fn crossover(points: &[Point]) -> Option<usize> {
     from
 }
 
-fn budgets(
-    measured: &Measured,
-    r: Option<&Rounds>,
-    points: &[Point],
-    costs: &[Cost],
-) -> Vec<Budget> {
+fn budgets(measured: &Measured, points: &[Point], costs: &[Cost]) -> Vec<Budget> {
     let budget = |path, value: f64, budget: f64, unit, at_least| Budget {
         path,
         value,
@@ -347,9 +342,12 @@ fn budgets(
         met: if at_least { value >= budget } else { value <= budget },
     };
     let mut budgets = Vec::new();
-    if let Some(r) = r {
-        budgets.push(budget("AU word", stats::ratio(&measured.au_word, r), 1.05, "R", false));
-        budgets.push(budget("DU 8 B with flag", stats::ratio(&measured.du_8, r), 1.15, "R", false));
+    for (path, compared, allowed) in
+        [("AU word", &measured.au_word, 1.05), ("DU 8 B with flag", &measured.du_8, 1.15)]
+    {
+        if let Some((_, ratio)) = compared.turns.ratio() {
+            budgets.push(budget(path, ratio, allowed, "R", false));
+        }
     }
     if let Some(point) =
         points.iter().rfind(|point| point.strategy == Strategy::Du0 && point.bytes == LARGEST)
