@@ -8,11 +8,11 @@
 //! On one machine the same writer stores into the export's own pages: there is nothing to combine, and nothing
 //! waits. ([`crate::Import::bind`] needs no writer at all there.)
 //!
-//! **Order** (V13): stores through one writer arrive in their order; those that wait in its packet
-//! arrive when the packet is full, ends, times out, or is flushed. Deliberate updates, flags and
-//! notifications of the import do not wait for them: [`AutoUpdate::flush`] before a flag, or store the flag
-//! through the writer too and flush (H7: a combining writer without a timer may hold its last packet for
-//! ever).
+//! **Order** (V13): packets of one writer arrive in their order. Stores that were combined into one packet arrive
+//! together, and who polls may see a later one of them before an earlier one: [`AutoUpdate::flush`] before a flag, which
+//! then goes through the writer or by itself. What waits in the packet arrives when that is full, ends, times out,
+//! or is flushed; deliberate updates, flags and notifications of the import do not wait for it (H7: a
+//! combining writer without a timer may hold its last packet for ever).
 
 use crate::error::{Forked, SendError, SystemError, WaitError, system};
 use crate::import::{Import, LinkOwner, send_error};
