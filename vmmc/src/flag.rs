@@ -187,7 +187,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
         }))
     }
 
-    /// The rest of a wait.
+    /// The rest of a wait, after [`Flag::glance`].
     #[cold]
     fn wait(
         &self,
@@ -224,7 +224,6 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
                 )
             }
             Side::Import(import) => {
-                import.inner().need(Rights::READ)?;
                 let inner = import.inner();
                 let shares = |cpu| inner.peer.was_on(cpu);
                 import.node().wait_on(timeout, shares, |_| look(inner.link.check_open().err()))

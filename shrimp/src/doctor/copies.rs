@@ -1,37 +1,36 @@
 //! How the C library copies memory: what programs do by themselves, with or without us.
 
 use super::Finding;
+use crate::perf::time_of;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const AREA: &str = "Processors";
 const PAGE: usize = 4096;
 /// Of the lengths that the C library may copy with `rep movsb`.
 const LEN: usize = 64 << 10;
-/// Times that each copy is made; the fastest counts, which disturbances cannot make faster.
-const TIMES: u32 = 20;
+/// How long each copy is tried.
+const WINDOW: Duration = Duration::from_millis(1);
 /// From here on one is called slow beside the other.
 const SLOW: f64 = 4.0;
 
 /// Tries a copy between two places alike within their pages, and one to 16 bytes further on, which is where
 /// `malloc` puts a long buffer.
 pub(super) fn finding() -> Finding {
-    let source = vec![1u8; LEN + 2 * PAGE];
-    let mut target = vec![0u8; LEN + 2 * PAGE];
+    told(time(0), time(16))
+}
+
+/// Median time of a copy to a place so many bytes further on in its page than its source.
+fn time(further: usize) -> Duration {
+    let source = vec![1u8; LEN + PAGE];
+    let mut target = vec![0u8; LEN + PAGE + further];
     let from = source.as_ptr().align_offset(PAGE);
-    let to = target.as_ptr().align_offset(PAGE);
-    let mut best = [Duration::MAX; 2];
-    for _ in 0..TIMES {
-        for (best, further) in best.iter_mut().zip([0, 16]) {
-            let (from, to) = (from..from + LEN, to + further..to + further + LEN);
-            if let (Some(source), Some(target)) = (source.get(from), target.get_mut(to)) {
-                let start = Instant::now();
-                black_box(target).copy_from_slice(black_box(source));
-                *best = start.elapsed().min(*best);
-            }
-        }
-    }
-    told(best[0], best[1])
+    let to = target.as_ptr().align_offset(PAGE) + further;
+    let (Some(source), Some(target)) = (source.get(from..from + LEN), target.get_mut(to..to + LEN))
+    else {
+        unreachable!("both have a page more")
+    };
+    time_of(WINDOW, || black_box(&mut *target).copy_from_slice(black_box(source)))
 }
 
 fn told(alike: Duration, apart: Duration) -> Finding {

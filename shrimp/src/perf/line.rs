@@ -5,31 +5,32 @@
 //! two words are in a file that both processes map; how the second one learns that it is to
 //! answer is their own affair.
 
+use super::peer::{PAGE, PING, PONG, poll_change, word};
 use crate::exit::{Context, Io};
 use crate::shm::Shared;
 use crate::stats::{self, Plan, Rounds};
 use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use vmmc::sync::{Ordering, spin_hint};
+use vmmc::sync::Ordering;
 use vmmc::word::{MappedU32, Word as _};
 
-/// Length of the file in bytes.
-const LEN: usize = 4096;
-/// Where the words are: on lines that are not prefetched together.
-const PING: usize = 0;
-const PONG: usize = 256;
-/// Ends a game.
+/// Ends a turn.
 const STOP: u32 = u32::MAX;
-/// How long the other side may be silent.
+/// How long a turn may take at most: the other side may have ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long one turn takes.
 pub(crate) const TURN: Duration = Duration::from_millis(2);
 
+/// How many are played in a round.
+pub(crate) fn turns_in(round: Duration) -> u128 {
+    (round.as_micros() / TURN.as_micros()).max(1)
+}
+
 /// Makes the file.
 pub(crate) fn create(path: &Path) -> Result<(), Io> {
-    let made = File::create(path).and_then(|file| file.set_len(LEN as u64));
+    let made = File::create(path).and_then(|file| file.set_len(PAGE as u64));
     made.context(|| format!("making {path:?}"))
 }
 
@@ -44,56 +45,47 @@ impl Line {
     pub(crate) fn open(path: &Path) -> Result<Line, Io> {
         let file = File::options().read(true).write(true).open(path);
         let file = file.context(|| format!("opening {path:?}"))?;
-        Ok(Line { page: Shared::map(&file, LEN)? })
+        Ok(Line { page: Shared::map(&file, PAGE)? })
     }
 
-    fn word(&self, at: usize) -> std::io::Result<MappedU32<'_>> {
-        self.page.view().word32(at).map_err(std::io::Error::other)
+    fn words(&self) -> Result<(MappedU32<'_>, MappedU32<'_>), Io> {
+        let view = self.page.view();
+        Ok((word(view, PING)?, word(view, PONG)?))
     }
 
     /// Asks for one turn: the median time one way, in nanoseconds. The other side answers meanwhile.
-    pub(crate) fn ask(&self, plan: &Plan) -> std::io::Result<f64> {
-        let (ping, pong) = (self.word(PING)?, self.word(PONG)?);
+    pub(crate) fn ask(&self, plan: &Plan) -> Result<f64, Io> {
+        let (ping, pong) = self.words()?;
+        let begin = Instant::now();
+        let mut answered = pong.load(Ordering::Acquire);
+        let mut ask = |number| {
+            ping.store(number, Ordering::Release);
+            answered = poll_change(&pong, answered, &mut || begin.elapsed() > PATIENCE)?;
+            Ok(())
+        };
         let mut number = 0;
         let (samples, _) = plan.round(|| {
             number += 1;
-            ping.store(number, Ordering::Release);
-            wait(&pong, |value| value == number).map(drop)
+            ask(number)
         })?;
-        ping.store(STOP, Ordering::Release);
-        wait(&pong, |value| value == STOP)?;
+        ask(STOP)?;
         Ok(stats::median(samples) / 2.0)
     }
 
     /// Answers until the other side has had its turn.
-    pub(crate) fn answer(&self) -> std::io::Result<()> {
-        let (ping, pong) = (self.word(PING)?, self.word(PONG)?);
+    pub(crate) fn answer(&self) -> Result<(), Io> {
+        let (ping, pong) = self.words()?;
+        let begin = Instant::now();
         let mut last = ping.load(Ordering::Acquire);
         if last != STOP {
             pong.store(last, Ordering::Release); // it has begun already
         }
         loop {
-            last = wait(&ping, |value| value != last)?;
+            last = poll_change(&ping, last, &mut || begin.elapsed() > PATIENCE)?;
             pong.store(last, Ordering::Release);
             if last == STOP {
                 return Ok(());
             }
-        }
-    }
-}
-
-fn wait(word: &MappedU32<'_>, mut wanted: impl FnMut(u32) -> bool) -> std::io::Result<u32> {
-    let begin = Instant::now();
-    loop {
-        for _ in 0..1 << 16 {
-            let value = word.load(Ordering::Acquire);
-            if wanted(value) {
-                return Ok(value);
-            }
-            spin_hint();
-        }
-        if begin.elapsed() > PATIENCE {
-            return Err(std::io::Error::other("the other side does not answer"));
         }
     }
 }

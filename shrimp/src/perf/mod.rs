@@ -29,7 +29,7 @@ use std::time::Duration;
 
 pub(crate) use self::nx::{RankArgs, play as play_nx};
 pub(crate) use self::vmmc::game::{PeerArgs as VmmcPeerArgs, serve as serve_vmmc};
-pub(crate) use peer::{PeerArgs, serve};
+pub(crate) use peer::{PeerArgs, serve, time_of};
 pub(crate) use raw::cache_line_round;
 pub(crate) use rpc::{PeerArgs as RpcPeerArgs, serve as serve_rpc};
 pub(crate) use sockets::program::{

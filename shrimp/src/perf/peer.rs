@@ -53,9 +53,9 @@ pub(crate) struct PeerArgs {
 /// Bytes of a message over a socket.
 const MESSAGE: usize = 8;
 /// Where the two words are: on different lines, and not on a pair that is prefetched together.
-const PING: usize = 0;
-const PONG: usize = 256;
-const PAGE: usize = 4096;
+pub(super) const PING: usize = 0;
+pub(super) const PONG: usize = 256;
+pub(super) const PAGE: usize = 4096;
 
 /// One end of a channel.
 enum Channel {
@@ -65,12 +65,12 @@ enum Channel {
     Unix { stream: UnixStream },
 }
 
-fn word<'m>(view: View<'m>, at: usize) -> Result<MappedU32<'m>, Io> {
+pub(super) fn word<'m>(view: View<'m>, at: usize) -> Result<MappedU32<'m>, Io> {
     view.word32(at).map_err(std::io::Error::other).context(|| "ping-pong page".into())
 }
 
 /// Polls until a word is no longer `old`; every now and then asks `give_up`.
-fn poll_change(
+pub(super) fn poll_change(
     word: &MappedU32<'_>,
     old: u32,
     give_up: &mut dyn FnMut() -> bool,
@@ -84,7 +84,7 @@ fn poll_change(
             spin_hint();
         }
         if give_up() {
-            return Err(std::io::Error::other("it has ended")).context(|| "the peer".into());
+            return Err(std::io::Error::other("it answers no more")).context(|| "the peer".into());
         }
     }
 }

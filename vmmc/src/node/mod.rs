@@ -485,14 +485,13 @@ impl NodeInner {
         }
     }
 
-    /// As [`NodeInner::wait_until`], for who has had a glance.
+    /// As [`NodeInner::wait_until`], for who has had a glance, in the process that made the node.
     pub(crate) fn wait_on<T>(
         &self,
         timeout: Option<Duration>,
         shares_cpu: impl Fn(u32) -> bool,
         mut look: impl FnMut(Look) -> Option<Result<T, WaitError>>,
     ) -> Result<T, WaitError> {
-        self.local.check()?;
         let deadline = wait::deadline_after(timeout);
         let late = || WaitError::TimedOut { after: timeout.unwrap_or_default() };
         loop {

@@ -157,7 +157,7 @@ impl Setting {
         &self,
         way: Way,
         number: usize,
-        turns: &mut Turns,
+        turns: Option<&mut Turns>,
     ) -> Result<(Vec<Line>, Option<Counted>), Failure> {
         let report = self.scratch.path().join(format!("report-{number}"));
         let path = self.scratch.path().join(format!("unix-{number}"));
@@ -168,9 +168,7 @@ impl Setting {
             Kind::Sockmap => "sockmap",
         };
         let wrong = |what: String| SocketsError::Program { way: way.name, what };
-        // The programs play R themselves where it matters, and where both have a processor.
-        let line = (way.protocol.is_some() && !self.pair.is_single())
-            .then(|| self.scratch.path().join(format!("line-{number}")));
+        let line = turns.as_ref().map(|_| self.scratch.path().join(format!("line-{number}")));
         if let Some(line) = &line {
             line::create(line)?;
         }
@@ -197,10 +195,10 @@ impl Setting {
         let mut client = self.spawn(way, command, "the client")?;
         let output = client.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the client has no output".into()))?;
-        let mut lines = Vec::new();
+        let (mut lines, mut turns) = (Vec::new(), turns);
         for line in BufReader::new(output).lines() {
             let line = line.context(|| "hearing the client".into())?;
-            if turns.parse(&line) {
+            if turns.as_mut().is_some_and(|turns| turns.parse(&line)) {
                 continue;
             }
             lines.push(samples::parse(&line).ok_or_else(|| wrong(format!("it says {line:?}")))?);
@@ -247,19 +245,20 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let cells = || setting.sizes.iter().map(|_| Rounds::default()).collect::<Vec<_>>();
     let mut rounds: Vec<Vec<Rounds>> = ways.iter().map(|_| cells()).collect();
     let mut counted = vec![Counted::default(); ways.len()];
-    let mut turns = vec![Turns::default(); ways.len()];
+    let mut turns = Turns::default();
     for round in 0..options.rounds() {
         if !pair.is_single() {
             let (samples, batch) = raw::cache_line_round(pair, &options.plan())?;
             r.add(samples, batch);
         }
-        for (at, ((way, cells), turns)) in ways.iter().zip(&mut rounds).zip(&mut turns).enumerate()
-        {
+        for (at, (way, cells)) in ways.iter().zip(&mut rounds).enumerate() {
             progress.step(&format!("round {} of {}: {}", round + 1, options.rounds(), way.name));
             let number = round as usize * ways.len() + at;
+            // The programs of the first way, which the budget is for, play R themselves if both have a processor.
+            let turns = (at == 0 && !pair.is_single()).then_some(&mut turns);
             let (lines, told) = match setting.run(*way, number, turns) {
                 // Seen once: the kernel refused for ever what was sent to an end that was in the map.
-                Err(_) if way.kind == Kind::Sockmap => setting.run(*way, number, turns)?,
+                Err(_) if way.kind == Kind::Sockmap => setting.run(*way, number, None)?,
                 ran => ran?,
             };
             for ((_, batch, samples), cell) in lines.into_iter().zip(cells) {
@@ -272,8 +271,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     progress.clear();
     let r = (!pair.is_single()).then_some(r);
-    let turns = turns.first().and_then(Turns::ratio);
-    let report = Report::new(head, &setting, (r.as_ref(), turns), &rounds, &counted);
+    let report = Report::new(head, &setting, (r.as_ref(), turns.ratio()), &rounds, &counted);
     text::emit(&report.render());
     options.save(&report)?;
     if let Some(dir) = options.graphs()? {

@@ -8,7 +8,7 @@
 
 use super::sockmap;
 use crate::exit::{Context, Failure, Io};
-use crate::perf::line::{Line, TURN};
+use crate::perf::line::{Line, TURN, turns_in};
 use crate::stats::{self, Plan};
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
@@ -164,7 +164,7 @@ fn echo(mut stream: Box<dyn Stream>, line: Option<&Line>) -> std::io::Result<()>
         if let Some(line) = line
             && message == YOUR_TURN
         {
-            line.answer()?;
+            line.answer().map_err(std::io::Error::other)?;
         }
     }
 }
@@ -246,10 +246,10 @@ fn turns(args: &ClientArgs, line: &Line) -> std::io::Result<String> {
     let mut trips = Trips::start(args, SMALL)?;
     let plan = plan(TURN);
     let mut text = "turns".to_owned();
-    for _ in 0..u128::from(args.round_ms) / TURN.as_millis() {
+    for _ in 0..turns_in(Duration::from_millis(args.round_ms)) {
         trips.stream.write_all(&YOUR_TURN)?;
         trips.stream.read_exact(&mut [0; SMALL])?;
-        let r = line.ask(&plan)?;
+        let r = line.ask(&plan).map_err(std::io::Error::other)?;
         let (samples, _) = plan.round(|| trips.go())?;
         let _ = write!(text, " {r:.1} {:.1}", stats::median(samples) / 2.0);
     }

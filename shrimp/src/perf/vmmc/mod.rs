@@ -8,7 +8,7 @@ pub(crate) mod game;
 mod report;
 mod setup;
 
-use super::line::{TURN, Turns};
+use super::line::{TURN, Turns, turns_in};
 use super::{Head, Options, peer};
 use crate::artefacts::{self, Artefact};
 use crate::children::{self, Child, Scratch};
@@ -221,34 +221,44 @@ impl Measured {
         }
         Ok(())
     }
+
     /// What is compared with R, in turns with it.
     fn turns(&mut self, table: &mut Table, plan: &Plan, pair: Pair) -> Result<(), Failure> {
         let turn = Plan { round: TURN, ..*plan };
-        let mut all = [const { (Vec::new(), 0) }; 3];
-        for _ in 0..(plan.round.as_micros() / TURN.as_micros()).max(1) {
-            let mut medians = [f64::NAN; 3];
-            let games = [(Strategy::Bare, 4), (Strategy::AuWord, 4), (Strategy::Du0, 8)];
-            for ((all, median), (strategy, size)) in all.iter_mut().zip(&mut medians).zip(games) {
-                if strategy == Strategy::Bare && pair.is_single() {
-                    continue;
-                }
-                let played = table.play(strategy, size, &turn)?;
-                *median = stats::median(played.samples.clone());
-                all.0.extend(played.samples);
-                all.1 = played.batch;
-            }
-            let [r, au_word, du_8] = medians;
+        let (mut bare, mut au_word, mut du_8) = <(Joined, Joined, Joined)>::default();
+        for _ in 0..turns_in(plan.round) {
+            let mut r = None;
             if !pair.is_single() {
-                self.au_word.turns.add(r, au_word);
-                self.du_8.turns.add(r, du_8);
+                r = Some(bare.add(table.play(Strategy::Bare, 4, &turn)?));
+            }
+            let word = au_word.add(table.play(Strategy::AuWord, 4, &turn)?);
+            let du = du_8.add(table.play(Strategy::Du0, 8, &turn)?);
+            if let Some(r) = r {
+                self.au_word.turns.add(r, word);
+                self.du_8.turns.add(r, du);
             }
         }
-        let [r, au_word, du_8] = all;
         if !pair.is_single() {
-            self.r.add(r.0, r.1);
+            self.r.add(bare.samples, bare.batch);
         }
-        self.au_word.rounds.add(au_word.0, au_word.1);
-        self.du_8.rounds.add(du_8.0, du_8.1);
+        self.au_word.rounds.add(au_word.samples, au_word.batch);
+        self.du_8.rounds.add(du_8.samples, du_8.batch);
         Ok(())
+    }
+}
+
+/// A round of one game, played in turns.
+#[derive(Default)]
+struct Joined {
+    samples: Vec<f64>,
+    batch: u32,
+}
+
+impl Joined {
+    /// Adds a turn; its median.
+    fn add(&mut self, played: Played) -> f64 {
+        self.samples.extend(&played.samples);
+        self.batch = played.batch;
+        stats::median(played.samples)
     }
 }
