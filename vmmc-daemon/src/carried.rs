@@ -6,13 +6,13 @@
 use crate::broker::Broker;
 use crate::client::OutFd;
 use crate::counters::Counter;
-use crate::net::carry::{Carried, Carry, Outcome, Wanted, side_of};
+use crate::net::Service;
+use crate::net::carry::{Attempt, Carried, Carry, Outcome, Wanted, side_of};
 use crate::pairing::Offered;
 use crate::receive::Suspect;
 use crate::tcp::Endpoint;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use vmmc::control::message::{Event, NotPairedReason, QuotaKind, StreamShape};
 use vmmc::id::ClientId;
 use vmmc::sys::Fd;
@@ -26,12 +26,11 @@ pub(crate) struct CarriedEnd {
     pub(crate) uid: u32,
     pub(crate) endpoint: Endpoint,
     pub(crate) shape: StreamShape,
-    /// The process's doorbell.
-    bell: Arc<Fd>,
+    /// The process's doorbell; `None` where doorbells are bytes of the kernel's connection.
+    bell: Option<Arc<Fd>>,
     /// The segment; `None` while it is opened.
     pub(crate) segment: Option<Arc<Fd>>,
-    /// Told to who opens it, if the process has no use of it any more.
-    cancelled: Arc<AtomicBool>,
+    attempt: Arc<Attempt>,
 }
 
 impl CarriedEnd {
@@ -52,6 +51,12 @@ impl Broker {
         self.carry().is_some()
     }
 
+    /// Whether a connection is carried though both ends may be on this machine.
+    pub(crate) fn carries_own(&self, endpoint: &Endpoint) -> bool {
+        self.network.as_ref().is_some_and(Service::carries_own)
+            && self.carry().is_some_and(|carry| carry.node_beyond(endpoint).is_some())
+    }
+
     /// Whether an address is that of a node to which connections are carried.
     pub(crate) fn is_neighbour(&self, address: IpAddr) -> bool {
         self.carry().is_some_and(|carry| carry.neighbour(address).is_some())
@@ -65,23 +70,23 @@ impl Broker {
         socket: &mut Option<Suspect>,
     ) -> bool {
         let Offered { client, uid, cookie, endpoint, shape } = *offered;
-        let (Some(words), Some(bell)) = (shape.carried, bell) else { return false };
+        let Some(words) = shape.carried else { return false };
         let Some(carry) = self.carry() else { return false };
         let Some(node) = carry.node_beyond(&endpoint) else { return false };
         let (carry, node) = (carry.clone(), node.to_owned());
         // A socket, by what was seen of it; its close may block, and is left to `receive::close`.
         let Some(socket) = socket.take().and_then(Suspect::keep) else { return false };
         let number = self.next_id();
-        let cancelled = Arc::new(AtomicBool::new(false));
+        let attempt = Arc::new(Attempt::new(socket));
         let end = CarriedEnd {
             number,
             client,
             uid,
             endpoint,
             shape,
-            bell: bell.clone(),
+            bell: bell.cloned(),
             segment: None,
-            cancelled: cancelled.clone(),
+            attempt: attempt.clone(),
         };
         self.pairing.carried.insert(cookie, end);
         self.pairing.attempts.insert(number, uid);
@@ -97,11 +102,11 @@ impl Broker {
             words,
             ring_len: self.options.ring_len,
             node,
-            socket: Some(socket),
-            bell: bell.clone(),
+            bell: bell.cloned(),
+            incarnation: self.incarnation,
             wait: self.options.pair,
             users: self.options.limits.pair_users,
-            cancelled,
+            attempt,
         });
         true
     }
@@ -148,12 +153,10 @@ impl Broker {
         let (peer, ring_len) = (ClientId(self.next_id()), self.options.ring_len);
         let Some(end) = self.pairing.carried.get_mut(&cookie) else { return };
         end.segment = Some(carried.memory.clone());
-        let fds = vec![
-            OutFd::Same(carried.memory.clone()),
-            OutFd::Doorbell(carried.bell.clone()),
-            // Rung by the far end before it knows of the segment it finds nothing, and sleeps again.
-            OutFd::Ring(end.bell.clone()),
-        ];
+        let mut fds =
+            vec![OutFd::Same(carried.memory.clone()), OutFd::Doorbell(carried.bell.clone())];
+        // Rung by the far end before it knows of the segment it finds nothing, and sleeps again.
+        fds.extend(end.bell.clone().map(OutFd::Ring));
         let paired = Event::Paired { cookie, side: carried.side, ring_len, peer };
         carried.told();
         // The doorbell's write ends must be the process's alone.
@@ -166,9 +169,12 @@ impl Broker {
     /// as something of it is left here.
     pub(crate) fn forget_carried(&mut self, cookie: u64) -> bool {
         let Some(end) = self.pairing.carried.remove(&cookie) else { return false };
-        end.cancelled.store(true, Ordering::Release);
-        if let Some(segment) = &end.segment {
-            self.count_ended(segment, &end.shape);
+        match &end.segment {
+            Some(segment) => {
+                self.count_ended(segment, &end.shape);
+                end.attempt.forget();
+            }
+            None => end.attempt.cancel(),
         }
         true
     }

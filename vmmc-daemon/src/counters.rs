@@ -45,6 +45,7 @@ counters! {
     NotPairedConflict = "not_paired_conflict",
     NotPairedOtherVersion = "not_paired_other_version",
     NotPairedResources = "not_paired_resources",
+    NotPairedRemote = "not_paired_remote",
     Takeovers = "takeovers",
     Resumed = "clients_resumed",
     Restored = "links_restored",
@@ -107,6 +108,7 @@ impl Counters {
             NotPairedReason::Conflict => Counter::NotPairedConflict,
             NotPairedReason::OtherVersion => Counter::NotPairedOtherVersion,
             NotPairedReason::Resources => Counter::NotPairedResources,
+            NotPairedReason::Remote => Counter::NotPairedRemote,
         });
     }
 

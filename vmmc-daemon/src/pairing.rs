@@ -29,8 +29,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{
-    CarriedWords, ConnectionInfo, ConnectionState, Event, NotPairedReason, QuotaKind, Refusal,
-    StreamShape,
+    CarriedWords, ConnectionInfo, ConnectionState, Event, KernelWords, NotPairedReason, QuotaKind,
+    Refusal, StreamShape,
 };
 use vmmc::id::ClientId;
 use vmmc::sys::{Fd, memfd};
@@ -193,12 +193,20 @@ fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
         }
     }
     if let Some(words) = &shape.carried {
-        let CarriedWords { consumed_at, attached_at, armed_data_at, armed_space_at } = *words;
+        let CarriedWords { consumed_at, attached_at, armed_data_at, armed_space_at, kernel } =
+            *words;
         let small = [attached_at, armed_data_at, armed_space_at].into_iter().flatten();
         let places = small.map(|at| (at, 4)).chain(consumed_at.map(|at| (at, 8)));
         check_places(places, len)?;
-        if !shape.bells {
-            return Err(Fault::new("a connection that can be carried needs doorbells"));
+        if let Some(kernel) = kernel {
+            let KernelWords { seen_at, closed_at, space_wait_at, leave_at, fin_at } = kernel;
+            let small = [seen_at, closed_at, space_wait_at, leave_at, fin_at].into_iter().flatten();
+            check_places(small.map(|at| (at, 4)), len)?;
+        }
+        if shape.bells == kernel.is_some() || kernel.is_some() && shape.words.is_none() {
+            return Err(Fault::new(
+                "a connection that can be carried needs doorbells, or the kernel's connection for them",
+            ));
         }
     }
     for words in shape.words.iter().flatten() {
@@ -363,6 +371,7 @@ impl Broker {
         }
         let offered = Offered { client: id, uid, cookie, endpoint, shape };
         let partner = self.pairing.by_endpoint.get(&endpoint.mirrored()).copied();
+        let partner = partner.filter(|_| shape.carried.is_none() || !self.carries_own(&endpoint));
         if let Some(other) = partner {
             self.pair(other, offered, bell);
             return Ok(());
@@ -371,6 +380,13 @@ impl Broker {
             return Ok(());
         }
         drop(socket);
+        // A library that offers such connections leaves it to the daemon to know the nodes.
+        let by_kernel = shape.carried.is_some_and(|words| words.kernel.is_some());
+        if by_kernel && !endpoint.is_within_machine() {
+            self.quotas.give(uid, QuotaKind::Connections, 1);
+            self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Remote);
+            return Ok(());
+        }
         let mirrored = (endpoint.remote, endpoint.local);
         let mut elsewhere = false;
         for other in self.pairing.by_address.get(&mirrored).cloned().unwrap_or_default() {

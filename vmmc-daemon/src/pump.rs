@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -106,25 +106,34 @@ impl Broker {
             number: self.incarnation,
         };
         self.counters.add(Counter::Pumped);
-        if RUNNING.fetch_add(1, Ordering::AcqRel) >= MAX || !spawn(job) {
-            RUNNING.fetch_sub(1, Ordering::AcqRel);
-            tracing::warn!(cookie = said, "no thread to give a connection's bytes back");
-        }
-    }
-}
-
-fn spawn(job: Job) -> bool {
-    let thread = std::thread::Builder::new().name("pump".to_owned()).stack_size(128 * 1024);
-    thread
-        .spawn(move || {
+        let started = start(move || {
             let cookie = job.cookie;
             match job.run() {
                 Ok(sent) => tracing::debug!(cookie, sent, "gave a connection's bytes back"),
                 Err(why) => tracing::info!(cookie, why, "cannot give a connection's bytes back"),
             }
-            RUNNING.fetch_sub(1, Ordering::AcqRel);
-        })
-        .is_ok()
+        });
+        if !started {
+            tracing::warn!(cookie = said, "no thread to give a connection's bytes back");
+        }
+    }
+}
+
+/// Starts a pump. False: there are too many, or there is no thread for it.
+pub(crate) fn start(pump: impl FnOnce() + Send + 'static) -> bool {
+    let room = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX;
+    let thread = std::thread::Builder::new().name("pump".to_owned()).stack_size(128 * 1024);
+    let started = room
+        && thread
+            .spawn(move || {
+                pump();
+                RUNNING.fetch_sub(1, Ordering::AcqRel);
+            })
+            .is_ok();
+    if !started {
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
+    }
+    started
 }
 
 impl Job {
@@ -141,7 +150,7 @@ impl Job {
             words.give_up();
             return Err("no process that may be asked has the other end's socket");
         };
-        let result = pump(&words, ring, &socket, self.number);
+        let result = pump(&words, ring, socket.as_fd(), self.number);
         receive::close(socket);
         result
     }
@@ -216,17 +225,24 @@ impl Job {
     }
 }
 
-/// Does the work; returns how many bytes it sent.
+/// Does the work, unless it is no longer wanted: the other end woke up, or the asker has thought better of it. Returns how
+/// many bytes it sent.
 fn pump(
     words: &Words<MappedU32<'_>, MappedU64<'_>>,
     ring: View<'_>,
-    socket: &Fd,
+    socket: BorrowedFd<'_>,
     number: u64,
 ) -> Result<u64, &'static str> {
-    if !words.claim(number) {
-        // The other end woke up, or the asker has thought better of it.
-        return Ok(0);
-    }
+    if words.claim(number) { give_back(words, ring, socket) } else { Ok(0) }
+}
+
+/// Sends what the ring's receiver has not taken, and ends the ring part. The caller has the claim. Blocks for as long
+/// as the receiver does not read. Returns how many bytes it sent.
+pub(crate) fn give_back(
+    words: &Words<MappedU32<'_>, MappedU64<'_>>,
+    ring: View<'_>,
+    socket: BorrowedFd<'_>,
+) -> Result<u64, &'static str> {
     hit(Failpoint::PumpClaimed);
     let deadline = Instant::now() + SETTLING;
     let owed = loop {
@@ -269,7 +285,13 @@ fn pump(
 }
 
 /// Sends ring bytes; false when the connection is over.
-fn send_range(socket: &Fd, ring: View<'_>, from: &mut u64, to: u64, part: &mut [u8]) -> bool {
+fn send_range(
+    socket: BorrowedFd<'_>,
+    ring: View<'_>,
+    from: &mut u64,
+    to: u64,
+    part: &mut [u8],
+) -> bool {
     let capacity = ring.len() as u64;
     while *from != to {
         let at = *from % capacity;
@@ -285,14 +307,14 @@ fn send_range(socket: &Fd, ring: View<'_>, from: &mut u64, to: u64, part: &mut [
 }
 
 /// Sends bytes, however long it takes; false when the connection is over.
-fn send_all(socket: &Fd, mut bytes: &[u8]) -> bool {
+fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> bool {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     while !bytes.is_empty() {
         match rustix::net::send(socket, bytes, flags) {
             Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
             Err(Errno::AGAIN | Errno::NOBUFS) => {
                 let slice = Timespec { tv_sec: 1, tv_nsec: 0 };
-                let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&slice));
+                let _ = poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&slice));
             }
             Err(Errno::INTR) => {}
             Err(_) => return false,

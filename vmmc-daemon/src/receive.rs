@@ -149,27 +149,25 @@ pub(crate) fn close(fd: Fd) {
     }
 }
 
-/// Shuts a connection down, by a copy of its socket, without ever waiting for it: the kernel waits for who is inside a
-/// call on it, and that one may read memory that a client's own file system gives.
-pub(crate) fn shut(socket: Fd) {
-    Closer::get().close(Last::Shut(socket));
+/// Does something with a client's socket in a helper thread: the kernel waits for who is inside a call on it, and that one
+/// may read memory that a client's own file system gives.
+pub(crate) fn apart(work: impl FnOnce() + Send + 'static) {
+    Closer::get().close(Last::Work(Box::new(work)));
 }
 
 /// The last that is done with a descriptor.
 enum Last {
     /// Its close.
     Close(Fd),
-    /// The end of its connection, and its close.
-    Shut(Fd),
+    /// Something else.
+    Work(Box<dyn FnOnce() + Send>),
 }
 
 impl Last {
     fn act(self) {
         match self {
             Last::Close(fd) => drop(fd),
-            Last::Shut(fd) => {
-                let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
-            }
+            Last::Work(work) => work(),
         }
     }
 }

@@ -20,6 +20,12 @@ impl Endpoint {
     pub(crate) fn mirrored(self) -> Endpoint {
         Endpoint { namespace: self.namespace, local: self.remote, remote: self.local }
     }
+
+    /// Whether both ends look like ones of this machine: it has the same address at both, unless a program bound one
+    /// otherwise on purpose.
+    pub(crate) fn is_within_machine(&self) -> bool {
+        self.local.ip() == self.remote.ip() || self.remote.ip().is_loopback()
+    }
 }
 
 /// A socket as examined.

@@ -31,6 +31,7 @@ const SHAPE: StreamShape = StreamShape {
         attached_at: [512, 640],
         armed_data_at: [516, 644],
         armed_space_at: [520, 648],
+        kernel: None,
     }),
 };
 

@@ -5,7 +5,7 @@
 
 use crate::bell;
 use crate::pump::{Claim, Words, request};
-use crate::switch::{Standing, Switch};
+use crate::switch::{Standing, Switch, mode};
 use crate::{Bytes, Consumer, Producer};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -277,39 +277,79 @@ impl Pumped {
     }
 }
 
+type Seen<'s> = Words<&'s AtomicU32, &'s AtomicU64>;
+
+/// A sender publishes one byte and looks whether it is wanted back; how many it sends itself.
+fn publishes(words: &Seen<'_>, published: fn()) -> u64 {
+    words.tail.store(1, Ordering::Release);
+    published();
+    if words.request.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    match words.sender_claims() {
+        Claim::AtHead => 1,
+        Claim::Pumped { to } => 1 - to,
+        Claim::AtTail | Claim::Busy => 0,
+    }
+}
+
+/// The pump has claimed; how many bytes it sends.
+fn pumps(words: &Seen<'_>, finish: fn(&Seen<'_>, u64) -> Option<u64>) -> u64 {
+    let (from, mut to) = words.begin(2).unwrap();
+    let mut pumped = to - from;
+    while let Some(more) = finish(words, to) {
+        pumped += more - to;
+        to = more;
+    }
+    pumped
+}
+
 /// A sender publishes one byte and looks whether it is wanted back; the pump works. The byte must
 /// be sent by exactly one of them.
-fn nothing_lost_or_doubled(
-    published: fn(),
-    finish: fn(&Words<&AtomicU32, &AtomicU64>, u64) -> Option<u64>,
-) {
+fn nothing_lost_or_doubled(published: fn(), finish: fn(&Seen<'_>, u64) -> Option<u64>) {
     loom::model(move || {
         let shared = Pumped::new();
         let other = shared.clone();
+        let sender = thread::spawn(move || publishes(&other.words(), published));
+        let words = shared.words();
+        let pumped = if words.claim(7) { pumps(&words, finish) } else { 0 };
+        assert_eq!(sender.join().unwrap() + pumped, 1, "sent once");
+    });
+}
+
+/// A sender switches to its ring and publishes one byte, while somebody who stands in for its receiver, and for the pump,
+/// wants it to stay with the kernel. The byte must be sent by exactly one of them.
+fn a_recall_is_heard(recall: fn(&Seen<'_>)) {
+    loom::model(move || {
+        let shared = Pumped::new();
+        shared.request.store(0, Ordering::Relaxed);
+        shared.mode.store(mode::TCP, Ordering::Relaxed);
+        let other = shared.clone();
         let sender = thread::spawn(move || {
             let words = other.words();
-            words.tail.store(1, Ordering::Release);
-            published();
-            if words.request.load(Ordering::Relaxed) == 0 {
-                return 0;
-            }
-            match words.sender_claims() {
-                Claim::AtHead => 1,
-                Claim::Pumped { to } => 1 - to,
-                Claim::AtTail | Claim::Busy => 0,
-            }
+            words.switch.to_ring(0);
+            publishes(&words, bell::published)
         });
         let words = shared.words();
-        let mut pumped = 0;
-        if words.claim(7) {
-            let (from, mut to) = words.begin(2).unwrap();
-            pumped = to - from;
-            while let Some(more) = finish(&words, to) {
-                pumped += more - to;
-                to = more;
-            }
-        }
+        recall(&words);
+        let in_ring = words.switch.standing() != Standing::Tcp;
+        let pumped =
+            if in_ring && words.claim(7) { pumps(&words, |words, to| words.finish(to)) } else { 0 };
         assert_eq!(sender.join().unwrap() + pumped, 1, "sent once");
+    });
+}
+
+#[test]
+fn loom_a_recall_meets_a_switch() {
+    a_recall_is_heard(|words| words.recall());
+}
+
+#[test]
+#[should_panic(expected = "sent once")]
+fn loom_a_recall_without_its_fence_misses_a_switch() {
+    a_recall_is_heard(|words| {
+        let back = request::BACK;
+        let _ = words.request.compare_exchange(0, back, Ordering::SeqCst, Ordering::SeqCst);
     });
 }
 

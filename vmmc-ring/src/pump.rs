@@ -148,6 +148,34 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Words<M, W> {
         claimed
     }
 
+    /// As [`Words::claim`], by a pump that stands in for the receiver too, and makes its request.
+    pub fn seize(&self, number: u64) -> bool {
+        self.pumper.store(number, Ordering::Relaxed);
+        let seized =
+            [0, request::TCP, request::BACK].iter().any(|&from| self.exchange(from, request::PUMP));
+        // PAIRS(pump bells): with the fence in `may_ring`.
+        fence(Ordering::SeqCst);
+        seized
+    }
+
+    /// A stand-in of the receiver's makes its request: send by the kernel from now on.
+    pub fn asks(&self) {
+        let _ = self.exchange(0, request::TCP);
+    }
+
+    /// A stand-in of the receiver's makes its request: the receiver has stopped. The caller looks at the switch after this,
+    /// whose sender looks at the request after it has switched.
+    pub fn recall(&self) {
+        let _ = self.exchange(0, request::BACK) || self.exchange(request::TCP, request::BACK);
+        // PAIRS(pump): with the fence in `bell::published`, after which the sender looks.
+        fence(Ordering::SeqCst);
+    }
+
+    /// A stand-in of the sender's answers a receiver that asked for the kernel: it is so.
+    pub fn is_taken(&self) {
+        let _ = self.exchange(request::TCP, request::TAKEN);
+    }
+
     /// Gives the claim up: nothing was sent.
     pub fn give_up(&self) {
         let _ = self.exchange(request::PUMP, request::REFUSED)

@@ -62,6 +62,7 @@ pub(crate) const SHAPE: StreamShape = StreamShape {
         attached_at: side_words(ATTACHED),
         armed_data_at: side_words(ARMED_DATA),
         armed_space_at: side_words(ARMED_SPACE),
+        kernel: None,
     }),
 };
 

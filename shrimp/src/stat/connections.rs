@@ -266,6 +266,7 @@ fn word(reason: NotPairedReason) -> &'static str {
         NotPairedReason::Conflict => "conflict",
         NotPairedReason::OtherVersion => "other_version",
         NotPairedReason::Resources => "resources",
+        NotPairedReason::Remote => "remote",
     }
 }
 

@@ -14,9 +14,10 @@
 //! [data]                           # what processes send to other nodes; the same on all nodes
 //! seal = true                      # encrypted (ChaCha20-Poly1305), not over a fabric; default false. Needs a key
 //!
-//! [streams]                        # connections of programs that know one machine only: Sun RPC with libvrpc.so
+//! [streams]                        # connections of programs that know one machine only: sockets, Sun RPC
 //! between-nodes = "auto"           # carried to other nodes: "on", "off"; "auto": over RDMA hardware only,
-//!                                  # because over anything else they win nothing. Needs a key
+//!                                  # because over anything else they win nothing; "loopback": as "on", and
+//!                                  # those within this machine too, to try it without another. Needs a key
 //!
 //! [users]                          # whom processes of other nodes count as; all optional
 //! same = true                      # the user of the same number (default)
@@ -56,7 +57,7 @@ pub struct Cluster {
     /// Whether data connections are sealed.
     seals: bool,
     /// Whether connections of programs that know one machine only are carried to other nodes.
-    carries: bool,
+    carries: Carries,
     /// Whom their users count as.
     users: Users,
 }
@@ -116,7 +117,17 @@ enum BetweenNodes {
     #[default]
     Auto,
     On,
+    /// And those within this machine too, by this daemon to itself.
+    Loopback,
     Off,
+}
+
+/// Which connections of programs that know one machine only are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carries {
+    None,
+    ToOthers,
+    All,
 }
 
 /// Providers of libfabric that are hardware which writes into memory by itself. Others go over the kernel's network,
@@ -243,16 +254,22 @@ impl Cluster {
             )));
         }
         let wanted = streams.between_nodes;
-        if wanted == BetweenNodes::On && key.is_none() {
+        if matches!(wanted, BetweenNodes::On | BetweenNodes::Loopback) && key.is_none() {
             return Err(wrong(
-                "streams.between-nodes = \"on\" needs a key, which keeps other processes out of what is carried; name one with `key`".to_owned(),
+                "streams.between-nodes needs a key, which keeps other processes out of what is carried; name one with `key`".to_owned(),
             ));
         }
         let carries = match wanted {
-            BetweenNodes::On => true,
-            BetweenNodes::Off => false,
-            BetweenNodes::Auto => key.is_some() && fabric.as_deref().is_some_and(is_hardware),
+            BetweenNodes::Loopback => Carries::All,
+            BetweenNodes::On => Carries::ToOthers,
+            BetweenNodes::Auto if key.is_some() && fabric.as_deref().is_some_and(is_hardware) => {
+                Carries::ToOthers
+            }
+            BetweenNodes::Off | BetweenNodes::Auto => Carries::None,
         };
+        if carries == Carries::All {
+            nodes.insert(node.clone(), listen);
+        }
         Ok(Cluster { node, listen, key, nodes, fabric, seals: data.seal, carries, users })
     }
 
@@ -265,7 +282,13 @@ impl Cluster {
     /// Whether connections of programs that know one machine only are carried to other nodes.
     #[must_use]
     pub fn carries(&self) -> bool {
-        self.carries
+        self.carries != Carries::None
+    }
+
+    /// Whether those within this machine are too.
+    #[must_use]
+    pub fn carries_own(&self) -> bool {
+        self.carries == Carries::All
     }
 
     /// The node whose daemon listens at an address; `None` also where several do.

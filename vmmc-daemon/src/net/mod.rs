@@ -57,6 +57,13 @@ pub struct Service {
     pub(crate) carry: Option<Arc<Carry>>,
 }
 
+impl Service {
+    /// Whether connections within this machine are carried too.
+    pub(crate) fn carries_own(&self) -> bool {
+        self.cluster.carries_own()
+    }
+}
+
 /// Why a node has no part in its cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -94,7 +94,7 @@ pub struct StreamShape {
     /// gets with the segment.
     pub bells: bool,
     /// Words that the daemon needs where the other end is on another node, and it stands in for that end.
-    /// `None`: such connections stay plain. Needs `bells`.
+    /// `None`: such connections stay plain. Needs `bells`, or [`CarriedWords::kernel`].
     pub carried: Option<CarriedWords>,
 }
 
@@ -105,12 +105,31 @@ pub struct StreamShape {
 pub struct CarriedWords {
     /// `u64`: bytes taken out of the rings in which side 0 and side 1 send.
     pub consumed_at: [u32; 2],
-    /// `u32`: side 0 and side 1 have mapped the segment.
+    /// `u32`: side 0 and side 1 have mapped the segment; with `kernel`, they read through the library.
     pub attached_at: [u32; 2],
     /// `u32`: side 0 and side 1 sleep until there is data.
     pub armed_data_at: [u32; 2],
     /// `u32`: side 0 and side 1 sleep until there is room.
     pub armed_space_at: [u32; 2],
+    /// Where the ends speak by the kernel's connection too. Needs [`StreamShape::words`].
+    pub kernel: Option<KernelWords>,
+}
+
+/// Offsets of `u32` words of a connection whose directions begin, and may end, on the kernel's connection, and whose doorbells
+/// are bytes of it: what its ends say to each other beside [`CarriedWords`] and [`StreamWords`], and
+/// what an end asks of the daemon that stands in for the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelWords {
+    /// Side 0 and side 1 have seen the other's direction switch to its ring.
+    pub seen_at: [u32; 2],
+    /// Side 0 and side 1 have closed: 1 in order, 2 with a reset.
+    pub closed_at: [u32; 2],
+    /// Futexes of senders, side 0 and side 1, that sleep until there is room.
+    pub space_wait_at: [u32; 2],
+    /// Side 0 and side 1 want to send by the kernel again: the daemon ends the ring part of their direction.
+    pub leave_at: [u32; 2],
+    /// Side 0 and side 1 want a FIN behind what is in their rings.
+    pub fin_at: [u32; 2],
 }
 
 /// Offsets of the words by which a direction is given back to the kernel's connection.
@@ -741,6 +760,9 @@ pub enum NotPairedReason {
     /// The daemon is out of memory or descriptors.
     #[error("daemon out of resources")]
     Resources,
+    /// The other end is on a machine to which this daemon carries no connections.
+    #[error("the other end is on another machine")]
+    Remote,
 }
 
 /// One live export, as [`Request::List`] shows it.

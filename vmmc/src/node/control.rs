@@ -64,7 +64,8 @@ struct State {
 
 #[derive(Debug)]
 enum Pending {
-    Waiting(Call),
+    /// Boxed: a request is long.
+    Waiting(Box<Call>),
     /// Some thread makes the answer of it just now, see [`Control::take_call`].
     Taken,
     /// Boxed: there are many kinds of answer, and few at a time.
@@ -278,7 +279,7 @@ impl Control {
         let mut state = self.state.lock();
         let id = RequestId(state.next_request);
         state.next_request += 1;
-        let call = Call { request: make(id), fds, draft, since: Instant::now() };
+        let call = Box::new(Call { request: make(id), fds, draft, since: Instant::now() });
         // Sent under the lock, so that a resend after a reconnection cannot overtake it.
         let entry = match &state.connection {
             Some(post) => {
@@ -452,7 +453,7 @@ impl Control {
                 if call.is_announcement() {
                     state.pending.remove(&id);
                 }
-                Some(call)
+                Some(*call)
             }
             other => {
                 *pending = other;
@@ -470,7 +471,7 @@ impl Control {
         if let Some(post) = connection {
             send_call(post, &call);
         }
-        *pending = Pending::Waiting(call);
+        *pending = Pending::Waiting(Box::new(call));
     }
 
     /// Whether somebody will take the answer. If not, the call was abandoned meanwhile, and what the answer stands
@@ -517,7 +518,9 @@ impl Control {
         state.lost = Some(Instant::now());
         // Withdrawing from a daemon that is gone is done: its successor never hears of the export.
         for pending in state.pending.values_mut() {
-            if let Pending::Waiting(Call { request: Request::Unexport { .. }, .. }) = pending {
+            if let Pending::Waiting(call) = pending
+                && matches!(call.request, Request::Unexport { .. })
+            {
                 *pending = Pending::Done(Box::new(Answer::Done));
             }
         }

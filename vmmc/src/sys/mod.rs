@@ -8,6 +8,7 @@ pub mod activation;
 pub mod doorbell;
 pub mod fd;
 pub mod fork;
+pub mod futex;
 pub mod membarrier;
 pub mod memfd;
 pub mod mirror;

@@ -5,8 +5,9 @@
 //! and no others. It never waits for the other node's carrier: what comes from there is handled by the handlers of
 //! its links, which wait for nobody, so that two carriers with full queues cannot hold each other up.
 
-use super::segment::{Failed, Far, Sent};
+use super::sent::{Failed, Far, Sent};
 use super::stream::{Standing, Stream};
+use super::talk::Talk;
 use super::{Cost, count};
 use crate::net::mailbox::Mailbox;
 use rustix::event::{Timespec, epoll};
@@ -15,7 +16,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vmmc::error::{FlagError, SendError, SendNotifyError};
+use vmmc::control::message::CloseReason;
+use vmmc::error::{FlagError, SendError, SendNotifyError, WaitError};
 use vmmc::mem::View;
 use vmmc::sys::Fd;
 use vmmc::sys::thread::spawn_quiet;
@@ -32,13 +34,15 @@ const DOOR: u64 = 0;
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) stream: Arc<Stream>,
-    /// This node's segment, which the other daemon writes as long as this is kept.
-    pub(super) _export: Export,
-    /// The other node's.
+    /// The other node's segment. Goes first: its end is what tells the other daemon.
     pub(super) import: Import,
+    /// This node's, which the other daemon writes as long as this is kept.
+    pub(super) _export: Export,
     /// Read end of the pipe that the process rings. At its end nobody has the connection any more.
     pub(super) bell: Fd,
     pub(super) node: Node,
+    /// This daemon, to processes.
+    pub(super) incarnation: u64,
     /// Last: with it the broker hears that nothing is left.
     pub(super) _cost: Cost,
 }
@@ -50,6 +54,8 @@ pub(super) enum News {
     New(u64, Box<Load>),
     /// The far end of a connection stands otherwise.
     Changed(u64),
+    /// Its process has never used a connection, and never will.
+    Gone(u64),
 }
 
 /// See the module.
@@ -85,12 +91,21 @@ impl Carrier {
 /// Why connections end that a carrier had.
 const FAILED: &str = "its carrier has failed";
 
+/// How far a connection has come.
+#[derive(Debug, Default)]
+struct Progress {
+    sent: Sent,
+    talk: Talk,
+    /// Nobody can ring any more.
+    is_last: bool,
+}
+
 /// The thread's own.
 #[derive(Debug)]
 struct Work {
     epoll: Fd,
     door: Arc<Mailbox<News>>,
-    loads: HashMap<u64, (Load, Sent)>,
+    loads: HashMap<u64, (Load, Progress)>,
     /// Connections whose last turn ended at its bound.
     unfinished: BTreeSet<u64>,
 }
@@ -109,7 +124,7 @@ impl Work {
                     tracing::error!(%errno, "connections to another node are carried no more");
                     let late = self.door.close().into_iter().filter_map(|news| match news {
                         News::New(_, load) => Some(load.stream),
-                        News::Changed(_) => None,
+                        News::Changed(_) | News::Gone(_) => None,
                     });
                     for stream in self.loads.into_values().map(|(load, _)| load.stream).chain(late)
                     {
@@ -141,6 +156,10 @@ impl Work {
                     number
                 }
                 News::Changed(number) => number,
+                News::Gone(number) => {
+                    self.turn(number, true);
+                    continue;
+                }
             };
             self.turn(number, false);
         }
@@ -152,14 +171,21 @@ impl Work {
             return load.stream.lose(&format!("its doorbell cannot be watched ({errno})"));
         }
         load.node.counters().add(count::CONNECTIONS, 1);
-        self.loads.insert(number, (load, Sent::default()));
+        self.loads.insert(number, (load, Progress::default()));
     }
 
-    /// A turn of one connection; the last one when nobody has its process's end any more.
-    fn turn(&mut self, number: u64, is_last: bool) {
-        let Some((load, sent)) = self.loads.get_mut(&number) else { return };
-        let more = match load.stream.standing() {
-            Standing::Open => load.turn(sent),
+    /// A turn of one connection; the last one, but for what is under way, when nobody has its process's end any more.
+    fn turn(&mut self, number: u64, hung_up: bool) {
+        let Some((load, progress)) = self.loads.get_mut(&number) else { return };
+        if hung_up && !progress.is_last {
+            progress.is_last = true;
+            let _ = epoll::delete(&self.epoll, &load.bell);
+            load.stream.segment.close_for_process();
+        }
+        let standing = load.stream.standing();
+        let more = match standing {
+            Standing::Open => load.turn(progress),
+            Standing::Ended if load.stream.segment.kernel().is_some() => load.last_turn(progress),
             // What the process says now reaches nobody. The other daemon has sent all before, and closed its copy of
             // the socket; should its process still have the connection, it is not to wait for ours.
             Standing::Ended => {
@@ -167,21 +193,31 @@ impl Work {
                 load.stream.shut();
                 Ok(false)
             }
-            Standing::Lost => Err("its other end is lost".to_owned()),
+            Standing::Lost => Err(Failed::Far(FarError::Lost)),
         };
         match more {
+            // The other daemon has ended its links in order. What it said last is on its way by the other one.
+            _ if load.is_withdrawn() && load.stream.standing() == Standing::Open => {}
             Ok(true) => {
                 self.unfinished.insert(number);
             }
-            Ok(false) if !is_last => {}
+            Ok(false) if !progress.is_last || !load.is_settled(&progress.talk) => {}
             Ok(false) => {
                 if load.stream.standing() == Standing::Open && load.import.fence().is_err() {
+                    if load.is_withdrawn() {
+                        return;
+                    }
                     load.stream.lose("what its process said last may not have arrived");
+                }
+                if load.stream.segment.kernel().is_some() && load.stream.has_heard() {
+                    // Meanwhile, and it may want something of us.
+                    self.unfinished.insert(number);
+                    return;
                 }
                 self.remove(number);
             }
             Err(why) => {
-                load.stream.lose(&why);
+                load.stream.lose(&why.to_string());
                 load.node.counters().add(count::LOST, 1);
                 self.remove(number);
             }
@@ -189,8 +225,10 @@ impl Work {
     }
 
     fn remove(&mut self, number: u64) {
-        let Some((load, _)) = self.loads.remove(&number) else { return };
-        let _ = epoll::delete(&self.epoll, &load.bell);
+        let Some((load, progress)) = self.loads.remove(&number) else { return };
+        if !progress.is_last {
+            let _ = epoll::delete(&self.epoll, &load.bell);
+        }
         // The kernel's end of the connection comes before that of the links, which the other daemon takes for
         // the far end's: it has been sent all.
         load.stream.close();
@@ -199,28 +237,47 @@ impl Work {
 }
 
 impl Load {
+    /// Whether the other daemon has withdrawn its segment.
+    fn is_withdrawn(&self) -> bool {
+        let open = self.import.check_open();
+        open.is_err_and(|closed| closed.reason == CloseReason::Unexported)
+    }
+
     /// Sends what is new. True when there may be more.
-    fn turn(&self, sent: &mut Sent) -> Result<bool, String> {
+    fn turn(&self, progress: &mut Progress) -> Result<bool, Failed<FarError>> {
         drain(&self.bell);
         self.stream.segment.arm();
+        let Progress { sent, talk, .. } = progress;
+        self.hear(talk, sent)?;
         let far = Other(&self.import);
         let mut any = false;
         for _ in 0..ROUNDS {
-            match sent.forward(&self.stream.segment, &far) {
-                Ok(ControlFlow::Continue(bytes)) => {
+            match sent.forward(&self.stream.segment, &far)? {
+                ControlFlow::Continue(bytes) => {
                     any = true;
                     self.node.counters().add(count::BYTES, bytes);
                 }
-                Ok(ControlFlow::Break(())) => {
+                ControlFlow::Break(()) => {
+                    if self.comply(talk, sent)? {
+                        continue;
+                    }
                     self.node.counters().add(count::TURNS, any.into());
                     return Ok(false);
                 }
-                Err(Failed::Lie(lie)) => return Err(lie.to_string()),
-                Err(Failed::Far(error)) => return Err(error.to_string()),
             }
         }
         self.node.counters().add(count::TURNS, 1);
         Ok(true)
+    }
+
+    /// The other daemon has said its last.
+    fn last_turn(&self, progress: &mut Progress) -> Result<bool, Failed<FarError>> {
+        drain(&self.bell);
+        self.stream.segment.arm();
+        let Progress { sent, talk, .. } = progress;
+        // Nobody hears an answer.
+        let _ = self.hear(talk, sent);
+        self.part(talk, sent)
     }
 }
 
@@ -231,11 +288,15 @@ fn drain(bell: &Fd) {
 }
 
 /// The segment of the other node.
-struct Other<'i>(&'i Import);
+pub(super) struct Other<'i>(pub(super) &'i Import);
 
 /// A send failed: the link, or the connection between the nodes, has ended.
 #[derive(Debug, thiserror::Error)]
-enum FarError {
+pub(super) enum FarError {
+    #[error("its other end is lost")]
+    Lost,
+    #[error(transparent)]
+    Fence(WaitError),
     #[error(transparent)]
     Bytes(#[from] SendError),
     #[error(transparent)]
@@ -256,8 +317,12 @@ impl Far for Other<'_> {
         Ok(self.0.flag64(at)?.store(value)?)
     }
 
-    fn last_word(&self, at: usize, value: u64) -> Result<(), FarError> {
-        self.word(at, value)?;
-        Ok(self.0.send_notification(at, 8, value)?)
+    fn word32(&self, at: usize, value: u32) -> Result<(), FarError> {
+        Ok(self.0.flag32(at)?.store(value)?)
+    }
+
+    fn tell(&self) -> Result<(), FarError> {
+        // Bytes in a message tell it from what the daemons say to each other.
+        Ok(self.0.send_notification(0, 1, 0)?)
     }
 }

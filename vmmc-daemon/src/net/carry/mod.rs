@@ -14,10 +14,14 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `segment` | the words of a segment, and what of it is new since the last turn |
+//! | `attempt` | what the broker and a carrier share of a connection |
+//! | `segment` | the words of a segment |
+//! | `sent` | what of a segment is new since the last turn, and in what order it is sent |
+//! | `said` | the words that two daemons send each other about a connection |
 //! | `stream` | what is known of one connection, by its carrier and by the handlers of its links |
 //! | `opening` | finds the other end by the names of both segments, agrees with it, tells the broker |
 //! | `carrier` | a thread per other node, which sends what its connections' processes ring for |
+//! | `talk` | what the daemons say to each other of connections whose ends speak by the kernel's connection too |
 //!
 //! **Who may.** Two segments meet by exports whose names hold the connection's two addresses, and which nobody but a
 //! daemon may make (the names are the daemons' own). An importer needs a secret that is made of the cluster
@@ -28,24 +32,27 @@
 //! after the last byte: when nobody can ring it any more, it sends what is left, waits until that has arrived, and
 //! closes the copy. If the other daemon is lost, bytes may be, and the carrier shuts the connection down.
 
+mod attempt;
 mod carrier;
 mod opening;
+mod said;
 mod segment;
+mod sent;
 mod stream;
+mod talk;
 
 use super::cluster::Cluster;
 use super::mailbox::Mailbox;
 use super::places::Places;
 use super::{interface, lock};
-use crate::receive;
 use crate::tcp::Endpoint;
+pub(crate) use attempt::Attempt;
 use carrier::Carrier;
 use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stream::Stream;
@@ -55,8 +62,8 @@ use vmmc::sys::Fd;
 use vmmc::sys::thread::spawn_quiet;
 use vmmc::{HandlerThread, Node};
 
-/// Connections that are being opened at once: each has a thread.
-const MAX_OPENING: usize = 256;
+/// Connections that are being opened at once: each has a thread, which sleeps until the other end comes.
+const MAX_OPENING: usize = 4096;
 /// Of them those of one user.
 const MAX_OPENING_EACH: usize = MAX_OPENING / 4;
 
@@ -97,21 +104,15 @@ pub(crate) struct Wanted {
     pub(crate) ring_len: u32,
     /// Name of the other node.
     pub(crate) node: String,
-    /// The process's socket. Its close may block.
-    pub(crate) socket: Option<Fd>,
-    /// The process's doorbell.
-    pub(crate) bell: Arc<Fd>,
+    /// Has the process's socket.
+    pub(crate) attempt: Arc<Attempt>,
+    /// The process's doorbell; `None` where doorbells are bytes of the kernel's connection.
+    pub(crate) bell: Option<Arc<Fd>>,
+    /// This daemon, to processes ([`vmmc::control::message::StreamWords::pumper`]).
+    pub(crate) incarnation: u64,
     /// How long the other end is waited for.
     pub(crate) wait: Duration,
     pub(crate) users: crate::policy::PairUsers,
-    /// Set when the process has no use of it any more.
-    pub(crate) cancelled: Arc<AtomicBool>,
-}
-
-impl Drop for Wanted {
-    fn drop(&mut self) {
-        self.socket.take().into_iter().for_each(receive::close);
-    }
 }
 
 /// What has become of an attempt.
@@ -239,7 +240,10 @@ impl Carry {
         let carry = self.clone();
         let thread = match all.take(&()).zip(users.take(&wanted.uid)) {
             Some(places) => spawn_quiet("net-carry-open", move || {
-                let carried = opening::open(&carry, wanted, cost);
+                let carried = opening::open(&carry, &wanted, cost);
+                if carried.is_err() {
+                    wanted.attempt.close();
+                }
                 carry.post.put(Outcome::Opened { cookie, number, carried });
                 drop(places);
             })

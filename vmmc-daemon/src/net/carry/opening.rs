@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   side 0's daemon                               side 1's daemon
-//!   export segment, import the other's            the same, at its own time
+//!   export segment, import the other's            the same, at its own time: the first waits until the second says "met"
 //!   greeting: "my process is user U"  --------->  policy
 //!   policy                            <---------  greeting: "mine is user V"
 //!   agreed; carried                   --------->  carried
@@ -14,8 +14,9 @@
 //! does a daemon whose process has had enough meanwhile. That is an error, and no silence.
 
 use super::carrier::Load;
+use super::said::Said;
 use super::segment::Segment;
-use super::stream::{Said, Standing, Stream};
+use super::stream::{Standing, Stream};
 use super::{Carried, Carry, Cost, Wanted, side_of};
 use crate::tcp::Endpoint;
 use blake2::Blake2sMac;
@@ -23,8 +24,7 @@ use blake2::digest::consts::U16;
 use blake2::digest::{FixedOutput, KeyInit, Update};
 use rustix::pipe::PipeFlags;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vmmc::control::message::{NotPairedReason, Refusal};
 use vmmc::error::ImportError;
 use vmmc::id::{ClientId, PeerInfo, RESERVED};
@@ -33,16 +33,12 @@ use vmmc::sys::mmap::{Access, GuardedMapping};
 use vmmc::{Export, Import, Node, Region, Rights, Token, Who};
 
 /// Opens one; blocks for as long as the other end is waited for.
-pub(super) fn open(
-    carry: &Carry,
-    mut wanted: Wanted,
-    cost: Cost,
-) -> Result<Carried, NotPairedReason> {
+pub(super) fn open(carry: &Carry, wanted: &Wanted, cost: Cost) -> Result<Carried, NotPairedReason> {
     let deadline = Instant::now() + wanted.wait;
     let node = carry.node().ok_or(NotPairedReason::Resources)?;
     let carrier = carry.carrier(&wanted.node).map_err(no_means("carrier"))?;
-    let Opened { stream, memory, export, bells } = make(carry, &node, &mut wanted)?;
-    let import = meet(carry, &node, &wanted, &stream, deadline)?;
+    let Opened { stream, memory, export, bells } = make(carry, &node, wanted)?;
+    let import = meet(carry, &node, wanted, &stream, deadline)?;
     if import.len() != export.len() {
         tracing::warn!(
             node = wanted.node,
@@ -52,7 +48,7 @@ pub(super) fn open(
         );
         return Err(NotPairedReason::OtherVersion);
     }
-    agree(carry, &wanted, &stream, &import, deadline)?;
+    agree(carry, wanted, &stream, &import, deadline)?;
     let (rung, bell) = bells;
     carrier.add(Load {
         stream: stream.clone(),
@@ -60,13 +56,14 @@ pub(super) fn open(
         import,
         bell: rung,
         node,
+        incarnation: wanted.incarnation,
         _cost: cost,
     });
     let side = side_of(&wanted.endpoint);
     let carried =
         Carried { memory: Arc::new(memory), bell: Arc::new(bell), side, stream, told: false };
     // Who has had enough is dropped untold, which ends the connection.
-    if wanted.cancelled.load(Ordering::Acquire) {
+    if wanted.attempt.is_cancelled() {
         return Err(NotPairedReason::NoPartner);
     }
     Ok(carried)
@@ -102,7 +99,7 @@ fn token(carry: &Carry, name: &str) -> Option<Token> {
 }
 
 /// Makes and exports the segment of this end.
-fn make(carry: &Carry, node: &Node, wanted: &mut Wanted) -> Result<Opened, NotPairedReason> {
+fn make(carry: &Carry, node: &Node, wanted: &Wanted) -> Result<Opened, NotPairedReason> {
     let name = name(&wanted.endpoint, wanted.shape.version);
     let token = token(carry, &name).ok_or(NotPairedReason::Policy)?;
     let ring_len = wanted.ring_len as usize;
@@ -116,7 +113,7 @@ fn make(carry: &Carry, node: &Node, wanted: &mut Wanted) -> Result<Opened, NotPa
     segment.attach();
     let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
     let (rung, bell) = rustix::pipe::pipe_with(flags).map_err(no_means("doorbell"))?;
-    let stream = Stream::new(segment, wanted.bell.clone(), wanted.socket.take());
+    let stream = Stream::new(segment, wanted.bell.clone(), wanted.attempt.clone());
     let export = node
         .export(region)
         .name(name)
@@ -138,21 +135,42 @@ fn meet(
 ) -> Result<Import, NotPairedReason> {
     let name = name(&wanted.endpoint.mirrored(), wanted.shape.version);
     let token = token(carry, &name).ok_or(NotPairedReason::Policy)?;
-    let left = deadline.saturating_duration_since(Instant::now());
-    let import = node
-        .import(name)
-        .node(&wanted.node)
-        .rights(Rights::WRITE)
-        .token(token)
-        .timeout(left)
-        .handler(stream.on_import());
-    import.open().map_err(|error| {
+    let import = |wait: Duration| {
+        let import = node
+            .import(name.clone())
+            .node(&wanted.node)
+            .rights(Rights::WRITE)
+            .token(token)
+            .timeout(wait)
+            .handler(stream.on_import());
+        import.open()
+    };
+    let mut import_result = import(Duration::ZERO);
+    // Both export before they import: the second to come finds the first, and says so.
+    if let Err(ImportError::Refused(Refusal::NoSuchExport { .. })) = import_result
+        && stream.wait_met(deadline)
+    {
+        import_result = import(deadline.saturating_duration_since(Instant::now()));
+    }
+    let import = import_result.map_err(|error| {
         match error {
             ImportError::Refused(Refusal::NoSuchExport { .. }) => {}
             error => {
                 tracing::warn!(%error, node = wanted.node, "cannot carry a connection");
             }
         }
+        NotPairedReason::NoPartner
+    })?;
+    say(&import, wanted, Said::Met)?;
+    Ok(import)
+}
+
+fn say(import: &Import, wanted: &Wanted, what: Said) -> Result<(), NotPairedReason> {
+    if wanted.attempt.is_cancelled() {
+        return Err(NotPairedReason::NoPartner);
+    }
+    import.send_notification(0, 0, what.word()).map_err(|error| {
+        tracing::info!(%error, node = wanted.node, "cannot carry a connection");
         NotPairedReason::NoPartner
     })
 }
@@ -165,15 +183,6 @@ fn agree(
     import: &Import,
     deadline: Instant,
 ) -> Result<(), NotPairedReason> {
-    let say = |what: Said| {
-        if wanted.cancelled.load(Ordering::Acquire) {
-            return Err(NotPairedReason::NoPartner);
-        }
-        import.send_notification(0, 0, what.word()).map_err(|error| {
-            tracing::info!(%error, node = wanted.node, "cannot carry a connection");
-            NotPairedReason::NoPartner
-        })
-    };
     let policy = || {
         let theirs = stream.wait_greeting(deadline).ok_or(NotPairedReason::NoPartner)?;
         let them = PeerInfo { client: ClientId(0), pid: 0, uid: theirs, gid: theirs };
@@ -185,14 +194,14 @@ fn agree(
     };
     let greeting = Said::Greeting { uid: wanted.uid };
     if side_of(&wanted.endpoint) == 0 {
-        say(greeting)?;
+        say(import, wanted, greeting)?;
         policy()?;
         stream.bind();
-        return say(Said::Agreed);
+        return say(import, wanted, Said::Agreed);
     }
     policy()?;
     stream.bind();
-    say(greeting)?;
+    say(import, wanted, greeting)?;
     // The other may have begun later than we, and waits as long.
     if stream.wait_agreement(deadline + wanted.wait / 2) {
         return Ok(());

@@ -1,44 +1,70 @@
 //! The segment of a carried connection, as the daemon of one of its ends sees it.
 
-use std::ops::ControlFlow;
-use vmmc::control::message::{CarriedWords, StreamShape};
+use vmmc::control::message::{CarriedWords, StreamShape, StreamWords};
 use vmmc::mem::View;
 use vmmc::sync::Ordering;
+use vmmc::sys::futex;
 use vmmc::sys::mmap::GuardedMapping;
 use vmmc::word::{MappedU32, MappedU64, Word};
 use vmmc_ring::bell;
+use vmmc_ring::pump::Words;
+use vmmc_ring::switch::{Switch, mode};
+
+/// One end of a connection, as its daemon sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The process of this node.
+    Near,
+    /// The one of the other node.
+    Far,
+}
 
 /// The words of one side: of a segment as its library lays it out.
 #[derive(Clone, Copy, Debug)]
-struct Places {
+pub(super) struct Places {
     /// Bytes put into the ring in which the side sends.
-    produced: usize,
+    pub(super) produced: usize,
     /// Bytes taken out of that ring.
-    consumed: usize,
-    attached: usize,
-    armed_data: usize,
-    armed_space: usize,
+    pub(super) consumed: usize,
+    pub(super) attached: usize,
+    pub(super) armed_data: usize,
+    pub(super) armed_space: usize,
     /// The ring in which the side sends.
-    ring: usize,
+    pub(super) ring: usize,
+    pub(super) kernel: Option<KernelPlaces>,
+}
+
+/// The words of one side whose ends speak by the kernel's connection too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KernelPlaces {
+    /// Of the direction in which the side sends.
+    pub(super) direction: StreamWords,
+    pub(super) seen: usize,
+    pub(super) closed: usize,
+    /// Futex of the side's sender.
+    pub(super) space_wait: usize,
+    pub(super) leave: usize,
+    pub(super) fin: usize,
+}
+
+/// Both sides' of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KernelSides {
+    /// Of the process of this node.
+    pub(super) near: KernelPlaces,
+    /// Of the one that the daemon stands in for.
+    pub(super) far: KernelPlaces,
 }
 
 /// A mapped segment. The process that has it may store anything in it at any time.
 #[derive(Debug)]
 pub(super) struct Segment {
     mapping: GuardedMapping,
-    ring_len: usize,
+    pub(super) ring_len: usize,
     /// Of the process of this node.
-    near: Places,
+    pub(super) near: Places,
     /// Of the one that the daemon stands in for.
-    far: Places,
-}
-
-/// The process has stored what cannot be true.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a process says that it has put {claimed} bytes into a ring of {ring_len}")]
-pub(super) struct Lie {
-    claimed: u64,
-    ring_len: u64,
+    pub(super) far: Places,
 }
 
 impl Segment {
@@ -51,6 +77,17 @@ impl Segment {
         side: u8,
     ) -> Segment {
         let at = |places: &[u32; 2], side: usize| places.get(side).map_or(0, |&at| at as usize);
+        let kernel = |side: usize| {
+            let (kernel, directions) = (words.kernel.as_ref()?, shape.words.as_ref()?);
+            Some(KernelPlaces {
+                direction: *directions.get(side)?,
+                seen: at(&kernel.seen_at, side),
+                closed: at(&kernel.closed_at, side),
+                space_wait: at(&kernel.space_wait_at, side),
+                leave: at(&kernel.leave_at, side),
+                fin: at(&kernel.fin_at, side),
+            })
+        };
         let places = |side: usize| Places {
             produced: at(&shape.produced_at, side),
             consumed: at(&words.consumed_at, side),
@@ -58,23 +95,71 @@ impl Segment {
             armed_data: at(&words.armed_data_at, side),
             armed_space: at(&words.armed_space_at, side),
             ring: shape.control_len as usize + side * ring_len,
+            kernel: kernel(side),
         };
         let side = usize::from(side & 1);
         Segment { mapping, ring_len, near: places(side), far: places(1 - side) }
     }
 
-    fn view(&self) -> View<'_> {
+    /// The words of ends that speak by the kernel's connection too.
+    pub(super) fn kernel(&self) -> Option<KernelSides> {
+        Some(KernelSides { near: self.near.kernel?, far: self.far.kernel? })
+    }
+
+    /// The words by which the direction of one of them is given back to the kernel.
+    pub(super) fn direction(&self, of: End) -> Option<Words<MappedU32<'_>, MappedU64<'_>>> {
+        let places = self.places(of);
+        let words = places.kernel?.direction;
+        let word64 = |at: u32| self.word64(at as usize);
+        Some(Words {
+            request: self.word32(words.request as usize),
+            switch: Switch {
+                mode: self.word32(words.mode as usize),
+                prefix: word64(words.prefix),
+                end: word64(words.end),
+                bells: word64(words.final_bells),
+            },
+            tail: self.word64(places.produced),
+            head: self.word64(places.consumed),
+            bells: word64(words.bells),
+            owed: word64(words.owed),
+            pumped: word64(words.pumped),
+            pumper: word64(words.pumper),
+        })
+    }
+
+    /// The ring in which one of them sends.
+    pub(super) fn ring(&self, of: End) -> View<'_> {
+        match self.view().slice(self.places(of).ring, self.ring_len) {
+            Ok(ring) => ring,
+            Err(_) => unreachable!("a ring lies in its segment"),
+        }
+    }
+
+    /// Where the segment says how much has been taken out of the ring in which one of them sends.
+    pub(super) fn consumed_at(&self, of: End) -> usize {
+        self.places(of).consumed
+    }
+
+    fn places(&self, of: End) -> &Places {
+        match of {
+            End::Near => &self.near,
+            End::Far => &self.far,
+        }
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
         View::of(&self.mapping)
     }
 
-    fn word32(&self, at: usize) -> MappedU32<'_> {
+    pub(super) fn word32(&self, at: usize) -> MappedU32<'_> {
         match self.view().word32(at) {
             Ok(word) => word,
             Err(_) => unreachable!("the shape was checked before the segment was made"),
         }
     }
 
-    fn word64(&self, at: usize) -> MappedU64<'_> {
+    pub(super) fn word64(&self, at: usize) -> MappedU64<'_> {
         match self.view().word64(at) {
             Ok(word) => word,
             Err(_) => unreachable!("the shape was checked before the segment was made"),
@@ -84,7 +169,47 @@ impl Segment {
     /// The far end is there, and asleep: it wants to be rung for everything.
     pub(super) fn attach(&self) {
         self.arm();
-        self.word32(self.far.attached).store(1, Ordering::Release);
+        // Whether a program reads by its library is for its own node to say.
+        if self.kernel().is_none() {
+            self.word32(self.far.attached).store(1, Ordering::Release);
+        }
+    }
+
+    /// Whether the process has said nothing yet. One of sockets only; the far end's is then not met any more.
+    pub(super) fn is_unused(&self) -> bool {
+        let (Some(kernel), Some(words)) = (self.near.kernel, self.direction(End::Near)) else {
+            return false;
+        };
+        let silent = [self.near.attached, kernel.closed]
+            .iter()
+            .all(|&at| self.word32(at).load(Ordering::Acquire) == 0);
+        let unused = silent && words.switch.mode.load(Ordering::Acquire) == mode::TCP;
+        if unused {
+            self.word32(self.far.attached).store(0, Ordering::Release);
+        }
+        unused
+    }
+
+    /// Says how the process has closed, if it is gone and could not: with a reset if it has left something unread.
+    pub(super) fn close_for_process(&self) {
+        let (Some(kernel), Some(far)) = (self.near.kernel, self.direction(End::Far)) else {
+            return;
+        };
+        let in_ring = |of: End| {
+            self.direction(of)
+                .is_some_and(|words| words.switch.mode.load(Ordering::Acquire) == mode::RING)
+        };
+        if in_ring(End::Near) || in_ring(End::Far) {
+            let (tail, head) = (far.tail.load(Ordering::Acquire), far.head.load(Ordering::Acquire));
+            let how = if in_ring(End::Far) && tail != head { 2 } else { 1 };
+            let closed = self.word32(kernel.closed);
+            let _ = closed.compare_exchange(0, how, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the far end's process has attached, as far as is known here.
+    pub(super) fn far_is_attached(&self) -> bool {
+        self.word32(self.far.attached).load(Ordering::Acquire) != 0
     }
 
     /// Says that the far end wants to be rung. The caller looks once more after this.
@@ -93,102 +218,43 @@ impl Segment {
         bell::arm(&self.word32(self.far.armed_data));
     }
 
+    /// After something of the far end has come into the segment: wakes a thread of the process that sleeps on a futex in
+    /// it, until there is room.
+    pub(super) fn wake_sender(&self) {
+        let Some(kernel) = self.near.kernel else { return };
+        let word = self.word32(kernel.space_wait);
+        bell::published();
+        if bell::take(&word) {
+            futex::wake_all(word);
+        }
+    }
+
     /// After something of the far end has come into the segment: whether the process is to be rung.
     pub(super) fn wakes_process(&self) -> bool {
         bell::published();
         let near = &self.near;
-        let unattached = self.word32(near.attached).load(Ordering::Acquire) == 0;
+        // A doorbell that is a byte of the connection is one only once that way has switched.
+        if let Some(words) = self.direction(End::Far)
+            && words.switch.mode.load(Ordering::Acquire) != mode::RING
+        {
+            return false;
+        }
+        let unattached =
+            near.kernel.is_none() && self.word32(near.attached).load(Ordering::Acquire) == 0;
         let for_data = bell::take(&self.word32(near.armed_data));
         let for_space = bell::take(&self.word32(near.armed_space));
         unattached || for_data || for_space
     }
 }
 
-/// Where what a process says is sent to: the other node's segment.
-pub(super) trait Far {
-    /// Why it cannot be.
-    type Error;
-
-    /// Bytes of the segment at `at` to the same place there.
-    fn bytes(&self, at: usize, bytes: View<'_>) -> Result<(), Self::Error>;
-
-    /// A word, whole, behind everything before.
-    fn word(&self, at: usize, value: u64) -> Result<(), Self::Error>;
-
-    /// A word, behind everything before, and that it is there is told.
-    fn last_word(&self, at: usize, value: u64) -> Result<(), Self::Error>;
-}
-
-/// What of a segment has been sent.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sent {
-    /// Bytes of the process's ring.
-    produced: u64,
-    /// Bytes that the process has taken, as the far end knows.
-    consumed: u64,
-}
-
-/// Why a turn ended the connection.
-#[derive(Debug)]
-pub(super) enum Failed<E> {
-    /// The process lies.
-    Lie(Lie),
-    /// The far end cannot be reached.
-    Far(E),
-}
-
-impl Sent {
-    /// Sends what is new, once. Break: nothing was; otherwise how many bytes of the ring went.
-    pub(super) fn forward<F: Far>(
-        &mut self,
-        segment: &Segment,
-        far: &F,
-    ) -> Result<ControlFlow<(), u64>, Failed<F::Error>> {
-        let (near, ring_len) = (&segment.near, segment.ring_len as u64);
-        // PAIRS(tail): acquire with the release by which the process shows its bytes.
-        let produced = segment.word64(near.produced).load(Ordering::Acquire);
-        let consumed = segment.word64(segment.far.consumed).load(Ordering::Acquire);
-        let new = produced.wrapping_sub(self.produced);
-        if new > ring_len {
-            return Err(Failed::Lie(Lie { claimed: new, ring_len }));
-        }
-        // What the process says of what it has taken is the far end's to judge.
-        let took = consumed != self.consumed;
-        if new == 0 && !took {
-            return Ok(ControlFlow::Break(()));
-        }
-        self.consumed = consumed;
-        if new == 0 {
-            far.last_word(segment.far.consumed, consumed).map_err(Failed::Far)?;
-            return Ok(ControlFlow::Continue(0));
-        }
-        if took {
-            far.word(segment.far.consumed, consumed).map_err(Failed::Far)?;
-        }
-        let mut at = self.produced;
-        while at != produced {
-            let from = (at & (ring_len - 1)) as usize;
-            let len = (segment.ring_len - from).min(produced.wrapping_sub(at) as usize);
-            match segment.view().slice(near.ring + from, len) {
-                Ok(bytes) => far.bytes(near.ring + from, bytes).map_err(Failed::Far)?,
-                Err(_) => unreachable!("a ring lies in its segment"),
-            }
-            at = at.wrapping_add(len as u64);
-        }
-        self.produced = produced;
-        far.last_word(near.produced, produced).map_err(Failed::Far)?;
-        Ok(ControlFlow::Continue(new))
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use std::cell::{Cell, RefCell};
+    use vmmc::control::message::KernelWords;
     use vmmc::sys::memfd;
     use vmmc::sys::mmap::Access;
 
-    const SHAPE: StreamShape = StreamShape {
+    pub(in crate::net::carry) const SHAPE: StreamShape = StreamShape {
         version: 1,
         control_len: 4096,
         produced_at: [0, 256],
@@ -201,102 +267,46 @@ mod tests {
         attached_at: [512, 640],
         armed_data_at: [516, 644],
         armed_space_at: [520, 648],
+        kernel: None,
     };
-    const RING: usize = 4096;
+    pub(in crate::net::carry) const RING: usize = 4096;
     const LEN: usize = 4096 + 2 * RING;
 
-    fn segment(side: u8) -> Segment {
+    fn mapped(shape: &StreamShape, words: &CarriedWords, side: u8) -> Segment {
         let memory = memfd::create("test", LEN as u64).unwrap();
         let mapping = GuardedMapping::new(&memory, LEN, Access::ReadWrite).unwrap();
-        Segment::new(mapping, &SHAPE, &WORDS, RING, side)
+        Segment::new(mapping, shape, words, RING, side)
     }
 
-    /// The other node, here.
-    struct Beside<'s> {
-        segment: &'s Segment,
-        told: Cell<u32>,
-        order: RefCell<Vec<usize>>,
+    /// One whose ends say everything in it.
+    pub(in crate::net::carry) fn segment(side: u8) -> Segment {
+        mapped(&SHAPE, &WORDS, side)
     }
 
-    impl<'s> Beside<'s> {
-        fn new(segment: &'s Segment) -> Beside<'s> {
-            Beside { segment, told: Cell::new(0), order: RefCell::default() }
-        }
-    }
-
-    impl Far for Beside<'_> {
-        type Error = ();
-        fn bytes(&self, at: usize, bytes: View<'_>) -> Result<(), ()> {
-            self.order.borrow_mut().push(at);
-            self.segment.view().write_from(at, bytes).map_err(drop)
-        }
-        fn word(&self, at: usize, value: u64) -> Result<(), ()> {
-            self.order.borrow_mut().push(at);
-            self.segment.word64(at).store(value, Ordering::Release);
-            Ok(())
-        }
-        fn last_word(&self, at: usize, value: u64) -> Result<(), ()> {
-            self.told.set(self.told.get() + 1);
-            self.word(at, value)
-        }
-    }
-
-    /// The process of side 0 puts bytes into its ring.
-    fn put(segment: &Segment, bytes: &[u8]) {
-        let produced = segment.word64(0);
-        let from = produced.load(Ordering::Relaxed);
-        for (at, &byte) in (from..).zip(bytes) {
-            segment.view().write(4096 + at as usize % RING, &[byte]).unwrap();
-        }
-        produced.store(from + bytes.len() as u64, Ordering::Release);
-    }
-
-    #[test]
-    fn what_a_process_puts_in_comes_out_of_the_other_segment_at_the_same_place() {
-        let (near, far) = (segment(0), segment(1));
-        let (mut sent, beside) = (Sent::default(), Beside::new(&far));
-        assert!(matches!(sent.forward(&near, &beside), Ok(ControlFlow::Break(()))));
-        let mut expected = Vec::new();
-        for (turn, len) in [1usize, 4000, 200, 4096, 17].into_iter().enumerate() {
-            let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + turn) as u8).collect();
-            put(&near, &bytes);
-            let went = sent.forward(&near, &beside).unwrap();
-            assert_eq!(went, ControlFlow::Continue(len as u64));
-            let end = far.word64(0).load(Ordering::Acquire);
-            let mut found = vec![0; len];
-            for (at, byte) in (end - len as u64..).zip(&mut found) {
-                far.view().read(4096 + at as usize % RING, std::slice::from_mut(byte)).unwrap();
-            }
-            assert_eq!(found, bytes);
-            expected.extend(bytes);
-            assert_eq!(end, expected.len() as u64);
-        }
-        assert_eq!(beside.told.get(), 5, "told once for each");
-        assert_eq!(beside.order.borrow().last(), Some(&0), "the position comes last");
-    }
-
-    #[test]
-    fn room_that_a_process_gives_back_goes_before_its_bytes_and_alone() {
-        let (near, far) = (segment(0), segment(1));
-        let (mut sent, beside) = (Sent::default(), Beside::new(&far));
-        near.word64(384).store(100, Ordering::Release);
-        assert_eq!(sent.forward(&near, &beside).unwrap(), ControlFlow::Continue(0));
-        assert_eq!(far.word64(384).load(Ordering::Acquire), 100);
-        near.word64(384).store(150, Ordering::Release);
-        put(&near, b"more");
-        assert_eq!(sent.forward(&near, &beside).unwrap(), ControlFlow::Continue(4));
-        assert_eq!(*beside.order.borrow(), [384, 384, 4096, 0]);
-        assert_eq!(beside.told.get(), 2);
-    }
-
-    #[test]
-    fn a_process_that_claims_more_than_a_ring_ends_its_connection() {
-        for claimed in [RING as u64 + 1, u64::MAX] {
-            let (near, far) = (segment(0), segment(1));
-            near.word64(0).store(claimed, Ordering::Release);
-            let failed = Sent::default().forward(&near, &Beside::new(&far));
-            assert!(matches!(failed, Err(Failed::Lie(_))), "{claimed}");
-        }
+    /// One whose ends speak by the kernel's connection too.
+    pub(in crate::net::carry) fn of_sockets(side: u8) -> Segment {
+        let direction = |at: u32, peer: u32| StreamWords {
+            request: peer + 16,
+            mode: at + 32,
+            prefix: at + 8,
+            end: at + 16,
+            final_bells: at + 24,
+            consumed: at + 128,
+            bells: at + 40,
+            owed: at + 48,
+            pumped: at + 56,
+            pumper: at + 64,
+        };
+        let kernel = KernelWords {
+            seen_at: [532, 660],
+            closed_at: [536, 664],
+            space_wait_at: [540, 668],
+            leave_at: [544, 672],
+            fin_at: [548, 676],
+        };
+        let words = Some([direction(0, 640), direction(256, 512)]);
+        let shape = StreamShape { words, bells: false, ..SHAPE };
+        mapped(&shape, &CarriedWords { kernel: Some(kernel), ..WORDS }, side)
     }
 
     #[test]
@@ -313,5 +323,17 @@ mod tests {
         near.attach();
         let far_words = [640, 644, 648].map(|at| near.word32(at).load(Ordering::Acquire));
         assert_eq!(far_words, [1, 1, 1]);
+    }
+
+    /// A doorbell is a byte of the connection, and would be data before its direction has switched.
+    #[test]
+    fn a_process_with_a_socket_is_rung_once_the_other_way_goes_by_its_ring() {
+        let near = of_sockets(0);
+        near.attach();
+        assert!(!near.far_is_attached(), "that its own node says");
+        near.word32(516).store(1, Ordering::Release);
+        assert!(!near.wakes_process());
+        near.direction(End::Far).unwrap().switch.to_ring(0);
+        assert!(near.wakes_process() && !near.wakes_process(), "once, and not lost before");
     }
 }

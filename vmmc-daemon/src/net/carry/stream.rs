@@ -1,15 +1,23 @@
 //! What is known of one carried connection, to the thread that opens it, its carrier, and the handlers of its links.
 
+use super::attempt::Attempt;
 use super::carrier::News;
 use super::count;
-use super::segment::Segment;
+use super::said::Said;
+use super::segment::{End, Segment};
 use crate::net::lock;
 use crate::net::mailbox::Mailbox;
-use crate::receive;
+use crate::{pump, receive};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vmmc::control::message::CloseReason;
+use vmmc::sync::Ordering;
 use vmmc::sys::{Fd, doorbell};
+use vmmc::word::Word;
 use vmmc::{Event, Node, Notification};
 
 /// How the far end stands.
@@ -23,82 +31,74 @@ pub(super) enum Standing {
     Lost,
 }
 
-/// What two daemons say to each other while they open a connection: the last word of a message without bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    /// "I have your segment; my process is this user's."
-    Greeting {
-        /// User id on the node that says it.
-        uid: u32,
-    },
-    /// "It is carried from now on", by the end that is side 0.
-    Agreed,
-}
+/// What a side that has closed with a reset says ([`vmmc::control::message::KernelWords::closed_at`]).
+const RESET: u32 = 2;
 
-const GREETING: u64 = 1 << 32;
-const AGREED: u64 = 2 << 32;
-
-impl Said {
-    pub(super) fn word(self) -> u64 {
-        match self {
-            Said::Greeting { uid } => GREETING | u64::from(uid),
-            Said::Agreed => AGREED,
-        }
-    }
-
-    fn of(word: u64) -> Option<Said> {
-        match word & !u64::from(u32::MAX) {
-            GREETING => Some(Said::Greeting { uid: word as u32 }),
-            AGREED => Some(Said::Agreed),
-            _ => None,
-        }
-    }
-}
+/// How long somebody who waits for doorbells to be sent sleeps at a time.
+const BELLS_SLICE: Duration = Duration::from_micros(50);
 
 #[derive(Debug)]
 struct State {
     standing: Standing,
     /// User of the far end's process, by its daemon's word.
     greeted: Option<u32>,
+    /// The far end's daemon has this node's segment.
+    is_met: bool,
     agreed: bool,
     /// From here on the far end may use its ring: without us it would wait for ever.
     binding: bool,
     /// Who carries it, and the number it has there.
     carrier: Option<(Arc<Mailbox<News>>, u64)>,
-    /// A copy of the process's socket.
-    socket: Option<Fd>,
-}
-
-impl State {
-    /// Shuts the process's connection down, soon: by a copy, which whoever closes ours leaves alone.
-    fn shut(&self) {
-        if let Some(Ok(copy)) = self.socket.as_ref().map(Fd::try_clone) {
-            receive::shut(copy);
-        }
-    }
+    /// What the far end's daemon has said for the carrier to act on.
+    said: Vec<Said>,
+    /// Doorbells that are counted, and for which the far end's daemon is to be asked.
+    rings: u32,
+    /// No more of them: the far end's direction goes by the kernel.
+    is_quiet: bool,
+    /// Doorbells that are to be sent by the process's socket, or that the kernel had no room for.
+    due: u64,
+    /// Somebody is sending them.
+    is_ringing: bool,
+    /// What was to be given back to the kernel has been.
+    gave_back: bool,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) segment: Segment,
-    /// The process's doorbell.
-    bell: Arc<Fd>,
+    /// The process's doorbell; `None` where doorbells are bytes of the kernel's connection.
+    bell: Option<Arc<Fd>>,
+    /// Has the process's socket.
+    attempt: Arc<Attempt>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Stream {
-    pub(super) fn new(segment: Segment, bell: Arc<Fd>, socket: Option<Fd>) -> Arc<Stream> {
+    pub(super) fn new(
+        segment: Segment,
+        bell: Option<Arc<Fd>>,
+        attempt: Arc<Attempt>,
+    ) -> Arc<Stream> {
         let state = State {
             standing: Standing::Open,
             greeted: None,
             agreed: false,
             binding: false,
             carrier: None,
-            socket,
+            is_met: false,
+            said: Vec::new(),
+            rings: 0,
+            is_quiet: false,
+            due: 0,
+            is_ringing: false,
+            gave_back: false,
         };
-        Arc::new(Stream { segment, bell, state: Mutex::new(state), changed: Condvar::new() })
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        let stream = Arc::new(Stream { segment, bell, attempt, state, changed });
+        stream.attempt.is_for(Arc::downgrade(&stream));
+        stream
     }
 
     /// What hears of messages of the far end, and of the end of its link, which comes behind them. Runs in the handler
@@ -110,8 +110,7 @@ impl Stream {
         let (stream, node) = (self.clone(), node.clone());
         move |notification| match notification.event {
             Event::Message { len: 0, last_word, .. } => stream.hear(last_word),
-            Event::Message { .. } if stream.segment.wakes_process() => {
-                doorbell::ring(&*stream.bell);
+            Event::Message { .. } if stream.wakes_process() => {
                 node.counters().add(count::WAKES, 1);
             }
             Event::Closed { reason: CloseReason::Unimported } => stream.end(),
@@ -142,15 +141,31 @@ impl Stream {
         lock(&self.state).binding = false;
     }
 
-    fn hear(&self, word: u64) {
+    fn hear(self: &Arc<Self>, word: u64) {
         let mut state = lock(&self.state);
         match Said::of(word) {
+            Some(Said::Met) => state.is_met = true,
             Some(Said::Greeting { uid }) => state.greeted = Some(uid),
             Some(Said::Agreed) => state.agreed = true,
+            Some(Said::Ring(count)) => {
+                drop(state);
+                return self.ring_far(count);
+            }
+            Some(said) => {
+                state.said.push(said);
+                let carrier = state.carrier.clone();
+                drop(state);
+                return tell(carrier);
+            }
             None => tracing::warn!(word, "not what a daemon says of a connection"),
         }
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Waits until the far end's daemon has this node's segment.
+    pub(super) fn wait_met(&self, until: Instant) -> bool {
+        self.wait(until, |state| state.is_met.then_some(())).is_some()
     }
 
     /// Waits until the far end has greeted; its user. `None`: it has not in time, or has ended.
@@ -168,12 +183,19 @@ impl Stream {
         loop {
             let found = look(&state);
             let left = until.saturating_duration_since(Instant::now());
-            if found.is_some() || state.standing != Standing::Open || left.is_zero() {
+            let over = state.standing != Standing::Open || self.attempt.is_cancelled();
+            if found.is_some() || over || left.is_zero() {
                 return found;
             }
             state =
                 self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Whoever waits looks whether it is still wanted.
+    pub(super) fn look_again(&self) {
+        drop(lock(&self.state));
+        self.changed.notify_all();
     }
 
     pub(super) fn standing(&self) -> Standing {
@@ -194,13 +216,48 @@ impl Stream {
     pub(super) fn lose(&self, why: &str) {
         if self.change(Standing::Lost) {
             tracing::info!(why, "lost a connection to another node");
-            doorbell::ring(&*self.bell);
+            self.bell.iter().for_each(doorbell::ring);
         }
     }
 
-    /// Shuts the process's connection down.
+    /// Shuts the process's connection down, soon.
     pub(super) fn shut(&self) {
-        lock(&self.state).shut();
+        self.shut_down(Shutdown::Both);
+    }
+
+    /// Sends a FIN by the process's socket, soon.
+    pub(super) fn end_sending(&self) {
+        self.shut_down(Shutdown::Write);
+    }
+
+    fn shut_down(&self, how: Shutdown) {
+        let Some(socket) = self.attempt.socket() else { return };
+        receive::apart(move || {
+            let _ = rustix::net::shutdown(&*socket, how);
+        });
+    }
+
+    /// Ends the process's connection where bytes may be lost, soon. An end of file would say that all has come: where the
+    /// kernel's connection is all that the process has to go by, that is a reset.
+    fn abort(&self) {
+        let Some(kernel) = self.segment.kernel() else { return self.shut() };
+        self.segment.word32(kernel.far.closed).store(RESET, Ordering::SeqCst);
+        self.segment.wake_sender();
+        let Some(socket) = self.attempt.socket() else { return };
+        receive::apart(move || {
+            let _ = rustix::net::connect_unspec(&*socket);
+        });
+    }
+
+    /// The process has no use of it, and if it has never used it, nobody rings, nor does the pipe end: its end lies
+    /// among what the process has not read.
+    pub(super) fn is_forgotten(&self) {
+        if self.segment.is_unused() {
+            self.attempt.close();
+            if let Some((door, number)) = &lock(&self.state).carrier {
+                door.put(News::Gone(*number));
+            }
+        }
     }
 
     /// Whether it stood otherwise before. Nothing comes after the loss.
@@ -212,21 +269,148 @@ impl Stream {
         state.standing = standing;
         if standing == Standing::Lost && state.binding {
             // Before its carrier hears of it, and closes the copy.
-            state.shut();
+            self.abort();
         }
         let carrier = state.carrier.clone();
         drop(state);
         self.changed.notify_all();
-        if let Some((door, number)) = carrier {
-            door.put(News::Changed(number));
+        tell(carrier);
+        true
+    }
+
+    /// After something of the far end has come: wakes the process if it sleeps. Whether it did.
+    fn wakes_process(&self) -> bool {
+        self.segment.wake_sender();
+        if !self.segment.wakes_process() {
+            return false;
+        }
+        match &self.bell {
+            Some(bell) => doorbell::ring(bell),
+            None => return self.count_bell(),
         }
         true
     }
 
+    /// A doorbell that the far end's daemon is to send by its process's socket: counted where this node's process sees
+    /// it, before that one can come.
+    fn count_bell(&self) -> bool {
+        let mut state = lock(&self.state);
+        let Some(words) = self.segment.direction(End::Far).filter(|_| !state.is_quiet) else {
+            return false;
+        };
+        words.bells.fetch_add(1, Ordering::SeqCst);
+        state.rings += 1;
+        let carrier = state.carrier.clone();
+        drop(state);
+        tell(carrier);
+        true
+    }
+
+    /// Sends doorbells by the process's socket, to the far end's, soon: whoever is inside a call on the socket is waited
+    /// for by the kernel, and may be for long.
+    pub(super) fn ring_far(self: &Arc<Self>, count: u32) {
+        let Some(words) = self.segment.direction(End::Near) else { return };
+        words.bells.fetch_add(u64::from(count), Ordering::SeqCst);
+        let mut state = lock(&self.state);
+        state.due += u64::from(count);
+        if !std::mem::replace(&mut state.is_ringing, true) {
+            drop(state);
+            let stream = self.clone();
+            receive::apart(move || stream.send_bells());
+        }
+    }
+
+    /// Sends the doorbells that are due. What the kernel has no room for is owed: its queue is full of what wakes
+    /// the far end as well.
+    fn send_bells(&self) {
+        let Some(words) = self.segment.direction(End::Near) else { return };
+        let bells = [0; 64];
+        let mut sent = Ok(0);
+        loop {
+            let mut state = lock(&self.state);
+            state.due = state.due.saturating_sub(sent.unwrap_or(0) as u64);
+            let (true, Ok(_), Some(socket)) = (state.due > 0, sent, self.attempt.socket()) else {
+                words.owed.store(state.due, Ordering::SeqCst);
+                state.is_ringing = false;
+                return;
+            };
+            let some = bells.get(..state.due.min(64) as usize).unwrap_or_default();
+            drop(state);
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            sent = match rustix::net::send(&*socket, some, flags) {
+                Err(Errno::INTR) => Ok(0),
+                // No room; or the connection's end, which wakes everybody.
+                other => other,
+            };
+        }
+    }
+
+    /// Sends what is in the process's ring by its socket, as far as the far end has not taken it, and ends the ring part.
+    /// The caller has the claim ([`vmmc_ring::pump`]). Blocks for as long as the far end's process does not read.
+    pub(super) fn give_back(&self) -> Result<u64, &'static str> {
+        let words = self.segment.direction(End::Near).ok_or("it has no words for it")?;
+        let socket = self.attempt.socket().ok_or("its socket is closed")?;
+        // Doorbells of before are counted, and not all sent perhaps.
+        while lock(&self.state).is_ringing {
+            std::thread::sleep(BELLS_SLICE);
+        }
+        pump::give_back(&words, self.segment.ring(End::Near), socket.as_fd())
+    }
+
+    /// What the far end's daemon has said since this was last asked.
+    pub(super) fn take_said(&self) -> Vec<Said> {
+        std::mem::take(&mut lock(&self.state).said)
+    }
+
+    /// Whether it has said something.
+    pub(super) fn has_heard(&self) -> bool {
+        !lock(&self.state).said.is_empty()
+    }
+
+    /// Doorbells for which the far end's daemon is to be asked.
+    pub(super) fn take_rings(&self) -> u32 {
+        std::mem::take(&mut lock(&self.state).rings)
+    }
+
+    /// No doorbell is counted any more; as [`Stream::take_rings`].
+    pub(super) fn be_quiet(&self) -> u32 {
+        let mut state = lock(&self.state);
+        state.is_quiet = true;
+        std::mem::take(&mut state.rings)
+    }
+
+    /// Whether the far end's FIN, or an error, has come to the process's socket.
+    pub(super) fn has_ended(&self) -> bool {
+        let Some(socket) = self.attempt.socket() else { return true };
+        let mut now = [PollFd::new(&*socket, PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut now, Some(&at_once)).is_ok_and(|count| count > 0)
+    }
+
+    /// What was to be given back to the kernel has been, or cannot be.
+    pub(super) fn gave_back(&self) {
+        let mut state = lock(&self.state);
+        state.gave_back = true;
+        let carrier = state.carrier.clone();
+        drop(state);
+        tell(carrier);
+    }
+
+    /// Whether it has.
+    pub(super) fn has_given_back(&self) -> bool {
+        lock(&self.state).gave_back
+    }
+
     /// Closes the copy of the socket.
     pub(super) fn close(&self) {
-        let socket = lock(&self.state).socket.take();
-        socket.into_iter().for_each(receive::close);
+        self.attempt.close();
+    }
+}
+
+/// Has a carrier look at a connection.
+fn tell(carrier: Option<(Arc<Mailbox<News>>, u64)>) {
+    if let Some((door, number)) = carrier {
+        door.put(News::Changed(number));
     }
 }
 

@@ -1,0 +1,89 @@
+//! What the broker and a carrier share of one offered connection: the copy of the process's socket, and whether the process
+//! still wants to be carried.
+
+use super::stream::Stream;
+use crate::net::lock;
+use crate::receive;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use vmmc::sys::Fd;
+
+/// A process's socket. Its close may block, and waits elsewhere.
+#[derive(Debug)]
+pub(super) struct Socket(Option<Fd>);
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Some(fd) => fd.as_fd(),
+            None => unreachable!("taken by the drop alone"),
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(receive::close);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    socket: Mutex<Option<Arc<Socket>>>,
+    is_cancelled: AtomicBool,
+    /// Who waits for the other end, or carries it.
+    stream: OnceLock<Weak<Stream>>,
+}
+
+impl Attempt {
+    pub(crate) fn new(socket: Fd) -> Attempt {
+        Attempt {
+            socket: Mutex::new(Some(Arc::new(Socket(Some(socket))))),
+            is_cancelled: AtomicBool::new(false),
+            stream: OnceLock::new(),
+        }
+    }
+
+    /// The process has no use of it any more, and has not been told that it is carried. Its socket's end is not to wait
+    /// for us.
+    pub(crate) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+        self.close();
+        if let Some(stream) = self.stream() {
+            stream.look_again();
+        }
+    }
+
+    /// The process has no use of it any more, though it was told, or is about to be.
+    pub(crate) fn forget(&self) {
+        if let Some(stream) = self.stream() {
+            stream.is_forgotten();
+        }
+    }
+
+    fn stream(&self) -> Option<Arc<Stream>> {
+        self.stream.get().and_then(Weak::upgrade)
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// Who is to hear of a [`Attempt::cancel`].
+    pub(super) fn is_for(&self, stream: Weak<Stream>) {
+        let _ = self.stream.set(stream);
+    }
+
+    /// The process's socket.
+    pub(super) fn socket(&self) -> Option<Arc<Socket>> {
+        lock(&self.socket).clone()
+    }
+
+    /// Gives the process's socket up.
+    pub(super) fn close(&self) {
+        let socket = lock(&self.socket).take();
+        drop(socket);
+    }
+}

@@ -1,0 +1,299 @@
+//! What two daemons say to each other of a connection whose ends speak by the kernel's connection too: sockets.
+//!
+//! Such an end meets three things in its segment that only the *other* node's socket can do: a doorbell is a byte that it
+//! sends, a FIN is its, and what leaves the ring for the kernel goes through it. So whoever needs one asks the
+//! other daemon, behind everything that it has sent before ([`Said`]):
+//!
+//! - *doorbells* are counted in this node's segment first, then the other daemon sends them: none can come uncounted;
+//! - *FIN*: the process says in its segment that it wants one. Its daemon shuts its copy of the socket when all of the
+//!   ring has arrived;
+//! - *back to the kernel*: a direction leaves its ring in one order only, whoever wishes it. First the receiving
+//!   process can see where its ring part ends, and no doorbell follows; then "stop" is said; and what is behind the end
+//!   is sent by a pump on the sender's node ([`crate::pump`]), after which the sender's library goes on by itself.
+//!
+//! ```text
+//!   sender's node                              receiver's node
+//!                             (the receiver wishes it: BACK in its segment)
+//!                             <-- stop ------  ENDED where its process stands
+//!   pump, library goes on
+//!                             (the sender wishes it: "leave" in its segment)
+//!   no more is carried -- end -->              ENDED behind what has come
+//!                             <-- stop ------
+//!   pump, library goes on
+//! ```
+//!
+//! A receiver that has not seen a switch cannot say where it stands, so it asks whether there will be one, and waits.
+
+use super::carrier::{FarError, Load, Other};
+use super::said::Said;
+use super::segment::{End, KernelSides};
+use super::sent::{Failed, Far, Sent};
+use crate::pump;
+use vmmc::sync::Ordering;
+use vmmc::word::Word;
+use vmmc_ring::pump::request;
+use vmmc_ring::switch::mode;
+
+/// How the direction in which this node's process sends goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    /// By the kernel until it has switched, then by its ring, which is carried.
+    #[default]
+    Carried,
+    /// No more of its ring is carried; the other daemon has been told, and has not answered.
+    Ending,
+    /// By the kernel.
+    Kernel,
+}
+
+/// How far it has come with one connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Talk {
+    way: Way,
+    /// The other daemon knows that the process here wants to be sent to by the kernel.
+    asked: bool,
+    /// The process wants a FIN.
+    fin: bool,
+    /// It has it.
+    fin_sent: bool,
+    /// Nobody is at the other end any more.
+    parted: bool,
+    /// Something that the process has sent reached nobody, and the process will hear of it.
+    lost: bool,
+}
+
+/// What a side that has closed says, when nobody else can say it: it was no reset.
+const CLOSED: u32 = 1;
+
+impl Load {
+    fn say(&self, said: Said) -> Result<(), Failed<FarError>> {
+        let sent = self.import.send_notification(0, 0, said.word());
+        sent.map_err(|error| Failed::Far(error.into()))
+    }
+
+    fn ask_for_bells(&self, count: u32) -> Result<(), Failed<FarError>> {
+        if count > 0 { self.say(Said::Ring(count)) } else { Ok(()) }
+    }
+
+    /// Acts on what the other daemon has said, on all of it.
+    pub(super) fn hear(&self, talk: &mut Talk, sent: &mut Sent) -> Result<(), Failed<FarError>> {
+        if self.stream.segment.kernel().is_none() {
+            return Ok(());
+        }
+        let said = self.stream.take_said().into_iter();
+        let heard = said.map(|said| self.hear_one(said, talk, sent));
+        heard.fold(Ok(()), Result::and)?;
+        self.ask_for_bells(self.stream.take_rings())
+    }
+
+    fn hear_one(
+        &self,
+        said: Said,
+        talk: &mut Talk,
+        sent: &mut Sent,
+    ) -> Result<(), Failed<FarError>> {
+        match said {
+            Said::WantKernel => return self.send_by_kernel(talk, sent),
+            Said::Taken => self.will_not_switch(),
+            Said::End if !sent.far_stops => {
+                let words = self.stream.segment.direction(End::Far);
+                // All that is carried of it has come before this.
+                let end = words.map_or(0, |words| words.tail.load(Ordering::Acquire));
+                return self.stop_far(sent, end);
+            }
+            Said::Stop if talk.way != Way::Kernel => self.give_back(talk, sent),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The far end's process wants to be sent to by the kernel, and has not seen a switch.
+    fn send_by_kernel(&self, talk: &mut Talk, sent: &mut Sent) -> Result<(), Failed<FarError>> {
+        if !sent.switched {
+            // It never sees one.
+            if talk.way == Way::Carried {
+                self.give_back(talk, sent);
+            }
+            return self.say(Said::Taken);
+        }
+        // It sees the switch now; until then only our process may end its ring part.
+        if let Some(words) = self.stream.segment.direction(End::Near) {
+            words.asks();
+            self.stream.segment.wake_sender();
+        }
+        Ok(())
+    }
+
+    fn will_not_switch(&self) {
+        if let Some(words) = self.stream.segment.direction(End::Far) {
+            words.is_taken();
+        }
+    }
+
+    /// The ring part of the far end's direction ends at a position, which its daemon learns.
+    fn stop_far(&self, sent: &mut Sent, end: u64) -> Result<(), Failed<FarError>> {
+        let segment = &self.stream.segment;
+        sent.far_stops = true;
+        self.ask_for_bells(self.stream.be_quiet())?;
+        if let Some(words) = segment.direction(End::Far) {
+            words.switch.to_tcp(end, words.bells.load(Ordering::SeqCst));
+        }
+        Other(&self.import).word(segment.consumed_at(End::Far), end).map_err(Failed::Far)?;
+        self.say(Said::Stop)
+    }
+
+    /// The far end's process reads our process's direction by the kernel, behind what it has said that it has taken.
+    fn give_back(&self, talk: &mut Talk, sent: &mut Sent) {
+        talk.way = Way::Kernel;
+        sent.stops = true;
+        let segment = &self.stream.segment;
+        let (Some(kernel), Some(words)) = (segment.kernel(), segment.direction(End::Near)) else {
+            return;
+        };
+        // Whatever comes by the kernel is looked at for what it is.
+        segment.word32(kernel.far.seen).store(1, Ordering::Release);
+        if talk.fin_sent {
+            // Nothing follows a FIN.
+            if self.is_unread() {
+                self.stream.lose(
+                    "its process has ended its sending, and the other's wants its bytes again",
+                );
+            }
+            return self.stream.gave_back();
+        }
+        let in_ring = || words.switch.mode.load(Ordering::Acquire) == mode::RING;
+        let number = self.incarnation;
+        let claimed = if in_ring() {
+            words.seize(number)
+        } else {
+            // No doorbell was ever sent by it, so its library may do it too, should it switch just now.
+            words.recall();
+            in_ring() && words.claim(number)
+        };
+        if !claimed {
+            return self.stream.gave_back();
+        }
+        let stream = self.stream.clone();
+        let started = pump::start(move || {
+            match stream.give_back() {
+                Ok(sent) => tracing::debug!(sent, "gave a carried connection's bytes back"),
+                Err(why) => stream.lose(why),
+            }
+            stream.gave_back();
+        });
+        if !started {
+            self.stream.lose("no thread to give its bytes back to the kernel");
+        }
+    }
+
+    /// Does what the process asks for in its segment, all that it has put into its ring having been sent. True when there
+    /// may be more to send.
+    pub(super) fn comply(
+        &self,
+        talk: &mut Talk,
+        sent: &mut Sent,
+    ) -> Result<bool, Failed<FarError>> {
+        let segment = &self.stream.segment;
+        let (Some(kernel), Some(words)) = (segment.kernel(), segment.direction(End::Far)) else {
+            return Ok(false);
+        };
+        match words.request.load(Ordering::SeqCst) {
+            // The library knows what is left where nothing can follow.
+            request::BACK if self.stream.has_ended() => words.give_up(),
+            request::BACK
+                if !sent.far_stops && words.switch.mode.load(Ordering::Acquire) == mode::RING =>
+            {
+                self.stop_far(sent, words.head.load(Ordering::Acquire))?;
+            }
+            request::TCP if !sent.far_stops && !talk.asked => {
+                talk.asked = true;
+                self.say(Said::WantKernel)?;
+            }
+            _ => {}
+        }
+        let wants = |at: usize| segment.word32(at).load(Ordering::Acquire) != 0;
+        let fin = talk.fin || wants(kernel.near.fin);
+        if talk.way == Way::Carried && sent.switched && !fin && wants(kernel.near.leave) {
+            talk.way = Way::Ending;
+            sent.stops = true;
+            self.say(Said::End)?;
+        }
+        if !talk.fin && wants(kernel.near.fin) {
+            talk.fin = true;
+            // What it has put in before it said so.
+            return Ok(true);
+        }
+        self.end_sending(talk, &kernel)?;
+        Ok(false)
+    }
+
+    /// Sends the FIN that the process wants, once all that precedes it has arrived, or is in the kernel.
+    fn end_sending(&self, talk: &mut Talk, kernel: &KernelSides) -> Result<(), Failed<FarError>> {
+        if !talk.fin || talk.fin_sent {
+            return Ok(());
+        }
+        let may = match talk.way {
+            _ if talk.parted => true,
+            Way::Carried => {
+                let arrived = self.import.fence();
+                arrived.map_err(|error| Failed::Far(FarError::Fence(error)))?;
+                true
+            }
+            Way::Ending => false,
+            // A library that has learnt of it does it itself.
+            Way::Kernel => {
+                let at = kernel.near.direction.request as usize;
+                let state = self.stream.segment.word32(at).load(Ordering::SeqCst);
+                self.stream.has_given_back() && state == request::PUMPED
+            }
+        };
+        if may {
+            talk.fin_sent = true;
+            self.stream.end_sending();
+        }
+        Ok(())
+    }
+
+    /// The other daemon has ended its links, in order. If its process has not gone on with the kernel alone, it is no
+    /// more: ours is told so, and the kernel has the rest to say.
+    pub(super) fn part(&self, talk: &mut Talk, sent: &mut Sent) -> Result<bool, Failed<FarError>> {
+        let segment = &self.stream.segment;
+        let Some(kernel) = segment.kernel() else { return Ok(false) };
+        if !talk.parted {
+            talk.parted = true;
+            if talk.way != Way::Kernel && segment.far_is_attached() {
+                let closed = segment.word32(kernel.far.closed);
+                let _ = closed.compare_exchange(0, CLOSED, Ordering::SeqCst, Ordering::SeqCst);
+                segment.wake_sender();
+            }
+            (sent.stops, sent.far_stops) = (true, true);
+        }
+        // Whoever asks whether the far end will switch: it will not.
+        self.will_not_switch();
+        if !talk.lost && talk.way != Way::Kernel && self.is_unread() {
+            // Nobody will take it. The kernel of the other end answers data with a reset, as ever.
+            talk.lost = true;
+            self.stream.ring_far(1);
+        }
+        talk.fin |= segment.word32(kernel.near.fin).load(Ordering::Acquire) != 0;
+        self.end_sending(talk, &kernel)?;
+        Ok(false)
+    }
+
+    /// Whether our process's ring has what the far end has not taken.
+    fn is_unread(&self) -> bool {
+        self.stream.segment.direction(End::Near).is_some_and(|words| {
+            words.switch.mode.load(Ordering::Acquire) == mode::RING
+                && words.tail.load(Ordering::Acquire) != words.head.load(Ordering::Acquire)
+        })
+    }
+
+    /// Whether nothing more is to be done for a process that is gone.
+    pub(super) fn is_settled(&self, talk: &Talk) -> bool {
+        match talk.way {
+            Way::Carried => true,
+            Way::Ending => talk.parted,
+            Way::Kernel => self.stream.has_given_back(),
+        }
+    }
+}
