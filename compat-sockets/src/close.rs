@@ -7,7 +7,7 @@ use crate::segment::Closed;
 use crate::side::{rx, tx};
 use crate::sock::{Link, Sock};
 use crate::stream::{SHUT_READ, demote};
-use crate::{control, epoll, family, parked, raw, stream};
+use crate::{carrier, control, epoll, family, parked, raw, stream};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -27,8 +27,11 @@ pub(crate) fn retire(fd: i32) {
     let locked = [&link.side.rx_lock, &link.side.tx_lock].map(|lock| (lock, lock.lock().is_ok()));
     let was = fd_table::take(fd);
     // PAIRS(parked): with the look at the table in `parked::Parked::new`.
-    if !parked::keep_for_sleepers(&link, fd) && locked.iter().all(|(_, taken)| *taken) {
-        finish_locked(&link, fd);
+    if !parked::keep_for_sleepers(&link, fd) {
+        if locked.iter().all(|(_, taken)| *taken) {
+            finish_locked(&link, fd);
+        }
+        carrier::is_closed(link.side);
     }
     for (lock, taken) in locked {
         if taken {

@@ -39,6 +39,7 @@ vmmc::library_counters! {
     plain_no_daemon: "Kept plain: no daemon.",
     plain_no_partner: "Kept plain: the other end takes no part.",
     plain_refused: "Kept plain: refused by the daemon.",
+    carrier_rings: "Times the daemon was rung that carries connections to other nodes.",
     plain_remote: "Kept plain: the other end has another address.",
     plain_not_tcp: "Kept plain: not TCP.",
     plain_forked: "Kept plain: shared with a forked process before the upgrade.",

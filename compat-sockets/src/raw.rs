@@ -4,6 +4,8 @@
 //! block goes through the real C function instead ([`crate::real`]), so that cancellation and
 //! `errno` behave as it expects.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 /// Result of a call: non-negative, or the error number.
 pub(crate) type Result<T> = std::result::Result<T, i32>;
 
@@ -200,6 +202,27 @@ pub(crate) fn futex_wait(word: *const u32, value: u32, nanoseconds: u64) -> Resu
 pub(crate) fn futex_wake(word: *const u32) {
     // As above.
     let _ = call!(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0);
+}
+
+/// What a number stands for; 0 when nothing.
+pub(crate) fn identity(fd: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino.rotate_left(20) ^ stat.st_dev)
+}
+
+/// A number that somebody may close meanwhile, for one call.
+pub(crate) fn borrowed(raw: i32) -> Option<BorrowedFd<'static>> {
+    // SAFETY: used for the length of one call; a number that is closed meanwhile answers EBADF.
+    (raw >= 0).then(|| unsafe { BorrowedFd::borrow_raw(raw) })
+}
+
+/// Makes a number mean what another does; close-on-exec.
+pub(crate) fn replace(by: BorrowedFd<'_>, number: i32) -> Result<()> {
+    call!(libc::SYS_dup3, by.as_raw_fd(), number, libc::O_CLOEXEC).map(drop)
+}
+
+/// Sends a FIN.
+pub(crate) fn end_sending(fd: i32) {
+    let _ = call!(libc::SYS_shutdown, fd, libc::SHUT_WR);
 }
 
 /// Closes a descriptor of ours.

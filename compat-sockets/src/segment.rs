@@ -17,7 +17,9 @@
 //!            armed_data u32   ring me when there is data; the other side swaps it to 0
 //!            armed_space u32  ring me when there is room; the other side swaps it to 0
 //!            seen u32         this side has seen the other's direction switch to the ring
+//!            leave u32        to the daemon that carries the connection: this side wants to send by TCP
 //!            sleep u64        which sleep `armed_data` is for ([`crate::sleeps`]); 0: ring always
+//!            fin u32          to the daemon that carries the connection: this side has shut its sending
 //!    +128    bells u64        doorbells this side has sent (counted before the send)
 //!    +136    owed u64         of these, ones that the kernel had no room for
 //!   1536   side 1                                                         (same shape)
@@ -33,7 +35,7 @@
 //! [`crate::side`], which the peer cannot reach.
 
 use std::ptr::NonNull;
-use vmmc::control::message::{StreamShape, StreamWords};
+use vmmc::control::message::{CarriedWords, KernelWords, StreamShape, StreamWords};
 use vmmc::mem::View;
 use vmmc::word::{MappedU32, MappedU64};
 use vmmc_ring::ViewBytes;
@@ -41,7 +43,7 @@ use vmmc_ring::pump::Words;
 use vmmc_ring::switch::Switch;
 
 /// Version of this layout; both ends of a connection must have the same.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// Bytes before the rings.
 pub(crate) const CONTROL_LEN: usize = 4096;
 const DIRECTION_LEN: usize = 512;
@@ -65,7 +67,9 @@ const CPU: usize = 12;
 const ARMED_DATA: usize = 16;
 const ARMED_SPACE: usize = 20;
 const SEEN: usize = 24;
+const LEAVE: usize = 28;
 const SLEEP: usize = 32;
+const FIN: usize = 40;
 const BELLS: usize = 128;
 const OWED: usize = 136;
 
@@ -82,8 +86,25 @@ pub(crate) const SHAPE: StreamShape = StreamShape {
     produced_at: [TAIL as u32, (DIRECTION_LEN + TAIL) as u32],
     words: Some([stream_words(0), stream_words(1)]),
     bells: false,
-    carried: None,
+    carried: Some(CarriedWords {
+        consumed_at: [HEAD as u32, (DIRECTION_LEN + HEAD) as u32],
+        attached_at: side_words(READY),
+        armed_data_at: side_words(ARMED_DATA),
+        armed_space_at: side_words(ARMED_SPACE),
+        kernel: Some(KernelWords {
+            seen_at: side_words(SEEN),
+            closed_at: side_words(CLOSED),
+            space_wait_at: [SPACE_WAIT as u32, (DIRECTION_LEN + SPACE_WAIT) as u32],
+            leave_at: side_words(LEAVE),
+            fin_at: side_words(FIN),
+        }),
+    }),
 };
+
+/// Where a quiet word of side 0 is, and of side 1.
+const fn side_words(word: usize) -> [u32; 2] {
+    [(SIDES_AT + word) as u32, (SIDES_AT + SIDE_LEN + word) as u32]
+}
 
 /// Where the words of the direction are in which a side sends.
 const fn stream_words(sender: usize) -> StreamWords {
@@ -269,6 +290,16 @@ impl SideWords {
     #[inline]
     pub(crate) fn seen(self) -> MappedU32<'static> {
         self.segment.word32(self.at + SEEN)
+    }
+
+    #[inline]
+    pub(crate) fn leave(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + LEAVE)
+    }
+
+    #[inline]
+    pub(crate) fn fin(self) -> MappedU32<'static> {
+        self.segment.word32(self.at + FIN)
     }
 
     #[inline]

@@ -91,7 +91,12 @@ pub(crate) struct Side {
     pub(crate) eager: AtomicU32,
     /// Threads inside a plain send of the C library that began when the connection had its segment.
     pub(crate) plain_tx: AtomicU32,
-    pad2: [u32; 16],
+    /// Number plus one of the doorbell of the daemon that carries the connection to another node; 0: nobody does
+    /// ([`crate::carrier`]).
+    pub(crate) carrier: AtomicU32,
+    /// What that number stood for.
+    pub(crate) carrier_is: AtomicU64,
+    pad2: [u32; 12],
 }
 
 /// Bit of [`Side::bell_gate`].
@@ -187,6 +192,7 @@ impl Side {
             &self.shut,
             &self.eager,
             &self.born,
+            &self.carrier,
         ] {
             word.store(0, Ordering::Relaxed);
         }

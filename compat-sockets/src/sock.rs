@@ -367,6 +367,7 @@ impl Sock {
             crate::sleeps::part(self.peer.swap(0, Ordering::Relaxed));
             crate::control::forget(self.cookie.load(Ordering::Relaxed));
             self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
+            crate::carrier::let_go(link.side);
             side::release(link.side);
         } else {
             crate::control::withdraw(self);

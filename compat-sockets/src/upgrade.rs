@@ -28,7 +28,7 @@ use crate::entry::options;
 use crate::segment::Segment;
 use crate::side::{Side, tx};
 use crate::sock::{FIRST_TRY_CALLS, Link, Sock, shadow, state};
-use crate::{control, epoll, family, fd_table, raw, settings};
+use crate::{carrier, control, epoll, family, fd_table, raw, settings};
 use std::ptr::NonNull;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::Word;
@@ -155,7 +155,8 @@ pub(crate) fn counted_done(sock: &'static Sock, fd: i32, way: Way, result: isize
     }
 }
 
-/// Whether the socket can be upgraded at all: TCP, both ends on this machine.
+/// Whether the socket can be upgraded at all: TCP, both ends on this machine, or the other where the daemon may
+/// carry it. Under the lock of the conversation.
 pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
     let option = |name| raw::socket_option(fd, libc::SOL_SOCKET, name, 0i32);
     if option(libc::SO_TYPE) != Ok(libc::SOCK_STREAM)
@@ -174,8 +175,18 @@ pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
     // A connection to an address of this machine has the same address at both ends, unless a
     // program bound it otherwise on purpose.
     if ip(&own) != ip(&peer) && !is_loopback(&peer) {
-        sock.make_plain(fd, Counter::plain_remote);
-        return false;
+        match control::carries() {
+            Some(true) => {}
+            Some(false) => {
+                sock.make_plain(fd, Counter::plain_remote);
+                return false;
+            }
+            // The daemon has not said yet.
+            None => {
+                ask_soon(sock);
+                return false;
+            }
+        }
     }
     let allowed = |settings: &settings::Settings| {
         settings.rules.allow(&settings.asker, address(&own), address(&peer))
@@ -229,6 +240,13 @@ pub(crate) fn ask_later(sock: &Sock, fd: i32) {
     counters::note(fd, Counter::plain_no_daemon);
 }
 
+/// The socket is offered by one of its next calls, or, where that was in vain too, by one of the next more.
+fn ask_soon(sock: &Sock) {
+    let calls = sock.calls.load(Ordering::Relaxed);
+    sock.try_at.store(calls.wrapping_add((calls / 4).max(CROWDED_CALLS)), Ordering::Relaxed);
+    sock.bytes.store(0, Ordering::Relaxed);
+}
+
 /// The socket, which `fd` is, stays plain for now; a later call offers it again, a few times.
 pub(crate) fn not_now(sock: &Sock, fd: i32, reason: Counter) {
     let calls = sock.calls.load(Ordering::Relaxed);
@@ -236,8 +254,7 @@ pub(crate) fn not_now(sock: &Sock, fd: i32, reason: Counter) {
         // Too many offers at once: nothing was learnt of this one, and the other end, whose offer may have had
         // room, waits a second for it. Asked again soon, then less and less often.
         counters::one(reason);
-        sock.try_at.store(calls.wrapping_add((calls / 4).max(CROWDED_CALLS)), Ordering::Relaxed);
-        sock.bytes.store(0, Ordering::Relaxed);
+        ask_soon(sock);
     } else {
         let tries = sock.tries.load(Ordering::Relaxed) + 1;
         sock.tries.store(tries, Ordering::Relaxed);
@@ -316,6 +333,7 @@ pub(crate) fn publish_ready(link: &Link) {
         link.sock.ready.store(1, Ordering::Relaxed);
         // PAIRS(ready): with the acquire in `try_switch`.
         link.mine().ready().store(1, Ordering::Release);
+        carrier::tell(link);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::counters::Counter;
 use crate::offers::{self, Offer};
 use crate::segment::{MAX_RING, Segment};
 use crate::sock::Sock;
-use crate::{raw, settings, side, sleeps, upgrade};
+use crate::{carrier, raw, settings, side, sleeps, upgrade};
 use vmmc::control::codec;
 use vmmc::control::message::{Event, NotPairedReason};
 use vmmc::id::ClientId;
@@ -21,15 +21,17 @@ pub(super) fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
     }
     match codec::decode::<Event>(packet) {
         Ok(Event::Welcome(welcome)) => {
-            connection::greeted(welcome.incarnation);
+            connection::greeted(welcome.incarnation, welcome.carries);
             settings::set_wake_cost(welcome.wake_cost_ns);
         }
         Ok(Event::Paired { cookie, side, ring_len, peer }) => {
-            let memory = fds.take();
+            // Without room for one of them, none is of use.
+            let all = !fds.cut_short();
+            let (memory, carrier) = (fds.take().filter(|_| all), fds.take());
             let waiting = offers::find(cookie).and_then(Offer::take);
             match (waiting, memory) {
                 (Some((sock, fd)), Some(memory))
-                    if attach(sock, fd, &memory, side, ring_len, peer) => {}
+                    if attach(sock, fd, &memory, side, ring_len, peer, carrier) => {}
                 _ => {
                     // Nobody here will use the segment, nor say so when the socket is closed.
                     forget(cookie);
@@ -48,6 +50,10 @@ pub(super) fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
                     NotPairedReason::NoPartner => {
                         upgrade::not_now(sock, fd, Counter::plain_no_partner);
                     }
+                    NotPairedReason::Resources => {
+                        upgrade::not_now(sock, fd, Counter::plain_resources);
+                    }
+                    NotPairedReason::Remote => sock.make_plain(fd, Counter::plain_remote),
                     _ => sock.make_plain(fd, Counter::plain_refused),
                 }
                 sock.leave();
@@ -67,6 +73,7 @@ pub(super) fn attach(
     side_number: u8,
     ring_len: u32,
     peer: ClientId,
+    carrier: Option<Fd>,
 ) -> bool {
     if !ring_len.is_power_of_two()
         || !(4096..=MAX_RING).contains(&ring_len)
@@ -85,13 +92,21 @@ pub(super) fn attach(
         side::release(side);
         return false;
     };
-    sock.peer.store(sleeps::meet(peer.0, connection::incarnation()), Ordering::Relaxed);
+    if let Some(carrier) = carrier {
+        if !carrier::keep(side, &carrier) {
+            side::release(side);
+            return false;
+        }
+    } else {
+        sock.peer.store(sleeps::meet(peer.0, connection::incarnation()), Ordering::Relaxed);
+    }
     let active = upgrade::attached(sock, fd, mapping.as_ptr(), ring_len, side_number, side);
     if active {
         // Unmapped by `Sock` when the last user has left, which is the caller at the earliest.
         std::mem::forget(mapping);
     } else {
         sleeps::part(sock.peer.swap(0, Ordering::Relaxed));
+        carrier::let_go(side);
         side::release(side);
     }
     active

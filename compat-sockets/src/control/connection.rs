@@ -20,7 +20,7 @@ use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 use vmmc::sys::{Fd, packet};
 
 /// Our descriptors have numbers from here on, where the limit allows it.
-const FLOOR: i32 = 512;
+pub(crate) const FLOOR: i32 = 512;
 /// How long to leave a missing daemon alone, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 
@@ -32,6 +32,8 @@ static PIPE: Slot = Slot::empty();
 static SHAKEN: AtomicU32 = AtomicU32::new(0);
 /// Which daemon it is, once it has greeted us; 0 before.
 static INCARNATION: AtomicU64 = AtomicU64::new(0);
+/// Whether it carries connections to other nodes.
+static CARRIES: AtomicU32 = AtomicU32::new(0);
 /// No connection is tried before this time.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
 /// The encoded greeting, made at load so that offering allocates nothing.
@@ -55,20 +57,20 @@ impl Slot {
     /// Takes the descriptor over, and what its number stands for.
     pub(super) fn keep(&self, fd: Fd) {
         let raw = fd.as_raw_fd();
-        self.is.store(identity(fd.as_fd()), Ordering::Relaxed);
+        self.is.store(raw::identity(fd.as_fd()), Ordering::Relaxed);
         std::mem::forget(fd);
         self.fd.store(raw as u32, Ordering::Release);
     }
 
     /// The descriptor, though the number may be another's by now.
     pub(super) fn held(&self) -> Option<BorrowedFd<'static>> {
-        borrowed(self.fd.load(Ordering::Relaxed) as i32)
+        raw::borrowed(self.fd.load(Ordering::Relaxed) as i32)
     }
 
     /// The descriptor, if it still is what we put there.
     pub(super) fn still_ours(&self) -> Option<BorrowedFd<'static>> {
-        let fd = borrowed(self.fd.load(Ordering::Acquire) as i32)?;
-        (identity(fd) == self.is.load(Ordering::Relaxed)).then_some(fd)
+        let fd = raw::borrowed(self.fd.load(Ordering::Acquire) as i32)?;
+        (raw::identity(fd) == self.is.load(Ordering::Relaxed)).then_some(fd)
     }
 
     /// Empties the slot, without closing, if its number is one of these; whether it was.
@@ -88,20 +90,9 @@ impl Slot {
     }
 }
 
-/// What a number stands for; 0 when nothing.
-fn identity(fd: BorrowedFd<'_>) -> u64 {
-    rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino.rotate_left(20) ^ stat.st_dev)
-}
-
-/// A number that somebody may close meanwhile, for one call.
-pub(super) fn borrowed(raw: i32) -> Option<BorrowedFd<'static>> {
-    // SAFETY: used for the length of one call; a number that is closed meanwhile answers EBADF.
-    (raw >= 0).then(|| unsafe { BorrowedFd::borrow_raw(raw) })
-}
-
-/// Out of the way of the program's numbers, if the limit allows.
-fn moved(fd: Fd) -> Fd {
-    fd.dup_above(FLOOR).unwrap_or(fd)
+/// The same out of the way of the program's numbers, if the limit allows.
+pub(crate) fn out_of_the_way(fd: &Fd) -> Option<Fd> {
+    fd.dup_above(FLOOR).ok()
 }
 
 /// Whether a descriptor is ours, so that the program's blanket closing can be told.
@@ -174,12 +165,13 @@ pub(super) fn open() -> Option<BorrowedFd<'static>> {
     if !is_trusted(owner, us, settings.owner) {
         return None;
     }
-    let socket = moved(socket);
+    let socket = out_of_the_way(&socket).unwrap_or(socket);
     let (read, write) = rustix::pipe::pipe_with(
         rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
     )
     .ok()?;
-    let (read, write) = (moved(read.into()), Fd::from(write));
+    let (read, write) = (Fd::from(read), Fd::from(write));
+    let read = out_of_the_way(&read).unwrap_or(read);
     let page = counters::share()?;
     packet::send(&socket, &codec::handshake(), &[], SendFlags::DONTWAIT).ok()?;
     let fds = [page.as_fd(), write.as_fd()];
@@ -190,7 +182,7 @@ pub(super) fn open() -> Option<BorrowedFd<'static>> {
     PIPE.let_go();
     PIPE.keep(read);
     SOCKET.keep(socket);
-    borrowed(raw)
+    raw::borrowed(raw)
 }
 
 /// Whether no daemon answers where ours would be.
@@ -215,9 +207,15 @@ pub(super) fn first_packet() -> bool {
     first
 }
 
-/// The daemon has said which one it is.
-pub(super) fn greeted(incarnation: u64) {
+/// The daemon has said which one it is, and whether it carries connections to other nodes.
+pub(super) fn greeted(incarnation: u64, carries: bool) {
+    CARRIES.store(carries.into(), Ordering::Relaxed);
     INCARNATION.store(incarnation, Ordering::Relaxed);
+}
+
+/// Whether the daemon carries connections to other nodes; `None` before it has greeted us.
+pub(super) fn carries() -> Option<bool> {
+    (incarnation() != 0).then(|| CARRIES.load(Ordering::Relaxed) != 0)
 }
 
 /// Which daemon it is, once it has greeted us; 0 before.

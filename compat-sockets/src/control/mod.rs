@@ -10,8 +10,8 @@ mod connection;
 #[cfg(test)]
 mod tests;
 
-use connection::{SOCKET, borrowed};
-pub(crate) use connection::{init, owns};
+use connection::SOCKET;
+pub(crate) use connection::{FLOOR, init, out_of_the_way, owns};
 
 use crate::counters::{self, Counter};
 use crate::lock::Lock;
@@ -64,6 +64,15 @@ fn hang_up() {
             sock.leave();
         }
     }
+}
+
+/// Whether the daemon carries connections to other nodes; `None` while it has not said. Under the lock.
+pub(crate) fn carries() -> Option<bool> {
+    if connected().is_none() {
+        return Some(false);
+    }
+    read_mail();
+    connection::carries()
 }
 
 /// Offers a socket to the daemon.
@@ -162,10 +171,10 @@ fn send_offer(socket: BorrowedFd<'_>, slot: &Offer) -> bool {
 }
 
 fn send_socket(socket: BorrowedFd<'_>, fd: i32, cookie: u64) -> rustix::io::Result<()> {
-    let mut buffer = [0; 256];
+    let mut buffer = [0; 512];
     let request = Request::RegisterSocket { cookie, shape: SHAPE };
     let packet = codec::encode(&request, &mut buffer).map_err(|_| Errno::INVAL)?;
-    packet::send(socket, packet, &[borrowed(fd).ok_or(Errno::BADF)?], SendFlags::DONTWAIT)
+    packet::send(socket, packet, &[raw::borrowed(fd).ok_or(Errno::BADF)?], SendFlags::DONTWAIT)
 }
 
 /// A socket was closed before it was upgraded. If it is offered, the offer is taken back: the daemon may have
@@ -215,7 +224,7 @@ pub(crate) fn ask_pump(fd: i32) {
     }
     if let Some(socket) = connected()
         && let Ok(cookie) = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64)
-        && let Some(tcp) = borrowed(fd)
+        && let Some(tcp) = raw::borrowed(fd)
     {
         let mut buffer = [0; 32];
         if let Ok(packet) = codec::encode(&Request::PumpSocket { cookie }, &mut buffer) {

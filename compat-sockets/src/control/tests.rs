@@ -28,7 +28,7 @@ fn answered(socket: &TcpStream) -> &'static Sock {
 }
 
 fn attach_to(sock: &'static Sock, socket: &TcpStream) -> bool {
-    attach(sock, socket.as_raw_fd(), &segment(), 0, RING, ClientId(1))
+    attach(sock, socket.as_raw_fd(), &segment(), 0, RING, ClientId(1), None)
 }
 
 /// The next packet that the daemon has been sent: of which socket it is the offer.

@@ -4,7 +4,7 @@ use super::export;
 use crate::counters::Counter;
 use crate::fd_table::{self, Known};
 use crate::stream::{SHUT_READ, SHUT_WRITE, demote};
-use crate::{close, control, epoll, fork, raw, real};
+use crate::{carrier, close, control, epoll, fork, raw, real};
 use libc::{SOCK_NONBLOCK, c_int, c_uint, sockaddr, socklen_t};
 use vmmc::sync::Ordering;
 
@@ -124,10 +124,20 @@ export! {
             _ => SHUT_READ | SHUT_WRITE,
         };
         let locked = link.side.tx_lock.lock().is_ok();
-        // SAFETY: as above.
-        let result = unsafe { real::shutdown(fd, how) };
+        let ends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+        let carried = ends && carrier::sends_fin(&link);
+        let result = match (carried, how) {
+            (true, libc::SHUT_WR) => 0,
+            // SAFETY: as above.
+            (true, _) => unsafe { real::shutdown(fd, libc::SHUT_RD) },
+            // SAFETY: as above.
+            (false, how) => unsafe { real::shutdown(fd, how) },
+        };
         if result == 0 {
             link.side.shut.fetch_or(bits, Ordering::SeqCst);
+            if carried {
+                carrier::wants_fin(&link);
+            }
         }
         if locked {
             link.side.tx_lock.unlock();
@@ -138,6 +148,11 @@ export! {
 
     /// close(2).
     fn close(fd: c_int) -> c_int {
+        if carrier::owns(fd) {
+            // As of any number that the program has not opened.
+            real::set_errno(libc::EBADF);
+            return -1;
+        }
         about_to_close(fd);
         // SAFETY: as above.
         unsafe { real::close(fd) }
@@ -149,8 +164,10 @@ export! {
         if flags & CLOEXEC == 0 && !fork::in_vfork_child() {
             close_all(first, last);
         }
-        // SAFETY: as above.
-        unsafe { real::close_range(first, last, flags) }
+        around_ours(first, last, |first, last| {
+            // SAFETY: as above.
+            unsafe { real::close_range(first, last, flags) }
+        })
     }
 
     /// closefrom(3).
@@ -158,8 +175,15 @@ export! {
         if !fork::in_vfork_child() {
             close_all(first.max(0) as c_uint, c_uint::MAX);
         }
-        // SAFETY: as above.
-        unsafe { real::closefrom(first) }
+        around_ours(first.max(0) as c_uint, c_uint::MAX, |first, last| match last {
+            c_uint::MAX => {
+                // SAFETY: as above.
+                unsafe { real::closefrom(first as c_int) };
+                0
+            }
+            // SAFETY: as above.
+            last => unsafe { real::close_range(first, last, 0) },
+        });
     }
 
     /// dup(2).
@@ -225,6 +249,22 @@ export! {
         after_fcntl(fd, command, argument, result);
         result
     }
+}
+
+/// Closes the parts of a range that the program can know of.
+fn around_ours(
+    first: c_uint,
+    last: c_uint,
+    mut close: impl FnMut(c_uint, c_uint) -> c_int,
+) -> c_int {
+    let mut from = first;
+    for ours in carrier::owned(first, last) {
+        if from < ours && close(from, ours - 1) != 0 {
+            return -1;
+        }
+        from = ours + 1;
+    }
+    if from <= last || first > last { close(from, last) } else { 0 }
 }
 
 fn close_all(first: c_uint, last: c_uint) {

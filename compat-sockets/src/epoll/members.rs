@@ -152,10 +152,15 @@ impl Members {
 
     /// The same for all registrations of a socket.
     pub(super) fn leaves_everywhere(&mut self, set: &EpollSet, sock: &Sock) {
-        let fds = self.records.iter().filter(|(_, record)| record.is_of(sock)).map(|(&fd, _)| fd);
-        for fd in fds.collect::<Vec<_>>() {
+        for fd in self.numbers_of(sock) {
             self.leaves(set, fd);
         }
+    }
+
+    /// The numbers under which a socket is a member.
+    pub(super) fn numbers_of(&self, sock: &Sock) -> Vec<i32> {
+        let of_it = self.records.iter().filter(|(_, record)| record.is_of(sock));
+        of_it.map(|(&fd, _)| fd).collect()
     }
 
     /// The kernel's set has a new member, or another registration of one.

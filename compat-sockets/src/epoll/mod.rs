@@ -210,20 +210,33 @@ pub(crate) fn release(number: usize) {
     set.refs.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// Before the last descriptor of a member is closed, which nobody but us has, and the daemon for a moment: it
-/// was offered. A member leaves the kernel's sets by itself only once the last copy is closed, and until
-/// then the program would be told of a descriptor that it has closed.
+/// Before the last descriptor of a member is closed, which nobody but us has, and the daemon, for a moment or as long as
+/// it carries the connection: it was offered. A member leaves the kernel's sets by itself only once the last copy is
+/// closed, and until then the program would be told of a descriptor that it has closed.
 pub(crate) fn before_last_close(fd: i32, sock: &Sock) {
     for (number, set) in sets() {
         set.with(|members| {
-            if members.records.get(&fd).is_some_and(|record| record.is_of(sock))
-                && let Some(epfd) = set.descriptor_of(number)
-            {
-                crate::raw::epoll_del(epfd, fd);
-                members.leaves(set, fd);
+            let Some(epfd) = set.descriptor_of(number) else { return };
+            for member in members.numbers_of(sock) {
+                if member == fd {
+                    crate::raw::epoll_del(epfd, fd);
+                } else {
+                    del_by_closed_number(epfd, fd, member);
+                }
+                members.leaves(set, member);
             }
         });
     }
+}
+
+/// Takes a member out that was put in under a number which was closed since: the kernel knows it by that one only. Where
+/// the number means something else by now it stays, until the kernel forgets it.
+fn del_by_closed_number(epfd: i32, fd: i32, member: i32) {
+    let Ok(lowest) = crate::raw::fcntl(fd, libc::F_DUPFD_CLOEXEC, member as usize) else { return };
+    if lowest == member {
+        crate::raw::epoll_del(epfd, member);
+    }
+    crate::raw::close(lowest);
 }
 
 /// The last known descriptor of a member is closed, and the kernel has forgotten it.

@@ -8,7 +8,7 @@ use crate::counters::{self, Counter};
 use crate::raw;
 use crate::side::{GATE_CLOSED, rx, tx};
 use crate::sock::Link;
-use crate::{sleeps, upgrade};
+use crate::{carrier, sleeps, upgrade};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -58,29 +58,35 @@ fn polling_sender(link: &Link, fd: i32) {
     if there > link.rx().bytes().0.len() as u64 / 2 {
         return;
     }
-    // A byte on our way of the connection is a doorbell only once that way has switched.
-    if link.side.tx_state.load(Ordering::SeqCst) == tx::TCP {
-        if !link.side.tx_lock.try_lock() {
-            return;
-        }
-        let switched = link.side.tx_state.load(Ordering::SeqCst) == tx::RING
-            || (link.side.tx_state.load(Ordering::SeqCst) == tx::TCP
-                && upgrade::try_switch(link, fd));
-        link.side.tx_lock.unlock();
-        if !switched {
-            return;
-        }
-    }
-    if link.side.tx_state.load(Ordering::SeqCst) == tx::RING
-        && bell::take(&link.peer().armed_space())
-    {
+    // A byte on our way of the connection is a doorbell only once that way has switched. A carrier hears of room in
+    // any case.
+    let may_ring = is_switched(link, fd) || carrier::has(link.side);
+    if may_ring && bell::take(&link.peer().armed_space()) {
         ring(link, fd);
     }
 }
 
-/// Sends one doorbell, unless our way has gone back to TCP. True when it is in the kernel's queue.
+/// Whether our way goes by the ring, if need be from now on.
+fn is_switched(link: &Link, fd: i32) -> bool {
+    let side = link.side;
+    let state = || side.tx_state.load(Ordering::SeqCst);
+    if state() == tx::TCP && side.tx_lock.try_lock() {
+        if state() == tx::TCP {
+            upgrade::try_switch(link, fd);
+        }
+        side.tx_lock.unlock();
+    }
+    state() == tx::RING
+}
+
+/// Sends one doorbell, unless our way has gone back to TCP. True when it is in the kernel's queue. To another node its
+/// daemon sends them, who is rung.
 pub(super) fn ring(link: &Link, fd: i32) -> bool {
     let side = link.side;
+    if carrier::has(side) {
+        carrier::ring(link);
+        return false;
+    }
     let mut sent = false;
     if side.bell_gate.fetch_add(1, Ordering::SeqCst) & GATE_CLOSED == 0 {
         side.bells.fetch_add(1, Ordering::SeqCst);

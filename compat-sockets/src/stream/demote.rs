@@ -23,7 +23,7 @@ use super::{SHUT_WRITE, bells};
 use crate::counters::{self, Counter};
 use crate::side::{GATE_CLOSED, rx, tx};
 use crate::sock::{Link, shadow};
-use crate::{control, raw, upgrade};
+use crate::{carrier, control, raw, upgrade};
 use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -123,6 +123,12 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
         }
         claim = Claim::AtHead;
     }
+    if claim == Claim::AtTail && carrier::has(link.side) {
+        match carrier::ends_ring(link, &words) {
+            Some(theirs) => claim = theirs,
+            None => return Ended::NotYet,
+        }
+    }
     let side = link.side;
     side.bell_gate.fetch_or(GATE_CLOSED, Ordering::SeqCst);
     while side.bell_gate.load(Ordering::SeqCst) & !GATE_CLOSED != 0 {
@@ -168,6 +174,10 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
     for (name, bit) in [(libc::TCP_NODELAY, shadow::NODELAY), (libc::TCP_CORK, shadow::CORK)] {
         let value = i32::from(set & bit != 0);
         let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &value);
+    }
+    if side.shut.load(Ordering::SeqCst) & SHUT_WRITE != 0 {
+        // The carrier has not sent it.
+        raw::end_sending(fd);
     }
     counters::one(Counter::demoted_tx);
     if side.tx_frozen.load(Ordering::SeqCst) == 0 {
@@ -272,8 +282,11 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
         side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
         match source(link, fd) {
             Source::Ended => done = ours,
-            // The peer never switches now.
-            Source::Tcp { .. } => done = ours,
+            // The peer never switches now; one on another node says so.
+            Source::Tcp { .. } => {
+                let knows = !carrier::has(side) || word.load(Ordering::SeqCst) >= request::TAKEN;
+                done = ours && knows;
+            }
             // Nothing follows a FIN: once the doorbells are gone the kernel alone can go on.
             Source::Empty if peer_has_ended(fd) => done = only_the_end_is_left(link, fd),
             Source::Ring(_) | Source::Empty | Source::Prefix(_) => {}
@@ -288,7 +301,8 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
         if done {
             break;
         }
-        if in_ring && state == request::BACK && turn >= PUMP_AFTER_MS && asked == 0 {
+        let may_ask = asked == 0 && !carrier::has(side);
+        if in_ring && state == request::BACK && turn >= PUMP_AFTER_MS && may_ask {
             asked = turn + 1;
             control::ask_pump(fd);
         }
@@ -382,6 +396,7 @@ pub(crate) fn their_way(link: &Link, fd: i32, how: u32) {
             break;
         }
     }
+    carrier::tell(link);
     // Wake a sender that is blocked on a full ring, and a poller.
     let wait = link.rx().space_wait();
     bell::published();
@@ -389,6 +404,7 @@ pub(crate) fn their_way(link: &Link, fd: i32, how: u32) {
         raw::futex_wake(wait.as_ptr().as_ptr());
     }
     if link.side.tx_state.load(Ordering::SeqCst) == tx::RING
+        && !carrier::has(link.side)
         && bell::take(&link.peer().armed_data())
     {
         bells::ring(link, fd);

@@ -15,6 +15,7 @@ pub(crate) mod wait;
 
 pub(crate) use vectors::copy_vectors;
 
+use crate::carrier;
 use crate::segment::{Closed, Direction, SideWords};
 use crate::side::{rx, tx};
 use crate::sock::Link;
@@ -203,10 +204,13 @@ impl Link {
     ///
     /// TCP resets when a process ends that has left data unread, or when data come after that, and to it doorbells are
     /// data. A peer that closes says whether it meant one, and takes its doorbells out, but one may come later. One that
-    /// has not read all of our ring, or to which we sent more, would have reset without us too.
+    /// has not read all of our ring, or to which we sent more, would have reset without us too. Of a peer on another node
+    /// that its daemon has not seen end, bytes may be lost.
     pub(crate) fn reset_means_end(&self) -> bool {
         let tx = self.tx();
-        self.peer().closed().load(Ordering::Acquire) != Closed::Reset as u32
+        let closed = self.peer().closed().load(Ordering::Acquire);
+        closed != Closed::Reset as u32
+            && (closed != 0 || !carrier::has(self.side))
             && self.side.shut.load(Ordering::Relaxed) & SENT_AFTER == 0
             && self.side.tx_state.load(Ordering::Relaxed) == tx::RING
             && tx.head().load(Ordering::Acquire) == self.side.tail.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@ use crate::counters::{self, Counter};
 use crate::side::tx;
 use crate::sock::Link;
 use crate::upgrade;
-use crate::{parked, raw, real, settings, user_memory};
+use crate::{carrier, parked, raw, real, settings, user_memory};
 use libc::iovec;
 use vmmc::config::StreamProtocol;
 use vmmc::sync::{AtomicU64, Ordering};
@@ -26,6 +26,10 @@ const KERNEL_FLAGS: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPE
 pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let Some(wanted) = total(vectors) else { return Outcome::Kernel };
     let side = link.side;
+    if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 && carrier::sends_fin(link) {
+        // What the kernel says once it has sent our FIN, which may be on its way to it.
+        return Outcome::Failed(libc::EPIPE);
+    }
     if wanted == 0 || side.shut.load(Ordering::Relaxed) & (SHUT_WRITE | super::GONE) != 0 {
         return Outcome::Kernel;
     }
@@ -282,6 +286,10 @@ pub(super) fn peer_is_gone(link: &Link, fd: i32) -> bool {
 /// one that still reads TCP into the program's buffer would take it for data. Until then only
 /// the kernel's keep-alive can ask, which tells a dead peer after a minute.
 fn peer_is_gone_locked(link: &Link, fd: i32) -> bool {
+    if carrier::has(link.side) && carrier::is_gone(link.side) {
+        link.poison();
+        return true;
+    }
     let events = raw::pending_events(fd, libc::POLLRDHUP);
     if events & (libc::POLLHUP | libc::POLLERR) != 0 {
         return true;
@@ -324,6 +332,9 @@ pub(crate) fn send_in_place(
 ) -> InPlace {
     let side = link.side;
     if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
+        if carrier::sends_fin(link) {
+            return InPlace::Read(Err(libc::EPIPE));
+        }
         return InPlace::Kernel;
     }
     if side.tx_lock.lock().is_err() {

@@ -2,6 +2,7 @@
 
 use super::bells;
 use super::demote;
+use crate::carrier;
 use crate::counters::{self, Counter};
 use crate::side::rx;
 use crate::sock::Link;
@@ -97,6 +98,7 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
     side.rx_state.store(rx::RING, Ordering::SeqCst);
     // PAIRS(seen): from now on every byte of TCP is looked at for what it is.
     link.mine().seen().store(1, Ordering::Release);
+    carrier::tell(link);
     counters::one(Counter::switched_rx);
     None
 }

@@ -1,5 +1,5 @@
 /* How two programs of a test find each other: the server makes a file with its port, whole at once, and the client
- * waits for it. */
+ * waits for it. Where they are two machines' MEETING_HOST is the server's address, and MEETING_FROM the client's. */
 #ifndef MEETING_H
 #define MEETING_H
 
@@ -20,9 +20,11 @@
         }                                                                                          \
     } while (0)
 
-static inline struct sockaddr_in loopback(int port) {
+/* A port of the address that a setting names, or of the loopback. */
+static inline struct sockaddr_in port_at(const char *setting, int port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const char *host = getenv(setting);
+    address.sin_addr.s_addr = host == NULL ? htonl(INADDR_LOOPBACK) : inet_addr(host);
     return address;
 }
 
@@ -30,7 +32,7 @@ static inline struct sockaddr_in loopback(int port) {
 static inline int listen_any(struct sockaddr_in *address) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     socklen_t len = sizeof *address;
-    *address = loopback(0);
+    *address = port_at("MEETING_HOST", 0);
     CHECK(bind(fd, (struct sockaddr *)address, len) == 0);
     CHECK(listen(fd, 128) == 0);
     CHECK(getsockname(fd, (struct sockaddr *)address, &len) == 0);
@@ -59,7 +61,7 @@ static inline struct sockaddr_in await_server(const char *portfile) {
     int port;
     CHECK(fscanf(file, "%d", &port) == 1);
     fclose(file);
-    return loopback(port);
+    return port_at("MEETING_HOST", port);
 }
 
 #endif

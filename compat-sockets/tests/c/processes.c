@@ -34,6 +34,51 @@ static void fork_split_peer(int fd) {
     CHECK(byte == 'q', "and writes on");
 }
 
+/* A child closes all that it does not know, and serves. */
+static void fork_tidy_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        closefrom(fd + 1);
+        for (int i = 0; i < 500; i++) {
+            char byte;
+            read_all(fd, &byte, 1);
+            write_all(fd, &byte, 1);
+        }
+        _exit(0);
+    }
+    CHECK_EQ(wait_exit(child), 0, "the child served");
+    read_pattern(fd, KIB, 0, 3);
+    CHECK(true, "the parent goes on");
+}
+static void fork_tidy_peer(int fd) {
+    char byte;
+    for (int i = 0; i < 500; i++) {
+        char sent = (char)i;
+        write_all(fd, &sent, 1);
+        read_all(fd, &byte, 1);
+        REQUIRE(byte == sent);
+    }
+    CHECK(true, "all came back");
+    write_pattern(fd, KIB, 0, 3);
+}
+
+/* A request, then no more; a command is run before the answer. */
+static void answers_late_here(int fd) {
+    char byte;
+    read_pattern(fd, 20 * KIB, 0, 1);
+    CHECK_EQ(read(fd, &byte, 1), 0, "the end of the request");
+    CHECK_EQ(system("true"), 0, "a command is run meanwhile");
+    write_pattern(fd, 300 * KIB, 0, 2);
+    NEED(close(fd));
+}
+static void answers_late_peer(int fd) {
+    char byte;
+    write_pattern(fd, 20 * KIB, 0, 1);
+    NEED(shutdown(fd, SHUT_WR));
+    read_pattern(fd, 300 * KIB, 0, 2);
+    CHECK_EQ(read(fd, &byte, 1), 0, "the answer, and its end");
+}
+
 /* The classic server: the parent closes its copy and the child serves. */
 static void fork_server_here(int fd) {
     pid_t child = (pid_t)NEED(fork());
@@ -636,6 +681,8 @@ static const struct role roles[] = {
 static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(fork_split),
     PAIR_OF_PROCESSES(fork_server),
+    PAIR_OF_PROCESSES(fork_tidy),
+    PAIR_OF_PROCESSES(answers_late),
     {"fork_early", fork_early_here, fork_early_peer, NULL, PROCESSES | COLD},
     PAIR_OF_PROCESSES(fork_both_write),
     PAIR_OF_PROCESSES(fork_both_read),

@@ -1,6 +1,8 @@
 //! A daemon of the test's own, and what it says about connections.
 
 use rustix::event::{PollFd, PollFlags, poll};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ pub struct Daemon {
     tool: Connection,
     requests: u64,
     _dir: tempfile::TempDir,
+    _cluster: Option<tempfile::TempDir>,
 }
 
 impl Daemon {
@@ -25,6 +28,33 @@ impl Daemon {
     /// One with more options.
     pub fn with(options: &[&str]) -> Daemon {
         Daemon::start_with(options, None)
+    }
+
+    /// One that carries connections, as to another node, to itself: both ends are its own.
+    pub fn carrying() -> Daemon {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+            path
+        };
+        write("key", "5a".repeat(32));
+        // Nobody else is given the port meanwhile: it was bound, and closed without a connection.
+        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let file = write(
+            "cluster.toml",
+            format!(
+                "node = \"self\"\nlisten = \"{at}\"\nkey = \"key\"\n\
+                 [streams]\nbetween-nodes = \"loopback\"\n[users]\nroot = true\n"
+            ),
+        );
+        let mut daemon = Daemon::with(&["--cluster", file.to_str().unwrap()]);
+        daemon._cluster = Some(dir);
+        while std::net::TcpStream::connect(at).is_err() {
+            assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon ended at once");
+        }
+        daemon
     }
 
     /// One that is to die at a named point (`vmmc_daemon::failpoint`).
@@ -68,7 +98,7 @@ impl Daemon {
         };
         let hello = Hello { role: Role::Tool, program: "semantics".to_owned(), resume: None };
         tool.hello(hello, &[]).unwrap();
-        Daemon { child, path, tool, requests: 0, _dir: dir }
+        Daemon { child, path, tool, requests: 0, _dir: dir, _cluster: None }
     }
 
     /// Its process.
@@ -107,7 +137,7 @@ impl Daemon {
         let Some(one) = connections.iter().find(|one| one.cookie == cookie) else {
             return Err("the daemon does not know it".to_owned());
         };
-        if one.state != ConnectionState::Paired {
+        if ![ConnectionState::Paired, ConnectionState::Carried].contains(&one.state) {
             return Err(format!("{:?}", one.state));
         }
         let other = connections.iter().find(|other| {

@@ -29,7 +29,10 @@ impl Differences {
             let mut words = what.splitn(4, ' ').map(str::to_owned);
             let mut word = || words.next().unwrap_or_else(|| panic!("not understood: {line}"));
             let (program, case, leg, check) = (word(), word(), word(), word());
-            assert!(["ring", "no-daemon"].contains(&leg.as_str()), "no such leg: {line}");
+            assert!(
+                ["ring", "no-daemon", "carried"].contains(&leg.as_str()),
+                "no such leg: {line}"
+            );
             all.push(Difference { program, case, leg, check, text: what.to_owned() });
         }
         Differences(all)

@@ -32,6 +32,8 @@ pub enum Leg {
     NoDaemon,
     /// With the library and a daemon.
     Ring,
+    /// With the library and a daemon that carries its connections, as to another node, to itself.
+    Carried,
 }
 
 impl Leg {
@@ -40,6 +42,7 @@ impl Leg {
             Leg::Plain => "plain",
             Leg::NoDaemon => "no-daemon",
             Leg::Ring => "ring",
+            Leg::Carried => "carried",
         }
     }
 }
@@ -146,13 +149,13 @@ fn run(program: &Path, case: &str, leg: Leg, daemon: Option<&mut Daemon>) -> Out
                 .env("LD_PRELOAD", &artefacts().library)
                 .env("VMMC_SOCKET", "/nonexistent/vmmcd");
         }
-        Leg::Ring => {
+        Leg::Ring | Leg::Carried => {
             let path = &daemon.as_ref().unwrap().path;
             command.env("LD_PRELOAD", &artefacts().library).env("VMMC_SOCKET", path);
         }
     }
     let by_hand = format!("{command:?}");
-    if leg == Leg::Ring {
+    if matches!(leg, Leg::Ring | Leg::Carried) {
         command.env("SEMANTICS_GATE", "1");
     }
     // The harness itself must not be affected by what the case does to its descriptors.
@@ -243,9 +246,17 @@ pub fn outlives_the_daemon(program: &str, case: &str, point: &str) {
 
 /// Runs every case of a program the three ways. All lines must be `ok`, and the same.
 pub fn three_ways(name: &str) {
+    these_ways(name, &[Leg::Plain, Leg::NoDaemon, Leg::Ring], Daemon::start());
+}
+
+/// Runs every case of a program plainly, and as between nodes. All lines must be `ok`, and the same.
+pub fn carried(name: &str) {
+    these_ways(name, &[Leg::Plain, Leg::Carried], Daemon::carrying());
+}
+
+fn these_ways(name: &str, legs: &[Leg], mut daemon: Daemon) {
     let program = compile(name);
     let differences = Differences::read(&sources().with_file_name("known_differences.txt"));
-    let mut daemon = Daemon::start();
     let only = std::env::var("SEMANTICS_CASE").ok();
     let (mut failures, mut upgraded) = (Vec::new(), 0);
     for case in cases(&program) {
@@ -253,12 +264,12 @@ pub fn three_ways(name: &str) {
             continue;
         }
         let plain = run(&program, &case, Leg::Plain, None);
-        for leg in [Leg::Plain, Leg::NoDaemon, Leg::Ring] {
+        for &leg in legs {
             let mut known = differences.of(name, &case, leg);
             let outcome = match leg {
                 Leg::Plain => None,
                 Leg::NoDaemon => Some(run(&program, &case, leg, None)),
-                Leg::Ring => Some(run(&program, &case, leg, Some(&mut daemon))),
+                Leg::Ring | Leg::Carried => Some(run(&program, &case, leg, Some(&mut daemon))),
             };
             let outcome = outcome.as_ref().unwrap_or(&plain);
             upgraded += outcome.upgraded;

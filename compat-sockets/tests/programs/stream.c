@@ -68,6 +68,10 @@ static int join(void) {
     }
     struct sockaddr_in address = await_server(portfile);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (getenv("MEETING_FROM") != NULL) {
+        struct sockaddr_in from = port_at("MEETING_FROM", 0);
+        CHECK(bind(fd, (struct sockaddr *)&from, sizeof from) == 0);
+    }
     CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
     return fd;
 }
@@ -127,6 +131,40 @@ static void nonblocking(int fd) {
 }
 
 /* ---- scenarios --------------------------------------------------------------------------- */
+
+/* Exchanges blocks until the connection ends, in whatever way; every block that comes whole is right. Makes a file when it
+ * has been going on for a while. */
+static void endless(void) {
+    enum { BLOCK = 1 << 16 };
+    static unsigned char block[BLOCK];
+    int fd = join();
+    warm_up(fd);
+    for (int turn = 0;; turn++) {
+        size_t done = 0;
+        for (int sending = !server, half = 0; half < 2; half++, sending = !sending, done = 0) {
+            if (sending)
+                memset(block, turn, BLOCK);
+            while (done < BLOCK) {
+                ssize_t len = sending ? send(fd, block + done, BLOCK - done, MSG_NOSIGNAL)
+                                      : recv(fd, block + done, BLOCK - done, 0);
+                if (len <= 0) {
+                    printf("ended: %s\n", len < 0 ? "error" : "end of file");
+                    close(fd);
+                    return;
+                }
+                done += len;
+            }
+            for (int i = 0; i < BLOCK; i++)
+                CHECK(block[i] == (unsigned char)turn);
+        }
+        if (turn == 50 && !server) {
+            char name[4096];
+            snprintf(name, sizeof name, "%s.going", portfile);
+            FILE *file = fopen(name, "w");
+            CHECK(file != NULL && fclose(file) == 0);
+        }
+    }
+}
 
 /* Echo with random sizes; both ends print the sum of what they saw. */
 static void echo(void) {
@@ -1252,6 +1290,7 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(void);
     } plain[] = {{"echo", echo},
+                 {"endless", endless},
                  {"half_close", half_close},
                  {"eof_after_data", eof_after_data},
                  {"reset", reset},

@@ -1,0 +1,204 @@
+//! An ordinary program (`programs/stream.c`) whose ends are on two nodes, each with a daemon of its own: on loopback
+//! addresses, or in two network namespaces (`ci/net`). It prints what it prints over TCP alone, and its bytes go by
+//! rings that the daemons carry. The exact behaviour of every call is asked in `nodes.rs`.
+#![allow(missing_docs)]
+
+#[path = "../../vmmc/tests/support/cluster.rs"]
+mod cluster;
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+#[path = "common/mod.rs"]
+mod sockets;
+
+use cluster::{Place, pair_in, starter_of};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+const CARRIED: &str = "[streams]\nbetween-nodes = \"on\"\n";
+/// Ends a hang. Not a measure of speed.
+const WATCHDOG: Duration = Duration::from_secs(240);
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stream.c");
+        sockets::compile_files("stream_between", &[source])
+    })
+}
+
+/// The server's node and the client's.
+struct World {
+    a: Place,
+    b: Place,
+}
+
+/// What both ends printed, and their counters.
+struct Run {
+    printed: [String; 2],
+    counters: HashMap<String, u64>,
+}
+
+impl World {
+    fn new(more: &str) -> World {
+        // Where both ends come they are waited for however long a busy machine stands still.
+        let wait = if more.contains("streams") { "60000" } else { "1000" };
+        let (a, b) = pair_in(more, &[("VMMC_PAIR_MS", wait)]);
+        World { a, b }
+    }
+
+    fn start(&self, scenario: &str, role: &str, ours: bool, dir: &Path) -> Child {
+        let place = if role == "server" { &self.a } else { &self.b };
+        let host = |place: &Place| place.address.rsplit_once(':').unwrap().0.to_owned();
+        let mut words = starter_of(&place.name);
+        // What starts it is no part of the test.
+        words.extend(["env".to_owned()]);
+        if ours {
+            let library = sockets::artefacts().library.display();
+            words.push(format!("LD_PRELOAD={library}"));
+        }
+        words.push(program().display().to_string());
+        let (first, rest) = words.split_first().unwrap();
+        let mut command = sockets::without_settings(Command::new(first));
+        command.args(rest).args([scenario, role]).arg(dir.join("port"));
+        command.env("VMMC_SOCKET", place.daemon.socket()).env("VMMC_DAEMON", "none");
+        command.env("VMMC_SOCKETS_REPORT", dir.join("report"));
+        command.env("MEETING_HOST", host(&self.a)).env("MEETING_FROM", host(&self.b));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn run(&self, scenario: &str, ours: bool) -> Run {
+        let dir = tempfile::tempdir().unwrap();
+        let children =
+            ["server", "client"].map(|role| self.start(scenario, role, ours, dir.path()));
+        let outputs = children.map(|child| ended(child, scenario));
+        for (output, role) in outputs.iter().zip(["server", "client"]) {
+            // A client that kills itself is part of the scenario.
+            let killed = scenario.starts_with("killed") && role == "client";
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() || killed, "{scenario} {role}: {output:?}\n{said}");
+        }
+        let printed = outputs.map(|output| String::from_utf8(output.stdout).unwrap());
+        let report = std::fs::read_to_string(dir.path().join("report")).unwrap_or_default();
+        let mut counters = HashMap::new();
+        for (name, value) in report.split_whitespace().filter_map(|field| field.split_once('=')) {
+            *counters.entry(name.to_owned()).or_default() += value.parse::<u64>().unwrap();
+        }
+        Run { printed, counters }
+    }
+}
+
+fn ended(mut child: Child, what: &str) -> Output {
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > WATCHDOG {
+            let _ = child.kill();
+            panic!("{what} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// The same lines as over TCP alone, and bytes by rings that were carried.
+fn says_the_same(scenario: &str) {
+    let world = World::new(CARRIED);
+    let alone = world.run(scenario, false);
+    let ours = world.run(scenario, true);
+    assert_eq!(ours.printed, alone.printed, "{scenario}");
+    let get = |name: &str| ours.counters.get(name).copied().unwrap_or(0);
+    assert!(
+        get("ring_tx_bytes") > 0 && get("ring_rx_bytes") > 0,
+        "{scenario}: {:?}",
+        ours.counters
+    );
+    assert!(get("carrier_rings") > 0, "{scenario}: {:?}", ours.counters);
+    assert_eq!((get("doorbells"), get("poisoned")), (0, 0), "{scenario}: {:?}", ours.counters);
+}
+
+macro_rules! scenarios {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            says_the_same(stringify!($name));
+        }
+    )*};
+}
+
+scenarios! {
+    /// Blocking echo of random sizes.
+    echo
+    /// A FIN one way, data the other.
+    half_close
+    /// Data, then end of file; `POLLRDHUP` with data unread.
+    eof_after_data
+    /// Close with data unread: RST, ECONNRESET, EPIPE, SIGPIPE.
+    reset
+    /// Sending to a closed peer.
+    broken_pipe
+    /// The peer is killed while we wait for data (G5).
+    killed_reader_waits
+    /// The peer is killed while we wait for room (G5).
+    killed_writer_waits
+    /// Parent and children use one upgraded connection in turn.
+    forked
+    /// Full speed both ways, edge-triggered epoll.
+    pump_et
+    /// Full speed both ways, poll.
+    pump_poll
+    /// `EPOLLOUT` after a full ring, level-triggered.
+    full_lt
+    /// A thousand connections; no descriptor is left.
+    churn
+    /// 200 connections that switch under full load both ways.
+    stress
+}
+
+/// What is not carried goes by TCP as ever.
+#[test]
+fn connections_stay_with_tcp_where_no_daemon_carries() {
+    let world = World::new("");
+    let ours = world.run("echo", true);
+    assert_eq!(ours.printed, world.run("echo", false).printed);
+    assert_eq!(ours.counters.get("upgraded"), None, "{:?}", ours.counters);
+}
+
+/// The same over libfabric: what is carried goes the way of everything between nodes.
+#[test]
+fn echo_over_a_fabric() {
+    let fabric = format!("{CARRIED}[fabric]\nprovider = \"tcp;ofi_rxm\"\n");
+    let world = World::new(&fabric);
+    let alone = world.run("echo", false).printed;
+    // The first connection's other end has come to its end before the fabric is open between the nodes.
+    common::until("it is carried", || {
+        let ours = world.run("echo", true);
+        assert_eq!(ours.printed, alone);
+        ours.counters.contains_key("carrier_rings")
+    });
+}
+
+/// Either daemon's death ends what it carries, as a reset does: both ends see it, and nobody waits for ever.
+#[test]
+fn a_daemon_that_dies_ends_the_connections_that_it_carried() {
+    for dies in ["a", "b"] {
+        let world = World::new(CARRIED);
+        let dir = tempfile::tempdir().unwrap();
+        let ends = ["server", "client"].map(|role| world.start("endless", role, true, dir.path()));
+        common::until("they exchange", || dir.path().join("port.going").exists());
+        let World { a, b } = world;
+        let (dead, alive) = if dies == "a" { (a, b) } else { (b, a) };
+        drop(dead);
+        let said = ends.map(|end| ended(end, "endless"));
+        for output in &said {
+            assert!(output.status.success(), "{output:?}");
+            // An end of file would say that all has come.
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "ended: error\n");
+        }
+        let report = std::fs::read_to_string(dir.path().join("report")).unwrap();
+        assert_eq!(report.matches("carrier_rings=").count(), 2, "{report}");
+        drop(alive);
+    }
+}
