@@ -60,7 +60,7 @@ static struct in_addr other_address(void) {
 }
 
 static void join(int port, const char *kind) {
-    struct sockaddr_in to = loopback(port), from = loopback(0);
+    struct sockaddr_in to = port_at("MEETING_HOST", port), from = port_at("MEETING_FROM", 0);
     socklen_t len = sizeof to;
     int listener = -1, protocol = strcmp(kind, "not_tcp") == 0 ? IPPROTO_MPTCP : 0;
     if (strcmp(kind, "remote") == 0)
