@@ -10,6 +10,11 @@ use vmmc_ring::bell;
 use vmmc_ring::pump::Words;
 use vmmc_ring::switch::{Switch, mode};
 
+/// What a side that has closed says ([`vmmc::control::message::KernelWords::closed_at`]): in order.
+pub(super) const CLOSED: u32 = 1;
+/// With a reset.
+pub(super) const RESET: u32 = 2;
+
 /// One end of a connection, as its daemon sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -201,7 +206,7 @@ impl Segment {
         };
         if in_ring(End::Near) || in_ring(End::Far) {
             let (tail, head) = (far.tail.load(Ordering::Acquire), far.head.load(Ordering::Acquire));
-            let how = if in_ring(End::Far) && tail != head { 2 } else { 1 };
+            let how = if in_ring(End::Far) && tail != head { RESET } else { CLOSED };
             let closed = self.word32(kernel.closed);
             let _ = closed.compare_exchange(0, how, Ordering::SeqCst, Ordering::SeqCst);
         }

@@ -4,7 +4,7 @@ use super::attempt::Attempt;
 use super::carrier::News;
 use super::count;
 use super::said::Said;
-use super::segment::{End, Segment};
+use super::segment::{End, RESET, Segment};
 use crate::net::lock;
 use crate::net::mailbox::Mailbox;
 use crate::{pump, receive};
@@ -30,9 +30,6 @@ pub(super) enum Standing {
     /// Bytes may be lost.
     Lost,
 }
-
-/// What a side that has closed with a reset says ([`vmmc::control::message::KernelWords::closed_at`]).
-const RESET: u32 = 2;
 
 /// How long somebody who waits for doorbells to be sent sleeps at a time.
 const BELLS_SLICE: Duration = Duration::from_micros(50);
@@ -238,10 +235,14 @@ impl Stream {
     }
 
     /// Ends the process's connection where bytes may be lost, soon. An end of file would say that all has come: where the
-    /// kernel's connection is all that the process has to go by, that is a reset.
+    /// kernel's connection is all that the process has to go by, that is a reset, unless the far end has closed, which
+    /// its daemon has said behind all that it sent.
     fn abort(&self) {
         let Some(kernel) = self.segment.kernel() else { return self.shut() };
-        self.segment.word32(kernel.far.closed).store(RESET, Ordering::SeqCst);
+        let closed = self.segment.word32(kernel.far.closed);
+        if closed.compare_exchange(0, RESET, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return self.shut();
+        }
         self.segment.wake_sender();
         let Some(socket) = self.attempt.socket() else { return };
         receive::apart(move || {

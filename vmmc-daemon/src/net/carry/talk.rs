@@ -26,7 +26,7 @@
 
 use super::carrier::{FarError, Load, Other};
 use super::said::Said;
-use super::segment::{End, KernelSides};
+use super::segment::{CLOSED, End, KernelSides, RESET};
 use super::sent::{Failed, Far, Sent};
 use crate::pump;
 use vmmc::sync::Ordering;
@@ -61,9 +61,6 @@ pub(super) struct Talk {
     /// Something that the process has sent reached nobody, and the process will hear of it.
     lost: bool,
 }
-
-/// What a side that has closed says, when nobody else can say it: it was no reset.
-const CLOSED: u32 = 1;
 
 impl Load {
     fn say(&self, said: Said) -> Result<(), Failed<FarError>> {
@@ -262,8 +259,10 @@ impl Load {
         if !talk.parted {
             talk.parted = true;
             if talk.way != Way::Kernel && segment.far_is_attached() {
+                // Had it used its rings, its daemon would have said how it has closed.
+                let how = if sent.switched { RESET } else { CLOSED };
                 let closed = segment.word32(kernel.far.closed);
-                let _ = closed.compare_exchange(0, CLOSED, Ordering::SeqCst, Ordering::SeqCst);
+                let _ = closed.compare_exchange(0, how, Ordering::SeqCst, Ordering::SeqCst);
                 segment.wake_sender();
             }
             (sent.stops, sent.far_stops) = (true, true);
