@@ -34,16 +34,30 @@ static void fork_split_peer(int fd) {
     CHECK(byte == 'q', "and writes on");
 }
 
+/* Five hundred bytes, one at a time, and back. */
+static void give_back(int fd) {
+    for (int i = 0; i < 500; i++) {
+        char byte;
+        read_all(fd, &byte, 1);
+        write_all(fd, &byte, 1);
+    }
+}
+static void get_back(int fd) {
+    for (int i = 0; i < 500; i++) {
+        char byte, sent = (char)i;
+        write_all(fd, &sent, 1);
+        read_all(fd, &byte, 1);
+        REQUIRE(byte == sent);
+    }
+    CHECK(true, "all came back");
+}
+
 /* A child closes all that it does not know, and serves. */
 static void fork_tidy_here(int fd) {
     pid_t child = (pid_t)NEED(fork());
     if (child == 0) {
         closefrom(fd + 1);
-        for (int i = 0; i < 500; i++) {
-            char byte;
-            read_all(fd, &byte, 1);
-            write_all(fd, &byte, 1);
-        }
+        give_back(fd);
         _exit(0);
     }
     CHECK_EQ(wait_exit(child), 0, "the child served");
@@ -51,14 +65,7 @@ static void fork_tidy_here(int fd) {
     CHECK(true, "the parent goes on");
 }
 static void fork_tidy_peer(int fd) {
-    char byte;
-    for (int i = 0; i < 500; i++) {
-        char sent = (char)i;
-        write_all(fd, &sent, 1);
-        read_all(fd, &byte, 1);
-        REQUIRE(byte == sent);
-    }
-    CHECK(true, "all came back");
+    get_back(fd);
     write_pattern(fd, KIB, 0, 3);
 }
 
@@ -83,11 +90,7 @@ static void answers_late_peer(int fd) {
 static void fork_server_here(int fd) {
     pid_t child = (pid_t)NEED(fork());
     if (child == 0) {
-        for (int i = 0; i < 500; i++) {
-            char byte;
-            read_all(fd, &byte, 1);
-            write_all(fd, &byte, 1);
-        }
+        give_back(fd);
         _exit(0);
     }
     CHECK_EQ(close(fd), 0, "the parent closes its copy");
@@ -95,12 +98,7 @@ static void fork_server_here(int fd) {
 }
 static void fork_server_peer(int fd) {
     char byte;
-    for (int i = 0; i < 500; i++) {
-        char sent = (char)i;
-        write_all(fd, &sent, 1);
-        read_all(fd, &byte, 1);
-        REQUIRE(byte == sent);
-    }
+    get_back(fd);
     CHECK_EQ(read(fd, &byte, 1), 0, "end of file only when the child has ended");
 }
 

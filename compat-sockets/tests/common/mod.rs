@@ -1,6 +1,13 @@
 //! Compiles a C test program and runs its cases the three ways; see `semantics.rs`.
 // Each test program uses a part of this.
-#![allow(dead_code, clippy::unwrap_used, missing_docs, unreachable_pub)]
+#![allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    clippy::unwrap_used,
+    missing_docs,
+    unreachable_pub
+)]
 
 #[path = "../../../vmmc/tests/cargo/mod.rs"]
 mod cargo;
@@ -243,6 +250,57 @@ pub fn outlives_the_daemon(program: &str, case: &str, point: &str) {
     assert!(ring.upgraded > 0, "{case}, {point}: not upgraded");
     assert!(daemon.dies(), "{case}: {point} was not reached");
 }
+
+/// A test for each program of `tests/c`, which goes one of the ways below.
+macro_rules! every_program {
+    ($way:path) => {
+        common::programs! { $way;
+            /// Every byte once and in order: sizes, directions, threads, a thousand connections.
+            bulk,
+            /// O_NONBLOCK, EAGAIN, nonblocking connect.
+            nonblocking,
+            epoll_level,
+            epoll_edge,
+            /// Loops that change all the time what they want.
+            epoll_wishes,
+            /// Sets in sets, and looked at by poll.
+            epoll_nested,
+            poll_select,
+            /// Half-close, end of file, resets, broken pipes, dying peers.
+            shutdown,
+            /// Flags of recv and send, bad addresses, urgent data.
+            flags,
+            /// One stream that comes by two ways: looks and receives across the change.
+            seams,
+            /// Calls with many parts, sendfile, splice.
+            vectors,
+            /// Time limits, EINTR, SA_RESTART, cancellation, threads that meddle.
+            signals,
+            /// FIONREAD, TCP_INFO, options.
+            queries,
+            /// Time stamps, sending without a copy, a close under a send.
+            options,
+            /// dup, close_range, limits, stdio.
+            descriptors,
+            /// fork, exec, inetd, descriptor passing.
+            processes,
+            /// syscall(2), other names, children by other means, aio, io_uring.
+            hooks,
+            /// IPv6, mapped addresses, connected to itself, other kinds of socket.
+            addresses,
+        }
+    };
+}
+macro_rules! programs {
+    ($way:path; $($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            $way(stringify!($name));
+        }
+    )*};
+}
+pub(crate) use {every_program, programs};
 
 /// Runs every case of a program the three ways. All lines must be `ok`, and the same.
 pub fn three_ways(name: &str) {
