@@ -145,7 +145,9 @@ impl Job {
         let ring = view
             .slice(self.shape.control_len as usize + self.sender * self.ring_len, self.ring_len)
             .map_err(|_| "the segment has another shape")?;
-        let words = self.words(view).ok_or("the segment has another shape")?;
+        let words = self.shape.produced_at.get(self.sender);
+        let words = words.and_then(|&tail| direction(view, tail, &self.words));
+        let words = words.ok_or("the segment has another shape")?;
         let Some(socket) = self.find_socket() else {
             words.give_up();
             return Err("no process that may be asked has the other end's socket");
@@ -153,27 +155,6 @@ impl Job {
         let result = pump(&words, ring, socket.as_fd(), self.number);
         receive::close(socket);
         result
-    }
-
-    fn words<'m>(&self, view: View<'m>) -> Option<Words<MappedU32<'m>, MappedU64<'m>>> {
-        let tail = *self.shape.produced_at.get(self.sender)?;
-        let word64 = |at: u32| view.word64(at as usize).ok();
-        let word32 = |at: u32| view.word32(at as usize).ok();
-        Some(Words {
-            request: word32(self.words.request)?,
-            switch: Switch {
-                mode: word32(self.words.mode)?,
-                prefix: word64(self.words.prefix)?,
-                end: word64(self.words.end)?,
-                bells: word64(self.words.final_bells)?,
-            },
-            tail: word64(tail)?,
-            head: word64(self.words.consumed)?,
-            bells: word64(self.words.bells)?,
-            owed: word64(self.words.owed)?,
-            pumped: word64(self.words.pumped)?,
-            pumper: word64(self.words.pumper)?,
-        })
     }
 
     /// A descriptor of the sender's socket, from whichever holder has it, or from a process forked by
@@ -223,6 +204,31 @@ impl Job {
             None
         })
     }
+}
+
+/// The words of a direction; `None` where the segment ends before one of them. `tail` is the offset of the sender's position.
+pub(crate) fn direction<'m>(
+    view: View<'m>,
+    tail: u32,
+    words: &StreamWords,
+) -> Option<Words<MappedU32<'m>, MappedU64<'m>>> {
+    let word64 = |at: u32| view.word64(at as usize).ok();
+    let word32 = |at: u32| view.word32(at as usize).ok();
+    Some(Words {
+        request: word32(words.request)?,
+        switch: Switch {
+            mode: word32(words.mode)?,
+            prefix: word64(words.prefix)?,
+            end: word64(words.end)?,
+            bells: word64(words.final_bells)?,
+        },
+        tail: word64(tail)?,
+        head: word64(words.consumed)?,
+        bells: word64(words.bells)?,
+        owed: word64(words.owed)?,
+        pumped: word64(words.pumped)?,
+        pumper: word64(words.pumper)?,
+    })
 }
 
 /// Does the work, unless it is no longer wanted: the other end woke up, or the asker has thought better of it. Returns how

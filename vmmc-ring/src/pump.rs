@@ -115,7 +115,7 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Words<M, W> {
     /// takes its count back.
     #[inline]
     pub fn may_ring(&self) -> bool {
-        // PAIRS(pump bells): with the fence in `claim`.
+        // PAIRS(pump bells): with the fence in `claim_from`.
         fence(Ordering::SeqCst);
         self.request.load(Ordering::SeqCst) < request::TAKEN
     }
@@ -141,21 +141,20 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Words<M, W> {
 
     /// Claims the work for the pump with this number.
     pub fn claim(&self, number: u64) -> bool {
-        self.pumper.store(number, Ordering::Relaxed);
-        let claimed = self.exchange(request::BACK, request::PUMP);
-        // PAIRS(pump bells): with the fence in `may_ring`.
-        fence(Ordering::SeqCst);
-        claimed
+        self.claim_from(&[request::BACK], number)
     }
 
     /// As [`Words::claim`], by a pump that stands in for the receiver too, and makes its request.
     pub fn seize(&self, number: u64) -> bool {
+        self.claim_from(&[0, request::TCP, request::BACK], number)
+    }
+
+    fn claim_from(&self, requests: &[u32], number: u64) -> bool {
         self.pumper.store(number, Ordering::Relaxed);
-        let seized =
-            [0, request::TCP, request::BACK].iter().any(|&from| self.exchange(from, request::PUMP));
+        let claimed = requests.iter().any(|&from| self.exchange(from, request::PUMP));
         // PAIRS(pump bells): with the fence in `may_ring`.
         fence(Ordering::SeqCst);
-        seized
+        claimed
     }
 
     /// A stand-in of the receiver's makes its request: send by the kernel from now on.

@@ -1,5 +1,6 @@
 //! The segment of a carried connection, as the daemon of one of its ends sees it.
 
+use crate::pump;
 use vmmc::control::message::{CarriedWords, StreamShape, StreamWords};
 use vmmc::mem::View;
 use vmmc::sync::Ordering;
@@ -8,7 +9,7 @@ use vmmc::sys::mmap::GuardedMapping;
 use vmmc::word::{MappedU32, MappedU64, Word};
 use vmmc_ring::bell;
 use vmmc_ring::pump::Words;
-use vmmc_ring::switch::{Switch, mode};
+use vmmc_ring::switch::mode;
 
 /// What a side that has closed says ([`vmmc::control::message::KernelWords::closed_at`]): in order.
 pub(super) const CLOSED: u32 = 1;
@@ -114,23 +115,14 @@ impl Segment {
     /// The words by which the direction of one of them is given back to the kernel.
     pub(super) fn direction(&self, of: End) -> Option<Words<MappedU32<'_>, MappedU64<'_>>> {
         let places = self.places(of);
-        let words = places.kernel?.direction;
-        let word64 = |at: u32| self.word64(at as usize);
-        Some(Words {
-            request: self.word32(words.request as usize),
-            switch: Switch {
-                mode: self.word32(words.mode as usize),
-                prefix: word64(words.prefix),
-                end: word64(words.end),
-                bells: word64(words.final_bells),
-            },
-            tail: self.word64(places.produced),
-            head: self.word64(places.consumed),
-            bells: word64(words.bells),
-            owed: word64(words.owed),
-            pumped: word64(words.pumped),
-            pumper: word64(words.pumper),
-        })
+        pump::direction(self.view(), places.produced as u32, &places.kernel?.direction)
+    }
+
+    /// Whether one of them sends by its ring.
+    pub(super) fn in_ring(&self, of: End) -> bool {
+        // PAIRS(mode): with the releases of `vmmc_ring::switch`.
+        self.direction(of)
+            .is_some_and(|words| words.switch.mode.load(Ordering::Acquire) == mode::RING)
     }
 
     /// The ring in which one of them sends.
@@ -180,8 +172,9 @@ impl Segment {
         }
     }
 
-    /// Whether the process has said nothing yet. One of sockets only; the far end's is then not met any more.
-    pub(super) fn is_unused(&self) -> bool {
+    /// If the process has said nothing yet: the far end is not met any more. Only where the ends are sockets.
+    /// Whether that is so.
+    pub(super) fn withdraw_if_unused(&self) -> bool {
         let (Some(kernel), Some(words)) = (self.near.kernel, self.direction(End::Near)) else {
             return false;
         };
@@ -200,13 +193,10 @@ impl Segment {
         let (Some(kernel), Some(far)) = (self.near.kernel, self.direction(End::Far)) else {
             return;
         };
-        let in_ring = |of: End| {
-            self.direction(of)
-                .is_some_and(|words| words.switch.mode.load(Ordering::Acquire) == mode::RING)
-        };
-        if in_ring(End::Near) || in_ring(End::Far) {
+        let far_in_ring = self.in_ring(End::Far);
+        if far_in_ring || self.in_ring(End::Near) {
             let (tail, head) = (far.tail.load(Ordering::Acquire), far.head.load(Ordering::Acquire));
-            let how = if in_ring(End::Far) && tail != head { RESET } else { CLOSED };
+            let how = if far_in_ring && tail != head { RESET } else { CLOSED };
             let closed = self.word32(kernel.closed);
             let _ = closed.compare_exchange(0, how, Ordering::SeqCst, Ordering::SeqCst);
         }
@@ -239,9 +229,7 @@ impl Segment {
         bell::published();
         let near = &self.near;
         // A doorbell that is a byte of the connection is one only once that way has switched.
-        if let Some(words) = self.direction(End::Far)
-            && words.switch.mode.load(Ordering::Acquire) != mode::RING
-        {
+        if near.kernel.is_some() && !self.in_ring(End::Far) {
             return false;
         }
         let unattached =

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vmmc::control::message::CloseReason;
 use vmmc::sync::Ordering;
@@ -150,9 +150,7 @@ impl Stream {
             }
             Some(said) => {
                 state.said.push(said);
-                let carrier = state.carrier.clone();
-                drop(state);
-                return tell(carrier);
+                return tell(state);
             }
             None => tracing::warn!(word, "not what a daemon says of a connection"),
         }
@@ -253,7 +251,7 @@ impl Stream {
     /// The process has no use of it, and if it has never used it, nobody rings, nor does the pipe end: its end lies
     /// among what the process has not read.
     pub(super) fn is_forgotten(&self) {
-        if self.segment.is_unused() {
+        if self.segment.withdraw_if_unused() {
             self.attempt.close();
             if let Some((door, number)) = &lock(&self.state).carrier {
                 door.put(News::Gone(*number));
@@ -272,10 +270,8 @@ impl Stream {
             // Before its carrier hears of it, and closes the copy.
             self.abort();
         }
-        let carrier = state.carrier.clone();
-        drop(state);
+        tell(state);
         self.changed.notify_all();
-        tell(carrier);
         true
     }
 
@@ -301,9 +297,7 @@ impl Stream {
         };
         words.bells.fetch_add(1, Ordering::SeqCst);
         state.rings += 1;
-        let carrier = state.carrier.clone();
-        drop(state);
-        tell(carrier);
+        tell(state);
         true
     }
 
@@ -392,9 +386,7 @@ impl Stream {
     pub(super) fn gave_back(&self) {
         let mut state = lock(&self.state);
         state.gave_back = true;
-        let carrier = state.carrier.clone();
-        drop(state);
-        tell(carrier);
+        tell(state);
     }
 
     /// Whether it has.
@@ -408,8 +400,10 @@ impl Stream {
     }
 }
 
-/// Has a carrier look at a connection.
-fn tell(carrier: Option<(Arc<Mailbox<News>>, u64)>) {
+/// Has the carrier, if there is one yet, look at the connection.
+fn tell(state: MutexGuard<'_, State>) {
+    let carrier = state.carrier.clone();
+    drop(state);
     if let Some((door, number)) = carrier {
         door.put(News::Changed(number));
     }

@@ -32,7 +32,6 @@ use crate::pump;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::pump::request;
-use vmmc_ring::switch::mode;
 
 /// How the direction in which this node's process sends goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,7 +157,7 @@ impl Load {
             }
             return self.stream.gave_back();
         }
-        let in_ring = || words.switch.mode.load(Ordering::Acquire) == mode::RING;
+        let in_ring = || segment.in_ring(End::Near);
         let number = self.incarnation;
         let claimed = if in_ring() {
             words.seize(number)
@@ -197,9 +196,7 @@ impl Load {
         match words.request.load(Ordering::SeqCst) {
             // The library knows what is left where nothing can follow.
             request::BACK if self.stream.has_ended() => words.give_up(),
-            request::BACK
-                if !sent.far_stops && words.switch.mode.load(Ordering::Acquire) == mode::RING =>
-            {
+            request::BACK if !sent.far_stops && segment.in_ring(End::Far) => {
                 self.stop_far(sent, words.head.load(Ordering::Acquire))?;
             }
             request::TCP if !sent.far_stops && !talk.asked => {
@@ -281,8 +278,9 @@ impl Load {
 
     /// Whether our process's ring has what the far end has not taken.
     fn is_unread(&self) -> bool {
-        self.stream.segment.direction(End::Near).is_some_and(|words| {
-            words.switch.mode.load(Ordering::Acquire) == mode::RING
+        let segment = &self.stream.segment;
+        segment.direction(End::Near).is_some_and(|words| {
+            segment.in_ring(End::Near)
                 && words.tail.load(Ordering::Acquire) != words.head.load(Ordering::Acquire)
         })
     }
