@@ -269,15 +269,36 @@ fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
 }
 
 #[test]
+fn an_automatic_update_that_came_in_part_is_not_seen() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let x = export(&connect(&a), "x", 4096);
+    let who = origin(1);
+    let mut raw = Raw::open(&a, &who);
+    let grant = grant(&a, &who, "x", Rights::WRITE);
+    assert_eq!(raw.attach(1, grant.capability), Kind::Attached);
+    let update = Header::new(Kind::Write, 1, 1).flags(Flags::UPDATE).at(0, 4096).unwrap();
+    raw.say(update, &[7; 4000]);
+    // By the same thread, behind it.
+    bystander.is_well();
+    bystander.is_well();
+    assert!(bytes_of(&x).iter().all(|&byte| byte == 0));
+    raw.0.write_all(&[7; 96]).unwrap();
+    assert!(raw.fence().is_empty());
+    assert!(bytes_of(&x).iter().all(|&byte| byte == 7));
+}
+
+#[test]
 fn what_no_library_sends_ends_the_connection_and_its_exporters_hear_of_a_death() {
     let (a, b) = pair();
     let bystander = Bystander::new(&a, &b);
     let exporter = connect(&a);
-    let nonsense: [[u8; HEADER_LEN]; 5] = [
+    let nonsense: [[u8; HEADER_LEN]; 6] = [
         [0xee; HEADER_LEN],
         Header::new(Kind::Write, 9, 9).at(0, 0).unwrap().encode(), // never opened
         Header::new(Kind::Write, 1, 2).at(0, 0).unwrap().encode(), // another generation
         Header::new(Kind::Done, 1, 1).encode(),                    // an interface says that
+        Header::new(Kind::Write, 1, 1).flags(Flags::UPDATE).at(1, 4096).unwrap().encode(), // beyond its page
         {
             let mut twice = Header::new(Kind::Attach, 1, 1);
             twice.len = 16;

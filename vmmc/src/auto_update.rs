@@ -8,11 +8,11 @@
 //! On one machine the same writer stores into the export's own pages: there is nothing to combine, and nothing
 //! waits. ([`crate::Import::bind`] needs no writer at all there.)
 //!
-//! **Order** (V13): packets of one writer arrive in their order. Stores that were combined into one packet arrive
-//! together, and who polls may see a later one of them before an earlier one: [`AutoUpdate::flush`] before a flag, which
-//! then goes through the writer or by itself. What waits in the packet arrives when that is full, ends, times out,
-//! or is flushed; deliberate updates, flags and notifications of the import do not wait for it (H7: a
-//! combining writer without a timer may hold its last packet for ever).
+//! **Order** (V13): the stores of one writer are seen in their order, combined or not, and an aligned word of 2, 4 or 8 bytes
+//! is seen whole; so a flag goes through the writer like the data before it. The bytes of one store are seen in ascending
+//! order. What waits in the packet arrives when that is full, ends, times out, or is flushed; deliberate
+//! updates, flags and notifications of the import do not wait for it (H7: a combining writer without a timer
+//! may hold its last packet for ever).
 
 use crate::error::{Forked, SendError, SystemError, WaitError, system};
 use crate::import::{Import, LinkOwner, send_error};
@@ -115,11 +115,7 @@ impl Shared {
     fn packet(&self, at: usize, bytes: &[u8]) -> Result<(), SendError> {
         let inner = &self.owner.inner;
         inner.may_send()?;
-        let sent = match inner.link.net() {
-            Some(link) => link.update(at, bytes),
-            None => inner.link.write(at, bytes),
-        };
-        sent.map_err(|error| send_error(error, inner.peer.info))
+        inner.link.update(at, bytes).map_err(|error| send_error(error, inner.peer.info))
     }
 
     fn run_timer(&self) {

@@ -16,6 +16,8 @@ use std::os::fd::BorrowedFd;
 pub enum Load<'a> {
     /// Bytes.
     Bytes(&'a [u8]),
+    /// Bytes, seen in ascending order; an aligned word of them at once.
+    Ascending(&'a [u8]),
     /// A word, aligned, stored at once and with release.
     Word32(u32),
     /// A word, aligned, stored at once and with release.
@@ -53,7 +55,7 @@ impl Import {
             return Err(Closed { peer: inner.peer.info, reason }.into());
         };
         let len = match load {
-            Load::Bytes(bytes) => bytes.len(),
+            Load::Bytes(bytes) | Load::Ascending(bytes) => bytes.len(),
             Load::Word32(_) => 4,
             Load::Word64(_) => 8,
             Load::Socket(_, len) => len,
@@ -63,6 +65,7 @@ impl Import {
             let outside = |_| rustix::io::Errno::INVAL;
             match load {
                 Load::Bytes(bytes) => target.write(0, bytes).map_err(outside)?,
+                Load::Ascending(bytes) => target.write_ascending(0, bytes).map_err(outside)?,
                 Load::Word32(word) => {
                     target.word32(0).map_err(outside)?.store(word, Ordering::Release);
                 }

@@ -139,6 +139,36 @@ fn updates_and_sends_of_one_thread_arrive_in_their_order() {
     });
 }
 
+/// V13, H5: whoever sees a store sees those before it that were combined with it.
+#[test]
+fn stores_that_were_combined_are_seen_in_their_order() {
+    const ROUNDS: u64 = 1000;
+    let world = world(4096);
+    let World { export, import, .. } = &world;
+    // Lengths that copies treat differently.
+    for words in [13, 16, 40, 512] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let writer = import.auto_update(Combining::ON).unwrap();
+                for round in 1..=ROUNDS {
+                    (0..words).for_each(|i| writer.store(8 * i, &round.to_ne_bytes()).unwrap());
+                    writer.flush().unwrap();
+                }
+            });
+            let flags: Vec<_> = (0..words).map(|i| export.flag64(8 * i).unwrap()).collect();
+            let mut seen = 0;
+            while seen < ROUNDS {
+                for pair in flags.windows(2).rev() {
+                    seen = pair[1].load().unwrap();
+                    let before = pair[0].load().unwrap();
+                    assert!(before >= seen, "{seen} was seen before an earlier store: {before}");
+                }
+            }
+        });
+        export.write(0, &[0; 4096]).unwrap();
+    }
+}
+
 #[test]
 fn an_import_cannot_be_ended_under_its_writer() {
     let world = world(4096);

@@ -6,7 +6,7 @@
 //! a later release store orders.
 
 use super::vectors;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 pub(super) type Memcpy =
     unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
@@ -120,6 +120,38 @@ unsafe fn by_words(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes from the first to the last, in the largest aligned words of the target that they fill, each stored
+/// at once and with release: whoever loads one of them with acquire sees those before it.
+///
+/// # Safety
+/// As [`bytes`].
+pub unsafe fn ascending(source: *const u8, target: *mut u8, len: usize) {
+    macro_rules! put {
+        ($word:ty, $atomic:ty, $at:expr) => {{
+            // SAFETY: the word is inside `source`, and read as packed.
+            let word = unsafe { source.add($at).cast::<Unaligned<$word>>().read_volatile() }.0;
+            // SAFETY: inside `target`, which is mapped and whose place is aligned.
+            let to = unsafe { <$atomic>::from_ptr(target.add($at).cast()) };
+            to.store(word, Ordering::Release);
+            size_of::<$word>()
+        }};
+    }
+    let mut at = 0;
+    while at < len {
+        let place = target.addr() + at;
+        let fits = |width: usize| len - at >= width && place.is_multiple_of(width);
+        at += if fits(8) {
+            put!(u64, AtomicU64, at)
+        } else if fits(4) {
+            put!(u32, AtomicU32, at)
+        } else if fits(2) {
+            put!(u16, AtomicU16, at)
+        } else {
+            put!(u8, AtomicU8, at)
+        };
+    }
+}
+
 #[cfg(all(test, not(vmmc_loom)))]
 mod tests {
     #[test]
@@ -129,12 +161,13 @@ mod tests {
                 for to in 0..9 {
                     let source: Vec<u8> = (0..len + from).map(|i| i as u8 | 0x80).collect();
                     let mut target = vec![0u8; len + to + 9];
-                    // SAFETY: both vectors are long enough.
-                    unsafe {
-                        super::bytes(source[from..].as_ptr(), target[to..].as_mut_ptr(), len);
+                    for copy in [super::bytes, super::ascending] {
+                        target.fill(0);
+                        // SAFETY: both vectors are long enough.
+                        unsafe { copy(source[from..].as_ptr(), target[to..].as_mut_ptr(), len) };
+                        assert_eq!(&target[to..to + len], &source[from..from + len]);
+                        assert!(target[..to].iter().chain(&target[to + len..]).all(|&b| b == 0));
                     }
-                    assert_eq!(&target[to..to + len], &source[from..from + len]);
-                    assert!(target[..to].iter().chain(&target[to + len..]).all(|&b| b == 0));
                 }
             }
         }

@@ -114,6 +114,18 @@ impl<'m> View<'m> {
         Ok(())
     }
 
+    /// As [`View::write`], from the first byte to the last, in aligned words that are stored at once: whoever loads one of
+    /// them with acquire sees all before it.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]; nothing was written then.
+    pub fn write_ascending(self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
+        let target = self.slice(offset, source.len())?;
+        // SAFETY: as in `write`.
+        unsafe { copy::ascending(source.as_ptr(), target.start.as_ptr(), source.len()) };
+        Ok(())
+    }
+
     /// Makes every byte this one.
     #[inline]
     pub fn fill(self, byte: u8) {

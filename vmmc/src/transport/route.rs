@@ -63,6 +63,11 @@ impl Route {
         either!(self, link => link.may_notify())
     }
 
+    /// Stores of an automatic update, within a page: seen in ascending order.
+    pub(crate) fn update(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
+        either!(self, link => link.update(offset, source))
+    }
+
     /// Writes, and queues a notification behind it; see [`Outgoing::notify`].
     pub(crate) fn write_notify(
         &self,

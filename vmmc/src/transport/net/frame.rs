@@ -38,6 +38,9 @@ bitflags! {
         const FAILED = 2;
         /// [`Kind::Write`], without [`Flags::NOTIFY`]: a fence as well, under tag `value`.
         const FENCE = 4;
+        /// [`Kind::Write`], alone: an automatic update. Its bytes are within one page, land together, and are seen in
+        /// ascending order.
+        const UPDATE = 8;
     }
 }
 
@@ -128,6 +131,14 @@ pub enum FrameError {
         /// The length.
         len: u64,
     },
+    /// An automatic update that does not end with its page.
+    #[error("an automatic update of {len} bytes at {offset} of a page of {PAGE} bytes")]
+    Update {
+        /// Where in the page.
+        offset: u16,
+        /// The length.
+        len: u64,
+    },
 }
 
 impl Kind {
@@ -158,7 +169,7 @@ impl Kind {
 
     fn flags(self) -> Flags {
         match self {
-            Kind::Write => Flags::NOTIFY | Flags::FENCE,
+            Kind::Write => Flags::NOTIFY | Flags::FENCE | Flags::UPDATE,
             Kind::Word => Flags::NOTIFY,
             Kind::Data => Flags::FAILED,
             _ => Flags::empty(),
@@ -249,7 +260,7 @@ impl Header {
         let kind = Kind::of(kind).ok_or(FrameError::Kind(kind))?;
         let flags = Flags::from_bits(flags)
             .filter(|flags| kind.flags().contains(*flags))
-            .filter(|flags| !flags.contains(Flags::NOTIFY | Flags::FENCE))
+            .filter(|flags| flags.bits().count_ones() <= 1) // there is one value
             .ok_or(FrameError::Flags(flags))?;
         let offset = u16::from_le_bytes([o0, o1]);
         if u64::from(offset) >= PAGE {
@@ -259,6 +270,9 @@ impl Header {
         let len = u64::from_le_bytes([l0, l1, l2, l3, l4, l5, l6, l7]);
         if !kind.allows_len(len) {
             return Err(FrameError::Len { kind, len });
+        }
+        if flags.contains(Flags::UPDATE) && u64::from(offset) + len > PAGE {
+            return Err(FrameError::Update { offset, len });
         }
         Ok(Header {
             kind,
@@ -286,7 +300,7 @@ mod tests {
             let mut bytes = bytes;
             bytes[0] = kind;
             if small {
-                bytes[1] &= 5;
+                bytes[1] &= 13;
                 bytes[3] &= 0x0f;
                 bytes[17..24].fill(0);
             }
@@ -320,6 +334,9 @@ mod tests {
         let mut both = Header::new(Kind::Write, 1, 1).encode();
         both[1] = 5;
         assert_eq!(Header::decode(&both), Err(FrameError::Flags(5)), "one value for two");
+        let update = Header::new(Kind::Write, 1, 1).flags(Flags::UPDATE).at(4000, 97).unwrap();
+        let update = Header::decode(&update.encode());
+        assert_eq!(update, Err(FrameError::Update { offset: 4000, len: 97 }));
         assert_eq!(with(3, 0x10), Err(FrameError::Offset(0x1008)));
         assert_eq!(with(16, 5), Err(FrameError::Len { kind: Kind::Word, len: 5 }));
     }

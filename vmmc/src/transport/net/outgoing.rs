@@ -132,8 +132,7 @@ impl NetOutgoing {
     /// One packet of an automatic update: it does not cross a page (H8).
     pub(crate) fn update(&self, offset: usize, bytes: &[u8]) -> Result<(), TransportError> {
         debug_assert!(offset as u64 % PAGE + bytes.len() as u64 <= PAGE, "crosses a page");
-        self.packets(offset, bytes, Flags::empty(), 0)?;
-        Ok(())
+        self.packets(offset, bytes, Flags::UPDATE, 0)
     }
 
     /// Data and notification in one packet, where the message fits one (H14).

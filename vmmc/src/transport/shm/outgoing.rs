@@ -191,6 +191,14 @@ impl ShmOutgoing {
         }
     }
 
+    /// Stores of an automatic update: seen in ascending order.
+    pub(crate) fn update(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
+        self.transfer(|| self.proxy.write_ascending(offset, source))?;
+        self.count_send(source.len());
+        self.note(source.len());
+        Ok(())
+    }
+
     /// Lets `fill` put up to `len` bytes at `offset` itself, as a transfer; it says how many it put.
     /// `None`: a page of them is disabled for the node interface, and nothing was done.
     pub(crate) fn fill<E>(

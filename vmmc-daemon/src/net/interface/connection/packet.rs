@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use vmmc::control::message::CloseReason;
 use vmmc::control::network::Origin;
 use vmmc::error::SendError;
-use vmmc::transport::net::frame::{HEADER_LEN, Header, Kind, reason_code};
+use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_code};
 use vmmc::{Landed, Load, Node, Rights};
 
 /// How far a packet came.
@@ -153,6 +153,10 @@ impl Connection {
     ) -> Result<Going, End> {
         let left = packet.header.body_len() - packet.done;
         let now = (self.staged() as u64).min(left) as usize;
+        let update = packet.header.flags.contains(Flags::UPDATE);
+        if update && (now as u64) < left {
+            return Ok(Going::NeedsBody); // lands together
+        }
         if now > 0 {
             let bytes = self.staging.get(self.from..self.from + now).unwrap_or_default();
             let at = packet.done as usize;
@@ -164,7 +168,8 @@ impl Connection {
                 let offset = (packet.header.byte() + packet.done) as usize;
                 let put = match self.slots.get(&packet.header.slot) {
                     Some(Slot { import: Some(import), .. }) => {
-                        Some(import.land(offset, Load::Bytes(bytes)))
+                        let load = if update { Load::Ascending } else { Load::Bytes };
+                        Some(import.land(offset, load(bytes)))
                     }
                     _ => None,
                 };
@@ -189,9 +194,10 @@ impl Connection {
     /// Receives more of the packet's body straight into the exported pages.
     fn more_body(&mut self, node: &Node) -> Result<Step, End> {
         let Some(packet) = &mut self.packet else { return Ok(Step::Done) };
-        let slot = packet.header.slot;
+        let Header { kind, flags, slot, .. } = packet.header;
         let import = self.slots.get(&slot).and_then(|slot| slot.import.as_ref());
-        let (Kind::Write, Some(import)) = (packet.header.kind, import) else {
+        let (Kind::Write, false, Some(import)) = (kind, flags.contains(Flags::UPDATE), import)
+        else {
             return self.receive();
         };
         let left = (packet.header.body_len() - packet.done) as usize;
