@@ -32,9 +32,14 @@ fn key() -> [u8; 32] {
 }
 
 fn connect(place: &Place) -> Node {
+    connect_with(place, |_| {})
+}
+
+fn connect_with(place: &Place, set: impl FnOnce(&mut Config)) -> Node {
     let mut config = Config::from_env().unwrap();
     config.socket = Some(place.daemon.path.clone());
     config.daemon = DaemonStart::Never;
+    set(&mut config);
     Node::builder().config(config).connect().unwrap()
 }
 
@@ -266,6 +271,37 @@ fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
     let heard = raw.fence();
     let answer = heard.iter().find(|(it, _)| it.kind == Kind::Data).unwrap();
     assert!(answer.0.flags.contains(Flags::FAILED) && answer.1.is_empty());
+}
+
+/// V8: an unexport takes what is on its way, until the sender says that nothing follows, or for as long as it waits.
+#[test]
+fn an_unexport_waits_for_a_sender_that_answers_and_a_while_for_one_that_does_not() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    for (answers, drain) in [(true, WATCHDOG), (false, Duration::from_millis(300))] {
+        let x = export(&connect_with(&a, |config| config.drain = drain), "x", 4096);
+        let who = origin(1);
+        let mut raw = Raw::open(&a, &who);
+        let grant = grant(&a, &who, "x", Rights::WRITE);
+        assert_eq!(raw.attach(1, grant.capability), Kind::Attached);
+        x.wait_importers(1, Some(WATCHDOG)).unwrap();
+        let unexport = std::thread::spawn(move || x.unexport().unwrap());
+        let (closed, _) = raw.hear().unwrap();
+        assert_eq!((closed.kind, closed.slot), (Kind::Closed, 1));
+        assert_eq!(reason_of(closed.value), Some(CloseReason::Unexported));
+        raw.write(1, 0, b"on its way");
+        if answers {
+            raw.say(Header::new(Kind::Stopped, 1, 1), &[]);
+        }
+        let region = unexport.join().unwrap();
+        assert_eq!(&region.as_slice()[..10], b"on its way");
+        // Whatever follows is dropped, and is no fault.
+        raw.write(1, 0, b"too late..");
+        raw.say(Header::new(Kind::Stopped, 1, 1), &[]);
+        assert!(raw.fence().is_empty());
+        assert_eq!(&region.as_slice()[..10], b"on its way");
+        bystander.is_well();
+    }
 }
 
 #[test]

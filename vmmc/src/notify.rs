@@ -62,6 +62,9 @@ pub enum Event {
         /// Its length in bytes.
         len: usize,
     },
+    /// The exporter withdraws, and waits until what is on its way has landed (imports of a network interface only). A
+    /// [`Event::Closed`] follows unless the import is ended first.
+    Ending,
     /// The link is closed: the peer unexported, unimported, died or misbehaved (V26). It is the
     /// last notification of its link.
     Closed {
@@ -184,14 +187,15 @@ impl Inbox {
 
     /// Queues the end of an import, if it has a handler.
     pub(crate) fn import_closed(&self, import: &Arc<ImportInner>, reason: CloseReason) {
+        self.tell_import(import, Event::Closed { reason });
+    }
+
+    /// Queues what becomes of an import, if it has a handler.
+    pub(crate) fn tell_import(&self, import: &Arc<ImportInner>, event: Event) {
         if import.handler.is_none() {
             return;
         }
-        let notification = Notification {
-            from: import.peer.info,
-            link: import.id(),
-            event: Event::Closed { reason },
-        };
+        let notification = Notification { from: import.peer.info, link: import.id(), event };
         let target = Target::Import(import.clone());
         self.state.lock().queue.push_back(Queued { target, notification });
     }

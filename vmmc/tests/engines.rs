@@ -392,6 +392,39 @@ fn an_unexport_ends_every_wait_and_send_with_its_reason(world: &World) {
     assert_eq!(&region.as_slice()[..6], b"before");
 }
 
+/// V8: what a send that succeeded wrote is there when the export is withdrawn, and nothing comes later.
+fn an_unexport_loses_no_send_that_succeeded(world: &World) {
+    const LEN: usize = 1 << 16;
+    for round in 0..4 {
+        let export = world.export(LEN);
+        let imports = [world.import(), world.import()];
+        export.wait_importers(2, PATIENCE).unwrap();
+        let sent = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let region = std::thread::scope(|scope| {
+            for ((half, import), sent) in imports.iter().enumerate().zip(&sent) {
+                scope.spawn(move || {
+                    loop {
+                        let next = sent.load(Ordering::Relaxed) as u64 + 1;
+                        let message = next.to_ne_bytes().repeat(LEN / 16);
+                        if import.send(half * LEN / 2, &message).is_err() {
+                            return;
+                        }
+                        sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            until("both send", || sent.iter().all(|sent| sent.load(Ordering::Relaxed) > 2));
+            export.unexport().unwrap()
+        });
+        for (bytes, sent) in region.as_slice().chunks(LEN / 2).zip(&sent) {
+            let last = sent.load(Ordering::Relaxed) as u64;
+            let mut words =
+                bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+            assert!(words.all(|word| word == last), "round {round}: torn or lost");
+        }
+    }
+}
+
 fn an_unimport_comes_after_all_that_was_sent(world: &World) {
     let export = world.exporting(1 << 16).queue().open().unwrap();
     for round in 0..20u8 {
@@ -524,6 +557,7 @@ suite!(
     an_exporter_knows_its_importer_by_node_process_and_user,
     started_sends_complete_in_order_and_give_their_source_back,
     an_unexport_ends_every_wait_and_send_with_its_reason,
+    an_unexport_loses_no_send_that_succeeded,
     an_unimport_comes_after_all_that_was_sent,
     the_death_of_the_exporter_ends_what_waits_for_it,
     the_death_of_the_importer_ends_what_waits_for_it,

@@ -21,7 +21,10 @@ impl Broker {
         let blocked = client.is_blocked();
         // How links end is not in the receiver's hand, and there are no more such messages than
         // it has links: nobody is cut off for them.
-        let counts = !matches!(event, Event::LinkClosed { .. } | Event::PeerGone { .. });
+        let counts = !matches!(
+            event,
+            Event::LinkClosed { .. } | Event::LinkEnding { .. } | Event::PeerGone { .. }
+        );
         if !client.push_event(event, fds) && counts {
             self.doom(id, Doom::NotReading);
         } else if !blocked {

@@ -24,6 +24,7 @@ pub(crate) struct Offer {
 pub(crate) struct Offers {
     waiting: Mutex<HashMap<Capability, (Offer, Instant)>>,
     ended: Mutex<Vec<(u64, CloseReason)>>,
+    ending: Mutex<Vec<u64>>,
     tokens: std::sync::atomic::AtomicU64,
 }
 
@@ -42,22 +43,36 @@ impl Offers {
         self.tokens.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// A handler that says when the link of that name has ended.
-    pub(crate) fn on_closed(
+    /// A handler that says when the link of that name ends, and has ended.
+    pub(crate) fn on_end(
         self: &std::sync::Arc<Self>,
         token: u64,
     ) -> impl FnMut(Notification) + Send + 'static {
         let offers = self.clone();
-        move |notification| {
-            if let Event::Closed { reason } = notification.event {
-                lock(&offers.ended).push((token, reason));
-            }
+        move |notification| match notification.event {
+            Event::Closed { reason } => lock(&offers.ended).push((token, reason)),
+            Event::Ending => lock(&offers.ending).push(token),
+            _ => {}
         }
     }
 
     /// Links that ended since this was last asked.
     pub(crate) fn ended(&self) -> Vec<(u64, CloseReason)> {
         std::mem::take(&mut lock(&self.ended))
+    }
+
+    /// Links whose exporters withdraw, since this was last asked.
+    pub(crate) fn ending(&self) -> Vec<u64> {
+        std::mem::take(&mut lock(&self.ending))
+    }
+
+    /// Gives one up that nobody has taken, because its exporter withdraws.
+    pub(crate) fn withdraw(&self, token: u64) {
+        let mut waiting = lock(&self.waiting);
+        let of = waiting.iter().find(|(_, (offer, _))| offer.token == token).map(|(it, _)| *it);
+        let offer = of.and_then(|capability| waiting.remove(&capability));
+        drop(waiting);
+        drop(offer); // which ends the import
     }
 
     /// Keeps an import until its capability is shown.

@@ -258,7 +258,7 @@ impl Server {
             .import(name)
             .rights(rights)
             .on_behalf_of(self.cluster.caller(origin))
-            .handler(self.offers.on_closed(token));
+            .handler(self.offers.on_end(token));
         if let Some(process) = process {
             import = import.process(process);
         }

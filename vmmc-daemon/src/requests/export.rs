@@ -10,7 +10,7 @@ use crate::registry::Export;
 use std::collections::HashSet;
 use std::sync::Arc;
 use vmmc::control::message::{CloseReason, Event, MAX_GRANTS, QuotaKind, Refusal};
-use vmmc::id::{ClientId, ExportId, Grant, Name, RequestId, Token};
+use vmmc::id::{ClientId, ExportId, Grant, LinkId, Name, RequestId, Token};
 use vmmc::sys::sched;
 
 /// What an export announces.
@@ -107,10 +107,23 @@ impl Broker {
             self.drop_export(export, peer.pid, peer.uid, CloseReason::Unexported);
         } else {
             self.registry.withdraw(export, peer.pid);
+            self.end_remote_links(export);
         }
         hit(Failpoint::Unexported);
         let cpu = sched::current_cpu();
         self.send(id, &Event::Unexported { request, untouched, cpu }, Vec::new());
+    }
+
+    /// The network interface is to stop who imports from other nodes, and to close their links.
+    fn end_remote_links(&mut self, export: ExportId) {
+        let Some(known) = self.registry.exports.get(&export) else { return };
+        let importer = |link: &LinkId| self.links.get(link).map(|it| (*link, it.importer));
+        let importers: Vec<_> = known.links.iter().filter_map(importer).collect();
+        for (link, importer) in importers {
+            if self.is_own(importer) {
+                self.send_news(importer, &Event::LinkEnding { link }, Vec::new());
+            }
+        }
     }
 
     pub(super) fn revoked(&mut self, id: ClientId, export: ExportId) {

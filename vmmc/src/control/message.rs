@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -196,8 +196,8 @@ pub enum Request {
         cpu: u32,
     },
     /// Withdraws an export: no import is granted after the answer, [`Event::Unexported`], and
-    /// no [`Event::LinkOpened`] for it follows. Existing links stay until [`Request::Revoked`]. Of an
-    /// export that was never imported nothing stays.
+    /// no [`Event::LinkOpened`] for it follows. Existing links stay until [`Request::Revoked`]; the network
+    /// interface is told of its own ([`Event::LinkEnding`]). Of an export that was never imported nothing stays.
     Unexport {
         /// Matches the answer.
         request: RequestId,
@@ -455,6 +455,12 @@ pub enum Event {
         link: LinkId,
         /// Why.
         reason: CloseReason,
+    },
+    /// To the network interface: the exporter withdraws. What is on its way from the remote process is still to land; when
+    /// that has stopped, the interface closes the link ([`Request::CloseLink`]).
+    LinkEnding {
+        /// Which.
+        link: LinkId,
     },
     /// A process that was introduced is dead, or has had no link with this one for a while: its page and
     /// doorbell are needed no more. It is introduced again with the next link.

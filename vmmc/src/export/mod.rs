@@ -18,6 +18,7 @@ use crate::node::NodeInner;
 use crate::word::{MappedU32, MappedU64};
 use std::sync::Arc;
 use std::time::Duration;
+use withdraw::Remote;
 
 /// A buffer of this process that others write into. Dropping it unexports.
 #[derive(Debug)]
@@ -123,8 +124,9 @@ impl Export {
 
     /// Withdraws the export and gives the memory back, private again, with its contents.
     ///
-    /// Waits for transfers in progress, `VMMC_DRAIN_MS` at most; pending notifications are moved to this
-    /// process and will still be delivered (V8). Then the pages are swapped: an importer that
+    /// Waits for transfers in progress, `VMMC_DRAIN_MS` at most, and for messages that are on their way from other nodes, so
+    /// long after the last that came and ten times that at most; pending notifications are moved to this process and will still be delivered (V8). (Dropping the export does not
+    /// wait for other nodes: what is on its way is lost then.) Then the pages are swapped: an importer that
     /// kept its mapping reaches nobody. This process must not store to the buffer meanwhile.
     ///
     /// # Errors
@@ -135,7 +137,7 @@ impl Export {
         let Some(mut region) = self.region.take() else {
             unreachable!("only unexport takes the region, and the export with it")
         };
-        match self.node.withdraw(&self.inner, &mut region) {
+        match self.node.withdraw(&self.inner, &mut region, Remote::Drain) {
             Ok(()) => Ok(region),
             Err(error) => {
                 std::mem::forget(region); // see UnexportError::System
@@ -168,7 +170,8 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         let Some(mut region) = self.region.take() else { return };
-        if self.node.local.check().is_ok() && self.node.withdraw(&self.inner, &mut region).is_err()
+        if self.node.local.check().is_ok()
+            && self.node.withdraw(&self.inner, &mut region, Remote::Cut).is_err()
         {
             std::mem::forget(region); // as in `unexport`
         }

@@ -11,6 +11,18 @@ use crate::sys::membarrier;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// How often an unexport waits for senders of other nodes of which something lands; a slow network has seconds' worth in it.
+const MOST_DRAINS: u32 = 10;
+
+/// What becomes of messages that are on their way from other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remote {
+    /// They are waited for.
+    Drain,
+    /// They are lost.
+    Cut,
+}
+
 impl NodeInner {
     /// Waits until no transfer that began before is in progress, `VMMC_DRAIN_MS` at most.
     pub(crate) fn drain(&self, links: &[Arc<IncomingLink>]) {
@@ -25,23 +37,46 @@ impl NodeInner {
         }
     }
 
+    /// Waits until what processes of other nodes had sent has landed: vmmcd, which was asked to withdraw the export, has their
+    /// nodes stop them, and its network interface closes their links then. For `VMMC_DRAIN_MS` after the last that landed, and
+    /// [`MOST_DRAINS`] times that at most; then they are cut.
+    fn drain_remote(&self, export: &ExportInner) {
+        let landed = || {
+            let links = export.links.lock();
+            let remote = links.iter().filter(|link| link.importer_node().is_some());
+            remote.map(|link| link.shm.landed()).reduce(u64::wrapping_add)
+        };
+        let mut before = None;
+        for _ in 0..MOST_DRAINS {
+            let now = landed();
+            if now.is_none() || now == before {
+                return;
+            }
+            before = now;
+            let over = |_| landed().is_none().then_some(Ok(()));
+            let _ = self.wait_until(Some(self.config.drain), |_| false, over);
+        }
+    }
+
     /// Ends the links and takes the pages away from whoever still has them.
     pub(super) fn withdraw(
         &self,
         export: &Arc<ExportInner>,
         region: &mut Region,
+        remote: Remote,
     ) -> Result<(), SystemError> {
-        self.end(export, || region.revoke())
+        self.end(export, remote, || region.revoke())
     }
 
     /// The same for memory that is not the region's any more: whoever still has the old pages has them alone.
     pub(super) fn abandon(&self, export: &Arc<ExportInner>) {
-        let _ = self.end(export, || Ok(()));
+        let _ = self.end(export, Remote::Cut, || Ok(()));
     }
 
     fn end(
         &self,
         export: &Arc<ExportInner>,
+        remote: Remote,
         take_away: impl FnOnce() -> Result<(), SystemError>,
     ) -> Result<(), SystemError> {
         // After the answer no link of it is opened any more. A daemon that is gone opens none.
@@ -51,6 +86,9 @@ impl NodeInner {
             export: id,
             cpu: NO_CPU,
         });
+        if remote == Remote::Drain && matches!(answer, Answer::Unexported { .. }) {
+            self.drain_remote(export);
+        }
         let mut tables = self.tables.lock();
         tables.exports.remove(&export.id());
         tables.idling.remove(&export.id());

@@ -10,7 +10,7 @@ use crate::error::{DaemonError, system};
 use crate::export::{ExportInner, IncomingLink};
 use crate::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId, Rights};
 use crate::import::{ImportDraft, ImportInner};
-use crate::notify::Faulty;
+use crate::notify::{Event as News, Faulty};
 use crate::peer::Peer;
 use crate::sys::memfd;
 use crate::sys::packet::Fds;
@@ -60,6 +60,13 @@ impl NodeInner {
                 self.forget_peer(Some(client));
             }
             Event::LinkClosed { link, reason } => self.link_closed(link, reason),
+            Event::LinkEnding { link } => {
+                let import = self.tables.lock().imports.get(&link).cloned();
+                if let Some(import) = import {
+                    self.inbox.tell_import(&import, News::Ending);
+                    self.local.hub.wake_all();
+                }
+            }
             Event::Unexported { request, untouched, cpu } => {
                 self.control.daemon_was_on(cpu);
                 if self.control.take_call(request).is_some() {

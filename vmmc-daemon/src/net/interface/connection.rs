@@ -49,6 +49,8 @@ struct Slot {
     token: u64,
     /// `None` once the link has ended: what comes for it is dropped until the sender knows.
     import: Option<Import>,
+    /// The sender has been told of the end.
+    told: bool,
 }
 
 /// Why the connection ends.
@@ -149,6 +151,22 @@ impl Connection {
     pub(super) fn link_ended(&mut self, number: u32, reason: CloseReason) {
         if let Some(slot) = self.slots.get_mut(&number)
             && slot.import.take().is_some()
+        {
+            self.say_closed(number, reason);
+        }
+    }
+
+    /// The exporter withdraws: the sender is told, and what comes before it answers still lands (V8).
+    pub(super) fn link_ending(&mut self, number: u32) {
+        if self.slots.get(&number).is_some_and(|slot| slot.import.is_some()) {
+            self.say_closed(number, CloseReason::Unexported);
+        }
+    }
+
+    /// Says it once.
+    fn say_closed(&mut self, number: u32, reason: CloseReason) {
+        if let Some(slot) = self.slots.get_mut(&number)
+            && !std::mem::replace(&mut slot.told, true)
         {
             let closed = Header::new(Kind::Closed, number, slot.generation);
             self.say(&closed.value(reason_code(reason)), &[]);

@@ -316,6 +316,17 @@ impl Interface {
     /// Links that ended: their senders are told.
     fn settle(&mut self, epoll: &Fd, node: &Node) {
         node.dispatch();
+        for token in self.offers.ending() {
+            let Some((id, slot)) = self.links.get(&token) else {
+                self.offers.withdraw(token);
+                continue;
+            };
+            let (id, slot) = (*id, *slot);
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.link_ending(slot);
+                self.turn(epoll, node, id);
+            }
+        }
         for (token, reason) in self.offers.ended() {
             let Some((id, slot)) = self.links.remove(&token) else { continue };
             if let Some(connection) = self.connections.get_mut(&id) {

@@ -17,7 +17,7 @@ use crate::transport::shm::outgoing::{decode, encode};
 use answers::Quiet;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How long another node that owes an acknowledgement may be silent. Above the longest that a healthy
@@ -27,6 +27,20 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// The connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
+
+/// Why nothing was sent, or not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unsent {
+    Lost,
+    /// The link has ended before.
+    Ended(CloseReason),
+}
+
+impl From<Lost> for Unsent {
+    fn from(Lost: Lost) -> Unsent {
+        Unsent::Lost
+    }
+}
 
 /// Called with the slot and the reason when a link has ended.
 pub type OnClosed = Box<dyn Fn(u32, CloseReason) + Send + Sync>;
@@ -78,6 +92,9 @@ struct State {
     answers: HashMap<u64, Answer>,
     next_tag: u64,
     lost: bool,
+    /// Links that the exporter withdrew, to be answered; a thread does so while there are some.
+    stopped: Vec<Arc<Slot>>,
+    answering: bool,
 }
 
 /// Attachments are answered by slot; their numbers do not meet those of tags.
@@ -103,6 +120,8 @@ pub struct Connection {
     spinning: Mutex<u32>,
     budget: Duration,
     on_closed: OnClosed,
+    /// For the thread that answers.
+    this: Weak<Connection>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -123,7 +142,7 @@ impl Connection {
         budget: Duration,
         on_closed: OnClosed,
     ) -> Result<Arc<Connection>, SystemError> {
-        let connection = Arc::new(Connection {
+        let connection = Arc::new_cyclic(|this| Connection {
             node,
             number,
             wire,
@@ -134,6 +153,7 @@ impl Connection {
             spinning: Mutex::default(),
             budget,
             on_closed,
+            this: this.clone(),
         });
         let reader = connection.clone();
         spawn_quiet("vmmc-net", move || while reader.read_in_turn() {})
@@ -173,17 +193,27 @@ impl Connection {
     // ---- sending ----
 
     /// Sends one frame. Blocks while the interface takes nothing more (H16).
-    pub(super) fn send(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
+    fn send(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
         let _turn = self.writer.lock();
         self.send_frame(header, body)
     }
 
-    /// Sends several frames with nothing between them.
+    /// Sends one frame of a link, unless that has ended.
+    pub(super) fn send_for(&self, slot: &Slot, header: &Header, body: &[u8]) -> Result<(), Unsent> {
+        self.send_all(slot, std::iter::once((*header, body)))
+    }
+
+    /// Sends several, with nothing between them: all of a message, or, of a link that has ended, nothing. So none follows
+    /// the answer to an unexport.
     pub(super) fn send_all<'b>(
         &self,
+        slot: &Slot,
         frames: impl Iterator<Item = (Header, &'b [u8])>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), Unsent> {
         let _turn = self.writer.lock();
+        if let Some(reason) = slot.ended() {
+            return Err(Unsent::Ended(reason));
+        }
         for (header, body) in frames {
             self.send_frame(&header, body)?;
         }

@@ -63,16 +63,19 @@ pub enum Kind {
     Read = 6,
     /// Sender: wants to know when all before has been done, under tag `value`.
     Fence = 7,
+    /// Sender: has heard that the link of `slot` has ended, and nothing follows for it.
+    Stopped = 8,
     /// Interface: `slot` is open.
-    Attached = 8,
+    Attached = 9,
     /// Interface: `slot` is not opened; why follows, a text of `len` bytes.
-    Refused = 9,
-    /// Interface: the link of `slot` has ended, reason `value`; what comes for it is dropped.
-    Closed = 10,
+    Refused = 10,
+    /// Interface: the link of `slot` has ended, reason `value`; what comes for it is dropped, but for an unexport: then
+    /// the exporter waits for [`Kind::Stopped`], and what comes before it lands.
+    Closed = 11,
     /// Interface: answer to a read, tag `value`; the bytes follow.
-    Data = 11,
+    Data = 12,
     /// Interface: answer to a fence, tag `value`.
-    Done = 12,
+    Done = 13,
 }
 
 /// The value of a [`Kind::Closed`] frame.
@@ -142,7 +145,7 @@ pub enum FrameError {
 }
 
 impl Kind {
-    const ALL: [Kind; 12] = [
+    const ALL: [Kind; 13] = [
         Kind::Attach,
         Kind::Detach,
         Kind::Write,
@@ -150,6 +153,7 @@ impl Kind {
         Kind::Notify,
         Kind::Read,
         Kind::Fence,
+        Kind::Stopped,
         Kind::Attached,
         Kind::Refused,
         Kind::Closed,
@@ -164,7 +168,7 @@ impl Kind {
     /// Whether a sender says it, and not an interface.
     #[must_use]
     pub fn is_of_sender(self) -> bool {
-        (self as u8) <= Kind::Fence as u8
+        (self as u8) <= Kind::Stopped as u8
     }
 
     fn flags(self) -> Flags {
@@ -183,7 +187,12 @@ impl Kind {
             Kind::Word => len == 4 || len == 8,
             Kind::Notify => true,
             Kind::Refused => len <= MAX_TEXT,
-            Kind::Detach | Kind::Fence | Kind::Attached | Kind::Closed | Kind::Done => len == 0,
+            Kind::Detach
+            | Kind::Fence
+            | Kind::Stopped
+            | Kind::Attached
+            | Kind::Closed
+            | Kind::Done => len == 0,
         }
     }
 }
@@ -295,7 +304,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_header_or_an_error_and_a_header_survives_the_wire(
-            bytes in proptest::array::uniform32(any::<u8>()), kind in 0u8..14, small in any::<bool>()
+            bytes in proptest::array::uniform32(any::<u8>()), kind in 0u8..15, small in any::<bool>()
         ) {
             let mut bytes = bytes;
             bytes[0] = kind;
@@ -328,7 +337,7 @@ mod tests {
             Header::decode(&bytes)
         };
         assert_eq!(with(0, 0), Err(FrameError::Kind(0)));
-        assert_eq!(with(0, 13), Err(FrameError::Kind(13)));
+        assert_eq!(with(0, 14), Err(FrameError::Kind(14)));
         assert_eq!(with(1, 2), Err(FrameError::Flags(2)));
         assert_eq!(with(1, 4), Err(FrameError::Flags(4)), "of a write only");
         let mut both = Header::new(Kind::Write, 1, 1).encode();

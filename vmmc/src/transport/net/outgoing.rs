@@ -1,6 +1,6 @@
 //! The importer's half of a link to another node's export.
 
-use super::connection::{Connection, Lost, Slot};
+use super::connection::{Connection, Lost, Slot, Unsent};
 use super::frame::{Flags, Header, Kind, MAX_DATA, PAGE};
 use crate::control::message::CloseReason;
 use crate::counters::index as count;
@@ -30,14 +30,14 @@ pub struct NetOutgoing {
 }
 
 /// Why nothing is known to be there.
-enum Unsent {
+enum Unfenced {
     Send(TransportError),
     Lost(Lost),
 }
 
-impl From<Lost> for Unsent {
-    fn from(lost: Lost) -> Unsent {
-        Unsent::Lost(lost)
+impl From<Lost> for Unfenced {
+    fn from(lost: Lost) -> Unfenced {
+        Unfenced::Lost(lost)
     }
 }
 
@@ -72,6 +72,15 @@ impl NetOutgoing {
     fn lost(&self, _: Lost) -> Closed {
         self.slot.end(CloseReason::Unreachable);
         self.closed(self.slot.ended().unwrap_or(CloseReason::Unreachable))
+    }
+
+    /// What was not sent means for the caller.
+    #[cold]
+    fn unsent(&self, unsent: Unsent) -> Closed {
+        match unsent {
+            Unsent::Lost => self.lost(Lost),
+            Unsent::Ended(reason) => self.closed(reason),
+        }
     }
 
     /// Ends the link on this side.
@@ -124,7 +133,7 @@ impl NetOutgoing {
             let end = i + 1 == parts;
             Some((if end { header.flags(last).value(value) } else { header }, body))
         });
-        self.connection.send_all(frames).map_err(|lost| self.lost(lost))?;
+        self.connection.send_all(&self.slot, frames).map_err(|unsent| self.unsent(unsent))?;
         self.count(parts as u64, source.len());
         Ok(())
     }
@@ -159,7 +168,7 @@ impl NetOutgoing {
         self.check_open()?;
         let flags = if wake { Flags::NOTIFY } else { Flags::empty() };
         let header = self.header(Kind::Word, offset, width)?.value(value).flags(flags);
-        self.connection.send(&header, &[]).map_err(|lost| self.lost(lost))?;
+        self.connection.send_for(&self.slot, &header, &[]).map_err(|unsent| self.unsent(unsent))?;
         self.count(1, width);
         Ok(())
     }
@@ -198,10 +207,12 @@ impl NetOutgoing {
     /// Write and fence in one packet, or with the last (one way and back).
     pub(crate) fn write_fenced(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
         self.connection
-            .fence_with(|tag| self.packets(offset, source, Flags::FENCE, tag).map_err(Unsent::Send))
+            .fence_with(|tag| {
+                self.packets(offset, source, Flags::FENCE, tag).map_err(Unfenced::Send)
+            })
             .map_err(|unsent| match unsent {
-                Unsent::Send(error) => error,
-                Unsent::Lost(lost) => self.lost(lost).into(),
+                Unfenced::Send(error) => error,
+                Unfenced::Lost(lost) => self.lost(lost).into(),
             })?;
         self.count_send(source.len());
         Ok(self.check_open()?)
@@ -287,7 +298,7 @@ impl Outgoing for NetOutgoing {
             .at(entry.offset, entry.len)
             .map(|header| header.value(entry.last_word));
         let Some(header) = header else { return Ok(false) };
-        self.connection.send(&header, &[]).map_err(|lost| self.lost(lost))?;
+        self.connection.send_for(&self.slot, &header, &[]).map_err(|unsent| self.unsent(unsent))?;
         self.count(1, 0);
         self.meter.add(count::NOTIFIES_SENT, 1);
         Ok(true)

@@ -132,6 +132,12 @@ impl ShmIncoming {
         self.segment.word(link::STATE).store(state, Ordering::Release);
     }
 
+    /// Bytes that the importer has put there, by its own word.
+    #[must_use]
+    pub fn landed(&self) -> u64 {
+        self.segment.word64(link::BYTES).load(Ordering::Relaxed)
+    }
+
     /// Whether no transfer is in progress, by the importer's word.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -31,6 +31,13 @@ impl Connection {
                 }
                 Ok(true)
             }
+            Kind::Stopped => {
+                if let Some(slot) = self.slots.get_mut(&header.slot) {
+                    links.remove(&slot.token);
+                    drop(slot.import.take()); // which closes the link
+                }
+                Ok(true)
+            }
             Kind::Fence => {
                 self.say(&Header::new(Kind::Done, 0, 0).value(header.value), &[]);
                 Ok(true)
@@ -63,7 +70,7 @@ impl Connection {
             Ok(offer) => {
                 let (generation, token) = (header.generation, offer.token);
                 let ended = offer.import.check_open().err();
-                let slot = Slot { generation, token, import: Some(offer.import) };
+                let slot = Slot { generation, token, import: Some(offer.import), told: false };
                 if let Some(earlier) = self.slots.insert(header.slot, slot) {
                     links.remove(&earlier.token);
                 }

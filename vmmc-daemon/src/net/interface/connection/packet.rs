@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use vmmc::control::message::CloseReason;
 use vmmc::control::network::Origin;
 use vmmc::error::SendError;
-use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_code};
+use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind};
 use vmmc::{Landed, Load, Node, Rights};
 
 /// How far a packet came.
@@ -102,7 +102,7 @@ impl Connection {
                 }
                 return Ok(());
             }
-            Kind::Detach => Rights::empty(),
+            Kind::Detach | Kind::Stopped => Rights::empty(),
             Kind::Write | Kind::Word => Rights::WRITE,
             Kind::Notify => Rights::WRITE,
             Kind::Read => Rights::READ,
@@ -137,8 +137,7 @@ impl Connection {
             if let Some(import) = import {
                 import.abandon();
             }
-            let closed = Header::new(Kind::Closed, number, header.generation);
-            self.say(&closed.value(reason_code(CloseReason::PeerFault)), &[]);
+            self.say_closed(number, CloseReason::PeerFault);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::{ATTACHMENTS, Answer, Connection, Inbox, Lost, Slot};
 use crate::control::message::CloseReason;
+use crate::sys::thread::spawn_quiet;
 use crate::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, MAX_DATA, reason_of};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -81,6 +82,9 @@ impl Connection {
                 let slot = self.state.lock().slots.get(&header.slot).cloned();
                 if let Some(slot) = slot.filter(|slot| slot.generation == header.generation) {
                     self.tell_end(&slot, reason);
+                    if reason == CloseReason::Unexported {
+                        self.answer(slot);
+                    }
                 }
                 self.changed.notify_all();
                 return Ok(());
@@ -95,6 +99,38 @@ impl Connection {
         drop(state);
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// Says that nothing follows for a link, for which its exporter waits (V8). By a thread: this one must not wait for room,
+    /// which the interface may have only when what it has said was read.
+    fn answer(&self, slot: Arc<Slot>) {
+        let mut state = self.state.lock();
+        state.stopped.push(slot);
+        if !state.answering
+            && let Some(this) = self.this.upgrade()
+        {
+            // Without one the exporter waits as long as it does for a sender that does not run.
+            state.answering = spawn_quiet("vmmc-net-end", move || this.answer_all()).is_ok();
+        }
+    }
+
+    fn answer_all(&self) {
+        loop {
+            let next = {
+                let mut state = self.state.lock();
+                let next = state.stopped.pop();
+                state.answering = next.is_some();
+                next
+            };
+            let Some(slot) = next else { return };
+            let stopped = Header::new(Kind::Stopped, slot.number, slot.generation);
+            let _turn = self.writer.lock();
+            // One that was detached says as much by that, and its slot is no more.
+            let attached = self.state.lock().slots.contains_key(&slot.number);
+            if attached && self.send_frame(&stopped, &[]).is_err() {
+                return; // all links have ended
+            }
+        }
     }
 
     /// All links end.
