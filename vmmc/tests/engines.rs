@@ -471,6 +471,21 @@ fn the_death_of_the_importer_ends_what_waits_for_it(world: &World) {
     );
 }
 
+/// A child that was forked without exec has all descriptors of its parent's.
+fn the_death_of_an_importer_is_noticed_though_a_forked_child_lives(world: &World) {
+    let export = world.export(4096);
+    let node = world.node.unwrap_or_default();
+    let mut second = world.importers_daemon().second("import and fork", &[node]);
+    second.expect("forked");
+    second.signal(rustix::process::Signal::KILL);
+    let end = export.flag32(0).unwrap().wait_until(|value| value == 6, PATIENCE);
+    assert!(
+        matches!(end, Err(WaitError::Closed(closed)) if closed.reason == CloseReason::PeerDied),
+        "{end:?}"
+    );
+    drop(second); // until here the child waits
+}
+
 /// V18.
 fn a_stopped_receiver_takes_no_part(world: &World) {
     let mut second = world.exporters_daemon().second("export", &[]);
@@ -506,6 +521,26 @@ fn export_part(_: &[String]) {
 }
 
 fn import_part(args: &[String]) {
+    let (_node, _import) = imported(args);
+    say("imported");
+    pause();
+}
+
+fn fork_part(args: &[String]) {
+    let (_node, _import) = imported(args);
+    // SAFETY: the child only reads until nobody can write, and ends without its parent's destructors.
+    unsafe {
+        if libc::fork() == 0 {
+            let mut byte = 0u8;
+            while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
+            libc::_exit(0);
+        }
+    }
+    say("forked");
+    pause();
+}
+
+fn imported(args: &[String]) -> (Node, Import) {
     let node = Node::connect().unwrap();
     let import = node.import("x").timeout(PATIENCE.unwrap());
     let import = match args.first().map(String::as_str) {
@@ -515,13 +550,16 @@ fn import_part(args: &[String]) {
     let import = import.open().unwrap();
     import.flag32(0).unwrap().signal(5).unwrap();
     import.fence().unwrap();
-    say("imported");
-    pause();
+    (node, import)
 }
 
 #[test]
 fn second_process() {
-    common::second_process(&[("export", export_part), ("import", import_part)]);
+    common::second_process(&[
+        ("export", export_part),
+        ("import", import_part),
+        ("import and fork", fork_part),
+    ]);
 }
 
 macro_rules! suite {
@@ -561,5 +599,6 @@ suite!(
     an_unimport_comes_after_all_that_was_sent,
     the_death_of_the_exporter_ends_what_waits_for_it,
     the_death_of_the_importer_ends_what_waits_for_it,
+    the_death_of_an_importer_is_noticed_though_a_forked_child_lives,
     a_stopped_receiver_takes_no_part,
 );

@@ -67,6 +67,9 @@ impl Broker {
             self.drop_export(export, pid, uid, CloseReason::PeerDied);
         }
         self.mourn(id, &client.acquaintances);
+        if let Some(network) = &self.network {
+            network.client_gone(id, matches!(why, Doom::Gone));
+        }
         self.forget_sockets(id, &client);
         self.quotas.give_socket(uid);
         self.watch_idleness();

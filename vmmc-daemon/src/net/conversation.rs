@@ -4,6 +4,7 @@
 //! It ends when either side hangs up. The connection to the other daemon is kept for the next question
 //! ([`super::idle`]).
 
+use super::Service;
 use super::cluster::Cluster;
 use super::idle::Idle;
 use super::secure::{PATIENCE, Secure, SecureError};
@@ -44,19 +45,15 @@ impl Drop for Turn {
 }
 
 /// Serves one conversation.
-pub(super) fn start(
-    cluster: Arc<Cluster>,
-    idle: Arc<Idle>,
-    caller: PeerInfo,
-    process: Fd,
-) -> Result<(), Refusal> {
+pub(super) fn start(service: Service, caller: PeerInfo, process: Fd) -> Result<(), Refusal> {
     let Some(turn) = Turn::take() else {
         let why = format!("ask another node: {MAX} imports from other nodes wait already");
         return Err(Refusal::Internal { why });
     };
+    service.lifelines.expect(caller.client);
     let thread = spawn_quiet("net-ask", move || {
         let _turn = turn;
-        serve(&cluster, &idle, caller, &process);
+        serve(&service, caller, &process);
     });
     match thread {
         Ok(_) => Ok(()),
@@ -64,7 +61,7 @@ pub(super) fn start(
     }
 }
 
-fn serve(cluster: &Cluster, idle: &Arc<Idle>, caller: PeerInfo, process: &Fd) {
+fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
     let mut buffer = [0; MAX_PACKET_LEN];
     let Ok(Some((len, _))) = packet::receive(process, &mut buffer, RecvFlags::empty()) else {
         return; // it changed its mind
@@ -73,13 +70,16 @@ fn serve(cluster: &Cluster, idle: &Arc<Idle>, caller: PeerInfo, process: &Fd) {
         tracing::warn!(pid = caller.pid, "not a question about another node");
         return;
     };
-    let (told, connection) = match import(cluster, idle, caller, ask, process) {
+    let (told, connection) = match import(&service.cluster, &service.idle, caller, ask, process) {
         Ok(Some(found)) => found,
         Ok(None) => return,
         Err(refusal) => (Told::Refused(refusal), None),
     };
     let (connection, meeting, seal) = match connection {
-        Some(Made { stream, meeting, seal }) => (Some(stream), meeting, seal),
+        Some(Made { stream, meeting, seal }) => {
+            service.lifelines.keep(caller.client, &stream);
+            (Some(stream), meeting, seal)
+        }
         None => (None, None, None),
     };
     let mut buffer = [0; MAX_PACKET_LEN];

@@ -8,6 +8,7 @@
 //! | [`secure`] | a connection between two daemons on which both have proved that they know the key |
 //! | `conversation` | outward: carries a process's question to another node, brings back the answer |
 //! | `idle` | proved connections, kept for the next question |
+//! | `lifelines` | ends the data connections of a process that has died |
 //! | `serve` | inward: answers other nodes' questions, takes data connections |
 //! | `offers` | what was granted and not yet taken up |
 //! | `carry` | connections of programs that know one machine only, to other nodes |
@@ -22,6 +23,7 @@ pub mod cluster;
 mod conversation;
 mod idle;
 pub mod interface;
+mod lifelines;
 mod mailbox;
 mod offers;
 mod places;
@@ -34,6 +36,7 @@ use crate::client::OutFd;
 use carry::Carry;
 use cluster::{Cluster, ClusterError};
 use idle::Idle;
+use lifelines::Lifelines;
 use offers::Offers;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -53,6 +56,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Service {
     cluster: Arc<Cluster>,
     idle: Arc<Idle>,
+    lifelines: Arc<Lifelines>,
     /// Set where connections to other nodes are carried.
     pub(crate) carry: Option<Arc<Carry>>,
 }
@@ -61,6 +65,11 @@ impl Service {
     /// Whether connections within this machine are carried too.
     pub(crate) fn carries_own(&self) -> bool {
         self.cluster.carries_own()
+    }
+
+    /// A client is no more; whether its process has died, or has given its node up.
+    pub(crate) fn client_gone(&self, id: ClientId, died: bool) {
+        self.lifelines.forget(id, died);
     }
 }
 
@@ -128,7 +137,7 @@ pub fn start(file: &Path, socket: PathBuf) -> Result<Service, StartError> {
         }
     })
     .map_err(system("thread"))?;
-    Ok(Service { cluster, idle: Arc::default(), carry })
+    Ok(Service { cluster, idle: Arc::default(), lifelines: Arc::default(), carry })
 }
 
 impl Broker {
@@ -164,7 +173,7 @@ impl Broker {
         let caller: PeerInfo = self.clients.get(&id).ok_or_else(gone)?.peer;
         let failed = |errno| Refusal::Internal { why: format!("open a conversation ({errno})") };
         let (ours, theirs) = packet::pair().map_err(failed)?;
-        conversation::start(network.cluster.clone(), network.idle.clone(), caller, ours)?;
+        conversation::start(network.clone(), caller, ours)?;
         Ok(theirs)
     }
 }
