@@ -19,7 +19,7 @@ use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
 use vmmc::id::{ClientId, Name, Rights, Token, Who};
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of};
-use vmmc::{CloseReason, Export, Import, Node, Region};
+use vmmc::{CloseReason, Event, Export, Import, Node, Region};
 use vmmc_daemon::net::secure::Secure;
 
 /// [`KEY`] as bytes.
@@ -279,11 +279,15 @@ fn an_unexport_waits_for_a_sender_that_answers_and_a_while_for_one_that_does_not
     let (a, b) = pair();
     let bystander = Bystander::new(&a, &b);
     for (answers, drain) in [(true, WATCHDOG), (false, Duration::from_millis(300))] {
-        let x = export(&connect_with(&a, |config| config.drain = drain), "x", 4096);
+        let exporter = connect_with(&a, |config| config.drain = drain);
+        let (told, tells) = std::sync::mpsc::channel();
+        let x = exporter.export(Region::new(4096).unwrap()).name("x");
+        let x = x.grant(Who::Anyone, Rights::WRITE).handler(move |it| told.send(it.event).unwrap());
+        let x = x.open().unwrap();
         let who = origin(1);
         let mut raw = Raw::open(&a, &who);
-        let grant = grant(&a, &who, "x", Rights::WRITE);
-        assert_eq!(raw.attach(1, grant.capability), Kind::Attached);
+        let granted = grant(&a, &who, "x", Rights::WRITE);
+        assert_eq!(raw.attach(1, granted.capability), Kind::Attached);
         x.wait_importers(1, Some(WATCHDOG)).unwrap();
         let unexport = std::thread::spawn(move || x.unexport().unwrap());
         let (closed, _) = raw.hear().unwrap();
@@ -295,6 +299,8 @@ fn an_unexport_waits_for_a_sender_that_answers_and_a_while_for_one_that_does_not
         }
         let region = unexport.join().unwrap();
         assert_eq!(&region.as_slice()[..10], b"on its way");
+        exporter.dispatch();
+        assert_eq!(tells.try_recv(), Ok(Event::Closed { reason: CloseReason::Unexported }));
         // Whatever follows is dropped, and is no fault.
         raw.write(1, 0, b"too late..");
         raw.say(Header::new(Kind::Stopped, 1, 1), &[]);
@@ -302,6 +308,26 @@ fn an_unexport_waits_for_a_sender_that_answers_and_a_while_for_one_that_does_not
         assert_eq!(&region.as_slice()[..10], b"on its way");
         bystander.is_well();
     }
+}
+
+/// Nobody waits for who was granted an import and has not taken it up, and he hears why there is nothing.
+#[test]
+fn an_import_that_is_withdrawn_before_it_is_taken_up_has_been_unexported() {
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let x = export(&connect_with(&a, |config| config.drain = 10 * WATCHDOG), "x", 4096);
+    let who = origin(1);
+    let mut raw = Raw::open(&a, &who);
+    let granted = grant(&a, &who, "x", Rights::WRITE);
+    x.wait_importers(1, Some(WATCHDOG)).unwrap();
+    x.unexport().unwrap();
+    assert_eq!(raw.attach(1, granted.capability), Kind::Attached);
+    let (closed, _) = raw.hear().unwrap();
+    assert_eq!(
+        (closed.kind, reason_of(closed.value)),
+        (Kind::Closed, Some(CloseReason::Unexported))
+    );
+    bystander.is_well();
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub const TABLE: &[Tunable] = &[
         name: "VMMC_DRAIN_MS",
         default: "1000",
         unit: "milliseconds",
-        help: "how long unexport waits for an importer's transfer in progress before it revokes anyway",
+        help: "how long unexport waits for an importer's transfer in progress before it revokes anyway; for other nodes' messages, ten times that while some come",
     },
     Tunable {
         name: "VMMC_NOTIFY_BACKLOG",

@@ -6,6 +6,7 @@ mod common;
 
 use cluster::Place;
 use common::{Daemon, PATIENCE, pause, say, until};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -528,13 +529,15 @@ fn import_part(args: &[String]) {
 
 fn fork_part(args: &[String]) {
     let (_node, _import) = imported(args);
-    // SAFETY: the child only reads until nobody can write, and ends without its parent's destructors.
-    unsafe {
-        if libc::fork() == 0 {
-            let mut byte = 0u8;
-            while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
-            libc::_exit(0);
+    // SAFETY: the child only reads until nobody can write, and ends.
+    if unsafe { libc::fork() } == 0 {
+        let mut byte = [0];
+        // SAFETY: the standard input is open.
+        while rustix::io::read(unsafe { BorrowedFd::borrow_raw(0) }, &mut byte).is_ok_and(|n| n > 0)
+        {
         }
+        // SAFETY: without its parent's destructors.
+        unsafe { libc::_exit(0) };
     }
     say("forked");
     pause();

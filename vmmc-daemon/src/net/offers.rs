@@ -2,8 +2,9 @@
 //! news of links that ended.
 
 use super::lock;
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vmmc::control::message::CloseReason;
 use vmmc::control::network::{CAPABILITY_LIFE_SECS, Capability, Origin};
@@ -12,11 +13,20 @@ use vmmc::{Event, Import, Notification};
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    pub(crate) import: Import,
+    /// `None`: the exporter has withdrawn meanwhile.
+    pub(crate) import: Option<Import>,
     /// For whom.
     pub(crate) origin: Origin,
-    /// Names the link in [`Offers::ended`].
+    pub(crate) watch: Watch,
+}
+
+/// What becomes of a link, before it is taken up too.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    /// Names the link in [`Offers::ended`] and [`Offers::ending`].
     pub(crate) token: u64,
+    /// Its exporter withdraws.
+    ending: Arc<AtomicBool>,
 }
 
 /// Shared by the threads of the network service.
@@ -25,7 +35,7 @@ pub(crate) struct Offers {
     waiting: Mutex<HashMap<Capability, (Offer, Instant)>>,
     ended: Mutex<Vec<(u64, CloseReason)>>,
     ending: Mutex<Vec<u64>>,
-    tokens: std::sync::atomic::AtomicU64,
+    tokens: AtomicU64,
 }
 
 /// Why a capability opens nothing.
@@ -39,19 +49,23 @@ pub(crate) enum NoOffer {
 
 impl Offers {
     /// A name for a link to be.
-    pub(crate) fn token(&self) -> u64 {
-        self.tokens.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    pub(crate) fn watch(&self) -> Watch {
+        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
+        Watch { token, ending: Arc::default() }
     }
 
-    /// A handler that says when the link of that name ends, and has ended.
+    /// A handler that says when that link ends, and has ended.
     pub(crate) fn on_end(
-        self: &std::sync::Arc<Self>,
-        token: u64,
+        self: &Arc<Self>,
+        watch: Watch,
     ) -> impl FnMut(Notification) + Send + 'static {
         let offers = self.clone();
         move |notification| match notification.event {
-            Event::Closed { reason } => lock(&offers.ended).push((token, reason)),
-            Event::Ending => lock(&offers.ending).push(token),
+            Event::Closed { reason } => lock(&offers.ended).push((watch.token, reason)),
+            Event::Ending => {
+                watch.ending.store(true, Ordering::Release);
+                lock(&offers.ending).push(watch.token);
+            }
             _ => {}
         }
     }
@@ -66,19 +80,25 @@ impl Offers {
         std::mem::take(&mut lock(&self.ending))
     }
 
-    /// Gives one up that nobody has taken, because its exporter withdraws.
-    pub(crate) fn withdraw(&self, token: u64) {
+    /// Ends the imports of these that nobody has taken up yet, because their exporters withdraw.
+    pub(crate) fn withdraw(&self, tokens: &HashSet<u64>) {
         let mut waiting = lock(&self.waiting);
-        let of = waiting.iter().find(|(_, (offer, _))| offer.token == token).map(|(it, _)| *it);
-        let offer = of.and_then(|capability| waiting.remove(&capability));
+        let offers = waiting.values_mut().map(|(offer, _)| offer);
+        let theirs = offers.filter(|offer| tokens.contains(&offer.watch.token));
+        let imports: Vec<_> = theirs.map(|offer| offer.import.take()).collect();
         drop(waiting);
-        drop(offer); // which ends the import
+        drop(imports);
     }
 
     /// Keeps an import until its capability is shown.
-    pub(crate) fn put(&self, capability: Capability, offer: Offer) {
+    pub(crate) fn put(&self, capability: Capability, mut offer: Offer) {
         let end = Instant::now() + Duration::from_secs(CAPABILITY_LIFE_SECS);
-        lock(&self.waiting).insert(capability, (offer, end));
+        let mut waiting = lock(&self.waiting);
+        // `withdraw` may have looked for it before it was here.
+        let late = offer.watch.ending.load(Ordering::Acquire).then(|| offer.import.take());
+        waiting.insert(capability, (offer, end));
+        drop(waiting);
+        drop(late);
     }
 
     /// What a capability opens. It is of no use afterwards.
@@ -106,7 +126,9 @@ impl Offers {
         };
         for offer in late.drain(..) {
             tracing::info!(node = offer.origin.node, pid = offer.origin.pid, "import not taken up");
-            offer.import.abandon();
+            if let Some(import) = offer.import {
+                import.abandon();
+            }
         }
         next
     }

@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::idle::OTHERS_KEEP;
 use super::interface::Door;
-use super::offers::{Offer, Offers};
+use super::offers::{Offer, Offers, Watch};
 use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::strangers::{Most, Stranger, Strangers};
@@ -208,8 +208,8 @@ impl Server {
 
     /// Imports in the name of a process of another node. `None`: it has hung up.
     fn import(&self, origin: &Origin, wanted: Wanted, asker: &Secure) -> Option<Told> {
-        let token = self.offers.token();
-        match self.open(origin, wanted, asker, token) {
+        let watch = self.offers.watch();
+        match self.open(origin, wanted, asker, watch.clone()) {
             Ok(None) => None,
             Err(error) => {
                 let refusal = match error {
@@ -238,7 +238,8 @@ impl Server {
                     rights: import.rights(),
                     exporter: import.exporter(),
                 });
-                self.offers.put(capability, Offer { import, origin: origin.clone(), token });
+                let import = Some(import);
+                self.offers.put(capability, Offer { import, origin: origin.clone(), watch });
                 self.door.ring(); // its expiry must be watched
                 Some(told)
             }
@@ -250,7 +251,7 @@ impl Server {
         origin: &Origin,
         wanted: Wanted,
         asker: &Secure,
-        token: u64,
+        watch: Watch,
     ) -> Result<Option<(Import, u64)>, ImportError> {
         let Wanted { process, name, rights, token: secret, timeout_ms } = wanted;
         let mut import = self
@@ -258,7 +259,7 @@ impl Server {
             .import(name)
             .rights(rights)
             .on_behalf_of(self.cluster.caller(origin))
-            .handler(self.offers.on_end(token));
+            .handler(self.offers.on_end(watch));
         if let Some(process) = process {
             import = import.process(process);
         }

@@ -65,6 +65,8 @@ pub(crate) struct ExportInner {
     pub(crate) mode: Mode,
     /// False while notifications are discarded.
     pub(crate) accepting: AtomicBool,
+    /// It is being unexported.
+    pub(crate) withdrawn: AtomicBool,
     /// Handlers run so far.
     pub(crate) delivered: AtomicU64,
     pub(crate) links: Mutex<Vec<Arc<IncomingLink>>>,
@@ -156,6 +158,7 @@ impl ExportInner {
             len: draft.len,
             mode: draft.mode,
             accepting: AtomicBool::new(true),
+            withdrawn: AtomicBool::new(false),
             delivered: AtomicU64::new(0),
             links: Mutex::default(),
             disabled: Mutex::default(),

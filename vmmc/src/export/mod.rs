@@ -124,8 +124,9 @@ impl Export {
 
     /// Withdraws the export and gives the memory back, private again, with its contents.
     ///
-    /// Waits for transfers in progress, `VMMC_DRAIN_MS` at most, and for messages that are on their way from other nodes, so
-    /// long after the last that came and ten times that at most; pending notifications are moved to this process and will still be delivered (V8). (Dropping the export does not
+    /// Waits for transfers in progress, `VMMC_DRAIN_MS` at most, and for messages that are on their way from other nodes, until
+    /// none comes for so long (a page of this export, or of another that the sender imports, is disabled; the sender is stopped)
+    /// and ten times that at most; pending notifications are moved to this process and will still be delivered (V8). (Dropping the export does not
     /// wait for other nodes: what is on its way is lost then.) Then the pages are swapped: an importer that
     /// kept its mapping reaches nobody. This process must not store to the buffer meanwhile.
     ///

@@ -7,6 +7,7 @@ use crate::layout::link;
 use crate::mem::Region;
 use crate::node::NodeInner;
 use crate::node::control::Answer;
+use crate::sync::Ordering;
 use crate::sys::membarrier;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,24 +39,28 @@ impl NodeInner {
     }
 
     /// Waits until what processes of other nodes had sent has landed: vmmcd, which was asked to withdraw the export, has their
-    /// nodes stop them, and its network interface closes their links then. For `VMMC_DRAIN_MS` after the last that landed, and
-    /// [`MOST_DRAINS`] times that at most; then they are cut.
+    /// nodes stop them, and its network interface closes their links then. In turns of `VMMC_DRAIN_MS`, until nothing landed in
+    /// one, [`MOST_DRAINS`] at most; then they are cut.
     fn drain_remote(&self, export: &ExportInner) {
         let landed = || {
             let links = export.links.lock();
             let remote = links.iter().filter(|link| link.importer_node().is_some());
             remote.map(|link| link.shm.landed()).reduce(u64::wrapping_add)
         };
+        // No handler runs here: it may want what the caller has locked. What it would be told is collected.
+        self.inbox.block();
         let mut before = None;
         for _ in 0..MOST_DRAINS {
             let now = landed();
             if now.is_none() || now == before {
-                return;
+                break;
             }
             before = now;
             let over = |_| landed().is_none().then_some(Ok(()));
             let _ = self.wait_until(Some(self.config.drain), |_| false, over);
         }
+        let _ = self.inbox.unblock(); // cannot fail: blocked above
+        self.local.hub.wake_all();
     }
 
     /// Ends the links and takes the pages away from whoever still has them.
@@ -79,6 +84,7 @@ impl NodeInner {
         remote: Remote,
         take_away: impl FnOnce() -> Result<(), SystemError>,
     ) -> Result<(), SystemError> {
+        export.withdrawn.store(true, Ordering::Release);
         // After the answer no link of it is opened any more. A daemon that is gone opens none.
         let id = export.id();
         let answer = self.control.call(self, |request| Request::Unexport {
@@ -86,13 +92,12 @@ impl NodeInner {
             export: id,
             cpu: NO_CPU,
         });
+        // A restarted daemon is not told of it any more.
+        self.tables.lock().exports.remove(&id);
         if remote == Remote::Drain && matches!(answer, Answer::Unexported { .. }) {
             self.drain_remote(export);
         }
-        let mut tables = self.tables.lock();
-        tables.exports.remove(&export.id());
-        tables.idling.remove(&export.id());
-        drop(tables);
+        self.tables.lock().idling.remove(&id);
 
         let links = export.links.lock().clone();
         if matches!(answer, Answer::Unexported { untouched: true }) && links.is_empty() {

@@ -12,6 +12,7 @@ use crate::id::{ClientId, ExportId, LinkId, PeerInfo, RequestId, Rights};
 use crate::import::{ImportDraft, ImportInner};
 use crate::notify::{Event as News, Faulty};
 use crate::peer::Peer;
+use crate::sync::Ordering;
 use crate::sys::memfd;
 use crate::sys::packet::Fds;
 use crate::transport::route::Route;
@@ -344,6 +345,10 @@ impl NodeInner {
         // What was sent before the end is delivered before it (V8). A full segment is all there
         // can be, so the backlog may be passed by that much.
         let mut reason = reason;
+        // The network interface ends its import when all has landed: because we have withdrawn.
+        if reason == CloseReason::Unimported && export.withdrawn.load(Ordering::Acquire) {
+            reason = CloseReason::Unexported;
+        }
         if export.listens() && self.inbox.collect(export, link, usize::MAX).is_err() {
             self.local.meter.add(count::PEER_FAULTS, 1);
             reason = CloseReason::PeerFault;

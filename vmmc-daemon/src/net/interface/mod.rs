@@ -19,7 +19,7 @@ use super::offers::Offers;
 use connection::{Connection, Links, Turn};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -316,16 +316,19 @@ impl Interface {
     /// Links that ended: their senders are told.
     fn settle(&mut self, epoll: &Fd, node: &Node) {
         node.dispatch();
+        let mut early = HashSet::new();
         for token in self.offers.ending() {
-            let Some((id, slot)) = self.links.get(&token) else {
-                self.offers.withdraw(token);
+            let Some(&(id, slot)) = self.links.get(&token) else {
+                early.insert(token);
                 continue;
             };
-            let (id, slot) = (*id, *slot);
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.link_ending(slot);
                 self.turn(epoll, node, id);
             }
+        }
+        if !early.is_empty() {
+            self.offers.withdraw(&early);
         }
         for (token, reason) in self.offers.ended() {
             let Some((id, slot)) = self.links.remove(&token) else { continue };

@@ -68,16 +68,20 @@ impl Connection {
     ) {
         let why = match offers.take(&capability, &self.origin) {
             Ok(offer) => {
-                let (generation, token) = (header.generation, offer.token);
-                let ended = offer.import.check_open().err();
-                let slot = Slot { generation, token, import: Some(offer.import), told: false };
+                let (generation, token) = (header.generation, offer.watch.token);
+                let ended = match &offer.import {
+                    Some(import) => import.check_open().err().map(|closed| closed.reason),
+                    None => Some(CloseReason::Unexported),
+                };
+                let slot = Slot { generation, token, import: offer.import, told: false };
                 if let Some(earlier) = self.slots.insert(header.slot, slot) {
                     links.remove(&earlier.token);
                 }
                 links.insert(token, (self.id, header.slot));
                 self.say(&Header::new(Kind::Attached, header.slot, generation), &[]);
-                if let Some(closed) = ended {
-                    self.link_ended(header.slot, closed.reason);
+                if let Some(reason) = ended {
+                    self.say_closed(header.slot, reason);
+                    self.link_ended(header.slot, reason);
                 }
                 return;
             }
