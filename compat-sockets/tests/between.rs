@@ -102,6 +102,13 @@ fn ended(mut child: Child, what: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// Whether a process has the descriptor by which its daemon knows that it has not closed a connection: above 512.
+fn is_carried(child: &Child) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+    let mut names = files.map(|file| file.unwrap().file_name());
+    names.any(|name| name.to_str().unwrap().parse::<u32>().unwrap() >= 512)
+}
+
 /// The same lines as over TCP alone, and bytes by rings that were carried. On a busy machine both ends of a short scenario
 /// may have come to their end before they are: then it is run again.
 fn says_the_same(scenario: &str) {
@@ -170,7 +177,10 @@ fn a_daemon_that_dies_ends_the_connections_that_it_carried() {
         let world = World::new(CARRIED);
         let dir = tempfile::tempdir().unwrap();
         let ends = ["server", "client"].map(|role| world.start("endless", role, true, dir.path()));
-        common::until("they exchange", || dir.path().join("port.going").exists());
+        common::until("it is carried", || ends.iter().all(is_carried));
+        let going = dir.path().join("port.going");
+        common::until("they exchange", || std::fs::remove_file(&going).is_ok());
+        common::until("they go on by their rings", || going.exists());
         let World { a, b } = world;
         let (dead, alive) = if dies == "a" { (a, b) } else { (b, a) };
         drop(dead);
