@@ -314,7 +314,7 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
     let sides = Sides::new(netns)?;
     text::emit(&format!("two nodes: {}\n\n", sides.describe()));
     let scratch = Scratch::new()?;
-    let (others, missing) = others::find(&sides, scratch.path());
+    let (others, mut missing) = others::find(&sides, scratch.path());
     cpu::pin(pair.a)?;
     let world = World::new(&program, scratch.path(), (pair, &sides), None)?;
     let fabrics = fabrics(&program, scratch.path(), (pair, &sides))?;
@@ -391,6 +391,9 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
         ratio_to_tcp_spin: stats::ratio(rounds, &spin),
         packets: *packets,
     });
+    for ((name, _), _) in others.iter().zip(&theirs).filter(|(_, took)| took.is_empty()) {
+        missing.push(format!("{name}: it is here, and came to no end between these two sides"));
+    }
     let report = Report {
         head,
         latency: latency.collect(),
