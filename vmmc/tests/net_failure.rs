@@ -9,7 +9,7 @@ mod proxy;
 #[path = "support/restart.rs"]
 mod restart;
 
-use cluster::{KEY, Place, address_of, node, pair, pair_over};
+use cluster::{KEY, Place, address_of, node, node_with, pair, pair_over};
 use common::{PATIENCE, export, until};
 use proxy::Proxy;
 use restart::restart;
@@ -298,4 +298,93 @@ fn flood((a, b): (Place, Place)) {
 fn a_flood_both_ways_ends() {
     flood(pair());
     flood(pair_over("net"));
+}
+
+/// A link was proved when it was made; what is asked for later is asked with the key of then.
+#[test]
+fn a_changed_key_ends_no_link_and_makes_none_until_both_nodes_have_it() {
+    let (mut a, mut b) = pair();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let export = export(&exporter, "x", 4096);
+    let before = import(&importer);
+    let other = KEY.replace('0', "f");
+    b.change_key(&other);
+    b.daemon.kill();
+    restart(&mut b);
+    let flag = export.flag32(0).unwrap();
+    before.flag32(0).unwrap().signal(1).unwrap();
+    flag.wait_until(|value| value == 1, PATIENCE).unwrap();
+    let refused = importer.import("x").node("a").timeout(PATIENCE.unwrap()).open();
+    common::says(&refused.unwrap_err(), &["cluster keys differ"]);
+    before.flag32(0).unwrap().signal(2).unwrap();
+    flag.wait_until(|value| value == 2, PATIENCE).unwrap();
+    a.change_key(&other);
+    a.daemon.kill();
+    restart(&mut a);
+    let mut again = None;
+    until("the new daemon knows the export", || {
+        let import = importer.import("x").node("a").timeout(Duration::from_secs(5));
+        again = import.open().ok();
+        again.is_some()
+    });
+    again.unwrap().flag32(0).unwrap().signal(3).unwrap();
+    until("the word has come", || flag.wait_until(|value| value == 3, PATIENCE).is_ok());
+}
+
+/// TCP does not do that; whoever is on the way may. It is no answer and no message more, but an end.
+#[test]
+fn what_comes_twice_ends_the_connection_and_the_next_import_makes_another() {
+    for more in ["", "[data]\nseal = true\n"] {
+        let address = address_of("a");
+        let proxy = Proxy::to(&address);
+        let a = node_with("a", &address, &[], Some(KEY), more);
+        let b = node_with("b", &address_of("b"), &[("a", proxy.address())], Some(KEY), more);
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let export = export(&exporter, "x", 4096);
+        let first = import(&importer);
+        first.send(0, b"before").unwrap();
+        first.fence().unwrap();
+        proxy.repeat();
+        let _ = first.fence(); // the first of two answers may have come before the end
+        until("it has ended", || first.check_open().is_err());
+        assert_eq!(first.check_open().unwrap_err().reason, CloseReason::Unreachable);
+        // The daemons' own connections likewise, from their first message on.
+        proxy.cut();
+        proxy.repeat();
+        let refused = importer.import("x").node("a").timeout(PATIENCE.unwrap()).open();
+        common::says(&refused.unwrap_err(), &["node \"a\""]);
+        let second = import(&importer);
+        second.send(6, b" and after").unwrap();
+        second.fence().unwrap();
+        let mut seen = [0; 16];
+        export.read(0, &mut seen).unwrap();
+        assert_eq!(&seen, b"before and after");
+    }
+}
+
+/// Time limits cross between processes and nodes as what is left of them; no clock is compared with another.
+#[test]
+fn clocks_that_differ_by_days_disturb_no_time_limit() {
+    let (a, mut b) = pair();
+    let far = ["--time", "--monotonic", "1000000", "--boottime", "1000000"];
+    let own: &[&str] = if rustix::process::geteuid().is_root() {
+        &["unshare"]
+    } else {
+        &["unshare", "--user", "--map-current-user"]
+    };
+    let starter: Vec<&str> = own.iter().copied().chain(far).collect();
+    b.daemon.kill();
+    b.daemon.restart_by(&starter, &["--cluster", b.file().to_str().unwrap()]);
+    for (here, there, node) in [(&a, &b, "b"), (&b, &a, "a")] {
+        let (exporter, importer) = (there.daemon.node(), here.daemon.node());
+        let late = importer.import("late").node(node).timeout(Duration::from_millis(200)).open();
+        common::says(&late.unwrap_err(), &["late"]);
+        let late = importer.import("late").node(node).timeout(PATIENCE.unwrap()).start().unwrap();
+        let export = export(&exporter, "late", 4096);
+        let import = late.wait().unwrap();
+        import.flag32(0).unwrap().signal(1).unwrap();
+        import.fence().unwrap();
+        export.flag32(0).unwrap().wait_until(|value| value == 1, PATIENCE).unwrap();
+        assert_eq!(export.unexport().unwrap().as_slice()[..4], 1u32.to_ne_bytes());
+    }
 }

@@ -73,6 +73,11 @@ impl Place {
         }
     }
 
+    /// Another key, for the next daemon.
+    pub fn change_key(&self, key: &str) {
+        write(self.dir.path().join("key"), key);
+    }
+
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("cluster.toml")
     }

@@ -20,6 +20,8 @@ struct State {
     heard: Mutex<Option<Vec<u8>>>,
     /// The next byte to the target, and back from it, is another.
     spoils: [AtomicBool; 2],
+    /// What goes to the target next, goes twice.
+    repeats: AtomicBool,
 }
 
 impl State {
@@ -96,6 +98,11 @@ impl Proxy {
         self.state.spoils[usize::from(to_target)].store(true, Ordering::SeqCst);
     }
 
+    /// Passes what goes to the target next twice.
+    pub fn repeat(&self) {
+        self.state.repeats.store(true, Ordering::SeqCst);
+    }
+
     /// Passes nothing more.
     pub fn hold(&self) {
         self.state.held.store(true, Ordering::SeqCst);
@@ -158,7 +165,8 @@ fn pump(state: &State, mut from: TcpStream, mut to: TcpStream, forward: bool) {
                 state.left.store(left - pass as u64, Ordering::SeqCst);
             }
         }
-        if to.write_all(&buffer[..pass]).is_err() {
+        let times = 1 + usize::from(forward && state.repeats.swap(false, Ordering::SeqCst));
+        if (0..times).any(|_| to.write_all(&buffer[..pass]).is_err()) {
             break;
         }
         if forward && state.left.load(Ordering::SeqCst) == 1 {
