@@ -183,6 +183,22 @@ fn a_node_with_another_key_is_refused_with_the_remedy() {
     bystander.is_well();
 }
 
+/// A name is looked up for each connection; what is wrong with it is said with it.
+#[test]
+fn a_node_may_be_named_by_its_host() {
+    // Only here is 127.0.0.1 used.
+    let at = format!("localhost:{}", 20_000 + std::process::id() % 10_000);
+    let a = node("a", &at, &[], Some(KEY));
+    let b = node("b", &address(), &[("a", &at), ("c", "nowhere.invalid:4790")], Some(KEY));
+    let (exporter, importer) = (connect(&a), connect(&b));
+    let export = export(&exporter, "x", 4096);
+    let import = import(&importer, "x");
+    import.flag32(0).unwrap().signal(1).unwrap();
+    export.flag32(0).unwrap().wait_until(|value| value == 1, Some(WATCHDOG)).unwrap();
+    let error = importer.import("x").node("c").timeout(WATCHDOG).open().unwrap_err().to_string();
+    assert!(error.contains("\"c\"") && error.contains("nowhere.invalid:4790"), "{error}");
+}
+
 #[test]
 fn what_is_not_in_the_cluster_file_or_does_not_answer_is_named() {
     let (a, b) = pair();

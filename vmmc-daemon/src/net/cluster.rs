@@ -6,7 +6,7 @@
 //! key = "/etc/vmmc/cluster.key"    # 64 hexadecimal digits; without it loopback addresses only
 //!
 //! [nodes]                          # the others, by name
-//! b = "10.0.0.2:4790"
+//! b = "10.0.0.2:4790"              # or a host name: "b.example.org:4790", looked up for each connection
 //!
 //! [fabric]                         # go over libfabric instead of TCP; the same on all nodes
 //! provider = "verbs;ofi_rxm"       # as `fi_info` names it
@@ -30,6 +30,7 @@
 //! A node that knows the key may claim any user of its own: the cluster is one administration,
 //! as with NFS's `AUTH_SYS`.
 
+use super::address::Address;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -51,7 +52,7 @@ pub struct Cluster {
     /// The key; `None`: loopback only.
     pub key: Option<[u8; KEY_LEN]>,
     /// The others.
-    pub nodes: BTreeMap<String, SocketAddr>,
+    pub nodes: BTreeMap<String, Address>,
     /// Provider of libfabric by which frames go.
     pub fabric: Option<String>,
     /// Whether data connections are sealed.
@@ -78,10 +79,10 @@ impl std::fmt::Debug for Cluster {
 #[serde(deny_unknown_fields)]
 struct File {
     node: String,
-    listen: SocketAddr,
+    listen: String,
     key: Option<PathBuf>,
     #[serde(default)]
-    nodes: BTreeMap<String, SocketAddr>,
+    nodes: BTreeMap<String, String>,
     fabric: Option<Fabric>,
     #[serde(default)]
     data: Data,
@@ -214,7 +215,7 @@ impl Cluster {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ClusterError::Read { path: path.to_owned(), error })?;
         let wrong = |what: String| ClusterError::File { path: path.to_owned(), what };
-        let File { node, listen, key, mut nodes, fabric, data, streams, users } =
+        let File { node, listen, key, nodes, fabric, data, streams, users } =
             toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         for name in nodes.keys().chain([&node]) {
             if !is_node_name(name) {
@@ -229,15 +230,31 @@ impl Cluster {
                 return Err(wrong(format!("users.map: {place:?} is not NODE:UID")));
             }
         }
+        let parse = |what: &str, text: &str| {
+            let no_address = || {
+                format!(
+                    "{what}: {text:?} is not ADDRESS:PORT, [IPV6-ADDRESS]:PORT or HOST-NAME:PORT"
+                )
+            };
+            Address::parse(text).ok_or_else(|| wrong(no_address()))
+        };
+        let listen = own_address(&parse("listen", &listen)?)
+            .map_err(|error| wrong(format!("listen: {listen:?} cannot be looked up: {error}")))?;
+        let nodes = nodes.into_iter().map(|(name, at)| Ok((parse(&name, &at)?, name)));
+        let nodes = nodes.map(|it| it.map(|(at, name)| (name, at)));
+        let mut nodes = nodes.collect::<Result<BTreeMap<_, _>, ClusterError>>()?;
         // A file may be the same on all nodes but for its first lines.
         nodes.remove(&node);
         let key =
             key.map(|file| read_key(&path.parent().unwrap_or(path).join(file))).transpose()?;
-        if key.is_none()
-            && let Some(&address) =
-                nodes.values().chain([&listen]).find(|address| !address.ip().is_loopback())
-        {
-            return Err(ClusterError::NoKey { address });
+        if key.is_none() {
+            // Names are asked about when they are looked up.
+            let written = nodes.values().filter(|at| !at.is_name());
+            let written = written.filter_map(|at| at.look_up().ok()).flatten();
+            let mut all = written.chain([listen]);
+            if let Some(address) = all.find(|address| !address.ip().is_loopback()) {
+                return Err(ClusterError::NoKey { address });
+            }
         }
         let fabric = fabric.map(|fabric| fabric.provider);
         if data.seal && key.is_none() {
@@ -268,7 +285,7 @@ impl Cluster {
             BetweenNodes::Off | BetweenNodes::Auto => Carries::None,
         };
         if carries == Carries::All {
-            nodes.insert(node.clone(), listen);
+            nodes.insert(node.clone(), listen.into());
         }
         Ok(Cluster { node, listen, key, nodes, fabric, seals: data.seal, carries, users })
     }
@@ -294,8 +311,7 @@ impl Cluster {
     /// The node whose daemon listens at an address; `None` also where several do.
     #[must_use]
     pub fn node_at(&self, address: IpAddr) -> Option<&str> {
-        let address = address.to_canonical();
-        let mut there = self.nodes.iter().filter(|(_, at)| at.ip().to_canonical() == address);
+        let mut there = self.nodes.iter().filter(|(_, at)| at.is_at(address, |it| it));
         let (name, _) = there.next()?;
         there.next().is_none().then_some(name)
     }
@@ -332,6 +348,13 @@ impl Cluster {
         let RemoteCaller { uid, gid, .. } = self.caller(&origin);
         PeerInfo { uid, gid, ..peer }
     }
+}
+
+/// Where to listen: of a name's addresses one of IPv4, if there is one.
+fn own_address(address: &Address) -> std::io::Result<SocketAddr> {
+    let found = address.look_up()?;
+    let first = found.iter().find(|it| it.is_ipv4()).or(found.first());
+    first.copied().ok_or_else(|| std::io::Error::other("the name has no address"))
 }
 
 fn read_key(path: &Path) -> Result<[u8; KEY_LEN], ClusterError> {
@@ -483,7 +506,13 @@ mod tests {
     fn what_is_no_cluster_file_is_refused_with_the_line() {
         let place = Place::new();
         let error = place.cluster("node='a'\nlisten='nowhere'\n").unwrap_err().to_string();
-        assert!(error.contains("listen"), "{error}");
+        assert!(error.contains("listen: \"nowhere\" is not ADDRESS:PORT"), "{error}");
+        let other = "node='a'\nlisten='127.0.0.1:1'\n[nodes]\nb='10.0.0.300:1'\n";
+        let error = place.cluster(other).unwrap_err().to_string();
+        assert!(error.contains("b: \"10.0.0.300:1\" is not"), "{error}");
+        let error =
+            place.cluster("node='a'\nlisten='nowhere.invalid:1'\n").unwrap_err().to_string();
+        assert!(error.contains("cannot be looked up"), "{error}");
         let error = place.cluster("node='a b'\nlisten='127.0.0.1:1'\n").unwrap_err().to_string();
         assert!(error.contains("\"a b\" cannot name a node"), "{error}");
         let error = place.cluster("node='a'\nlisten='127.0.0.1:1'\n[fabric]\n").unwrap_err();

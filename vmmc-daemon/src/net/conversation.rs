@@ -109,7 +109,7 @@ fn import(
     ask: Ask,
     process: &Fd,
 ) -> Result<Option<Found>, Refusal> {
-    let Some(&address) = cluster.nodes.get(&ask.node) else {
+    let Some(address) = cluster.nodes.get(&ask.node) else {
         let known = cluster.nodes.keys().cloned().collect();
         return Err(Refusal::UnknownNode { node: ask.node.clone(), known });
     };
@@ -124,7 +124,16 @@ fn import(
         uid: caller.uid,
         gid: caller.gid,
     };
-    let connect = || Secure::connect(address, cluster.key.as_ref());
+    let connect = || {
+        let mut tried = Err(std::io::Error::other("the name has no address").into());
+        for address in address.look_up()? {
+            tried = Secure::connect(address, cluster.key.as_ref());
+            if tried.is_ok() {
+                break;
+            }
+        }
+        tried
+    };
     let opening = |purpose| Opening { to: ask.node.clone(), origin: origin.clone(), purpose };
     let wanted = opening(Purpose::Import(ask.wanted.clone()));
     let kept = idle.take(&ask.node).map(|kept| question(kept, &wanted, process));

@@ -4,6 +4,7 @@
 //!
 //! | module | does |
 //! |---|---|
+//! | [`address`] | where a node is, by address or host name |
 //! | [`cluster`] | reads the cluster file and the key |
 //! | [`secure`] | a connection between two daemons on which both have proved that they know the key |
 //! | `conversation` | outward: carries a process's question to another node, brings back the answer |
@@ -18,6 +19,7 @@
 //! name of a remote user, and say that a remote process is gone. The broker knows it by the process
 //! id that the kernel gives.
 
+pub mod address;
 pub(crate) mod carry;
 pub mod cluster;
 mod conversation;
@@ -114,6 +116,7 @@ pub fn start(file: &Path, socket: PathBuf) -> Result<Service, StartError> {
     let system = |what| move |errno| StartError::System { what, errno };
     let (door, interface) = interface::make(offers.clone()).map_err(system("eventfd"))?;
     let us = cluster.clone();
+    address::follow_names(us.clone()).map_err(system("thread"))?;
     let carry = match cluster.carries() {
         true => {
             Some(Arc::new(Carry::new(cluster.clone(), socket.clone()).map_err(system("eventfd"))?))

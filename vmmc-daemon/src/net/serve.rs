@@ -6,7 +6,7 @@ use super::interface::Door;
 use super::offers::{Offer, Offers, Watch};
 use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
-use super::strangers::{Most, Stranger, Strangers};
+use super::strangers::{Most, Stranger, Strangers, neighbourhood};
 use crate::requests::random_bytes;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -65,11 +65,15 @@ impl Server {
         }
     }
 
+    /// Whether the cluster file names an address, or its neighbourhood.
+    fn is_named(&self, address: IpAddr) -> bool {
+        self.cluster.nodes.values().any(|at| at.is_at(address, neighbourhood))
+    }
+
     /// Takes connections for ever.
     pub(super) fn run(self, listener: &TcpListener) {
         let open = Arc::new(AtomicUsize::new(0));
-        let named = self.cluster.nodes.values().map(SocketAddr::ip);
-        let strangers = Strangers::new(STRANGERS, named);
+        let strangers = Strangers::new(STRANGERS);
         loop {
             let (stream, from) = match listener.accept() {
                 Ok(accepted) => accepted,
@@ -84,7 +88,7 @@ impl Server {
                 tracing::warn!(%from, "too many connections of other nodes at once; closed");
                 continue;
             }
-            let Some(stranger) = strangers.come(from.ip()) else {
+            let Some(stranger) = strangers.come(from.ip(), self.is_named(from.ip())) else {
                 tracing::warn!(%from, "too many unproved connections at once; closed");
                 continue;
             };

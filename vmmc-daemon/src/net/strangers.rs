@@ -2,7 +2,7 @@
 //! all places. Addresses that the cluster file names do not compete with the others: whoever fills the places of
 //! strangers keeps out strangers.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +19,6 @@ pub(super) struct Most {
 #[derive(Clone, Debug)]
 pub(super) struct Strangers {
     most: Most,
-    named: Arc<HashSet<IpAddr>>,
     here: Arc<Mutex<Here>>,
 }
 
@@ -34,12 +33,14 @@ struct Here {
 #[derive(Debug)]
 pub(super) struct Stranger {
     from: IpAddr,
+    /// How many places of all it takes.
+    of_all: usize,
     all: Strangers,
 }
 
 /// What counts as one address: of IPv6 the network of 64 bits, which is the least that anybody is given (RFC 6177,
 /// section 2; RFC 4291, section 2.5.1).
-fn neighbourhood(from: IpAddr) -> IpAddr {
+pub(super) fn neighbourhood(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(from) => Ipv6Addr::from_bits(from.to_bits() >> 64 << 64).into(),
         from => from,
@@ -47,41 +48,35 @@ fn neighbourhood(from: IpAddr) -> IpAddr {
 }
 
 impl Strangers {
-    /// Nobody yet; `named` are the addresses in the cluster file.
-    pub(super) fn new(most: Most, named: impl Iterator<Item = IpAddr>) -> Strangers {
-        let named = Arc::new(named.map(neighbourhood).collect());
-        Strangers { most, named, here: Arc::default() }
-    }
-
-    /// How many places of all one of this address takes.
-    fn of_all(&self, from: &IpAddr) -> usize {
-        usize::from(!self.named.contains(from))
+    /// Nobody yet.
+    pub(super) fn new(most: Most) -> Strangers {
+        Strangers { most, here: Arc::default() }
     }
 
     fn here(&self) -> MutexGuard<'_, Here> {
         self.here.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more, unless there are too many.
-    pub(super) fn come(&self, from: IpAddr) -> Option<Stranger> {
-        let from = neighbourhood(from);
+    /// Counts one more, unless there are too many. `named`: its address is in the cluster file.
+    pub(super) fn come(&self, from: IpAddr, named: bool) -> Option<Stranger> {
+        let (from, of_all) = (neighbourhood(from), usize::from(!named));
         let mut here = self.here();
         let of = here.of.get(&from).copied().unwrap_or(0);
-        let all = here.all + self.of_all(&from);
+        let all = here.all + of_all;
         if all > self.most.all || of >= self.most.each {
             return None;
         }
         here.all = all;
         here.of.insert(from, of + 1);
         drop(here);
-        Some(Stranger { from, all: self.clone() })
+        Some(Stranger { from, of_all, all: self.clone() })
     }
 }
 
 impl Drop for Stranger {
     fn drop(&mut self) {
         let mut here = self.all.here();
-        here.all -= self.all.of_all(&self.from);
+        here.all -= self.of_all;
         if let Some(count) = here.of.get_mut(&self.from) {
             *count -= 1;
             if *count == 0 {
@@ -97,14 +92,14 @@ mod tests {
 
     #[test]
     fn one_address_has_its_share_and_others_theirs() {
-        let all = Strangers::new(Most { all: 10, each: 2 }, std::iter::empty());
+        let all = Strangers::new(Most { all: 10, each: 2 });
         let (one, two) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
-        let first = all.come(one).unwrap();
-        let _second = all.come(one).unwrap();
-        assert!(all.come(one).is_none());
-        let other = all.come(two).unwrap();
+        let first = all.come(one, false).unwrap();
+        let _second = all.come(one, false).unwrap();
+        assert!(all.come(one, false).is_none());
+        let other = all.come(two, false).unwrap();
         drop(first);
-        assert!(all.come(one).is_some());
+        assert!(all.come(one, false).is_some());
         drop(other);
         assert_eq!(all.here().of.keys().collect::<Vec<_>>(), [&one], "who has gone is forgotten");
     }
@@ -112,22 +107,25 @@ mod tests {
     #[test]
     fn many_addresses_together_have_a_share_too() {
         let from = |last| IpAddr::from([127, 0, 0, last]);
-        let all = Strangers::new(Most { all: 4, each: 2 }, [from(20)].into_iter());
-        let mut crowd: Vec<_> = (0..4).map(|last| all.come(from(last)).unwrap()).collect();
-        assert!(all.come(from(9)).is_none());
+        let all = Strangers::new(Most { all: 4, each: 2 });
+        let mut crowd: Vec<_> = (0..4).map(|last| all.come(from(last), false).unwrap()).collect();
+        assert!(all.come(from(9), false).is_none());
         assert_eq!(all.here().of.len(), 4, "who was refused is not counted");
-        let named = [all.come(from(20)).unwrap(), all.come(from(20)).unwrap()];
-        assert!(all.come(from(20)).is_none(), "whom the cluster file names has a share as well");
+        let named = [all.come(from(20), true).unwrap(), all.come(from(20), true).unwrap()];
+        assert!(
+            all.come(from(20), true).is_none(),
+            "whom the cluster file names has a share as well"
+        );
         drop(named);
-        assert!(all.come(from(9)).is_none(), "and leaves no place to others");
+        assert!(all.come(from(9), false).is_none(), "and leaves no place to others");
         crowd.pop();
-        assert!(all.come(from(9)).is_some());
+        assert!(all.come(from(9), false).is_some());
     }
 
     #[test]
     fn addresses_that_one_host_can_choose_among_are_one() {
-        let all = Strangers::new(Most { all: 10, each: 1 }, std::iter::empty());
-        let here = |text: &str| all.come(text.parse().unwrap());
+        let all = Strangers::new(Most { all: 10, each: 1 });
+        let here = |text: &str| all.come(text.parse().unwrap(), false);
         let _first = here("2001:db8:1:2:3:4:5:6").unwrap();
         assert!(here("2001:db8:1:2:ffff::1").is_none());
         let _next = here("2001:db8:1:3::1").unwrap();
