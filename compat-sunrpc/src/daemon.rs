@@ -48,7 +48,7 @@ struct Link {
     /// Whether connections to other nodes may be offered at all.
     carries: bool,
     /// Addresses that were asked about: whether they are other nodes'.
-    neighbours: HashMap<IpAddr, bool>,
+    neighbours: HashMap<IpAddr, (bool, Instant)>,
     /// A daemon that does not answer is not asked again before.
     silent_until: Option<Instant>,
 }
@@ -104,7 +104,7 @@ impl Link {
                     if self.neighbours.len() >= MOST_NEIGHBOURS {
                         self.neighbours.clear();
                     }
-                    self.neighbours.insert(address, is);
+                    self.neighbours.insert(address, (is, Instant::now()));
                     return true;
                 }
                 _ => return true,
@@ -224,11 +224,18 @@ pub(crate) fn wait_answer(cookie: u64) -> Answer {
     })
 }
 
-/// Whether an address is that of another node to which the daemon carries connections. Asked once for each address;
-/// of a daemon that carries none, never.
+/// How long a daemon's word holds: host names in its cluster file may be found later, or mean other addresses.
+const NEIGHBOURS_STAY: Duration = Duration::from_secs(30);
+
+/// Whether an address is that of another node to which the daemon carries connections. Asked once in a while for each
+/// address; of a daemon that carries none, never.
 pub(crate) fn is_neighbour(address: IpAddr) -> bool {
     let known = |link: &mut Link| {
-        if link.carries { link.neighbours.get(&address).copied() } else { Some(false) }
+        if !link.carries {
+            return Some(false);
+        }
+        let (is, since) = *link.neighbours.get(&address)?;
+        (since.elapsed() < NEIGHBOURS_STAY).then_some(is)
     };
     {
         let mut guard = link();

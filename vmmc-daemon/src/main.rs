@@ -11,6 +11,7 @@ use vmmc::sys::{activation, fork, signal};
 use vmmc_daemon::handover::store;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{ListenError, Listener};
+use vmmc_daemon::net::cluster::Cluster;
 use vmmc_daemon::policy::{Limits, PairUsers};
 use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, net, notify, pump, wakecost};
 
@@ -221,6 +222,7 @@ fn hear(mut outcome: std::io::PipeReader) -> Result<(), String> {
 struct Started {
     source: Source,
     stop: vmmc::sys::Fd,
+    cluster: Option<Cluster>,
 }
 
 /// Gets a socket; `None` when there is nothing to do.
@@ -231,12 +233,15 @@ fn start(arguments: &Arguments) -> Result<Option<Started>, String> {
     if !arguments.auto {
         notify::Manager::from_env(arguments.fd_store).use_it();
     }
-    Ok(find_source(arguments)?.map(|source| Started { source, stop }))
+    // Before another daemon is asked for what it has: a file may be wrong, and a resolver slow.
+    let cluster = arguments.cluster.as_deref().map(Cluster::read).transpose();
+    let cluster = cluster.map_err(|error| error.to_string())?;
+    Ok(find_source(arguments)?.map(|source| Started { source, stop, cluster }))
 }
 
 /// Serves until told to end.
 fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
-    let Started { source, stop } = started;
+    let Started { source, stop, cluster } = started;
     arguments.start_log();
     let pair = match vmmc::Config::from_env() {
         Ok(config) => config.pair,
@@ -257,7 +262,7 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
         }
     };
     let mut broker = broker.map_err(|error| error.to_string())?;
-    if let Some(cluster) = &arguments.cluster {
+    if let Some(cluster) = cluster {
         let socket = broker.path().map(Path::to_path_buf).unwrap_or_else(|| arguments.socket());
         let network = net::start(cluster, socket).map_err(|error| error.to_string())?;
         broker.set_network(network).map_err(|error| error.to_string())?;

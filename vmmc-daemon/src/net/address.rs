@@ -5,7 +5,7 @@ use super::lock;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmmc::sys::thread::spawn_quiet;
 
 /// See the module.
@@ -83,9 +83,9 @@ impl Address {
     }
 }
 
-/// Between two rounds of names.
+/// Between two rounds of all names.
 const AGAIN: Duration = Duration::from_secs(300);
-/// The same, where one was not found.
+/// Between two looks at one that was not found.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Looks the names of a cluster up now and then: who comes from one of their addresses, and whose program has a connection there,
@@ -100,16 +100,19 @@ pub(super) fn follow_names(cluster: Arc<Cluster>) -> rustix::io::Result<()> {
     let rounds = move || {
         let mut lost = BTreeSet::new();
         loop {
+            let begun = Instant::now();
             for (node, address) in &cluster.nodes {
-                match address.look_up() {
-                    Ok(_) => drop(lost.remove(node)),
-                    Err(error) if lost.insert(node) => {
-                        tracing::warn!(node, %address, %error, "the host of a node is not found");
-                    }
-                    Err(_) => {}
+                if let Err(error) = address.look_up() {
+                    tracing::warn!(node, %address, %error, "the host of a node is not found");
+                    lost.insert(node);
                 }
             }
-            std::thread::sleep(if lost.is_empty() { AGAIN } else { SOON });
+            while begun.elapsed() < AGAIN {
+                std::thread::sleep(if lost.is_empty() { AGAIN } else { SOON });
+                lost.retain(|node| {
+                    cluster.nodes.get(*node).is_some_and(|it| it.look_up().is_err())
+                });
+            }
         }
     };
     spawn_quiet("net-names", rounds).map(drop)

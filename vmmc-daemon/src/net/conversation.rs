@@ -4,10 +4,10 @@
 //! It ends when either side hangs up. The connection to the other daemon is kept for the next question
 //! ([`super::idle`]).
 
-use super::Service;
 use super::cluster::Cluster;
 use super::idle::Idle;
 use super::secure::{PATIENCE, Secure, SecureError};
+use super::{Service, lifelines};
 use crate::requests::random_bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
@@ -86,7 +86,9 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
     let answered = Answered { told, meeting, seal };
     let Ok(answer) = codec::encode(&answered, &mut buffer) else { return };
     let fds: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
-    let _ = packet::send(process, answer, &fds, SendFlags::empty());
+    if packet::send(process, answer, &fds, SendFlags::empty()).is_err() {
+        lifelines::end(connection.into_iter().collect()); // nobody has it but us
+    }
 }
 
 /// A data connection for the process.

@@ -4,15 +4,20 @@
 //! daemon sees that end by the pidfd, and shuts the connection down.
 
 use super::lock;
+use crate::receive;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use vmmc::id::ClientId;
 
-/// By process.
+/// Most copies of one process. Of older ones a forked child may keep the connection.
+const MOST: usize = 64;
+
+/// By process. What is done with a socket is done apart: a child may hold it inside a call, or have its close wait.
 #[derive(Debug, Default)]
-pub(super) struct Lifelines(Mutex<HashMap<ClientId, Vec<TcpStream>>>);
+pub(super) struct Lifelines(Mutex<HashMap<ClientId, VecDeque<TcpStream>>>);
 
 impl Lifelines {
     /// A process that is here may be given a connection.
@@ -20,30 +25,54 @@ impl Lifelines {
         lock(&self.0).entry(process).or_default();
     }
 
-    /// It is given this one; closed at once if it has gone meanwhile. Where there is no descriptor for a copy, a
-    /// forked child may keep the connection.
+    /// It is given this one; ended at once if it has gone meanwhile.
     pub(super) fn keep(&self, process: ClientId, stream: &TcpStream) {
-        let Ok(copy) = stream.try_clone() else { return };
-        match lock(&self.0).get_mut(&process) {
+        let Ok(copy) = stream.try_clone() else { return }; // a child may keep this one too
+        let mut over = VecDeque::new();
+        let mut all = lock(&self.0);
+        match all.get_mut(&process) {
             Some(streams) => {
-                streams.retain(is_open);
-                streams.push(copy);
+                let (open, ended) = streams.drain(..).partition(is_open);
+                (*streams, over) = (open, ended);
+                if streams.len() == MOST {
+                    over.extend(streams.pop_front());
+                }
+                streams.push_back(copy);
+                drop(all);
             }
-            None => end(&copy),
+            None => {
+                drop(all);
+                end(vec![copy]);
+            }
         }
+        over.into_iter().for_each(close);
     }
 
     /// The process has gone: `died`, and with it what it had; else it is only not known here any more.
     pub(super) fn forget(&self, process: ClientId, died: bool) {
         let streams = lock(&self.0).remove(&process).unwrap_or_default();
         if died {
-            streams.iter().for_each(end);
+            end(streams.into());
+        } else {
+            streams.into_iter().for_each(close);
         }
     }
 }
 
-fn end(stream: &TcpStream) {
-    let _ = stream.shutdown(Shutdown::Both); // it may be closed already
+/// Ends connections, whoever else has them.
+pub(super) fn end(streams: Vec<TcpStream>) {
+    if !streams.is_empty() {
+        receive::apart(move || {
+            for stream in &streams {
+                let _ = stream.shutdown(Shutdown::Both); // it may be closed already
+            }
+        });
+    }
+}
+
+/// Leaves a connection to whoever else has it.
+fn close(stream: TcpStream) {
+    receive::close(OwnedFd::from(stream).into());
 }
 
 fn is_open(stream: &TcpStream) -> bool {

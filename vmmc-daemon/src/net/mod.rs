@@ -36,12 +36,12 @@ mod strangers;
 use crate::broker::{Broker, Fault};
 use crate::client::OutFd;
 use carry::Carry;
-use cluster::{Cluster, ClusterError};
+use cluster::Cluster;
 use idle::Idle;
 use lifelines::Lifelines;
 use offers::Offers;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::control::message::{Event, Refusal};
 use vmmc::id::{ClientId, PeerInfo, RequestId};
@@ -79,9 +79,6 @@ impl Service {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The file, or the key.
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
     /// The address.
     #[error(
         "cannot listen for other nodes on {address}: {error}; is `listen` an address of this machine, and free?"
@@ -102,13 +99,13 @@ pub enum StartError {
     },
 }
 
-/// Starts the network service: listens, and makes its threads. `socket` is where the broker will
+/// Starts the network service of a node: listens, and makes its threads. `socket` is where the broker will
 /// be found.
 ///
 /// # Errors
 /// See [`StartError`].
-pub fn start(file: &Path, socket: PathBuf) -> Result<Service, StartError> {
-    let cluster = Arc::new(Cluster::read(file)?);
+pub fn start(cluster: Cluster, socket: PathBuf) -> Result<Service, StartError> {
+    let cluster = Arc::new(cluster);
     let address = cluster.listen;
     let listener =
         TcpListener::bind(address).map_err(|error| StartError::Listen { address, error })?;

@@ -47,20 +47,32 @@ impl NodeInner {
             let remote = links.iter().filter(|link| link.importer_node().is_some());
             remote.map(|link| link.shm.landed()).reduce(u64::wrapping_add)
         };
-        // No handler runs here: it may want what the caller has locked. What it would be told is collected.
-        self.inbox.block();
         let mut before = None;
         for _ in 0..MOST_DRAINS {
             let now = landed();
             if now.is_none() || now == before {
-                break;
+                return;
             }
             before = now;
-            let over = |_| landed().is_none().then_some(Ok(()));
-            let _ = self.wait_until(Some(self.config.drain), |_| false, over);
+            self.rest(Instant::now() + self.config.drain, || landed().is_none());
         }
-        let _ = self.inbox.unblock(); // cannot fail: blocked above
-        self.local.hub.wake_all();
+    }
+
+    /// Sleeps until it is over, or late. No handler runs here: it may want what our caller has locked. Its notifications are
+    /// collected, so that their queue does not hold up what is waited for.
+    fn rest(&self, deadline: Instant, over: impl Fn() -> bool) {
+        loop {
+            let ticket = self.local.hub.prepare();
+            if over() || Instant::now() >= deadline {
+                return;
+            }
+            if self.collect() {
+                drop(ticket);
+                self.local.hub.wake_all(); // others run handlers
+            } else if ticket.sleep(Some(deadline)).is_err() {
+                return;
+            }
+        }
     }
 
     /// Ends the links and takes the pages away from whoever still has them.
@@ -93,11 +105,11 @@ impl NodeInner {
             cpu: NO_CPU,
         });
         // A restarted daemon is not told of it any more.
-        self.tables.lock().exports.remove(&id);
+        self.tables.lock().exports.remove(&export.id());
         if remote == Remote::Drain && matches!(answer, Answer::Unexported { .. }) {
             self.drain_remote(export);
         }
-        self.tables.lock().idling.remove(&id);
+        self.tables.lock().idling.remove(&export.id());
 
         let links = export.links.lock().clone();
         if matches!(answer, Answer::Unexported { untouched: true }) && links.is_empty() {

@@ -30,7 +30,7 @@ use crate::transport::shm::outgoing::Granted;
 use crate::word::{MappedU32, MappedU64};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -207,11 +207,18 @@ impl Asked {
             Told::Refused(refusal) => return Err(refusal.into()),
         };
         let connection = match (process.remotes.connection(&self.node), fds.take()) {
-            (Some(connection), _) => connection,
+            (Some(connection), unused) => {
+                // Another thread's was first. The daemon has a copy of it.
+                unused.iter().for_each(end);
+                connection
+            }
             (None, Some(socket)) => {
+                let copy = socket.try_clone();
                 let wire = Wire::new(socket, self.fifo.take().zip(meeting), seal.as_ref());
-                let wire =
-                    wire.map_err(|error| unreachable_node(&self.node, &error.to_string()))?;
+                let wire = wire.map_err(|error| {
+                    copy.iter().for_each(end);
+                    unreachable_node(&self.node, &error.to_string())
+                })?;
                 self.connect(process, wire)?
             }
             (None, None) => return self.again(process, "the connection was lost meanwhile"),
@@ -291,6 +298,11 @@ fn on_closed(process: Weak<NodeInner>, connection: u64) -> OnClosed {
 }
 
 /// A conversation with the network service, and the fabric to use.
+/// Ends a data connection that is not used.
+fn end(socket: &Fd) {
+    let _ = rustix::net::shutdown(socket, Shutdown::Both); // it may have ended
+}
+
 fn converse(process: &NodeInner, timeout_ms: u32) -> Result<(Fd, Option<FabricAt>), ImportError> {
     let control = &process.control;
     let quiet = control.quiet();
