@@ -33,6 +33,9 @@ use vmmc_ring::switch::Standing;
 
 /// How long a receiver that has stopped waits for the peer, in milliseconds.
 const ASK_MS: u32 = 200;
+/// The same, where two daemons carry the connection: they answer however busy their machines are, and the end of either
+/// ends the connection.
+const ASK_CARRIED_MS: u32 = 10_000;
 /// How long it waits for the acknowledgement of a doorbell, which a kernel may hold back for 40.
 const PROBE_MS: u32 = 100;
 /// How long it waits before it asks the daemon.
@@ -271,6 +274,7 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
     if peer_has_ended(fd) {
         hide_death(link, fd);
     }
+    let patience = if carrier::has(side) { ASK_CARRIED_MS } else { ASK_MS };
     let mut in_ring = is_in_ring();
     their_way(link, fd, if in_ring { request::BACK } else { request::TCP });
     let mut ours = our_way_for(link, fd, why);
@@ -317,13 +321,13 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
                     let _ = word.compare_exchange(state, back, Ordering::SeqCst, Ordering::SeqCst);
                 }
             }
-            request::BACK | request::REFUSED if turn >= ASK_MS => {
+            request::BACK | request::REFUSED if turn >= patience => {
                 let tcp = request::TCP;
                 if word.compare_exchange(state, tcp, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                     break;
                 }
             }
-            _ if turn >= 2 * ASK_MS => break,
+            _ if turn >= 2 * patience => break,
             _ => {}
         }
         raw::wait_for(-1, 0, 1);

@@ -107,7 +107,10 @@ impl Broker {
             self.drop_export(export, peer.pid, peer.uid, CloseReason::Unexported);
         } else {
             self.registry.withdraw(export, peer.pid);
-            self.end_remote_links(export);
+            // The carriers wait for nobody, and have their own words for an end.
+            if !self.is_own(id) {
+                self.end_remote_links(export);
+            }
         }
         hit(Failpoint::Unexported);
         let cpu = sched::current_cpu();
