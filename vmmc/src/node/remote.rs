@@ -325,7 +325,10 @@ impl NodeInner {
     /// with it.
     fn remote_closed(&self, link: LinkId, reason: CloseReason) {
         let import = self.remotes.imports.lock().remove(&link).and_then(|it| it.upgrade());
-        if let Some(import) = import {
+        // Who drops an import while its exporter withdraws has ended it, and is told nothing.
+        if let Some(import) = import
+            && reason != CloseReason::Unimported
+        {
             if matches!(reason, CloseReason::PeerDied | CloseReason::Unreachable) {
                 self.local.meter.add(count::PEER_DEATHS, 1);
             }

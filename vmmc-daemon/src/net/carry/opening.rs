@@ -9,9 +9,10 @@
 //! ```
 //!
 //! Side 0 is the end with the smaller address. Whoever does not want to go on ends its links, and before "agreed" that is
-//! all: the connection stays with TCP. Side 0 agrees with all in hand that it needs. Should its word be lost, or come too
-//! late for side 1, one end would use a ring that nobody reads: so side 1 shuts the connection down then, and so
-//! does a daemon whose process has had enough meanwhile. That is an error, and no silence.
+//! all: the connection stays with TCP. Side 0 agrees with all in hand that it needs. Should its word be lost, one end would
+//! use a ring that nobody reads: so side 1, once it has greeted, waits for that word or for the end of the link, which
+//! comes behind it, whatever time either takes. If the link is lost it shuts the connection down, and so does a
+//! daemon whose process has had enough meanwhile. That is an error, and no silence.
 
 use super::carrier::Load;
 use super::said::Said;
@@ -202,13 +203,14 @@ fn agree(
     policy()?;
     stream.bind();
     say(import, wanted, greeting)?;
-    // The other may have begun later than we, and waits as long.
-    if stream.wait_agreement(deadline + wanted.wait / 2) {
+    // However long it takes: to give up now would end a connection that its programs may be using. A daemon that does
+    // not agree ends its link, and one that is gone has lost it. Meanwhile the process goes on by TCP.
+    if stream.wait_agreement() {
         return Ok(());
     }
     match stream.standing() {
-        // It may be on its way.
-        Standing::Open => stream.lose("the other node did not agree in time"),
+        // The process has had enough, and the word may be on its way.
+        Standing::Open => stream.lose("its process has gone before the other node agreed"),
         // Its link has ended behind all that it had to say, and that was not it.
         Standing::Ended => stream.unbind(),
         Standing::Lost => {}

@@ -160,30 +160,35 @@ impl Stream {
 
     /// Waits until the far end's daemon has this node's segment.
     pub(super) fn wait_met(&self, until: Instant) -> bool {
-        self.wait(until, |state| state.is_met.then_some(())).is_some()
+        self.wait(Some(until), |state| state.is_met.then_some(())).is_some()
     }
 
     /// Waits until the far end has greeted; its user. `None`: it has not in time, or has ended.
     pub(super) fn wait_greeting(&self, until: Instant) -> Option<u32> {
-        self.wait(until, |state| state.greeted)
+        self.wait(Some(until), |state| state.greeted)
     }
 
-    /// Waits until the far end has agreed.
-    pub(super) fn wait_agreement(&self, until: Instant) -> bool {
-        self.wait(until, |state| state.agreed.then_some(())).is_some()
+    /// Waits until the far end has agreed, or will not.
+    pub(super) fn wait_agreement(&self) -> bool {
+        self.wait(None, |state| state.agreed.then_some(())).is_some()
     }
 
-    fn wait<T>(&self, until: Instant, look: impl Fn(&State) -> Option<T>) -> Option<T> {
+    fn wait<T>(&self, until: Option<Instant>, look: impl Fn(&State) -> Option<T>) -> Option<T> {
         let mut state = lock(&self.state);
         loop {
             let found = look(&state);
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let over = state.standing != Standing::Open || self.attempt.is_cancelled();
-            if found.is_some() || over || left.is_zero() {
+            if found.is_some() || over || left.is_some_and(|left| left.is_zero()) {
                 return found;
             }
-            state =
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = match left {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 
