@@ -5,6 +5,7 @@
 //! `errno` behave as it expects.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use vmmc_ring::tcp_count;
 
 /// Result of a call: non-negative, or the error number.
 pub(crate) type Result<T> = std::result::Result<T, i32>;
@@ -143,12 +144,10 @@ pub(crate) fn unread(fd: i32) -> Result<usize> {
     Ok(count.max(0) as usize)
 }
 
-/// Bytes that a socket surely takes without waiting: half of what its buffer has left, since the
-/// kernel counts its own overhead.
-pub(crate) fn send_room(fd: i32) -> usize {
+/// Bytes that a socket surely takes without waiting ([`tcp_count::send_room`]).
+pub(crate) fn send_room(fd: i32) -> u64 {
     let size = socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 0i32).unwrap_or(0);
-    let Ok(queued) = unacknowledged(fd) else { return 0 };
-    (size.max(0) as usize / 2).saturating_sub(queued) / 2
+    unacknowledged(fd).map_or(0, |queued| tcp_count::send_room(size.max(0) as usize, queued as u64))
 }
 
 /// Bytes in a socket's send queue, those that the peer's kernel has not acknowledged (`SIOCOUTQ`).

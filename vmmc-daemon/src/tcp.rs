@@ -3,7 +3,7 @@
 use rustix::net::{AddressFamily, SocketType};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use vmmc_ring::tcp_count::TcpInfo;
+use vmmc_ring::tcp_count::{self, TcpInfo};
 
 /// One end of an established TCP connection. Within one network namespace the pair of addresses of a live
 /// connection is unique, so equal but mirrored endpoints are the two ends of one connection.
@@ -74,6 +74,14 @@ pub(crate) fn examine(socket: impl AsFd + Copy) -> Option<Examined> {
 /// Bytes that were given to a TCP socket for sending ([`TcpInfo::given`]).
 pub(crate) fn given(socket: impl AsFd) -> Option<u64> {
     TcpInfo::from_bytes(&vmmc::sys::socket::tcp_info(socket)?).given()
+}
+
+/// Bytes that it surely takes without waiting ([`tcp_count::send_room`]).
+pub(crate) fn send_room(socket: impl AsFd + Copy) -> u64 {
+    let info = vmmc::sys::socket::tcp_info(socket).map(|info| TcpInfo::from_bytes(&info));
+    let Some((given, info)) = info.and_then(|info| Some((info.given()?, info))) else { return 0 };
+    let buffer = rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0);
+    tcp_count::send_room(buffer, given.saturating_sub(info.bytes_acked))
 }
 
 /// The cookie of any TCP socket, whatever its state.

@@ -61,6 +61,13 @@ pub const FIN_WAIT_2: u8 = 5;
 /// `TCP_CLOSE_WAIT`.
 pub const CLOSE_WAIT: u8 = 8;
 
+/// Bytes that a socket surely takes without waiting: half of what its buffer (`SO_SNDBUF`) has left behind `queued` bytes,
+/// since the kernel counts its own overhead, and says twice what it was told.
+#[must_use]
+pub fn send_room(buffer: usize, queued: u64) -> u64 {
+    (buffer as u64 / 2).saturating_sub(queued) / 2
+}
+
 impl TcpInfo {
     /// The counts in the bytes that the kernel gave.
     #[must_use]

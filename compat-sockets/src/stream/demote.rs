@@ -160,7 +160,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
             // A peer that has not stopped need not have all: as much as goes without waiting.
             let back = match claim {
                 Claim::AtHead => unread,
-                _ => unread.min(raw::send_room(fd) as u64),
+                _ => unread.min(raw::send_room(fd)),
             };
             let end = tail.wrapping_sub(back);
             link.tx().switch().to_tcp(end, side.bells.load(Ordering::SeqCst));

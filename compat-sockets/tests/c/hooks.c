@@ -142,6 +142,36 @@ static void by_aio_peer(int fd) {
     CHECK(strcmp(buffer, "hello!") == 0, "came back");
 }
 
+/* The sender goes to the kernel, and then the receiver, with bytes unread that came before. */
+static void both_by_aio_here(int fd) {
+    char buffer[10] = "";
+    UNTIL(readable_bytes(fd) == 5);
+    tell('t');
+    await('w');
+    for (size_t done = 0; done < 9;) {
+        struct aiocb read = {.aio_fildes = fd, .aio_buf = buffer + done, .aio_nbytes = 9 - done};
+        NEED(aio_read(&read));
+        UNTIL(aio_error(&read) != EINPROGRESS);
+        ssize_t got = aio_return(&read);
+        REQUIRE(got > 0);
+        done += (size_t)got;
+    }
+    CHECK(strcmp(buffer, "hello you") == 0, "all of it, in order");
+    write_all(fd, "!", 1);
+}
+static void both_by_aio_peer(int fd) {
+    char byte;
+    write_all(fd, "hello", 5);
+    await('t');
+    struct aiocb write = {.aio_fildes = fd, .aio_buf = " you", .aio_nbytes = 4};
+    NEED(aio_write(&write));
+    UNTIL(aio_error(&write) != EINPROGRESS);
+    CHECK_EQ(aio_return(&write), 4, "bytes written");
+    tell('w');
+    read_all(fd, &byte, 1);
+    CHECK_EQ(byte, '!', "and an answer");
+}
+
 /* _Fork runs no handlers of pthread_atfork. */
 static void forked_bare_here(int fd) {
     pid_t child = (pid_t)NEED(_Fork());
@@ -335,6 +365,7 @@ static const struct test_case cases[] = {
     LONER(other_names),
     LONER(with_flags),
     PAIR(by_aio),
+    PAIR(both_by_aio),
     PAIR_OF_PROCESSES(forked_bare),
     PAIR_OF_PROCESSES(spawned),
     PAIR_OF_PROCESSES(vforked),

@@ -19,8 +19,12 @@ pub(super) enum Said {
     WantKernel,
     /// "It does, and will": the answer where it had not switched to its ring.
     Taken,
-    /// "What mine has put into its ring behind what you have comes by the kernel": tell yours, then say [`Said::Stop`].
-    End,
+    /// "Mine sends no more by its ring": end it where yours stands, so that what is behind comes by the kernel, but as much
+    /// as mine takes without waiting at most; then say [`Said::Stop`].
+    End {
+        /// That much, in bytes.
+        room: u32,
+    },
     /// "Mine takes nothing more out of the ring, and knows it": what is behind the position that I have given you is to
     /// come by the kernel.
     Stop,
@@ -44,7 +48,7 @@ impl Said {
             Said::Ring(count) => RING | u64::from(count),
             Said::WantKernel => WANT_KERNEL,
             Said::Taken => TAKEN,
-            Said::End => END,
+            Said::End { room } => END | u64::from(room),
             Said::Stop => STOP,
         }
     }
@@ -57,7 +61,7 @@ impl Said {
             RING => Some(Said::Ring(word as u32)),
             WANT_KERNEL => Some(Said::WantKernel),
             TAKEN => Some(Said::Taken),
-            END => Some(Said::End),
+            END => Some(Said::End { room: word as u32 }),
             STOP => Some(Said::Stop),
             _ => None,
         }

@@ -7,7 +7,7 @@ use super::said::Said;
 use super::segment::{End, RESET, Segment};
 use crate::net::lock;
 use crate::net::mailbox::Mailbox;
-use crate::{pump, receive};
+use crate::{pump, receive, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
@@ -355,6 +355,11 @@ impl Stream {
             std::thread::sleep(BELLS_SLICE);
         }
         pump::give_back(&words, self.segment.ring(End::Near), socket.as_fd())
+    }
+
+    /// Bytes that the process's socket takes without waiting.
+    pub(super) fn send_room(&self) -> u64 {
+        self.attempt.socket().map_or(0, |socket| tcp::send_room(socket.as_fd()))
     }
 
     /// What the far end's daemon has said since this was last asked.

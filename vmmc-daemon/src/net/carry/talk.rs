@@ -17,7 +17,7 @@
 //!                             <-- stop ------  ENDED where its process stands
 //!   pump, library goes on
 //!                             (the sender wishes it: "leave" in its segment)
-//!   no more is carried -- end -->              ENDED behind what has come
+//!   no more is carried -- end -->              ENDED where its process stands
 //!                             <-- stop ------
 //!   pump, library goes on
 //! ```
@@ -91,12 +91,7 @@ impl Load {
         match said {
             Said::WantKernel => return self.send_by_kernel(talk, sent),
             Said::Taken => self.will_not_switch(),
-            Said::End if !sent.far_stops => {
-                let words = self.stream.segment.direction(End::Far);
-                // All that is carried of it has come before this.
-                let end = words.map_or(0, |words| words.tail.load(Ordering::Acquire));
-                return self.stop_far(sent, end);
-            }
+            Said::End { room } if !sent.far_stops => return self.stop_far(sent, room.into()),
             Said::Stop if talk.way != Way::Kernel => self.give_back(talk, sent),
             _ => {}
         }
@@ -126,14 +121,17 @@ impl Load {
         }
     }
 
-    /// The ring part of the far end's direction ends at a position, which its daemon learns.
-    fn stop_far(&self, sent: &mut Sent, end: u64) -> Result<(), Failed<FarError>> {
+    /// The ring part of the far end's direction ends where our process stands, or `most` bytes before what has come, which
+    /// the far end's daemon learns. What is behind comes by the kernel, once more: our process may leave for one that has
+    /// no ring. What it takes meanwhile it throws away then.
+    fn stop_far(&self, sent: &mut Sent, most: u64) -> Result<(), Failed<FarError>> {
         let segment = &self.stream.segment;
         sent.far_stops = true;
         self.ask_for_bells(self.stream.be_quiet())?;
-        if let Some(words) = segment.direction(End::Far) {
-            words.switch.to_tcp(end, words.bells.load(Ordering::SeqCst));
-        }
+        let Some(words) = segment.direction(End::Far) else { return Ok(()) };
+        let (tail, head) = (words.tail.load(Ordering::Acquire), words.head.load(Ordering::Acquire));
+        let end = tail.wrapping_sub(tail.wrapping_sub(head).min(most));
+        words.switch.to_tcp(end, words.bells.load(Ordering::SeqCst));
         Other(&self.import).word(segment.consumed_at(End::Far), end).map_err(Failed::Far)?;
         self.say(Said::Stop)
     }
@@ -197,7 +195,8 @@ impl Load {
             // The library knows what is left where nothing can follow.
             request::BACK if self.stream.has_ended() => words.give_up(),
             request::BACK if !sent.far_stops && segment.in_ring(End::Far) => {
-                self.stop_far(sent, words.head.load(Ordering::Acquire))?;
+                // It has stopped, and needs all.
+                self.stop_far(sent, u64::MAX)?;
             }
             request::TCP if !sent.far_stops && !talk.asked => {
                 talk.asked = true;
@@ -210,7 +209,8 @@ impl Load {
         if talk.way == Way::Carried && sent.switched && !fin && wants(kernel.near.leave) {
             talk.way = Way::Ending;
             sent.stops = true;
-            self.say(Said::End)?;
+            let room = u32::try_from(self.stream.send_room()).unwrap_or(u32::MAX);
+            self.say(Said::End { room })?;
         }
         if !talk.fin && wants(kernel.near.fin) {
             talk.fin = true;
