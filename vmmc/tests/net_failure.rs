@@ -221,6 +221,17 @@ fn links_outlive_the_importers_daemon_and_new_ones_wait_for_its_return() {
     export.flag32(4).unwrap().wait_until(|value| value == 3, PATIENCE).unwrap();
 }
 
+/// After a restart of the exporter's daemon, once that knows the export.
+fn import_again(importer: &Node) -> Import {
+    let mut again = None;
+    until("the new daemon knows the export", || {
+        let import = importer.import("x").node("a").timeout(Duration::from_secs(5));
+        again = import.open().ok();
+        again.is_some()
+    });
+    again.unwrap()
+}
+
 #[test]
 fn links_end_with_the_exporters_daemon_and_can_be_had_again_from_the_next() {
     let (mut a, b) = pair();
@@ -233,13 +244,7 @@ fn links_end_with_the_exporters_daemon_and_can_be_had_again_from_the_next() {
     let end = before.flag32(64).unwrap().wait_until(|value| value == 1, PATIENCE);
     assert_eq!(reason(&end), Some(CloseReason::Unreachable));
     restart(&mut a);
-    let mut again = None;
-    until("the new daemon knows the export", || {
-        let import = importer.import("x").node("a").timeout(Duration::from_secs(5));
-        again = import.open().ok();
-        again.is_some()
-    });
-    again.unwrap().flag32(16).unwrap().signal(7).unwrap();
+    import_again(&importer).flag32(16).unwrap().signal(7).unwrap();
     // The ends of the old link, and of those that took too long, may be reported first.
     let flag = export.flag32(16).unwrap();
     until("the word has come", || flag.wait_until(|value| value == 7, PATIENCE).is_ok());
@@ -321,13 +326,7 @@ fn a_changed_key_ends_no_link_and_makes_none_until_both_nodes_have_it() {
     a.change_key(&other);
     a.daemon.kill();
     restart(&mut a);
-    let mut again = None;
-    until("the new daemon knows the export", || {
-        let import = importer.import("x").node("a").timeout(Duration::from_secs(5));
-        again = import.open().ok();
-        again.is_some()
-    });
-    again.unwrap().flag32(0).unwrap().signal(3).unwrap();
+    import_again(&importer).flag32(0).unwrap().signal(3).unwrap();
     until("the word has come", || flag.wait_until(|value| value == 3, PATIENCE).is_ok());
 }
 
