@@ -21,10 +21,14 @@ use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::sys::{Fd, doorbell};
 use vmmc::word::{MappedU32, MappedU64, Word};
 use vmmc_ring::pump::{Claim, Words};
+use vmmc_ring::taken::Found;
 
 /// Whether a connection of this process was ever carried.
 static SOME: AtomicU32 = AtomicU32::new(0);
 
+/// How long who finds an end waits for what the daemon was told, in milliseconds: its call waits for nobody, unless somebody
+/// is inside another on the same socket.
+const TAKEN_MS: u32 = 1000;
 /// How long a sender waits for the end of its ring part, in milliseconds.
 const END_MS: u32 = 200;
 
@@ -97,6 +101,25 @@ pub(crate) fn ring(link: &Link) {
 /// Whether the daemon that carries the connection is no more.
 pub(crate) fn is_gone(side: &Side) -> bool {
     bell(side).is_some_and(|bell| raw::pending_events(bell.as_raw_fd(), 0) & libc::POLLERR != 0)
+}
+
+/// The kernel has said that the stream has ended: an error in place of the end, which it told the daemon that sends
+/// our doorbells; 0: none. Told once.
+#[cold]
+pub(crate) fn taken_error(link: &Link) -> i32 {
+    if !has(link.side) {
+        return 0;
+    }
+    for _ in 0..TAKEN_MS {
+        match link.mine().error().take() {
+            Found::Nothing => return 0,
+            Found::Error(libc::ECONNRESET) if link.reset_means_end() => return 0,
+            Found::Error(errno) => return errno,
+            Found::NotYet if is_gone(link.side) => return 0,
+            Found::NotYet => raw::wait_for(-1, 0, 1),
+        }
+    }
+    0
 }
 
 /// Whether a number is one of ours: the program does not know it, and closes it with others that it does not know.

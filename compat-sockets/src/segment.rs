@@ -20,6 +20,7 @@
 //!            leave u32        to the daemon that carries the connection: this side wants to send by TCP
 //!            sleep u64        which sleep `armed_data` is for ([`crate::sleeps`]); 0: ring always
 //!            fin u32          to the daemon that carries the connection: this side has shut its sending
+//!            error u32        by that daemon: what the kernel told it of this side's socket ([`vmmc_ring::taken`])
 //!    +128    bells u64        doorbells this side has sent (counted before the send)
 //!    +136    owed u64         of these, ones that the kernel had no room for
 //!   1536   side 1                                                         (same shape)
@@ -41,9 +42,10 @@ use vmmc::word::{MappedU32, MappedU64};
 use vmmc_ring::ViewBytes;
 use vmmc_ring::pump::Words;
 use vmmc_ring::switch::Switch;
+use vmmc_ring::taken::Taken;
 
 /// Version of this layout; both ends of a connection must have the same.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 /// Bytes before the rings.
 pub(crate) const CONTROL_LEN: usize = 4096;
 const DIRECTION_LEN: usize = 512;
@@ -70,6 +72,7 @@ const SEEN: usize = 24;
 const LEAVE: usize = 28;
 const SLEEP: usize = 32;
 const FIN: usize = 40;
+const ERROR: usize = 44;
 const BELLS: usize = 128;
 const OWED: usize = 136;
 
@@ -97,6 +100,7 @@ pub(crate) const SHAPE: StreamShape = StreamShape {
             space_wait_at: [SPACE_WAIT as u32, (DIRECTION_LEN + SPACE_WAIT) as u32],
             leave_at: side_words(LEAVE),
             fin_at: side_words(FIN),
+            error_at: side_words(ERROR),
         }),
     }),
 };
@@ -300,6 +304,10 @@ impl SideWords {
     #[inline]
     pub(crate) fn fin(self) -> MappedU32<'static> {
         self.segment.word32(self.at + FIN)
+    }
+
+    pub(crate) fn error(self) -> Taken<MappedU32<'static>> {
+        Taken(self.segment.word32(self.at + ERROR))
     }
 
     #[inline]

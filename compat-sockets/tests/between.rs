@@ -109,10 +109,6 @@ fn is_carried(child: &Child) -> bool {
     names.any(|name| name.to_str().unwrap().parse::<u32>().unwrap() >= 512)
 }
 
-/// Known differences, which SUPPORT.md has: of a scenario, what may be seen in place of what TCP gives.
-const KNOWN: &[(&str, &str, &str)] =
-    &[("reset", "recv 0 \n", "recv -1 Connection reset by peer\n")];
-
 /// The same lines as over TCP alone, and bytes by rings that were carried. On a busy machine both ends of a short scenario
 /// may have come to their end before they are: then it is run again.
 fn says_the_same(scenario: &str) {
@@ -120,12 +116,7 @@ fn says_the_same(scenario: &str) {
     let alone = world.run(scenario, false);
     let started = Instant::now();
     let ours = loop {
-        let mut ours = world.run(scenario, true);
-        if let Some((seen, expected)) =
-            KNOWN.iter().find(|(at, ..)| *at == scenario).map(|it| (it.1, it.2))
-        {
-            ours.printed = ours.printed.map(|text| text.replace(seen, expected));
-        }
+        let ours = world.run(scenario, true);
         assert_eq!(ours.printed, alone.printed, "{scenario}: {:?}", ours.counters);
         let carried = |name: &str| ours.counters.contains_key(name);
         if carried("ring_tx_bytes") && carried("ring_rx_bytes") || started.elapsed() > WATCHDOG {

@@ -199,8 +199,10 @@ fn check_shape(shape: &StreamShape) -> Result<(), Fault> {
         let places = small.map(|at| (at, 4)).chain(consumed_at.map(|at| (at, 8)));
         check_places(places, len)?;
         if let Some(kernel) = kernel {
-            let KernelWords { seen_at, closed_at, space_wait_at, leave_at, fin_at } = kernel;
-            let small = [seen_at, closed_at, space_wait_at, leave_at, fin_at].into_iter().flatten();
+            let KernelWords { seen_at, closed_at, space_wait_at, leave_at, fin_at, error_at } =
+                kernel;
+            let small = [seen_at, closed_at, space_wait_at, leave_at, fin_at, error_at];
+            let small = small.into_iter().flatten();
             check_places(small.map(|at| (at, 4)), len)?;
         }
         if shape.bells == kernel.is_some() || kernel.is_some() && shape.words.is_none() {

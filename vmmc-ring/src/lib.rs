@@ -30,6 +30,7 @@ pub mod pump;
 #[allow(unsafe_code)]
 mod ring;
 pub mod switch;
+pub mod taken;
 pub mod tcp_count;
 
 pub use bytes::{Bytes, ViewBytes};

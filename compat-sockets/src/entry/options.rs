@@ -4,7 +4,7 @@ use super::export;
 use crate::side::tx;
 use crate::sock::{Link, shadow};
 use crate::stream::{readiness, report};
-use crate::{fd_table, raw, real, user_memory};
+use crate::{carrier, fd_table, raw, real, user_memory};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use vmmc::sync::Ordering;
 
@@ -97,7 +97,10 @@ export! {
         if result == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR {
             if let Some(link) = entered(fd) {
                 // Taken from the kernel by a call of ours, not yet told to the program.
-                let error = link.side.rx_error.swap(0, Ordering::Relaxed) as c_int;
+                let error = match link.side.rx_error.swap(0, Ordering::Relaxed) as c_int {
+                    0 => carrier::taken_error(&link),
+                    error => error,
+                };
                 // SAFETY: the kernel has just written an int there, or less.
                 if unsafe { *len } as usize >= size_of::<c_int>() {
                     let told = value.cast::<c_int>();

@@ -177,7 +177,12 @@ pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
         }
         counters::one(Counter::drains);
         match raw::discard(fd, there as usize) {
-            Ok(0) => return Drained::End,
+            Ok(0) => {
+                return match carrier::taken_error(link) {
+                    0 => Drained::End,
+                    errno => Drained::Failed(errno),
+                };
+            }
             Ok(len) => {
                 side.drained.fetch_add(len as u64, Ordering::Relaxed);
                 // A sleeper of ours in the kernel may have been meant, and will not see the

@@ -2,6 +2,7 @@
 
 use super::bells::{self, Drained};
 use super::source::{Source, available, meaningless, source};
+use crate::carrier;
 use crate::side::rx;
 use crate::sock::Link;
 use vmmc::sync::Ordering;
@@ -44,7 +45,13 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
 /// No doorbell is left: did the kernel mean the end?
 fn at_end(link: &Link, fd: i32) -> Readiness {
     match crate::raw::peek_one(fd) {
-        Ok(0) => Readiness::Ready,
+        Ok(0) => {
+            let errno = carrier::taken_error(link);
+            if errno != 0 {
+                link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+            }
+            Readiness::Ready
+        }
         // A doorbell that came just now: seen at the next look.
         Ok(_) | Err(libc::EAGAIN | libc::EINTR) => Readiness::NotReady,
         Err(libc::ECONNRESET) if link.reset_means_end() => Readiness::Ready,

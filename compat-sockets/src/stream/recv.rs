@@ -9,7 +9,7 @@ use super::{Outcome, SHUT_READ, demote, peek};
 use crate::counters::{self, Counter};
 use crate::side::rx;
 use crate::sock::Link;
-use crate::{parked, user_memory};
+use crate::{carrier, parked, user_memory};
 use libc::iovec;
 use vmmc::sync::Ordering;
 use vmmc_ring::switch::Standing;
@@ -197,6 +197,10 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
             };
             let step = match step {
                 Step::Failed(libc::ECONNRESET) if link.reset_means_end() => Step::End,
+                Step::End => match carrier::taken_error(link) {
+                    0 => Step::End,
+                    errno => Step::Failed(errno),
+                },
                 step => step,
             };
             // An end, or an error, that came after the peer switched: the ring goes first.

@@ -11,7 +11,7 @@ use crate::counters::{self, Counter};
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
 use crate::sock::Link;
-use crate::{raw, real};
+use crate::{carrier, raw, real};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -154,7 +154,10 @@ fn answer(link: &Link, fd: i32, result: raw::Result<usize>) -> Result<Wake, i32>
             Ok(if first { Wake::Look } else { Wake::End })
         }
         Ok(0) if first => Ok(Wake::Look),
-        Ok(0) => Ok(Wake::End),
+        Ok(0) => match carrier::taken_error(link) {
+            0 => Ok(Wake::End),
+            errno => Err(errno),
+        },
         Ok(_) => {
             if !first {
                 refuse_uncounted(link, fd);

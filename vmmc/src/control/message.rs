@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -130,6 +130,8 @@ pub struct KernelWords {
     pub leave_at: [u32; 2],
     /// Side 0 and side 1 want a FIN behind what is in their rings.
     pub fin_at: [u32; 2],
+    /// To side 0 and side 1: an error of their sockets that the kernel has told to their daemons.
+    pub error_at: [u32; 2],
 }
 
 /// Offsets of the words by which a direction is given back to the kernel's connection.

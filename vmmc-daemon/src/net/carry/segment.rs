@@ -51,6 +51,8 @@ pub(super) struct KernelPlaces {
     pub(super) space_wait: usize,
     pub(super) leave: usize,
     pub(super) fin: usize,
+    /// An error of the side's socket that its daemon was told ([`vmmc_ring::taken`]).
+    pub(super) error: usize,
 }
 
 /// Both sides' of them.
@@ -92,6 +94,7 @@ impl Segment {
                 space_wait: at(&kernel.space_wait_at, side),
                 leave: at(&kernel.leave_at, side),
                 fin: at(&kernel.fin_at, side),
+                error: at(&kernel.error_at, side),
             })
         };
         let places = |side: usize| Places {
@@ -296,6 +299,7 @@ pub(super) mod tests {
             space_wait_at: [540, 668],
             leave_at: [544, 672],
             fin_at: [548, 676],
+            error_at: [552, 680],
         };
         let words = Some([direction(0, 640), direction(256, 512)]);
         let shape = StreamShape { words, bells: false, ..SHAPE };

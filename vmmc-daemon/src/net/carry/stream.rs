@@ -19,6 +19,7 @@ use vmmc::sync::Ordering;
 use vmmc::sys::{Fd, doorbell};
 use vmmc::word::Word;
 use vmmc::{Event, Node, Notification};
+use vmmc_ring::taken::Taken;
 
 /// How the far end stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,9 +322,13 @@ impl Stream {
     }
 
     /// Sends the doorbells that are due. What the kernel has no room for is owed: its queue is full of what wakes
-    /// the far end as well.
+    /// the far end as well. An error that the kernel tells us is the process's to hear.
     fn send_bells(&self) {
-        let Some(words) = self.segment.direction(End::Near) else { return };
+        let (Some(kernel), Some(words)) =
+            (self.segment.kernel(), self.segment.direction(End::Near))
+        else {
+            return;
+        };
         let bells = [0; 64];
         let mut sent = Ok(0);
         loop {
@@ -337,7 +342,12 @@ impl Stream {
             let some = bells.get(..state.due.min(64) as usize).unwrap_or_default();
             drop(state);
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            sent = match rustix::net::send(&*socket, some, flags) {
+            let send = || rustix::net::send(&*socket, some, flags);
+            let taken = |sent: &rustix::io::Result<usize>| match sent {
+                Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOBUFS | Errno::PIPE) => None,
+                Err(errno) => Some(errno.raw_os_error()),
+            };
+            sent = match Taken(self.segment.word32(kernel.near.error)).during(send, taken) {
                 Err(Errno::INTR) => Ok(0),
                 // No room; or the connection's end, which wakes everybody.
                 other => other,
@@ -422,5 +432,36 @@ fn tell(state: MutexGuard<'_, State>) {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::carry::segment::tests::of_sockets;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+    use vmmc_ring::taken::Found;
+
+    /// The kernel tells it once, and the process would find an end of file.
+    #[test]
+    fn an_error_that_a_doorbell_meets_is_kept_for_the_process() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let near = listener.accept().unwrap().0;
+        rustix::net::sockopt::set_socket_linger(&far, Some(Duration::ZERO)).unwrap();
+        drop(far); // a reset
+        let mut reset = [PollFd::new(&near, PollFlags::empty())];
+        while !reset[0].revents().contains(PollFlags::ERR) {
+            poll(&mut reset, None).unwrap();
+        }
+        let attempt = Arc::new(Attempt::new(Fd::from(OwnedFd::from(near.try_clone().unwrap()))));
+        let stream = Stream::new(of_sockets(0), None, attempt);
+        lock(&stream.state).due = 1;
+        stream.send_bells();
+        assert!(near.take_error().unwrap().is_none(), "the kernel has told it");
+        let word = stream.segment.word32(stream.segment.kernel().unwrap().near.error);
+        let reset = Found::Error(Errno::CONNRESET.raw_os_error());
+        assert_eq!([Taken(word).take(), Taken(word).take()], [reset, Found::Nothing]);
     }
 }
