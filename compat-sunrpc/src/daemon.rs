@@ -211,10 +211,11 @@ pub(crate) fn answer(cookie: u64) -> Option<Answer> {
     })
 }
 
-/// Shortest wait for the daemon's answer: it must give up earlier, whatever it was told itself.
+/// Shortest wait for the daemon's answer.
 const LEAST_WAIT: Duration = Duration::from_secs(2);
 
-/// Waits for the daemon's answer, a bounded time: the daemon gives up earlier.
+/// Waits for the daemon's answer, a bounded time: on one machine it gives up earlier. Between nodes it may wait for the
+/// other one's word; should that come too late for us, the connection ends.
 pub(crate) fn wait_answer(cookie: u64) -> Answer {
     let pair = settings::get().map_or(Duration::from_secs(1), |settings| settings.config.pair);
     let deadline = Instant::now() + pair.saturating_mul(2).max(LEAST_WAIT);

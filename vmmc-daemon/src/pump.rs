@@ -20,7 +20,6 @@ use crate::receive::{self, Suspect};
 use crate::tcp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -34,6 +33,10 @@ use vmmc::sys::mmap::{Access, GuardedMapping};
 use vmmc::word::{MappedU32, MappedU64};
 use vmmc_ring::pump::Words;
 use vmmc_ring::switch::Switch;
+use vmmc_ring::taken::Taken;
+
+/// See [`tcp::send_for`].
+type Kept<'m> = Taken<MappedU32<'m>>;
 
 /// Pumps at once.
 const MAX: usize = 64;
@@ -239,15 +242,17 @@ fn pump(
     socket: BorrowedFd<'_>,
     number: u64,
 ) -> Result<u64, &'static str> {
-    if words.claim(number) { give_back(words, ring, socket) } else { Ok(0) }
+    if words.claim(number) { give_back(words, ring, socket, None) } else { Ok(0) }
 }
 
 /// Sends what the ring's receiver has not taken, and ends the ring part. The caller has the claim. Blocks for as long
-/// as the receiver does not read. Returns how many bytes it sent.
+/// as the receiver does not read. Returns how many bytes it sent. `kept`: where an error of the connection is kept for the
+/// process.
 pub(crate) fn give_back(
     words: &Words<MappedU32<'_>, MappedU64<'_>>,
     ring: View<'_>,
     socket: BorrowedFd<'_>,
+    kept: Option<Kept<'_>>,
 ) -> Result<u64, &'static str> {
     hit(Failpoint::PumpClaimed);
     let deadline = Instant::now() + SETTLING;
@@ -271,11 +276,11 @@ pub(crate) fn give_back(
     };
     hit(Failpoint::PumpBegun);
     let begun = from;
-    let alive = (0..owed).all(|_| send_all(socket, &[0]));
+    let alive = (0..owed).all(|_| send_all(socket, &[0], kept));
     if alive {
         let mut part = vec![0; PART.min(ring.len())];
         loop {
-            if !send_range(socket, ring, &mut from, to, &mut part) {
+            if !send_range(socket, ring, (&mut from, to), &mut part, kept) {
                 break;
             }
             hit(Failpoint::PumpSent);
@@ -294,16 +299,16 @@ pub(crate) fn give_back(
 fn send_range(
     socket: BorrowedFd<'_>,
     ring: View<'_>,
-    from: &mut u64,
-    to: u64,
+    (from, to): (&mut u64, u64),
     part: &mut [u8],
+    kept: Option<Kept<'_>>,
 ) -> bool {
     let capacity = ring.len() as u64;
     while *from != to {
         let at = *from % capacity;
         let len = to.wrapping_sub(*from).min(capacity - at).min(part.len() as u64) as usize;
         let Some(bytes) = part.get_mut(..len) else { return false };
-        if ring.read(at as usize, bytes).is_err() || !send_all(socket, bytes) {
+        if ring.read(at as usize, bytes).is_err() || !send_all(socket, bytes, kept) {
             return false;
         }
         *from = from.wrapping_add(len as u64);
@@ -313,10 +318,9 @@ fn send_range(
 }
 
 /// Sends bytes, however long it takes; false when the connection is over.
-fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> bool {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], kept: Option<Kept<'_>>) -> bool {
     while !bytes.is_empty() {
-        match rustix::net::send(socket, bytes, flags) {
+        match tcp::send_for(socket, bytes, kept) {
             Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
             Err(Errno::AGAIN | Errno::NOBUFS) => {
                 let slice = Timespec { tv_sec: 1, tv_nsec: 0 };

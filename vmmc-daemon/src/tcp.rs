@@ -1,8 +1,12 @@
 //! What the kernel says about a TCP socket that a client passed. Nothing is taken from the message.
 
-use rustix::net::{AddressFamily, SocketType};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketType};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use vmmc::word::MappedU32;
+use vmmc_ring::taken::Taken;
 use vmmc_ring::tcp_count::{self, TcpInfo};
 
 /// One end of an established TCP connection. Within one network namespace the pair of addresses of a live
@@ -82,6 +86,30 @@ pub(crate) fn send_room(socket: impl AsFd + Copy) -> u64 {
     let Some((given, info)) = info.and_then(|info| Some((info.given()?, info))) else { return 0 };
     let buffer = rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0);
     tcp_count::send_room(buffer, given.saturating_sub(info.bytes_acked))
+}
+
+/// Sends by a process's socket, waiting for nobody. An error of the connection that the kernel tells us, and so not the
+/// process, is kept for it.
+pub(crate) fn send_for(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    kept: Option<Taken<MappedU32<'_>>>,
+) -> rustix::io::Result<usize> {
+    let send = || rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let is_over = || {
+        let mut now = [PollFd::new(&socket, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = poll(&mut now, Some(&at_once));
+        count.is_ok() && now.iter().any(|it| it.revents().contains(PollFlags::HUP))
+    };
+    let error = |sent: &rustix::io::Result<usize>| match sent {
+        Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::PIPE) => None,
+        Err(errno) => is_over().then(|| errno.raw_os_error()),
+    };
+    match kept {
+        Some(kept) => kept.during(send, error),
+        None => send(),
+    }
 }
 
 /// The cookie of any TCP socket, whatever its state.

@@ -35,7 +35,10 @@ impl<W: Word<Value = u32>> Taken<W> {
         // One that the process has not heard of stays.
         exchange(0, CALLING);
         let result = call();
-        exchange(CALLING, error(&result).map_or(0, i32::cast_unsigned));
+        let error = error(&result).map_or(0, i32::cast_unsigned);
+        exchange(CALLING, error);
+        // Another call may have ended meanwhile.
+        exchange(0, error);
         result
     }
 

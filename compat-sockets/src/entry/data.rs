@@ -6,7 +6,7 @@ use crate::side::tx;
 use crate::sock::Link;
 use crate::stream::{Outcome, copy_vectors, demote, recv, send};
 use crate::upgrade::{Route, Way, counted_done, route};
-use crate::{file, raw, real, user_memory};
+use crate::{carrier, file, raw, real, user_memory};
 use libc::{
     MSG_NOSIGNAL, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
@@ -42,8 +42,13 @@ fn dispatch(
                 }
                 Outcome::Kernel => {
                     let result = call();
+                    let error = if result == 0 { carrier::taken_error(&link) } else { 0 };
                     link.leave();
-                    result
+                    if error == 0 {
+                        return result;
+                    }
+                    real::set_errno(error);
+                    -1
                 }
                 Outcome::Unswitched => unswitched(link, call),
             }

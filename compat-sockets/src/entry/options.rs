@@ -98,7 +98,10 @@ export! {
             if let Some(link) = entered(fd) {
                 // Taken from the kernel by a call of ours, not yet told to the program.
                 let error = match link.side.rx_error.swap(0, Ordering::Relaxed) as c_int {
-                    0 => carrier::taken_error(&link),
+                    // Where the connection is over: whoever asks does not wait.
+                    0 if raw::pending_events(fd, 0) & libc::POLLHUP != 0 => {
+                        carrier::taken_error(&link)
+                    }
                     error => error,
                 };
                 // SAFETY: the kernel has just written an int there, or less.

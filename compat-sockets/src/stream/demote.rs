@@ -35,7 +35,7 @@ use vmmc_ring::switch::Standing;
 const ASK_MS: u32 = 200;
 /// The same, where two daemons carry the connection: they answer however busy their machines are, and the end of either
 /// ends the connection.
-const ASK_CARRIED_MS: u32 = 10_000;
+pub(super) const ASK_CARRIED_MS: u32 = 10_000;
 /// How long it waits for the acknowledgement of a doorbell, which a kernel may hold back for 40.
 const PROBE_MS: u32 = 100;
 /// How long it waits before it asks the daemon.

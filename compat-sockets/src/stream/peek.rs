@@ -64,7 +64,7 @@ impl Wanted {
 pub(super) fn look(link: &Link, fd: i32, cursor: &mut Cursor<'_>, left: u64, flags: i32) -> Step {
     let queued = raw::unread(fd).unwrap_or(0) as u64;
     if queued < left {
-        return recv::from_kernel(fd, cursor, left, flags);
+        return recv::from_kernel(link, fd, cursor, left, flags);
     }
     // Before the tail is: what was published before the end is visible then.
     let ended = matches!(link.rx().switch().standing(), Standing::Ended { .. });

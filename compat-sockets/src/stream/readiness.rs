@@ -27,13 +27,13 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
                 Readiness::Ready
             } else {
                 match bells::drain(link, fd) {
-                    _ if link.ring_has_more() => Readiness::Ready,
-                    Drained::Empty => at_end(link, fd),
-                    Drained::End => Readiness::Ready,
                     Drained::Failed(errno) => {
                         link.side.rx_error.store(errno as u32, Ordering::Relaxed);
                         Readiness::Ready
                     }
+                    _ if link.ring_has_more() => Readiness::Ready,
+                    Drained::Empty => at_end(link, fd),
+                    Drained::End => Readiness::Ready,
                 }
             }
         }

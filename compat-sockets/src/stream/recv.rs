@@ -107,7 +107,7 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 // whoever has seen that end sees the request too.
                 demote::comply(link, fd);
                 if done > 0
-                    && let Step::Got(len) = from_kernel(fd, &mut cursor, u64::MAX, flags)
+                    && let Step::Got(len) = from_kernel(link, fd, &mut cursor, u64::MAX, flags)
                 {
                     break Outcome::Done(done + len);
                 }
@@ -149,7 +149,7 @@ fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> St
         Ok(0) => match crate::raw::peek_one(fd) {
             // Came just now.
             Ok(len) if len > 0 => return Step::Again,
-            Ok(_) => return Step::End,
+            Ok(_) => return ended(link),
             Err(libc::EAGAIN) => return Step::Wait,
             Err(libc::EINTR) => return Step::Again,
             // The look has taken the error: a read would find the end.
@@ -161,7 +161,7 @@ fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> St
     if link.rx().switch().standing() != Standing::Tcp {
         return Step::Again;
     }
-    from_kernel(fd, cursor, there as u64, flags)
+    from_kernel(link, fd, cursor, there as u64, flags)
 }
 
 #[inline]
@@ -193,14 +193,10 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
             let step = if armed {
                 unarmed_part(link, fd, cursor, flags)
             } else {
-                from_kernel(fd, cursor, u64::MAX, flags)
+                from_kernel(link, fd, cursor, u64::MAX, flags)
             };
             let step = match step {
                 Step::Failed(libc::ECONNRESET) if link.reset_means_end() => Step::End,
-                Step::End => match carrier::taken_error(link) {
-                    0 => Step::End,
-                    errno => Step::Failed(errno),
-                },
                 step => step,
             };
             // An end, or an error, that came after the peer switched: the ring goes first.
@@ -214,7 +210,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
                 step => step,
             }
         }
-        Source::Prefix(left) => match from_kernel(fd, cursor, left, flags) {
+        Source::Prefix(left) => match from_kernel(link, fd, cursor, left, flags) {
             Step::Got(len) => {
                 link.side.rx_left.store(left - (len as u64).min(left), Ordering::Relaxed);
                 Step::Got(len)
@@ -306,10 +302,24 @@ fn ring_is_empty(link: &Link, fd: i32) -> Step {
     }
 }
 
-pub(super) fn from_kernel(fd: i32, cursor: &mut Cursor<'_>, most: u64, flags: i32) -> Step {
+/// The kernel says that the stream has ended.
+fn ended(link: &Link) -> Step {
+    match carrier::taken_error(link) {
+        0 => Step::End,
+        errno => Step::Failed(errno),
+    }
+}
+
+pub(super) fn from_kernel(
+    link: &Link,
+    fd: i32,
+    cursor: &mut Cursor<'_>,
+    most: u64,
+    flags: i32,
+) -> Step {
     let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
     match receive_kernel(fd, cursor, most, flags & keep) {
-        Ok(0) => Step::End,
+        Ok(0) => ended(link),
         Ok(len) => {
             counters::one(Counter::tcp_calls);
             cursor.advance_over(len as u64);

@@ -81,7 +81,10 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                     Ok(Room::Look) => {}
                     // A short count leaves the error to the next call, as in the kernel.
                     Ok(Room::Gone) if done > 0 => break Outcome::Done(done),
-                    Ok(Room::Gone) => break Outcome::Kernel,
+                    Ok(Room::Gone) => match carrier::taken_error(link) {
+                        0 => break Outcome::Kernel,
+                        errno => break Outcome::Failed(errno),
+                    },
                     Err(errno) => break Outcome::Failed(errno),
                 }
             }

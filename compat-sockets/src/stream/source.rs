@@ -12,7 +12,7 @@ use vmmc::word::Word;
 use vmmc_ring::Poisoned;
 use vmmc_ring::switch::Standing;
 
-/// How long [`leave_nothing`] waits, in milliseconds.
+/// How long [`leave_nothing`] waits, in milliseconds; for another node's daemon [`demote::ASK_CARRIED_MS`].
 const TWICE_MS: u32 = 200;
 
 /// Where the next byte comes from, found under the rx lock.
@@ -160,9 +160,10 @@ pub(super) fn meaningless(link: &Link, seen: u64) -> Option<u64> {
 /// Before a close or an exec, under the rx lock, with nothing unread in the ring: throws away what TCP must
 /// not find unread, since it would answer with an RST. That is doorbells, and bytes that we read behind
 /// the end of the ring part and that come by TCP once more. Those may be on their way still, when the
-/// peer is just sending them: waited for, [`TWICE_MS`] at most.
+/// peer is just sending them: waited for, a bounded time.
 pub(crate) fn leave_nothing(link: &Link, fd: i32) {
-    for _ in 0..TWICE_MS {
+    let patience = if carrier::has(link.side) { demote::ASK_CARRIED_MS } else { TWICE_MS };
+    for _ in 0..patience {
         let last_look = demote::peer_has_ended(fd);
         let is_empty = source(link, fd) == Source::Empty;
         let ended = matches!(link.rx().switch().standing(), Standing::Ended { .. });

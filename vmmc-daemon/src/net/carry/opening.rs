@@ -11,8 +11,8 @@
 //! Side 0 is the end with the smaller address. Whoever does not want to go on ends its links, and before "agreed" that is
 //! all: the connection stays with TCP. Side 0 agrees with all in hand that it needs. Should its word be lost, one end would
 //! use a ring that nobody reads: so side 1, once it has greeted, waits for that word or for the end of the link, which
-//! comes behind it, whatever time either takes. If the link is lost it shuts the connection down, and so does a
-//! daemon whose process has had enough meanwhile. That is an error, and no silence.
+//! comes behind it, whatever time either takes. If the link is lost it shuts the connection down; and where its
+//! process has had enough meanwhile it ends the link, at which the other daemon does. That is an error, and no silence.
 
 use super::carrier::Load;
 use super::said::Said;

@@ -4,20 +4,20 @@ use super::attempt::Attempt;
 use super::carrier::News;
 use super::count;
 use super::said::Said;
-use super::segment::{End, RESET, Segment};
+use super::segment::{End, KernelSides, RESET, Segment};
 use crate::net::lock;
 use crate::net::mailbox::Mailbox;
 use crate::{pump, receive, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, Shutdown};
+use rustix::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vmmc::control::message::CloseReason;
 use vmmc::sync::Ordering;
 use vmmc::sys::{Fd, doorbell};
-use vmmc::word::Word;
+use vmmc::word::{MappedU32, Word};
 use vmmc::{Event, Node, Notification};
 use vmmc_ring::taken::Taken;
 
@@ -341,13 +341,7 @@ impl Stream {
             };
             let some = bells.get(..state.due.min(64) as usize).unwrap_or_default();
             drop(state);
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let send = || rustix::net::send(&*socket, some, flags);
-            let taken = |sent: &rustix::io::Result<usize>| match sent {
-                Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOBUFS | Errno::PIPE) => None,
-                Err(errno) => Some(errno.raw_os_error()),
-            };
-            sent = match Taken(self.segment.word32(kernel.near.error)).during(send, taken) {
+            sent = match tcp::send_for(socket.as_fd(), some, Some(self.kept(&kernel))) {
                 Err(Errno::INTR) => Ok(0),
                 // No room; or the connection's end, which wakes everybody.
                 other => other,
@@ -364,7 +358,13 @@ impl Stream {
         while lock(&self.state).is_ringing {
             std::thread::sleep(BELLS_SLICE);
         }
-        pump::give_back(&words, self.segment.ring(End::Near), socket.as_fd())
+        let kept = self.segment.kernel().map(|kernel| self.kept(&kernel));
+        pump::give_back(&words, self.segment.ring(End::Near), socket.as_fd(), kept)
+    }
+
+    /// Where an error of the process's socket is kept for it.
+    fn kept(&self, kernel: &KernelSides) -> Taken<MappedU32<'_>> {
+        Taken(self.segment.word32(kernel.near.error))
     }
 
     /// Bytes that the process's socket takes without waiting.

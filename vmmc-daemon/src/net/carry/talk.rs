@@ -130,7 +130,9 @@ impl Load {
         self.ask_for_bells(self.stream.be_quiet())?;
         let Some(words) = segment.direction(End::Far) else { return Ok(()) };
         let (tail, head) = (words.tail.load(Ordering::Acquire), words.head.load(Ordering::Acquire));
-        let end = tail.wrapping_sub(tail.wrapping_sub(head).min(most));
+        let unread = Some(tail.wrapping_sub(head)).filter(|&it| it <= segment.ring_len as u64);
+        // A process that lies about where it stands has read all.
+        let end = tail.wrapping_sub(unread.unwrap_or(0).min(most));
         words.switch.to_tcp(end, words.bells.load(Ordering::SeqCst));
         Other(&self.import).word(segment.consumed_at(End::Far), end).map_err(Failed::Far)?;
         self.say(Said::Stop)
