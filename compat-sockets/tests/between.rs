@@ -11,6 +11,7 @@ mod common;
 mod sockets;
 
 use cluster::{Place, pair_in, starter_of};
+use rustix::process::Signal;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -170,10 +171,9 @@ fn echo_over_a_fabric() {
     });
 }
 
-/// Either daemon's death ends what it carries, as a reset does: both ends see it, and nobody waits for ever.
-#[test]
-fn a_daemon_that_dies_ends_the_connections_that_it_carried() {
-    for dies in ["a", "b"] {
+/// Two ends that exchange by rings for ever are told of an error after `end` has ended the first of these nodes' daemons.
+fn both_ends_hear_when(end: impl Fn(Place, &Place)) {
+    for first in ["a", "b"] {
         let world = World::new(CARRIED);
         let dir = tempfile::tempdir().unwrap();
         let ends = ["server", "client"].map(|role| world.start("endless", role, true, dir.path()));
@@ -182,8 +182,8 @@ fn a_daemon_that_dies_ends_the_connections_that_it_carried() {
         common::until("they exchange", || std::fs::remove_file(&going).is_ok());
         common::until("they go on by their rings", || going.exists());
         let World { a, b } = world;
-        let (dead, alive) = if dies == "a" { (a, b) } else { (b, a) };
-        drop(dead);
+        let (ends_now, other) = if first == "a" { (a, b) } else { (b, a) };
+        end(ends_now, &other);
         let said = ends.map(|end| ended(end, "endless"));
         for output in &said {
             assert!(output.status.success(), "{output:?}");
@@ -192,6 +192,21 @@ fn a_daemon_that_dies_ends_the_connections_that_it_carried() {
         }
         let report = std::fs::read_to_string(dir.path().join("report")).unwrap();
         assert_eq!(report.matches("carrier_rings=").count(), 2, "{report}");
-        drop(alive);
     }
+}
+
+/// Either daemon's death ends what it carries, as a reset does: both ends see it, and nobody waits for ever.
+#[test]
+fn a_daemon_that_dies_ends_the_connections_that_it_carried() {
+    both_ends_hear_when(|dies, _| drop(dies));
+}
+
+/// One that is told to end does so itself: the other may be ending as well, and here does nothing at all.
+#[test]
+fn a_daemon_that_is_stopped_ends_the_connections_that_it_carried() {
+    both_ends_hear_when(|mut stops, other| {
+        common::signal(other.daemon.pid(), Signal::STOP);
+        common::signal(stops.daemon.pid(), Signal::TERM);
+        stops.daemon.wait_dead();
+    });
 }

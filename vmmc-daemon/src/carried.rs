@@ -9,13 +9,17 @@ use crate::counters::Counter;
 use crate::net::Service;
 use crate::net::carry::{Attempt, Carried, Carry, Outcome, Wanted, side_of};
 use crate::pairing::Offered;
-use crate::receive::Suspect;
+use crate::receive::{self, Suspect};
 use crate::tcp::Endpoint;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use vmmc::control::message::{Event, NotPairedReason, QuotaKind, StreamShape};
 use vmmc::id::ClientId;
 use vmmc::sys::Fd;
+
+/// How long a daemon that ends waits for sockets that somebody holds inside a call.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// One of them.
 #[derive(Debug)]
@@ -89,7 +93,7 @@ impl Broker {
             attempt: attempt.clone(),
         };
         self.pairing.carried.insert(cookie, end);
-        self.pairing.attempts.insert(number, uid);
+        self.pairing.attempts.insert(number, (uid, Arc::downgrade(&attempt)));
         if let Some(client) = self.clients.get_mut(&client) {
             client.sockets.insert(cookie);
         }
@@ -120,7 +124,7 @@ impl Broker {
                     self.opened(cookie, number, carried);
                 }
                 Outcome::Gone { number } => {
-                    if let Some(uid) = self.pairing.attempts.remove(&number) {
+                    if let Some((uid, _)) = self.pairing.attempts.remove(&number) {
                         self.quotas.give(uid, QuotaKind::Connections, 1);
                     }
                 }
@@ -163,6 +167,19 @@ impl Broker {
         drop(carried);
         self.counters.add(Counter::Carried);
         self.send(client, &paired, fds);
+    }
+
+    /// Ends all of them, and waits a moment until that is done: who sleeps is told by us, should the other daemon end as
+    /// well.
+    pub(crate) fn leave_carried(&self) {
+        let attempts = self.pairing.attempts.values();
+        let left: Vec<_> = attempts.filter_map(|(_, attempt)| attempt.upgrade()).collect();
+        if left.is_empty() {
+            return;
+        }
+        tracing::info!(connections = left.len(), "connections to other nodes end");
+        left.iter().for_each(|attempt| attempt.leave());
+        receive::settle(LEAVING);
     }
 
     /// Its process has no use of the end any more. Whether it was one of these. It counts as one of its user's as long

@@ -19,6 +19,7 @@ use crate::counters::Counter;
 use crate::descriptors;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::read_u64;
+use crate::net::carry::Attempt;
 use crate::receive::{Fds, Suspect};
 use crate::requests;
 use crate::tcp::{self, Endpoint};
@@ -26,7 +27,7 @@ use crate::timers::{Timer, TimerKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vmmc::control::message::{
     CarriedWords, ConnectionInfo, ConnectionState, Event, KernelWords, NotPairedReason, QuotaKind,
@@ -129,8 +130,8 @@ pub(crate) struct Pairing {
     pub(crate) paired: HashMap<u64, (u64, usize)>,
     /// Ends whose other end is another node's, by cookie.
     pub(crate) carried: HashMap<u64, CarriedEnd>,
-    /// What carriers have, or are about to: the user who pays for each attempt.
-    pub(crate) attempts: HashMap<u64, u32>,
+    /// What carriers have, or are about to, and the user who pays for it.
+    pub(crate) attempts: HashMap<u64, (u32, Weak<Attempt>)>,
     /// The latest that stayed plain.
     pub(crate) plain: VecDeque<Plain>,
 }

@@ -18,7 +18,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmmc::control::message::Refusal;
 use vmmc::sys::Fd;
 use vmmc::sys::packet::{MAX_FDS, MAX_FDS_PER_MESSAGE};
@@ -155,6 +155,14 @@ pub(crate) fn apart(work: impl FnOnce() + Send + 'static) {
     Closer::get().close(Last::Work(Box::new(work)));
 }
 
+/// Waits until the helpers have done all that they were given, but no longer than this.
+pub(crate) fn settle(limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while Closer::get().is_busy() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The last that is done with a descriptor.
 enum Last {
     /// Its close.
@@ -199,6 +207,11 @@ impl Closer {
 
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_busy(&self) -> bool {
+        let work = self.work();
+        !work.fds.is_empty() || work.idle < work.helpers
     }
 
     fn close(&'static self, last: Last) {

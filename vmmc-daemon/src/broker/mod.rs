@@ -313,6 +313,7 @@ impl Broker {
                 && self.hand_over(id)
             {
                 tracing::info!(successor, "handed over");
+                self.leave_carried();
                 return Ok(Ending::HandedOver { successor });
             }
             if let Some(ending) = self.ending {
@@ -368,6 +369,7 @@ impl Broker {
 
     fn end(mut self, ending: Ending) -> Ending {
         tracing::info!(?ending, clients = self.clients.len(), "ending");
+        self.leave_carried();
         if ending == Ending::Stopped && !self.clients.is_empty() && self.store() {
             return Ending::Stored;
         }

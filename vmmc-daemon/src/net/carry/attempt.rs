@@ -1,7 +1,7 @@
 //! What the broker and a carrier share of one offered connection: the copy of the process's socket, and whether the process
 //! still wants to be carried.
 
-use super::stream::Stream;
+use super::stream::{Standing, Stream};
 use crate::net::lock;
 use crate::receive;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -60,6 +60,16 @@ impl Attempt {
     pub(crate) fn forget(&self) {
         if let Some(stream) = self.stream() {
             stream.is_forgotten();
+        }
+    }
+
+    /// This daemon leaves, and with it what it carries: a copy of the socket that just closed would end the connection in
+    /// order, whatever has not arrived.
+    pub(crate) fn leave(&self) {
+        if let Some(stream) = self.stream()
+            && stream.standing() == Standing::Open
+        {
+            stream.lose("this daemon ends");
         }
     }
 
