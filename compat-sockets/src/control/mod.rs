@@ -217,21 +217,23 @@ fn tell_closed(socket: BorrowedFd<'_>, cookie: u64) -> bool {
 }
 
 /// Asks the daemon to send from the peer's socket what is unread in our ring
-/// ([`vmmc_ring::pump`]). Its answer is in the segment.
-pub(crate) fn ask_pump(fd: i32) {
+/// ([`vmmc_ring::pump`]). Its answer is in the segment. False: it could not be asked just now.
+pub(crate) fn ask_pump(fd: i32) -> bool {
     if !LOCK.try_lock() {
-        return;
+        return false;
     }
+    let mut is_asked = false;
     if let Some(socket) = connected()
         && let Ok(cookie) = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64)
         && let Some(tcp) = raw::borrowed(fd)
     {
         let mut buffer = [0; 32];
         if let Ok(packet) = codec::encode(&Request::PumpSocket { cookie }, &mut buffer) {
-            let _ = packet::send(socket, packet, &[tcp], SendFlags::DONTWAIT);
+            is_asked = packet::send(socket, packet, &[tcp], SendFlags::DONTWAIT).is_ok();
         }
     }
     LOCK.unlock();
+    is_asked
 }
 
 /// Whether the daemon that pumps (its incarnation) is certainly dead: another one answers, or

@@ -33,6 +33,8 @@ use vmmc_ring::switch::Standing;
 
 /// How long a receiver that has stopped waits for the peer, in milliseconds.
 const ASK_MS: u32 = 200;
+/// The same, once the daemon has been asked to do it: on a busy machine that takes a while.
+const ASK_DAEMON_MS: u32 = 1000;
 /// The same, where two daemons carry the connection: they answer however busy their machines are, and the end of either
 /// ends the connection.
 pub(super) const ASK_CARRIED_MS: u32 = 10_000;
@@ -279,7 +281,7 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
     their_way(link, fd, if in_ring { request::BACK } else { request::TCP });
     let mut ours = our_way_for(link, fd, why);
     let mut done = false;
-    let mut asked = 0;
+    let mut has_asked = false;
     for turn in 0.. {
         ours = ours || our_way_for(link, fd, why);
         // The tail may go back: forget the one that was seen.
@@ -305,10 +307,10 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
         if done {
             break;
         }
-        let may_ask = asked == 0 && !carrier::has(side);
+        let may_ask = !has_asked && !carrier::has(side);
         if in_ring && state == request::BACK && turn >= PUMP_AFTER_MS && may_ask {
-            asked = turn + 1;
-            control::ask_pump(fd);
+            // Not while another thread is in conversation with the daemon.
+            has_asked = control::ask_pump(fd);
         }
         match state {
             // Somebody is at it. Reading on could mean reading twice what he sends.
@@ -321,6 +323,8 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
                     let _ = word.compare_exchange(state, back, Ordering::SeqCst, Ordering::SeqCst);
                 }
             }
+            // A daemon that knows the connection answers in the segment, in its own time.
+            request::BACK if has_asked && turn < ASK_DAEMON_MS => {}
             request::BACK | request::REFUSED if turn >= patience => {
                 let tcp = request::TCP;
                 if word.compare_exchange(state, tcp, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
