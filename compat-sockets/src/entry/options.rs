@@ -15,26 +15,6 @@ const SO_ZEROCOPY: c_int = 60;
 /// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, and the same for 64-bit time.
 const TIME_STAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
-/// How long what comes back by TCP may take to reach the kernel's queue, in milliseconds.
-const COMING_BACK_MS: u32 = 100;
-
-/// Leaves to the kernel, with what can be received in its queue: it is asked for that now.
-fn leave_with_unread(fd: c_int) {
-    let readable = entered(fd).and_then(|link| {
-        let readable = readiness::unread(&link, fd);
-        link.leave();
-        readable
-    });
-    crate::close::leave_to_kernel(fd);
-    let is_there = || raw::unread(fd).is_ok_and(|queued| queued >= readable.unwrap_or(0));
-    for _ in 0..COMING_BACK_MS {
-        if is_there() {
-            break;
-        }
-        raw::wait_for(-1, 0, 1);
-    }
-}
-
 /// Options that give the kernel a say in the bytes: the socket stays, or goes back to, TCP.
 fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     const TCP_ULP: c_int = 31;
@@ -100,7 +80,7 @@ export! {
     /// getsockopt(2).
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
         if level == libc::IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE {
-            leave_with_unread(fd);
+            crate::close::leave_to_kernel(fd);
         }
         // SAFETY: as above.
         let result = unsafe { real::getsockopt(fd, level, name, value, len) };

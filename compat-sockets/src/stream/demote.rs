@@ -19,7 +19,7 @@
 //! A direction that has ended stays with TCP.
 
 use super::source::{Source, source};
-use super::{SHUT_WRITE, bells};
+use super::{SHUT_WRITE, bells, readiness};
 use crate::counters::{self, Counter};
 use crate::side::{GATE_CLOSED, rx, tx};
 use crate::sock::{Link, shadow};
@@ -42,6 +42,8 @@ pub(super) const ASK_CARRIED_MS: u32 = 10_000;
 const PROBE_MS: u32 = 100;
 /// How long it waits before it asks the daemon.
 const PUMP_AFTER_MS: u32 = 2;
+/// How long it waits until what is sent again is in the kernel's queue.
+const COMING_BACK_MS: u32 = 100;
 
 /// Whether our ring part may be ended: the peer has seen that it began. A peer that has not may
 /// be reading TCP into the program's buffer, and would take what follows the end for what
@@ -276,6 +278,7 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
     if peer_has_ended(fd) {
         hide_death(link, fd);
     }
+    let unread = readiness::unread_locked(link, fd).unwrap_or(0);
     let patience = if carrier::has(side) { ASK_CARRIED_MS } else { ASK_MS };
     let mut in_ring = is_in_ring();
     their_way(link, fd, if in_ring { request::BACK } else { request::TCP });
@@ -321,6 +324,8 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
                 {
                     let back = request::BACK;
                     let _ = word.compare_exchange(state, back, Ordering::SeqCst, Ordering::SeqCst);
+                    // The next daemon has not been asked.
+                    has_asked = false;
                 }
             }
             // A daemon that knows the connection answers in the segment, in its own time.
@@ -344,8 +349,21 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
         bells::drain_quietly(link, fd);
     }
     side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
+    if done {
+        until_queued(fd, unread);
+    }
     side.rx_lock.unlock();
     done
+}
+
+/// Waits until what was readable before is so for the new holder: what is sent again may be on its way.
+fn until_queued(fd: i32, unread: usize) {
+    for _ in 0..COMING_BACK_MS {
+        if raw::unread(fd).is_ok_and(|queued| queued >= unread) {
+            break;
+        }
+        raw::wait_for(-1, 0, 1);
+    }
 }
 
 /// Whether the peer's FIN has come, or an error.

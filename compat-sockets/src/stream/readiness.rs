@@ -86,6 +86,13 @@ pub(crate) fn prefix_is_here(link: &Link, fd: i32) -> bool {
 /// Bytes that can be received now, of prefix and ring (`FIONREAD`). `None`: ask the kernel.
 pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
     link.side.rx_lock.lock().ok()?;
+    let count = unread_locked(link, fd);
+    link.side.rx_lock.unlock();
+    count
+}
+
+/// [`unread`], under the rx lock.
+pub(super) fn unread_locked(link: &Link, fd: i32) -> Option<usize> {
     let queued = || crate::raw::unread(fd).unwrap_or(0) as u64;
     let answer = loop {
         break match source(link, fd) {
@@ -108,7 +115,6 @@ pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
             Source::Ended => None,
         };
     };
-    link.side.rx_lock.unlock();
     answer.map(|count| count as usize)
 }
 
