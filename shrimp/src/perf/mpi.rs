@@ -48,10 +48,10 @@ impl Mpi {
         }
     }
 
-    /// Two ranks, the second one behind `starter`; what the first one says. `None` when they do not come to an end.
+    /// Two ranks, each behind its starter; what the first one says. `None` when they do not come to an end.
     pub(super) fn run_apart(
         &self,
-        starter: &[String],
+        starters: &[Vec<String>; 2],
         pair: Pair,
         arguments: &[&str],
         settings: &[(&str, &str)],
@@ -66,9 +66,9 @@ impl Mpi {
         let mut command = children::command(&self.launcher, None);
         self.permit(&mut command);
         command.args(if self.is_open() { ["--bind-to", "none"] } else { ["-bind-to", "none"] });
-        rank(&mut command, &[], pair.a);
+        rank(&mut command, &starters[0], pair.a);
         command.arg(":");
-        rank(&mut command, starter, pair.b);
+        rank(&mut command, &starters[1], pair.b);
         command.envs(settings.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         Child::spawn(command, "an MPI job").ok()?.output_within(PATIENCE).ok()

@@ -78,7 +78,8 @@ impl How {
             How::Mpi(mpi, settings) => {
                 let [small, large] = SIZES.map(|size| size.to_string());
                 let arguments = ["0.5", "pingpong", &small, &large];
-                let text = mpi.run_apart(&sides.starter(), pair, &arguments, settings)?;
+                let starters = [sides.near_starter(), sides.starter()];
+                let text = mpi.run_apart(&starters, pair, &arguments, settings)?;
                 let of = |size: &str| {
                     let line = format!("pingpong {size} ");
                     text.lines().find_map(|text| text.strip_prefix(&line))?.parse().ok()

@@ -32,8 +32,8 @@ impl Coded for SidesError {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Sides {
-    /// The namespace of the far side, if there is one.
-    far: Option<String>,
+    /// The namespaces of the far side and of ours, if there are any.
+    names: Option<[String; 2]>,
     /// Its address.
     pub(super) host: IpAddr,
     /// Ours: a fabric is reached there.
@@ -46,24 +46,25 @@ impl Sides {
         let (far, near) = match names {
             [] => {
                 let here = Ipv4Addr::LOCALHOST.into();
-                return Ok(Sides { far: None, host: here, near: here });
+                return Ok(Sides { names: None, host: here, near: here });
             }
             [far, near] => (far, near),
             _ => return Err(SidesError::Names.into()),
         };
-        let sides = Sides { far: Some(far.clone()), host: address(far)?, near: address(near)? };
+        let names = Some([far.clone(), near.clone()]);
+        let sides = Sides { names, host: address(far)?, near: address(near)? };
         enter(near)?;
         Ok(sides)
     }
 
     pub(super) fn are_apart(&self) -> bool {
-        self.far.is_some()
+        self.names.is_some()
     }
 
     /// For people.
     pub(super) fn describe(&self) -> String {
-        match &self.far {
-            Some(far) => format!("network namespaces, {} in {far}", self.host),
+        match &self.names {
+            Some([far, _]) => format!("network namespaces, {} in {far}", self.host),
             None => "loopback".to_owned(),
         }
     }
@@ -71,7 +72,7 @@ impl Sides {
     /// A listener of the far side, on a port that is free.
     pub(super) fn listen(&self) -> Result<TcpListener, Io> {
         let listen = || TcpListener::bind((self.host, 0)).context(|| "listening".into());
-        let Some(far) = &self.far else { return listen() };
+        let Some([far, _]) = &self.names else { return listen() };
         let listening =
             std::thread::scope(|scope| scope.spawn(|| enter(far).and_then(|()| listen())).join());
         listening.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -79,13 +80,17 @@ impl Sides {
 
     /// Words before a command that is to run on the far side.
     pub(super) fn starter(&self) -> Vec<String> {
-        let words = |far: &String| vec!["ip".into(), "netns".into(), "exec".into(), far.clone()];
-        self.far.as_ref().map_or_else(Vec::new, words)
+        self.names.as_ref().map_or_else(Vec::new, |[far, _]| starter(far))
+    }
+
+    /// Words before one that is to run on ours and looks at /sys, which tells of the namespace it was mounted in.
+    pub(super) fn near_starter(&self) -> Vec<String> {
+        self.names.as_ref().map_or_else(Vec::new, |[_, near]| starter(near))
     }
 
     /// A program that is `program` on the far side.
     pub(super) fn wrapped(&self, program: &Path, scratch: &Path) -> Result<PathBuf, Io> {
-        if self.far.is_none() {
+        if !self.are_apart() {
             return Ok(program.to_owned());
         }
         let script = scratch.join("far-vmmcd");
@@ -95,6 +100,11 @@ impl Sides {
             .context(|| format!("chmod of {script:?}"))?;
         Ok(script)
     }
+}
+
+/// Words before a command that is to run in a namespace, with a /sys of that one.
+fn starter(name: &str) -> Vec<String> {
+    vec!["ip".into(), "netns".into(), "exec".into(), name.to_owned()]
 }
 
 /// The address of a namespace.
