@@ -21,6 +21,7 @@ vmmc::library_counters! {
     spilled_bytes: "Bytes sent that were encoded in memory first: copied once more.",
     received_records: "Records taken out of rings.",
     received_bytes: "Bytes taken out of rings.",
+    lent_bytes: "Of these: used by services where they lay, and not copied (vrpc_in_place.h).",
     assembled_bytes: "Bytes of pieces received that were put together in memory first: copied once more.",
     doorbells: "Doorbells rung: one system call each.",
     sleeps: "Times a waiter went to sleep.",

@@ -6,10 +6,11 @@
 //! | `clnt_dg_create` | the same over UDP, with `VMMC_RPC_UDP` |
 //! | `xprt_register` | an accepted connection may get a channel |
 //! | `svc_run` | spins over the channels before it sleeps |
+//! | `vrpc_bytes_in_place` | not libtirpc's: for stubs compiled with `include/vrpc_in_place.h` |
 
-use crate::abi::{Client, Netbuf, Svcxprt};
-use crate::{clnt, real, settings, svc};
-use std::ffi::{c_int, c_uint};
+use crate::abi::{Bool, Client, FALSE, Netbuf, Svcxprt, Xdr};
+use crate::{clnt, handle, real, settings, svc};
+use std::ffi::{c_char, c_int, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// # Safety
@@ -64,6 +65,20 @@ unsafe extern "C" fn xprt_register(xprt: *mut Svcxprt) {
         unsafe { register(xprt) };
     }
     let _ = catch_unwind(AssertUnwindSafe(|| svc::registered(xprt)));
+}
+
+/// # Safety
+/// As libtirpc's `xdr_bytes`.
+#[cfg_attr(all(not(test), feature = "preload"), unsafe(no_mangle))]
+unsafe extern "C" fn vrpc_bytes_in_place(
+    xdr: *mut Xdr,
+    at: *mut *mut c_char,
+    len: *mut c_uint,
+    most: c_uint,
+) -> Bool {
+    // SAFETY: the caller's own arguments.
+    let bytes = || unsafe { handle::bytes_in_place(xdr, at, len, most) };
+    catch_unwind(AssertUnwindSafe(bytes)).unwrap_or(FALSE)
 }
 
 /// # Safety

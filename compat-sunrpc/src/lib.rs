@@ -59,6 +59,8 @@ pub use xdr;
 
 /// Runs when the library is loaded.
 extern "C" fn load() {
+    // Made before any fork: what it tells apart are children of this process.
+    let _ = vmmc::sys::fork::ForkGuard::get();
     settings::init();
     counters::PAGE.init();
 }

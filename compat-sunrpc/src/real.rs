@@ -1,7 +1,7 @@
 //! libtirpc's own functions, found behind ours at their first use.
 
 use crate::abi::{Bool, Client, Netbuf, RpcErr, RpcMsg, Svcxprt, Xdr};
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use vmmc::sync::{AtomicUsize, Ordering};
 
 /// An address looked up once.
@@ -55,6 +55,8 @@ functions! {
     svc_run = c"svc_run": unsafe extern "C" fn();
     svc_getreq_common = c"svc_getreq_common": unsafe extern "C" fn(c_int);
     svc_getreq_poll = c"svc_getreq_poll": unsafe extern "C" fn(*mut libc::pollfd, c_int);
+    xdr_bytes = c"xdr_bytes":
+        unsafe extern "C" fn(*mut Xdr, *mut *mut c_char, *mut c_uint, c_uint) -> Bool;
     xdr_callmsg = c"xdr_callmsg": unsafe extern "C" fn(*mut Xdr, *mut RpcMsg) -> Bool;
     xdr_replymsg = c"xdr_replymsg": unsafe extern "C" fn(*mut Xdr, *mut RpcMsg) -> Bool;
     seterr_reply = c"_seterr_reply": unsafe extern "C" fn(*mut RpcMsg, *mut RpcErr);

@@ -152,6 +152,11 @@ rows! {
     an_unknown_procedure_is_unavailable: row(head(&[(5, 99)]), NoProcedure);
     an_unknown_flavor_is_rejected:
         row(record(&call(1, 0, 77, &[1, 2, 3, 4])), REJECTED_CREDENTIAL);
+    /// AUTH_DES: Debian's libtirpc has none, and calls that a failure (7) and no unknown flavor.
+    des_is_refused: Row {
+        rust: REJECTED_CREDENTIAL,
+        ..row(record(&call(1, 0, 3, &[0; 8])), AuthError(7))
+    };
     /// Ours, but with a body that we do not understand.
     a_broken_offer_is_rejected: row(record(&call(1, 0, FLAVOR, &[0; 16])), REJECTED_CREDENTIAL);
     an_offer_without_body_is_rejected: row(record(&call(1, 0, FLAVOR, &[])), REJECTED_CREDENTIAL);

@@ -3,6 +3,7 @@
 //! all of it.
 
 use super::{Broken, MAX_RECORD};
+use vmmc::mem::copy;
 use vmmc::sync::{AtomicUsize, Ordering};
 
 /// Least memory of a record that has some.
@@ -102,14 +103,23 @@ impl Kept {
     }
 
     /// Writes at a place that is at most the end.
-    pub(super) fn put(&mut self, at: usize, source: &[u8]) -> Result<(), Broken> {
-        self.reserve(at + source.len())?;
-        let over = self.bytes.len().saturating_sub(at).min(source.len());
-        let (again, new) = source.split_at(over);
-        if let Some(old) = self.bytes.get_mut(at..at + over) {
-            old.copy_from_slice(again);
-        }
-        self.bytes.extend_from_slice(new);
+    ///
+    /// # Safety
+    /// `source` must be readable for `len` bytes, outside of this memory; others may write there.
+    pub(super) unsafe fn put(
+        &mut self,
+        at: usize,
+        source: *const u8,
+        len: usize,
+    ) -> Result<(), Broken> {
+        let end = at + len;
+        self.reserve(end)?;
+        // SAFETY: `at` is at most the length, and within the capacity.
+        let place = unsafe { self.bytes.as_mut_ptr().add(at) };
+        // SAFETY: reserved; the source is the caller's.
+        unsafe { copy::bytes(source, place, len) };
+        // SAFETY: all before `at` was there, and what follows was just written.
+        unsafe { self.bytes.set_len(self.bytes.len().max(end)) };
         Ok(())
     }
 

@@ -11,6 +11,7 @@
 
 mod codec;
 mod held;
+mod lent;
 mod own;
 mod patience;
 mod pieces;
@@ -21,6 +22,7 @@ mod source;
 mod writer;
 
 pub(crate) use codec::RecordSource;
+pub(crate) use lent::is_lent;
 pub(crate) use patience::Patience;
 pub(crate) use source::Source;
 pub(crate) use writer::{Long, Writer};

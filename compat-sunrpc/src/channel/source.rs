@@ -1,8 +1,9 @@
 //! Where a record is read: in the ring, whole or part by part as it comes, or in memory.
 //!
 //! Each byte is loaded once, into the program's variable: what the peer changes afterwards is
-//! not seen again.
+//! not seen again. But for what a service asks to be lent ([`Source::lend`]).
 
+use super::lent::Loan;
 use super::pieces::Pieces;
 use super::reader::Part;
 use super::{Broken, Channel, Patience};
@@ -28,6 +29,10 @@ pub(crate) struct Source<'c> {
 enum Rest<'c> {
     /// Nowhere.
     Nothing,
+    /// Nowhere either, and who decodes may be lent what lies there, in this process.
+    Lends { owner: i32 },
+    /// And has been.
+    Lent(#[expect(dead_code, reason = "ends by being dropped")] Loan),
     /// In our own memory; the first of these is the present part.
     Pieces(Pieces),
     /// Still to come.
@@ -65,6 +70,34 @@ impl<'c> Source<'c> {
     ) -> Source<'c> {
         let rest = Rest::Stream { channel, patience, last };
         Source { part: start, len, at: 0, before: 0, rest }
+    }
+
+    /// Of a record that stays until its service, in process `owner`, is done: lets that use bytes where they lie.
+    pub(crate) fn lending(mut self, owner: i32) -> Source<'c> {
+        if matches!(self.rest, Rest::Nothing) {
+            self.rest = Rest::Lends { owner };
+        }
+        self
+    }
+
+    /// Whether [`Source::lend`] may be asked.
+    pub(crate) fn lends(&self) -> bool {
+        matches!(self.rest, Rest::Lends { .. } | Rest::Lent(_))
+    }
+
+    /// Whether something is lent, until this source is dropped: the record's room must stay until then.
+    pub(crate) fn has_lent(&self) -> bool {
+        matches!(self.rest, Rest::Lent(_))
+    }
+
+    /// The next `len` bytes and their padding, which count as read, to be used where they lie; the peer may change
+    /// them. `None` when they are not all here, or too much is lent; and to a child that answers for its parent,
+    /// which gives the room back without asking.
+    pub(crate) fn lend(&mut self, len: usize) -> Option<NonNull<u8>> {
+        if let Rest::Lends { owner } = self.rest {
+            self.rest = Rest::Lent(Loan::of(self.part, self.len, owner)?);
+        }
+        if self.has_lent() { self.inline(len.checked_next_multiple_of(4)?) } else { None }
     }
 
     /// Bytes that have been read.
@@ -168,7 +201,11 @@ impl<'c> Source<'c> {
     #[cold]
     fn more(&mut self) -> bool {
         let next = match &mut self.rest {
-            Rest::Nothing | Rest::Broken(_) | Rest::Stream { last: true, .. } => return false,
+            Rest::Nothing
+            | Rest::Lends { .. }
+            | Rest::Lent(_)
+            | Rest::Broken(_)
+            | Rest::Stream { last: true, .. } => return false,
             Rest::Pieces(pieces) => match pieces.next() {
                 Some(next) => next,
                 None => return false,

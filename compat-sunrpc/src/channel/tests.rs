@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use vmmc::mem::copy;
 use vmmc::sys::doorbell::Doorbell;
 use vmmc::sys::memfd;
 
@@ -145,7 +146,8 @@ fn a_turn_puts_about_a_piece_into_the_ring_and_says_that_there_is_more() {
     let answers = [bytes(3000, 1), bytes(3000, 2), bytes(100, 3)];
     for answer in &answers {
         let mut kept = held::Kept::nothing(pair.server.pool);
-        kept.put(0, answer).unwrap();
+        // SAFETY: the slice's own bytes.
+        unsafe { kept.put(0, answer.as_ptr(), answer.len()) }.unwrap();
         pair.server.backlog.borrow_mut().push_back(kept);
     }
     for answer in answers.iter().take(2) {
@@ -672,4 +674,55 @@ fn handles_encode_into_one_ring_and_decode_out_of_it() {
         assert_eq!(unsafe { (ops.x_getlong)(&raw mut xdr, &raw mut word) }, done);
         assert_eq!(word, expected);
     }
+}
+
+/// Whoever runs the tests has not been forked by them.
+const OWNER: i32 = 0;
+
+/// R11: what a service was lent stays as it was sent until it is given back, however much the client sends; then
+/// there is room again.
+#[test]
+fn what_is_lent_is_not_overwritten_until_it_is_given_back() {
+    let pair = pair();
+    let first = bytes(1000, 1);
+    let send = |record: &[u8]| {
+        let mut writer = pair.client.writer(Long::IsKept).unwrap();
+        assert!(writer.put(record));
+        pair.client.submit(writer);
+        pair.client.flush().unwrap()
+    };
+    assert!(send(&first));
+    let mut record = pair.server.next_whole().unwrap().unwrap().lending(OWNER);
+    assert!(record.lends() && !record.has_lent());
+    let lent = record.lend(first.len()).unwrap();
+    assert!(record.has_lent() && is_lent(lent.as_ptr()));
+    let mut sent = 0;
+    while send(&bytes(1000, 2)) {
+        sent += 1;
+    }
+    assert!(sent > 0 && sent <= RING as usize / 1000);
+    let mut now = vec![0; first.len()];
+    // SAFETY: lent.
+    unsafe { copy::bytes(lent.as_ptr(), now.as_mut_ptr(), now.len()) };
+    assert_eq!(now, first);
+    drop(record);
+    assert!(!is_lent(lent.as_ptr()));
+    pair.server.release().unwrap();
+    assert!(pair.client.flush().unwrap());
+}
+
+#[test]
+fn only_what_is_there_is_lent() {
+    let pair = pair();
+    let mut writer = pair.client.writer(Long::IsKept).unwrap();
+    assert!(writer.put(&bytes(10, 1)));
+    pair.client.submit(writer);
+    assert!(pair.client.flush().unwrap());
+    let record = pair.server.next_whole().unwrap().unwrap();
+    assert!(!record.lends(), "unless it was said to stay");
+    let mut record = record.lending(OWNER);
+    assert!(record.lend(11).is_none() && record.lend(usize::MAX).is_none());
+    assert_eq!(record.position(), 0);
+    assert!(record.lend(8).is_some());
+    assert!(record.lend(2).is_none(), "its padding is not there");
 }

@@ -129,30 +129,46 @@ impl Writer<'_> {
     /// Appends bytes. False when the record gets too long, or there is no further piece.
     #[inline]
     pub(crate) fn put(&mut self, source: &[u8]) -> bool {
+        // SAFETY: the caller's own memory.
+        unsafe { self.put_from(source.as_ptr(), source.len()) }
+    }
+
+    /// The same of memory that others may write: what a service was lent ([`super::lent`]).
+    ///
+    /// # Safety
+    /// `source` must be readable for `len` bytes.
+    #[inline]
+    pub(crate) unsafe fn put_from(&mut self, source: *const u8, len: usize) -> bool {
         let from = self.at - self.base;
-        if self.in_memory || source.len() > self.room - from {
-            return self.put_long(source);
+        if self.in_memory || len > self.room - from {
+            // SAFETY: passed on.
+            return unsafe { self.put_long(source, len) };
         }
         // SAFETY: `from` is within the room.
         let place = unsafe { self.body.add(from) };
-        // SAFETY: there is room for them; the source is the caller's own memory.
-        unsafe { copy::bytes(source.as_ptr(), place.as_ptr(), source.len()) };
-        self.advance(self.at + source.len());
+        // SAFETY: there is room for them; the source is the caller's.
+        unsafe { copy::bytes(source, place.as_ptr(), len) };
+        self.advance(self.at + len);
         true
     }
 
+    /// # Safety
+    /// As [`Writer::put_from`].
     #[cold]
-    fn put_long(&mut self, mut source: &[u8]) -> bool {
-        if self.at.saturating_add(source.len()) > MAX_RECORD {
+    unsafe fn put_long(&mut self, mut source: *const u8, mut len: usize) -> bool {
+        if self.at.saturating_add(len) > MAX_RECORD {
             return false;
         }
         while !self.in_memory {
-            let (now, later) = source.split_at(source.len().min(self.room - (self.at - self.base)));
+            let now = len.min(self.room - (self.at - self.base));
             // What fits into the present piece; never nothing and all at once.
-            if !now.is_empty() && (!self.put(now) || later.is_empty()) {
-                return later.is_empty();
+            // SAFETY: `now <= len`.
+            if now > 0 && (!unsafe { self.put_from(source, now) } || now == len) {
+                return now == len;
             }
-            source = later;
+            // SAFETY: as above.
+            source = unsafe { source.add(now) };
+            len -= now;
             if let Err(broken) = self.next_piece() {
                 self.broken = Some(broken);
                 if broken != Broken::TimedOut {
@@ -162,11 +178,12 @@ impl Writer<'_> {
             }
         }
         // Of memory there may be more at the next call: the channel stays.
-        if let Err(broken) = self.memory.put(self.at - self.base, source) {
+        // SAFETY: passed on.
+        if let Err(broken) = unsafe { self.memory.put(self.at - self.base, source, len) } {
             self.broken = Some(broken);
             return false;
         }
-        self.advance(self.at + source.len());
+        self.advance(self.at + len);
         true
     }
 

@@ -44,6 +44,17 @@ unsafe fn source<'x>(xdr: *mut Xdr) -> Option<&'x mut Source<'x>> {
     unsafe { private.cast::<Source<'x>>().as_mut() }
 }
 
+/// The source of a handle, if it is one of [`decoder`].
+///
+/// # Safety
+/// As [`source`], but that the handle may be anybody's that decodes or encodes.
+pub(super) unsafe fn ours<'x>(xdr: *mut Xdr) -> Option<&'x mut Source<'x>> {
+    // SAFETY: the caller's word.
+    let ops = unsafe { (*xdr).x_ops };
+    // SAFETY: with our operations it is ours.
+    if std::ptr::eq(ops, &raw const OPS) { unsafe { source(xdr) } } else { None }
+}
+
 unsafe extern "C" fn get_long(xdr: *mut Xdr, value: *mut c_long) -> Bool {
     // SAFETY: an operation of our table gets our handle.
     let Some(source) = (unsafe { source(xdr) }) else { return FALSE };

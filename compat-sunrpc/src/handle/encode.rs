@@ -56,11 +56,10 @@ unsafe extern "C" fn put_bytes(xdr: *mut Xdr, from: *const c_char, len: c_uint) 
     if len == 0 {
         return TRUE;
     }
-    // SAFETY: the XDR interface: `len` readable bytes, the program's own.
-    let source = unsafe { std::slice::from_raw_parts(from.cast(), len as usize) };
     // SAFETY: an operation of our table gets our handle.
     let writer = unsafe { writer(xdr) };
-    Bool::from(writer.put(source))
+    // SAFETY: the XDR interface: `len` readable bytes. They may be a ring's (`vrpc_bytes_in_place`).
+    Bool::from(unsafe { writer.put_from(from.cast(), len as usize) })
 }
 
 unsafe extern "C" fn position(xdr: *mut Xdr) -> c_uint {

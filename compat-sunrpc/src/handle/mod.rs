@@ -6,9 +6,11 @@
 
 mod decode;
 mod encode;
+mod in_place;
 
 pub(crate) use decode::decoder;
 pub(crate) use encode::{encoder, put_word};
+pub(crate) use in_place::bytes as bytes_in_place;
 
 use crate::abi::{Bool, FALSE, TRUE, Xdr, XdrOps, XdrProc};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};

@@ -37,6 +37,9 @@ pub(crate) struct Transport {
     /// Of the connection; `None` for datagrams.
     cookie: Option<u64>,
     link: Link,
+    /// The channel that has ended while a service uses what lies in it.
+    lender: Option<Box<Channel>>,
+    turn: Turn,
     /// Where the request that is being served came from.
     from: From,
     /// The request while it is served: decodes from `source`.
@@ -59,6 +62,17 @@ pub(crate) enum Link {
     Channel(Box<Channel>),
     /// The peer wrote nonsense: the connection is to be closed.
     Broken,
+}
+
+/// Where libtirpc is with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Elsewhere.
+    Nowhere,
+    /// In the program's dispatcher, with a request of it.
+    Serving,
+    /// There, and has asked for the next request, which has to wait: a service serves others meanwhile.
+    Refused,
 }
 
 /// Where a request came from.
@@ -135,6 +149,8 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
         owner: own_pid(),
         cookie,
         link: Link::None,
+        lender: None,
+        turn: Turn::Nowhere,
         from: From::Kernel,
         request: None,
         source: Box::new(Source::nothing()),
@@ -183,10 +199,11 @@ fn ready() -> Vec<i32> {
 }
 
 impl Transport {
-    /// The request is not used any more.
+    /// The request is not used any more, nor what of it was lent.
     fn done(&mut self) {
         self.request = None;
         *self.source = Source::nothing();
+        self.lender = None;
     }
 
     /// The channel ends, and what was to be decoded out of it; the connection is to be closed.
@@ -196,13 +213,17 @@ impl Transport {
             Broken::Gone(_) => Counter::broken,
             Broken::TimedOut => Counter::timeouts,
         });
-        self.done();
-        self.link = Link::Broken;
+        let ended = std::mem::replace(&mut self.link, Link::Broken);
+        match ended {
+            Link::Channel(channel) if self.source.has_lent() => self.lender = Some(channel),
+            _ => self.done(),
+        }
     }
 
     fn looks_ready(&self) -> bool {
         match &self.link {
-            Link::Channel(channel) => channel.looks_serviceable(),
+            // What is lent lies at the ring's head: nothing behind it is looked at.
+            Link::Channel(channel) => !self.source.has_lent() && channel.looks_serviceable(),
             Link::Broken => true,
             Link::None | Link::Waiting => false,
         }
@@ -213,8 +234,8 @@ impl Transport {
     /// asked anew. Whether something has come meanwhile.
     fn arms_again(&self) -> bool {
         let Link::Channel(channel) = &self.link else { return false };
-        if run::is_spinning() {
-            return false; // it looks by itself
+        if run::is_spinning() || self.source.has_lent() {
+            return false; // it looks by itself; it looks when its service is done
         }
         channel.arm();
         channel.looks_serviceable()

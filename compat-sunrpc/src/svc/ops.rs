@@ -1,6 +1,6 @@
 //! The operations of a connection that may have a channel (`struct xp_ops`).
 
-use super::{From, Link, Transport, bell, table};
+use super::{From, Link, Transport, Turn, bell, table};
 use crate::abi::{
     Bool, FALSE, RpcMsg, Svcauth, SvcauthOps, Svcxprt, SvcxprtExt, TRUE, Xdr, XdrProc, XpOps,
     accept, reply, xprt,
@@ -52,6 +52,12 @@ fn kernel_has_news(fd: i32) -> bool {
 unsafe extern "C" fn recv(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
     // SAFETY: an operation of our table gets a wrapped connection.
     let ours = unsafe { ours(handle) };
+    if ours.turn == Turn::Serving && ours.source.has_lent() {
+        // The service that uses it serves others meanwhile; its own client waits.
+        ours.turn = Turn::Refused;
+        return FALSE;
+    }
+    ours.turn = Turn::Nowhere;
     ours.done();
     ours.take_answer();
     if let Link::Channel(channel) = &mut ours.link {
@@ -108,7 +114,8 @@ impl Transport {
     /// `message` must be what libtirpc passes to `xp_recv`.
     unsafe fn received(&mut self, record: Source<'static>, message: *mut RpcMsg) -> Bool {
         self.from = From::Ring;
-        *self.source = record;
+        self.turn = Turn::Serving;
+        *self.source = record.lending(self.owner);
         let mut xdrs = handle::decoder(&mut self.source);
         let Some(callmsg) = real::xdr_callmsg() else { return FALSE };
         // SAFETY: libtirpc's procedure on our handle and its own message.
@@ -190,6 +197,11 @@ unsafe fn wrap_plainly(handle: *mut Svcxprt) {
 unsafe extern "C" fn stat(handle: *mut Svcxprt) -> c_int {
     // SAFETY: an operation of our table gets a wrapped connection.
     let ours = unsafe { ours(handle) };
+    if ours.turn == Turn::Refused {
+        ours.turn = Turn::Serving;
+        return xprt::IDLE;
+    }
+    ours.turn = Turn::Nowhere;
     ours.done();
     if let Link::Channel(channel) = &mut ours.link
         && let Err(broken) = channel.release().and_then(|()| channel.flush())
@@ -275,7 +287,16 @@ unsafe extern "C" fn free_args(
     }
     let mut xdrs = handle::freer();
     // SAFETY: the program's procedure and what it decoded.
-    unsafe { handle::call(procedure, &raw mut xdrs, at) }
+    let freed = unsafe { handle::call(procedure, &raw mut xdrs, at) };
+    if ours.source.has_lent() {
+        ours.done();
+        if let Link::Channel(channel) = &mut ours.link
+            && let Err(broken) = channel.release()
+        {
+            ours.give_up(broken);
+        }
+    }
+    freed
 }
 
 unsafe extern "C" fn send_reply(handle: *mut Svcxprt, message: *mut RpcMsg) -> Bool {
@@ -352,10 +373,16 @@ impl Transport {
         if done == FALSE {
             return Some(FALSE);
         }
-        // The request has been decoded: its room may go back before the reply is seen.
+        // The request has been decoded: its room may go back before the reply is seen, unless the service is
+        // still using what lies there.
         self.request = None;
-        *self.source = Source::nothing();
-        let mut flushed = channel.release().and_then(|()| {
+        let released = if self.source.has_lent() {
+            Ok(())
+        } else {
+            *self.source = Source::nothing();
+            channel.release()
+        };
+        let mut flushed = released.and_then(|()| {
             channel.submit(writer);
             channel.flush()
         });

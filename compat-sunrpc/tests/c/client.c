@@ -236,6 +236,10 @@ static void case_auth(void)
     cl->cl_auth->ah_cred.oa_flavor = 77;
     enum clnt_stat got = CALL_VOID(who, &out, cl);
     status(cl, "a flavor by name only", got);
+    /* Debian's libtirpc has AUTH_DES by name only. */
+    cl->cl_auth->ah_cred.oa_flavor = AUTH_DES;
+    status(cl, "DES by name", CALL_VOID(who, &out, cl));
+    printf("DES %d\n", authdes_seccreate("unix.1@example", 60, NULL, NULL) != NULL);
     auth_destroy(cl->cl_auth);
     cl->cl_auth = authunix_create_default();
     printf("again %d\n", CALL_VOID(who, &out, cl));
@@ -303,6 +307,28 @@ static void case_batch_and_leave(void)
     fflush(stdout);
     _exit(0);
 }
+
+#ifdef IN_PLACE
+/* Calls without answers whose arguments the service uses for a while, many rings of them; ARG `leave`: gone at once,
+ * `ask`: how many were right. */
+static void case_hold(void)
+{
+    CLIENT *cl = connected();
+    int out = 0;
+    enum clnt_stat worst = RPC_SUCCESS;
+    bulk in = {100000, malloc(100000)};
+    for (int call = 0; call < 30 && strcmp(argument, "ask"); call++) {
+        for (u_int i = 0; i < in.bulk_len; i++) in.bulk_val[i] = call + i;
+        enum clnt_stat got = clnt_call(cl, HOLD, (xdrproc_t)xdr_bulk, (char *)&in, (xdrproc_t)NULL, NULL, T(0, 0));
+        if (got) worst = got;
+        if (call == 9 && !strcmp(argument, "leave")) _exit(0);
+    }
+    status(cl, "held", worst);
+    status(cl, "flushed", clnt_call(cl, HELD, (xdrproc_t)xdr_void, NULL, (xdrproc_t)xdr_int, (char *)&out, T(60, 0)));
+    printf("%d\n", out);
+    clnt_destroy(cl);
+}
+#endif
 
 /* How many of them the server has served. */
 static void case_ticks(void)
@@ -764,6 +790,9 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(threads), CASE(signals), CASE(many), CASE(large), CASE(slow_reader), CASE(server_dies), CASE(restart),
     CASE(killed_in_a_record), CASE(idle), CASE(datagrams), CASE(quiet), CASE(server_alive), CASE(quit), CASE(by_name),
     CASE(killed_in_an_answer), CASE(stalled_in_a_record), CASE(large_runs), CASE(server_dies_in_its_answer),
+#ifdef IN_PLACE
+    CASE(hold),
+#endif
     CASE(long_names), CASE(nobody_takes), CASE(batch_and_leave), CASE(ticks), CASE(lied_to), CASE(until_it_ends),
 };
 

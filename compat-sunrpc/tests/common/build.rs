@@ -46,6 +46,8 @@ fn once_a_run(make: impl FnOnce()) {
     }
 }
 
+const IN_PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include/vrpc_in_place.h");
+
 /// How rpcgen makes the stubs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -58,6 +60,8 @@ pub enum Mode {
     Both,
     /// `-I`: a server that inetd starts.
     Inetd,
+    /// `-M`, and `vrpc_in_place.h` before the XDR procedures.
+    InPlace,
 }
 
 impl Mode {
@@ -68,6 +72,7 @@ impl Mode {
             Mode::NewStyle => "N",
             Mode::Both => "NM",
             Mode::Inetd => "I",
+            Mode::InPlace => "in-place",
         }
     }
 
@@ -78,6 +83,7 @@ impl Mode {
             Mode::NewStyle => &["-N", "-DNEWSTYLE"],
             Mode::Both => &["-N", "-M", "-DNEWSTYLE"],
             Mode::Inetd => &["-I"],
+            Mode::InPlace => &["-M", "-DIN_PLACE"],
         }
     }
 
@@ -88,6 +94,7 @@ impl Mode {
             Mode::NewStyle => &["-DNEWSTYLE"],
             Mode::Both => &["-DMODE_M", "-DNEWSTYLE"],
             Mode::Inetd => &["-DRPCGEN_MAIN"],
+            Mode::InPlace => &["-DMODE_M", "-DIN_PLACE", "-include", IN_PLACE],
         }
     }
 }
@@ -114,6 +121,7 @@ fn compile_once(mode: Mode) -> PathBuf {
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(&sources).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
+    files.push(IN_PLACE.into());
     let of: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rpc-{}", mode.name()));
     std::fs::create_dir_all(&dir).unwrap();

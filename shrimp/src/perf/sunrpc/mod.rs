@@ -1,6 +1,6 @@
 //! `shrimp perf sunrpc`: figure 5 of seed 003 (section 4.2) on this machine: calls of unmodified
-//! rpcgen programs over libvrpc.so, by automatic and by deliberate update, and with either side asleep,
-//! beside libtirpc alone over TCP and UDP.
+//! rpcgen programs over libvrpc.so, by automatic and by deliberate update, with arguments that the service
+//! uses where they lie (R11), and with either side asleep, beside libtirpc alone over TCP and UDP.
 //!
 //! Each round runs every way once, in fresh processes; R is measured in the same round. The parts of a
 //! null call (the paper's breakdown) are timed in a run of their own, because the clock takes part
@@ -33,6 +33,8 @@ enum How {
     Stock { udp: bool },
     /// Both programs preloaded.
     Ours { protocol: &'static str, client: Wait, server: Wait },
+    /// The same, both spinning, and the server's stubs compiled with `vrpc_in_place.h`.
+    InPlace,
 }
 
 /// `VMMC_WAIT` of one side.
@@ -55,7 +57,7 @@ impl Wait {
 
 impl How {
     fn is_ours(self) -> bool {
-        matches!(self, How::Ours { .. })
+        !matches!(self, How::Stock { .. })
     }
 }
 
@@ -66,12 +68,13 @@ const fn ours(name: &'static str, protocol: &'static str, client: Wait, server: 
 /// Both sides spin: the paper's setting.
 const SPINNING: usize = 0;
 /// The server sleeps before each call, the client waits as it does by default.
-const SERVER_SLEEPS: usize = 3;
+const SERVER_SLEEPS: usize = 4;
 /// libtirpc alone over TCP.
-const TCP: usize = 5;
+const TCP: usize = 6;
 
-const WAYS: [Way; 7] = [
+const WAYS: [Way; 8] = [
     ours("AU, both spin", "au", Wait::Spin, Wait::Spin),
+    Way { name: "AU, in place", how: How::InPlace },
     ours("DU, both spin", "du", Wait::Spin, Wait::Spin),
     ours("AU, default", "au", Wait::Hybrid, Wait::Hybrid),
     ours("AU, server sleeps", "au", Wait::Hybrid, Wait::Block),

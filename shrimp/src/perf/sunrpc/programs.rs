@@ -1,7 +1,7 @@
 //! The two programs that `perf sunrpc` measures: made by rpcgen and the C compiler of this machine, linked
 //! with its libtirpc, knowing nothing of us.
 
-use super::{How, LARGEST_UDP, Way};
+use super::{How, LARGEST_UDP, Wait, Way};
 use crate::children::{self, Child, Scratch};
 use crate::cpu::Pair;
 use crate::exit::{Coded, Context, Exit, Failure, Io};
@@ -63,11 +63,15 @@ pub(super) struct Programs {
     round_ms: u64,
 }
 
-const SOURCES: [(&str, &str); 3] = [
+const SOURCES: [(&str, &str); 4] = [
+    ("vrpc_in_place.h", include_str!("../../../../compat-sunrpc/include/vrpc_in_place.h")),
     ("bench.x", include_str!("c/bench.x")),
     ("server.c", include_str!("c/server.c")),
     ("client.c", include_str!("c/client.c")),
 ];
+
+/// The server whose services use arguments where they lie.
+const IN_PLACE: &str = "server_in_place";
 
 impl Programs {
     pub(super) fn compile(
@@ -86,12 +90,15 @@ impl Programs {
         {
             succeed(dir, "rpcgen", &["-M", kind, "-o", output, "bench.x"])?;
         }
-        for (program, source, stubs) in
-            [("server", "server.c", "svc.c"), ("client", "client.c", "clnt.c")]
-        {
-            // The generated code has unused variables and casts of function types.
-            let options = ["-O2", "-w", "-I/usr/include/tirpc", "-I.", "-o", program, source];
-            succeed(dir, "cc", &[&options[..], &[stubs, "xdr.c", "-ltirpc"]].concat())?;
+        // The generated code has unused variables and casts of function types.
+        let options = ["-O2", "-w", "-I/usr/include/tirpc", "-I."];
+        for (program, sources) in [
+            ("server", &["server.c", "svc.c", "xdr.c"][..]),
+            (IN_PLACE, &["-include", "vrpc_in_place.h", "server.c", "svc.c", "xdr.c"]),
+            ("client", &["client.c", "clnt.c", "xdr.c"]),
+        ] {
+            let arguments = [&options[..], &["-o", program], sources, &["-ltirpc"]].concat();
+            succeed(dir, "cc", &arguments)?;
         }
         Ok(Programs { library, daemon, scratch, pair, round_ms })
     }
@@ -105,7 +112,12 @@ impl Programs {
             }
         }
         command.env_remove("LD_PRELOAD").stdin(Stdio::null()).stdout(Stdio::piped());
-        if let How::Ours { protocol, client, server } = way.how {
+        let ours = match way.how {
+            How::Stock { .. } => None,
+            How::Ours { protocol, client, server } => Some((protocol, client, server)),
+            How::InPlace => Some(("au", Wait::Spin, Wait::Spin)),
+        };
+        if let Some((protocol, client, server)) = ours {
             let wait = if program == "client" { client } else { server };
             command.env("LD_PRELOAD", &self.library).env("VMMC_SOCKET", &self.daemon.socket);
             command.env("VMMC_RPC_PROTOCOL", protocol).env("VMMC_WAIT", wait.name());
@@ -123,7 +135,8 @@ impl Programs {
         let wrong = |what: String| SunrpcError::Program { way: way.name, what };
         let report = self.scratch.path().join("report");
         let _ = std::fs::remove_file(&report);
-        let mut server = Child::spawn(self.command("server", self.pair.b, way), "the server")?;
+        let server = if way.how == How::InPlace { IN_PLACE } else { "server" };
+        let mut server = Child::spawn(self.command(server, self.pair.b, way), "the server")?;
         let output = server.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the server has no output".into()))?;
         let mut ports = String::new();

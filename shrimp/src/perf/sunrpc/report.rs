@@ -144,7 +144,7 @@ impl Report {
     fn table(&self, from: usize, cell: &dyn Fn(&Point) -> String) -> Table {
         let mut heading = vec!["argument and result"];
         heading.extend(WAYS.iter().map(|way| way.name));
-        let mut table = Table::new(&heading, &[0, 1, 2, 3, 4, 5, 6, 7]);
+        let mut table = Table::new(&heading, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
         let first = WAYS.first().map(|way| way.name);
         let rows = self.points.iter().filter(|it| Some(it.way) == first && it.bytes >= from);
         for bytes in rows.map(|it| it.bytes) {
