@@ -14,7 +14,7 @@ use crate::fd_table::Known;
 use crate::side::{Side, tx};
 use crate::sock::Link;
 use crate::stream::SHUT_WRITE;
-use crate::{control, fd_table, fork, raw};
+use crate::{control, family, fd_table, fork, raw};
 use rustix::event::EventfdFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use vmmc::sync::{AtomicU32, Ordering};
@@ -93,7 +93,7 @@ pub(crate) fn ring(link: &Link) {
     }
     // Closed just now by another thread, or in a child that has descriptors of its own: the others go on.
     let is_silent = number(side).and_then(raw::borrowed).is_some_and(is_silent);
-    if !is_silent && !fork::in_vfork_child() && side.sharers.load(Ordering::Acquire) == 1 {
+    if !is_silent && !fork::in_vfork_child() && family::is_last(side) {
         link.poison();
     }
 }

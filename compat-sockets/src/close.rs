@@ -49,7 +49,7 @@ fn leave_sets(fd: i32, sock: &'static Sock) {
         return;
     }
     let shared = sock.enter(fd).is_some_and(|link| {
-        let shared = link.side.sharers.load(Ordering::Acquire) != 1;
+        let shared = !family::is_last(link.side);
         link.leave();
         shared
     });
@@ -75,7 +75,7 @@ pub(crate) fn finish_kept(link: &Link, fd: i32) {
 /// Under the rx lock.
 fn finish_locked(link: &Link, fd: i32) {
     let side = link.side;
-    let last = side.sharers.load(Ordering::Acquire) == 1;
+    let last = family::is_last(side);
     if last {
         // No doorbell from now on: an unread one would turn our FIN into an RST.
         bell::disarm(&link.mine().armed_data());
@@ -132,7 +132,7 @@ fn resets(fd: i32) -> bool {
 pub(crate) fn at_exit() {
     for (fd, sock) in fd_table::socks() {
         if let Some(link) = sock.enter(fd) {
-            if link.side.sharers.load(Ordering::Acquire) == 1 {
+            if family::is_last(link.side) {
                 finish(&link, fd);
             }
             link.leave();
@@ -183,7 +183,7 @@ pub(crate) fn lives_elsewhere(fd: i32, why: Counter) {
     sock.not_alone_any_longer();
     if let Some(link) = sock.enter(fd) {
         // Our closing it is not the end.
-        link.side.sharers.fetch_add(1, Ordering::AcqRel);
+        family::lives_elsewhere(link.side);
         epoll::settle_member(sock);
         if !demote::receiver_stops(&link, fd, why) {
             counters::one(Counter::exec_unsafe);
@@ -195,6 +195,10 @@ pub(crate) fn lives_elsewhere(fd: i32, why: Counter) {
 /// Whether an exec leaves the descriptor open.
 fn is_inherited(fd: i32) -> bool {
     raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
+fn is_tcp(fd: i32) -> bool {
+    raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, 0i32) == Ok(libc::IPPROTO_TCP)
 }
 
 /// Before exec: upgraded descriptors that the new program inherits go back to TCP.
@@ -233,11 +237,18 @@ pub(crate) fn before_spawn() {
 /// Before exec in a `vfork` child, whose descriptors are not those of the table: every upgraded
 /// socket among them that the new program inherits goes back to TCP.
 pub(crate) fn before_vfork_exec() {
+    // One that was not offered has told its number to nobody: it may be any that the program is given.
+    let given = |number: i32| is_inherited(number) && is_tcp(number);
+    let some_given = (0..=9).any(given);
     for (fd, sock) in fd_table::socks() {
         if !sock.may_upgrade() {
             continue;
         }
         let cookie = sock.cookie.load(Ordering::Relaxed);
+        if cookie == 0 && (some_given || is_inherited(fd)) {
+            sock.make_plain(fd, Counter::plain_forked);
+            continue;
+        }
         let numbers = std::iter::once(fd).chain(0..=9);
         // The number it has in the parent, or one it was given for the new program.
         let found = numbers.into_iter().find(|&number| {

@@ -36,17 +36,36 @@ pub(crate) unsafe fn sendfile(
     outcome
 }
 
-/// splice(2) from a pipe to the socket.
-pub(crate) fn splice_to(link: &Link, fd: i32, input: i32, count: usize) -> Outcome {
-    let mut done = 0;
-    fill_ring(link, fd, count, &mut done, &mut |target, len, done| {
-        // Something was moved: do not wait for more to come.
-        if done > 0 && raw::pending_events(input, libc::POLLIN) & libc::POLLIN == 0 {
-            return Ok(0);
+/// splice(2) from a pipe to the socket. Nobody who sends waits for the pipe: that is read as far as it goes under the
+/// connection's lock, and waited for outside.
+pub(crate) fn splice_to(
+    link: &Link,
+    fd: i32,
+    input: i32,
+    count: usize,
+    nonblocking: bool,
+) -> Outcome {
+    loop {
+        let (mut done, mut is_empty) = (0, false);
+        let outcome = fill_ring(link, fd, count, &mut done, &mut |target, len, _| {
+            // SAFETY: a span of our own ring.
+            let read = unsafe { raw::read_now(input, target, len) };
+            is_empty = read == Err(libc::EAGAIN);
+            // What has been moved is enough: more is not waited for.
+            if is_empty { Ok(0) } else { read }
+        });
+        if !is_empty || done > 0 {
+            return outcome;
         }
-        // SAFETY: a span of our own ring.
-        unsafe { raw::read_at(input, target, len, None) }
-    })
+        if nonblocking || raw::is_nonblocking(input) {
+            return Outcome::Failed(libc::EAGAIN);
+        }
+        let waited = raw::wait_long_for(input, libc::POLLIN);
+        // A splice that waits for its pipe is restarted if the handler says so; a poll is not.
+        if waited == Err(libc::EINTR) && raw::some_handler_interrupts() {
+            return Outcome::Failed(libc::EINTR);
+        }
+    }
 }
 
 /// Reads into the ring until `count`, end of file or an error.
@@ -100,7 +119,14 @@ pub(crate) fn splice_from(
     nonblocking: bool,
 ) -> Outcome {
     let mut buffer = [0u8; STEP];
-    let want = count.min(STEP);
+    let mut want = count.min(STEP);
+    if nonblocking {
+        // A pipe that is writable takes this much without waiting.
+        if raw::pending_events(output, libc::POLLOUT) & libc::POLLOUT == 0 {
+            return Outcome::Failed(libc::EAGAIN);
+        }
+        want = want.min(libc::PIPE_BUF);
+    }
     let vector = [iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: want }];
     let flags = if nonblocking { libc::MSG_DONTWAIT } else { 0 };
     // Looked at first and taken once written, so that nothing is lost if the pipe is full.

@@ -7,7 +7,7 @@
 //! * The child drops its copy of the daemon connection and opens its own when it needs one.
 //!
 //! `fork` is handled by `pthread_atfork`, which the C library runs for every `fork` however it
-//! was called. `_Fork` is hooked. A child made by a raw `clone` finds out at its next call, by a
+//! was called; it is hooked only to hear of one that fails. `_Fork` is hooked. A child made by a raw `clone` finds out at its next call, by a
 //! page that the kernel wipes in children ([`vmmc::sys::fork`]); its parent does not hear of it.
 //!
 //! A `vfork` child runs in the parent's memory with descriptors of its own: it must not touch
@@ -65,15 +65,34 @@ pub(crate) fn in_vfork_child() -> bool {
     pid != 0 && raw::getpid() != pid
 }
 
+/// Around `fork`, which runs the handlers.
+pub(crate) fn with_handlers(fork: impl FnOnce() -> i32) -> i32 {
+    let pid = fork();
+    if pid < 0 {
+        has_failed();
+    }
+    pid
+}
+
 /// Around `_Fork`, which runs no handlers.
 pub(crate) fn without_handlers(fork: impl FnOnce() -> i32) -> i32 {
     // SAFETY: runs here as it does before a fork.
     unsafe { before() };
-    let pid = fork();
+    let pid = with_handlers(fork);
     if pid == 0 {
         after(true);
     }
     pid
+}
+
+/// There is no child that has what [`before`] made ready for it.
+#[cold]
+fn has_failed() {
+    for (_, sock) in fd_table::socks_once() {
+        family::not_forked(sock);
+    }
+    family::sets_are_not_shared();
+    for_each_active(|_, link| family::shares_not(link.side));
 }
 
 /// In the parent, before the fork.
@@ -91,12 +110,11 @@ unsafe extern "C" fn before() {
         }
         sock.not_alone_any_longer();
     }
-    epoll::before_sharing(true);
+    epoll::before_fork();
     // One share per socket and child, not per descriptor: `after` counts the same way.
     for_each_active(|fd, link| {
         let side = link.side;
-        side.sharers.fetch_add(1, Ordering::AcqRel);
-        side.eager.store(1, Ordering::Relaxed);
+        family::shares(side);
         // The child cannot know when it ends.
         if side.tx_state.load(Ordering::SeqCst) == tx::TCP
             && link.sock.plain_tx.load(Ordering::SeqCst) != 0
@@ -140,5 +158,10 @@ fn after(announced: bool) {
     epoll::after_fork();
     sleeps::after_fork();
     sock::after_fork();
+    family::after_fork();
     fd_table::after_fork(announced);
+    if announced {
+        family::sets_are_here();
+        for_each_active(|_, link| family::has_share(link.side));
+    }
 }

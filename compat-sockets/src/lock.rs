@@ -97,7 +97,7 @@ impl Lock {
                 continue;
             }
             if raw::futex_wait(self.0.as_ptr(), marked, LOOK_NS) == Err(libc::ETIMEDOUT)
-                && !raw::thread_exists(owner)
+                && !raw::process_lives(owner)
                 && self
                     .0
                     .compare_exchange(marked, me | WAITERS, Ordering::Acquire, Ordering::Relaxed)

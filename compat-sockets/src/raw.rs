@@ -4,6 +4,7 @@
 //! block goes through the real C function instead ([`crate::real`]), so that cancellation and
 //! `errno` behave as it expects.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use vmmc_ring::tcp_count;
 
@@ -187,6 +188,14 @@ pub(crate) fn wait_for(fd: i32, events: i16, milliseconds: u64) {
     let _ = call!(libc::SYS_ppoll, &raw mut entry, 1, &raw const time, 0, 8);
 }
 
+/// Waits for events on one descriptor, until a signal comes (`EINTR`).
+pub(crate) fn wait_long_for(fd: i32, events: i16) -> Result<()> {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    let no_time = std::ptr::null::<libc::timespec>();
+    // It is on this stack.
+    call!(libc::SYS_ppoll, &raw mut entry, 1, no_time, 0, 8).map(drop)
+}
+
 /// Waits at most `nanoseconds` while the word still has the value. Shared futex.
 pub(crate) fn futex_wait(word: *const u32, value: u32, nanoseconds: u64) -> Result<()> {
     let timeout = libc::timespec {
@@ -273,6 +282,29 @@ pub(crate) fn thread_exists(tid: u32) -> bool {
     call!(libc::SYS_kill, tid as i32, 0) != Err(libc::ESRCH)
 }
 
+/// Whether there is such a process, of a thread group or a thread by its number, that has not ended. A child of ours
+/// that nobody has waited for has.
+pub(crate) fn process_lives(pid: u32) -> bool {
+    if !thread_exists(pid) {
+        return false;
+    }
+    let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // The result is on this stack.
+    let asked = call!(
+        libc::SYS_waitid,
+        libc::P_PID,
+        pid,
+        ended.as_mut_ptr(),
+        flags,
+        std::ptr::null_mut::<u8>()
+    );
+    // SAFETY: zeroed, which is valid, and perhaps filled in.
+    let ended = unsafe { ended.assume_init() };
+    // SAFETY: what waitid fills in has this field; it is zero where there was nothing to tell.
+    asked.is_err() || unsafe { ended.si_pid() } == 0
+}
+
 /// What the kernel keeps of a signal.
 #[repr(C)]
 struct KernelSigaction {
@@ -334,6 +366,26 @@ pub(crate) unsafe fn read_at(
     match offset {
         Some(offset) => call!(libc::SYS_pread64, fd, target, len, offset),
         None => call!(libc::SYS_read, fd, target, len),
+    }
+}
+
+/// read(2) from a pipe that does not wait: `EAGAIN` when it is empty.
+///
+/// # Safety
+/// `target` must be writable for `len` bytes.
+pub(crate) unsafe fn read_now(fd: i32, target: *mut u8, len: usize) -> Result<usize> {
+    let vector = libc::iovec { iov_base: target.cast(), iov_len: len };
+    let (here, one, nowhere) = (&raw const vector, 1, -1i64);
+    match call!(libc::SYS_preadv2, fd, here, one, nowhere, nowhere, libc::RWF_NOWAIT) {
+        // Pipes can be read so since Linux 6.4. Before that another reader may take away what was there.
+        Err(libc::EOPNOTSUPP | libc::ESPIPE | libc::EINVAL) => {
+            if pending_events(fd, libc::POLLIN) & (libc::POLLIN | libc::POLLHUP) == 0 {
+                return Err(libc::EAGAIN);
+            }
+            // SAFETY: passed on.
+            unsafe { read_at(fd, target, len, None) }
+        }
+        read => read,
     }
 }
 

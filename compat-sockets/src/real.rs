@@ -141,6 +141,7 @@ real! {
     syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long;
     preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
     pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    fork() -> libc::pid_t;
     _Fork() -> libc::pid_t;
     system(command: *const libc::c_char) -> c_int;
     posix_spawn(pid: *mut libc::pid_t, path: *const libc::c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) -> c_int;
@@ -166,6 +167,7 @@ real! {
     execv(path: *const libc::c_char, argv: *const *const libc::c_char) -> c_int;
     execvp(file: *const libc::c_char, argv: *const *const libc::c_char) -> c_int;
     execvpe(file: *const libc::c_char, argv: *const *const libc::c_char, envp: *const *const libc::c_char) -> c_int;
+    execveat(dir: c_int, path: *const libc::c_char, argv: *const *const libc::c_char, envp: *const *const libc::c_char, flags: c_int) -> c_int;
     fexecve(fd: c_int, argv: *const *const libc::c_char, envp: *const *const libc::c_char) -> c_int;
 }
 

@@ -85,9 +85,9 @@ pub(crate) struct Side {
     pub(crate) rx_error: AtomicU32,
     /// `stream::SHUT_READ`, `SHUT_WRITE` (by ourselves), `GONE`, `SENT_AFTER`.
     pub(crate) shut: AtomicU32,
-    /// Processes that share the connection by fork.
+    /// Processes that share the connection: by fork, or because it was passed to them ([`crate::family`]).
     pub(crate) sharers: AtomicU32,
-    /// Whether readers must leave the connection armed: somebody we cannot see may wait.
+    /// Whether readers must leave the connection armed: somebody we cannot see may wait. Bits [`NESTED`] and [`FORKED`].
     pub(crate) eager: AtomicU32,
     /// Threads inside a plain send of the C library that began when the connection had its segment.
     pub(crate) plain_tx: AtomicU32,
@@ -96,8 +96,15 @@ pub(crate) struct Side {
     pub(crate) carrier: AtomicU32,
     /// What that number stood for.
     pub(crate) carrier_is: AtomicU64,
-    pad2: [u32; 12],
+    /// Times a reader has left it armed for another process.
+    pub(crate) armed_for_others: AtomicU32,
+    pad2: [u32; 11],
 }
+
+/// Bit of [`Side::eager`]: in a set that is in a set, in a poll or in a select.
+pub(crate) const NESTED: u32 = 1;
+/// Bit of [`Side::eager`]: another process has it by a fork.
+pub(crate) const FORKED: u32 = 2;
 
 /// Bit of [`Side::bell_gate`].
 pub(crate) const GATE_CLOSED: u32 = 1 << 31;
@@ -191,6 +198,7 @@ impl Side {
             &self.rx_error,
             &self.shut,
             &self.eager,
+            &self.armed_for_others,
             &self.born,
             &self.carrier,
         ] {

@@ -368,6 +368,7 @@ impl Sock {
             crate::control::forget(self.cookie.load(Ordering::Relaxed));
             self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
             crate::carrier::let_go(link.side);
+            crate::family::parts(link.side);
             side::release(link.side);
         } else {
             crate::control::withdraw(self);

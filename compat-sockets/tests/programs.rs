@@ -316,6 +316,18 @@ fn changed_wishes_are_kept_from_the_kernel() {
     assert!(get("ring_tx_bytes") <= payload, "{counters:?}");
 }
 
+/// The same after forks of both ends, whose children have ended.
+#[test]
+fn changed_wishes_are_kept_from_the_kernel_when_children_have_ended() {
+    const CHANGES: u64 = 24 * (2 * 4000 - 1);
+    let deferred = |counters: &HashMap<String, u64>| {
+        count(counters, "epoll_deferred") >= CHANGES * 9 / 10
+            && count(counters, "epoll_settled") <= CHANGES / 10
+    };
+    let counters = three_ways_until("changing_wishes_alone", deferred);
+    assert!(deferred(&counters), "{counters:?}");
+}
+
 /// Both ends in one process, with four threads. Whether the daemon is quick enough for short
 /// connections is luck, so no bytes are demanded.
 #[test]
@@ -330,6 +342,20 @@ fn both_ends_in_one_process() {
 fn a_connection_that_two_processes_have_before_its_upgrade_stays_plain() {
     let counters = three_ways("forked_early");
     assert_eq!(counters.get("ring_tx_bytes"), None);
+}
+
+/// A process that has forked is rung for whatever comes while its child may sleep on the same connection. When all
+/// children have ended, killed or not, waited for or not, it is rung when it sleeps, as before.
+#[test]
+fn a_connection_is_its_processs_own_again_when_its_children_have_ended() {
+    // Of 20,000 answers, so many are rung for where nobody looks for children; the rest sleep and are rung for as ever.
+    const BEFORE_THE_LOOK: u64 = 1000;
+    let alone = |counters: &HashMap<String, u64>| {
+        moved(counters)
+            && count(counters, "doorbells") <= count(counters, "sleeps") + BEFORE_THE_LOOK
+    };
+    let counters = three_ways_until("forked_and_alone", alone);
+    assert!(alone(&counters), "{counters:?}");
 }
 
 /// One way carries data by its ring; the other, which was silent until a fork, switches with its first byte after it.

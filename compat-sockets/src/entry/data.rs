@@ -360,6 +360,11 @@ export! {
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         let tracked = crate::fd_table::sock(fd).is_some_and(|sock| sock.may_upgrade());
         if !tracked || messages.is_null() {
+            for at in 0..count.min(1024) as usize {
+                // (The header is the first field.)
+                // SAFETY: one of the program's messages, if it is there.
+                unsafe { before_passing(messages.wrapping_add(at).cast::<msghdr>()) };
+            }
             // SAFETY: as above.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
         }
@@ -403,7 +408,7 @@ export! {
         let call = || unsafe { real::splice(input, in_offset, out, out_offset, len, flags) };
         let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
         if crate::fd_table::sock(out).is_some_and(|sock| sock.may_upgrade()) {
-            return dispatch_send(out, |link| with_signal(file::splice_to(link, out, input, len), 0), call);
+            return dispatch_send(out, |link| with_signal(file::splice_to(link, out, input, len, nonblocking), 0), call);
         }
         if crate::fd_table::sock(input).is_some_and(|sock| sock.may_upgrade()) {
             return dispatch(input, Way::Receive, |link| file::splice_from(link, input, out, len, nonblocking), call);

@@ -4,21 +4,21 @@ use super::export;
 use crate::counters::Counter;
 use crate::fd_table::{self, Known};
 use crate::stream::{SHUT_READ, SHUT_WRITE, demote};
-use crate::{carrier, close, control, epoll, fork, raw, real};
+use crate::{carrier, close, control, epoll, fork, raw, real, user_memory};
 use libc::{SOCK_NONBLOCK, c_int, c_uint, sockaddr, socklen_t};
 use vmmc::sync::Ordering;
 
-/// Whether the address is of a family that TCP runs over.
+/// The family of an address; `None` when that cannot be read.
 ///
 /// # Safety
-/// `address` must be null or point to `len` bytes.
-unsafe fn is_inet(address: *const sockaddr, len: socklen_t) -> bool {
-    if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
-        return false;
+/// `address` must point to `len` bytes, or to what cannot be read.
+unsafe fn family(address: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    let family = address.cast::<libc::sa_family_t>();
+    if (len as usize) < size_of::<libc::sa_family_t>() || !user_memory::can_read(family, 1) {
+        return None;
     }
     // SAFETY: at least the family is there, and it comes first.
-    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
-    matches!(i32::from(family), libc::AF_INET | libc::AF_INET6)
+    Some(unsafe { family.read_unaligned() }.into())
 }
 
 fn accepted(fd: c_int, nonblocking: bool) {
@@ -77,12 +77,20 @@ export! {
     /// connect(2).
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
         // SAFETY: as above.
+        if unsafe { family(address, len) } == Some(libc::AF_UNSPEC) {
+            // Ends the connection, but for the number.
+            about_to_close(fd);
+        }
+        // SAFETY: as above.
         let result = unsafe { real::connect(fd, address, len) };
         // SAFETY: as above.
-        if (result == 0 || real::errno() == libc::EINPROGRESS) && unsafe { is_inet(address, len) } {
+        if (result == 0 || real::errno() == libc::EINPROGRESS) && matches!(unsafe { family(address, len) }, Some(libc::AF_INET | libc::AF_INET6)) {
             let errno = real::errno();
-            // connect is also how a program asks how a pending connect went.
-            if !matches!(fd_table::get(fd), Known::Sock(_)) && !fork::in_vfork_child() {
+            // connect is also how a program asks how a pending connect went. But what is upgraded is connected,
+            // and would say so: it was closed where we did not see it, and this is another socket.
+            let is_known = matches!(fd_table::get(fd), Known::Sock(sock) if !sock.is_active());
+            if !is_known && !fork::in_vfork_child() {
+                fd_table::forget(fd);
                 fd_table::track(fd, result != 0);
             }
             real::set_errno(errno);

@@ -43,6 +43,9 @@ fn entered(fd: c_int) -> Option<Link> {
     fd_table::sock(fd).and_then(|sock| sock.enter(fd))
 }
 
+/// ioctl_sockios(2): whether the out-of-band mark is next.
+const SIOCATMARK: c_ulong = 0x8905;
+
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
 // came to the C function of the same name.
 export! {
@@ -137,12 +140,19 @@ export! {
         result
     }
 
+    /// sockatmark(3).
+    fn sockatmark(fd: c_int) -> c_int {
+        let mut mark: c_int = 0;
+        // SAFETY: an int of ours to be written.
+        let result = unsafe { ioctl(fd, SIOCATMARK, (&raw mut mark).expose_provenance()) };
+        if result < 0 { result } else { mark }
+    }
+
     /// ioctl(2).
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
         const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
         const FIONREAD: c_ulong = libc::FIONREAD as c_ulong;
         const FIONBIO: c_ulong = libc::FIONBIO as c_ulong;
-        const SIOCATMARK: c_ulong = 0x8905;
         // The kernel's queue is all it knows: doorbells in it must go first, and the mark is not
         // reached before the ring is empty.
         let ring_first = request == SIOCATMARK

@@ -65,6 +65,13 @@ export! {
         unsafe { real::fexecve(fd, argv, envp) }
     }
 
+    /// execveat(2).
+    fn execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int {
+        prepare();
+        // SAFETY: as above.
+        unsafe { real::execveat(dir, path, argv, envp, flags) }
+    }
+
     /// posix_spawn(3).
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int {
         prepare_child();
@@ -98,6 +105,12 @@ export! {
         prepare_child();
         // SAFETY: as above.
         unsafe { real::stream(&real::POPEN, command.expose_provenance(), mode) }
+    }
+
+    /// fork(2).
+    fn fork() -> pid_t {
+        // SAFETY: as above.
+        fork::with_handlers(|| unsafe { real::fork() })
     }
 
     /// _Fork(3).

@@ -141,6 +141,7 @@ unsafe extern "C-unwind" fn by_number(
                 options::setsockopt(fd, b as c_int, c as c_int, pointer(d), e as u32) as isize
             }
             libc::SYS_execve => process::execve(pointer(a), pointer(b), pointer(c)) as isize,
+            // Not by the C library's function, which has it since glibc 2.34.
             libc::SYS_execveat => {
                 process::prepare();
                 real::syscall(number, a, b, c, d, e, f) as isize

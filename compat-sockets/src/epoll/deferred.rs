@@ -31,7 +31,7 @@ use super::{EpollSet, OUT, sets};
 use crate::counters::{self, Counter};
 use crate::side::{rx, tx};
 use crate::sock::Sock;
-use crate::{fd_table, raw};
+use crate::{family, fd_table, raw};
 use libc::epoll_event;
 use vmmc::sync::Ordering;
 
@@ -40,9 +40,16 @@ use vmmc::sync::Ordering;
 pub(super) struct Deferred {
     /// Members of which the kernel may have to hear; flagged in their records.
     late: Vec<i32>,
-    /// Another process may have the set.
+    /// Another process may have the set, for ever.
     pub(super) never: bool,
+    /// Another process has it by a fork, as far as is known.
+    forked: bool,
+    /// Changes that were not deferred for that.
+    told: u32,
 }
+
+/// Changes that the kernel is told of because another process has the set, before that is looked for.
+const LOOK: u32 = 64;
 
 /// Whether the registration has none of the flags that change how events are made.
 fn is_plain(events: u32) -> bool {
@@ -79,6 +86,17 @@ impl Record {
     }
 }
 
+impl Deferred {
+    /// Whether another process has the set still, which is asked now and then.
+    fn is_shared(&mut self) -> bool {
+        if self.forked {
+            self.told += 1;
+            self.forked = !self.told.is_multiple_of(LOOK) || !family::is_without_kin();
+        }
+        self.forked
+    }
+}
+
 impl Members {
     /// epoll_ctl(2) without the kernel, where it need not hear of it now; `false`: nothing is done. `wish`: what
     /// the program wants to be registered, if that can be read.
@@ -94,6 +112,7 @@ impl Members {
         if !KNOWN.contains(&op)
             || self.deferred.never
             || self.nested
+            || self.deferred.is_shared()
             || set.refs.load(Ordering::Relaxed) != 1
             || set.waiters.load(Ordering::SeqCst) != 0
             || record.gone != (op == libc::EPOLL_CTL_ADD)
@@ -217,6 +236,17 @@ pub(crate) fn settle_member(sock: &Sock) {
         for (_, set) in sets() {
             set.with(|members| members.settle(set, |record, _| record.is_of(sock)));
         }
+    }
+}
+
+/// Before a fork: the child has all sets until it ends.
+pub(crate) fn before_fork() {
+    family::sets_are_shared();
+    for (_, set) in sets() {
+        set.with(|members| {
+            members.settle_all(set);
+            members.deferred.forked = true;
+        });
     }
 }
 

@@ -35,7 +35,7 @@ mod members;
 mod nested;
 mod wait;
 
-pub(crate) use deferred::{before_sharing, settle_member};
+pub(crate) use deferred::{before_fork, before_sharing, settle_member};
 use members::{Map, Members, Record, uncount};
 pub(crate) use nested::{awaits_room, has_news, has_rings, is_ready, nested};
 use nested::{forget_inner, rouse_for_news};

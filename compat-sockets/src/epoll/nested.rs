@@ -16,7 +16,7 @@
 use super::hot::Hot;
 use super::{EDGE, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record, calm, set, sets};
 use crate::raw;
-use crate::side::tx;
+use crate::side::{NESTED, tx};
 use crate::sock::{Link, Sock};
 use crate::stream::recv::readiness;
 use libc::epoll_event;
@@ -204,7 +204,7 @@ pub(crate) fn is_ready(number: usize) -> bool {
 }
 
 pub(super) fn make_eager(link: &Link, number: i32) {
-    if link.side.eager.swap(1, Ordering::SeqCst) == 0 {
+    if link.side.eager.fetch_or(NESTED, Ordering::SeqCst) & NESTED == 0 {
         link.arm_data();
         // Doorbells of before: nobody filters them for the outer set.
         readiness(link, number);

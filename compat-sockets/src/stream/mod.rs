@@ -15,10 +15,10 @@ pub(crate) mod wait;
 
 pub(crate) use vectors::copy_vectors;
 
-use crate::carrier;
 use crate::segment::{Closed, Direction, SideWords};
-use crate::side::{rx, tx};
+use crate::side::{FORKED, rx, tx};
 use crate::sock::Link;
+use crate::{carrier, family};
 use vmmc::sync::{AtomicU64, Ordering};
 use vmmc::word::{MappedU64, Word};
 use vmmc_ring::bell;
@@ -35,6 +35,9 @@ pub(crate) const GONE: u32 = 4;
 
 /// Bit of `Side::shut`: something was sent after the peer had closed.
 const SENT_AFTER: u32 = 8;
+
+/// Times a connection is left armed for another process before it is asked whether that is there.
+const LOOK: u32 = 64;
 
 /// How a data call on an upgraded connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,10 +160,8 @@ impl Link {
     /// A thread that counted itself in [`crate::side::Side::rx_sleepers`] has woken: no doorbell is
     /// wanted any more, unless others rely on one.
     pub(crate) fn wakes(&self, fd: i32) {
-        let relied_on = || {
-            self.sock.cold.load(Ordering::SeqCst) != 0
-                || self.side.eager.load(Ordering::Relaxed) != 0
-        };
+        let relied_on =
+            || self.sock.cold.load(Ordering::SeqCst) != 0 || self.is_waited_for_elsewhere();
         if self.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
@@ -181,6 +182,23 @@ impl Link {
         if self.looks_readable(fd) {
             crate::epoll::activated(fd, self.sock);
         }
+    }
+
+    /// Whether somebody may wait for the connection where this process cannot see it: an outer set, or another process.
+    /// Whether there is one still is asked now and then.
+    #[inline]
+    fn is_waited_for_elsewhere(&self) -> bool {
+        match self.side.eager.load(Ordering::Relaxed) {
+            0 => false,
+            FORKED => self.is_shared(),
+            _ => true,
+        }
+    }
+
+    #[cold]
+    fn is_shared(&self) -> bool {
+        let times = self.side.armed_for_others.fetch_add(1, Ordering::Relaxed);
+        times % LOOK != LOOK - 1 || !family::is_last(self.side)
     }
 
     fn arm(&self, arm: impl FnOnce()) {

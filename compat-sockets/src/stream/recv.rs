@@ -21,7 +21,7 @@ const PART: usize = 32 * 1024;
 /// calls, a nested epoll): then it must never be left unarmed with an empty ring.
 #[inline]
 pub(super) fn is_eager(link: &Link) -> bool {
-    link.side.eager.load(Ordering::Relaxed) != 0
+    link.is_waited_for_elsewhere()
         || (link.sock.watched.load(Ordering::Relaxed) == 0
             && link.sock.nonblocking.load(Ordering::Relaxed) != 0)
 }

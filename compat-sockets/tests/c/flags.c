@@ -254,6 +254,7 @@ static void urgent_here(int fd) {
     CHECK(buffer[0] == 'X', "is the one sent");
     NEED(ioctl(fd, SIOCATMARK, &mark));
     CHECK_EQ(mark, 0, "not at the mark");
+    CHECK_EQ(sockatmark(fd), 0, "nor by the other call");
     read_all(fd, buffer, 3);
     CHECK(memcmp(buffer, "abc", 3) == 0, "what came before it");
     tell('d');
@@ -287,6 +288,7 @@ static void urgent_inline_here(int fd) {
     CHECK_EQ(recv(fd, buffer, 32, 0), 3, "a read stops at the mark");
     NEED(ioctl(fd, SIOCATMARK, &mark));
     CHECK_EQ(mark, 1, "which it is at now");
+    CHECK_EQ(sockatmark(fd), 1, "by the other call too");
     read_all(fd, buffer, 4);
     CHECK(memcmp(buffer, "Xdef", 4) == 0, "the urgent byte in its place");
     tell('q');

@@ -246,6 +246,48 @@ static void vforked_here(int fd) {
 }
 static void vforked_peer(int fd) { cat_client(fd); }
 
+/* A program that was given a connection nobody has offered yet says something much later. */
+static __attribute__((noinline)) pid_t vfork_shell(int in, int fd) {
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(in, 0);
+        dup2(fd, 9);
+        execl("/bin/sh", "sh", "-c", "read line; echo $line >&9", NULL);
+        _exit(127);
+    }
+    return child;
+}
+static void vforked_early_here(int fd) {
+    int ends[2];
+    NEED(pipe2(ends, O_CLOEXEC));
+    NEED(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    pid_t child = (pid_t)NEED(vfork_shell(ends[0], fd));
+    for (uint32_t i = 0; i < 200; i++) {
+        write_pattern(fd, 500, 0, i);
+        read_pattern(fd, 500, 0, i);
+    }
+    write_all(ends[1], "word\n", 5);
+    CHECK_EQ(wait_exit(child), 0, "the program has spoken");
+    for (uint32_t i = 0; i < 50; i++) {
+        write_pattern(fd, 500, 0, i);
+        read_pattern(fd, 500, 0, i);
+    }
+    CHECK(true, "and the conversation goes on");
+}
+static void vforked_early_peer(int fd) {
+    char word[5];
+    for (uint32_t i = 0; i < 200; i++) {
+        read_pattern(fd, 500, 0, i);
+        write_pattern(fd, 500, 0, i);
+    }
+    read_all(fd, word, 5);
+    CHECK(memcmp(word, "word\n", 5) == 0, "the program's word, in its place");
+    for (uint32_t i = 0; i < 50; i++) {
+        read_pattern(fd, 500, 0, i);
+        write_pattern(fd, 500, 0, i);
+    }
+}
+
 static void by_system_here(int fd) {
     tell('s');
     UNTIL(readable_bytes(fd) == 20 * KIB);
@@ -369,6 +411,7 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(forked_bare),
     PAIR_OF_PROCESSES(spawned),
     PAIR_OF_PROCESSES(vforked),
+    COLD_PAIR_OF_PROCESSES(vforked_early),
     PAIR_OF_PROCESSES(by_system),
     PAIR_OF_PROCESSES(standard_output),
     PAIR(by_io_uring),

@@ -511,6 +511,22 @@ static void exec_self_peer(int fd) {
     CHECK_EQ(read(fd, &byte, 1), 0, "end of file when it has ended");
 }
 
+/* The same by a descriptor of the program. */
+static void exec_at_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", fd);
+        write_all(fd, "a", 1);
+        int self = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+        execveat(self, "", (char *[]){"semantics", "role", "serve", number, NULL}, environ, AT_EMPTY_PATH);
+        _exit(127);
+    }
+    NEED(close(fd));
+    CHECK_EQ(wait_exit(child), 0, "the new program served");
+}
+static void exec_at_peer(int fd) { exec_self_peer(fd); }
+
 /* Descriptors marked close-on-exec do not reach a child, others do. */
 static int role_probe(int argc, char **argv) {
     if (argc != 2)
@@ -603,7 +619,11 @@ static void daemonised_peer(int fd) {
 /* ---- descriptor passing ---- */
 
 static int role_passed(int argc, char **argv) {
-    int fd = receive_fd(argc > 0 ? atoi(argv[0]) : -1);
+    int channel = argc > 0 ? atoi(argv[0]) : -1;
+    char byte;
+    if (argc > 1) /* the first of many */
+        read_all(channel, &byte, 1);
+    int fd = receive_fd(channel);
     for (;;) {
         char buffer[1000];
         ssize_t got = read(fd, buffer, sizeof buffer);
@@ -612,19 +632,19 @@ static int role_passed(int argc, char **argv) {
         write_all(fd, buffer, (size_t)got);
     }
 }
-static void passed(int fd, bool unread) {
+static void passed(int fd, bool unread, bool many) {
     int channel[2];
     char number[16];
     NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel));
     NEED(fcntl(channel[1], F_SETFD, 0));
     NEED(fcntl(fd, F_SETFD, FD_CLOEXEC));
     snprintf(number, sizeof number, "%d", channel[1]);
-    pid_t child = spawn_role("passed", (char *[]){number, NULL});
+    pid_t child = spawn_role("passed", (char *[]){number, many ? "many" : NULL, NULL});
     NEED(close(channel[1]));
     tell('s');
     if (unread)
         UNTIL(readable_bytes(fd) == 5000);
-    send_fd(channel[0], fd);
+    (many ? send_fd_with_many : send_fd)(channel[0], fd);
     NEED(close(fd));
     tell('g');
     CHECK_EQ(wait_exit(child), 0, "the other process served to the end");
@@ -645,10 +665,12 @@ static void passed_peer(int fd, bool unread) {
     NEED(shutdown(fd, SHUT_WR));
     CHECK_EQ(read(fd, &byte, 1), 0, "all answered, then the end");
 }
-static void passed_on_here(int fd) { passed(fd, false); }
+static void passed_on_here(int fd) { passed(fd, false, false); }
 static void passed_on_peer(int fd) { passed_peer(fd, false); }
-static void passed_unread_here(int fd) { passed(fd, true); }
+static void passed_unread_here(int fd) { passed(fd, true, false); }
 static void passed_unread_peer(int fd) { passed_peer(fd, true); }
+static void passed_with_many_here(int fd) { passed(fd, false, true); }
+static void passed_with_many_peer(int fd) { passed_peer(fd, false); }
 
 /* To itself, through a Unix socket: a copy like any other. */
 static void passed_to_itself(void) {
@@ -695,11 +717,13 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(inetd_orphaned),
     PAIR_OF_PROCESSES(left_by_the_dead),
     PAIR_OF_PROCESSES(exec_self),
+    PAIR_OF_PROCESSES(exec_at),
     PAIR_OF_PROCESSES(close_on_exec),
     PAIR_OF_PROCESSES(children_on_the_side),
     PAIR_OF_PROCESSES(daemonised),
     PAIR_OF_PROCESSES(passed_on),
     PAIR_OF_PROCESSES(passed_unread),
+    PAIR_OF_PROCESSES(passed_with_many),
     LONER(passed_to_itself),
 };
 

@@ -532,15 +532,28 @@ static struct msghdr *prepare(struct carrier *carrier) {
     return &carrier->message;
 }
 
-void send_fd(int channel, int fd) {
-    struct carrier carrier;
-    struct msghdr *message = prepare(&carrier);
+static struct msghdr *prepare_with(struct carrier *carrier, int fd) {
+    struct msghdr *message = prepare(carrier);
     struct cmsghdr *header = CMSG_FIRSTHDR(message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    REQUIRE(sendmsg(channel, message, 0) == 1);
+    return message;
+}
+
+void send_fd(int channel, int fd) {
+    struct carrier carrier;
+    REQUIRE(sendmsg(channel, prepare_with(&carrier, fd), 0) == 1);
+}
+
+void send_fd_with_many(int channel, int fd) {
+    struct carrier carrier;
+    struct iovec first = {"f", 1};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &first, .msg_iovlen = 1}}};
+    messages[1].msg_hdr = *prepare_with(&carrier, fd);
+    REQUIRE(sendmmsg(channel, messages, 2, 0) == 2);
+    shutdown(channel, SHUT_WR);
 }
 
 int receive_fd(int channel) {

@@ -185,6 +185,7 @@ uint32_t random_u32(uint64_t *state);
 
 /* Descriptor passing, over a Unix socket. */
 void send_fd(int channel, int fd);
+void send_fd_with_many(int channel, int fd); /* the second message of two, by one sendmmsg */
 int receive_fd(int channel);
 
 /* epoll. `control` gives the call's result; the others end the case when it fails. */

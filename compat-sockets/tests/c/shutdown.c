@@ -49,6 +49,34 @@ static void shut_read_peer(int fd) {
     await('q');
 }
 
+/* connect(2) to no address ends a connection, and the socket may make another. */
+static void connected_anew(void) {
+    int ends[2];
+    uint16_t port;
+    char byte;
+    make_pair(ends);
+    struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    write_pattern(ends[0], 1000, 0, 1);
+    read_pattern(ends[1], 1000, 0, 1);
+    CHECK_EQ(connect(ends[1], &nowhere, sizeof nowhere), 0, "disconnected");
+    ssize_t got = read(ends[0], &byte, 1);
+    CHECK(got == 0 || (got < 0 && errno == ECONNRESET), "which the other end sees");
+    int listener = listen_loopback(&port);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    NEED(connect(ends[1], (struct sockaddr *)&at, sizeof at));
+    int other = (int)NEED(accept(listener, NULL, NULL));
+    for (uint32_t i = 0; i < 100; i++) {
+        write_pattern(ends[1], 500, 0, i);
+        read_pattern(other, 500, 0, i);
+        write_pattern(other, 500, 0, i);
+        read_pattern(ends[1], 500, 0, i);
+    }
+    CHECK(true, "and connected to somebody else");
+    NEED(close(ends[1]));
+    CHECK_EQ(read(other, &byte, 1), 0, "to the end");
+}
+
 static void shutdown_errors(void) {
     int ends[2];
     char byte;
@@ -413,6 +441,7 @@ static const struct test_case cases[] = {
     LONER(reset_of_the_silent),
     PAIR(half_close),
     PAIR(shut_read),
+    LONER(connected_anew),
     LONER(shutdown_errors),
     PAIR(data_before_end),
     PAIR_OF_PROCESSES(data_before_exit),

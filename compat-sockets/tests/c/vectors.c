@@ -297,8 +297,58 @@ static void splice_peer(int fd) {
     NEED(close(fd));
 }
 
+/* Who splices from an empty pipe waits for that, and holds up nobody who sends. */
+static void *splice_from_pipe(void *argument) {
+    int *both = argument;
+    CHECK_EQ(splice(both[0], NULL, both[1], NULL, 100, 0), 5, "what came at last");
+    return NULL;
+}
+static void splice_waits_here(int fd) {
+    int ends[2], none[2];
+    pthread_t splicer;
+    NEED(pipe(none));
+    CHECK_FAILS(splice(none[0], NULL, fd, NULL, 10, SPLICE_F_NONBLOCK), EAGAIN, "an empty pipe");
+    NEED(fcntl(none[0], F_SETFL, O_NONBLOCK));
+    CHECK_FAILS(splice(none[0], NULL, fd, NULL, 10, 0), EAGAIN, "and one that is not waited for");
+    NEED(close(none[1]));
+    CHECK_EQ(splice(none[0], NULL, fd, NULL, 10, 0), 0, "end of the pipe");
+    NEED(pipe(ends));
+    helper_start(&splicer, splice_from_pipe, (int[]){ends[0], fd});
+    for (uint32_t i = 0; i < 50; i++) {
+        write_pattern(fd, 1000, 0, i);
+        read_pattern(fd, 1000, 0, i);
+        usleep(100); /* it has begun to wait somewhere here */
+    }
+    CHECK(true, "sent and received meanwhile");
+    write_all(ends[1], "later", 5);
+    pthread_join(splicer, NULL);
+    await('q');
+    /* A pipe with one free page takes no more than that without waiting. */
+    NEED(pipe(ends));
+    char page[4096] = "";
+    set_nonblocking(ends[1], true);
+    while (write(ends[1], page, sizeof page) > 0) {
+    }
+    set_nonblocking(ends[1], false);
+    CHECK_FAILS(splice(fd, NULL, ends[1], NULL, 10000, SPLICE_F_NONBLOCK), EAGAIN, "a full pipe");
+    read_all(ends[0], page, sizeof page);
+    ssize_t into = splice(fd, NULL, ends[1], NULL, 10000, SPLICE_F_NONBLOCK);
+    CHECK(into > 0 && into <= 4096, "as much as there is room for");
+}
+static void splice_waits_peer(int fd) {
+    char text[5];
+    for (uint32_t i = 0; i < 50; i++) {
+        read_pattern(fd, 1000, 0, i);
+        write_pattern(fd, 1000, 0, i);
+    }
+    read_all(fd, text, 5);
+    CHECK(memcmp(text, "later", 5) == 0, "in its place");
+    write_pattern(fd, 10000, 0, 3);
+    tell('q');
+}
+
 static const struct test_case cases[] = {
     PAIR(many_parts), PAIR(limits),   PAIR(message_header), PAIR(many_messages),
-    PAIR(sendfile),   PAIR(responses), PAIR(splice),
+    PAIR(sendfile),   PAIR(responses), PAIR(splice), PAIR(splice_waits),
 };
 MAIN(cases)

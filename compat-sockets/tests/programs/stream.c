@@ -25,6 +25,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -731,6 +732,63 @@ static void forked_silent(void) {
     printf("done\n");
 }
 
+/* Children that end, each in its own way, and that the connection does not suffer from afterwards. */
+static void children_that_end(void) {
+    pid_t child;
+    int status;
+    CHECK((child = fork()) >= 0);
+    if (child == 0)
+        _exit(0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK((child = fork()) >= 0);
+    if (child == 0)
+        raise(SIGKILL);
+    CHECK(waitpid(child, &status, 0) == child);
+    /* Nobody waits for this one. */
+    CHECK((child = fork()) >= 0);
+    if (child == 0)
+        _exit(0);
+    siginfo_t ended;
+    CHECK(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT) == 0);
+    CHECK((child = fork()) >= 0);
+    if (child == 0) {
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    /* A fork that fails: no more processes for a user who is not root, no memory for anybody. */
+    struct rlimit was, none = {0, 0};
+    CHECK(getrlimit(RLIMIT_AS, &was) == 0);
+    none.rlim_max = was.rlim_max;
+    CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+    child = fork();
+    CHECK(setrlimit(RLIMIT_AS, &was) == 0);
+    if (child == 0)
+        _exit(0);
+    if (child > 0)
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* A server that has forked (redis does, to save), and goes on alone. */
+static void forked_and_alone(void) {
+    int fd = join();
+    CHECK(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0);
+    warm_up(fd);
+    if (server)
+        children_that_end();
+    char byte = 0;
+    for (int i = 0; i < 20000; i++) {
+        if (!server)
+            send_all(fd, &byte, 1);
+        recv_all(fd, &byte, 1);
+        if (server)
+            send_all(fd, &byte, 1);
+    }
+    meet(fd);
+    printf("done\n");
+    close(fd);
+}
+
 /* A child forked before any upgrade, whose parent keeps the connection too: it must stay whole. */
 static void forked_early(void) {
     int fd = join();
@@ -989,7 +1047,7 @@ static void many_meddled(void) { many_connections(1); }
 
 /* A client of many connections in one loop that wants room until a request is written, then data until its
  * answer is here: one change of its wish for each. The server's wish never changes. */
-static void changing_wishes(void) {
+static void change_wishes(int forks) {
     enum { REQUESTS = 4000, LENGTH = 100 };
     unsigned char request[LENGTH], answer[LENGTH];
     int turns[MANY] = {0}, set = epoll_create1(0);
@@ -998,8 +1056,11 @@ static void changing_wishes(void) {
         many[i] = join();
         warm_up(many[i]);
         struct epoll_event event = {.events = server ? EPOLLIN : EPOLLOUT, .data.u32 = (uint32_t)i};
+        CHECK(fcntl(many[i], F_SETFD, FD_CLOEXEC) == 0);
         CHECK(epoll_ctl(set, EPOLL_CTL_ADD, many[i], &event) == 0);
     }
+    if (forks)
+        children_that_end();
     for (int left = MANY * REQUESTS; left > 0;) {
         struct epoll_event events[MANY];
         int count = epoll_wait(set, events, MANY, -1);
@@ -1028,6 +1089,14 @@ static void changing_wishes(void) {
         printf("%d\n", turns[i]);
         meet(many[i]);
     }
+}
+
+static void changing_wishes(void) {
+    change_wishes(0);
+}
+
+static void changing_wishes_alone(void) {
+    change_wishes(1);
 }
 
 /* A server that is told of edges, takes what is there by one call, and sleeps: it never finds nothing. */
@@ -1306,12 +1375,14 @@ int main(int count, char **arguments) {
                  {"forked", forked},
                  {"forked_silent", forked_silent},
                  {"forked_early", forked_early},
+                 {"forked_and_alone", forked_and_alone},
                  {"demoted", demoted},
                  {"churn", churn},
                  {"ten_thousand_idle", ten_thousand_idle},
                  {"many_asleep", many_asleep},
                  {"many_meddled", many_meddled},
                  {"changing_wishes", changing_wishes},
+                 {"changing_wishes_alone", changing_wishes_alone},
                  {"edges_one_way", edges_one_way},
                  {"ends_while_rung", ends_while_rung},
                  {"inherited_after_the_end", inherited_after_the_end},
