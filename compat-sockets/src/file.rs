@@ -91,7 +91,6 @@ fn fill_ring(
             InPlace::Full => {
                 if raw::is_nonblocking(fd) {
                     link.side.tx_refused.fetch_add(1, vmmc::sync::Ordering::Relaxed);
-                    link.side.tx_full.store(1, vmmc::sync::Ordering::SeqCst);
                     break Outcome::Failed(libc::EAGAIN);
                 }
                 match wait::for_space(link, fd) {

@@ -58,14 +58,12 @@ pub(crate) struct Side {
     pub(crate) bells_owed: AtomicU32,
     /// Threads now sending a doorbell, and [`GATE_CLOSED`] once no more may be sent.
     pub(crate) bell_gate: AtomicU32,
-    /// A send found the ring full and said `EAGAIN`: wait for room before `POLLOUT` is true.
-    pub(crate) tx_full: AtomicU32,
-    /// Counts such sends: each waits for an edge of writability.
+    /// Counts sends that found the ring full and said `EAGAIN`: each waits for an edge of writability.
     pub(crate) tx_refused: AtomicU32,
     /// Forked children that are not in `members` yet ([`crate::family`]).
     pub(crate) born: AtomicU32,
     /// Processes that have the socket, by pid ([`crate::family`]); 0: free.
-    pub(crate) members: [AtomicU32; 13],
+    pub(crate) members: [AtomicU32; 14],
 
     /// Held for every use of the receiving end.
     pub(crate) rx_lock: Lock,
@@ -191,7 +189,6 @@ impl Side {
             &self.tx_stuck,
             &self.bells_owed,
             &self.bell_gate,
-            &self.tx_full,
             &self.tx_refused,
             &self.rx_state,
             &self.rx_sleepers,

@@ -52,10 +52,11 @@ pub(super) fn after_space(link: &Link, fd: i32) {
 
 #[cold]
 fn polling_sender(link: &Link, fd: i32) {
-    // Not before a good part is free: a sender woken for a byte at a time makes no progress.
+    // Not before a good part is free: a sender woken for a byte at a time makes no progress. But then, or who has read
+    // this far and waits for more waits for ever: `Link::looks_writable` draws the same line.
     let consumer = link.consumer();
     let there = consumer.available().unwrap_or(0);
-    if there > link.rx().bytes().0.len() as u64 / 2 {
+    if there > link.rx().bytes().0.len() as u64 * 2 / 3 {
         return;
     }
     // A byte on our way of the connection is a doorbell only once that way has switched. A carrier hears of room in

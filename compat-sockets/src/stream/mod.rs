@@ -271,7 +271,8 @@ impl Link {
         }
     }
 
-    /// Whether a send would not have to wait, as far as the ring is concerned.
+    /// Whether a send would not have to wait, as far as the ring is concerned. As TCP: a third is free, so who was told
+    /// of room can send that much, and neither `EAGAIN` nor, from a blocking socket, a wait follows.
     #[inline]
     pub(crate) fn looks_writable(&self) -> bool {
         match self.side.tx_state.load(Ordering::Relaxed) {
@@ -279,16 +280,11 @@ impl Link {
                 if demote::is_pumped(self) {
                     return false;
                 }
-                if self.side.tx_full.load(Ordering::Relaxed) == 0 {
-                    return true;
-                }
-                let used = self
-                    .side
-                    .tail
-                    .load(Ordering::Relaxed)
-                    .wrapping_sub(self.tx().head().load(Ordering::Acquire));
-                // As TCP: writable again when a third is free.
-                used <= (self.tx().bytes().0.len() as u64) * 2 / 3
+                let tail = self.side.tail.load(Ordering::Relaxed);
+                let most = (self.tx().bytes().0.len() as u64) * 2 / 3;
+                // What was last seen of the peer's head is behind it at most; its line is fetched only if that does not do.
+                tail.wrapping_sub(self.side.head_seen.load(Ordering::Relaxed)) <= most
+                    || tail.wrapping_sub(self.tx().head().load(Ordering::Acquire)) <= most
                     || self.peer().closed().load(Ordering::Relaxed) != 0
             }
             _ => true,

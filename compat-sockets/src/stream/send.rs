@@ -53,7 +53,6 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 bells::after_data(link, fd);
                 done += len;
                 if done >= wanted {
-                    side.tx_full.store(0, Ordering::Relaxed);
                     break Outcome::Done(done);
                 }
             }
@@ -61,7 +60,6 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 counters::one(Counter::ring_full);
                 if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
                     side.tx_refused.fetch_add(1, Ordering::Relaxed);
-                    side.tx_full.store(1, Ordering::SeqCst);
                     if link.sock.cold.load(Ordering::Relaxed) != 0 {
                         // Room is looked for in hot members only.
                         crate::epoll::activated(fd, link.sock);

@@ -313,6 +313,84 @@ static void refused_connect(void) {
     CHECK_FAILS(shutdown(c, SHUT_WR), ENOTCONN, "shutting it down");
 }
 
+/* ---- room that is told of is there ---- */
+
+enum teller { BY_POLL, BY_SELECT, BY_EPOLL };
+enum { LONG = 4 * MIB };
+
+/* Who waits for room and then sends is never refused. */
+static void room_is_there(int fd, enum teller teller) {
+    char bytes[16 * KIB];
+    int set = new_epoll();
+    unsigned refused = 0;
+    add(set, fd, EPOLLOUT, 1);
+    set_nonblocking(fd, true);
+    for (size_t done = 0; done < LONG;) {
+        struct pollfd wait = {.fd = fd, .events = POLLOUT};
+        struct epoll_event event;
+        fd_set writes;
+        FD_ZERO(&writes);
+        FD_SET(fd, &writes);
+        REQUIRE((teller == BY_POLL     ? poll(&wait, 1, -1)
+                 : teller == BY_SELECT ? select(fd + 1, NULL, &writes, NULL, NULL)
+                                       : epoll_wait(set, &event, 1, -1)) == 1);
+        size_t length = LONG - done < sizeof bytes ? LONG - done : sizeof bytes;
+        pattern(bytes, length, done, 1);
+        ssize_t sent = send(fd, bytes, length, 0);
+        if (sent < 0) {
+            REQUIRE(errno == EAGAIN);
+            refused++;
+        } else {
+            done += (size_t)sent;
+        }
+    }
+    CHECK_EQ(refused, 0, "told of room, and then refused");
+    await('q');
+}
+static void room_peer(int fd) {
+    for (size_t done = 0; done < LONG; done += 64 * KIB) {
+        read_pattern(fd, 64 * KIB, done, 1);
+        usleep(200); /* slower than the sender */
+    }
+    tell('q');
+}
+static void room_by_poll_here(int fd) { room_is_there(fd, BY_POLL); }
+static void room_by_poll_peer(int fd) { room_peer(fd); }
+static void room_by_select_here(int fd) { room_is_there(fd, BY_SELECT); }
+static void room_by_select_peer(int fd) { room_peer(fd); }
+static void room_by_epoll_here(int fd) { room_is_there(fd, BY_EPOLL); }
+static void room_by_epoll_peer(int fd) { room_peer(fd); }
+
+/* Nor does it sleep, if its socket may: it would not take the answers that its peer waits to send (socat). */
+static void room_for_a_sleeper_here(int fd) {
+    char bytes[8 * KIB], answer[64 * KIB];
+    size_t sent = 0, got = 0;
+    while (got < LONG) {
+        struct pollfd wait = {.fd = fd, .events = (short)(POLLIN | (sent < LONG ? POLLOUT : 0))};
+        REQUIRE(poll(&wait, 1, -1) == 1);
+        if (wait.revents & POLLOUT) {
+            pattern(bytes, sizeof bytes, sent, 1);
+            write_all(fd, bytes, sizeof bytes);
+            sent += sizeof bytes;
+        }
+        if (wait.revents & POLLIN) {
+            ssize_t part = (ssize_t)NEED(read(fd, answer, sent < LONG ? KIB : sizeof answer));
+            REQUIRE(part > 0 && pattern_match(answer, (size_t)part, got, 1) == (size_t)part);
+            got += (size_t)part;
+        }
+    }
+    CHECK_EQ(got, LONG, "all of it came back");
+}
+static void room_for_a_sleeper_peer(int fd) {
+    char bytes[64 * KIB];
+    for (size_t done = 0; done < LONG;) {
+        ssize_t part = (ssize_t)NEED(read(fd, bytes, sizeof bytes));
+        REQUIRE(part > 0);
+        write_all(fd, bytes, (size_t)part);
+        done += (size_t)part;
+    }
+}
+
 static const struct test_case cases[] = {
     PAIR(set_after_accept),
     COLD_PAIR(set_before_traffic),
@@ -324,5 +402,9 @@ static const struct test_case cases[] = {
     PAIR(busy_retries),
     LONER(nonblocking_connect),
     LONER(refused_connect),
+    PAIR(room_by_poll),
+    PAIR(room_by_select),
+    PAIR(room_by_epoll),
+    PAIR(room_for_a_sleeper),
 };
 MAIN(cases)
