@@ -2,6 +2,9 @@
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
 
 use common::{Daemon, PATIENCE, say, second_process as play, until};
 use shrimp_rpc::{Binding, CallError, DispatchError, Server};
@@ -12,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
+use support::Watchdog;
 use xdr::{Decode, Encode};
 
 const PROGRAM: u32 = 0x2000_0002;
@@ -58,7 +62,14 @@ fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     }))
 }
 
+/// Polls once: it is under way, and not done.
+fn begin<T>(future: &mut std::pin::Pin<Box<impl Future<Output = T>>>) {
+    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+}
+
 fn serve(args: &[String]) {
+    support::die_with_parent();
     let waiting = Arc::new(std::sync::Mutex::new(Vec::new()));
     let kept = waiting.clone();
     let server = Server::builder(&args[0])
@@ -203,4 +214,60 @@ fn a_future_that_is_dropped_or_late_tells_the_server() {
     binding.set_timeout(None);
     assert_eq!(block_on(echo(&binding, 10)).unwrap(), 10);
     server.finish();
+}
+
+async fn call(binding: &Binding, procedure: u32) -> Result<(), CallError> {
+    binding.request_async(procedure, 0, 0).await?.call_async().await.map(drop)
+}
+
+/// A binding that failed, or was given up, left those asleep who waited for its lane.
+#[test]
+fn futures_that_wait_for_a_lane_go_on_when_those_before_them_cannot_bind_anew() {
+    let _watchdog = Watchdog::new("futures_that_wait_for_a_lane");
+    let daemon = Daemon::start();
+    let mut first = daemon.second("serve", &["lost"]);
+    first.expect("ready");
+    let node = daemon.node();
+    let soon = Duration::from_millis(50);
+    let builder = Binding::builder("lost", PROGRAM, 1).node(&node).lanes(2).connect_timeout(soon);
+    let binding = builder.connect_later().unwrap();
+    until("bound", || block_on(echo(&binding, 1)).is_ok());
+    first.kill();
+    support::daemon_forgets(&node, first.pid());
+    // Each is a task of its own, which nobody else's waker wakes.
+    std::thread::scope(|scope| {
+        let echo = || block_on(echo(&binding, 1));
+        let tasks: Vec<_> = (0..12).map(|_| scope.spawn(echo)).collect();
+        for task in tasks {
+            let failed = task.join().unwrap();
+            assert!(matches!(failed, Err(CallError::Connect(_))), "{failed:?}");
+        }
+    });
+    let mut second = daemon.second("serve", &["lost"]);
+    second.expect("ready");
+    until("bound again", || block_on(echo(&binding, 1)).is_ok());
+    second.finish();
+}
+
+#[test]
+fn a_future_dropped_while_it_binds_wakes_who_waits_for_its_lane() {
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let builder = Binding::builder("absent", PROGRAM, 1).node(&node).lanes(1);
+    let binding = builder.connect_timeout(PATIENCE.unwrap()).connect_later().unwrap();
+    let mut binds = Box::pin(call(&binding, ECHO));
+    begin(&mut binds);
+    let woken = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(woken.clone());
+    let mut waits = Box::pin(call(&binding, ECHO));
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+    drop(binds);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
 }

@@ -169,6 +169,35 @@ fn a_server_that_is_killed_is_an_error_and_its_successor_is_found() {
     second.finish();
 }
 
+/// A caller whose rebinding failed kept its lane's next one asleep for ever.
+#[test]
+fn threads_that_wait_for_a_lane_go_on_when_those_before_them_cannot_bind_anew() {
+    let _watchdog = Watchdog::new("threads_that_wait_for_a_lane");
+    let daemon = Daemon::start();
+    let mut first = daemon.second("serve", &["lost"]);
+    first.expect("ready");
+    let node = daemon.node();
+    let soon = Duration::from_millis(50);
+    let builder = Binding::builder("lost", PROGRAM, 1).node(&node).lanes(2).connect_timeout(soon);
+    let binding = builder.connect_later().unwrap();
+    let null = || binding.request(0, 0, 0)?.call().map(drop);
+    until("bound", || null().is_ok());
+    first.kill();
+    support::daemon_forgets(&node, first.pid());
+    // More than there are lanes: all but two wait while those two try to bind.
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..12).map(|_| scope.spawn(null)).collect();
+        for caller in callers {
+            let failed = caller.join().unwrap();
+            assert!(matches!(failed, Err(CallError::Connect(_))), "{failed:?}");
+        }
+    });
+    let mut second = daemon.second("serve", &["lost"]);
+    second.expect("ready");
+    until("bound again", || null().is_ok());
+    second.finish();
+}
+
 #[test]
 fn clients_that_are_killed_at_any_moment_leave_nothing_and_disturb_nobody() {
     let watchdog = Watchdog::new("clients_that_are_killed");

@@ -50,7 +50,8 @@ pub(crate) enum Mode {
     Async,
 }
 
-/// A lane, taken for one call.
+/// A lane, taken for one call, or to be bound for it. Whoever takes one gives it back by dropping this, which
+/// wakes those who wait for one.
 pub(crate) struct Taken<'b> {
     /// `Some` until dropped.
     guard: Option<Guard<'b, Option<Lane>>>,
@@ -255,9 +256,8 @@ impl Binding {
             }
             match self.take_ready() {
                 Choice::Ready(taken) => break taken,
-                Choice::Vacant(guard) => break self.bind_async(guard).await?,
-                Choice::Owing(guard) => {
-                    let mut taken = Taken { guard: Some(guard), binding: self };
+                Choice::Vacant(taken) => break self.bind_async(taken).await?,
+                Choice::Owing(mut taken) => {
                     if taken.await_reply(self.timeout(), Mode::Async).await.is_ok() {
                         break taken;
                     }
@@ -269,10 +269,7 @@ impl Binding {
         Request::new(taken, procedure, plain, bulk)
     }
 
-    async fn bind_async<'b>(
-        &'b self,
-        mut guard: Guard<'b, Option<Lane>>,
-    ) -> Result<Taken<'b>, CallError> {
+    async fn bind_async<'b>(&'b self, mut taken: Taken<'b>) -> Result<Taken<'b>, CallError> {
         let outcome: Arc<Outcome> = Arc::default();
         let (node, wanted, tell) = (self.node.clone(), self.wanted.clone(), outcome.clone());
         std::thread::Builder::new()
@@ -280,19 +277,25 @@ impl Binding {
             .spawn(move || tell.set(Lane::open(&node, &wanted)))
             .map_err(|error| TransportError::Thread(error.kind()))?;
         let lane = std::future::poll_fn(|cx| outcome.poll(cx)).await?;
-        *guard = Some(lane);
-        Ok(Taken { guard: Some(guard), binding: self })
+        taken.fill(lane);
+        Ok(taken)
+    }
+
+    /// That lane, unless it is used.
+    #[inline(always)]
+    fn take<'b>(&'b self, lane: &'b TryLock<Option<Lane>>) -> Option<Taken<'b>> {
+        Some(Taken { guard: Some(lane.try_lock()?), binding: self })
     }
 
     /// The first lane, when it is ready: the common case.
     #[inline(always)]
     fn take_first(&self) -> Option<Taken<'_>> {
-        let mut guard = self.lanes.first()?.try_lock()?;
-        let lane = (*guard).as_mut()?;
+        let mut taken = self.take(self.lanes.first()?)?;
+        let lane = taken.open_lane()?;
         if !lane.is_settled() || lane.check_open().is_err() {
             return None;
         }
-        Some(Taken { guard: Some(guard), binding: self })
+        Some(taken)
     }
 
     #[cold]
@@ -317,14 +320,14 @@ impl Binding {
         let mut vacant = None;
         let mut owing = None;
         for lane in &self.lanes {
-            let Some(mut guard) = lane.try_lock() else { continue };
-            if guard.as_ref().is_some_and(|open| open.check_open().is_err()) {
-                *guard = None;
+            let Some(mut taken) = self.take(lane) else { continue };
+            if taken.open_lane().is_some_and(|open| open.check_open().is_err()) {
+                taken.discard();
             }
-            match guard.as_mut().map(Lane::is_settled) {
-                Some(true) => return Choice::Ready(Taken { guard: Some(guard), binding: self }),
-                Some(false) => owing = owing.or(Some(guard)),
-                None => vacant = vacant.or(Some(guard)),
+            match taken.open_lane().map(Lane::is_settled) {
+                Some(true) => return Choice::Ready(taken),
+                Some(false) => owing = owing.or(Some(taken)),
+                None => vacant = vacant.or(Some(taken)),
             }
         }
         match (vacant, owing) {
@@ -339,21 +342,18 @@ impl Binding {
         &self,
         left: &dyn Fn() -> Option<Duration>,
     ) -> Result<Option<Taken<'_>>, CallError> {
-        let mut guard = match self.take_ready() {
+        let mut taken = match self.take_ready() {
             Choice::Ready(taken) => return Ok(Some(taken)),
             Choice::Busy => return Ok(None),
-            Choice::Owing(mut guard) => {
-                let waited = guard.as_mut().map(|lane| lane.wait(&self.node, left()));
-                match waited {
-                    Some(Err(CallError::ServerGone { .. })) | None => guard,
-                    Some(Err(error)) => return Err(error),
-                    Some(Ok(_)) => return Ok(Some(Taken { guard: Some(guard), binding: self })),
-                }
-            }
-            Choice::Vacant(guard) => guard,
+            Choice::Owing(mut taken) => match taken.lane_mut().wait(&self.node, left()) {
+                Err(CallError::ServerGone { .. }) => taken,
+                Err(error) => return Err(error),
+                Ok(_) => return Ok(Some(taken)),
+            },
+            Choice::Vacant(taken) => taken,
         };
-        *guard = Some(Lane::open(&self.node, &self.wanted)?);
-        Ok(Some(Taken { guard: Some(guard), binding: self }))
+        taken.fill(Lane::open(&self.node, &self.wanted)?);
+        Ok(Some(taken))
     }
 }
 
@@ -362,9 +362,9 @@ enum Choice<'b> {
     /// One that is ready.
     Ready(Taken<'b>),
     /// One that must be bound.
-    Vacant(Guard<'b, Option<Lane>>),
+    Vacant(Taken<'b>),
     /// One that waits for a late reply.
-    Owing(Guard<'b, Option<Lane>>),
+    Owing(Taken<'b>),
     /// All are used.
     Busy,
 }
@@ -440,9 +440,22 @@ impl<'b> Taken<'b> {
 
     #[inline(always)]
     pub(crate) fn lane_mut(&mut self) -> &mut Lane {
-        match self.guard.as_mut().and_then(|guard| guard.as_mut()) {
+        match self.open_lane() {
             Some(lane) => lane,
             None => unreachable!("a lane that was taken is open until it is dropped"),
+        }
+    }
+
+    /// The lane, if it is bound.
+    #[inline(always)]
+    fn open_lane(&mut self) -> Option<&mut Lane> {
+        self.guard.as_mut()?.as_mut()
+    }
+
+    /// It was bound.
+    fn fill(&mut self, lane: Lane) {
+        if let Some(guard) = &mut self.guard {
+            **guard = Some(lane);
         }
     }
 
