@@ -7,6 +7,7 @@ mod common;
 mod support;
 
 use common::{Daemon, PATIENCE, say, second_process as play, until};
+use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, DispatchError, Server};
 use std::future::Future;
 use std::pin::pin;
@@ -16,12 +17,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 use support::Watchdog;
+use vmmc::Node;
+use vmmc::counters::index;
 use xdr::{Decode, Encode};
 
 const PROGRAM: u32 = 0x2000_0002;
 const ECHO: u32 = 1;
 const NEVER: u32 = 2;
 const LATER: u32 = 3;
+/// Its reply is put off, and kept, whatever the client does.
+const KEEP: u32 = 4;
 
 struct Unpark(Thread);
 
@@ -72,6 +77,7 @@ fn serve(args: &[String]) {
     support::die_with_parent();
     let waiting = Arc::new(std::sync::Mutex::new(Vec::new()));
     let kept = waiting.clone();
+    let all = std::sync::Mutex::new(Vec::new());
     let server = Server::builder(&args[0])
         .raw_program(PROGRAM, 1, move |procedure, call| match procedure {
             ECHO => {
@@ -106,6 +112,11 @@ fn serve(args: &[String]) {
                         reply.send()?;
                     }
                 }
+                Ok(finished)
+            }
+            KEEP => {
+                let (call, finished) = call.defer();
+                all.lock().unwrap().push(call);
                 Ok(finished)
             }
             other => Err(DispatchError::UnknownProcedure(other)),
@@ -218,6 +229,79 @@ fn a_future_that_is_dropped_or_late_tells_the_server() {
 
 async fn call(binding: &Binding, procedure: u32) -> Result<(), CallError> {
     binding.request_async(procedure, 0, 0).await?.call_async().await.map(drop)
+}
+
+/// Until the helper thread of futures sleeps at the doorbell, after so many sleeps before.
+fn until_the_helper_sleeps(node: &Node, before: u64) {
+    until("the helper sleeps", || node.counters().get(index::SLEEPS) > before);
+}
+
+#[test]
+fn a_future_that_waits_for_a_lane_has_a_time_limit() {
+    let _watchdog = Watchdog::new("a_future_that_waits_for_a_lane");
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["stuck"]);
+    server.expect("ready");
+    let node = daemon.node();
+    let builder = Binding::builder("stuck", PROGRAM, 1).node(&node).lanes(1);
+    let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
+    let mut stuck = Box::pin(call(&binding, KEEP));
+    begin(&mut stuck);
+    binding.set_timeout(Some(Duration::from_millis(5)));
+    let late = block_on(call(&binding, ECHO));
+    assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    // Now the lane owes a reply, and is kept for it.
+    drop(stuck);
+    for _ in 0..2 {
+        let late = block_on(call(&binding, ECHO));
+        assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    }
+    assert_eq!(node.counters().get(count::BOUND), 1, "a lane that owes a reply was bound anew");
+    server.finish();
+}
+
+#[test]
+fn a_call_without_a_time_limit_takes_away_none_of_a_later_one() {
+    let _watchdog = Watchdog::new("a_call_without_a_time_limit");
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["patient"]);
+    server.expect("ready");
+    let node = daemon.node();
+    let builder = Binding::builder("patient", PROGRAM, 1).node(&node);
+    let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
+    let request = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
+    let other = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
+    let before = node.counters().get(index::SLEEPS);
+    let mut patient = Box::pin(request.call_async());
+    begin(&mut patient);
+    until_the_helper_sleeps(&node, before);
+    binding.set_timeout(Some(Duration::from_millis(5)));
+    let late = block_on(other.call_async());
+    assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    server.finish();
+}
+
+#[test]
+fn a_call_that_was_dropped_takes_away_no_time_limit_of_the_next() {
+    let _watchdog = Watchdog::new("a_call_that_was_dropped");
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["forgotten"]);
+    server.expect("ready");
+    let node = daemon.node();
+    let builder = Binding::builder("forgotten", PROGRAM, 1).node(&node);
+    let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
+    let request = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
+    let other = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
+    let before = node.counters().get(index::SLEEPS);
+    let mut dropped = Box::pin(request.call_async());
+    begin(&mut dropped);
+    until_the_helper_sleeps(&node, before);
+    // The helper's list is empty, and it still sleeps at the doorbell.
+    drop(dropped);
+    binding.set_timeout(Some(Duration::from_millis(5)));
+    let late = block_on(other.call_async());
+    assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    server.finish();
 }
 
 /// A binding that failed, or was given up, left those asleep who waited for its lane.

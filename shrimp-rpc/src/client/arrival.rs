@@ -5,9 +5,12 @@
 //! calls that futures wait for. A future enters its call in the list *before* it looks at the
 //! flag for the last time, and the helper looks at the whole list after it armed the doorbell: either
 //! the future sees the reply, or the server sees the doorbell armed.
+//!
+//! The helper also ends what waits for too long, be it for a reply or for a lane ([`Alarm`]). Under the list's lock
+//! it says where it sleeps and until when, so that who enters a deadline knows what wakes it, if anything must.
 
 use super::lane::Watch;
-use crate::error::CallError;
+use crate::error::{CallError, TransportError};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,94 +25,146 @@ const LOOKS: u32 = 100;
 /// The helper thread's list.
 #[derive(Debug, Default)]
 pub(super) struct Reactor {
-    entries: Mutex<Vec<Entry>>,
+    list: Mutex<List>,
     more: Condvar,
     started: AtomicBool,
     stop: AtomicBool,
 }
 
+#[derive(Debug, Default)]
+struct List {
+    entries: Vec<Entry>,
+    /// The helper sleeps at the doorbell, or is about to; otherwise on the condition variable.
+    at_bell: bool,
+    /// Until when it sleeps at the doorbell; `None`: without end.
+    until: Option<Instant>,
+}
+
+impl List {
+    fn soonest(&self) -> Option<Instant> {
+        self.entries.iter().filter_map(|entry| entry.deadline).min()
+    }
+
+    /// Whether the helper must not sleep for as long as it meant to, for that deadline.
+    fn is_sooner(&self, deadline: Option<Instant>) -> bool {
+        deadline.is_some_and(|at| self.until.is_none_or(|until| at < until))
+    }
+}
+
+/// What a future waits for.
+#[derive(Clone, Debug)]
+pub(super) enum Awaited {
+    Reply(Arc<Watch>),
+    /// That the time is over: whatever else it waits for wakes it by other means.
+    Time(Arc<()>),
+}
+
+impl Awaited {
+    fn is(&self, other: &Awaited) -> bool {
+        match (self, other) {
+            (Awaited::Reply(one), Awaited::Reply(other)) => Arc::ptr_eq(one, other),
+            (Awaited::Time(one), Awaited::Time(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        match self {
+            Awaited::Reply(watch) => watch.look().is_some(),
+            Awaited::Time(_) => false,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
-    watch: Arc<Watch>,
+    awaited: Awaited,
     waker: Waker,
     deadline: Option<Instant>,
 }
 
 impl Reactor {
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has `waker` woken when the reply is there, the server gone or the deadline past.
-    pub(super) fn watch(
+    fn watch(
         self: &Arc<Self>,
         node: &Node,
-        watch: &Arc<Watch>,
+        awaited: &Awaited,
         waker: &Waker,
         deadline: Option<Instant>,
-    ) -> Result<(), std::io::Error> {
+    ) -> Result<(), TransportError> {
         if !self.started.swap(true, Ordering::AcqRel) {
             let (reactor, node) = (self.clone(), node.clone());
             let thread = std::thread::Builder::new().name("rpc-replies".into());
             if let Err(error) = thread.spawn(move || reactor.run(&node)) {
                 self.started.store(false, Ordering::Release);
-                return Err(error);
+                return Err(TransportError::Thread(error.kind()));
             }
         }
-        let mut entries = self.entries();
-        let was_empty = entries.is_empty();
-        let sooner = deadline.is_some();
-        match entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.watch, watch)) {
+        let mut list = self.list();
+        match list.entries.iter_mut().find(|entry| entry.awaited.is(awaited)) {
             Some(entry) => entry.waker.clone_from(waker),
-            None => entries.push(Entry { watch: watch.clone(), waker: waker.clone(), deadline }),
+            None => {
+                let (awaited, waker) = (awaited.clone(), waker.clone());
+                list.entries.push(Entry { awaited, waker, deadline });
+            }
         }
-        drop(entries);
-        if was_empty {
+        let sleeps_too_long = list.at_bell && list.is_sooner(deadline);
+        let on_condition = !list.at_bell;
+        drop(list);
+        if on_condition {
             self.more.notify_one();
-        } else if sooner {
-            node.wake_waiters(); // it may have to wait less long than it does
+        } else if sleeps_too_long {
+            node.wake_waiters();
         }
         Ok(())
     }
 
     /// Nobody waits for that one any more.
-    pub(super) fn forget(&self, watch: &Arc<Watch>) {
-        self.entries().retain(|entry| !Arc::ptr_eq(&entry.watch, watch));
+    fn forget(&self, awaited: &Awaited) {
+        self.list().entries.retain(|entry| !entry.awaited.is(awaited));
     }
 
     /// The client is dropped.
     pub(super) fn end(&self, node: &Node) {
         self.stop.store(true, Ordering::Release);
-        let entries = self.entries();
+        let list = self.list();
         self.more.notify_one();
-        drop(entries);
+        drop(list);
         node.wake_waiters();
     }
 
     fn run(&self, node: &Node) {
         loop {
-            let mut entries = self.entries();
-            while entries.is_empty() && !self.stop.load(Ordering::Acquire) {
-                entries = self.more.wait(entries).unwrap_or_else(PoisonError::into_inner);
+            let mut list = self.list();
+            list.at_bell = false;
+            while list.entries.is_empty() && !self.stop.load(Ordering::Acquire) {
+                list = self.more.wait(list).unwrap_or_else(PoisonError::into_inner);
             }
-            let next = entries.iter().filter_map(|entry| entry.deadline).min();
-            drop(entries);
+            list.at_bell = true;
+            list.until = list.soonest();
+            let until = list.until;
+            drop(list);
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
             let woken = node.wait_until(
                 left,
                 |_| false,
                 |_| {
-                    let mut entries = self.entries();
-                    let ready: Vec<Waker> = entries
-                        .extract_if(.., |entry| entry.watch.look().is_some())
+                    let mut list = self.list();
+                    let ready: Vec<Waker> = list
+                        .entries
+                        .extract_if(.., |entry| entry.awaited.is_there())
                         .map(|entry| entry.waker)
                         .collect();
                     let done = !ready.is_empty()
-                        || entries.is_empty()
-                        || entries.iter().filter_map(|entry| entry.deadline).min() < next
+                        || list.entries.is_empty()
+                        || list.is_sooner(list.soonest())
                         || self.stop.load(Ordering::Acquire);
                     done.then_some(ready)
                 },
@@ -119,7 +174,7 @@ impl Reactor {
                 Err(vmmc::error::WaitError::TimedOut { .. }) => {
                     let now = Instant::now();
                     let late = |entry: &mut Entry| entry.deadline.is_some_and(|at| at <= now);
-                    self.entries().extract_if(.., late).map(|entry| entry.waker).collect()
+                    self.list().entries.extract_if(.., late).map(|entry| entry.waker).collect()
                 }
                 Err(_) => return, // a forked child
             };
@@ -134,6 +189,7 @@ pub(super) struct Arrival<'a> {
     reactor: &'a Arc<Reactor>,
     node: &'a Node,
     watch: Arc<Watch>,
+    awaited: Awaited,
     timeout: Option<Duration>,
     deadline: Option<Instant>,
     polled: bool,
@@ -147,7 +203,8 @@ impl<'a> Arrival<'a> {
         timeout: Option<Duration>,
     ) -> Arrival<'a> {
         let deadline = vmmc::wait::deadline_after(timeout);
-        Arrival { reactor, node, watch, timeout, deadline, polled: false }
+        let awaited = Awaited::Reply(watch.clone());
+        Arrival { reactor, node, watch, awaited, timeout, deadline, polled: false }
     }
 }
 
@@ -170,9 +227,9 @@ impl Future for Arrival<'_> {
                 after: self.timeout.unwrap_or_default(),
             }));
         }
-        let asked = self.reactor.watch(self.node, &self.watch, cx.waker(), self.deadline);
+        let asked = self.reactor.watch(self.node, &self.awaited, cx.waker(), self.deadline);
         if let Err(error) = asked {
-            return Poll::Ready(Err(crate::TransportError::Thread(error.kind()).into()));
+            return Poll::Ready(Err(error.into()));
         }
         match self.watch.look() {
             Some(reply) => found(reply),
@@ -183,7 +240,39 @@ impl Future for Arrival<'_> {
 
 impl Drop for Arrival<'_> {
     fn drop(&mut self) {
-        self.reactor.forget(&self.watch);
+        self.reactor.forget(&self.awaited);
+    }
+}
+
+/// Wakes a future that waits for something else when its time is over.
+#[derive(Debug)]
+pub(super) struct Alarm<'a> {
+    reactor: &'a Arc<Reactor>,
+    node: &'a Node,
+    awaited: Awaited,
+    deadline: Instant,
+}
+
+impl<'a> Alarm<'a> {
+    pub(super) fn new(reactor: &'a Arc<Reactor>, node: &'a Node, deadline: Instant) -> Alarm<'a> {
+        Alarm { reactor, node, awaited: Awaited::Time(Arc::default()), deadline }
+    }
+
+    /// Ready when the time is over; has the future woken then.
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), TransportError>> {
+        if Instant::now() >= self.deadline {
+            return Poll::Ready(Ok(()));
+        }
+        match self.reactor.watch(self.node, &self.awaited, cx.waker(), Some(self.deadline)) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        self.reactor.forget(&self.awaited);
     }
 }
 

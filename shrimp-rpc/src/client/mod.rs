@@ -18,7 +18,7 @@ use crate::error::{CallError, ConnectError, TransportError};
 use crate::layout;
 use crate::process;
 use crate::try_lock::{Guard, TryLock};
-use arrival::{Arrival, Reactor, at_once};
+use arrival::{Alarm, Arrival, Reactor, at_once};
 use lane::{Lane, Wanted};
 use queue::Queue;
 use std::future::Future;
@@ -244,26 +244,29 @@ impl Binding {
         plain: usize,
         bulk: usize,
     ) -> Result<Request<'_>, CallError> {
-        let start = Instant::now();
+        let patience = self.timeout();
+        let deadline = vmmc::wait::deadline_after(patience);
+        let late = || CallError::TimedOut { after: patience.unwrap_or_default() };
         let taken = loop {
             if let Some(taken) = self.take_first() {
                 break taken;
-            }
-            if let Some(timeout) = self.timeout()
-                && start.elapsed() >= timeout
-            {
-                return Err(CallError::TimedOut { after: timeout });
             }
             match self.take_ready() {
                 Choice::Ready(taken) => break taken,
                 Choice::Vacant(taken) => break self.bind_async(taken).await?,
                 Choice::Owing(mut taken) => {
-                    if taken.await_reply(self.timeout(), Mode::Async).await.is_ok() {
-                        break taken;
+                    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+                    match taken.await_reply(left, Mode::Async).await {
+                        Ok(_) => break taken,
+                        Err(CallError::ServerGone { .. }) => taken.discard(),
+                        Err(CallError::TimedOut { .. }) => return Err(late()),
+                        Err(error) => return Err(error),
                     }
-                    taken.discard();
                 }
-                Choice::Busy => Freed { queue: &self.queue, lanes: &self.lanes }.await,
+                Choice::Busy if deadline.is_some_and(|at| Instant::now() >= at) => {
+                    return Err(late());
+                }
+                Choice::Busy => Freed::new(self, deadline).await?,
             }
         };
         Request::new(taken, procedure, plain, bulk)
@@ -408,24 +411,32 @@ impl Outcome {
     }
 }
 
-/// Ready when a lane may have become free.
+/// Ready when a lane may have become free, or the time is over.
 struct Freed<'b> {
-    queue: &'b Queue,
-    lanes: &'b [TryLock<Option<Lane>>],
+    binding: &'b Binding,
+    alarm: Option<Alarm<'b>>,
+}
+
+impl<'b> Freed<'b> {
+    fn new(binding: &'b Binding, deadline: Option<Instant>) -> Freed<'b> {
+        let alarm = deadline.map(|at| Alarm::new(&binding.reactor, &binding.node, at));
+        Freed { binding, alarm }
+    }
 }
 
 impl Future for Freed<'_> {
-    type Output = ();
+    type Output = Result<(), TransportError>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.lanes.iter().any(|lane| lane.try_lock().is_some()) {
-            return Poll::Ready(());
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let is_free = || self.binding.lanes.iter().any(|lane| lane.try_lock().is_some());
+        if is_free() {
+            return Poll::Ready(Ok(()));
         }
-        self.queue.enrol(cx.waker());
-        if self.lanes.iter().any(|lane| lane.try_lock().is_some()) {
-            return Poll::Ready(());
+        self.binding.queue.enrol(cx.waker());
+        if is_free() {
+            return Poll::Ready(Ok(()));
         }
-        Poll::Pending
+        self.alarm.as_ref().map_or(Poll::Pending, |alarm| alarm.poll(cx))
     }
 }
 
