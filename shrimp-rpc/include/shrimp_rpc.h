@@ -33,7 +33,8 @@ enum shrimp_rpc_status {
     SHRIMP_RPC_BUSY = 13,           /* a call of this binding is in progress, or none is */
     SHRIMP_RPC_INVALID = 14,        /* a null pointer, a name that is not UTF-8, a range outside */
     SHRIMP_RPC_ENDING = 15,         /* the server is ending */
-    SHRIMP_RPC_CANCELLED = 16       /* given up before it was sent */
+    SHRIMP_RPC_CANCELLED = 16,      /* given up before it was sent */
+    SHRIMP_RPC_NO_ROOM = 17         /* the server allows no more bindings, or calls in pieces */
 };
 
 typedef struct shrimp_rpc_binding shrimp_rpc_binding;

@@ -17,7 +17,7 @@ pub const TABLE: &[Tunable] = &[
         name: "SHRIMP_RPC_CALL_MAX",
         default: "268435456",
         unit: "bytes",
-        help: "longest call and longest reply: what a peer can make this process allocate",
+        help: "longest call and longest reply: what one of a peer can make this process allocate",
     },
     Tunable {
         name: "SHRIMP_RPC_LANES",
@@ -36,6 +36,18 @@ pub const TABLE: &[Tunable] = &[
         default: "4096",
         unit: "bindings",
         help: "bindings that a server allows; each takes a buffer of memory",
+    },
+    Tunable {
+        name: "SHRIMP_RPC_BINDINGS_EACH",
+        default: "1024",
+        unit: "bindings",
+        help: "bindings that a server allows to one client process; as many may wait to be made",
+    },
+    Tunable {
+        name: "SHRIMP_RPC_PIECES",
+        default: "2147483648",
+        unit: "bytes",
+        help: "memory of a server for calls and replies in pieces, at least three of the longest; one client process gets half",
     },
     Tunable {
         name: "SHRIMP_RPC_WORKERS",
@@ -58,6 +70,10 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// `SHRIMP_RPC_BINDINGS`.
     pub bindings_max: usize,
+    /// `SHRIMP_RPC_BINDINGS_EACH`.
+    pub bindings_each: usize,
+    /// `SHRIMP_RPC_PIECES`.
+    pub pieces_max: usize,
     /// `SHRIMP_RPC_WORKERS`.
     pub workers: usize,
 }
@@ -87,7 +103,9 @@ impl Settings {
             lanes: number(2).max(1),
             connect_timeout: Duration::from_millis(number(3) as u64),
             bindings_max: number(4),
-            workers: number(5).max(1),
+            bindings_each: number(5),
+            pieces_max: number(6),
+            workers: number(7).max(1),
         }
     }
 }

@@ -103,11 +103,25 @@ pub enum ConnectError {
     },
     /// The server allows no more bindings.
     #[error(
-        "the server at {service:?} has as many bindings as it allows; close some, or raise `max_bindings`"
+        "the server at {service:?} has {max} bindings, as many as it allows; close some, or raise its \
+         `bindings_max` (SHRIMP_RPC_BINDINGS)"
     )]
     TooManyBindings {
         /// Name of the service.
         service: String,
+        /// How many it allows.
+        max: u32,
+    },
+    /// The server allows no more bindings of this process.
+    #[error(
+        "the server at {service:?} has {max} bindings of this process, as many as it allows to one; share a \
+         binding among threads, close some, or raise its `bindings_each` (SHRIMP_RPC_BINDINGS_EACH)"
+    )]
+    TooManyOfProcess {
+        /// Name of the service.
+        service: String,
+        /// How many it allows.
+        max: u32,
     },
     /// The server could not do its half, or ended meanwhile.
     #[error("the server at {service:?} could not bind: {why}")]
@@ -242,6 +256,12 @@ pub enum CallError {
         /// The longest allowed in bytes; 0 when only the server knows.
         max: usize,
     },
+    /// The server keeps as much of calls and replies in pieces as it allows. See [`NoRoom`].
+    #[error("the server has no room: {text}")]
+    NoRoom {
+        /// The server's words.
+        text: String,
+    },
     /// The service is ending.
     #[error("the server is ending; call again when it is back")]
     ServerEnding,
@@ -297,6 +317,23 @@ impl From<OutOfBounds> for CallError {
     }
 }
 
+/// A server has no memory for another call or reply in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{len} bytes in pieces beside the {used} of {whose} are more than {max}; \
+     finish some, or raise the server's `pieces_max` (SHRIMP_RPC_PIECES)"
+)]
+pub struct NoRoom {
+    /// Bytes of the call or reply.
+    pub len: usize,
+    /// Bytes that others take.
+    pub used: usize,
+    /// How many bytes may be taken.
+    pub max: usize,
+    /// By whom.
+    pub whose: &'static str,
+}
+
 /// Why a handler's call was not answered in the ordinary way.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -342,6 +379,9 @@ pub enum ReplyError {
         /// The longest allowed.
         max: usize,
     },
+    /// Too much is kept for clients that do not fetch it.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// INOUT data must keep its length.
     #[error("INOUT block {index} has {expected} bytes, {given} were given")]
     InoutLength {

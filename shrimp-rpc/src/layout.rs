@@ -9,7 +9,7 @@
 //!                          from another node time left
 //!                          all by the client        64  answer u32             \  the server's
 //!                                                   68  export u32             |  answer to it
-//!                                                   72  lowest, highest u32    /
+//!                                                   72  lowest, highest u32    /    (or a limit)
 //!                                                  128  total u64    of a reply in pieces
 //!                                                  136  inout at u64, inout length u64
 //!    256  ...                                      256  ...
@@ -48,7 +48,7 @@ use vmmc::id::{Name, Rights};
 /// "SHRIMRPC" in ASCII: the head of a client's buffer that asks to be bound.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"SHRIMRPC");
 /// Version of this layout and of the handshake.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Length of the head of either buffer in bytes.
 pub const HEAD_LEN: usize = 256;
@@ -86,7 +86,7 @@ pub const BIND_ANSWER: usize = 64;
 pub const BIND_EXPORT: usize = 68;
 /// In the client's buffer, `u32`: lowest version of the program that the server has; or of the layout.
 pub const BIND_LOWEST: usize = 72;
-/// In the client's buffer, `u32`: highest version.
+/// In the client's buffer, `u32`: highest version; or how many bindings are allowed.
 pub const BIND_HIGHEST: usize = 76;
 /// In the client's buffer, `u64`: bytes of a reply in pieces.
 pub const REPLY_TOTAL: usize = 128;
@@ -191,12 +191,14 @@ numbers! {
     NoVersion = 3,
     /// Another version of this layout: lowest and highest follow.
     OtherLayout = 4,
-    /// As many bindings as the server allows.
+    /// As many bindings as the server allows: how many follows.
     TooMany = 5,
     /// The server could not make its half.
     Failed = 6,
     /// The server is ending.
     Ending = 7,
+    /// As many bindings of the client's process as the server allows: how many follows.
+    TooManyOfProcess = 8,
 }
 
 numbers! {
@@ -220,6 +222,8 @@ numbers! {
     Ending = 6,
     /// The client broke the protocol; the server drops the binding.
     Protocol = 7,
+    /// The server keeps as much of calls and replies in pieces as it allows; a text follows.
+    NoRoom = 8,
 }
 
 const TURN_BITS: u32 = 20;

@@ -389,7 +389,8 @@ fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
         Answer::OtherLayout => {
             ConnectError::LayoutMismatch { ours: layout::VERSION, theirs: highest }
         }
-        Answer::TooMany => ConnectError::TooManyBindings { service },
+        Answer::TooMany => ConnectError::TooManyBindings { service, max: highest },
+        Answer::TooManyOfProcess => ConnectError::TooManyOfProcess { service, max: highest },
         Answer::Ending => ConnectError::Refused { service, why: "it is ending" },
         Answer::Failed | Answer::Bound => {
             ConnectError::Refused { service, why: "it could not make its buffer" }

@@ -348,6 +348,7 @@ fn refusal(taken: &mut Taken<'_>, flag: FlagWord, procedure: u32) -> CallError {
             len: 0,
             max: 0,
         },
+        Some(Status::NoRoom) => CallError::NoRoom { text: text().0 },
         Some(Status::Ending) => CallError::ServerEnding,
         Some(Status::Protocol) => {
             taken.discard();

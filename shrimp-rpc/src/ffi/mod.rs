@@ -45,6 +45,7 @@ pub enum Code {
     Invalid = 14,
     Ending = 15,
     Cancelled = 16,
+    NoRoom = 17,
 }
 
 /// What each code means; in the order of the codes.
@@ -66,6 +67,7 @@ const TEXTS: &[&CStr] = &[
     c"a null pointer, a name that is not UTF-8, or a range outside",
     c"the server is ending",
     c"given up before it was sent",
+    c"the server allows no more bindings, or calls in pieces",
 ];
 
 impl Code {
@@ -82,6 +84,7 @@ impl Code {
             CallError::BadResults { .. } | CallError::Decode(_) => Code::GarbageResults,
             CallError::Fault(_) => Code::Fault,
             CallError::TooLong { .. } => Code::TooLong,
+            CallError::NoRoom { .. } => Code::NoRoom,
             CallError::ServerEnding => Code::Ending,
             CallError::Protocol { .. } => Code::Protocol,
             CallError::Transport(_) => Code::SystemErr,
@@ -97,7 +100,10 @@ impl Code {
             ConnectError::VersionMismatch { .. } | ConnectError::LayoutMismatch { .. } => {
                 Code::ProgMismatch
             }
-            ConnectError::TooManyBindings { .. } | ConnectError::Refused { .. } => Code::Ending,
+            ConnectError::TooManyBindings { .. } | ConnectError::TooManyOfProcess { .. } => {
+                Code::NoRoom
+            }
+            ConnectError::Refused { .. } => Code::Ending,
             ConnectError::TimedOut { .. } => Code::TimedOut,
             ConnectError::Daemon(_) | ConnectError::Transport(_) => Code::SystemErr,
         }
@@ -145,7 +151,7 @@ mod tests {
                 "{code}"
             );
         }
-        assert_eq!(TEXTS.len(), Code::Cancelled as usize + 1);
+        assert_eq!(TEXTS.len(), Code::NoRoom as usize + 1);
         // SAFETY: a constant string.
         assert_eq!(unsafe { CStr::from_ptr(shrimp_rpc_strerror(99)) }, c"unknown status");
     }

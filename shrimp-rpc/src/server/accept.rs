@@ -8,6 +8,7 @@
 //! Which process of which node knocks is the word of the daemons. Its buffer is imported from that very process,
 //! so nobody knocks for another.
 
+use super::budget::Account;
 use super::slot::Slot;
 use super::{Program, Shared};
 use crate::error::TransportError;
@@ -31,9 +32,21 @@ pub(super) struct Knock {
 /// A client's buffer: node, process and number.
 pub(super) type Key = (Option<Arc<str>>, u64, u32);
 
+/// A client process: its node and its number there.
+pub(super) type Process = (Option<Arc<str>>, u32);
+
 impl Knock {
     pub(super) fn key(&self) -> Key {
         (self.node.clone(), self.peer.client.0, self.number)
+    }
+
+    pub(super) fn process(&self) -> Process {
+        (self.node.clone(), self.peer.pid)
+    }
+
+    /// Whether the process that knocks is that binding's. It may have connected to its daemon more than once.
+    fn is_of(&self, slot: &Slot) -> bool {
+        (slot.elsewhere(), slot.peer.pid) == (self.node.as_deref(), self.peer.pid)
     }
 }
 
@@ -93,11 +106,10 @@ fn consider(
     if shared.is_stopping() {
         return Ok(Err(Answer::Ending));
     }
-    let slots = shared.slots();
-    if slots.len() >= shared.settings.bindings_max || slots.contains_key(&knock.key()) {
-        return Ok(Err(Answer::TooMany));
+    if let Some((answer, max)) = too_many(shared, knock) {
+        replies.put32(layout::BIND_HIGHEST, u32::try_from(max).unwrap_or(u32::MAX))?;
+        return Ok(Err(answer));
     }
-    drop(slots);
     let number = word(layout::BIND_PROGRAM);
     let version = word(layout::BIND_PROGRAM_VERSION);
     let of_number = || shared.programs.iter().filter(|it| it.number == number);
@@ -117,6 +129,17 @@ fn consider(
             Ok(Err(Answer::NoVersion))
         }
     }
+}
+
+/// Why no further binding is made, and how many are allowed.
+fn too_many(shared: &Shared, knock: &Knock) -> Option<(Answer, usize)> {
+    let (slots, settings) = (shared.slots(), &shared.settings);
+    if slots.len() >= settings.bindings_max || slots.contains_key(&knock.key()) {
+        return Some((Answer::TooMany, settings.bindings_max));
+    }
+    let of_process = slots.values().filter(|slot| knock.is_of(slot)).count();
+    let full = of_process >= settings.bindings_each;
+    full.then_some((Answer::TooManyOfProcess, settings.bindings_each))
 }
 
 fn open(
@@ -140,9 +163,14 @@ fn open(
             return Err(error);
         }
     };
-    let slot = Slot::new(&shared.node, calls, replies, knock.peer, program, &shared.settings);
+    let mut slots = shared.slots();
+    let account = slots.values().find(|slot| knock.is_of(slot)).map(|slot| slot.account().clone());
+    let account = account.unwrap_or_else(|| Account::new(&shared.budget));
+    let call_max = shared.settings.call_max;
+    let slot = Slot::new(&shared.node, (calls, replies), knock.peer, program, account, call_max);
     let slot = Arc::new(slot);
-    shared.slots().insert(knock.key(), slot.clone());
+    slots.insert(knock.key(), slot.clone());
+    drop(slots);
     shared.add_fresh(slot.clone());
     shared.node.counters().add(count::ACCEPTED, 1);
     slot.answer(Answer::Bound, number)

@@ -1,6 +1,7 @@
 //! The server's side: a service with a door, its clients' buffers, and threads that serve them.
 
 mod accept;
+mod budget;
 mod call;
 mod duty;
 mod poll;
@@ -16,10 +17,12 @@ use crate::config::Settings;
 use crate::error::{DispatchError, ServeError, TransportError};
 use crate::layout;
 use crate::process;
-use accept::{Key, Knock};
+use accept::{Key, Knock, Process};
+use budget::Budget;
 use poll::Poll;
 use post::Post;
 use slot::Slot;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -133,7 +136,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Longest call and longest reply, in bytes: what one client can make this server allocate.
+    /// Longest call and longest reply, in bytes: what one of a client can make this server allocate.
     pub fn call_max(mut self, bytes: usize) -> Self {
         self.settings.call_max = bytes;
         self
@@ -142,6 +145,19 @@ impl ServerBuilder {
     /// Most bindings at a time.
     pub fn bindings_max(mut self, bindings: usize) -> Self {
         self.settings.bindings_max = bindings;
+        self
+    }
+
+    /// Most bindings of one client process at a time.
+    pub fn bindings_each(mut self, bindings: usize) -> Self {
+        self.settings.bindings_each = bindings;
+        self
+    }
+
+    /// Memory for calls and replies in pieces, in bytes, of which one client process may take half. It is never
+    /// less than three times the longest call.
+    pub fn pieces_max(mut self, bytes: usize) -> Self {
+        self.settings.pieces_max = bytes;
         self
     }
 
@@ -176,11 +192,12 @@ impl ServerBuilder {
         };
         process::name_counters(&node);
         let shared = Arc::new(Shared {
+            budget: Budget::new(&self.settings),
+            tasks: Tasks::new(self.settings.bindings_each),
             node,
             programs: self.programs,
             settings: self.settings,
             stop: AtomicBool::new(false),
-            tasks: Tasks::default(),
             slots: Mutex::default(),
             fresh: Mutex::default(),
             changed: AtomicBool::new(false),
@@ -234,6 +251,7 @@ pub(crate) struct Shared {
     node: Node,
     programs: Vec<Program>,
     settings: Settings,
+    budget: Arc<Budget>,
     stop: AtomicBool,
     tasks: Tasks,
     slots: Mutex<HashMap<Key, Arc<Slot>>>,
@@ -273,10 +291,21 @@ impl Shared {
 }
 
 /// Work for the acceptor.
-#[derive(Debug, Default)]
+///
+/// Knocks are as many as clients like: of each process so many wait, and further ones are not heard. No honest
+/// process has more under way than it may have bindings.
+#[derive(Debug)]
 struct Tasks {
-    queue: Mutex<VecDeque<Task>>,
+    queue: Mutex<Queue>,
     more: Condvar,
+    knocks_each: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    /// How many of them are knocks, by process; of those that have any.
+    knocks: HashMap<Process, usize>,
 }
 
 #[derive(Debug)]
@@ -289,13 +318,29 @@ enum Task {
 }
 
 impl Tasks {
+    fn new(knocks_each: usize) -> Tasks {
+        Tasks { queue: Mutex::default(), more: Condvar::new(), knocks_each: knocks_each.max(1) }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn push(&self, task: Task) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(task);
+        self.queue().tasks.push_back(task);
         self.more.notify_one();
     }
 
     fn push_knock(&self, knock: Knock) {
-        self.push(Task::Admit(knock));
+        let mut queue = self.queue();
+        let waiting = queue.knocks.entry(knock.process()).or_default();
+        if *waiting >= self.knocks_each {
+            return;
+        }
+        *waiting += 1;
+        queue.tasks.push_back(Task::Admit(knock));
+        drop(queue);
+        self.more.notify_one();
     }
 
     fn push_end(&self, key: Key) {
@@ -303,12 +348,26 @@ impl Tasks {
     }
 
     fn next(&self) -> Task {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue();
         loop {
-            if let Some(task) = queue.pop_front() {
+            if let Some(task) = queue.tasks.pop_front() {
+                if let Task::Admit(knock) = &task {
+                    queue.forget_knock(knock);
+                }
                 return task;
             }
             queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Queue {
+    fn forget_knock(&mut self, knock: &Knock) {
+        if let Entry::Occupied(mut waiting) = self.knocks.entry(knock.process()) {
+            *waiting.get_mut() -= 1;
+            if *waiting.get() == 0 {
+                waiting.remove();
+            }
         }
     }
 }
@@ -404,5 +463,34 @@ impl Drop for Server {
         self.shared.post.close(Poll::default());
         self.shared.fresh.lock().unwrap_or_else(PoisonError::into_inner).clear();
         drop(slots);
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+    use vmmc::PeerInfo;
+    use vmmc::id::ClientId;
+
+    /// What waits is bounded for each process, however many connections it has, and not for all together.
+    #[test]
+    fn a_process_that_knocks_without_end_fills_its_own_part_of_the_queue() {
+        let tasks = Tasks::new(3);
+        let knock = |client: u64, pid, number| {
+            let peer = PeerInfo { client: ClientId(client), pid, uid: 1, gid: 1 };
+            tasks.push_knock(Knock { node: None, peer, number });
+        };
+        let heard = || match tasks.next() {
+            Task::Admit(knock) => (knock.peer.pid, knock.number),
+            other => panic!("{other:?}"),
+        };
+        (0..100).for_each(|number| knock(u64::from(number) % 7, 1, number));
+        knock(50, 2, 100);
+        assert_eq!([heard(), heard()], [(1, 0), (1, 1)]);
+        // As many as were heard may follow.
+        (200..300).for_each(|number| knock(3, 1, number));
+        assert_eq!([heard(), heard(), heard(), heard()], [(1, 2), (2, 100), (1, 200), (1, 201)]);
+        let queue = tasks.queue();
+        assert!(queue.tasks.is_empty() && queue.knocks.is_empty(), "{queue:?}");
     }
 }

@@ -8,14 +8,14 @@
 //! A slot knows its program by number: a deferred call holds its slot, the service may hold the deferred
 //! call, and nothing may hold the service but the server.
 
+use super::budget::{Account, Kept};
 use super::duty::Duty;
-use crate::config::Settings;
-use crate::error::ReplyError;
+use crate::error::{NoRoom, ReplyError};
 use crate::layout::{self, FlagWord, Kind, Status, Turn};
 use crate::memory::{Memory, copy};
 use crate::peer_buffer::PeerBuffer;
 use crate::process::count;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::mem::View;
 use vmmc::sync::{AtomicBool, AtomicU64, Ordering};
 use vmmc::word::Word as _;
@@ -38,6 +38,8 @@ pub(crate) struct Slot {
     deadline: AtomicU64,
     /// Of a call or reply in pieces.
     pieces: Mutex<Pieces>,
+    /// What the client's process may take for them.
+    account: Arc<Account>,
     pub(crate) call_max: usize,
 }
 
@@ -52,7 +54,7 @@ struct Pieces {
 /// A call that is not complete.
 #[derive(Debug)]
 struct Partial {
-    memory: Memory,
+    memory: Kept,
     filled: usize,
     procedure: u32,
     one_way: bool,
@@ -61,7 +63,7 @@ struct Partial {
 /// A reply that is not all sent.
 #[derive(Debug)]
 struct Rest {
-    memory: Memory,
+    memory: Kept,
     sent: usize,
 }
 
@@ -80,7 +82,7 @@ pub(crate) enum Message {
     /// In our buffer: where they begin.
     Buffer(usize),
     /// Put together from pieces.
-    Memory(Memory),
+    Memory(Kept),
 }
 
 /// What a message of the client's comes to.
@@ -90,6 +92,8 @@ pub(crate) enum Step {
     Call(Ready),
     /// Something that was dealt with.
     Done,
+    /// The first piece of a call that there is no room for.
+    NoRoom(Turn, NoRoom),
     /// The client broke the protocol.
     Faulty,
 }
@@ -97,11 +101,11 @@ pub(crate) enum Step {
 impl Slot {
     pub(crate) fn new(
         node: &Node,
-        calls: Export,
-        replies: PeerBuffer,
+        (calls, replies): (Export, PeerBuffer),
         peer: PeerInfo,
         program: usize,
-        settings: &Settings,
+        account: Arc<Account>,
+        call_max: usize,
     ) -> Slot {
         Slot {
             node: node.clone(),
@@ -113,7 +117,8 @@ impl Slot {
             ended: AtomicBool::new(false),
             deadline: AtomicU64::new(0),
             pieces: Mutex::default(),
-            call_max: settings.call_max,
+            account,
+            call_max,
         }
     }
 
@@ -134,6 +139,10 @@ impl Slot {
     #[inline]
     pub(crate) fn node(&self) -> &Node {
         &self.node
+    }
+
+    pub(super) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// Longest reply that fits.
@@ -236,15 +245,19 @@ impl Slot {
         }
         let mut pieces = self.pieces();
         if kind != Kind::Next {
-            pieces.reply = None;
+            (pieces.call, pieces.reply) = (None, None);
             let total = usize::try_from(self.head64(layout::CALL_TOTAL)).unwrap_or(usize::MAX);
             if total > self.call_max {
                 drop(pieces);
                 let _ = self.send(flag.turn, Kind::Whole, Status::TooLong, 0);
                 return Step::Done;
             }
+            let memory = match Kept::new(total, &self.account) {
+                Ok(memory) => memory,
+                Err(full) => return Step::NoRoom(flag.turn, full),
+            };
             pieces.call = Some(Partial {
-                memory: Memory::new(total),
+                memory,
                 filled: 0,
                 procedure: self.procedure(flag.code),
                 one_way: kind == Kind::FirstOneWay,
@@ -310,6 +323,8 @@ impl Slot {
         inout: (usize, usize),
     ) -> Result<(), ReplyError> {
         let total = memory.view().len();
+        self.pieces().reply = None; // nobody asks for the rest of the one before
+        let memory = Kept::charge(memory, &self.account)?;
         for (at, value) in [
             (layout::REPLY_TOTAL, total),
             (layout::REPLY_INOUT_AT, inout.0),

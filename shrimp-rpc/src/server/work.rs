@@ -291,6 +291,11 @@ fn take(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) -
             Some(ready)
         }
         Step::Done => None,
+        Step::NoRoom(turn, full) => {
+            let fault = Fault::with_text(0, full.to_string());
+            let _ = call::send_fault(slot, turn, Status::NoRoom, &fault); // the client may have gone
+            None
+        }
         Step::Faulty => {
             faulty(shared, slot);
             None

@@ -2,8 +2,8 @@
 
 use super::super::slot::Message;
 use super::desk::SHORT_UNITS;
-use super::{Core, DeferredReply, Desk, Finished};
-use crate::error::{DispatchError, ReplyError};
+use super::{Context, Core, DeferredReply, Desk, Finished, send_fault};
+use crate::error::{DispatchError, Fault, ReplyError};
 use crate::layout::{self, Kind, Status};
 use crate::memory::{Memory, copy};
 use crate::message::{Put, append};
@@ -61,8 +61,12 @@ impl<D: Deref<Target = Desk>> Core<D> {
     #[cold]
     fn send_long(&self, memory: Box<Memory>, inout: (usize, usize)) -> Result<(), ReplyError> {
         self.gather(&memory, inout)?;
-        let context = self.context();
-        context.slot.send_long(context.turn, *memory, inout)
+        let Context { slot, turn, .. } = self.context();
+        let sent = slot.send_long(*turn, *memory, inout);
+        if let Err(ReplyError::NoRoom(full)) = &sent {
+            send_fault(slot, *turn, Status::NoRoom, &Fault::with_text(0, full.to_string()))?;
+        }
+        sent
     }
 
     /// The OUT and INOUT data that a reply in pieces contains, copied to where they belong in it.

@@ -1,0 +1,135 @@
+//! A greedy client beside an honest one: what one process can take of a server.
+
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+mod program;
+mod raw;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
+
+use common::{Daemon, PATIENCE, pause, say, says, second_process as play, until};
+use program::{FILL, PROGRAM, REVERSE, connect, dispatch, fill, reverse};
+use shrimp_rpc::layout::{self, Kind};
+use shrimp_rpc::process::count;
+use shrimp_rpc::{Binding, CallError, ConnectError, Server};
+use support::Watchdog;
+use vmmc::Node;
+use xdr::Encode;
+
+/// Binds, over two connections to its daemon, until it is refused.
+fn greedy_for_bindings(args: &[String]) {
+    support::die_with_parent();
+    let nodes = [0; 2].map(|_| Node::connect().expect("connects"));
+    let mut bindings = Vec::new();
+    let refused = loop {
+        let node = &nodes[bindings.len() % 2];
+        let builder = Binding::builder(&args[0], PROGRAM, 1).node(node).buffer_len(raw::LEN);
+        match builder.connect_timeout(PATIENCE.unwrap()).connect() {
+            Ok(binding) => bindings.push(binding),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, ConnectError::TooManyOfProcess { max: 3, .. }), "{refused:?}");
+    says(&refused, &["3 bindings of this process", "as many as it allows", "bindings_each"]);
+    say(&format!("has {}", bindings.len()));
+    pause();
+    bindings.pop();
+    say("one less");
+    pause();
+    let builder = Binding::builder(&args[0], PROGRAM, 1).node(&nodes[0]).buffer_len(raw::LEN);
+    until("there is a place again", || builder.clone().connect().is_ok());
+}
+
+/// Begins calls in pieces and never goes on, until it is refused; fetches no more than the first piece of replies.
+fn greedy_for_memory(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().expect("connects");
+    let client = |number| raw::Client::bind(&node, &args[0], number, PROGRAM);
+    let mut clients: Vec<_> = (0..3).map(client).collect();
+    let room = layout::room(raw::LEN);
+    // Three MiB are what this process may have: one long call, a reply, and not another long call.
+    let [one, two, three] = &mut clients[..] else { unreachable!("three") };
+    one.calls.write(layout::CALL_TOTAL, &CALL_MAX.to_ne_bytes()).unwrap();
+    one.send(Kind::First, REVERSE as u16, room);
+    assert_eq!(one.reply().kind, Kind::More);
+    let fill = |client: &mut raw::Client, numbers: u32| {
+        client.calls.write(client.start(8), &numbers.to_le_bytes()).unwrap();
+        client.send(Kind::Whole, FILL as u16, 8);
+        client.reply()
+    };
+    let numbers = (CALL_MAX / 8) as u32 - 1;
+    assert_eq!(fill(two, numbers).kind, Kind::First);
+    assert_eq!(fill(three, numbers).kind, Kind::First);
+    // What is not fetched is given up for another call, and the new one finds as much.
+    assert_eq!(fill(two, numbers).kind, Kind::First);
+    three.calls.write(layout::CALL_TOTAL, &CALL_MAX.to_ne_bytes()).unwrap();
+    three.send(Kind::First, REVERSE as u16, room);
+    assert_eq!(three.reply().kind, Kind::More);
+    let binding = connect(&node, &args[0]);
+    let refused = reverse(&binding, CALL_MAX as usize - 8).expect_err("there is no room");
+    assert!(matches!(refused, CallError::NoRoom { .. }), "{refused:?}");
+    says(&refused, &["1048576 bytes", "more than 3145728", "pieces_max", "this client process"]);
+    let mut request = binding.request(FILL, 4, 0).unwrap();
+    numbers.encode(&mut request).unwrap();
+    let refused = request.call().expect_err("there is no room for its reply");
+    assert!(matches!(refused, CallError::NoRoom { .. }), "{refused:?}");
+    reverse(&binding, 100).expect("short calls take nothing");
+    say("full");
+    pause();
+}
+
+/// The longest call and reply.
+const CALL_MAX: u64 = 1 << 20;
+
+#[test]
+fn second_process() {
+    play(&[("bindings", greedy_for_bindings), ("memory", greedy_for_memory)]);
+}
+
+#[test]
+fn one_process_cannot_take_the_bindings_of_all() {
+    let _watchdog = Watchdog::new("one_process_cannot_take_the_bindings");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = Server::builder("places").node(&node).bindings_max(6).bindings_each(3);
+    let server = server.raw_program(PROGRAM, 1, dispatch).start().unwrap();
+    let mut greedy = daemon.second("bindings", &["places"]);
+    assert_eq!(greedy.expect("has"), "3");
+    let friend = daemon.node();
+    let honest: Vec<_> = (0..3).map(|_| connect(&friend, "places")).collect();
+    for binding in &honest {
+        reverse(binding, 100).unwrap();
+    }
+    // And all together have no more than all may have.
+    let refused = Binding::builder("places", PROGRAM, 1).node(&friend).connect().unwrap_err();
+    assert!(matches!(refused, ConnectError::TooManyBindings { max: 6, .. }), "{refused:?}");
+    says(&refused, &["6 bindings", "as many as it allows", "bindings_max"]);
+    greedy.go_on();
+    greedy.expect("one less");
+    greedy.go_on();
+    greedy.finish();
+    server.stop();
+}
+
+#[test]
+fn one_process_cannot_take_the_memory_of_all() {
+    let _watchdog = Watchdog::new("one_process_cannot_take_the_memory");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let max = CALL_MAX as usize;
+    let server = Server::builder("memory").node(&node).call_max(max).pieces_max(6 * max);
+    let server = server.raw_program(PROGRAM, 1, dispatch).start().unwrap();
+    let mut greedy = daemon.second("memory", &["memory"]);
+    greedy.expect("full");
+    let friend = daemon.node();
+    let binding = connect(&friend, "memory");
+    for _ in 0..3 {
+        reverse(&binding, max - 8).unwrap();
+        fill(&binding, max as u32 / 8 - 1);
+    }
+    greedy.finish();
+    until("the greedy one is forgotten", || server.bindings() == 1);
+    assert_eq!(node.counters().get(count::FAULTY_PEERS), 0, "greed is no breach of the protocol");
+    server.stop();
+}
