@@ -107,6 +107,13 @@ fn generated_code_is_as_in_its_golden_files() {
             let generated = rpc_idl::emit::rust::generate(model, &RustOptions::new(stubs), &name);
             compare(&path.with_extension(extension), &generated, &mut differences);
         }
+        let stem = path.file_stem().expect("a file").to_string_lossy();
+        let c = rpc_idl::emit::c::generate(model, &stem);
+        let parts =
+            [("h", c.header), ("codec.c", c.codec), ("client.c", c.client), ("server.c", c.server)];
+        for (extension, generated) in parts {
+            compare(&path.with_extension(extension), &generated, &mut differences);
+        }
     }
     check(&differences);
 }
