@@ -1,4 +1,5 @@
-/* Calls of everything.x through the generated client, dispatcher and loopback.c. */
+/* Calls of everything.x through the generated client and dispatcher: both here and loopback.c between
+ * them, or, with the real library, `calls serve NAME` and `calls call NAME` in two processes. */
 #include "everything.h"
 #include <stdio.h>
 
@@ -21,6 +22,11 @@ static int put(void *user, shrimp_rpc_call *call, const char *key, const shrimp_
 static int get(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, status *result)
 {
     (void)user, (void)call;
+    if (strcmp(key, "logged") == 0) {
+        unsigned char bytes = (unsigned char)logged;
+        *result = FULL;
+        return shrimp_bulk_write(shrimp_out_open(value, 1), 0, &bytes, 1);
+    }
     *result = strcmp(key, "there") == 0 ? OK : MISSING;
     if (*result == OK) {
         shrimp_bulk *bulk;
@@ -107,14 +113,10 @@ static int copy(void *user, shrimp_rpc_call *call, uint32_t a_len, const unsigne
     return 0;
 }
 
-int main(void)
+static int call_all(const char *name)
 {
-    int user = 42;
-    kv_v1_ops ops = {.put_1 = put, .get_1 = get, .scale_1 = scale, .divide_1 = divide, .log_1 = log_,
-                     .list_1 = list, .points_1 = points, .copy_1 = copy, .user = &user};
     shrimp_rpc_binding *b;
-    CHECK(kv_v1_serve("kv", &ops) == 0);
-    CHECK(shrimp_rpc_connect("kv", KV, KV_V1, &b) == 0);
+    CHECK(shrimp_rpc_connect(name, KV, KV_V1, &b) == 0);
 
     shrimp_bool done = 0;
     CHECK(put_1(b, "the key", 5, (const unsigned char *)"bytes", &done) == 0 && done);
@@ -131,15 +133,25 @@ int main(void)
     CHECK(get_1(b, "there", &len, room, &answer) == 0 && answer == OK && len == 3 && memcmp(room, "abc", 3) == 0);
     CHECK(get_1(b, "gone", &len, room, &answer) == 0 && answer == MISSING && len == 0);
 
-    double m[1000];
-    for (int i = 0; i < 1000; i++)
-        m[i] = i;
-    CHECK(scale_1(b, 2.5, 1000, m) == 0 && m[999] == 2497.5 && m[0] == 0);
+    static double m[65536]; /* the longest is longer than a buffer */
+    for (uint32_t elements = 1; elements <= 65536; elements *= 4) {
+        for (uint32_t i = 0; i < elements; i++)
+            m[i] = i;
+        CHECK(scale_1(b, 2.5, elements, m) == 0);
+        for (uint32_t i = 0; i < elements; i++)
+            CHECK(m[i] == i * 2.5);
+    }
+    CHECK(scale_1(b, 2.5, 65537, m) == SHRIMP_CODEC_TOO_LONG);
 
     int32_t rest = 0, quotient = 0;
     CHECK(divide_1(b, 17, -5, &rest, &quotient) == 0 && rest == 2 && quotient == -3);
-    CHECK(divide_1(b, 17, 0, &rest, &quotient) == SHRIMP_RPC_SYSTEM_ERR);
-    CHECK(log_1(b, "a line") == 0 && logged == 6);
+    CHECK(divide_1(b, 17, 0, &rest, &quotient) == SHRIMP_RPC_FAULT);
+    unsigned char before;
+    len = sizeof room;
+    CHECK(get_1(b, "logged", &len, room, &answer) == 0 && answer == FULL && len == 1);
+    before = room[0];
+    CHECK(log_1(b, "a line") == 0);
+    CHECK(get_1(b, "logged", &len, room, &answer) == 0 && room[0] == before + 6);
 
     struct answer got;
     CHECK(list_1(b, NULL, &got) == 0 && got.s == FULL && strcmp(got.answer_u.why, "nothing") == 0);
@@ -168,4 +180,17 @@ int main(void)
     shrimp_rpc_close(b);
     puts("all calls answered");
     return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int user = 42;
+    kv_v1_ops ops = {.put_1 = put, .get_1 = get, .scale_1 = scale, .divide_1 = divide, .log_1 = log_,
+                     .list_1 = list, .points_1 = points, .copy_1 = copy, .user = &user};
+    if (argc == 3 && strcmp(argv[1], "serve") == 0)
+        return kv_v1_serve(argv[2], &ops);
+    if (argc == 3 && strcmp(argv[1], "call") == 0)
+        return call_all(argv[2]);
+    CHECK(argc == 1 && kv_v1_serve("kv", &ops) == 0);
+    return call_all("kv");
 }

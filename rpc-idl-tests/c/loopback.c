@@ -53,10 +53,10 @@ int shrimp_rpc_begin(shrimp_rpc_binding *b, uint32_t procedure, size_t len, void
 int shrimp_rpc_call_wait(shrimp_rpc_binding *b, const volatile void **reply, size_t *len)
 {
     int status = b->dispatch(b->user, b->procedure, &b->call);
-    if (status != 0)
+    if (status == SHRIMP_RPC_PROC_UNAVAIL || status == SHRIMP_RPC_GARBAGE_ARGS)
         return status;
-    if (!b->call.sent)
-        return SHRIMP_RPC_SYSTEM_ERR;
+    if (status != 0 || !b->call.sent)
+        return SHRIMP_RPC_FAULT;
     *len = b->call.outs + b->call.plain;
     *reply = b->call.reply + ROOM - *len;
     return 0;
@@ -104,7 +104,8 @@ void *shrimp_rpc_out(shrimp_rpc_call *call, size_t bytes, uint32_t *distance)
         return NULL;
     call->outs += bytes;
     *distance = (uint32_t)call->outs;
-    return memset(call->reply + ROOM - call->outs, 0, bytes);
+    /* Whatever an earlier message left. */
+    return memset(call->reply + ROOM - call->outs, 0xa5, bytes);
 }
 
 int shrimp_rpc_reply(shrimp_rpc_call *call, size_t plain, void **at)

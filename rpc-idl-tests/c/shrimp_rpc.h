@@ -1,6 +1,7 @@
 /*
  * The part of shrimp_rpc.h that generated C calls, over nothing: loopback.c calls the dispatcher
- * in the same process, so that the stubs can be tried without a runtime.
+ * in the same process, so that the stubs can be tried without a runtime, under sanitizers. Numbers
+ * are those of the real one, over which tests/c_over_shrimp_rpc.rs tries the same program.
  */
 #ifndef SHRIMP_RPC_H
 #define SHRIMP_RPC_H
@@ -12,9 +13,10 @@ typedef struct shrimp_rpc_call shrimp_rpc_call;
 
 enum shrimp_rpc_status {
     SHRIMP_RPC_OK = 0,
-    SHRIMP_RPC_PROC_UNAVAIL = -1,
-    SHRIMP_RPC_GARBAGE_ARGS = -2,
-    SHRIMP_RPC_SYSTEM_ERR = -3
+    SHRIMP_RPC_PROC_UNAVAIL = 1,
+    SHRIMP_RPC_GARBAGE_ARGS = 2,
+    SHRIMP_RPC_SYSTEM_ERR = 3,
+    SHRIMP_RPC_FAULT = 5
 };
 
 int shrimp_rpc_connect(const char *name, uint32_t program, uint32_t version, shrimp_rpc_binding **out);

@@ -1,26 +1,14 @@
 //! Generated C: compiled without a warning, with sanitizers, and run.
 
+mod c_stubs_of;
+
+use c_stubs_of::generate;
 use rpc_idl_tests::random::{Def, Random, defined, definitions, text};
 use rpc_idl_tests::{COUNT, SEED};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-fn generate(dir: &Path, stem: &str, interface: &str) {
-    let compilation = rpc_idl::compile(stem, interface, &rpc_idl::Options::new());
-    let model = compilation.model().unwrap_or_else(|| panic!("{}", compilation.render()));
-    let files = rpc_idl::emit::c::generate(model, stem);
-    for (name, text) in [
-        (format!("{stem}.h"), &files.header[..]),
-        (format!("{stem}_codec.c"), &files.codec),
-        (format!("{stem}_client.c"), &files.client),
-        (format!("{stem}_server.c"), &files.server),
-        ("shrimp_codec.h".to_owned(), rpc_idl::emit::c::CODEC_HEADER),
-    ] {
-        std::fs::write(dir.join(name), text).expect("the directory is ours");
-    }
-}
 
 fn gcc(dir: &Path, sources: &[&str], more: &[&str]) {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");

@@ -22,7 +22,7 @@ pub fn compile(name: &str, sources: &[PathBuf], dir: &Path) -> PathBuf {
         .arg("-I")
         .arg(dir)
         .arg("-I")
-        .arg(package().join("include"))
+        .arg(package().join("../shrimp-rpc/include")) // another package's tests compile too
         .arg("-L")
         .arg(&libraries)
         .arg("-lshrimp_rpc")

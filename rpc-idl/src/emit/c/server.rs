@@ -277,12 +277,21 @@ impl Emitter<'_> {
                 }
                 (Some(bulk), Direction::Out) => {
                     if bulk.fixed {
-                        // A fixed array is there whether it was written or not.
-                        self.out.line(format!("if ({0}.bulk.at == NULL)", param.name));
+                        // A fixed array is there whether it was written or not: all zeros then.
+                        let (name, size) = (&param.name, self.element_size(bulk));
+                        self.out.line(format!("if ({name}.bulk.at == NULL) {{"));
                         self.out.line(format!(
-                            "    (void)shrimp_out_open(&{}, {}U);",
-                            param.name, bulk.len
+                            "if (shrimp_out_open(&{name}, {}U) == NULL) {{",
+                            bulk.len
                         ));
+                        self.out.line("shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;");
+                        self.out.line("break;");
+                        self.out.line("}");
+                        self.out.line(format!(
+                            "memset((void *){name}.bulk.at, 0, (size_t){}U * {size}U);",
+                            bulk.len
+                        ));
+                        self.out.line("}");
                     }
                     list.push(format!("const shrimp_out *{}", param.name));
                     passed.push(format!("&{}", param.name));

@@ -1,0 +1,91 @@
+//! Generated C over the real runtime: client and server in two processes, and a Rust client of that server.
+
+#[path = "../../shrimp-rpc/tests/c_compiler/mod.rs"]
+mod c_compiler;
+mod c_stubs_of;
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+
+use common::{Daemon, Ended, PATIENCE};
+use rpc_idl_tests::shrimp::*;
+use shrimp_rpc::{Binding, CallError, Fault};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The program of `c/calls.c`, which is both.
+fn program(dir: &Path) -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let interface = std::fs::read_to_string(package.join("idl/everything.x")).expect("readable");
+    c_stubs_of::generate(dir, "everything", &interface);
+    let parts = ["codec", "client", "server"];
+    let mut sources = vec![package.join("c/calls.c")];
+    sources.extend(parts.map(|part| dir.join(format!("everything_{part}.c"))));
+    c_compiler::compile("calls", &sources, dir)
+}
+
+fn start(daemon: &Daemon, program: &Path, part: &str) -> Ended {
+    let mut command = Command::new(program);
+    command.args([part, "kv"]).env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+    command.env("SHRIMP_RPC_CONNECT_MS", "120000");
+    Ended(command.spawn().expect("it was built"))
+}
+
+/// F1 for C, as it is installed.
+#[test]
+fn a_generated_c_client_calls_a_generated_c_server() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = program(dir.path());
+    let _server = start(&daemon, &program, "serve");
+    for _ in 0..2 {
+        let mut client = start(&daemon, &program, "call");
+        assert!(client.0.wait().expect("it ends").success(), "see what it wrote above");
+    }
+}
+
+#[test]
+fn a_generated_rust_client_calls_a_generated_c_server() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let _server = start(&daemon, &program(dir.path()), "serve");
+    let builder = Binding::builder("kv", kv_v1::PROGRAM, kv_v1::VERSION).node(&daemon.node());
+    let builder = builder.connect_timeout(PATIENCE.expect("there is one"));
+    let kv = KvV1Client::new(builder.connect().expect("binds"));
+
+    assert!(kv.put("the key", b"bytes").expect("answered"));
+    let mut value = vec![1];
+    assert_eq!(kv.get("there", &mut value).expect("answered"), Status::Ok);
+    assert_eq!(value, b"abc");
+    assert_eq!(kv.get("gone", &mut value).expect("answered"), Status::Missing);
+    assert_eq!(value, []);
+    for len in [0, 1, 1000, 65_536] {
+        let mut m: Vec<f64> = (0..len).map(f64::from).collect();
+        kv.scale(0.5, &mut m).expect("answered");
+        assert!(m.iter().enumerate().all(|(i, x)| *x == i as f64 / 2.0), "{len}");
+    }
+    let DivideReply { result, rest } = kv.divide(17, -5).expect("answered");
+    assert_eq!((result, rest), (-3, 2));
+    match kv.divide(1, 0) {
+        Err(CallError::Fault(fault)) => assert_eq!(fault.number(), Fault::FAILED),
+        other => panic!("{other:?}"),
+    }
+    kv.log("a line").expect("sent");
+    assert_eq!(kv.get("logged", &mut value).expect("answered"), Status::Full);
+    assert_eq!(value, [6]);
+
+    let entries = vec![Entry { name: "e".into(), size: 0 }; 10_000];
+    let Answer::Ok(copies) = kv.list(&entries).expect("answered") else { panic!("no list") };
+    assert_eq!((copies.len(), copies[9_999].size), (10_000, 10_000 << 40));
+    let nothing = Answer::Default(Status::Full, "nothing".to_owned());
+    assert_eq!(kv.list(&[]).expect("answered"), nothing);
+    let points = [Point { x: 1.0, y: 2.0, tag: [3, 4, 5] }; 3];
+    let (mut q, mut fixed, mut other) = (Vec::new(), [7; 100], [1; 100]);
+    kv.points(&points, &mut q, &mut fixed, &mut other).expect("answered");
+    assert_eq!(q, [Point { x: 3.0, y: 2.0, tag: [3, 4, 5] }; 3]);
+    assert_eq!((fixed[2], fixed[3], other), (2, 7, [0; 100]));
+    kv.copy(b"copy").expect("answered");
+    match kv.r#type(12, "not served") {
+        Err(CallError::UnknownProcedure { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
