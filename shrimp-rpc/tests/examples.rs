@@ -42,10 +42,15 @@ fn run(daemon: &Daemon, name: &str, args: &[&str]) -> Output {
 
 /// The same example's client in C, with the stubs that the compiler makes for it.
 fn c_client(name: &str, dir: &Path) -> PathBuf {
+    c_program(name, name, "client", dir)
+}
+
+/// A program of `examples/c`, with the stubs of one side that the compiler makes for an interface.
+fn c_program(name: &str, interface: &str, side: &str, dir: &Path) -> PathBuf {
     let examples = c_compiler::package().join("examples");
     let status = Command::new(env!("CARGO_BIN_EXE_shrimpc"))
         .arg("c")
-        .arg(examples.join(name).with_extension("x"))
+        .arg(examples.join(interface).with_extension("x"))
         .arg("--out-dir")
         .arg(dir)
         .status()
@@ -53,17 +58,21 @@ fn c_client(name: &str, dir: &Path) -> PathBuf {
     assert!(status.success());
     let sources = [
         examples.join("c").join(name).with_extension("c"),
-        dir.join(format!("{name}_client.c")),
-        dir.join(format!("{name}_codec.c")),
+        dir.join(format!("{interface}_{side}.c")),
+        dir.join(format!("{interface}_codec.c")),
     ];
     c_compiler::compile(name, &sources, dir)
 }
 
-fn run_c(daemon: &Daemon, program: &Path, args: &[&str]) -> Output {
+fn command_c(daemon: &Daemon, program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
     command.env("SHRIMP_RPC_CONNECT_MS", "120000");
-    command.output().unwrap()
+    command
+}
+
+fn run_c(daemon: &Daemon, program: &Path, args: &[&str]) -> Output {
+    command_c(daemon, program, args).output().unwrap()
 }
 
 fn said(output: &Output) -> String {
@@ -151,6 +160,28 @@ fn a_c_client_of_the_store_and_a_rust_client_see_the_same_values() {
     assert_eq!(String::from_utf8_lossy(&missing.stderr), "no value for \"d\"\n");
     let too_long = c(&["put", &"k".repeat(65), "v"]);
     assert!(!too_long.status.success(), "a key of 65 bytes is refused");
+}
+
+#[test]
+fn clients_of_the_store_in_c_and_in_rust_call_its_server_in_c() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let client = c_client("kv", dir.path());
+    let store = c_program("kv_store", "kv", "server", dir.path());
+    let _server = Serving(command_c(&daemon, &store, &[]).spawn().unwrap());
+    let c = |args: &[&str]| run_c(&daemon, &client, args);
+    let large = "large ".repeat(20_000);
+    assert_eq!(said(&c(&["put", "a", "small"])), "stored\n");
+    assert_eq!(said(&c(&["put", "b", &large])), "stored\n");
+    assert_eq!(said(&run(&daemon, "kv", &["put", "b", &large])), "replaced\n");
+    assert_eq!(said(&run(&daemon, "kv", &["put", "c", ""])), "stored\n");
+    for (key, value) in [("a", "small"), ("b", &large), ("c", "")] {
+        assert_eq!(said(&c(&["get", key])), format!("{value}\n"));
+        assert_eq!(said(&run(&daemon, "kv", &["get", key])), format!("{value}\n"));
+    }
+    assert_eq!(said(&c(&["count"])), "3\n");
+    assert!(!c(&["get", "d"]).status.success());
+    assert!(!run(&daemon, "kv", &["get", "d"]).status.success());
 }
 
 #[test]
