@@ -57,6 +57,26 @@ fn c_clients_call_c_servers() {
     );
 }
 
+/// What was checked is what is used: the compiler does not take shared memory for what it was when it was read, and
+/// so does not read it again in place of the copy.
+#[test]
+fn the_c_codec_looks_at_shared_memory_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("shrimp_codec.h"), rpc_idl::emit::c::CODEC_HEADER)
+        .expect("the directory is ours");
+    for optimised in ["-O1", "-O2", "-O3"] {
+        let output = Command::new("gcc")
+            .args(["-std=gnu11", optimised, "-Wall", "-Wextra", "-Werror", "-I.", "-o", "program"])
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("c/once.c"))
+            .current_dir(dir.path())
+            .output()
+            .expect("gcc is installed: see ci/deps");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = program(dir.path()).output().expect("it was built").stdout;
+        assert_eq!(String::from_utf8_lossy(&said), "items 1, elements 1\n", "{optimised}");
+    }
+}
+
 /// The C codec agrees with the oracle on random values of random types, and refuses damaged ones
 /// without a fault that a sanitizer sees, a leak included.
 #[test]

@@ -3,9 +3,10 @@
  * `shrimpc c`; needs nothing but a C99 compiler.
  *
  * Items are those of XDR (RFC 4506): units of four bytes, here with the least significant byte
- * first, as SHRIMP RPC has them (SHRIMP_CODEC_NETWORK: most significant first). A reader loads
- * each byte once, because the other side may write it meanwhile, and trusts none: every length is
- * checked against its limit, the input and the memory that one message may take.
+ * first, as SHRIMP RPC has them (SHRIMP_CODEC_NETWORK: most significant first). A reader copies
+ * each byte once and uses the copy (shrimp_copy_out), because the other side may write it meanwhile,
+ * and trusts none: every length is checked against its limit, the input and the memory that one
+ * message may take.
  */
 #ifndef SHRIMP_CODEC_H
 #define SHRIMP_CODEC_H
@@ -62,6 +63,22 @@ static inline shrimp_reader shrimp_reader_at(const volatile void *at, size_t len
 {
     shrimp_reader r = {(const volatile unsigned char *)at, len, SHRIMP_CODEC_MEMORY, SHRIMP_CODEC_DEPTH};
     return r;
+}
+
+/*
+ * Copies out of memory that the other side may write meanwhile. After a plain memcpy the compiler may
+ * look at the memory again where the copy is used, and find something else than was checked; after
+ * this it may not, since for all that it knows the memory has changed.
+ */
+static inline void shrimp_copy_out(void *to, const volatile unsigned char *from, size_t len)
+{
+#ifdef __GNUC__
+    memcpy(to, (const void *)from, len);
+    __asm__ volatile("" : : : "memory");
+#else
+    for (size_t i = 0; i < len; i++)
+        ((unsigned char *)to)[i] = from[i];
+#endif
 }
 
 static inline size_t shrimp_padded8(size_t len) { return (len + 7) & ~(size_t)7; }
@@ -157,7 +174,7 @@ static inline int shrimp_get_raw(shrimp_reader *r, void *to, size_t len, size_t 
     if (len > r->left || padding > r->left - len)
         return SHRIMP_CODEC_SHORT;
     if (len > 0)
-        memcpy(to, (const void *)r->at, len);
+        shrimp_copy_out(to, r->at, len);
     r->at += len + padding;
     r->left -= len + padding;
     return SHRIMP_CODEC_OK;
@@ -330,7 +347,7 @@ static inline int shrimp_bulk_read(const shrimp_bulk *bulk, uint32_t first, void
     if (first > bulk->len || count > bulk->len - first)
         return SHRIMP_CODEC_SHORT;
     if (count > 0)
-        memcpy(to, (const void *)(bulk->at + (size_t)first * bulk->size), (size_t)count * bulk->size);
+        shrimp_copy_out(to, bulk->at + (size_t)first * bulk->size, (size_t)count * bulk->size);
     return SHRIMP_CODEC_OK;
 }
 
