@@ -1,5 +1,6 @@
 /* Calls of everything.x through the generated client and dispatcher: both here and loopback.c between
- * them, or, with the real library, `calls serve NAME` and `calls call NAME` in two processes. */
+ * them, or, with the real library, `calls serve NAME` and `calls call NAME` in two processes; `calls
+ * scale NAME` calls SCALE alone, in place. */
 #include "everything.h"
 #include <stdio.h>
 
@@ -113,7 +114,100 @@ static int copy(void *user, shrimp_rpc_call *call, uint32_t a_len, const unsigne
     return 0;
 }
 
-static int call_all(const char *name)
+/* Numbers that are made and used in the buffer. `in_place`: neither few, which are put together elsewhere,
+ * nor longer than a buffer, so that they come back where they were made, and nobody copied them. */
+static void scale_in_place(shrimp_rpc_binding *b, uint32_t elements, int in_place)
+{
+    scale_1_place place;
+    CHECK(scale_1_begin(b, 2.5, elements, &place) == 0 && place.m.len == elements);
+    const volatile void *made = place.m.at;
+    for (uint32_t i = 0; i < elements; i++) {
+        double x = i;
+        CHECK(shrimp_bulk_write(&place.m, i, &x, 1) == 0);
+    }
+    CHECK(scale_1_call(b, &place) == 0 && place.m.len == elements);
+    CHECK((place.m.at == made) == in_place);
+    for (uint32_t i = 0; i < elements; i++) {
+        double x = 0;
+        CHECK(shrimp_bulk_read(&place.m, i, &x, 1) == 0 && x == i * 2.5);
+    }
+    scale_1_place other;
+    CHECK(scale_1_begin(b, 1, 1, &other) == SHRIMP_RPC_BUSY);
+    shrimp_rpc_end(b);
+}
+
+static int scale_alone(const char *name)
+{
+    shrimp_rpc_binding *b;
+    CHECK(shrimp_rpc_connect(name, KV, KV_V1, &b) == 0);
+    for (uint32_t elements = 16; elements <= 4096; elements *= 4)
+        scale_in_place(b, elements, 1);
+    shrimp_rpc_close(b);
+    return 0;
+}
+
+static void call_in_place(shrimp_rpc_binding *b, int over_nothing)
+{
+    scale_in_place(b, 0, over_nothing);
+    scale_in_place(b, 1, over_nothing);
+    scale_in_place(b, 1000, 1);
+    scale_in_place(b, 65536, over_nothing);
+    scale_1_place scale_place;
+    CHECK(scale_1_begin(b, 2.5, 65537, &scale_place) == SHRIMP_CODEC_TOO_LONG);
+    CHECK(scale_1_begin(b, 2.5, 100, &scale_place) == 0);
+    shrimp_rpc_end(b); /* given up */
+
+    put_1_place put_place;
+    shrimp_bool done = 0;
+    CHECK(put_1_begin(b, "the key", 5, &put_place) == 0 && shrimp_bulk_write(&put_place.value, 0, "bytes", 5) == 0);
+    CHECK(put_1_call(b, &put_place, &done) == 0 && done);
+    shrimp_rpc_end(b);
+
+    get_1_place get_place;
+    status answer;
+    unsigned char bytes[3];
+    CHECK(get_1_begin(b, "there", &get_place) == 0 && get_1_call(b, &get_place, &answer) == 0 && answer == OK);
+    CHECK(get_place.value.len == 3 && shrimp_bulk_read(&get_place.value, 0, bytes, 3) == 0);
+    CHECK(memcmp(bytes, "abc", 3) == 0);
+    shrimp_rpc_end(b);
+
+    points_1_place points_place;
+    CHECK(points_1_begin(b, 3, &points_place) == 0 && points_place.p.len == 3 && points_place.fixed.len == 100);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct point point = {(double)i, 2, {3, 4, 5}};
+        shrimp_writer w = shrimp_bulk_writer(&points_place.p, i);
+        CHECK(shrimp_put_point(&w, &point) == 0);
+    }
+    int32_t number = 7;
+    for (uint32_t i = 0; i < 100; i++)
+        CHECK(shrimp_bulk_write(&points_place.fixed, i, &number, 1) == 0);
+    CHECK(points_1_call(b, &points_place) == 0 && points_place.q.len == 3 && points_place.ofixed.len == 100);
+    struct point last;
+    shrimp_reader r = shrimp_bulk_reader(&points_place.q, 2);
+    CHECK(shrimp_get_point(&r, &last) == 0 && last.x == 4 && last.tag[2] == 5);
+    CHECK(shrimp_bulk_read(&points_place.fixed, 2, &number, 1) == 0 && number == 2);
+    CHECK(shrimp_bulk_read(&points_place.fixed, 3, &number, 1) == 0 && number == 7);
+    CHECK(shrimp_bulk_read(&points_place.ofixed, 99, &number, 1) == 0 && number == 0);
+    shrimp_rpc_end(b);
+
+    copy_1_place copy_place;
+    CHECK(copy_1_begin(b, 4, &copy_place) == 0 && shrimp_bulk_write(&copy_place.a, 0, "copy", 4) == 0);
+    CHECK(copy_1_call(b, &copy_place) == 0);
+    shrimp_rpc_end(b);
+
+    /* What fails has ended the call: the next one begins. */
+    later_1_place later_place;
+    struct num num = {0};
+    struct maybe maybe = {0};
+    struct tree tree = {0};
+    struct node node = {0};
+    struct big big;
+    CHECK(later_1_begin(b, &num, &maybe, 9, &tree, &node, &later_place) == 0);
+    CHECK(later_1_call(b, &later_place, &big, &maybe) == SHRIMP_RPC_PROC_UNAVAIL);
+    scale_in_place(b, 100, 1);
+}
+
+static int call_all(const char *name, int over_nothing)
 {
     shrimp_rpc_binding *b;
     CHECK(shrimp_rpc_connect(name, KV, KV_V1, &b) == 0);
@@ -177,6 +271,7 @@ static int call_all(const char *name)
     CHECK(points_1(b, 3, in, &out_len, out, 99, fixed, &ofixed_len, ofixed) == SHRIMP_CODEC_TOO_LONG);
     CHECK(copy_1(b, 4, (const unsigned char *)"copy") == 0);
     CHECK(type_1(b, 1, "not served") == SHRIMP_RPC_PROC_UNAVAIL);
+    call_in_place(b, over_nothing);
     shrimp_rpc_close(b);
     puts("all calls answered");
     return 0;
@@ -190,7 +285,9 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "serve") == 0)
         return kv_v1_serve(argv[2], &ops);
     if (argc == 3 && strcmp(argv[1], "call") == 0)
-        return call_all(argv[2]);
+        return call_all(argv[2], 0);
+    if (argc == 3 && strcmp(argv[1], "scale") == 0)
+        return scale_alone(argv[2]);
     CHECK(argc == 1 && kv_v1_serve("kv", &ops) == 0);
-    return call_all("kv");
+    return call_all("kv", 1);
 }

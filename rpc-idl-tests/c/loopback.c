@@ -41,6 +41,8 @@ void shrimp_rpc_close(shrimp_rpc_binding *b) { free(b); }
 
 int shrimp_rpc_begin(shrimp_rpc_binding *b, uint32_t procedure, size_t len, void **at)
 {
+    if (b->call.request != NULL)
+        return SHRIMP_RPC_BUSY;
     b->procedure = procedure;
     memset(&b->call, 0, sizeof b->call);
     b->call.request = malloc(len + 1);
@@ -53,6 +55,11 @@ int shrimp_rpc_begin(shrimp_rpc_binding *b, uint32_t procedure, size_t len, void
 int shrimp_rpc_call_wait(shrimp_rpc_binding *b, const volatile void **reply, size_t *len)
 {
     int status = b->dispatch(b->user, b->procedure, &b->call);
+    if (status != 0 || !b->call.sent) { /* the end of it */
+        free(b->call.request);
+        free(b->call.reply);
+        b->call.request = b->call.reply = NULL;
+    }
     if (status == SHRIMP_RPC_PROC_UNAVAIL || status == SHRIMP_RPC_GARBAGE_ARGS)
         return status;
     if (status != 0 || !b->call.sent)
@@ -75,6 +82,11 @@ int shrimp_rpc_inout(shrimp_rpc_binding *b, size_t offset, void *to, size_t byte
         return SHRIMP_RPC_SYSTEM_ERR;
     memcpy(to, b->call.request + offset, bytes);
     return 0;
+}
+
+const volatile void *shrimp_rpc_inout_at(shrimp_rpc_binding *b, size_t offset, size_t bytes)
+{
+    return shrimp_rpc_inplace(&b->call, offset, bytes);
 }
 
 void shrimp_rpc_end(shrimp_rpc_binding *b)

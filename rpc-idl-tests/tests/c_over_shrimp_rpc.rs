@@ -6,11 +6,13 @@ mod c_stubs_of;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 
-use common::{Daemon, Ended, PATIENCE};
+use common::{Daemon, Ended, PATIENCE, until};
 use rpc_idl_tests::shrimp::*;
-use shrimp_rpc::{Binding, CallError, Fault};
+use shrimp_rpc::process::count;
+use shrimp_rpc::{Binding, CallError, Fault, Server, ServerCall};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use xdr::Decode;
 
 /// The program of `c/calls.c`, which is both.
 fn program(dir: &Path) -> PathBuf {
@@ -41,6 +43,35 @@ fn a_generated_c_client_calls_a_generated_c_server() {
         let mut client = start(&daemon, &program, "call");
         assert!(client.0.wait().expect("it ends").success(), "see what it wrote above");
     }
+}
+
+/// What C makes in the buffer the server works on there, and C reads it there: the program sees that it is the same
+/// place, and the server's side counts what it copies.
+#[test]
+fn bulk_data_of_c_is_made_and_used_in_place() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = program(dir.path());
+    let node = daemon.node();
+    let scale = |procedure, call: ServerCall<'_>| {
+        assert_eq!(procedure, kv_v1::SCALE);
+        let mut args = call.args();
+        let (by, len) = (f64::decode(&mut args)?, u32::decode(&mut args)?);
+        args.finish()?;
+        let mut m = call.block_mut::<f64>(len)?;
+        for i in 0..m.len() {
+            let x = m.get(i).and_then(Result::ok).unwrap_or_default();
+            m.set(i, x * by).map_err(|_| Fault::new(1, "outside"))?;
+        }
+        call.reply(0)?.send()
+    };
+    let server = Server::builder("kv").node(&node).raw_program(kv_v1::PROGRAM, 1, scale);
+    let server = server.start().expect("serves");
+    let mut client = start(&daemon, &program, "scale");
+    assert!(client.0.wait().expect("it ends").success(), "see what it wrote above");
+    until("all are served", || node.counters().get(count::SERVED) == 5);
+    assert_eq!(node.counters().get(count::COPIED_BYTES), 0);
+    server.stop();
 }
 
 #[test]

@@ -68,6 +68,9 @@ int shrimp_rpc_call_wait(shrimp_rpc_binding *, const volatile void **reply, size
 int shrimp_rpc_send(shrimp_rpc_binding *);
 /* Copies an INOUT block back: where it began in the request, and its bytes. After call_wait. */
 int shrimp_rpc_inout(shrimp_rpc_binding *, size_t offset, void *to, size_t bytes);
+/* The block itself, where the server left it; NULL: outside the request, or no reply was read. Until
+ * shrimp_rpc_end. */
+const volatile void *shrimp_rpc_inout_at(shrimp_rpc_binding *, size_t offset, size_t bytes);
 /* After the reply was read, or to give up. */
 void shrimp_rpc_end(shrimp_rpc_binding *);
 

@@ -160,7 +160,8 @@ impl<'b> Reply<'b> {
         Ok(())
     }
 
-    fn inout_block(&self, offset: usize, len: usize) -> Result<View<'_>, CallError> {
+    /// INOUT bytes, from where they are in the request.
+    pub(crate) fn inout_block(&self, offset: usize, len: usize) -> Result<View<'_>, CallError> {
         const MISSING: CallError = CallError::Protocol { what: "INOUT data is missing" };
         if len == 0 {
             return Ok(self.view().slice(0, 0)?);

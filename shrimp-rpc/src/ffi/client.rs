@@ -250,6 +250,33 @@ pub unsafe extern "C" fn shrimp_rpc_inout(
 /// # Safety
 /// `this` is NULL or from `shrimp_rpc_connect`.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_inout_at(
+    this: *mut CBinding,
+    offset: usize,
+    bytes: usize,
+) -> *const c_void {
+    let mut at = std::ptr::null();
+    entry(|| {
+        // SAFETY: passed on.
+        let Some(this) = (unsafe { binding(this) }) else { return Code::Invalid };
+        let CCallState::Reading(reply) = &this.call else { return Code::Busy };
+        match reply.inout_block(offset, bytes) {
+            Ok(block) => {
+                // Into memory that the lane or the box of the reply holds.
+                at = block.as_ptr().as_ptr().cast_const().cast();
+                Code::Ok
+            }
+            Err(error) => this.failed(&error),
+        }
+    });
+    at
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn shrimp_rpc_end(this: *mut CBinding) {
     // SAFETY: passed on.
     if let Some(this) = unsafe { binding(this) } {

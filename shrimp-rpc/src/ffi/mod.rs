@@ -9,8 +9,8 @@ mod server;
 
 pub use client::{
     CBinding, shrimp_rpc_begin, shrimp_rpc_call_wait, shrimp_rpc_close, shrimp_rpc_connect,
-    shrimp_rpc_end, shrimp_rpc_fault_number, shrimp_rpc_inout, shrimp_rpc_last_error,
-    shrimp_rpc_send, shrimp_rpc_set_timeout,
+    shrimp_rpc_end, shrimp_rpc_fault_number, shrimp_rpc_inout, shrimp_rpc_inout_at,
+    shrimp_rpc_last_error, shrimp_rpc_send, shrimp_rpc_set_timeout,
 };
 pub use server::{
     CCall, CDispatch, CServer, shrimp_rpc_args, shrimp_rpc_caller_pid, shrimp_rpc_caller_uid,
@@ -172,6 +172,7 @@ mod tests {
             shrimp_rpc_end(null.cast());
             shrimp_rpc_server_stop(null.cast());
             assert!(shrimp_rpc_inplace(null.cast(), 0, 0).is_null());
+            assert!(shrimp_rpc_inout_at(null.cast(), 0, 0).is_null());
         }
     }
 }

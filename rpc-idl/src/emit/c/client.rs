@@ -16,6 +16,7 @@ impl Emitter<'_> {
             self.out.line("{");
             self.client_body(procedure, version);
             self.out.line("}");
+            self.in_place(procedure, version);
         }
         let _ = program;
     }
@@ -61,9 +62,8 @@ impl Emitter<'_> {
         self.out.line("");
     }
 
-    fn client_body(&mut self, procedure: &Procedure, version: &Version) {
-        let params = params(procedure);
-        let name = function(procedure, version);
+    /// What that function is passed.
+    pub(super) fn args(params: &[Param<'_>]) -> String {
         let mut names = String::new();
         for param in params.iter().filter(|p| p.goes_in()) {
             if param.idl.bulk.is_some() {
@@ -74,6 +74,13 @@ impl Emitter<'_> {
                 names += &format!(", {}", param.name);
             }
         }
+        names
+    }
+
+    fn client_body(&mut self, procedure: &Procedure, version: &Version) {
+        let params = params(procedure);
+        let name = function(procedure, version);
+        let names = Emitter::args(&params);
         let plain = !names.is_empty();
         self.out.line("shrimp_writer w = shrimp_counter();");
         self.out.line("void *at = NULL;");
@@ -213,18 +220,7 @@ impl Emitter<'_> {
             }
             let size = self.element_size(bulk);
             self.out.line("{");
-            self.out.line("uint32_t distance = 0, count = 0;");
-            self.step("shrimp_get_u32(r, &distance)");
-            self.step("shrimp_get_u32(r, &count)");
-            let wrong = if bulk.fixed {
-                format!("count != {}U", bulk.len)
-            } else {
-                format!("count > {}U", bulk.len)
-            };
-            self.out.line(format!("if ({wrong} || count > *{name}_len)"));
-            self.out.line("    return SHRIMP_CODEC_TOO_LONG;");
-            self.out.line(format!("if (distance > len || count > distance / {size}U)"));
-            self.out.line("    return SHRIMP_CODEC_SHORT;");
+            self.out_block(bulk, &format!(" || count > *{name}_len"));
             self.out.line(format!(
                 "shrimp_bulk block = {{(volatile unsigned char *)reply + (len - distance), count, {size}U}};"
             ));
@@ -260,6 +256,19 @@ impl Emitter<'_> {
         self.out.insert_before_last_function(&function.finish());
     }
 
+    /// Reads and checks where an OUT block is: `distance` and `count`.
+    pub(super) fn out_block(&mut self, bulk: &Bulk, or_too_long: &str) {
+        self.out.line("uint32_t distance = 0, count = 0;");
+        self.step("shrimp_get_u32(r, &distance)");
+        self.step("shrimp_get_u32(r, &count)");
+        let wrong = if bulk.fixed { "!=" } else { ">" };
+        self.out.line(format!("if (count {wrong} {}U{or_too_long})", bulk.len));
+        self.out.line("    return SHRIMP_CODEC_TOO_LONG;");
+        let size = self.element_size(bulk);
+        self.out.line(format!("if (distance > len || count > distance / {size}U)"));
+        self.out.line("    return SHRIMP_CODEC_SHORT;");
+    }
+
     fn copy_out(&mut self, bulk: &Bulk, name: &str, count: &str) {
         if let Element::Struct(_) = bulk.element {
             let element = self.element_name(bulk);
@@ -273,7 +282,7 @@ impl Emitter<'_> {
     }
 
     /// Zeroes an output before it is filled.
-    fn fresh(&mut self, ty: &Type, name: &str) {
+    pub(super) fn fresh(&mut self, ty: &Type, name: &str) {
         match ty {
             Type::Opaque(_) | Type::Vec(..) => {
                 self.out.line(format!("*{name}_len = 0;"));

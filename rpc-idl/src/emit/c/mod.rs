@@ -6,6 +6,7 @@
 
 mod client;
 mod codec;
+mod in_place;
 mod server;
 mod signature;
 mod types;

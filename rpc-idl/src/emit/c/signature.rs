@@ -1,14 +1,16 @@
 //! Signatures: how parameters are passed, by client functions and to handlers; what the header declares
 //! for them.
 
+use super::in_place::has_bulk;
 use super::{Emitter, Place, join, pointer};
 use crate::ast::Direction;
 pub(super) use crate::emit::param::Param;
 use crate::model::{Bulk, Element, Procedure, Program, Type, TypeKind, Version};
 
 /// Names that generated functions use, and words that C has for itself.
-const TAKEN: [&str; 58] = [
+const TAKEN: [&str; 59] = [
     "binding",
+    "place",
     "shrimp_rc",
     "w",
     "r",
@@ -216,6 +218,19 @@ impl Emitter<'_> {
             self.doc(&procedure.doc);
             let line = format!("{};", self.signature(procedure, version));
             self.out.line(line);
+        }
+        if version.procedures.iter().any(has_bulk) {
+            self.out.line("");
+            for line in [
+                "/* Calls that copy no bulk data: begin, write the blocks that go in, call, read those that come out,",
+                "   shrimp_rpc_end. What fails ends the call, and so does the call of a one-way procedure. A block",
+                "   holds anything at first; the other side can look at it, and change it, until the end. */",
+            ] {
+                self.out.plain(line);
+            }
+            for procedure in &version.procedures {
+                self.declare_in_place(procedure, version);
+            }
         }
         let ops = ops(version);
         self.out.line("");

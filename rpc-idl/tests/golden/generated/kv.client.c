@@ -54,6 +54,55 @@ int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, cons
     return shrimp_rc;
 }
 
+int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, put_1_place *place)
+{
+    shrimp_writer w = shrimp_counter();
+    void *at = NULL;
+    size_t size = 0;
+    int shrimp_rc;
+    if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0)
+        return shrimp_rc;
+    size = shrimp_padded8(w.len);
+    const size_t value_at = size;
+    size += shrimp_padded8((size_t)value_len * 1U);
+    if ((shrimp_rc = shrimp_rpc_begin(binding, PUT, size, &at)) != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(at, size);
+    if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0) {
+        shrimp_rpc_end(binding);
+        return shrimp_rc;
+    }
+    memset(place, 0, sizeof *place);
+    place->value.at = (volatile unsigned char *)at + value_at;
+    place->value.len = value_len;
+    place->value.size = 1U;
+    return 0;
+}
+
+static int put_1_placed(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, put_1_place *place, shrimp_bool *result)
+{
+    shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
+    int shrimp_rc = 0;
+    (void)binding, (void)r, (void)place;
+    memset(result, 0, sizeof *result);
+    if ((shrimp_rc = shrimp_get_bool(r, &(*result))) != 0)
+        return shrimp_rc;
+    return shrimp_rc;
+}
+
+int put_1_call(shrimp_rpc_binding *binding, put_1_place *place, shrimp_bool *result)
+{
+    const volatile void *reply = NULL;
+    size_t len = 0;
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_rpc_call_wait(binding, &reply, &len)) != 0)
+        return shrimp_rc;
+    shrimp_rc = put_1_placed(binding, reply, len, place, result);
+    if (shrimp_rc != 0)
+        shrimp_rpc_end(binding);
+    return shrimp_rc;
+}
+
 static int get_1_args(shrimp_writer *w, const char *key)
 {
     int shrimp_rc;
@@ -116,6 +165,64 @@ int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, uns
     return shrimp_rc;
 }
 
+int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place)
+{
+    shrimp_writer w = shrimp_counter();
+    void *at = NULL;
+    size_t size = 0;
+    int shrimp_rc;
+    if ((shrimp_rc = get_1_args(&w, key)) != 0)
+        return shrimp_rc;
+    size = shrimp_padded8(w.len);
+    if ((shrimp_rc = shrimp_rpc_begin(binding, GET, size, &at)) != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(at, size);
+    if ((shrimp_rc = get_1_args(&w, key)) != 0) {
+        shrimp_rpc_end(binding);
+        return shrimp_rc;
+    }
+    memset(place, 0, sizeof *place);
+    return 0;
+}
+
+static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, get_1_place *place, status *result)
+{
+    shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
+    int shrimp_rc = 0;
+    (void)binding, (void)r, (void)place;
+    memset(result, 0, sizeof *result);
+    if ((shrimp_rc = shrimp_get_status(r, &(*result))) != 0)
+        return shrimp_rc;
+    {
+        uint32_t distance = 0, count = 0;
+        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+            return shrimp_rc;
+        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+            return shrimp_rc;
+        if (count > 1048576U)
+            return SHRIMP_CODEC_TOO_LONG;
+        if (distance > len || count > distance / 1U)
+            return SHRIMP_CODEC_SHORT;
+        place->value.at = (volatile unsigned char *)reply + (len - distance);
+        place->value.len = count;
+        place->value.size = 1U;
+    }
+    return shrimp_rc;
+}
+
+int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, status *result)
+{
+    const volatile void *reply = NULL;
+    size_t len = 0;
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_rpc_call_wait(binding, &reply, &len)) != 0)
+        return shrimp_rc;
+    shrimp_rc = get_1_placed(binding, reply, len, place, result);
+    if (shrimp_rc != 0)
+        shrimp_rpc_end(binding);
+    return shrimp_rc;
+}
+
 static int scale_1_args(shrimp_writer *w, double by, uint32_t m_len)
 {
     int shrimp_rc;
@@ -165,6 +272,56 @@ int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m)
             , m_at, m_len, m);
     } while (0);
     shrimp_rpc_end(binding);
+    return shrimp_rc;
+}
+
+int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_1_place *place)
+{
+    shrimp_writer w = shrimp_counter();
+    void *at = NULL;
+    size_t size = 0;
+    int shrimp_rc;
+    if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0)
+        return shrimp_rc;
+    size = shrimp_padded8(w.len);
+    const size_t m_at = size;
+    size += shrimp_padded8((size_t)m_len * 8U);
+    if ((shrimp_rc = shrimp_rpc_begin(binding, SCALE, size, &at)) != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(at, size);
+    if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0) {
+        shrimp_rpc_end(binding);
+        return shrimp_rc;
+    }
+    memset(place, 0, sizeof *place);
+    place->m.at = (volatile unsigned char *)at + m_at;
+    place->m.len = m_len;
+    place->m.size = 8U;
+    place->at[0] = m_at;
+    return 0;
+}
+
+static int scale_1_placed(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, scale_1_place *place)
+{
+    shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
+    int shrimp_rc = 0;
+    (void)binding, (void)r, (void)place;
+    place->m.at = (volatile unsigned char *)shrimp_rpc_inout_at(binding, place->at[0], (size_t)place->m.len * 8U);
+    if (place->m.at == NULL)
+        return SHRIMP_CODEC_SHORT;
+    return shrimp_rc;
+}
+
+int scale_1_call(shrimp_rpc_binding *binding, scale_1_place *place)
+{
+    const volatile void *reply = NULL;
+    size_t len = 0;
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_rpc_call_wait(binding, &reply, &len)) != 0)
+        return shrimp_rc;
+    shrimp_rc = scale_1_placed(binding, reply, len, place);
+    if (shrimp_rc != 0)
+        shrimp_rpc_end(binding);
     return shrimp_rc;
 }
 

@@ -38,6 +38,26 @@ int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m);
 int divide_1(shrimp_rpc_binding *binding, int32_t a, int32_t b, int32_t *rest, int32_t *result);
 int log_1(shrimp_rpc_binding *binding, const char *line);
 
+/* Calls that copy no bulk data: begin, write the blocks that go in, call, read those that come out,
+   shrimp_rpc_end. What fails ends the call, and so does the call of a one-way procedure. A block
+   holds anything at first; the other side can look at it, and change it, until the end. */
+typedef struct put_1_place {
+    shrimp_bulk value;
+} put_1_place;
+int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, put_1_place *place);
+int put_1_call(shrimp_rpc_binding *binding, put_1_place *place, shrimp_bool *result);
+typedef struct get_1_place {
+    shrimp_bulk value;
+} get_1_place;
+int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place);
+int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, status *result);
+typedef struct scale_1_place {
+    shrimp_bulk m;
+    size_t at[1]; /* the stubs' own */
+} scale_1_place;
+int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_1_place *place);
+int scale_1_call(shrimp_rpc_binding *binding, scale_1_place *place);
+
 #ifndef SHRIMP_OUT
 #define SHRIMP_OUT
 /* Bulk data for the client: open it, then write into it while computing. */
