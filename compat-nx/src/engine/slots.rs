@@ -17,6 +17,8 @@
 //!
 //! A credit's number tells it from the one that stood there a round earlier; with at most
 //! [`layout::SLOTS`] slots and [`layout::BLOCKS`] blocks in use, none is overwritten before it is taken.
+//! Numbers start at 1 and run through 0 when they wrap: an entry that was never written looks like number 0, and
+//! by the time that one is waited for, every entry has been written.
 
 use super::layout::{self, CREDIT_BLOCK, CREDIT_ENTRIES, SLOTS};
 use vmmc::sync::Ordering;
@@ -93,7 +95,7 @@ pub(super) fn give<W: Word<Value = u32>>(entry: W, given: u32, what: u32) {
 pub(super) fn take<W: Word<Value = u32>>(entry: W, taken: u32) -> Option<u32> {
     // PAIRS(credit): with the release in `give`.
     let value = entry.load(Ordering::Acquire);
-    (value >> 8 == number(taken) && value != 0).then_some(value & 0xff)
+    (value >> 8 == number(taken)).then_some(value & 0xff)
 }
 
 /// What a credit names.
@@ -134,16 +136,21 @@ mod tests {
         /// N5: whatever the order of consumption, both queues name the same slots in the same order.
         #[test]
         fn sender_and_receiver_agree_on_the_next_slot(
+            begin in prop_oneof![
+                Just(0),
+                (0x00ff_ff80..=0x0100_0000u32),
+                (u32::MAX - 0x80..=u32::MAX),
+            ],
             choices in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..400),
         ) {
-            let ring: Vec<AtomicU32> = (0..CREDIT_ENTRIES).map(|_| AtomicU32::new(0)).collect();
+            let ring = ring_at(begin);
             let (mut sender, mut receiver) = (SlotQueue::full(), SlotQueue::full());
-            let (mut given, mut taken) = (0u32, 0u32);
+            let (mut given, mut taken) = (begin, begin);
             let mut held = Vec::new();
             for (send, pick) in choices {
                 if send {
                     while let Some(what) = take(&ring[index(taken)], taken) {
-                        taken += 1;
+                        taken = taken.wrapping_add(1);
                         let Some(Credit::Slot(slot)) = decode(what) else { panic!("a slot") };
                         sender.push(slot);
                     }
@@ -154,11 +161,55 @@ mod tests {
                 } else if !held.is_empty() {
                     let slot = held.swap_remove(pick % held.len());
                     give(&ring[index(given)], given, slot as u32);
-                    given += 1;
+                    given = given.wrapping_add(1);
                     receiver.push(slot);
                 }
                 prop_assert_eq!(receiver.len() + held.len(), SLOTS);
+                let under_way = given.wrapping_sub(taken) as usize;
+                prop_assert_eq!(sender.len() + held.len() + under_way, SLOTS);
             }
+            while let Some(what) = take(&ring[index(taken)], taken) {
+                taken = taken.wrapping_add(1);
+                prop_assert!(matches!(decode(what), Some(Credit::Slot(_))));
+            }
+            prop_assert_eq!(taken, given);
+        }
+    }
+
+    /// The ring as it is when `begin` credits were given and taken.
+    fn ring_at(begin: u32) -> Vec<AtomicU32> {
+        let ring: Vec<AtomicU32> = (0..CREDIT_ENTRIES).map(|_| AtomicU32::new(0)).collect();
+        for given in begin.saturating_sub(CREDIT_ENTRIES)..begin {
+            give(&ring[index(given)], given, given % 32);
+        }
+        ring
+    }
+
+    #[test]
+    fn each_credit_is_taken_once_whatever_it_names_where_its_number_wraps() {
+        for what in [0, 1, 31, CREDIT_BLOCK, CREDIT_BLOCK | 31] {
+            for wrap in [0u32, 0x00ff_ffff, u32::MAX] {
+                let begin = wrap.saturating_sub(3);
+                let ring = ring_at(begin);
+                for step in 0..6 {
+                    let given = begin.wrapping_add(step);
+                    let entry = &ring[index(given)];
+                    assert_eq!(take(entry, given), None, "{what} before credit {given}");
+                    give(entry, given, what);
+                    assert_eq!(take(entry, given), Some(what), "credit {given}");
+                    assert_eq!(take(entry, given.wrapping_add(CREDIT_ENTRIES)), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_message_is_found_once_where_its_number_wraps() {
+        let mut word = arrival(u32::MAX - 2, layout::kind::DATA, 0);
+        for sequence in [u32::MAX - 1, u32::MAX, 0, 1] {
+            assert_eq!(arrived(word, sequence), None);
+            word = arrival(sequence, layout::kind::DATA, 0);
+            assert_eq!(arrived(word, sequence), Some((layout::kind::DATA, 0)));
         }
     }
 
