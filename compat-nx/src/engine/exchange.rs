@@ -14,7 +14,8 @@
 //!
 //! Two cells suffice: who writes round r + 2 has ended round r + 1, so everybody has begun that one, and
 //! had read round r before. This needs every operation that takes a round to end only when all nodes have begun
-//! it, which is so for all global operations, whether their bytes go by cells or by messages.
+//! it, which is so for all global operations, whether their bytes go by cells or by messages. And it needs rounds
+//! to be even and odd in turn, also where their numbers wrap: the last one is odd, and 2 comes after it.
 
 use super::layout::{self, CELL_LEN, CELLS_AT};
 use super::out::word64;
@@ -22,6 +23,12 @@ use super::peer::Peer;
 use super::slots;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
+
+/// The round after `last`; 0: there was none. Never 0 itself.
+#[inline]
+pub(super) fn next(last: u32) -> u32 {
+    last.checked_add(1).unwrap_or(2)
+}
 
 /// Offset of the cell of a round.
 fn at(round: u32) -> usize {
@@ -72,6 +79,24 @@ impl Peer {
     }
 }
 
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_never_uses_the_cell_of_the_one_before() {
+        for begin in [0, u32::MAX - 3] {
+            let mut round = begin;
+            for _ in 0..6 {
+                let after = next(round);
+                assert_ne!(after, 0, "0 is no round");
+                assert_ne!(at(after), at(round), "{after} after {round}");
+                round = after;
+            }
+        }
+    }
+}
+
 #[cfg(all(test, vmmc_loom))]
 mod loom_tests {
     use super::*;
@@ -107,8 +132,10 @@ mod loom_tests {
         head: Option<Ordering>,
     }
 
-    fn play(mine: &Lane, theirs: &Lane, rounds: u32, weak: Weak) {
-        for round in 1..=rounds {
+    fn play(mine: &Lane, theirs: &Lane, last: u32, rounds: u32, weak: Weak) {
+        let mut round = last;
+        for _ in 0..rounds {
+            round = next(round);
             let cell = round as usize % weak.cells;
             #[allow(unsafe_code)]
             // SAFETY: as the model checks.
@@ -127,34 +154,40 @@ mod loom_tests {
         }
     }
 
-    fn rounds(count: u32, weak: Weak) {
+    /// `count` rounds after `last`.
+    fn rounds(last: u32, count: u32, weak: Weak) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
             let (a, b) = (Arc::new(Lane::new()), Arc::new(Lane::new()));
             let other = {
                 let (a, b) = (a.clone(), b.clone());
-                thread::spawn(move || play(&b, &a, count, weak))
+                thread::spawn(move || play(&b, &a, last, count, weak))
             };
-            play(&a, &b, count, weak);
+            play(&a, &b, last, count, weak);
             other.join().unwrap();
         });
     }
 
     #[test]
     fn loom_no_round_is_written_over_before_it_was_read() {
-        rounds(3, Weak { cells: layout::CELLS, head: None });
+        rounds(0, 3, Weak { cells: layout::CELLS, head: None });
+    }
+
+    #[test]
+    fn loom_no_round_is_written_over_where_their_numbers_wrap() {
+        rounds(u32::MAX - 2, 3, Weak { cells: layout::CELLS, head: None });
     }
 
     #[test]
     #[should_panic(expected = "Causality violation")]
     fn loom_with_a_relaxed_head_bytes_are_read_too_early() {
-        rounds(1, Weak { cells: layout::CELLS, head: Some(Ordering::Relaxed) });
+        rounds(0, 1, Weak { cells: layout::CELLS, head: Some(Ordering::Relaxed) });
     }
 
     #[test]
     #[should_panic]
     fn loom_with_one_cell_a_round_is_written_over() {
-        rounds(2, Weak { cells: 1, head: None });
+        rounds(0, 2, Weak { cells: 1, head: None });
     }
 }

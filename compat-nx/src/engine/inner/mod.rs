@@ -13,6 +13,7 @@ mod waiting;
 pub(in crate::engine) use ends::is_wanted;
 
 use super::counters as count;
+use super::exchange;
 use super::handlers::Handlers;
 use super::handshake;
 use super::opening::Home;
@@ -207,10 +208,9 @@ impl Inner {
 
     /// The next round of global operations; never 0.
     pub(in crate::engine) fn next_round(&self) -> u32 {
-        let next = |last: u32| last.checked_add(1).unwrap_or(1);
-        let last =
-            self.rounds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| Some(next(it)));
-        next(last.unwrap_or_default())
+        let next = |last| Some(exchange::next(last));
+        let last = self.rounds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        exchange::next(last.unwrap_or_default())
     }
 
     /// Something completed that a thread may wait for.
