@@ -63,6 +63,40 @@ fn everything(engine: &Engine, _: &str) {
     }
 }
 
+/// What the order of combining decides comes out the same on all nodes, however the elements travel.
+fn order(engine: &Engine, _: &str) {
+    const SPECIAL: [u64; 5] =
+        [0x7ff8_0000_0000_0001, 0xfff8_0000_0000_0002, 0, 1 << 63, 0x3ff0_0000_0000_0000];
+    let (me, nodes) = (engine.node() as usize, engine.nodes() as usize);
+    for op in [Reduction::High, Reduction::Low, Reduction::Sum, Reduction::Product] {
+        for len in [7, 40, 5000] {
+            // Element i gives each node another one of the five, in another way.
+            let special = |i: usize| SPECIAL[(me * (i % 5) + me / 2 * (i / 5) + i) % 5];
+            let mut x: Vec<f64> = (0..len).map(|i| f64::from_bits(special(i))).collect();
+            reduce(engine, op, &mut x);
+            let mut single: Vec<f32> =
+                (0..2 * len).map(|i| f64::from_bits(special(i)) as f32).collect();
+            reduce(engine, op, &mut single);
+            let mine: Vec<u64> = x
+                .iter()
+                .map(|it| it.to_bits())
+                .chain(single.iter().map(|it| it.to_bits().into()))
+                .collect();
+            let mut all = vec![0u64; mine.len() * nodes];
+            let source = Source { start: mine.as_ptr().cast(), len: 8 * mine.len() };
+            let room = Target { start: all.as_mut_ptr().cast(), len: 8 * all.len() };
+            // SAFETY: both are borrowed for the call.
+            unsafe { engine.gcol(source, room) }.expect("gcol");
+            for (node, theirs) in all.chunks_exact(mine.len()).enumerate() {
+                assert_eq!(
+                    theirs, mine,
+                    "{op:?} of {len} elements, nodes {node} and {me} of {nodes}"
+                );
+            }
+        }
+    }
+}
+
 /// Node 1 calls another operation than the others, or one of another length: all are told, and the next
 /// operation is right again.
 fn disagree(engine: &Engine, case: &str) {
@@ -121,7 +155,12 @@ fn counted(engine: &Engine, _: &str) {
 
 #[test]
 fn rank() {
-    common::play(&[("everything", everything), ("disagree", disagree), ("counted", counted)]);
+    common::play(&[
+        ("everything", everything),
+        ("order", order),
+        ("disagree", disagree),
+        ("counted", counted),
+    ]);
 }
 
 #[test]
@@ -137,6 +176,14 @@ fn results_are_right_for_every_number_of_nodes() {
     let daemon = Daemon::start();
     for nodes in [1, 2, 3, 4, 5, 8, 16] {
         daemon.run(nodes, "everything", "", &[]);
+    }
+}
+
+#[test]
+fn all_nodes_get_the_same_bits_of_nans_and_zeros() {
+    let daemon = Daemon::start();
+    for nodes in [2, 3, 4, 5, 8] {
+        daemon.run(nodes, "order", "", &[]);
     }
 }
 

@@ -13,7 +13,8 @@
 //!   give their values to a neighbour and get the result from it.
 //! * `gcol`, `gcolx` of more: in ceil(log2 n) rounds, each sending all that a node has (Bruck et al., 1997).
 //!
-//! Every node combines in the same order, so all get the same bits. Where there are
+//! Every node combines in the same order, what nodes of lower numbers have before what those of higher ones have, so all
+//! get the same bits: the maximum of a NaN and a number, or of two zeros, or a sum of two NaNs, depends on the order. Where there are
 //! cells, operations of more bytes announce themselves in them: nodes that call different ones are told.
 #![allow(unsafe_code)] // raw memory of callers; each block has its proof
 
@@ -283,9 +284,22 @@ impl Engine {
             self.give(me + 1, TAG_REDUCE, mine)?;
             return self.get(me + 1, TAG_REDUCE, result);
         }
-        if folded {
-            self.get(me - 1, TAG_REDUCE, theirs)?;
+        let mut take = |partner: usize| -> Result<(), NxError> {
+            if partner < me {
+                // Theirs comes first, and `x` is where the first one is, and the result.
+                // SAFETY: writable and ours by the caller's word; the slice ends before `combine`.
+                let room = unsafe { mem::room(theirs, 0, len) };
+                // SAFETY: readable by the caller's word, and not in `room`.
+                room.copy_from_slice(unsafe { mem::source(mine) });
+                self.get(partner, TAG_REDUCE, result)?;
+            } else {
+                self.get(partner, TAG_REDUCE, theirs)?;
+            }
             combine(x, work);
+            Ok(())
+        };
+        if folded {
+            take(me - 1)?;
         }
         let rank = if folded { me / 2 } else { me - odd };
         let node = |rank: usize| if rank < odd { 2 * rank + 1 } else { rank + odd };
@@ -293,8 +307,7 @@ impl Engine {
         while distance < even {
             let partner = node(rank ^ distance);
             self.give(partner, TAG_REDUCE, mine)?;
-            self.get(partner, TAG_REDUCE, theirs)?;
-            combine(x, work);
+            take(partner)?;
             distance *= 2;
         }
         if folded { self.give(me - 1, TAG_REDUCE, mine) } else { Ok(()) }
