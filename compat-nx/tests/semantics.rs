@@ -178,6 +178,59 @@ fn mids(engine: &Engine, _: &str) {
     }
 }
 
+/// Stops a process and returns when none of its threads runs any more.
+fn stop(pid: rustix::process::Pid) {
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stops");
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let rests = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.expect("a task").path().join("stat"));
+        stat.expect("its state").rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    while !std::fs::read_dir(&tasks).expect("tasks").all(rests) {
+        std::thread::yield_now();
+    }
+}
+
+/// A send that has asked the receiver for room is taken back: those that come after it ask again, for what they need.
+fn cancelled_in_want(engine: &Engine, _: &str) {
+    const SLOTS: usize = 32;
+    const BLOCKS: usize = 32;
+    let large = vec![7; 100_000];
+    if engine.node() == 0 {
+        let mut pid = [0; 4];
+        crecv(engine, 1, &mut pid);
+        let pid = rustix::process::Pid::from_raw(i32::from_ne_bytes(pid)).expect("a process");
+        stop(pid);
+        let starved = engine.counter(count::STARVED);
+        let sent: Vec<Mid> = (0..=SLOTS).map(|_| isend(engine, 2, b"small", 1)).collect();
+        assert_eq!(engine.counter(count::STARVED) - starved, 1, "the last one has no slot");
+        engine.msgcancel(sent[SLOTS]).expect("msgcancel");
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("goes on");
+        for id in &sent[..SLOTS] {
+            engine.msgwait(*id).expect("msgwait");
+        }
+        crecv(engine, 3, &mut []);
+        // The last one has no block, and the receiver waits for another message, behind it.
+        for _ in 0..=BLOCKS {
+            csend(engine, 4, &large, 1);
+        }
+        csend(engine, 5, b"", 1);
+    } else {
+        csend(engine, 1, &std::process::id().to_ne_bytes(), 0);
+        for _ in 0..SLOTS {
+            crecv(engine, 2, &mut [0; 5]);
+        }
+        csend(engine, 3, b"", 0);
+        crecv(engine, 5, &mut []);
+        let mut room = vec![0; large.len()];
+        for _ in 0..=BLOCKS {
+            crecv(engine, 4, &mut room);
+            assert_eq!(room, large);
+        }
+        assert_eq!(engine.iprobe(Select::types(-1)).expect("iprobe"), None, "it was taken back");
+    }
+}
+
 /// Both send a large message first and receive second, and both flood.
 fn head_to_head(engine: &Engine, _: &str) {
     let other = 1 - engine.node();
@@ -668,6 +721,7 @@ fn rank() {
         ("selection", selection),
         ("nobodys", nobodys),
         ("mids", mids),
+        ("cancelled_in_want", cancelled_in_want),
         ("head_to_head", head_to_head),
         ("flood", flood_of_a_computing_receiver),
         ("late_receiver", late_receiver),
@@ -695,6 +749,11 @@ fn a_message_for_a_type_that_nobody_has_waits_for_who_takes_it() {
 #[test]
 fn ids_are_merged_cancelled_and_limited() {
     Daemon::start().run(2, "mids", "", &[]);
+}
+
+#[test]
+fn a_send_taken_back_while_it_waits_for_room_does_not_keep_later_ones_from_asking() {
+    Daemon::start().run(2, "cancelled_in_want", "", &[]);
 }
 
 #[test]

@@ -62,9 +62,14 @@ impl State {
             let before = out.queue.len();
             out.queue.retain(|queued| queued.op != id);
             let dropped = (before - out.queue.len()) as u32;
-            if dropped > 0 && out.queue.is_empty() {
-                peer.await_credit(None);
-                self.starving -= 1;
+            let empty = out.queue.is_empty();
+            if dropped > 0 {
+                if empty {
+                    peer.await_credit(None);
+                    self.starving -= 1;
+                }
+                // What was asked for was for a letter that is no more; others may need something else.
+                self.ask_anew(e, peer);
             }
             self.ops.get_mut(id).left -= dropped;
         }

@@ -312,18 +312,28 @@ impl State {
         let out = &mut self.pair(number).out;
         let empty = out.queue.is_empty();
         peer.await_credit((!empty).then_some(out.credits));
-        let mut away = 0;
-        if moved && out.starved != 0 {
-            away = out.starved & layout::STARVED_AWAY;
-            out.starved = 0;
-            peer.out.say32(layout::STARVED, 0);
-        }
         if empty {
             self.starving -= 1;
-        } else if away != 0 {
-            self.ask(e, peer, away);
+        }
+        if moved {
+            self.ask_anew(e, peer);
         }
         Ok(())
+    }
+
+    /// The queue is another than when the peer was asked, if it was: forgets that, so that it can be asked again, and
+    /// asks for what is queued still if nobody waits for it in a call.
+    pub(super) fn ask_anew(&mut self, e: &Inner, peer: &Peer) {
+        let out = &mut self.pair(peer.number as usize).out;
+        if out.starved == 0 {
+            return;
+        }
+        let away = out.starved & layout::STARVED_AWAY;
+        out.starved = 0;
+        peer.out.say32(layout::STARVED, 0);
+        if away != 0 && !out.queue.is_empty() {
+            self.ask(e, peer, away);
+        }
     }
 
     /// Whether nothing of ours needs this process any more: nothing is queued, no safe copy is
