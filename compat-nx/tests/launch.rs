@@ -40,6 +40,57 @@ fn a_program_starts_its_nodes_itself_and_talks_to_them_as_host() {
 }
 
 #[test]
+fn a_host_knows_its_place_and_takes_a_type_before_its_nodes_begin() {
+    let text = "#include \"check.h\"
+        int main(int argc, char **argv) {
+            nx_int_t first[1] = {0}, rest[2] = {1, 2}, rows, columns;
+            long n = nx_initve(NULL, 3, \"\", &argc, argv), part, value;
+            CHECK(n == 3);
+            for (part = 0; part < 2; part++) {
+                CHECK(numnodes() == 3 && mynode() == 3 && myhost() == 3 && _myhost() == 3);
+                CHECK(nodedim() == 2 && mypart(&rows, &columns) == 0 && rows * columns == 3);
+                CHECK(myptype() == (part ? 4 : -1) && mypid() == myptype());
+                CHECK(_csend(1, NULL, 0, 0, 0) == -1 && errno == EQNOACT);
+                CHECK(_setptype(-1) == -1 && errno == EQPID);
+                setptype(4 + part);
+                CHECK(myptype() == 4 + part);
+                if (nx_nfork(part ? rest : first, part ? 2 : 1, 0, NULL) == 0) {
+                    CHECK(numnodes() == 3 && mynode() < 3 && _myhost() == 3 && myptype() == 0);
+                    crecv(1, &value, sizeof value);
+                    CHECK(infonode() == 3 && infoptype() == 5);
+                    csend(2, &value, sizeof value, myhost(), 5);
+                    return 0;
+                }
+            }
+            CHECK(myptype() == 5 && mynode() == 3 && numnodes() == 3);
+            csend(1, &n, sizeof n, -1, 0);
+            for (part = 0; part < 3; part++) crecv(2, &value, sizeof value);
+            CHECK(nx_waitall() == 0);
+            printf(\"host: all good\\n\");
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("before.c", text, options);
+    let job = Job::new();
+    for done in [run(&mut job.command(&program)), shrimp_run(&job, 3, &program, &[])] {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert!(done.out.contains("host: all good"), "{done}");
+    }
+}
+
+#[test]
+fn a_process_that_cannot_join_says_so_at_its_first_call() {
+    let text = "#include <nx.h>\nint main(void) { return myptype() != 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("alone.c", text, options);
+    let job = Job::new();
+    let done = run(&mut job.command(&program));
+    assert_eq!(done.code, Some(0), "{done}");
+    let done = run(job.command(&program).env("VMMC_SOCKET", "/nowhere"));
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("myptype: joining the application"), "{done}");
+}
+
+#[test]
 fn a_fortran_program_starts_its_nodes_itself_and_its_output_comes_once() {
     let program = build::fortran("fortran/nfork.f", &["-std=legacy", "-w"]);
     let job = Job::new();

@@ -4,6 +4,8 @@ use super::process::{self, part};
 use super::spawn::{self, Forked, Program, standard_input};
 use super::start::{Arguments, be_node, default_size, lookup};
 use super::{Failure, Ints};
+use crate::engine::types::{INVALID_PTYPE, NORMAL_LAST};
+use crate::error::NxError;
 use crate::job::control::{self, Message};
 use crate::job::supervise::{Inbox, Member, Settings, Supervisor};
 use crate::job::switches::Shape;
@@ -192,7 +194,7 @@ fn chosen(job: &Job, nodes: Ints, nnodes: i32) -> Result<Vec<u32>, Failure> {
             Ok(node) if node < job.size => all.push(node),
             _ => {
                 let last = job.size - 1;
-                return Err(crate::error::NxError::BadNode { node, last }.into());
+                return Err(NxError::BadNode { node, last }.into());
             }
         }
     }
@@ -216,11 +218,11 @@ pub(super) fn start(
     what: &Become,
 ) -> Result<i32, Failure> {
     if ptype < 0 {
-        return Err(crate::error::NxError::BadPtype { ptype }.into());
+        return Err(NxError::BadPtype { ptype }.into());
     }
     let job = match app().job.clone().or_else(process::place) {
         Some(job) => job,
-        None => return Err(crate::error::NxError::NotStarted.into()),
+        None => return Err(NxError::NotStarted.into()),
     };
     let engine = process::running();
     let list = chosen(&job, nodes, nnodes)?;
@@ -230,7 +232,7 @@ pub(super) fn start(
             None => app().taken.contains(&(node, ptype)),
         };
         if known || list[..at].contains(&node) {
-            return Err(crate::error::NxError::PtypeInUse { node, ptype }.into());
+            return Err(NxError::PtypeInUse { node, ptype }.into());
         }
     }
     let mut started = 0;
@@ -347,17 +349,41 @@ pub(super) fn size_of_nodes(size: i32) -> Result<Option<Shape>, Failure> {
     if size == 0 { Ok(None) } else { shape_of(1, size) }
 }
 
-pub(super) fn known_size() -> Result<u32, Failure> {
-    let started = process::place().or_else(|| app().job.clone());
-    started.map(|job| job.size).ok_or_else(|| crate::error::NxError::NotStarted.into())
+/// The place of this process: a host has one from `nx_initve` on, before there are nodes.
+pub(super) fn place() -> Result<Job, Failure> {
+    let place = process::place().or_else(|| app().job.clone());
+    place.ok_or_else(|| NxError::NotStarted.into())
+}
+
+/// The type that the host will join its nodes with, -1 before it has one; `None` if it has joined, or this is no host.
+pub(super) fn first_ptype() -> Option<i32> {
+    if process::place().is_some() {
+        return None;
+    }
+    app().job.as_ref().map(|job| job.ptype.unwrap_or(INVALID_PTYPE))
+}
+
+/// Sets the type that the host will join its nodes with. False when that is too late, or this is no host.
+pub(super) fn set_first_ptype(ptype: i32) -> Result<bool, Failure> {
+    if process::place().is_some() {
+        return Ok(false);
+    }
+    match &mut app().job {
+        Some(_) if !(0..=NORMAL_LAST).contains(&ptype) => Err(NxError::BadPtype { ptype }.into()),
+        Some(job) => {
+            job.ptype = Some(ptype);
+            Ok(true)
+        }
+        None => Ok(false),
+    }
 }
 
 /// Rows and columns, for `mypart` too.
 pub(super) fn rectangle(rows: Ints, columns: Ints) -> Result<i32, Failure> {
-    let size = known_size()?;
+    let size = place()?.size;
     let shape = shape().unwrap_or(Shape::row(size));
     if rows.is_null() || columns.is_null() {
-        return Err(crate::error::NxError::NullBuffer { len: 1 }.into());
+        return Err(NxError::NullBuffer { len: 1 }.into());
     }
     // SAFETY: the caller's variables.
     unsafe { rows.set(0, shape.rows as i32) };

@@ -1,8 +1,7 @@
 //! Entry points of table 1.7: starting applications, and asking about them.
 
 use super::app::{
-    Become, init, known_size, parameter, path_of, rectangle, shape_of, size_of_nodes, start,
-    wait_all,
+    Become, init, parameter, path_of, place, rectangle, shape_of, size_of_nodes, start, wait_all,
 };
 use super::spawn::Program;
 use super::start::Arguments;
@@ -256,7 +255,7 @@ pub unsafe extern "C" fn nx_app_nodes(
     count: *mut c_ulong,
 ) -> c_long {
     super::under(|| {
-        let size = known_size()? as usize;
+        let size = place()?.size as usize;
         if list.is_null() || count.is_null() {
             return Err(crate::error::NxError::NullBuffer { len: size }.into());
         }

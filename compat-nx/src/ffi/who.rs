@@ -1,18 +1,14 @@
 //! Process information and control (table 1.1).
 
+use super::app::{self, place};
 use super::process::{self, engine, part};
 use super::{Failure, calls};
 use crate::error::NxError;
-use crate::job::Job;
 use crate::job::control::{self, Message};
 use std::ffi::c_long;
 
-fn place() -> Result<Job, Failure> {
-    process::place().ok_or_else(|| NxError::NotStarted.into())
-}
-
 fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
-    let place = place()?;
+    let place = process::place().ok_or(NxError::NotStarted)?;
     if node < -1 || node > place.size as i32 {
         return Err(NxError::BadNode { node, last: place.size.saturating_sub(1) }.into());
     }
@@ -64,8 +60,16 @@ fn inverse_gray(code: i32) -> i32 {
     value as i32
 }
 
+/// -1 before it is set.
+fn ptype() -> Result<i32, Failure> {
+    let first = if process::running().is_none() { app::first_ptype() } else { None };
+    first.map_or_else(|| Ok(engine()?.ptype()), Ok)
+}
+
 fn set_ptype(ptype: i32) -> Result<(), Failure> {
-    engine()?.set_ptype(ptype)?;
+    if !app::set_first_ptype(ptype)? {
+        engine()?.set_ptype(ptype)?;
+    }
     if let Some(control) = &part().control {
         let _ = control::tell(control, &Message::Ptype(ptype), &[]);
     }
@@ -75,13 +79,13 @@ fn set_ptype(ptype: i32) -> Result<(), Failure> {
 calls! {
     fn mynode, _mynode, mynode_: () -> long { Ok(place()?.node as i32) }
     fn numnodes, _numnodes, numnodes_: () -> long { Ok(place()?.size as i32) }
-    fn myptype, _myptype, myptype_: () -> long { Ok(engine()?.ptype()) }
-    fn mypid, _mypid, mypid_: () -> long { Ok(engine()?.ptype()) }
+    fn myptype, _myptype, myptype_: () -> long { ptype() }
+    fn mypid, _mypid, mypid_: () -> long { ptype() }
     fn setptype, _setptype, setptype_: (ptype: int) -> void { set_ptype(ptype) }
     fn setpid, _setpid, setpid_: (pid: int) -> void { set_ptype(pid) }
     fn nodedim, _nodedim, nodedim_: () -> long { Ok(dimension(place()?.size)) }
     fn mypart, _mypart, mypart_ [nx32_mypart, _nx32_mypart]: (rows: ints, columns: ints) -> long {
-        crate::ffi::app::rectangle(rows, columns)
+        app::rectangle(rows, columns)
     }
     fn gray, _gray, gray_: (number: int) -> long { Ok(number ^ (number >> 1)) }
     fn ginv, _ginv, ginv_: (code: int) -> long { Ok(inverse_gray(code)) }
@@ -131,7 +135,7 @@ pub extern "C" fn _mydirect() -> c_long {
 /// An internal symbol that some programs touch.
 #[unsafe(no_mangle)]
 pub extern "C" fn mcmsg_wire() -> c_long {
-    super::app::debug("mcmsg_wire");
+    app::debug("mcmsg_wire");
     0
 }
 
