@@ -47,6 +47,11 @@ impl Own {
         (self.hosts.get(self.number as usize) != Some(host)).then_some(host)
     }
 
+    /// How many of the processes that the job began with are on other nodes of the cluster. Nobody joins such a job later.
+    pub(super) fn count_elsewhere(&self) -> usize {
+        (0..).zip(self.hosts.iter()).filter(|&(number, _)| self.elsewhere(number).is_some()).count()
+    }
+
     /// An import from process `number`.
     pub(super) fn import(&self, node: &Node, number: u32, name: String) -> ImportBuilder {
         let import = node.import(name).token(self.token);
@@ -279,5 +284,26 @@ pub(super) fn bye(lane: &Export) -> Option<Bye> {
 impl From<vmmc::error::WaitError> for NxError {
     fn from(error: vmmc::error::WaitError) -> NxError {
         NxError::System { what: "waiting", reason: error.to_string() }
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_processes_of_this_host_share_its_processors() {
+        let own = |number, hosts: &[&str]| Own {
+            id: "j".into(),
+            token: Token([0; 16]),
+            number,
+            node: number,
+            group: 0,
+            hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
+        };
+        assert_eq!(own(0, &["a", "b", "a", "b", "b"]).count_elsewhere(), 3);
+        assert_eq!(own(1, &["a", "b", "a", "b", "b"]).count_elsewhere(), 2);
+        assert_eq!(own(1, &["a", "a"]).count_elsewhere(), 0);
+        assert_eq!(own(1, &[]).count_elsewhere(), 0);
     }
 }

@@ -79,6 +79,8 @@ pub(in crate::engine) struct Inner {
     pub(in crate::engine) own: Own,
     /// What links' handlers do when a link ends.
     pub(in crate::engine) on_end: OnEnd,
+    /// Processes of the job that are on other machines.
+    elsewhere: usize,
     cpus: usize,
     pub(in crate::engine) state: Mutex<State>,
     pub(in crate::engine) handlers: Arc<Handlers>,
@@ -131,6 +133,7 @@ impl Inner {
             data: home.data,
             bell: home.bell,
             door: home.door,
+            elsewhere: home.own.count_elsewhere(),
             own: home.own,
             state: Mutex::new(State::new(peers.upto())),
             peers,
@@ -179,10 +182,10 @@ impl Inner {
         self.peers.first()
     }
 
-    /// More processes than processors: who waits had better sleep.
+    /// More processes on this machine than processors: who waits had better sleep.
     #[inline]
     pub(in crate::engine) fn is_crowded(&self) -> bool {
-        self.peers.upto() > self.cpus
+        self.peers.upto() > self.cpus + self.elsewhere
     }
 
     #[inline]
