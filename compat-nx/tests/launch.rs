@@ -377,6 +377,39 @@ fn node_0_has_the_input_and_lines_of_all_arrive_whole() {
 }
 
 #[test]
+fn what_a_program_printed_before_a_call_that_ends_it_is_written() {
+    let text = "#include \"check.h\"
+        int main(void) {
+            FILE *file = fopen(\"/dev/stdout\", \"a\");
+            fprintf(file, \"printed to a file\\n\");
+            printf(\"printed before\");
+            msgwait(12345);
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let c = build::compile_text("fails.c", text, options);
+    let fortran = build::fortran("fortran/fails.f", &["-std=legacy", "-w"]);
+    let job = Job::new();
+    for program in [&c, &fortran] {
+        for done in [run(&mut job.command(program)), shrimp_run(&job, 1, program, &[])] {
+            assert_eq!(done.code, Some(1), "{done}");
+            assert!(done.err.contains("msgwait: "), "{done}");
+            for line in ["printed to a file", "printed before"] {
+                assert!(done.out.contains(line), "{line}: {done}");
+            }
+        }
+    }
+    // The call is inside a WRITE, which has locked its unit: the end does not wait for it for ever.
+    let done = run(job.command(&fortran).arg("within"));
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("msgdone: "), "{done}");
+    // Nobody reads: the failure is told all the same.
+    let (reader, writer) = std::io::pipe().expect("pipe");
+    drop(reader);
+    let status = job.command(&c).stdout(writer).stderr(Stdio::null()).status().expect("runs");
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
 fn exit_codes_and_messages_of_the_launcher_itself() {
     let job = Job::new();
     let missing = nodes(&job, &["-n", "2"], Path::new("no-such-program-here"), &[]);

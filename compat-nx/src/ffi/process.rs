@@ -9,6 +9,7 @@ use crate::job::control::{self, Heard, Message};
 use crate::job::{Job, pmi};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use vmmc::sys::Fd;
 
 /// The engine, once it has started. Never freed: calls of any thread may be in it. Null again in
@@ -152,14 +153,43 @@ pub(super) fn who() -> String {
     }
 }
 
-/// Prints who, what and why, and ends the application.
+/// Prints who, what and why, writes out what the program has printed, and ends the application.
 pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
     const CODE: u8 = 1;
     eprintln!("nx: {}: {call}: {failure}", who());
+    flush();
     if let Failure::Nx(NxError::PeerDied { node }) = failure {
         end_with(CODE, &Message::Lost { node: *node, code: CODE })
     }
     end_with(CODE, &Message::Abort { code: CODE, text: String::new() })
+}
+
+/// How long an end by [`fatal`] waits for what the program has printed to be written.
+const FLUSHING: Duration = Duration::from_secs(1);
+
+/// Writes out what the program has printed, which `_exit` does not. In a thread of its own, and not for long: the locks of a
+/// stream may be held by another thread, or by this one, which was called from within a WRITE; and its reader may be slow.
+fn flush() {
+    if ![0, std::process::id()].contains(&OWNER.load(Ordering::Relaxed)) {
+        return; // a child of a plain fork: what is buffered may be its parent's
+    }
+    let (done, flushed) = std::sync::mpsc::channel();
+    let work = move || {
+        // A pipe that nobody reads any more must not change how this process ends.
+        // SAFETY: a set of signals may hold anything before it is emptied.
+        let mut pipe: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set is ours.
+        unsafe { libc::sigemptyset(&raw mut pipe) };
+        // SAFETY: as above.
+        unsafe { libc::sigaddset(&raw mut pipe, libc::SIGPIPE) };
+        // SAFETY: of this thread alone; the old set is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, std::ptr::null_mut()) };
+        super::spawn::flush_streams();
+        let _ = done.send(());
+    };
+    if std::thread::Builder::new().name("nx-flush".into()).spawn(work).is_ok() {
+        let _ = flushed.recv_timeout(FLUSHING);
+    }
 }
 
 /// Tells whoever started us, and ends this process. Runs no destructor: others may wait for us.

@@ -17,10 +17,7 @@ pub(super) enum Forked {
 pub(super) fn fork() -> Result<Forked, Failure> {
     let (own, theirs) = control::pair()
         .map_err(|errno| Failure::System(errno.raw_os_error(), "control channel".into()))?;
-    // What is buffered would be written twice.
-    // SAFETY: null means every stream.
-    unsafe { libc::fflush(std::ptr::null_mut()) };
-    flush_fortran();
+    flush_streams(); // what is buffered would be written twice
     let parent = rustix::process::getpid();
     let by_main_thread = rustix::thread::gettid() == parent;
     // SAFETY: the child goes on in this thread alone, and uses no lock that another thread of the
@@ -47,8 +44,10 @@ pub(super) fn fork() -> Result<Forked, Failure> {
     }
 }
 
-/// gfortran's units have buffers of their own.
-fn flush_fortran() {
+/// Writes out what the program has printed, to C's streams and to gfortran's units, which have buffers of their own.
+pub(super) fn flush_streams() {
+    // SAFETY: null means every stream.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
     // SAFETY: any name may be asked for.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_gfortran_flush_i4".as_ptr()) };
     if !function.is_null() {
