@@ -715,6 +715,54 @@ fn pile(engine: &Engine, _: &str) {
     }
 }
 
+/// Bytes of memory files that this process has.
+fn held() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let of = |fd: std::io::Result<std::fs::DirEntry>| {
+        let path = fd.expect("a descriptor").path();
+        let is_region = std::fs::read_link(&path)
+            .is_ok_and(|file| file.to_string_lossy().contains("memfd:vmmc-region"));
+        std::fs::metadata(path).ok().filter(|_| is_region).map_or(0, |file| 512 * file.blocks())
+    };
+    std::fs::read_dir("/proc/self/fd").expect("descriptors").map(of).sum()
+}
+
+/// Messages of ever other lengths: safe copies that nobody reads any more are not kept for ever, and come again when they
+/// are needed.
+fn other_lengths(engine: &Engine, _: &str) {
+    const MIB: usize = 1 << 20;
+    // More than 128 MiB of safe copies wait, beside the one that was used last.
+    const BOUND: usize = 128 * MIB;
+    let mut lens = [21, 29, 37, 45, 53, 61, 69];
+    let mut room = vec![0; 69 * MIB];
+    let before = held();
+    let mut play = |lens: &[usize], seed: u8| {
+        let trips = engine.counter(count::DAEMON_TRIPS);
+        for (i, len) in lens.iter().map(|len| len * MIB).enumerate() {
+            let value = seed + i as u8;
+            if engine.node() == 0 {
+                room[..len].fill(value);
+                csend(engine, 1, &room[..len], 1);
+                crecv(engine, 2, &mut []);
+                assert_eq!(engine.counter(count::DIRECT), 0);
+                let most = before as usize + BOUND + 2 * len.next_multiple_of(8 * MIB);
+                assert!(held() as usize <= most, "{} at {len}, began with {before}", held());
+            } else {
+                assert_eq!(crecv(engine, 1, &mut room).count, len);
+                assert!(room[..len].iter().all(|&byte| byte == value), "{len}");
+                csend(engine, 2, &[], 0);
+            }
+        }
+        engine.counter(count::DAEMON_TRIPS) - trips
+    };
+    assert_eq!(play(&lens, 1), 7, "one for each");
+    // Places up to twice as long do, also those whose memory was given back.
+    assert_eq!(play(&lens, 11), 0);
+    lens.reverse();
+    assert_eq!(play(&lens, 21), 0);
+    assert_eq!(play(&[39, 13, 69], 31), 0);
+}
+
 #[test]
 fn rank() {
     common::play(&[
@@ -725,6 +773,7 @@ fn rank() {
         ("head_to_head", head_to_head),
         ("flood", flood_of_a_computing_receiver),
         ("late_receiver", late_receiver),
+        ("other_lengths", other_lengths),
         ("common_path", common_path),
         ("second_large_send", second_large_send),
         ("direct", direct),
@@ -784,6 +833,11 @@ fn a_burst_rings_less_than_once_per_message() {
 #[test]
 fn the_second_large_message_makes_no_trip_to_the_daemon() {
     Daemon::start().run(2, "second_large_send", "", &[("NX_DIRECT", "off")]);
+}
+
+#[test]
+fn memory_of_safe_copies_is_given_back_and_comes_again() {
+    Daemon::start().run(2, "other_lengths", "", &[("NX_DIRECT", "off")]);
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Memory of callers. What they promise is stated at [`super::types::Source`] and
-//! [`super::types::Target`]; here it is made into slices, for the length of one copy.
+//! [`super::types::Target`]; here it is made into slices, for the length of one copy. And shared memory that is given back for
+//! a while.
 #![allow(unsafe_code)]
 
 use super::types::{Source, Target};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+use vmmc::mem::View;
 
 /// The bytes to send.
 ///
@@ -39,4 +43,24 @@ pub(super) unsafe fn room<'a>(room: Target, at: usize, len: usize) -> &'a mut [u
 pub(super) fn part(data: Source, at: usize, len: usize) -> Source {
     let at = at.min(data.len);
     Source { start: data.start.wrapping_add(at), len: len.min(data.len - at) }
+}
+
+/// Gives the memory behind an export back to the system, that of all who have mapped it. Its bytes are zero when they are
+/// needed next. Where the system cannot, the memory stays.
+pub(super) fn release(view: View<'_>) {
+    // SAFETY: mapped as long as the view lives; to whoever has it mapped this is a store of zeros, which views allow at any time.
+    let _ = unsafe { madvise(view.as_ptr().as_ptr().cast(), view.len(), Advice::LinuxRemove) };
+}
+
+/// Gets it again, so that what is short is told here and not by a signal at a store. (Before Linux 5.14 it comes with the
+/// stores.)
+pub(super) fn allocate(view: View<'_>) -> Result<(), Errno> {
+    let populate = || {
+        // SAFETY: mapped as long as the view lives; no byte changes.
+        unsafe { madvise(view.as_ptr().as_ptr().cast(), view.len(), Advice::LinuxPopulateWrite) }
+    };
+    match rustix::io::retry_on_intr(populate) {
+        Err(Errno::INVAL) => Ok(()),
+        done => done,
+    }
 }

@@ -3,7 +3,12 @@
 //! A *region* is an export of the sender's, cut into places of one size; large messages of similar
 //! length share it, one after the other. It is made when first needed, and imported by the
 //! receiver when a scout first names it: from then on neither goes to the daemon again (N12).
+//!
+//! Regions stay, but of those that nobody reads in more than [`IDLE`] bytes are given back to the system, of the one that was used
+//! last never. The memory of both ends goes at once, because it is a file's that both have mapped, and comes again, zero, before the
+//! next use. Not so where the receiver is on another machine: a network interface may go on reading the pages that it knows.
 
+use super::mem;
 use super::peer::Own;
 use crate::error::NxError;
 use std::sync::Arc;
@@ -19,6 +24,8 @@ const ROUND: usize = 4 << 20;
 const REGION: usize = 512 << 10;
 /// Most places in a region.
 const MOST: usize = 16;
+/// Bytes of regions that wait for their next use, for one receiver, beside the one that was used last.
+const IDLE: usize = 128 << 20;
 
 /// A region of the sender's.
 #[derive(Debug)]
@@ -28,6 +35,19 @@ pub(super) struct Stage {
     pub(super) place: usize,
     /// Free places, a bit each.
     free: u32,
+    /// All places, a bit each.
+    all: u32,
+    /// Its memory was not given back.
+    is_there: bool,
+    /// When it was used last: see [`Stages::uses`].
+    used: u64,
+}
+
+impl Stage {
+    /// Bytes that are kept for nobody.
+    fn idle(&self) -> usize {
+        if self.is_there && self.free == self.all { self.export.len() } else { 0 }
+    }
 }
 
 /// A place in a region.
@@ -41,6 +61,8 @@ pub(super) struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Stages {
     regions: Vec<Stage>,
+    /// Places taken so far.
+    uses: u64,
 }
 
 fn name(own: &Own, sender: u32, receiver: u32, region: u32) -> String {
@@ -57,16 +79,24 @@ fn place_for(len: usize) -> usize {
 }
 
 impl Stages {
-    /// A place for `len` bytes; whether a region had to be made for it.
+    /// A place for `len` bytes; whether a region had to be made for it. `here`: the receiver is on this machine.
     pub(super) fn take(
         &mut self,
         node: &Node,
         own: &Own,
         receiver: u32,
+        here: bool,
         len: usize,
     ) -> Result<(Place, bool), NxError> {
         let wanted = place_for(len);
-        let found = self.regions.iter().position(|it| it.place == wanted && it.free != 0);
+        let found = self.find(wanted);
+        self.uses += 1;
+        if let Some(stage) = found.and_then(|region| self.regions.get_mut(region)) {
+            stage.used = self.uses;
+        }
+        if here {
+            self.trim();
+        }
         let region = match found {
             Some(region) => region,
             None => {
@@ -75,24 +105,37 @@ impl Stages {
             }
         };
         let Some(stage) = self.regions.get_mut(region) else { unreachable!("found or made") };
+        if !stage.is_there {
+            mem::allocate(stage.export.view()).map_err(no_memory)?;
+            stage.is_there = true;
+        }
         let index = stage.free.trailing_zeros();
         stage.free &= !(1 << index);
         Ok((Place { region: region as u32, index }, found.is_none()))
     }
 
+    /// A region with a free place that is at least as long as wanted, and at most twice: rather one whose memory is there, then
+    /// the shortest.
+    fn find(&self, wanted: usize) -> Option<usize> {
+        let fits = wanted..=wanted.saturating_mul(2);
+        let free = self.regions.iter().enumerate();
+        let free = free.filter(|(_, it)| it.free != 0 && fits.contains(&it.place));
+        free.min_by_key(|(_, it)| (!it.is_there, it.place)).map(|(region, _)| region)
+    }
+
     fn make(&mut self, node: &Node, own: &Own, receiver: u32, place: usize) -> Result<(), NxError> {
-        let failed = |reason: String| NxError::System { what: "memory for a safe copy", reason };
         let places = (REGION / place).clamp(1, MOST);
-        let region = Region::new(place * places).map_err(|error| failed(error.to_string()))?;
+        let region = Region::new(place * places).map_err(no_memory)?;
         let export = node
             .export(region)
             .name(name(own, own.number, receiver, self.regions.len() as u32))
             .grant(Who::SameUser, Rights::READ)
             .token(own.token)
             .open()
-            .map_err(|error| failed(error.to_string()))?;
-        let free = u32::MAX >> (32 - places as u32);
-        self.regions.push(Stage { export: Arc::new(export), place, free });
+            .map_err(no_memory)?;
+        let all = u32::MAX >> (32 - places as u32);
+        let export = Arc::new(export);
+        self.regions.push(Stage { export, place, free: all, all, is_there: true, used: self.uses });
         Ok(())
     }
 
@@ -104,11 +147,34 @@ impl Stages {
         }
     }
 
-    pub(super) fn give_back(&mut self, place: Place) {
+    /// The receiver has read what was in the place.
+    pub(super) fn give_back(&mut self, place: Place, here: bool) {
         if let Some(stage) = self.regions.get_mut(place.region as usize) {
             stage.free |= 1 << place.index;
         }
+        if here {
+            self.trim();
+        }
     }
+
+    /// Gives memory back that was not used for longest, as long as there is too much.
+    fn trim(&mut self) {
+        let last = self.uses;
+        let mut idle: usize =
+            self.regions.iter().filter(|it| it.used != last).map(Stage::idle).sum();
+        while idle > IDLE {
+            let waiting = self.regions.iter_mut().filter(|it| it.used != last && it.idle() > 0);
+            let Some(oldest) = waiting.min_by_key(|it| it.used) else { return };
+            idle -= oldest.idle();
+            // Where that fails it is there still; the others may be enough.
+            mem::release(oldest.export.view());
+            oldest.is_there = false;
+        }
+    }
+}
+
+fn no_memory(error: impl std::fmt::Display) -> NxError {
+    NxError::System { what: "memory for a safe copy", reason: error.to_string() }
 }
 
 /// The regions of one sender that this process, the receiver, has imported.

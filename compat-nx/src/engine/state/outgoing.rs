@@ -97,7 +97,7 @@ impl State {
                 Some(Credit::Block(block)) => {
                     match out.places.get_mut(block).and_then(Option::take) {
                         Some(place) => {
-                            out.stages.give_back(place);
+                            out.stages.give_back(place, !peer.out.is_elsewhere());
                             out.blocks |= 1 << block;
                         }
                         None => return Err(fault),
@@ -231,7 +231,8 @@ impl State {
         let len = letter.data.len;
         let out = &mut self.pair(number).out;
         // The slot goes back to the front of nothing if this fails: the job ends then.
-        let (place, made) = out.stages.take(&e.data, &e.own, peer.number, len)?;
+        let (place, made) =
+            out.stages.take(&e.data, &e.own, peer.number, !peer.out.is_elsewhere(), len)?;
         if made {
             e.count(count::DAEMON_TRIPS, 1);
         }
