@@ -106,24 +106,38 @@ fn disagree(engine: &Engine, case: &str) {
         // SAFETY: both are borrowed exclusively for the call.
         unsafe { engine.reduce(Reduction::Sum, x.as_mut_ptr(), len, work.as_mut_ptr()) }
     };
-    let result = match (case, odd) {
-        ("kind", true) => engine.gsync(),
-        ("kind", false) => run(1),
-        (_, true) => run(2),
-        (_, false) => run(1),
+    // More than 14 elements go by messages.
+    let (odds, others) = match case {
+        "kind" => (None, 1),
+        "kind of a long one" => (None, 100),
+        "length" => (Some(2), 1),
+        "short among long" => (Some(1), 100),
+        "long among short" => (Some(100), 1),
+        "two long" => (Some(200), 100),
+        other => panic!("{other}"),
+    };
+    let result = match (odd, odds) {
+        (true, None) => engine.gsync(),
+        (true, Some(len)) => run(len),
+        (false, _) => run(others),
     };
     let node = if odd { 0 } else { 1 };
-    match (case, result) {
-        ("kind", Err(NxError::OtherGlobal { node: told })) => assert_eq!(told, node),
-        ("length", Err(NxError::MessageTooLong { info, room })) => {
-            assert_eq!(info.node, node as i32);
-            assert_eq!((info.count, room), if odd { (4, 8) } else { (8, 4) });
+    match (odds, result) {
+        (None, Err(NxError::OtherGlobal { node: told })) => assert_eq!(told, node),
+        // Whoever's message is the first to be too long or too short.
+        (Some(200), Err(NxError::MessageTooLong { info, room })) => assert_ne!(info.count, room),
+        (Some(odds), Err(NxError::MessageTooLong { info, room })) => {
+            let (mine, theirs) = if odd { (odds, others) } else { (others, odds) };
+            assert_eq!((info.node, info.count, room), (node as i32, 4 * theirs, 4 * mine));
         }
-        (case, result) => panic!("{case}: {result:?}"),
+        (_, result) => panic!("{case}: {result:?}"),
     }
-    let mut x = [1];
-    reduce(engine, Reduction::Sum, &mut x);
-    assert_eq!(x, [engine.nodes()]);
+    // Nothing of it is left for those that come later.
+    for len in [1, 100, 1, 200] {
+        let mut x = vec![1; len];
+        reduce(engine, Reduction::Sum, &mut x);
+        assert_eq!(x, vec![engine.nodes(); len], "after {case}");
+    }
 }
 
 /// What fits the cells makes no message and interrupts nobody: one cell for each other node per round.
@@ -166,8 +180,12 @@ fn rank() {
 #[test]
 fn nodes_that_call_different_operations_are_told() {
     let daemon = Daemon::start();
-    for case in ["kind", "length"] {
-        daemon.run(3, "disagree", case, &[]);
+    for case in
+        ["kind", "kind of a long one", "length", "short among long", "long among short", "two long"]
+    {
+        for nodes in [2, 3, 6] {
+            daemon.run(nodes, "disagree", case, &[]);
+        }
     }
 }
 

@@ -57,14 +57,17 @@ impl Engine {
     #[inline]
     pub unsafe fn crecv(&self, select: Select, room: Target) -> Result<Info, NxError> {
         self.check_receive(select, room)?;
-        self.receive_on(USER, select, room)
+        self.receive_on(USER, select, room, || None)
     }
 
+    /// `stop` is asked before a thread waits, and ends that with an error.
+    #[inline]
     pub(super) fn receive_on(
         &self,
         channel: u32,
         select: Select,
         room: Target,
+        mut stop: impl FnMut() -> Option<NxError>,
     ) -> Result<Info, NxError> {
         let inner = &*self.inner;
         let mut want = Want { channel, select, room, found: None };
@@ -74,7 +77,7 @@ impl Engine {
             {
                 inner.fail(error);
             }
-            want.found.take().map(Ok)
+            want.found.take().map(Ok).or_else(|| stop().map(Err))
         })?;
         let op = match found {
             Found::Here(info) if info.count > room.len && !inner.settings.truncate => {

@@ -81,7 +81,7 @@ impl Engine {
             }
             return Ok(all);
         }
-        self.announce(place, TAG_COLLECT, len(me), &[])?;
+        let mut round = self.begin(place, TAG_COLLECT, len(me), &[], len)?;
         let sum = |from: usize, count: usize| -> usize {
             (from..from + count).filter_map(|node| lens.get(node % nodes)).sum()
         };
@@ -92,13 +92,13 @@ impl Engine {
         while have < nodes {
             let count = have.min(nodes - have);
             let given = Source { start: all.as_ptr(), len: sum(me, count) };
-            self.give((me + nodes - have) % nodes, TAG_COLLECT, given)?;
+            round.give((me + nodes - have) % nodes, given)?;
             let from = (me + have) % nodes;
             let start = all.len();
             all.resize(start + sum(from, count), 0);
             let len = all.len() - start;
             let room = Target { start: all[start..].as_mut_ptr(), len };
-            self.get(from, TAG_COLLECT, room)?;
+            round.get(from, room)?;
             have += count;
         }
         all.rotate_right(sum(0, me));

@@ -15,20 +15,21 @@
 //!
 //! Every node combines in the same order, what nodes of lower numbers have before what those of higher ones have, so all
 //! get the same bits: the maximum of a NaN and a number, or of two zeros, or a sum of two NaNs, depends on the order. Where there are
-//! cells, operations of more bytes announce themselves in them: nodes that call different ones are told.
+//! cells, operations of more bytes announce themselves in them: nodes that call different ones are told, each when all have come
+//! ([`round::Round`]). Messages carry the number of their round, so one that was sent in vain is taken for no later one.
 #![allow(unsafe_code)] // raw memory of callers; each block has its proof
 
 mod collect;
 mod elements;
+mod round;
 
 pub use elements::{Element, Reduction};
+use round::Round;
 
-use super::counters as count;
 use super::layout::CELL_ROOM;
 use super::peer::Peer;
-use super::points::Point;
 use super::state::Letter;
-use super::types::{Info, Select, Source, Target};
+use super::types::{Select, Source, Target};
 use super::{Engine, mem};
 use crate::error::NxError;
 use std::ffi::c_void;
@@ -76,8 +77,8 @@ impl Engine {
         }
     }
 
-    fn give(&self, to: usize, tag: i32, data: Source) -> Result<(), NxError> {
-        let letter = Letter { channel: GLOBAL, type_: tag, ptype: 0, data };
+    fn give(&self, to: usize, type_: i32, data: Source) -> Result<(), NxError> {
+        let letter = Letter { channel: GLOBAL, type_, ptype: 0, data };
         self.send_blocking(self.partner(to)?, letter)
     }
 
@@ -93,32 +94,21 @@ impl Engine {
         super::joining::partner(inner, node as u32)
     }
 
-    fn get(&self, from: usize, tag: i32, room: Target) -> Result<(), NxError> {
-        let select = Select { typesel: tag, node: from as i32, ptype: -1 };
-        let info = self.receive_on(GLOBAL, select, room)?;
+    /// `stop` ends the wait with an error.
+    fn get(
+        &self,
+        from: usize,
+        type_: i32,
+        room: Target,
+        stop: impl FnMut() -> Option<NxError>,
+    ) -> Result<(), NxError> {
+        let select = Select { typesel: type_, node: from as i32, ptype: -1 };
+        let info = self.receive_on(GLOBAL, select, room, stop)?;
         if info.count == room.len {
             return Ok(());
         }
         // The nodes disagree about the length: a mistake of the program.
         Err(NxError::MessageTooLong { info, room: room.len })
-    }
-
-    /// Tells all other nodes that this one has come to its next operation, with `len` bytes of its own: those
-    /// in `bytes`, or more that go by messages.
-    fn announce(&self, place: Place, tag: i32, len: usize, bytes: &[u8]) -> Result<u32, NxError> {
-        let round = self.inner.next_round();
-        if place.cells {
-            for node in place.others() {
-                self.partner(node)?.give_round(round, tag as u8, len, bytes);
-                self.inner.at(Point::RoundHalf);
-            }
-            self.inner.at(Point::RoundGiven);
-            self.inner.count(count::CELLS, place.nodes as u64 - 1);
-            for node in place.others() {
-                self.partner(node)?.out.ring();
-            }
-        }
-        Ok(round)
     }
 
     /// An exchange of `bytes` of each node, `len` of node 0 and so on. Returns the round, for
@@ -131,43 +121,16 @@ impl Engine {
         len: impl Fn(usize) -> usize,
     ) -> Result<u32, NxError> {
         let inner = &*self.inner;
-        let round = self.announce(place, tag, bytes.len(), bytes)?;
-        let mut missing = place.others().peekable();
-        let mut wrong = None;
-        // The first in order who has not come; `None`: all have.
-        let mut absent = || -> Result<Option<&Peer>, NxError> {
-            while let Some(&node) = missing.peek() {
-                let peer = self.partner(node)?;
-                let Some((theirs, given)) = peer.given_round(round) else { return Ok(Some(peer)) };
-                peer.await_round(0);
-                if theirs != tag as u8 {
-                    wrong.get_or_insert(NxError::OtherGlobal { node: node as u32 });
-                } else if given != len(node) {
-                    let (type_, ptype) = (0, peer.ptype());
-                    let info = Info { type_, count: given, node: node as i32, ptype };
-                    wrong.get_or_insert(NxError::MessageTooLong { info, room: len(node) });
-                }
-                missing.next();
-            }
-            Ok(None)
-        };
+        let mut round = self.begin(place, tag, bytes.len(), bytes, len)?;
         // Who comes at about the same time is not waited for with the machinery of messages.
         let met = !inner.is_crowded()
-            && inner.data.glance(|| matches!(absent(), Ok(None)).then_some(())).is_some();
+            && inner.data.glance(|| matches!(round.absent(), Ok(None)).then_some(())).is_some();
         if !met {
-            inner.wait_turns(|state| {
-                match absent() {
-                    Ok(Some(peer)) => peer.await_round(round),
-                    all => return Some(all.map(drop)),
-                }
-                if let Err(error) = state.progress(inner) {
-                    inner.fail(error);
-                }
-                None
-            })?;
+            round.wait()?;
         }
         // All have come: whoever calls the wrong thing spoils no later round.
-        wrong.map_or(Ok(round), Err)
+        round.verdict()?;
+        Ok(round.number())
     }
 
     /// Waits until all nodes are here.
@@ -186,7 +149,7 @@ impl Engine {
         let mut distance = 1;
         while distance < nodes {
             self.give((me + distance) % nodes, TAG_SYNC, nothing)?;
-            self.get((me + nodes - distance) % nodes, TAG_SYNC, nowhere)?;
+            self.get((me + nodes - distance) % nodes, TAG_SYNC, nowhere, || None)?;
             distance *= 2;
         }
         Ok(())
@@ -275,46 +238,46 @@ impl Engine {
             }
             return Ok(());
         }
-        self.announce(place, TAG_REDUCE, len, &[])?;
+        let mut round = self.begin(place, TAG_REDUCE, len, &[], |_| len)?;
         // `even` is the number of nodes that double; the first `odd` pairs are too many.
         let even = 1 << nodes.ilog2();
         let odd = nodes - even;
         let folded = me < 2 * odd;
         if folded && me % 2 == 0 {
-            self.give(me + 1, TAG_REDUCE, mine)?;
-            return self.get(me + 1, TAG_REDUCE, result);
+            round.give(me + 1, mine)?;
+            return round.get(me + 1, result);
         }
-        let mut take = |partner: usize| -> Result<(), NxError> {
+        let mut take = |round: &mut Round<'_, _>, partner: usize| -> Result<(), NxError> {
             if partner < me {
                 // Theirs comes first, and `x` is where the first one is, and the result.
                 // SAFETY: writable and ours by the caller's word; the slice ends before `combine`.
                 let room = unsafe { mem::room(theirs, 0, len) };
                 // SAFETY: readable by the caller's word, and not in `room`.
                 room.copy_from_slice(unsafe { mem::source(mine) });
-                self.get(partner, TAG_REDUCE, result)?;
+                round.get(partner, result)?;
             } else {
-                self.get(partner, TAG_REDUCE, theirs)?;
+                round.get(partner, theirs)?;
             }
             combine(x, work);
             Ok(())
         };
         if folded {
-            take(me - 1)?;
+            take(&mut round, me - 1)?;
         }
         let rank = if folded { me / 2 } else { me - odd };
         let node = |rank: usize| if rank < odd { 2 * rank + 1 } else { rank + odd };
         let mut distance = 1;
         while distance < even {
             let partner = node(rank ^ distance);
-            self.give(partner, TAG_REDUCE, mine)?;
-            take(partner)?;
+            round.give(partner, mine)?;
+            take(&mut round, partner)?;
             distance *= 2;
         }
-        if folded { self.give(me - 1, TAG_REDUCE, mine) } else { Ok(()) }
+        if folded { round.give(me - 1, mine) } else { Ok(()) }
     }
 }
 
-/// Types on the channel and tags of rounds, one per kind of operation: they only catch programs whose nodes
+/// Tags of rounds, in the types on the channel too, one per kind of operation: they only catch programs whose nodes
 /// call different ones.
 const TAG_SYNC: i32 = 1;
 const TAG_REDUCE: i32 = 2;

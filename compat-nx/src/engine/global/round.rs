@@ -1,0 +1,153 @@
+//! One operation of all nodes, from the view of one of them: who has come to it, and whether to the same.
+//!
+//! Where there are cells every operation is announced in them. A node that finds another one in a different operation, or in one
+//! of another length, says so when all have come, and not before: nobody writes the cells of a round while another node may be in
+//! the one before. Every node finds it, also those whose messages do not come, because what a node gets depends on all
+//! others, and no node leaves the round, and overwrites what it has announced, before all are there.
+
+use super::Place;
+use crate::engine::Engine;
+use crate::engine::counters as count;
+use crate::engine::peer::Peer;
+use crate::engine::points::Point;
+use crate::engine::types::{Info, Source, Target};
+use crate::error::NxError;
+
+/// See the module. `F` answers how many bytes each node should bring.
+pub(super) struct Round<'e, F> {
+    engine: &'e Engine,
+    place: Place,
+    number: u32,
+    tag: i32,
+    len: F,
+    /// All nodes before this one have come.
+    next: usize,
+    /// Whose coming is awaited in its [`Peer`].
+    awaited: Option<&'e Peer>,
+    wrong: Option<NxError>,
+}
+
+impl Engine {
+    /// Comes to the next operation, with `own` bytes: those in `bytes`, or more that go by messages. All other nodes are told,
+    /// if there are cells.
+    pub(super) fn begin<F: Fn(usize) -> usize>(
+        &self,
+        place: Place,
+        tag: i32,
+        own: usize,
+        bytes: &[u8],
+        len: F,
+    ) -> Result<Round<'_, F>, NxError> {
+        let number = self.inner.next_round();
+        if place.cells {
+            for node in place.others() {
+                self.partner(node)?.give_round(number, tag as u8, own, bytes);
+                self.inner.at(Point::RoundHalf);
+            }
+            self.inner.at(Point::RoundGiven);
+            self.inner.count(count::CELLS, place.nodes as u64 - 1);
+            for node in place.others() {
+                self.partner(node)?.out.ring();
+            }
+        }
+        // Without cells nobody is known to have come.
+        let next = if place.cells { 0 } else { place.nodes };
+        let (awaited, wrong) = (None, None);
+        Ok(Round { engine: self, place, number, tag, len, next, awaited, wrong })
+    }
+}
+
+impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
+    /// For [`Peer::read_round`].
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The first in order who has not come; `None`: all have.
+    pub(super) fn absent(&mut self) -> Result<Option<&'e Peer>, NxError> {
+        while self.next < self.place.nodes {
+            let node = self.next;
+            if node != self.place.me {
+                let peer = self.engine.partner(node)?;
+                let Some((tag, given)) = peer.given_round(self.number) else {
+                    return Ok(Some(peer));
+                };
+                let meant = (self.len)(node);
+                if tag != self.tag as u8 {
+                    self.wrong.get_or_insert(NxError::OtherGlobal { node: node as u32 });
+                } else if given != meant {
+                    let (type_, ptype) = (0, peer.ptype());
+                    let info = Info { type_, count: given, node: node as i32, ptype };
+                    self.wrong.get_or_insert(NxError::MessageTooLong { info, room: meant });
+                }
+            }
+            self.next += 1;
+        }
+        Ok(None)
+    }
+
+    /// As [`Round::absent`], before a thread may sleep: it is woken when that one comes.
+    fn awaits(&mut self) -> Result<bool, NxError> {
+        let absent = self.absent()?;
+        if let Some(peer) = self.awaited.take() {
+            peer.await_round(0);
+        }
+        if let Some(peer) = absent {
+            peer.await_round(self.number);
+            self.awaited = absent;
+        }
+        Ok(absent.is_some())
+    }
+
+    /// Waits until all have come.
+    pub(super) fn wait(&mut self) -> Result<(), NxError> {
+        let inner = &*self.engine.inner;
+        inner.wait_turns(|state| {
+            match self.awaits() {
+                Ok(true) => {}
+                all => return Some(all.map(drop)),
+            }
+            if let Err(error) = state.progress(inner) {
+                inner.fail(error);
+            }
+            None
+        })
+    }
+
+    /// What was found wrong, when all have come.
+    pub(super) fn verdict(&mut self) -> Result<(), NxError> {
+        self.wrong.take().map_or(Ok(()), Err)
+    }
+
+    /// What a message of this round is known by: tag and number, below the force types.
+    fn type_(&self) -> i32 {
+        (self.number << 2 & 0x3fff_fffc) as i32 | self.tag
+    }
+
+    pub(super) fn give(&self, to: usize, data: Source) -> Result<(), NxError> {
+        self.engine.give(to, self.type_(), data)
+    }
+
+    /// Waits for what a node gives, or until all have come and not to the same.
+    pub(super) fn get(&mut self, from: usize, room: Target) -> Result<(), NxError> {
+        let (engine, type_) = (self.engine, self.type_());
+        let stop = || match self.awaits() {
+            Ok(true) => None,
+            Ok(false) => self.wrong.take(),
+            Err(error) => Some(error),
+        };
+        let got = engine.get(from, type_, room, stop);
+        if let Err(NxError::MessageTooLong { .. }) = got {
+            self.wait()?;
+        }
+        got
+    }
+}
+
+impl<F> Drop for Round<'_, F> {
+    fn drop(&mut self) {
+        if let Some(peer) = self.awaited {
+            peer.await_round(0);
+        }
+    }
+}
