@@ -13,7 +13,7 @@
 //!
 //! # The life of a connection
 //! 1. After `connect` and `accept`, data flows by TCP. Nobody waits, nothing is sent in-band.
-//! 2. After 32 data calls or 16 KiB each end offers its socket to the daemon, which reads the
+//! 2. After 32 data calls or 1 MiB each end offers its socket to the daemon, which reads the
 //!    addresses from the kernel itself and pairs the two ends ([`upgrade`]).
 //! 3. Each end maps the segment when the answer comes, and says `ready` once no thread of it can
 //!    take a doorbell for data ([`segment`]).

@@ -2,7 +2,7 @@
 //! when the answer comes.
 //!
 //! ```text
-//!   CANDIDATE --32 calls or 16 KiB-> PENDING --Paired--> ACTIVE
+//!   CANDIDATE --32 calls or 1 MiB--> PENDING --Paired--> ACTIVE
 //!       ^                              |
 //!       +------- not now --------------+--NotPaired--> PLAIN (for good)
 //! ```
@@ -34,8 +34,11 @@ use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::Word;
 use vmmc_ring::tcp_count::TcpInfo;
 
-/// Data bytes at which a connection is offered even before enough calls.
-const FIRST_TRY_BYTES: u32 = 16 * 1024;
+/// Data bytes at which a connection is offered even before enough calls. An offer, and a segment, cost both ends what
+/// some hundred kilobytes by TCP cost: a connection that carries one answer of 200 KB, and ends, has to be left alone.
+const FIRST_TRY_BYTES: u32 = 1 << 20;
+/// Bytes of a call at which many are no conversation but one long message, which its bytes count for.
+const BULK: u32 = 4 * 1024;
 /// Offers at most per connection.
 const MOST_TRIES: u32 = 4;
 /// Calls to wait before the next offer; four times as many each time.
@@ -92,14 +95,16 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
     let try_at = sock.try_at.load(Ordering::Relaxed);
     if sock.state.load(Ordering::Relaxed) == state::CANDIDATE {
         let first = sock.tries.load(Ordering::Relaxed) == 0;
-        let much = first && sock.bytes.load(Ordering::Relaxed) >= FIRST_TRY_BYTES;
-        if (calls >= try_at || much) && !family::is_alone(sock) {
+        let bytes = sock.bytes.load(Ordering::Relaxed);
+        let much = first && bytes >= FIRST_TRY_BYTES;
+        let often = calls >= try_at && !(first && bytes / calls.max(1) >= BULK);
+        if (often || much) && !family::is_alone(sock) {
             // Somebody else has it too: asked again at this call's double.
             sock.try_at.store(calls.wrapping_mul(2).max(FIRST_TRY_CALLS), Ordering::Relaxed);
             sock.bytes.store(0, Ordering::Relaxed);
             counters::note(fd, Counter::plain_forked);
             control::introduce();
-        } else if calls >= try_at || much {
+        } else if often || much {
             sock.try_at.store(calls, Ordering::Relaxed);
             control::register(sock, fd);
         }

@@ -61,6 +61,17 @@ pub fn published() {
     fence(Ordering::SeqCst);
 }
 
+/// As [`published`], for who has done an atomic read-modify-write (the unlocking of a lock, by `swap`) since it
+/// published. On x86-64 each of these is a full barrier, and a second one costs what the first does.
+#[inline]
+pub fn published_before_exchange() {
+    // The compiler must not move the look before the exchange either.
+    #[cfg(all(target_arch = "x86_64", not(vmmc_loom)))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(any(not(target_arch = "x86_64"), vmmc_loom))]
+    published();
+}
+
 /// The waker's step 3: true when the caller must ring now.
 #[inline]
 #[must_use]

@@ -13,11 +13,11 @@ use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
 
-/// After bytes were published in our ring: rings if the peer wants to hear of data. Not under the
-/// tx lock.
+/// After bytes were published in our ring: rings if the peer wants to hear of data. After the tx lock was given back,
+/// which is an exchange.
 #[inline]
 pub(super) fn after_data(link: &Link, fd: i32) {
-    bell::published();
+    bell::published_before_exchange();
     // PAIRS(pump): with the fence in `Words::finish`.
     super::demote::comply(link, fd);
     let peer = link.peer();
@@ -37,10 +37,11 @@ fn ring_sleeper(link: &Link, fd: i32, sleep: u64) {
     }
 }
 
-/// After room was published in the peer's ring: wakes a blocked sender, rings for a polling one.
+/// After room was published in the peer's ring: wakes a blocked sender, rings for a polling one. After the rx lock was
+/// given back, which is an exchange.
 #[inline]
 pub(super) fn after_space(link: &Link, fd: i32) {
-    bell::published();
+    bell::published_before_exchange();
     let wait = link.rx().space_wait();
     if bell::take(&wait) {
         raw::futex_wake(wait.as_ptr().as_ptr());
