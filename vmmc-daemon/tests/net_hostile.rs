@@ -17,7 +17,7 @@ use vmmc::control::network::{
 };
 use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
-use vmmc::id::{ClientId, Name, Rights, Token, Who};
+use vmmc::id::{ClientId, ExportId, Name, PeerInfo, Rights, Token, Who};
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of};
 use vmmc::{CloseReason, Event, Export, Import, Node, Region};
 use vmmc_daemon::net::secure::Secure;
@@ -532,4 +532,87 @@ fn rights_are_those_of_the_mapped_user_and_not_of_the_daemon() {
     );
     let refused = connect(&b).import("x").node("a").timeout(Duration::ZERO).open().unwrap_err();
     assert!(matches!(refused, ImportError::Refused(_)), "without the token: {refused}");
+}
+
+/// Without a key nobody proves anything, but the kernel knows who has connected.
+#[test]
+fn without_a_key_a_user_speaks_for_himself_alone() {
+    const ALICE: u32 = 61_001;
+    const BOB: u32 = 61_002;
+    if !common::is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let a = node("a", &address(), &[], None);
+    a.wait_for_others();
+    let exporter = connect(&a);
+    let own = |user: u32| {
+        let export =
+            exporter.export(Region::new(4096).unwrap()).name(format!("of {user}").as_str());
+        let export = export.grant(Who::User(user), Rights::WRITE);
+        export.grant(Who::Group(BOB), Rights::READ).open().unwrap()
+    };
+    let _exports = [own(ALICE), own(BOB)];
+    let open = |me: u32, claimed: u32, purpose: Purpose| {
+        let secure = || Secure::connect(a.address.parse().unwrap(), None).unwrap();
+        let mut secure = common::as_user(me, me, &[], secure);
+        let origin = Origin { uid: claimed, gid: BOB, ..origin(1) };
+        secure.send(&Opening { to: "a".to_owned(), origin, purpose }).unwrap();
+        secure
+    };
+    let ask = |me: u32, claimed: u32, rights: Rights| {
+        let wanted = Wanted {
+            process: None,
+            name: Name::from(format!("of {claimed}").as_str()),
+            rights,
+            token: None,
+            timeout_ms: 0,
+        };
+        open(me, claimed, Purpose::Import(wanted)).receive::<Told>(Some(WATCHDOG)).unwrap()
+    };
+    assert!(matches!(ask(ALICE, ALICE, Rights::WRITE), Told::Granted(_)));
+    assert!(matches!(ask(0, ALICE, Rights::WRITE), Told::Granted(_)), "root's daemon may");
+    for claimed in [BOB, 0] {
+        let Told::Refused(refusal) = ask(ALICE, claimed, Rights::WRITE) else {
+            panic!("{ALICE} is {claimed}");
+        };
+        let said = refusal.to_string();
+        let parts = [ALICE.to_string(), claimed.to_string(), "only root's".into(), "`key`".into()];
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+    let mut data = open(ALICE, BOB, Purpose::Data { meeting: None, seal: None });
+    assert!(data.receive::<Accepted>(Some(WATCHDOG)).unwrap().refused.is_some());
+    // Nobody says which groups he is in.
+    assert!(matches!(ask(ALICE, ALICE, Rights::READ), Told::Refused(_)), "by a group");
+    assert!(matches!(ask(0, ALICE, Rights::READ), Told::Granted(_)), "root's daemon may");
+}
+
+/// The same for whoever listens in the place of a node that is not there.
+#[test]
+fn without_a_key_a_user_exports_for_himself_alone() {
+    const ALICE: u32 = 61_001;
+    if !common::is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let at = address();
+    let b = node("b", &address(), &[("a", &at)], None);
+    let importer = connect(&b);
+    let listener = common::as_user(ALICE, ALICE, &[], || std::net::TcpListener::bind(&at).unwrap());
+    let liar = std::thread::spawn(move || {
+        common::as_user(ALICE, ALICE, &[], move || {
+            let mut secure = Secure::accept(listener.accept().unwrap().0, None).unwrap();
+            let _: Opening = secure.receive(Some(WATCHDOG)).unwrap();
+            let exporter = PeerInfo { client: ClientId(1), pid: 1, uid: 0, gid: 0 };
+            let (export, rights) = (ExportId(1), Rights::WRITE);
+            let capability = Capability([1; 16]);
+            let told = RemoteGrant { capability, export, len: 4096, rights, exporter };
+            secure.send(&Told::Granted(told)).unwrap();
+            // Until it is closed.
+            let _ = secure.receive::<Opening>(Some(WATCHDOG));
+        });
+    });
+    let refused = importer.import("x").node("a").timeout(WATCHDOG).open().unwrap_err().to_string();
+    assert!(refused.contains("only root's daemon"), "{refused}");
+    liar.join().unwrap();
 }

@@ -28,7 +28,8 @@
 //! ```
 //!
 //! A node that knows the key may claim any user of its own: the cluster is one administration,
-//! as with NFS's `AUTH_SYS`.
+//! as with NFS's `AUTH_SYS`. Without a key only root's daemon may, and any other its own user alone, as the kernel tells whose
+//! it is.
 
 use super::address::Address;
 use serde::Deserialize;

@@ -7,7 +7,7 @@
 use super::cluster::Cluster;
 use super::idle::Idle;
 use super::secure::{PATIENCE, Secure, SecureError};
-use super::{Service, lifelines};
+use super::{Service, lifelines, owner};
 use crate::requests::random_bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
@@ -148,6 +148,12 @@ fn import(
         }
     };
     let Some((mut told, connection)) = told else { return Ok(None) };
+    if let Told::Granted(grant) = &told
+        && cluster.key.is_none()
+    {
+        let vouched = owner::vouches(connection.stream(), grant.exporter.uid);
+        vouched.map_err(|why| Refusal::NodeUnreachable { node: ask.node.clone(), why })?;
+    }
     idle.put(&ask.node, connection);
     if let Told::Granted(grant) = &mut told {
         grant.exporter = cluster.counts_as(&ask.node, grant.exporter);

@@ -7,6 +7,7 @@
 //! | [`address`] | where a node is, by address or host name |
 //! | [`cluster`] | reads the cluster file and the key |
 //! | [`secure`] | a connection between two daemons on which both have proved that they know the key |
+//! | `owner` | without a key: whose the other end of a connection is |
 //! | `conversation` | outward: carries a process's question to another node, brings back the answer |
 //! | `idle` | proved connections, kept for the next question |
 //! | `lifelines` | ends the data connections of a process that has died |
@@ -28,6 +29,7 @@ pub mod interface;
 mod lifelines;
 mod mailbox;
 mod offers;
+mod owner;
 mod places;
 pub mod secure;
 mod serve;

@@ -4,6 +4,7 @@ use super::cluster::Cluster;
 use super::idle::OTHERS_KEEP;
 use super::interface::Door;
 use super::offers::{Offer, Offers, Watch};
+use super::owner;
 use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::strangers::{Most, Stranger, Strangers, neighbourhood};
@@ -33,6 +34,9 @@ const STRANGERS: Most = Most { all: MAX / 2, each: MAX / 8 };
 /// Imports from one address that may wait for their exports, each of which has a connection; and of one user there, by
 /// that node's word.
 const WAITERS: (usize, usize) = (MAX / 2, MAX / 8);
+
+/// Nobody's group.
+const NO_GROUP: u32 = u32::MAX;
 
 /// How often a waiting import looks whether the asker is still there.
 const LOOK: Duration = Duration::from_millis(200);
@@ -112,13 +116,24 @@ impl Server {
         drop(stranger);
         let mut opening: Opening = secure.receive(Some(PATIENCE))?;
         loop {
-            let Opening { to, origin, purpose } = opening;
-            let wrong = (to != self.cluster.node).then(|| {
+            let Opening { to, mut origin, purpose } = opening;
+            let mut wrong = (to != self.cluster.node).then(|| {
                 format!(
                     "this is node {:?}, not {to:?}; correct the cluster file of node {:?}",
                     self.cluster.node, origin.node
                 )
             });
+            if self.cluster.key.is_none() {
+                match owner::vouches(secure.stream(), origin.uid) {
+                    Ok(0) => {}
+                    // Of its groups the kernel tells nothing.
+                    Ok(_) => origin.gid = NO_GROUP,
+                    Err(why) => {
+                        tracing::warn!(%from, why, "refused another node's word");
+                        wrong = wrong.or(Some(why));
+                    }
+                }
+            }
             let wanted = match purpose {
                 Purpose::Data { meeting, seal } => {
                     return self.data(secure, from, origin, (meeting, seal), wrong);
