@@ -246,10 +246,41 @@ impl Connection {
                 Err(_) => return Err(End::Closed),
             }
         }
-        if self.unsent() == 0 {
-            self.out.clear();
+        // A sender that always has an answer to come would have all that it was ever told kept.
+        if self.unsent() == 0 || self.sent >= MAX_OUT {
+            self.out.drain(..self.sent);
             self.sent = 0;
         }
         Ok(any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::interface::FIRST;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn answers_that_are_never_all_sent_take_bounded_memory() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let wire = Wire::new(listener.accept().unwrap().0, None, None);
+        let origin = Origin { node: "b".to_owned(), client: 1, pid: 1, uid: 0, gid: 0 };
+        let mut connection = Connection::new(FIRST, wire, origin);
+        let answer = Header { len: MAX_DATA, ..Header::new(Kind::Data, 1, 1) };
+        let (body, mut taken) = (vec![7; MAX_DATA as usize], vec![0; MAX_DATA as usize / 2]);
+        let mut read = 0;
+        while read < 64 * MAX_OUT {
+            while connection.may_receive() {
+                connection.say(&answer, &body);
+            }
+            connection.flush().unwrap();
+            slow.read_exact(&mut taken).unwrap();
+            read += taken.len();
+            let kept = connection.out.capacity();
+            assert!(kept <= 8 * MAX_OUT, "{kept} after {read} bytes");
+        }
     }
 }
