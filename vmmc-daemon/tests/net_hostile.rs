@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use vmmc::config::{Config, DaemonStart};
-use vmmc::control::message::RemoteCaller;
+use vmmc::control::message::{Event as ControlEvent, RemoteCaller, Request};
 use vmmc::control::network::{
     Accepted, Capability, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
 };
@@ -615,4 +615,89 @@ fn without_a_key_a_user_exports_for_himself_alone() {
     let refused = importer.import("x").node("a").timeout(WATCHDOG).open().unwrap_err().to_string();
     assert!(refused.contains("only root's daemon"), "{refused}");
     liar.join().unwrap();
+}
+
+/// A user whose processes have questions for other nodes open, and do not ask them, leaves places to others.
+#[test]
+fn questions_of_one_user_leave_places_to_others() {
+    const GREEDY: u32 = 61_003;
+    if !common::is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    common::raise_descriptor_limit();
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let mode = rustix::fs::Mode::from_raw_mode(0o777);
+    rustix::fs::chmod(b.daemon.dir.path(), mode).unwrap();
+    rustix::fs::chmod(&b.daemon.path, mode).unwrap();
+    let mut greedy =
+        common::as_user(GREEDY, GREEDY, &[], || common::Client::connect(&b.daemon.path));
+    let mut ask = || {
+        let request = greedy.request_id();
+        greedy.send(&Request::Network { request }, &[]);
+        let mut heard = greedy.receive();
+        match heard.event {
+            ControlEvent::Network { .. } => Ok(heard.fds.take().unwrap()),
+            ControlEvent::Refused { refusal, .. } => Err(refusal.to_string()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut open = Vec::new();
+    let refused = loop {
+        match ask() {
+            Ok(conversation) => open.push(conversation),
+            Err(refusal) => break refusal,
+        }
+    };
+    let of_user = format!("of user {GREEDY}");
+    assert!(open.len() >= 1000 && refused.contains(&of_user), "{}: {refused}", open.len());
+    let _later = export(&connect(&a), "later", 4096);
+    import(&connect(&b), "later").send(0, &[1]).unwrap();
+    bystander.is_well();
+    // What is given back can be had again.
+    drop(open);
+    eventually("a place is free", || ask().ok());
+}
+
+/// Imports that wait have connections of their own, and not the places of what is answered at once.
+#[test]
+fn imports_that_wait_leave_places_to_others() {
+    common::raise_descriptor_limit();
+    let (a, b) = pair();
+    let bystander = Bystander::new(&a, &b);
+    let wait_from = |host: u8, uid: u32| {
+        // The first ones may not be waiting yet.
+        let mut secure = eventually("a connection is taken", || {
+            let stream = connect_from([127, 9, 8, host], &a.address);
+            Secure::open(stream, Some(&key())).ok()
+        });
+        let wanted = Wanted {
+            process: None,
+            name: Name::from("never"),
+            rights: Rights::WRITE,
+            token: None,
+            timeout_ms: u32::MAX,
+        };
+        let (origin, purpose) = (Origin { uid, ..origin(1) }, Purpose::Import(wanted));
+        secure.send(&Opening { to: "a".to_owned(), origin, purpose }).unwrap();
+        secure
+    };
+    // As many as may be open at once, of no user and from no address more than may wait.
+    let mut crowd: Vec<Secure> = Vec::new();
+    for who in 0..8 {
+        crowd.extend((0..128).map(|_| wait_from(who / 4, 2000 + u32::from(who))));
+    }
+    let _later = export(&connect(&a), "later", 4096);
+    let importer = connect(&b);
+    let import = || importer.import("later").node("a").rights(Rights::WRITE).timeout(WATCHDOG);
+    let import = eventually("they wait apart", || import().open().ok());
+    import.send(0, &[1]).unwrap();
+    bystander.is_well();
+    let mut more = wait_from(0, 2000);
+    let Told::Refused(refusal) = more.receive(Some(WATCHDOG)).unwrap() else {
+        panic!("one more than may")
+    };
+    assert!(refusal.to_string().contains("of user 2000"), "{refusal}");
+    assert!(!crowd.iter().any(|it| vmmc::sys::socket::has_spoken(it.stream())), "all wait");
 }

@@ -6,14 +6,16 @@
 
 use super::cluster::Cluster;
 use super::idle::Idle;
+use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::{Service, lifelines, owner};
 use crate::requests::random_bytes;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use vmmc::control::codec;
 use vmmc::control::message::{MAX_PACKET_LEN, Refusal};
 use vmmc::control::network::{Accepted, Answered, Ask, Meeting, Opening, Origin, Purpose, Told};
@@ -23,31 +25,28 @@ use vmmc::sys::{Fd, packet};
 use vmmc::transport::net::seal::SealKeys;
 
 /// Questions at once.
-const MAX: usize = 1024;
+const MAX: usize = 4096;
+/// Of them those of one user.
+const MAX_EACH: usize = MAX / 4;
 
-static OPEN: AtomicUsize = AtomicUsize::new(0);
+/// Places of open questions: all, and those of each user.
+#[derive(Debug)]
+pub(super) struct Turns(Places<()>, Places<u32>);
 
-/// Counts an open question.
-struct Turn;
-
-impl Turn {
-    fn take() -> Option<Turn> {
-        let before = OPEN.fetch_add(1, Ordering::AcqRel);
-        let turn = Turn;
-        (before < MAX).then_some(turn)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        OPEN.fetch_sub(1, Ordering::AcqRel);
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns(Places::new(MAX), Places::new(MAX_EACH))
     }
 }
 
 /// Serves one conversation.
 pub(super) fn start(service: Service, caller: PeerInfo, process: Fd) -> Result<(), Refusal> {
-    let Some(turn) = Turn::take() else {
-        let why = format!("ask another node: {MAX} imports from other nodes wait already");
+    let Turns(all, users) = &*service.turns;
+    let Some(turn) = users.take(&caller.uid).zip(all.take(&())) else {
+        let why = format!(
+            "ask another node: {MAX_EACH} imports of user {}, or {MAX} in all, wait for other nodes already",
+            caller.uid
+        );
         return Err(Refusal::Internal { why });
     };
     service.lifelines.expect(caller.client);
@@ -63,7 +62,7 @@ pub(super) fn start(service: Service, caller: PeerInfo, process: Fd) -> Result<(
 
 fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
     let mut buffer = [0; MAX_PACKET_LEN];
-    let Ok(Some((len, _))) = packet::receive(process, &mut buffer, RecvFlags::empty()) else {
+    let Some(len) = hear(process, &mut buffer, PATIENCE) else {
         return; // it changed its mind
     };
     let Ok(ask) = codec::decode::<Ask>(buffer.get(..len).unwrap_or_default()) else {
@@ -89,6 +88,13 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
     if packet::send(process, answer, &fds, SendFlags::empty()).is_err() {
         lifelines::end(connection.into_iter().collect()); // nobody has it but us
     }
+}
+
+/// Receives the question, which a process asks as soon as it can; its length.
+fn hear(process: &Fd, buffer: &mut [u8], patience: Duration) -> Option<usize> {
+    set_socket_timeout(process, Timeout::Recv, Some(patience)).ok()?;
+    let heard = packet::receive(process, buffer, RecvFlags::empty()).ok()?;
+    heard.map(|(len, _)| len)
 }
 
 /// A data connection for the process.
@@ -198,4 +204,17 @@ fn question(
     }
     let told = other.receive(Some(PATIENCE))?;
     Ok(Some((told, other)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_nothing_is_not_waited_for() {
+        let (ours, theirs) = packet::pair().unwrap();
+        assert_eq!(hear(&ours, &mut [0; 8], Duration::from_millis(1)), None);
+        packet::send(&theirs, b"now", &[], SendFlags::empty()).unwrap();
+        assert_eq!(hear(&ours, &mut [0; 8], Duration::from_secs(3600)), Some(3));
+    }
 }

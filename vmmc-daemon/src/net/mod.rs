@@ -39,6 +39,7 @@ use crate::broker::{Broker, Fault};
 use crate::client::OutFd;
 use carry::Carry;
 use cluster::Cluster;
+use conversation::Turns;
 use idle::Idle;
 use lifelines::Lifelines;
 use offers::Offers;
@@ -61,6 +62,8 @@ pub struct Service {
     cluster: Arc<Cluster>,
     idle: Arc<Idle>,
     lifelines: Arc<Lifelines>,
+    /// Of the processes' questions.
+    turns: Arc<Turns>,
     /// Set where connections to other nodes are carried.
     pub(crate) carry: Option<Arc<Carry>>,
 }
@@ -139,7 +142,13 @@ pub fn start(cluster: Cluster, socket: PathBuf) -> Result<Service, StartError> {
         }
     })
     .map_err(system("thread"))?;
-    Ok(Service { cluster, idle: Arc::default(), lifelines: Arc::default(), carry })
+    Ok(Service {
+        cluster,
+        idle: Arc::default(),
+        lifelines: Arc::default(),
+        turns: Arc::default(),
+        carry,
+    })
 }
 
 impl Broker {

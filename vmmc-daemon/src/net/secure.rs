@@ -142,8 +142,16 @@ impl Secure {
         address: SocketAddr,
         key: Option<&[u8; KEY_LEN]>,
     ) -> Result<Secure, SecureError> {
-        let key = key_for(address, key)?;
-        let mut stream = TcpStream::connect_timeout(&address, REACH)?;
+        key_for(address, key)?;
+        Secure::open(TcpStream::connect_timeout(&address, REACH)?, key)
+    }
+
+    /// Speaks first on a connection to another daemon.
+    ///
+    /// # Errors
+    /// See [`SecureError`].
+    pub fn open(mut stream: TcpStream, key: Option<&[u8; KEY_LEN]>) -> Result<Secure, SecureError> {
+        let key = key_for(stream.peer_addr()?, key)?;
         prepare(&stream)?;
         let mut noise = builder(&key)?.build_initiator().map_err(|_| SecureError::Key)?;
         stream.write_all(&preamble(WIRE_VERSION))?;

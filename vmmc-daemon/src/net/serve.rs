@@ -25,15 +25,18 @@ use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::seal::SealKeys;
 use vmmc::{Import, Node};
 
-/// Connections that have not come to an end of their set-up: more wait in the kernel's queue.
+/// Connections that have not come to an end of their set-up, but for imports that wait.
 const MAX: usize = 1024;
 
 /// Of them those that have not proved yet that they know the key.
 const STRANGERS: Most = Most { all: MAX / 2, each: MAX / 8 };
 
-/// Imports from one address that may wait for their exports, each of which has a connection; and of one user there, by
-/// that node's word.
-const WAITERS: (usize, usize) = (MAX / 2, MAX / 8);
+/// Imports that may wait for their exports, each of which has a connection beside those.
+const WAITERS: usize = 2 * MAX;
+/// Of them those from one address.
+const WAITERS_THERE: usize = MAX / 2;
+/// Of them those of one user, by that node's word.
+const WAITERS_EACH: usize = MAX / 8;
 
 /// Nobody's group.
 const NO_GROUP: u32 = u32::MAX;
@@ -49,8 +52,33 @@ pub(super) struct Server {
     door: Door,
     /// The interface's own connection to the broker.
     node: Node,
-    /// Of waiting imports.
-    waiters: (Places<IpAddr>, Places<(IpAddr, u32)>),
+    /// Of waiting imports: all, those of an address, those of a user there.
+    waiters: (Places<()>, Places<IpAddr>, Places<(IpAddr, u32)>),
+}
+
+/// One of [`MAX`] connections, until it is dropped.
+#[derive(Debug)]
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn new(all: &Arc<AtomicUsize>) -> Open {
+        all.fetch_add(1, Ordering::AcqRel);
+        Open(all.clone())
+    }
+
+    /// Is none of them for as long as this takes.
+    fn apart<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+        let done = work();
+        self.0.fetch_add(1, Ordering::AcqRel);
+        done
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Server {
@@ -65,7 +93,7 @@ impl Server {
             offers,
             door,
             node,
-            waiters: (Places::new(WAITERS.0), Places::new(WAITERS.1)),
+            waiters: (Places::new(WAITERS), Places::new(WAITERS_THERE), Places::new(WAITERS_EACH)),
         }
     }
 
@@ -96,21 +124,24 @@ impl Server {
                 tracing::warn!(%from, "too many unproved connections at once; closed");
                 continue;
             };
-            open.fetch_add(1, Ordering::AcqRel);
-            let (server, counted) = (self.clone(), open.clone());
+            let (server, counted) = (self.clone(), Open::new(&open));
             let thread = spawn_quiet("net-serve", move || {
-                if let Err(error) = server.serve(stream, stranger) {
+                if let Err(error) = server.serve(stream, stranger, &counted) {
                     tracing::warn!(%from, %error, "refused another node's connection");
                 }
-                counted.fetch_sub(1, Ordering::AcqRel);
             });
-            if thread.is_err() {
-                open.fetch_sub(1, Ordering::AcqRel);
+            if let Err(errno) = thread {
+                tracing::warn!(%from, %errno, "no thread for another node's connection; closed");
             }
         }
     }
 
-    fn serve(&self, stream: TcpStream, stranger: Stranger) -> Result<(), SecureError> {
+    fn serve(
+        &self,
+        stream: TcpStream,
+        stranger: Stranger,
+        counted: &Open,
+    ) -> Result<(), SecureError> {
         let from = stream.peer_addr()?;
         let mut secure = Secure::accept(stream, self.cluster.key.as_ref())?;
         drop(stranger);
@@ -142,7 +173,7 @@ impl Server {
             };
             let told = match wrong {
                 Some(why) => Told::Refused(Refusal::NodeUnreachable { node: to, why }),
-                None => match self.import(&origin, wanted, &secure) {
+                None => match self.import(&origin, wanted, &secure, counted) {
                     Some(told) => told,
                     None => return Ok(()), // nobody waits for it any more
                 },
@@ -226,9 +257,15 @@ impl Server {
     }
 
     /// Imports in the name of a process of another node. `None`: it has hung up.
-    fn import(&self, origin: &Origin, wanted: Wanted, asker: &Secure) -> Option<Told> {
+    fn import(
+        &self,
+        origin: &Origin,
+        wanted: Wanted,
+        asker: &Secure,
+        counted: &Open,
+    ) -> Option<Told> {
         let watch = self.offers.watch();
-        match self.open(origin, wanted, asker, watch.clone()) {
+        match self.open(origin, wanted, (asker, counted), watch.clone()) {
             Ok(None) => None,
             Err(error) => {
                 let refusal = match error {
@@ -269,7 +306,7 @@ impl Server {
         &self,
         origin: &Origin,
         wanted: Wanted,
-        asker: &Secure,
+        (asker, counted): (&Secure, &Open),
         watch: Watch,
     ) -> Result<Option<(Import, u64)>, ImportError> {
         let Wanted { process, name, rights, token: secret, timeout_ms } = wanted;
@@ -290,27 +327,37 @@ impl Server {
         }
         let mut pending = import.start()?;
         if !pending.wait_for(Some(LOOK))? {
-            let (by_address, by_user) = &self.waiters;
-            let from =
-                asker.stream().peer_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |it| it.ip());
-            let places = by_address.take(&from).zip(by_user.take(&(from, origin.uid)));
-            let places = places.ok_or_else(|| {
-                let (all, each) = WAITERS;
-                let why = format!(
-                    "so many imports from there wait for their exports already: {all} in all, or {each} of user {}; end some",
-                    origin.uid
-                );
-                ImportError::Refused(Refusal::NodeUnreachable { node: self.cluster.node.clone(), why })
+            let _places = self.wait(asker, origin.uid).map_err(|why| {
+                let node = self.cluster.node.clone();
+                ImportError::Refused(Refusal::NodeUnreachable { node, why })
             })?;
-            while !pending.wait_for(Some(LOOK))? {
-                if has_spoken(asker.stream()) {
-                    return Ok(None);
+            let granted = counted.apart(|| {
+                while !pending.wait_for(Some(LOOK))? {
+                    if has_spoken(asker.stream()) {
+                        return Ok(false);
+                    }
                 }
+                Ok::<_, ImportError>(true)
+            })?;
+            if !granted {
+                return Ok(None);
             }
-            drop(places);
         }
         let import = pending.wait()?;
         let len = import.len() as u64;
         Ok(Some((import, len)))
+    }
+
+    /// Places for an import that waits; or why there are none, and what is to be done.
+    fn wait(&self, asker: &Secure, uid: u32) -> Result<impl Sized + use<>, String> {
+        let (all, there, each) = &self.waiters;
+        let from = asker.stream().peer_addr();
+        let from = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.ip());
+        let places = || Some((all.take(&())?, there.take(&from)?, each.take(&(from, uid))?));
+        places().ok_or_else(|| {
+            format!(
+                "so many imports wait for their exports already: {WAITERS} in all, {WAITERS_THERE} from there, or {WAITERS_EACH} of user {uid} there; end some"
+            )
+        })
     }
 }
