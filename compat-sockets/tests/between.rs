@@ -146,6 +146,7 @@ macro_rules! scenarios {
 // What each is: `programs.rs`.
 scenarios! {
     echo half_close eof_after_data reset broken_pipe killed_reader_waits killed_writer_waits forked pump_et pump_poll full_lt churn
+    passed_after_the_end
 }
 
 /// What is not carried goes by TCP as ever.
@@ -209,4 +210,22 @@ fn a_daemon_that_is_stopped_ends_the_connections_that_it_carried() {
         common::signal(stops.daemon.pid(), Signal::TERM);
         stops.daemon.wait_dead();
     });
+}
+
+/// Whoever leaves for a program without the library after his daemon's death waits for no answer of it.
+#[test]
+fn a_socket_is_passed_on_after_its_daemons_death() {
+    let world = World::new(CARRIED);
+    let dir = tempfile::tempdir().unwrap();
+    let ends = ["server", "client"]
+        .map(|role| world.start("passed_after_a_death", role, true, dir.path()));
+    common::until("it is carried", || ends.iter().all(is_carried));
+    let unread = dir.path().join("port.unread");
+    common::until("bytes are unread", || unread.exists());
+    let World { a, b: _b } = world;
+    drop(a);
+    std::fs::write(dir.path().join("port.dead"), "").unwrap();
+    let [server, client] = ends.map(|end| ended(end, "passed_after_a_death"));
+    assert!(server.status.success() && client.status.success(), "{server:?} {client:?}");
+    assert_eq!(String::from_utf8_lossy(&server.stdout), "passed\n");
 }

@@ -286,6 +286,8 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
     let mut done = false;
     let mut has_asked = false;
     for turn in 0.. {
+        // What it has said, it has said before.
+        let nobody_carries = carrier::has(side) && carrier::is_gone(side);
         ours = ours || our_way_for(link, fd, why);
         // The tail may go back: forget the one that was seen.
         side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -328,6 +330,9 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
                     has_asked = false;
                 }
             }
+            // The daemon that carries has the last word: no peer takes up what it cannot do.
+            request::REFUSED if carrier::has(side) => break,
+            _ if nobody_carries => break,
             // A daemon that knows the connection answers in the segment, in its own time.
             request::BACK if has_asked && turn < ASK_DAEMON_MS => {}
             request::BACK | request::REFUSED if turn >= patience => {

@@ -167,6 +167,56 @@ static void endless(void) {
     }
 }
 
+/* The server passes its socket on with bytes unread and the client's FIN behind them, or after its daemon's death: there is
+ * nobody to send them again, so it does not wait for anybody. A wait is turns of a millisecond. */
+static void passed(int dies) {
+    char byte = 'b', control[CMSG_SPACE(sizeof(int))] = {0}, name[4096];
+    int fd = join(), unread = 0, ends[2];
+    warm_up(fd);
+    if (!server) {
+        send_all(fd, "0123456789", 10);
+        if (!dies)
+            CHECK(shutdown(fd, SHUT_WR) == 0);
+        while (recv(fd, &byte, 1, 0) > 0)
+            ;
+        close(fd);
+        return;
+    }
+    struct pollfd entry = {.fd = fd, .events = POLLRDHUP};
+    while (unread < 10) {
+        CHECK(ioctl(fd, FIONREAD, &unread) == 0);
+        poll(NULL, 0, 1);
+    }
+    if (dies) {
+        snprintf(name, sizeof name, "%s.unread", portfile);
+        close(open(name, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+        snprintf(name, sizeof name, "%s.dead", portfile);
+        while (access(name, F_OK) != 0)
+            poll(NULL, 0, 1);
+    } else {
+        CHECK(poll(&entry, 1, -1) == 1);
+    }
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    struct rusage before, after;
+    CHECK(getrusage(RUSAGE_THREAD, &before) == 0);
+    CHECK(sendmsg(ends[0], &message, 0) == 1);
+    CHECK(getrusage(RUSAGE_THREAD, &after) == 0);
+    printf("%s\n", after.ru_nvcsw - before.ru_nvcsw < 5000 ? "passed" : "waited");
+    close(ends[0]);
+    close(ends[1]);
+    close(fd);
+}
+static void passed_after_the_end(void) { passed(0); }
+static void passed_after_a_death(void) { passed(1); }
+
 /* Echo with random sizes; both ends print the sum of what they saw. */
 static void echo(void) {
     int fd = join(), one = 1;
@@ -1361,6 +1411,8 @@ int main(int count, char **arguments) {
         void (*run)(void);
     } plain[] = {{"echo", echo},
                  {"endless", endless},
+                 {"passed_after_the_end", passed_after_the_end},
+                 {"passed_after_a_death", passed_after_a_death},
                  {"half_close", half_close},
                  {"eof_after_data", eof_after_data},
                  {"reset", reset},
