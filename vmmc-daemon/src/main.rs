@@ -288,6 +288,7 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
         Ending::Stored => pump::wait_for_all(),
         _ => {
             notify::send("STOPPING=1");
+            pump::end_all();
         }
     }
     Ok(())

@@ -10,7 +10,7 @@
 //!
 //! Each pump is a thread: the receiver may be slow to read, and the daemon waits for nobody. It
 //! keeps the socket open until all is sent, so that a close by its process does not overtake the
-//! bytes. There are at most `MAX`; more are refused, as is everything that cannot be done: the
+//! bytes. A daemon that ends with nobody to go on waits for them a while ([`end_all`]). There are at most `MAX`; more are refused, as is everything that cannot be done: the
 //! asker sees it in the segment and goes on without.
 
 use crate::broker::Broker;
@@ -22,8 +22,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use vmmc::control::message::{StreamShape, StreamWords};
 use vmmc::id::ClientId;
@@ -47,11 +48,40 @@ const PART: usize = 16 * 1024;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
+/// How long a daemon that ends waits for its pumps.
+const ENDING: Duration = Duration::from_secs(5);
+/// How long they may take then to see that it does.
+const STOPPING: Duration = Duration::from_secs(1);
+/// How often they look.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Pumps are to stop where they are.
+static STOP: AtomicBool = AtomicBool::new(false);
+
 /// Waits until every pump has sent its bytes: a daemon that leaves must not leave half of them.
 pub fn wait_for_all() {
+    wait(None);
+}
+
+/// The same for so long; then they stop where they are. The kernel would end a stream whose last descriptor is ours in
+/// order, and nobody could tell that it is cut off: that one is reset. Whoever else has the socket goes on with it.
+pub fn end_all() {
+    if !wait(Some(ENDING)) {
+        STOP.store(true, Ordering::Release);
+        wait(Some(STOPPING));
+    }
+}
+
+/// Whether none runs, at the end.
+fn wait(limit: Option<Duration>) -> bool {
+    let deadline = limit.map(|limit| Instant::now() + limit);
     while RUNNING.load(Ordering::Acquire) != 0 {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 /// A process that may have the socket.
@@ -290,12 +320,19 @@ pub(crate) fn give_back(
             }
         }
     }
+    if STOP.load(Ordering::Acquire) {
+        // Whoever has the socket finds by the kernel's count where to go on.
+        if is_ours_alone(socket) {
+            let _ = rustix::net::connect_unspec(socket); // a reset, if it is still connected
+        }
+        return Err("this daemon ends");
+    }
     // The connection is over: there is nobody to send anything to.
     let _ = words.finish(to);
     Ok(from.wrapping_sub(begun))
 }
 
-/// Sends ring bytes; false when the connection is over.
+/// Sends ring bytes; false as [`send_all`].
 fn send_range(
     socket: BorrowedFd<'_>,
     ring: View<'_>,
@@ -317,14 +354,32 @@ fn send_range(
     true
 }
 
-/// Sends bytes, however long it takes; false when the connection is over.
+/// Whether no other process that we may look at has a socket.
+fn is_ours_alone(socket: BorrowedFd<'_>) -> bool {
+    let Ok(stat) = rustix::fs::fstat(socket) else { return false };
+    let name = PathBuf::from(format!("socket:[{}]", stat.st_ino));
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut others = processes.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
+        (pid != std::process::id()).then(|| entry.path().join("fd"))
+    });
+    let has_it = |listing: PathBuf| {
+        let mut fds = std::fs::read_dir(listing).into_iter().flatten().flatten();
+        fds.any(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target == name))
+    };
+    !others.any(has_it)
+}
+
+/// Sends bytes, however long it takes; false when the connection is over, or the daemon ends.
 fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], kept: Option<Kept<'_>>) -> bool {
     while !bytes.is_empty() {
+        if STOP.load(Ordering::Acquire) {
+            return false;
+        }
         match tcp::send_for(socket, bytes, kept) {
             Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
             Err(Errno::AGAIN | Errno::NOBUFS) => {
-                let slice = Timespec { tv_sec: 1, tv_nsec: 0 };
-                let _ = poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&slice));
+                let _ = poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&LOOK));
             }
             Err(Errno::INTR) => {}
             Err(_) => return false,

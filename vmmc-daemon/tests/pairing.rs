@@ -7,6 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use vmmc::control::message::*;
 use vmmc::sys::Fd;
+use vmmc_ring::pump::request;
+use vmmc_ring::switch::mode;
 
 const SHAPE: StreamShape = StreamShape {
     version: 1,
@@ -593,4 +595,81 @@ fn a_doorbell_that_is_no_pipe_cuts_off_the_one_who_sent_it() {
     let request = Request::RegisterSocket { cookie: cookie(&a), shape };
     client.send(&request, &[a.as_fd(), a.as_fd()]);
     eventually("it is cut off", || client.is_cut_off().then_some(()));
+}
+
+/// Offsets of the words of either direction.
+const WORDS: StreamWords = StreamWords {
+    request: 1024,
+    mode: 1028,
+    prefix: 1032,
+    end: 1040,
+    final_bells: 1048,
+    consumed: 1056,
+    bells: 1064,
+    owed: 1072,
+    pumped: 1080,
+    pumper: 1088,
+};
+
+/// A daemon that gives the bytes of a ring back to the kernel's connection, which is read as the caller likes, and whose sender
+/// has closed: the daemon is the only one who has its socket.
+fn given_back() -> (Daemon, TcpStream, usize) {
+    const RING: usize = 4096 * 1024;
+    let daemon = Daemon::start_with(&["--ring-kib", "4096"], &[]);
+    let client = sockets_client(&daemon);
+    let (sender, receiver) = connection("127.0.0.1:0");
+    // The kernel does not take all.
+    rustix::net::sockopt::set_socket_send_buffer_size(&sender, 1 << 16).unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 1 << 16).unwrap();
+    let shape = StreamShape { words: Some([WORDS; 2]), ..SHAPE };
+    register(&client, &sender, shape);
+    register(&client, &receiver, shape);
+    let (side, ring_len, segment) = paired(&client, &sender);
+    paired(&client, &receiver);
+    assert_eq!(ring_len as usize, RING);
+    let put = |at: u32, bytes: &[u8]| {
+        assert_eq!(rustix::io::pwrite(&segment, bytes, at.into()), Ok(bytes.len()));
+    };
+    let ring = SHAPE.control_len + u32::from(side) * ring_len;
+    put(ring, &vec![b'r'; RING]);
+    put(SHAPE.produced_at[usize::from(side)], &(RING as u64).to_ne_bytes());
+    put(WORDS.mode, &mode::RING.to_ne_bytes());
+    put(WORDS.request, &request::BACK.to_ne_bytes());
+    let ask = Request::PumpSocket { cookie: cookie(&receiver) };
+    client.send(&ask, &[receiver.as_fd()]);
+    eventually("bytes come", || readable(&receiver).then_some(()));
+    drop(sender);
+    (daemon, receiver, RING)
+}
+
+/// What comes until the connection ends, in order or not.
+fn read_all(mut receiver: TcpStream) -> (usize, Option<std::io::ErrorKind>) {
+    receiver.set_read_timeout(Some(WATCHDOG)).unwrap();
+    let (mut len, mut part) = (0, vec![0; 1 << 16]);
+    loop {
+        match receiver.read(&mut part) {
+            Ok(0) => break (len, None),
+            Ok(more) => len += more,
+            Err(error) => break (len, Some(error.kind())),
+        }
+    }
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_gives_bytes_back_first() {
+    let (mut daemon, receiver, all) = given_back();
+    daemon.signal(rustix::process::Signal::TERM);
+    eventually("it ends", || (!daemon.path.exists()).then_some(()));
+    assert_eq!(read_all(receiver), (all, None));
+    daemon.wait();
+}
+
+/// An end of file would say that all has come.
+#[test]
+fn a_daemon_that_ends_before_it_has_given_all_back_resets_the_connection() {
+    let (mut daemon, receiver, all) = given_back();
+    daemon.terminate();
+    let (len, end) = read_all(receiver);
+    assert!(len < all, "{len}");
+    assert_eq!(end, Some(std::io::ErrorKind::ConnectionReset));
 }
