@@ -91,8 +91,12 @@ impl Offers {
     }
 
     /// Keeps an import until its capability is shown.
-    pub(crate) fn put(&self, capability: Capability, mut offer: Offer) {
+    pub(crate) fn put(&self, capability: Capability, offer: Offer) {
         let end = Instant::now() + Duration::from_secs(CAPABILITY_LIFE_SECS);
+        self.put_until(end, capability, offer);
+    }
+
+    fn put_until(&self, end: Instant, capability: Capability, mut offer: Offer) {
         let mut waiting = lock(&self.waiting);
         // `withdraw` may have looked for it before it was here.
         let late = offer.watch.ending.load(Ordering::Acquire).then(|| offer.import.take());
@@ -104,7 +108,10 @@ impl Offers {
     /// What a capability opens. It is of no use afterwards.
     pub(crate) fn take(&self, capability: &Capability, origin: &Origin) -> Result<Offer, NoOffer> {
         let mut waiting = lock(&self.waiting);
-        let (offer, _) = waiting.get(capability).ok_or(NoOffer::Unknown)?;
+        let (offer, end) = waiting.get(capability).ok_or(NoOffer::Unknown)?;
+        if *end <= Instant::now() {
+            return Err(NoOffer::Unknown); // given up soon
+        }
         if (&offer.origin.node, offer.origin.pid, offer.origin.uid)
             != (&origin.node, origin.pid, origin.uid)
         {
@@ -131,5 +138,23 @@ impl Offers {
             }
         }
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_whose_time_is_over_opens_nothing() {
+        let offers = Offers::default();
+        let origin = Origin { node: "b".to_owned(), client: 1, pid: 1, uid: 1, gid: 1 };
+        let offer = || Offer { import: None, origin: origin.clone(), watch: offers.watch() };
+        let (late, good) = (Capability([1; 16]), Capability([2; 16]));
+        offers.put_until(Instant::now(), late, offer());
+        offers.put(good, offer());
+        assert_eq!(offers.take(&late, &origin).map(drop), Err(NoOffer::Unknown));
+        assert!(offers.take(&good, &origin).is_ok());
+        assert_eq!(offers.expire(), None, "nothing is left");
     }
 }

@@ -41,6 +41,9 @@ const MAX_HOT: usize = 4;
 /// Rounds of that before the others are looked at.
 const MAX_ROUNDS: u32 = 16;
 
+/// How often offers that nobody took up are looked for while it does not sleep.
+const EXPIRY: Duration = Duration::from_secs(1);
+
 /// What the interface counts, in the daemon's own process page.
 pub mod count {
     use super::LIBRARY;
@@ -177,6 +180,7 @@ impl Interface {
         // Connections that had work in the last round.
         let mut hot: Vec<u64> = Vec::new();
         let mut last_work = Instant::now();
+        let mut last_expiry = Instant::now();
         let mut rounds = 0;
         loop {
             let polling = last_work.elapsed() < budget;
@@ -241,6 +245,11 @@ impl Interface {
             if !found.is_empty() {
                 last_work = Instant::now();
                 hot = found;
+            }
+            // It may not sleep for long.
+            if last_expiry.elapsed() >= EXPIRY {
+                last_expiry = Instant::now();
+                self.offers.expire();
             }
         }
     }
