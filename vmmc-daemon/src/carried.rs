@@ -81,7 +81,7 @@ impl Broker {
         // A socket, by what was seen of it; its close may block, and is left to `receive::close`.
         let Some(socket) = socket.take().and_then(Suspect::keep) else { return false };
         let number = self.next_id();
-        let attempt = Arc::new(Attempt::new(socket));
+        let attempt = Arc::new(Attempt::new(socket, uid));
         let end = CarriedEnd {
             number,
             client,

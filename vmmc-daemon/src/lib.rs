@@ -16,6 +16,7 @@
 //! | `client` | one connection: identity, queues, what it owns |
 //! | `requests` | what each request does |
 //! | `receive` | taking packets, and suspicious descriptors |
+//! | `helpers` | threads for what a user can make last |
 //! | [`descriptors`] | living within the limit of open files |
 //! | `registry` | exports, names, waiting imports |
 //! | `links` | granted imports |
@@ -57,6 +58,7 @@ mod counters;
 pub mod descriptors;
 pub mod failpoint;
 pub mod handover;
+mod helpers;
 mod links;
 pub mod listener;
 pub mod net;

@@ -10,12 +10,14 @@
 //!
 //! Each pump is a thread: the receiver may be slow to read, and the daemon waits for nobody. It
 //! keeps the socket open until all is sent, so that a close by its process does not overtake the
-//! bytes. A daemon that ends with nobody to go on waits for them a while ([`end_all`]). There are at most `MAX`; more are refused, as is everything that cannot be done: the
-//! asker sees it in the segment and goes on without.
+//! bytes. A daemon that ends with nobody to go on waits for them a while ([`end_all`]). Two users have a
+//! few at a time between their ends; more wait for their turn ([`crate::helpers`]). What cannot be done is
+//! refused: the asker sees it in the segment and goes on without.
 
 use crate::broker::Broker;
 use crate::counters::Counter;
 use crate::failpoint::{Failpoint, hit};
+use crate::helpers::{Helpers, Holder};
 use crate::receive::{self, Suspect};
 use crate::tcp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,8 +25,8 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use vmmc::control::message::{StreamShape, StreamWords};
 use vmmc::id::ClientId;
@@ -39,13 +41,12 @@ use vmmc_ring::taken::Taken;
 /// See [`tcp::send_for`].
 type Kept<'m> = Taken<MappedU32<'m>>;
 
-/// Pumps at once.
-const MAX: usize = 64;
 /// How long doorbells that are counted may take to reach the kernel.
 const SETTLING: Duration = Duration::from_millis(500);
 /// Bytes sent at a time.
 const PART: usize = 16 * 1024;
 
+/// Those that wait for their turn included.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// How long a daemon that ends waits for its pumps.
@@ -85,7 +86,7 @@ fn wait(limit: Option<Duration>) -> bool {
 }
 
 /// A process that may have the socket.
-struct Holder {
+struct Process {
     pid: i32,
     pidfd: Fd,
 }
@@ -100,8 +101,10 @@ struct Job {
     sender: usize,
     /// The sender's socket.
     cookie: u64,
-    holders: Vec<Holder>,
+    holders: Vec<Process>,
     number: u64,
+    /// The sender, and the asker.
+    users: Holder,
 }
 
 impl Broker {
@@ -119,16 +122,13 @@ impl Broker {
         let sender = 1 - receiver;
         let Some(end) = pair.ends.get(sender) else { return };
         let words = pair.shape.words.and_then(|words| words.get(sender).copied());
-        let Some(words) = words.filter(|_| self.options.limits.pair_users.allows(uid, end.uid))
-        else {
-            return;
-        };
+        let Some(words) = words else { return };
         let holders = end.holders.iter().filter_map(|id| self.clients.get(id));
         let holders = holders.filter_map(|client| {
             let pidfd = client.pidfd.try_clone().ok()?;
-            Some(Holder { pid: client.peer.pid as i32, pidfd })
+            Some(Process { pid: client.peer.pid as i32, pidfd })
         });
-        let job = Job {
+        let job = Arc::new(Job {
             segment: pair.segment.clone(),
             shape: pair.shape,
             ring_len: pair.ring_len as usize,
@@ -137,32 +137,36 @@ impl Broker {
             cookie: end.cookie,
             holders: holders.collect(),
             number: self.incarnation,
-        };
+            users: (end.uid, uid),
+        });
+        if !self.options.limits.pair_users.allows(uid, end.uid) {
+            return job.refuse();
+        }
         self.counters.add(Counter::Pumped);
-        let started = start(move || {
-            let cookie = job.cookie;
-            match job.run() {
+        let pump = job.clone();
+        let started = start(job.users, move || {
+            let cookie = pump.cookie;
+            match pump.run() {
                 Ok(sent) => tracing::debug!(cookie, sent, "gave a connection's bytes back"),
                 Err(why) => tracing::info!(cookie, why, "cannot give a connection's bytes back"),
             }
         });
         if !started {
             tracing::warn!(cookie = said, "no thread to give a connection's bytes back");
+            job.refuse();
         }
     }
 }
 
-/// Starts a pump. False: there are too many, or there is no thread for it.
-pub(crate) fn start(pump: impl FnOnce() + Send + 'static) -> bool {
-    let room = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX;
-    let thread = std::thread::Builder::new().name("pump".to_owned()).stack_size(128 * 1024);
-    let started = room
-        && thread
-            .spawn(move || {
-                pump();
-                RUNNING.fetch_sub(1, Ordering::AcqRel);
-            })
-            .is_ok();
+/// Has a pump run between two users' ends, in its turn. False: there is no thread for it.
+pub(crate) fn start(users: Holder, pump: impl FnOnce() + Send + 'static) -> bool {
+    static PUMPS: OnceLock<Helpers> = OnceLock::new();
+    RUNNING.fetch_add(1, Ordering::AcqRel);
+    let work = Box::new(move || {
+        pump();
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
+    });
+    let started = PUMPS.get_or_init(|| Helpers::new("pump", 128 * 1024)).put(users, work).is_ok();
     if !started {
         RUNNING.fetch_sub(1, Ordering::AcqRel);
     }
@@ -170,10 +174,26 @@ pub(crate) fn start(pump: impl FnOnce() + Send + 'static) -> bool {
 }
 
 impl Job {
-    fn run(&self) -> Result<u64, &'static str> {
+    fn map(&self) -> Result<GuardedMapping, &'static str> {
         let len = self.shape.control_len as usize + 2 * self.ring_len;
-        let mapping = GuardedMapping::new(&self.segment, len, Access::ReadWrite)
-            .map_err(|_| "the segment cannot be mapped")?;
+        let mapping = GuardedMapping::new(&self.segment, len, Access::ReadWrite);
+        mapping.map_err(|_| "the segment cannot be mapped")
+    }
+
+    /// Tells the asker that nothing comes of it.
+    fn refuse(&self) {
+        let Ok(mapping) = self.map() else { return };
+        let tail = self.shape.produced_at.get(self.sender);
+        if let Some(words) = tail.and_then(|&at| direction(View::of(&mapping), at, &self.words)) {
+            words.give_up();
+        }
+    }
+
+    fn run(&self) -> Result<u64, &'static str> {
+        if STOP.load(Ordering::Acquire) {
+            return Err("this daemon ends"); // the next one may be asked
+        }
+        let mapping = self.map()?;
         let view = View::of(&mapping);
         let ring = view
             .slice(self.shape.control_len as usize + self.sender * self.ring_len, self.ring_len)
@@ -186,7 +206,7 @@ impl Job {
             return Err("no process that may be asked has the other end's socket");
         };
         let result = pump(&words, ring, socket.as_fd(), self.number);
-        receive::close(socket);
+        receive::close(self.users.0, socket);
         result
     }
 
@@ -199,7 +219,7 @@ impl Job {
 
     /// Other processes that have the segment mapped. Its two ends' processes have, and whoever inherited
     /// it from one.
-    fn relatives(&self) -> impl Iterator<Item = Holder> {
+    fn relatives(&self) -> impl Iterator<Item = Process> {
         let segment = rustix::fs::fstat(&*self.segment).ok();
         let inode = segment.map_or(0, |stat| stat.st_ino).to_string();
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -215,11 +235,11 @@ impl Job {
             let pid = has_segment.then(|| rustix::process::Pid::from_raw(pid)).flatten()?;
             // Should the number mean another process by now, it has no socket with that cookie.
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-            Some(Holder { pid: pid.as_raw_nonzero().get(), pidfd: pidfd.into() })
+            Some(Process { pid: pid.as_raw_nonzero().get(), pidfd: pidfd.into() })
         })
     }
 
-    fn socket_of(&self, holder: &Holder) -> Option<Fd> {
+    fn socket_of(&self, holder: &Process) -> Option<Fd> {
         let listing = std::fs::read_dir(format!("/proc/{}/fd", holder.pid)).ok()?;
         let numbers = listing.flatten().filter_map(|entry| {
             let target = std::fs::read_link(entry.path()).ok()?;
@@ -233,7 +253,7 @@ impl Job {
             if tcp::cookie(copy.as_fd()) == Some(self.cookie) {
                 return Some(copy);
             }
-            receive::close(copy);
+            receive::close(self.users.0, copy);
             None
         })
     }

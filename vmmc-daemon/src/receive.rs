@@ -4,11 +4,12 @@
 //! with unsent data, a file of a file system that the client itself serves. The loop
 //! must not wait for that. So every descriptor that comes is *suspect* until the code that wanted it has
 //! looked at its kind and kept it; a suspect of a kind whose close cannot block is closed on the spot, any other by a
-//! helper thread. There are several, because a hostile client can keep some of them busy.
+//! helper thread ([`crate::helpers`]).
 //!
 //! The same goes for a client's own socket: packets not read yet may hold such descriptors.
 
-use crate::{descriptors, placement};
+use crate::descriptors;
+use crate::helpers::Helpers;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -17,7 +18,7 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use vmmc::control::message::Refusal;
 use vmmc::sys::Fd;
@@ -25,23 +26,27 @@ use vmmc::sys::packet::{MAX_FDS, MAX_FDS_PER_MESSAGE};
 
 /// A descriptor that came from a client and has not been looked at.
 #[derive(Debug)]
-pub(crate) struct Suspect(Option<Fd>);
+pub(crate) struct Suspect {
+    fd: Option<Fd>,
+    /// Who sent it.
+    uid: u32,
+}
 
 impl Suspect {
     /// Keeps the descriptor: its kind is one whose close does not block.
     pub(crate) fn keep(mut self) -> Option<Fd> {
-        self.0.take()
+        self.fd.take()
     }
 
     pub(crate) fn look(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(AsFd::as_fd)
+        self.fd.as_ref().map(AsFd::as_fd)
     }
 }
 
 impl Drop for Suspect {
     fn drop(&mut self) {
-        if let Some(fd) = self.0.take() {
-            close(fd);
+        if let Some(fd) = self.fd.take() {
+            close(self.uid, fd);
         }
     }
 }
@@ -94,11 +99,15 @@ pub(crate) struct Received {
     pub(crate) fds: Fds,
 }
 
-/// Receives one packet; `None` at end of file.
+/// Receives one packet of a client of this user's; `None` at end of file.
 ///
 /// # Errors
 /// `EMSGSIZE` for a packet too long, or with more descriptors than any message has.
-pub(crate) fn receive(socket: &Fd, buffer: &mut [u8]) -> rustix::io::Result<Option<Received>> {
+pub(crate) fn receive(
+    socket: &Fd,
+    uid: u32,
+    buffer: &mut [u8],
+) -> rustix::io::Result<Option<Received>> {
     // Room for as many as the kernel allows: it would close those without room itself, here.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -113,7 +122,7 @@ pub(crate) fn receive(socket: &Fd, buffer: &mut [u8]) -> rustix::io::Result<Opti
     let mut fds = Fds::default();
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = item {
-            fds.fds.extend(received.map(|fd| Suspect(Some(fd.into()))));
+            fds.fds.extend(received.map(|fd| Suspect { fd: Some(fd.into()), uid }));
         }
     }
     if fds.remaining() > MAX_FDS_PER_MESSAGE || message.flags.contains(ReturnFlags::TRUNC) {
@@ -142,118 +151,29 @@ fn may_block(fd: &Fd) -> bool {
     }
 }
 
-/// Closes a descriptor without ever waiting for it.
-pub(crate) fn close(fd: Fd) {
+/// The threads that do it.
+fn closers() -> &'static Helpers {
+    static CLOSERS: OnceLock<Helpers> = OnceLock::new();
+    CLOSERS.get_or_init(|| Helpers::new("closer", 64 * 1024))
+}
+
+/// Closes a descriptor without ever waiting for it. It came from a process of this user.
+pub(crate) fn close(uid: u32, fd: Fd) {
     if may_block(&fd) {
-        Closer::get().close(Last::Close(fd));
+        apart(uid, move || drop(fd));
     }
 }
 
-/// Does something with a client's socket in a helper thread: the kernel waits for who is inside a call on it, and that one
+/// Does something with a socket of this user's in a helper thread: the kernel waits for who is inside a call on it, and that one
 /// may read memory that a client's own file system gives.
-pub(crate) fn apart(work: impl FnOnce() + Send + 'static) {
-    Closer::get().close(Last::Work(Box::new(work)));
+pub(crate) fn apart(uid: u32, work: impl FnOnce() + Send + 'static) {
+    closers().leave((uid, uid), Box::new(work));
 }
 
 /// Waits until the helpers have done all that they were given, but no longer than this.
 pub(crate) fn settle(limit: Duration) {
     let deadline = Instant::now() + limit;
-    while Closer::get().is_busy() && Instant::now() < deadline {
+    while closers().is_busy() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The last that is done with a descriptor.
-enum Last {
-    /// Its close.
-    Close(Fd),
-    /// Something else.
-    Work(Box<dyn FnOnce() + Send>),
-}
-
-impl Last {
-    fn act(self) {
-        match self {
-            Last::Close(fd) => drop(fd),
-            Last::Work(work) => work(),
-        }
-    }
-}
-
-/// Most helpers; beyond, descriptors wait for one that is free.
-const MAX_HELPERS: usize = 64;
-/// A helper without work ends after this, unless it is the only one.
-const IDLE: Duration = Duration::from_secs(2);
-
-#[derive(Default)]
-struct Work {
-    fds: VecDeque<Last>,
-    helpers: usize,
-    idle: usize,
-}
-
-/// The helpers' queue.
-#[derive(Default)]
-struct Closer {
-    work: Mutex<Work>,
-    more: Condvar,
-}
-
-impl Closer {
-    fn get() -> &'static Closer {
-        static CLOSER: OnceLock<Closer> = OnceLock::new();
-        CLOSER.get_or_init(Closer::default)
-    }
-
-    fn work(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_busy(&self) -> bool {
-        let work = self.work();
-        !work.fds.is_empty() || work.idle < work.helpers
-    }
-
-    fn close(&'static self, last: Last) {
-        let mut work = self.work();
-        work.fds.push_back(last);
-        // Every one queued has an idle helper, or gets a new one.
-        if work.fds.len() > work.idle && work.helpers < MAX_HELPERS {
-            let helper = std::thread::Builder::new()
-                .name("closer".to_owned())
-                .stack_size(64 * 1024)
-                .spawn(move || {
-                    // The loop, whose affinity a new thread has, may be bound to one processor.
-                    placement::unbind_thread();
-                    self.help();
-                });
-            match helper {
-                Ok(_) => work.helpers += 1,
-                Err(error) => tracing::warn!(%error, "no helper to close a descriptor"),
-            }
-        }
-        drop(work);
-        self.more.notify_one();
-    }
-
-    fn help(&self) {
-        let mut work = self.work();
-        loop {
-            if let Some(last) = work.fds.pop_front() {
-                drop(work);
-                last.act();
-                work = self.work();
-                continue;
-            }
-            work.idle += 1;
-            let (again, waited) =
-                self.more.wait_timeout(work, IDLE).unwrap_or_else(PoisonError::into_inner);
-            work = again;
-            work.idle -= 1;
-            if waited.timed_out() && work.fds.is_empty() && work.helpers > 1 {
-                work.helpers -= 1;
-                return;
-            }
-        }
     }
 }

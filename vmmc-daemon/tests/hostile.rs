@@ -355,6 +355,61 @@ fn a_socket_that_lingers_for_ever_stalls_nobody() {
     witness.assert_silent();
 }
 
+/// Descriptors of one user whose closes wait keep no other user's from being closed.
+#[test]
+fn sockets_of_one_user_that_linger_delay_no_other_users() {
+    const GREEDY: u32 = 61_004;
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let daemon = Daemon::start_activated(&[], &[]);
+    let mut witness = Client::connect(&daemon.path);
+    let greedy = || as_user(GREEDY, GREEDY, &[], || raw(&daemon.path));
+    let alone = STARTING.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let full = |_| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // Far less than the sender keeps: what is left never goes.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 1 << 12).unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&client, 1 << 17).unwrap();
+        client.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &client, &[0; 65536]).is_ok() {}
+        let hour = Some(std::time::Duration::from_secs(3600));
+        rustix::net::sockopt::set_socket_linger(&client, hour).unwrap();
+        (client, listener.accept().unwrap().0)
+    };
+    let (lingering, _never_read): (Vec<_>, Vec<_>) = (0..100).map(full).unzip();
+    // So that the last copies are those that the daemon gets.
+    daemon.signal(rustix::process::Signal::STOP);
+    daemon.wait_stopped();
+    let fds: Vec<_> = lingering.iter().map(AsFd::as_fd).collect();
+    let sent = fds.chunks(packet::MAX_FDS_PER_MESSAGE).map(|fds| {
+        let socket = greedy();
+        packet::send(&socket, &codec::handshake(), fds, SendFlags::empty()).unwrap();
+        socket
+    });
+    let _sent: Vec<Fd> = sent.collect();
+    drop(lingering);
+    drop(alone);
+    daemon.signal(rustix::process::Signal::CONT);
+    let tasks = format!("/proc/{}/task", daemon.pid());
+    eventually("as many closes wait as may", || {
+        let names = std::fs::read_dir(&tasks).unwrap().flatten();
+        let names = names.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
+        (names.filter(|name| name == "closer\n").count() >= 16).then_some(())
+    });
+    // Another user's descriptor, whose close might wait as well.
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let honest = raw(&daemon.path);
+    say(&honest, &codec::handshake(), &[theirs.as_fd()]);
+    drop(theirs);
+    wait_for_end(&honest);
+    ours.set_read_timeout(Some(WATCHDOG)).unwrap();
+    assert_eq!(std::io::Read::read(&mut &ours, &mut [0]).unwrap(), 0, "it is closed");
+    witness.assert_silent();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 

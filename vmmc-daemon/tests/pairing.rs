@@ -642,6 +642,33 @@ fn given_back() -> (Daemon, TcpStream, usize) {
     (daemon, receiver, RING)
 }
 
+/// Who asks for bytes that the daemon may not send again sees at once that nothing comes of it.
+#[test]
+fn an_asker_of_a_user_who_may_not_is_told() {
+    const BOB: u32 = 61_005;
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    const ALICE: u32 = 61_006;
+    let daemon = Daemon::start_activated(&[], &[]);
+    let alice = as_user(ALICE, ALICE, &[], || sockets_client(&daemon));
+    let bob = as_user(BOB, BOB, &[], || sockets_client(&daemon));
+    let (sender, receiver) = connection("127.0.0.1:0");
+    let shape = StreamShape { words: Some([WORDS; 2]), ..SHAPE };
+    register(&alice, &sender, shape);
+    register(&alice, &receiver, shape);
+    let (_, _, segment) = paired(&alice, &sender);
+    let at = u64::from(WORDS.request);
+    rustix::io::pwrite(&segment, &request::BACK.to_ne_bytes(), at).unwrap();
+    bob.send(&Request::PumpSocket { cookie: cookie(&receiver) }, &[receiver.as_fd()]);
+    eventually("it is told", || {
+        let mut word = [0; 4];
+        rustix::io::pread(&segment, &mut word, at).unwrap();
+        (u32::from_ne_bytes(word) == request::REFUSED).then_some(())
+    });
+}
+
 /// What comes until the connection ends, in order or not.
 fn read_all(mut receiver: TcpStream) -> (usize, Option<std::io::ErrorKind>) {
     receiver.set_read_timeout(Some(WATCHDOG)).unwrap();

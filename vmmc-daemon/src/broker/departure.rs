@@ -73,7 +73,7 @@ impl Broker {
         self.forget_sockets(id, &client);
         self.quotas.give_socket(uid);
         self.watch_idleness();
-        receive::close(client.socket);
+        receive::close(uid, client.socket);
     }
 
     /// Ends an export: its name, and its links, whose importers are told why.

@@ -124,18 +124,19 @@ impl Broker {
             if client.doomed || !client.wants_reading() {
                 return;
             }
-            let Received { len, mut fds } = match receive(&client.socket, &mut buffer) {
-                Ok(Some(received)) => received,
-                Ok(None) | Err(Errno::CONNRESET | Errno::PIPE) => {
-                    return self.doom(id, Doom::Gone);
-                }
-                Err(Errno::AGAIN) => return,
-                Err(Errno::MSGSIZE) => {
-                    let fault = Fault::new("packet too long, or too many descriptors");
-                    return self.doom(id, Doom::Fault(fault));
-                }
-                Err(errno) => return self.doom(id, Doom::Unsendable(errno)),
-            };
+            let Received { len, mut fds } =
+                match receive(&client.socket, client.peer.uid, &mut buffer) {
+                    Ok(Some(received)) => received,
+                    Ok(None) | Err(Errno::CONNRESET | Errno::PIPE) => {
+                        return self.doom(id, Doom::Gone);
+                    }
+                    Err(Errno::AGAIN) => return,
+                    Err(Errno::MSGSIZE) => {
+                        let fault = Fault::new("packet too long, or too many descriptors");
+                        return self.doom(id, Doom::Fault(fault));
+                    }
+                    Err(errno) => return self.doom(id, Doom::Unsendable(errno)),
+                };
             if fds.cut_short() {
                 self.counters.add(Counter::DescriptorShortages);
                 tracing::warn!("out of descriptors; raise LimitNOFILE (ulimit -n) of vmmcd");

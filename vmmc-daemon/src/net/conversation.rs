@@ -49,7 +49,7 @@ pub(super) fn start(service: Service, caller: PeerInfo, process: Fd) -> Result<(
         );
         return Err(Refusal::Internal { why });
     };
-    service.lifelines.expect(caller.client);
+    service.lifelines.expect(caller);
     let thread = spawn_quiet("net-ask", move || {
         let _turn = turn;
         serve(&service, caller, &process);
@@ -76,7 +76,7 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
     };
     let (connection, meeting, seal) = match connection {
         Some(Made { stream, meeting, seal }) => {
-            service.lifelines.keep(caller.client, &stream);
+            service.lifelines.keep(caller, &stream);
             (Some(stream), meeting, seal)
         }
         None => (None, None, None),
@@ -86,7 +86,7 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
     let Ok(answer) = codec::encode(&answered, &mut buffer) else { return };
     let fds: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
     if packet::send(process, answer, &fds, SendFlags::empty()).is_err() {
-        lifelines::end(connection.into_iter().collect()); // nobody has it but us
+        lifelines::end(caller.uid, connection.into_iter().collect()); // nobody has it but us
     }
 }
 

@@ -10,28 +10,36 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use vmmc::id::ClientId;
+use vmmc::id::{ClientId, PeerInfo};
 
 /// Most copies of one process. Of older ones a forked child may keep the connection.
 const MOST: usize = 64;
 
 /// By process. What is done with a socket is done apart: a child may hold it inside a call, or have its close wait.
 #[derive(Debug, Default)]
-pub(super) struct Lifelines(Mutex<HashMap<ClientId, VecDeque<TcpStream>>>);
+pub(super) struct Lifelines(Mutex<HashMap<ClientId, Lines>>);
+
+/// Those of one process.
+#[derive(Debug)]
+struct Lines {
+    uid: u32,
+    streams: VecDeque<TcpStream>,
+}
 
 impl Lifelines {
     /// A process that is here may be given a connection.
-    pub(super) fn expect(&self, process: ClientId) {
-        lock(&self.0).entry(process).or_default();
+    pub(super) fn expect(&self, process: PeerInfo) {
+        let none = || Lines { uid: process.uid, streams: VecDeque::new() };
+        lock(&self.0).entry(process.client).or_insert_with(none);
     }
 
     /// It is given this one; ended at once if it has gone meanwhile.
-    pub(super) fn keep(&self, process: ClientId, stream: &TcpStream) {
+    pub(super) fn keep(&self, process: PeerInfo, stream: &TcpStream) {
         let Ok(copy) = stream.try_clone() else { return }; // a child may keep this one too
         let mut over = VecDeque::new();
         let mut all = lock(&self.0);
-        match all.get_mut(&process) {
-            Some(streams) => {
+        match all.get_mut(&process.client) {
+            Some(Lines { streams, .. }) => {
                 let (open, ended) = streams.drain(..).partition(is_open);
                 (*streams, over) = (open, ended);
                 if streams.len() == MOST {
@@ -42,27 +50,27 @@ impl Lifelines {
             }
             None => {
                 drop(all);
-                end(vec![copy]);
+                end(process.uid, vec![copy]);
             }
         }
-        over.into_iter().for_each(close);
+        over.into_iter().for_each(|stream| close(process.uid, stream));
     }
 
     /// The process has gone: `died`, and with it what it had; else it is only not known here any more.
     pub(super) fn forget(&self, process: ClientId, died: bool) {
-        let streams = lock(&self.0).remove(&process).unwrap_or_default();
+        let Some(Lines { uid, streams }) = lock(&self.0).remove(&process) else { return };
         if died {
-            end(streams.into());
+            end(uid, streams.into());
         } else {
-            streams.into_iter().for_each(close);
+            streams.into_iter().for_each(|stream| close(uid, stream));
         }
     }
 }
 
-/// Ends connections, whoever else has them.
-pub(super) fn end(streams: Vec<TcpStream>) {
+/// Ends connections of a user's, whoever else has them.
+pub(super) fn end(uid: u32, streams: Vec<TcpStream>) {
     if !streams.is_empty() {
-        receive::apart(move || {
+        receive::apart(uid, move || {
             for stream in &streams {
                 let _ = stream.shutdown(Shutdown::Both); // it may be closed already
             }
@@ -71,8 +79,8 @@ pub(super) fn end(streams: Vec<TcpStream>) {
 }
 
 /// Leaves a connection to whoever else has it.
-fn close(stream: TcpStream) {
-    receive::close(OwnedFd::from(stream).into());
+fn close(uid: u32, stream: TcpStream) {
+    receive::close(uid, OwnedFd::from(stream).into());
 }
 
 fn is_open(stream: &TcpStream) -> bool {

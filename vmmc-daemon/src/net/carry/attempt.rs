@@ -11,11 +11,15 @@ use vmmc::sys::Fd;
 
 /// A process's socket. Its close may block, and waits elsewhere.
 #[derive(Debug)]
-pub(super) struct Socket(Option<Fd>);
+pub(super) struct Socket {
+    fd: Option<Fd>,
+    /// Whose it is.
+    uid: u32,
+}
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
+        match &self.fd {
             Some(fd) => fd.as_fd(),
             None => unreachable!("taken by the drop alone"),
         }
@@ -24,7 +28,7 @@ impl AsFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(receive::close);
+        self.fd.take().into_iter().for_each(|fd| receive::close(self.uid, fd));
     }
 }
 
@@ -32,15 +36,18 @@ impl Drop for Socket {
 #[derive(Debug)]
 pub(crate) struct Attempt {
     socket: Mutex<Option<Arc<Socket>>>,
+    /// Its user.
+    pub(super) uid: u32,
     is_cancelled: AtomicBool,
     /// Who waits for the other end, or carries it.
     stream: OnceLock<Weak<Stream>>,
 }
 
 impl Attempt {
-    pub(crate) fn new(socket: Fd) -> Attempt {
+    pub(crate) fn new(socket: Fd, uid: u32) -> Attempt {
         Attempt {
-            socket: Mutex::new(Some(Arc::new(Socket(Some(socket))))),
+            socket: Mutex::new(Some(Arc::new(Socket { fd: Some(socket), uid }))),
+            uid,
             is_cancelled: AtomicBool::new(false),
             stream: OnceLock::new(),
         }

@@ -5,6 +5,7 @@ use super::carrier::News;
 use super::count;
 use super::said::Said;
 use super::segment::{End, KernelSides, RESET, Segment};
+use crate::helpers::Holder;
 use crate::net::lock;
 use crate::net::mailbox::Mailbox;
 use crate::{pump, receive, tcp};
@@ -233,7 +234,7 @@ impl Stream {
 
     fn shut_down(&self, how: Shutdown) {
         let Some(socket) = self.attempt.socket() else { return };
-        receive::apart(move || {
+        receive::apart(self.attempt.uid, move || {
             let _ = rustix::net::shutdown(&*socket, how);
         });
     }
@@ -249,7 +250,7 @@ impl Stream {
         }
         self.segment.wake_sender();
         let Some(socket) = self.attempt.socket() else { return };
-        receive::apart(move || {
+        receive::apart(self.attempt.uid, move || {
             let _ = rustix::net::connect_unspec(&*socket);
         });
     }
@@ -317,7 +318,7 @@ impl Stream {
         if !std::mem::replace(&mut state.is_ringing, true) {
             drop(state);
             let stream = self.clone();
-            receive::apart(move || stream.send_bells());
+            receive::apart(self.attempt.uid, move || stream.send_bells());
         }
     }
 
@@ -347,6 +348,12 @@ impl Stream {
                 other => other,
             };
         }
+    }
+
+    /// Whose ends these are.
+    pub(super) fn users(&self) -> Holder {
+        let near = self.attempt.uid;
+        (near, lock(&self.state).greeted.unwrap_or(near))
     }
 
     /// Sends what is in the process's ring by its socket, as far as the far end has not taken it, and ends the ring part.
@@ -455,7 +462,7 @@ mod tests {
         while !reset[0].revents().contains(PollFlags::ERR) {
             poll(&mut reset, None).unwrap();
         }
-        let attempt = Arc::new(Attempt::new(Fd::from(OwnedFd::from(near.try_clone().unwrap()))));
+        let attempt = Arc::new(Attempt::new(Fd::from(OwnedFd::from(near.try_clone().unwrap())), 0));
         let stream = Stream::new(of_sockets(0), None, attempt);
         lock(&stream.state).due = 1;
         stream.send_bells();

@@ -170,7 +170,7 @@ impl Load {
             return self.stream.gave_back();
         }
         let stream = self.stream.clone();
-        let started = pump::start(move || {
+        let started = pump::start(self.stream.users(), move || {
             match stream.give_back() {
                 Ok(sent) => tracing::debug!(sent, "gave a carried connection's bytes back"),
                 Err(why) => stream.lose(why),

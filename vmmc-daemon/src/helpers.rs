@@ -1,0 +1,250 @@
+//! Threads for what a user can make last: the last close of a descriptor that came from him, sending by his socket.
+//!
+//! The loop waits for nobody, so helpers do such work. Some of it a hostile user can hold up for as long as he likes, and
+//! then it is his own that waits: of each user [`EACH`] pieces at most are under way, his others wait in a queue of his, and those who have
+//! something that may begin take turns. Work between two users counts for the two together, so neither can hold up what
+//! the other has with a third.
+
+use crate::placement;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Most helpers of a kind.
+const MAX: usize = 256;
+/// Pieces of work under way for one holder.
+const EACH: usize = 16;
+/// A helper without work ends after this, unless it is the only one.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// For whom a piece of work is done: a user twice, or two of them.
+pub(crate) type Holder = (u32, u32);
+
+/// A piece of work.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
+
+/// What one holder has.
+#[derive(Default)]
+struct Lane {
+    waiting: VecDeque<Work>,
+    running: usize,
+}
+
+impl Lane {
+    /// How many pieces may begin now.
+    fn ready(&self) -> usize {
+        self.waiting.len().min(EACH - self.running)
+    }
+
+    /// Whether one more might.
+    fn has_room(&self) -> bool {
+        self.waiting.len() + self.running < EACH
+    }
+}
+
+#[derive(Default)]
+struct State {
+    lanes: HashMap<Holder, Lane>,
+    /// Those of whom something may begin, in turn.
+    turns: VecDeque<Holder>,
+    /// Pieces that may begin.
+    ready: usize,
+    helpers: usize,
+    idle: usize,
+}
+
+impl State {
+    /// Changes a lane, and keeps what follows from it right.
+    fn change<T>(&mut self, holder: Holder, change: impl FnOnce(&mut Lane) -> T) -> T {
+        let lane = self.lanes.entry(holder).or_default();
+        let before = lane.ready();
+        let changed = change(lane);
+        let after = lane.ready();
+        if lane.waiting.is_empty() && lane.running == 0 {
+            self.lanes.remove(&holder);
+        }
+        self.ready = self.ready + after - before;
+        if before == 0 && after > 0 {
+            self.turns.push_back(holder);
+        }
+        changed
+    }
+
+    fn put(&mut self, holder: Holder, work: Work) {
+        self.change(holder, |lane| lane.waiting.push_back(work));
+    }
+
+    fn begin(&mut self) -> Option<(Holder, Work)> {
+        let holder = self.turns.pop_front()?;
+        let (work, more) = self.change(holder, |lane| {
+            let work = lane.waiting.pop_front();
+            lane.running += usize::from(work.is_some());
+            (work, lane.ready() > 0)
+        });
+        if more {
+            // It has had its turn, and comes last.
+            self.turns.push_back(holder);
+        }
+        Some((holder, work?))
+    }
+
+    fn end(&mut self, holder: Holder) {
+        self.change(holder, |lane| lane.running -= 1);
+    }
+}
+
+/// See the module.
+pub(crate) struct Helpers {
+    name: &'static str,
+    stack: usize,
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+impl Helpers {
+    /// None yet.
+    pub(crate) fn new(name: &'static str, stack: usize) -> Helpers {
+        Helpers { name, stack, state: Mutex::default(), more: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something is under way, or waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.state().lanes.is_empty()
+    }
+
+    /// Has a piece of work done, in its turn.
+    ///
+    /// # Errors
+    /// The work, where there is no helper at all, nor a thread for one.
+    pub(crate) fn put(&'static self, holder: Holder, work: Work) -> Result<(), Work> {
+        let mut state = self.state();
+        // Every piece that may begin has an idle helper, or gets a new one.
+        let begins = state.lanes.get(&holder).is_none_or(Lane::has_room);
+        if begins && state.ready >= state.idle && state.helpers < MAX {
+            let helper = std::thread::Builder::new()
+                .name(self.name.to_owned())
+                .stack_size(self.stack)
+                .spawn(move || {
+                    // The loop, whose affinity a new thread has, may be bound to one processor.
+                    placement::unbind_thread();
+                    self.help();
+                });
+            match helper {
+                Ok(_) => state.helpers += 1,
+                Err(error) => tracing::warn!(%error, name = self.name, "no thread for a helper"),
+            }
+        }
+        if state.helpers == 0 {
+            return Err(work);
+        }
+        state.put(holder, work);
+        drop(state);
+        self.more.notify_one();
+        Ok(())
+    }
+
+    /// The same for work that cannot be refused: it waits until there is a helper.
+    pub(crate) fn leave(&'static self, holder: Holder, work: Work) {
+        if let Err(work) = self.put(holder, work) {
+            self.state().put(holder, work);
+        }
+    }
+
+    fn help(&self) {
+        let mut state = self.state();
+        loop {
+            if let Some((holder, work)) = state.begin() {
+                drop(state);
+                work();
+                state = self.state();
+                state.end(holder);
+                continue;
+            }
+            state.idle += 1;
+            let (again, waited) =
+                self.more.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle -= 1;
+            if waited.timed_out() && state.ready == 0 && state.helpers > 1 {
+                state.helpers -= 1;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    const GREEDY: Holder = (1, 1);
+    const HONEST: Holder = (2, 2);
+
+    fn helpers() -> &'static Helpers {
+        Box::leak(Box::new(Helpers::new("test", 64 * 1024)))
+    }
+
+    /// Work that says its number, and then is held up until it is let go.
+    fn held(helpers: &'static Helpers, count: usize) -> (Receiver<usize>, Vec<Sender<()>>) {
+        let (say, said) = channel();
+        let holds = (0..count).map(|number| {
+            let (go, wait) = channel::<()>();
+            let say = say.clone();
+            let work = move || {
+                say.send(number).unwrap();
+                let _ = wait.recv();
+            };
+            helpers.put(GREEDY, Box::new(work)).unwrap_or_else(|_| panic!("no thread"));
+            go
+        });
+        let holds = holds.collect();
+        (said, holds)
+    }
+
+    #[test]
+    fn who_holds_up_his_own_work_holds_up_nobody_elses() {
+        let helpers = helpers();
+        let (begun, mut holds) = held(helpers, 2 * MAX);
+        let some: Vec<usize> = (0..EACH).map(|_| begun.recv().unwrap()).collect();
+        for _ in 0..3 {
+            let (say, done) = channel();
+            helpers.leave(HONEST, Box::new(move || say.send(()).unwrap()));
+            done.recv().unwrap();
+        }
+        assert!(begun.try_recv().is_err(), "more than a share is under way");
+        assert_eq!(some.iter().copied().max(), Some(EACH - 1), "in order");
+        assert!(helpers.is_busy());
+        holds.drain(..1);
+        assert_eq!(begun.recv(), Ok(EACH), "the next one");
+        drop(holds);
+        assert_eq!(begun.iter().count(), 2 * MAX - EACH - 1);
+        while helpers.is_busy() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn holders_take_turns() {
+        let mut state = State::default();
+        let others = [(1, 1), (2, 2), (1, 2)];
+        for holder in others {
+            for _ in 0..EACH + 1 {
+                state.put(holder, Box::new(|| {}));
+            }
+        }
+        assert_eq!(state.ready, 3 * EACH);
+        for _ in 0..EACH {
+            let begun: Vec<Holder> = (0..3).map(|_| state.begin().unwrap().0).collect();
+            assert_eq!(begun, others);
+        }
+        assert!(state.begin().is_none() && state.ready == 0);
+        state.end(others[1]);
+        assert_eq!(state.begin().unwrap().0, others[1]);
+        assert!(state.begin().is_none());
+    }
+}
