@@ -7,13 +7,15 @@ mod common;
 use cluster::{KEY, Place, address, node, pair};
 use common::{WATCHDOG, eventually};
 use proptest::prelude::*;
+use rustix::net::SendFlags;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use vmmc::config::{Config, DaemonStart};
-use vmmc::control::message::{Event as ControlEvent, RemoteCaller, Request};
+use vmmc::control::codec;
+use vmmc::control::message::{Event as ControlEvent, MAX_PACKET_LEN, RemoteCaller, Request};
 use vmmc::control::network::{
-    Accepted, Capability, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
+    Accepted, Ask, Capability, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
 };
 use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
@@ -617,6 +619,14 @@ fn without_a_key_a_user_exports_for_himself_alone() {
     liar.join().unwrap();
 }
 
+/// A process of another user at a node.
+fn client_of(place: &Place, uid: u32) -> common::Client {
+    let mode = rustix::fs::Mode::from_raw_mode(0o777);
+    rustix::fs::chmod(place.daemon.dir.path(), mode).unwrap();
+    rustix::fs::chmod(&place.daemon.path, mode).unwrap();
+    common::as_user(uid, uid, &[], || common::Client::connect(&place.daemon.path))
+}
+
 /// A user whose processes have questions for other nodes open, and do not ask them, leaves places to others.
 #[test]
 fn questions_of_one_user_leave_places_to_others() {
@@ -628,11 +638,7 @@ fn questions_of_one_user_leave_places_to_others() {
     common::raise_descriptor_limit();
     let (a, b) = pair();
     let bystander = Bystander::new(&a, &b);
-    let mode = rustix::fs::Mode::from_raw_mode(0o777);
-    rustix::fs::chmod(b.daemon.dir.path(), mode).unwrap();
-    rustix::fs::chmod(&b.daemon.path, mode).unwrap();
-    let mut greedy =
-        common::as_user(GREEDY, GREEDY, &[], || common::Client::connect(&b.daemon.path));
+    let mut greedy = client_of(&b, GREEDY);
     let mut ask = || {
         let request = greedy.request_id();
         greedy.send(&Request::Network { request }, &[]);
@@ -700,4 +706,45 @@ fn imports_that_wait_leave_places_to_others() {
     };
     assert!(refusal.to_string().contains("of user 2000"), "{refusal}");
     assert!(!crowd.iter().any(|it| vmmc::sys::socket::has_spoken(it.stream())), "all wait");
+}
+
+/// A node takes so many connections that have not proved themselves from one address: one user's leave places to others'.
+#[test]
+fn handshakes_of_one_user_leave_places_to_others() {
+    const GREEDY: u32 = 61_007;
+    if !common::is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let at = address();
+    let silent = std::net::TcpListener::bind(&at).unwrap();
+    let b = node("b", &address(), &[("a", &at)], Some(KEY));
+    let ask = |client: &mut common::Client| {
+        let request = client.request_id();
+        client.send(&Request::Network { request }, &[]);
+        let conversation = client.receive().fds.take().unwrap();
+        let wanted = Wanted {
+            process: None,
+            name: Name::from("x"),
+            rights: Rights::WRITE,
+            token: None,
+            timeout_ms: u32::MAX,
+        };
+        let ask = Ask { node: "a".to_owned(), wanted, connect: false, meeting: None };
+        let mut buffer = [0; MAX_PACKET_LEN];
+        let packet = codec::encode(&ask, &mut buffer).unwrap();
+        vmmc::sys::packet::send(&conversation, packet, &[], SendFlags::empty()).unwrap();
+        conversation
+    };
+    let mut greedy = client_of(&b, GREEDY);
+    let mut open: Vec<_> = (0..100).map(|_| ask(&mut greedy)).collect();
+    let mut connected: Vec<_> = (0..32).map(|_| silent.accept().unwrap()).collect();
+    assert!(!common::readable(&silent), "more than a share");
+    open.push(ask(&mut client_of(&b, GREEDY + 1)));
+    connected.push(silent.accept().unwrap());
+    assert!(!common::readable(&silent), "more than a share");
+    // The next one has its turn.
+    drop(connected.pop());
+    drop(connected.pop());
+    connected.push(silent.accept().unwrap());
 }

@@ -4,8 +4,6 @@
 //! It ends when either side hangs up. The connection to the other daemon is kept for the next question
 //! ([`super::idle`]).
 
-use super::cluster::Cluster;
-use super::idle::Idle;
 use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::{Service, lifelines, owner};
@@ -14,7 +12,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::Duration;
 use vmmc::control::codec;
 use vmmc::control::message::{MAX_PACKET_LEN, Refusal};
@@ -29,19 +26,29 @@ const MAX: usize = 4096;
 /// Of them those of one user.
 const MAX_EACH: usize = MAX / 4;
 
-/// Places of open questions: all, and those of each user.
+/// Handshakes of one user's questions with a node at once, more wait: the node takes some more from one address, and then none.
+const HANDSHAKES: usize = 32;
+
+/// Places of open questions.
 #[derive(Debug)]
-pub(super) struct Turns(Places<()>, Places<u32>);
+pub(super) struct Turns {
+    all: Places<()>,
+    /// Of each user.
+    users: Places<u32>,
+    /// Of a user to a node, whose connection is being made.
+    handshakes: Places<(String, u32)>,
+}
 
 impl Default for Turns {
     fn default() -> Turns {
-        Turns(Places::new(MAX), Places::new(MAX_EACH))
+        let (all, users) = (Places::new(MAX), Places::new(MAX_EACH));
+        Turns { all, users, handshakes: Places::new(HANDSHAKES) }
     }
 }
 
 /// Serves one conversation.
 pub(super) fn start(service: Service, caller: PeerInfo, process: Fd) -> Result<(), Refusal> {
-    let Turns(all, users) = &*service.turns;
+    let Turns { all, users, .. } = &*service.turns;
     let Some(turn) = users.take(&caller.uid).zip(all.take(&())) else {
         let why = format!(
             "ask another node: {MAX_EACH} imports of user {}, or {MAX} in all, wait for other nodes already",
@@ -69,7 +76,7 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
         tracing::warn!(pid = caller.pid, "not a question about another node");
         return;
     };
-    let (told, connection) = match import(&service.cluster, &service.idle, caller, ask, process) {
+    let (told, connection) = match import(service, caller, ask, process) {
         Ok(Some(found)) => found,
         Ok(None) => return,
         Err(refusal) => (Told::Refused(refusal), None),
@@ -111,12 +118,12 @@ type Found = (Told, Option<Made>);
 
 /// Asks the other node. `None`: the process has hung up.
 fn import(
-    cluster: &Cluster,
-    idle: &Arc<Idle>,
+    service: &Service,
     caller: PeerInfo,
     ask: Ask,
     process: &Fd,
 ) -> Result<Option<Found>, Refusal> {
+    let Service { cluster, idle, turns, .. } = service;
     let Some(address) = cluster.nodes.get(&ask.node) else {
         let known = cluster.nodes.keys().cloned().collect();
         return Err(Refusal::UnknownNode { node: ask.node.clone(), known });
@@ -133,6 +140,7 @@ fn import(
         gid: caller.gid,
     };
     let connect = || {
+        let _turn = turns.handshakes.wait(&(ask.node.clone(), caller.uid));
         let mut tried = Err(std::io::Error::other("the name has no address").into());
         for address in address.look_up()? {
             tried = Secure::connect(address, cluster.key.as_ref());

@@ -1,15 +1,24 @@
 //! Places of which nobody takes all: each holder has a few at most.
 
 use super::lock;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
+use std::thread::Thread;
 
 /// How many each holder has now.
 #[derive(Clone, Debug)]
 pub(super) struct Places<K> {
     each: usize,
-    taken: Arc<Mutex<HashMap<K, usize>>>,
+    taken: Arc<Mutex<HashMap<K, Taken>>>,
+}
+
+/// Those of one holder.
+#[derive(Debug, Default)]
+struct Taken {
+    count: usize,
+    /// Who waits for one, the first one first.
+    waiting: VecDeque<Thread>,
 }
 
 /// One of them. It is free again when this is dropped.
@@ -28,11 +37,30 @@ impl<K: Clone + Eq + Hash> Places<K> {
     /// Another one for a holder; `None` when it has all of its own.
     pub(super) fn take(&self, holder: &K) -> Option<Place<K>> {
         let mut taken = lock(&self.taken);
-        let count = taken.entry(holder.clone()).or_insert(0);
-        if *count >= self.each {
+        self.take_in(taken.entry(holder.clone()).or_default(), holder)
+    }
+
+    /// The same, once it has one left.
+    pub(super) fn wait(&self, holder: &K) -> Place<K> {
+        let thread = std::thread::current();
+        loop {
+            let mut taken = lock(&self.taken);
+            let of = taken.entry(holder.clone()).or_default();
+            of.waiting.retain(|it| it.id() != thread.id());
+            if let Some(place) = self.take_in(of, holder) {
+                return place;
+            }
+            of.waiting.push_back(thread.clone());
+            drop(taken);
+            std::thread::park();
+        }
+    }
+
+    fn take_in(&self, of: &mut Taken, holder: &K) -> Option<Place<K>> {
+        if of.count >= self.each {
             return None;
         }
-        *count += 1;
+        of.count += 1;
         Some(Place { places: self.clone(), holder: holder.clone() })
     }
 }
@@ -40,10 +68,12 @@ impl<K: Clone + Eq + Hash> Places<K> {
 impl<K: Eq + Hash> Drop for Place<K> {
     fn drop(&mut self) {
         let mut taken = lock(&self.places.taken);
-        if let Some(count) = taken.get_mut(&self.holder) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&self.holder);
+        if let Some(of) = taken.get_mut(&self.holder) {
+            of.count -= 1;
+            match of.waiting.pop_front() {
+                Some(next) => next.unpark(),
+                None if of.count == 0 => drop(taken.remove(&self.holder)),
+                None => {}
             }
         }
     }
@@ -64,6 +94,21 @@ mod tests {
         let again = places.take(&"a").unwrap();
         assert!(places.take(&"a").is_none());
         drop((again, second, other));
+        assert!(places.taken.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_holder_that_waits_has_the_next_place_of_its_own() {
+        let places = Places::new(1);
+        let (first, other) = (places.wait(&"a"), places.wait(&"b"));
+        let waiting = places.clone();
+        let (say, told) = std::sync::mpsc::channel();
+        let waits = std::thread::spawn(move || say.send(waiting.wait(&"a").holder).unwrap());
+        drop(other);
+        assert!(told.try_recv().is_err());
+        drop(first);
+        assert_eq!(told.recv(), Ok("a"));
+        waits.join().unwrap();
         assert!(places.taken.lock().unwrap().is_empty());
     }
 }
