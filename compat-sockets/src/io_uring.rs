@@ -4,9 +4,12 @@
 //! A ring is noticed when it is made through `syscall` or liburing. One made by system calls of the
 //! program's own is found among its descriptors before a socket is offered, at most ten times a
 //! second, and less often where there are so many that looking took a fiftieth of the time ([`in_use`]).
+//!
+//! What a ring is used for cannot be seen: its requests are in memory that program and kernel share. Who knows that it is
+//! for files only says so (`VMMC_SOCKETS_IO_URING`).
 
 use crate::counters::Counter;
-use crate::{close, epoll, fd_table, raw};
+use crate::{close, epoll, fd_table, raw, settings};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::AsRawFd;
 use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
@@ -19,9 +22,14 @@ const LOOK_EVERY_NS: u64 = 100_000_000;
 /// The same, in multiples of what a look takes.
 const LOOK_EVERY_LOOKS: u64 = 50;
 
+/// Whether the user has said that no socket is read or written by a ring.
+fn is_for_files() -> bool {
+    settings::get().is_some_and(|settings| settings.io_uring_files)
+}
+
 /// The process has made a ring: every socket goes back to the kernel.
 pub(crate) fn seen() {
-    if SEEN.swap(1, Ordering::SeqCst) != 0 {
+    if is_for_files() || SEEN.swap(1, Ordering::SeqCst) != 0 {
         return;
     }
     epoll::before_sharing(true);
@@ -36,7 +44,7 @@ pub(crate) fn in_use() -> bool {
         return true;
     }
     let now = raw::now_ns();
-    if now < NEXT_LOOK.load(Ordering::Relaxed) {
+    if is_for_files() || now < NEXT_LOOK.load(Ordering::Relaxed) {
         return false;
     }
     NEXT_LOOK.store(now + LOOK_EVERY_NS, Ordering::Relaxed);

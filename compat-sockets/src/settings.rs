@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) asker: Asker,
     /// How a sender fills a ring.
     pub(crate) protocol: StreamProtocol,
+    /// Rings of io_uring are for files only.
+    pub(crate) io_uring_files: bool,
     /// Policy of waits.
     wait: WaitChoice,
 }
@@ -46,6 +48,7 @@ pub(crate) fn init() {
             rules: Rules::default(),
             asker: Asker::default(),
             protocol: StreamProtocol::default(),
+            io_uring_files: false,
             wait: WaitChoice::Auto,
         },
         Ok(config) => Settings {
@@ -56,6 +59,7 @@ pub(crate) fn init() {
             report: config.sockets_report,
             asker: Asker::current(),
             protocol: config.sockets_protocol,
+            io_uring_files: config.io_uring_files,
             rules: config.sockets_rules,
         },
     };

@@ -32,6 +32,8 @@ enum Way<'a> {
     Upgraded(&'a Path),
     /// With rules.
     Ruled(&'a Path, &'a str),
+    /// With rings of io_uring that are for files.
+    RingsForFiles(&'a Path),
 }
 
 /// What the kernel tells of a process.
@@ -103,6 +105,9 @@ fn start(scenario: &str, role: &str, way: Way<'_>, dir: &Path) -> Child {
         }
         Way::Ruled(socket, rules) => {
             command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_RULES", rules);
+        }
+        Way::RingsForFiles(socket) => {
+            command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_IO_URING", "files");
         }
     }
     if !matches!(way, Way::Alone) {
@@ -379,6 +384,18 @@ fn a_rule_keeps_a_connection_plain() {
     }
     let counters = run("echo", Way::Ruled(&daemon.path, "deny program=other; deny uid=4294967"));
     assert_eq!(counters.counters.get("plain_rule"), None);
+}
+
+/// A process that uses io_uring stays with TCP, because nobody sees what for; unless its user says that it is for files.
+#[test]
+fn a_process_with_io_uring_takes_part_if_that_is_for_files() {
+    let daemon = Daemon::start();
+    let counters = run("echo_with_io_uring", Way::Upgraded(&daemon.path)).counters;
+    assert_eq!(counters.get("ring_tx_bytes"), None, "{counters:?}");
+    let started = Instant::now();
+    while !moved(&run("echo_with_io_uring", Way::RingsForFiles(&daemon.path)).counters) {
+        assert!(started.elapsed() < WATCHDOG, "no bytes by rings");
+    }
 }
 
 /// From the ring back to TCP in the middle of a stream, both directions.

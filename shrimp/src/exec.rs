@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Which connections may be upgraded; the first rule that holds decides [default: all may]
     #[arg(long = "rule", value_name = "RULE", value_parser = rule)]
     rules: Vec<String>,
+    /// PROG uses io_uring for files and never for TCP sockets (MariaDB): it takes part all the same
+    #[arg(long)]
+    io_uring_files: bool,
     /// Preload the Sun RPC library
     #[arg(long)]
     rpc: bool,
@@ -53,6 +56,8 @@ Examples:
   shrimp exec --sockets -- redis-benchmark -p 7000 -c 1 -t get,set
   shrimp exec -v -- python3 -m http.server 8000
   shrimp exec --rpc -- ./my_rpc_server
+
+  shrimp exec --io-uring-files -- mariadbd --user=mysql
 
   shrimp exec --rule 'allow port=6379' --rule deny -- ./server
   shrimp exec --rule 'deny program=curl* address=10.0.0.0/8' -- ./script
@@ -144,6 +149,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             command.env("LD_PRELOAD", value);
             if let Some(rules) = rules {
                 command.env("VMMC_SOCKETS_RULES", rules);
+            }
+            if args.io_uring_files {
+                command.env("VMMC_SOCKETS_IO_URING", "files");
             }
             ensure_daemon(chosen, args.verbose);
         }

@@ -83,6 +83,12 @@ pub const TABLE: &[Tunable] = &[
         help: "how a sender fills a ring (seed 003, section 4.3): by stores into it, by a deliberate update from the program's buffer, or by one from a copy of it",
     },
     Tunable {
+        name: "VMMC_SOCKETS_IO_URING",
+        default: "sockets",
+        unit: "sockets | files",
+        help: "what a program uses io_uring for: files says that it never reads or writes a TCP socket that way, so that its connections may be upgraded all the same (MariaDB); that cannot be checked",
+    },
+    Tunable {
         name: "VMMC_SOCKETS_REPORT",
         default: "",
         unit: "path",
@@ -180,6 +186,8 @@ pub struct Config {
     pub sockets_rules: Rules,
     /// `VMMC_SOCKETS_PROTOCOL`.
     pub sockets_protocol: StreamProtocol,
+    /// `VMMC_SOCKETS_IO_URING`: whether rings of io_uring are for files only.
+    pub io_uring_files: bool,
     /// `VMMC_SOCKETS_REPORT`.
     pub sockets_report: Option<std::path::PathBuf>,
     /// `VMMC_RPC`: whether the Sun RPC library takes part.
@@ -337,6 +345,17 @@ impl Config {
                         name: "VMMC_SOCKETS_PROTOCOL",
                         value: value.to_owned(),
                         expected: "\"au-2copy\", \"du-1copy\" or \"du-2copy\"",
+                    });
+                }
+            },
+            io_uring_files: match set("VMMC_SOCKETS_IO_URING").as_deref() {
+                None | Some("sockets") => false,
+                Some("files") => true,
+                Some(value) => {
+                    return Err(ConfigError {
+                        name: "VMMC_SOCKETS_IO_URING",
+                        value: value.to_owned(),
+                        expected: "\"sockets\" or \"files\"",
                     });
                 }
             },

@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -30,6 +31,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -387,6 +389,13 @@ static void full(enum how how) {
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     meet(fd);
     close(fd);
+}
+
+/* The same of a process that has a ring of io_uring, which its connection has nothing to do with. */
+static void echo_with_io_uring(void) {
+    struct io_uring_params params = {0};
+    CHECK(syscall(SYS_io_uring_setup, 4, &params) >= 0);
+    echo();
 }
 
 static void half_close(void) {
@@ -1410,6 +1419,7 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(void);
     } plain[] = {{"echo", echo},
+                 {"echo_with_io_uring", echo_with_io_uring},
                  {"endless", endless},
                  {"passed_after_the_end", passed_after_the_end},
                  {"passed_after_a_death", passed_after_a_death},
