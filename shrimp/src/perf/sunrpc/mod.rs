@@ -2,13 +2,15 @@
 //! rpcgen programs over libvrpc.so, by automatic and by deliberate update, with arguments that the service
 //! uses where they lie (R11), and with either side asleep, beside libtirpc alone over TCP and UDP.
 //!
-//! Each round runs every way once, in fresh processes; R is measured in the same round. The parts of a
+//! Each round runs every way once, in fresh processes; R is measured in the same round, and beside null calls of the
+//! first way in turns with them, by the very processes that make them. The parts of a
 //! null call (the paper's breakdown) are timed in a run of their own, because the clock takes part
 //! in them.
 
 mod programs;
 mod report;
 
+use super::line::Turns;
 use super::{Head, Options, raw};
 use crate::artefacts::{self, Artefact};
 use crate::children::Scratch;
@@ -120,6 +122,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let mut rounds: Vec<Vec<Rounds>> = WAYS.iter().map(|_| cells()).collect();
     let mut counted = vec![Counted::default(); WAYS.len()];
     let mut parts = Counted::default();
+    let mut turns = Turns::default();
     for round in 0..options.rounds() {
         let mut tell = |what: &str| {
             progress.step(&format!("round {} of {}: {what}", round + 1, options.rounds()));
@@ -128,9 +131,12 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             let (samples, batch) = raw::cache_line_round(pair, &options.plan())?;
             r.add(samples, batch);
         }
-        for ((way, cells), counted) in WAYS.iter().zip(&mut rounds).zip(&mut counted) {
+        for (at, ((way, cells), counted)) in
+            WAYS.iter().zip(&mut rounds).zip(&mut counted).enumerate()
+        {
             tell(way.name);
-            let (lines, told) = programs.run(*way, &sizes, false)?;
+            let turns = (at == SPINNING && !pair.is_single()).then_some(&mut turns);
+            let (lines, told) = programs.run(*way, &sizes, false, turns)?;
             for ((_, batch, samples), cell) in lines.into_iter().zip(cells) {
                 cell.add(samples, batch);
             }
@@ -138,12 +144,12 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         }
         if let Some(way) = WAYS.get(SPINNING) {
             tell("the parts of a null call");
-            parts = programs.run(*way, &[0], true)?.1;
+            parts = programs.run(*way, &[0], true, None)?.1;
         }
     }
     progress.clear();
     let r = (!pair.is_single()).then_some(r);
-    let report = Report::new(head, &sizes, r.as_ref(), &rounds, &counted, parts);
+    let report = Report::new(head, &sizes, (r.as_ref(), turns.ratio()), &rounds, &counted, parts);
     text::emit(&report.render());
     options.save(&report)?;
     if let Some(dir) = options.graphs()? {

@@ -5,6 +5,7 @@ use super::{How, LARGEST_UDP, Wait, Way};
 use crate::children::{self, Child, Scratch};
 use crate::cpu::Pair;
 use crate::exit::{Coded, Context, Exit, Failure, Io};
+use crate::perf::line::{self, Turns};
 use crate::perf::samples::{self, Line};
 use crate::private::PrivateDaemon;
 use std::collections::HashMap;
@@ -63,9 +64,10 @@ pub(super) struct Programs {
     round_ms: u64,
 }
 
-const SOURCES: [(&str, &str); 4] = [
+const SOURCES: [(&str, &str); 5] = [
     ("vrpc_in_place.h", include_str!("../../../../compat-sunrpc/include/vrpc_in_place.h")),
     ("bench.x", include_str!("c/bench.x")),
+    ("line.h", include_str!("c/line.h")),
     ("server.c", include_str!("c/server.c")),
     ("client.c", include_str!("c/client.c")),
 ];
@@ -125,18 +127,27 @@ impl Programs {
         command
     }
 
-    /// Runs one way once: what the client measured (round trips), and what it counted.
+    /// Runs one way once: what the client measured (round trips), and what it counted. For `turns` the programs play R
+    /// themselves.
     pub(super) fn run(
         &self,
         way: Way,
         sizes: &[usize],
         timed: bool,
+        turns: Option<&mut Turns>,
     ) -> Result<(Vec<Line>, Counted), Failure> {
         let wrong = |what: String| SunrpcError::Program { way: way.name, what };
         let report = self.scratch.path().join("report");
         let _ = std::fs::remove_file(&report);
+        let path = self.scratch.path().join("line");
+        let line = if turns.is_some() { path.as_path() } else { Path::new("-") };
+        if turns.is_some() {
+            line::create(line)?;
+        }
         let server = if way.how == How::InPlace { IN_PLACE } else { "server" };
-        let mut server = Child::spawn(self.command(server, self.pair.b, way), "the server")?;
+        let mut command = self.command(server, self.pair.b, way);
+        command.arg(line);
+        let mut server = Child::spawn(command, "the server")?;
         let output = server.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the server has no output".into()))?;
         let mut ports = String::new();
@@ -145,6 +156,7 @@ impl Programs {
         let port = ports.split_whitespace().nth(usize::from(udp)).unwrap_or("0");
         let mut command = self.command("client", self.pair.a, way);
         command.args([if udp { "udp" } else { "tcp" }, port]).arg(self.round_ms.to_string());
+        command.arg(line);
         let sizes = sizes.iter().filter(|&&size| !udp || size <= LARGEST_UDP);
         command.args(sizes.clone().map(usize::to_string));
         command.env("VMMC_RPC_REPORT", &report);
@@ -154,9 +166,12 @@ impl Programs {
         let mut client = Child::spawn(command, "the client")?;
         let output = client.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the client has no output".into()))?;
-        let mut lines = Vec::new();
+        let (mut lines, mut turns) = (Vec::new(), turns);
         for line in BufReader::new(output).lines() {
             let line = line.context(|| "hearing the client".into())?;
+            if turns.as_mut().is_some_and(|turns| turns.parse(&line)) {
+                continue;
+            }
             lines.push(samples::parse(&line).ok_or_else(|| wrong(format!("it says {line:?}")))?);
         }
         let status = client.wait()?;

@@ -1,7 +1,7 @@
 //! What `perf sunrpc` prints, saves and draws.
 
 use super::programs::Counted;
-use super::{SERVER_SLEEPS, SPINNING, TCP, WAYS};
+use super::{SERVER_SLEEPS, TCP, WAYS};
 use crate::perf::Head;
 use crate::plot::{Corner, Graph, Series};
 use crate::stats::{self, Latency, Rounds};
@@ -67,6 +67,8 @@ pub(super) struct Report {
     points: Vec<Point>,
     per_call: Vec<PerCall>,
     parts: Vec<Part>,
+    /// R as played in turns with null calls, and these in that R.
+    r_in_turns_ns: Option<f64>,
     null_ratio_to_r: Option<f64>,
     null_budget: f64,
     sleeping_speed_up: Option<f64>,
@@ -77,7 +79,7 @@ impl Report {
     pub(super) fn new(
         head: Head,
         sizes: &[usize],
-        r: Option<&Rounds>,
+        (r, turns): (Option<&Rounds>, Option<(f64, f64)>),
         rounds: &[Vec<Rounds>],
         counted: &[Counted],
         parts: Counted,
@@ -131,7 +133,8 @@ impl Report {
         Report {
             head,
             r: r.map(Rounds::latency),
-            null_ratio_to_r: null(SPINNING).and_then(|point| point.ratio_to_r),
+            r_in_turns_ns: turns.map(|(r, _)| r),
+            null_ratio_to_r: turns.map(|(_, ratio)| ratio),
             null_budget: NULL_BUDGET,
             sleeping_speed_up: null(SERVER_SLEEPS).map(|point| point.times_as_fast_as_tcp),
             sleeping_budget: SLEEPING_BUDGET,
@@ -193,10 +196,11 @@ impl Report {
             "Copies per byte, and what the client did per call, counted over all sizes\n{counted}"
         );
         let met = |met: bool| if met { "met" } else { "NOT MET" };
-        if let Some(ratio) = self.null_ratio_to_r {
+        if let (Some(ratio), Some(r)) = (self.null_ratio_to_r, self.r_in_turns_ns) {
             let _ = writeln!(
                 out,
-                "Null call, both spinning: {} R round trip, budget <= {NULL_BUDGET} R: {}",
+                "Null call, both spinning, in turns with R ({}): {} R round trip, budget <= {NULL_BUDGET} R: {}",
+                text::nanos(r),
                 text::three(ratio),
                 met(ratio <= NULL_BUDGET)
             );
