@@ -1,6 +1,7 @@
 //! What happened, counted: in the process page, where `shrimp stat` reads it, and once more at
 //! the end of the process into the file that `VMMC_RPC_REPORT` names.
 
+use std::cell::Cell;
 use vmmc::control::message::Role;
 use vmmc::library_page::LibraryPage;
 
@@ -49,4 +50,65 @@ pub(crate) fn add(counter: Counter, amount: u64) {
 #[inline]
 pub(crate) fn one(counter: Counter) {
     add(counter, 1);
+}
+
+/// What each call counts.
+const OFTEN: [Counter; 7] = [
+    Counter::calls_ring,
+    Counter::served_ring,
+    Counter::sent_records,
+    Counter::sent_bytes,
+    Counter::received_records,
+    Counter::received_bytes,
+    Counter::spin_hits,
+];
+
+/// Counts of one channel that are added up at the end of a call, or when the peer has been shown what it waits
+/// for: in a shared library each look for where a thread counts is a call.
+#[derive(Debug, Default)]
+pub(crate) struct Later {
+    counts: [Cell<u64>; OFTEN.len()],
+    some: Cell<bool>,
+}
+
+impl Later {
+    /// Counts one of [`OFTEN`], at the next [`Later::settle`]; anything else at once.
+    #[inline(always)]
+    pub(crate) fn add(&self, counter: Counter, amount: u64) {
+        let place = OFTEN.iter().position(|it| *it as usize == counter as usize);
+        match place.and_then(|place| self.counts.get(place)) {
+            Some(count) => {
+                count.set(count.get() + amount);
+                self.some.set(true);
+            }
+            None => add(counter, amount),
+        }
+    }
+
+    /// Counts one.
+    #[inline(always)]
+    pub(crate) fn one(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Adds up.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        if self.some.replace(false)
+            && let Some(tally) = PAGE.tally()
+        {
+            for (counter, count) in OFTEN.into_iter().zip(&self.counts) {
+                let amount = count.take();
+                if amount != 0 {
+                    tally.add(counter as usize, amount);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        self.settle();
+    }
 }

@@ -1,6 +1,6 @@
 //! libtirpc's own functions, found behind ours at their first use.
 
-use crate::abi::{Bool, Client, Netbuf, RpcErr, RpcMsg, Svcxprt, Xdr};
+use crate::abi::{Auth, Bool, Client, Netbuf, RpcErr, RpcMsg, Svcxprt, Xdr};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use vmmc::sync::{AtomicUsize, Ordering};
 
@@ -55,6 +55,7 @@ functions! {
     svc_run = c"svc_run": unsafe extern "C" fn();
     svc_getreq_common = c"svc_getreq_common": unsafe extern "C" fn(c_int);
     svc_getreq_poll = c"svc_getreq_poll": unsafe extern "C" fn(*mut libc::pollfd, c_int);
+    authnone_create = c"authnone_create": unsafe extern "C" fn() -> *mut Auth;
     xdr_bytes = c"xdr_bytes":
         unsafe extern "C" fn(*mut Xdr, *mut *mut c_char, *mut c_uint, c_uint) -> Bool;
     xdr_callmsg = c"xdr_callmsg": unsafe extern "C" fn(*mut Xdr, *mut RpcMsg) -> Bool;

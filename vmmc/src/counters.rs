@@ -122,6 +122,7 @@ impl<'m> Counters<'m> {
     ///
     /// # Panics
     /// When `page` is shorter than [`page::LEN`]: our own fault, lengths are checked at mapping.
+    #[inline]
     #[must_use]
     pub fn new(page: View<'m>) -> Counters<'m> {
         assert!(page.len() >= page::LEN, "process page too short");

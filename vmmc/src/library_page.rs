@@ -3,7 +3,7 @@
 //! and written to a file at the end of the process for tests.
 
 use crate::control::message::Role;
-use crate::counters::Counters;
+use crate::counters::{Counters, Tally};
 use crate::layout::{self, page};
 use crate::mem::View;
 use crate::notes::Notes;
@@ -55,6 +55,7 @@ impl LibraryPage {
         LibraryPage { role, names, start, noting }
     }
 
+    #[inline]
     fn view(&self) -> Option<View<'static>> {
         let start = NonNull::new(self.start.load(Ordering::Relaxed))?;
         // SAFETY: mapped by `init` for the life of the process, `page::LEN` bytes; only accessed
@@ -126,6 +127,13 @@ impl LibraryPage {
         if let Some(view) = self.view() {
             Counters::new(view).add(counter, amount);
         }
+    }
+
+    /// For several additions in a row: where this thread counts, looked up once.
+    #[inline]
+    #[must_use]
+    pub fn tally(&self) -> Option<Tally<'static>> {
+        self.view().map(|view| Counters::new(view).tally())
     }
 
     /// The value of a counter in this process.

@@ -9,7 +9,7 @@ mod xdr;
 
 pub(crate) use auth::{Auth, AuthOps, OpaqueAuth};
 pub(crate) use clnt::{Client, ClntOps, RpcErr, Timeval, control, stat};
-pub(crate) use msg::{RpcMsg, accept, reply};
+pub(crate) use msg::{CallBody, RpcMsg, accept, reply};
 pub(crate) use svc::{Netbuf, Svcauth, SvcauthOps, Svcxprt, SvcxprtExt, XpOps, XpOps2, xprt};
 pub(crate) use xdr::{Xdr, XdrOps, XdrProc, op};
 

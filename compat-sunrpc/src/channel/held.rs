@@ -62,6 +62,9 @@ impl Held {
 
     pub(super) fn give_back(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
+        if bytes == 0 {
+            return; // as for most records
+        }
         self.bytes -= bytes;
         self.pool.held.fetch_sub(bytes, Ordering::Relaxed);
     }

@@ -23,11 +23,11 @@ mod writer;
 
 pub(crate) use codec::RecordSource;
 pub(crate) use lent::is_lent;
-pub(crate) use patience::Patience;
+pub(crate) use patience::{Allowance, Deadline, Patience};
 pub(crate) use source::Source;
 pub(crate) use writer::{Long, Writer};
 
-use crate::counters::{self, Counter};
+use crate::counters::{self, Counter, Later};
 use held::{Kept, POOL, Pool};
 use own::Own;
 use pieces::Pieces;
@@ -93,6 +93,8 @@ pub(crate) struct Channel {
     max_record: Cell<usize>,
     /// Why nothing is sent any more: found inside a record, which its encoder cannot say.
     broken: Cell<Option<Broken>>,
+    /// What calls over it count.
+    counts: Later,
 }
 
 impl Channel {
@@ -116,6 +118,7 @@ impl Channel {
             spare: RefCell::default(),
             max_record: Cell::new(MAX_RECORD),
             broken: Cell::new(None),
+            counts: Later::default(),
         };
         // Armed first: a peer that sees us attached rings only if we are.
         bell::arm(&channel.segment.own().armed_data());
@@ -144,9 +147,20 @@ impl Channel {
         self.segment.ring_len() / 4
     }
 
+    /// What calls over it count.
+    #[inline]
+    pub(crate) fn counts(&self) -> &Later {
+        &self.counts
+    }
+
     /// Rings the other side if it sleeps for data.
     fn wake_for_data(&self) {
         bell::published();
+        self.wake_if_armed_for_data();
+    }
+
+    /// The same behind [`bell::published`].
+    fn wake_if_armed_for_data(&self) {
         let peer = self.segment.peer();
         if peer.attached().load(Ordering::Acquire) == 0 || bell::take(&peer.armed_data()) {
             self.ring();
@@ -156,6 +170,11 @@ impl Channel {
     /// Rings the other side if it sleeps for room.
     fn wake_for_space(&self) {
         bell::published();
+        self.wake_if_armed_for_space();
+    }
+
+    /// The same behind [`bell::published`].
+    fn wake_if_armed_for_space(&self) {
         if bell::take(&self.segment.peer().armed_space()) {
             self.ring();
         }

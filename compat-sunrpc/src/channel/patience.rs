@@ -5,6 +5,7 @@ use crate::counters::{self, Counter};
 use crate::settings;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use vmmc::config::WaitPolicy;
@@ -29,16 +30,56 @@ pub(crate) struct Patience<'p> {
     /// The TCP connection: its end is the channel's.
     pub(crate) socket: BorrowedFd<'p>,
     /// When it ends.
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) deadline: Deadline<'p>,
     /// Of a client: the number of its call. What comes while it still sends, and is of another number,
     /// is the answer to a call that it does not wait for any more.
     pub(crate) call: Option<u32>,
 }
 
+/// When a wait ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Deadline<'p> {
+    Never,
+    At(Instant),
+    /// After so much time.
+    After(&'p Allowance),
+}
+
+/// Time from when it is first asked about, which is not at once: a call among two that spin reads no clock.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    time: Duration,
+    /// When it ends, once it runs; `None`: never.
+    end: Cell<Option<Option<Instant>>>,
+}
+
+impl Allowance {
+    pub(crate) fn of(time: Duration) -> Allowance {
+        Allowance { time, end: Cell::new(None) }
+    }
+
+    #[cold]
+    fn end(&self) -> Option<Instant> {
+        let end = self.end.get().unwrap_or_else(|| Instant::now().checked_add(self.time));
+        self.end.set(Some(end));
+        end
+    }
+}
+
+impl Deadline<'_> {
+    fn end(self) -> Option<Instant> {
+        match self {
+            Deadline::Never => None,
+            Deadline::At(end) => Some(end),
+            Deadline::After(allowance) => allowance.end(),
+        }
+    }
+}
+
 impl Patience<'_> {
     /// Whether its time is over.
     pub(super) fn is_over(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.deadline.end().is_some_and(|end| Instant::now() >= end)
     }
 
     /// Waits a moment for what nobody rings for.
@@ -134,10 +175,11 @@ impl Channel {
     ) -> Result<(), Broken> {
         let policy = settings::wait_policy();
         if wait::glance(policy, || look().then_some(())).is_some() {
-            counters::one(Counter::spin_hits);
+            self.counts.one(Counter::spin_hits);
             return Ok(());
         }
         let Patience { bell, socket, deadline, .. } = *patience;
+        let deadline = deadline.end();
         // Who only ever spins would not see the connection end.
         let mut looks = 0u32;
         let shares = || self.shares_cpu();
@@ -152,7 +194,7 @@ impl Channel {
         });
         match spun {
             Spun::Found(found) => {
-                counters::one(Counter::spin_hits);
+                self.counts.one(Counter::spin_hits);
                 return found;
             }
             Spun::Late => return Err(Broken::TimedOut),

@@ -80,8 +80,8 @@ impl Channel {
             self.take(takes_up);
             taken += takes_up;
             if last {
-                counters::one(Counter::received_records);
-                counters::add(Counter::received_bytes, assembly.len() as u64);
+                self.counts.one(Counter::received_records);
+                self.counts.add(Counter::received_bytes, assembly.len() as u64);
                 let whole = std::mem::replace(&mut *assembly, Pieces::of(self.pool));
                 return Ok(Some(Source::pieces(whole)));
             }
@@ -111,7 +111,7 @@ impl Channel {
             }
             Fragment::Bytes(_) => match self.next_part()? {
                 Next::Part(part) => {
-                    counters::one(Counter::received_records);
+                    self.counts.one(Counter::received_records);
                     Ok(Some(Source::stream(self, patience, part)))
                 }
                 Next::Nothing | Next::Forgotten => Err(Broken::Nonsense),
@@ -178,8 +178,8 @@ impl Channel {
 
     /// A record of one fragment, where it lies.
     fn hand_out(&self, start: NonNull<u8>, len: usize) -> Source<'static> {
-        counters::one(Counter::received_records);
-        counters::add(Counter::received_bytes, len as u64);
+        self.counts.one(Counter::received_records);
+        self.counts.add(Counter::received_bytes, len as u64);
         let takes_up = WORD + len.next_multiple_of(4);
         self.handed_out.set(Some((self.own.head().load(Ordering::Relaxed), takes_up)));
         // SAFETY: in the ring, which is mapped as long as the channel; the room is the peer's
@@ -259,7 +259,7 @@ impl Channel {
 
     /// Is done with the part of this length that [`Channel::next_part`] has given.
     pub(super) fn pass(&self, len: usize) {
-        counters::add(Counter::received_bytes, len as u64);
+        self.counts.add(Counter::received_bytes, len as u64);
         let inside = self.own.inside().load(Ordering::Relaxed) - len as u64;
         let ended = inside & LEFT == 0 && inside & INSIDE_LAST != 0;
         self.own.inside().store(if ended { 0 } else { inside }, Ordering::Relaxed);
@@ -311,6 +311,15 @@ impl Channel {
     /// Is done with the record that was given last: its room is the peer's again. Does nothing when
     /// there is none.
     pub(crate) fn release(&self) -> Result<(), Broken> {
+        if self.give_back()? {
+            self.wake_for_space();
+        }
+        self.counts.settle();
+        Ok(())
+    }
+
+    /// As [`Channel::release`], but that nobody is rung: true when somebody may wait for the room.
+    pub(super) fn give_back(&self) -> Result<bool, Broken> {
         if let Some((at, len)) = self.handed_out.take() {
             // A server that forks to answer has two processes with this record: one of them
             // gives the room back.
@@ -318,11 +327,11 @@ impl Channel {
             let head = self.own.head();
             if head.compare_exchange(at, end, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 self.rx().publish();
-                self.wake_for_space();
+                return Ok(true);
             }
         } else if self.is_inside() {
             self.pass_over()?;
         }
-        Ok(())
+        Ok(false)
     }
 }

@@ -6,7 +6,7 @@
 
 use super::held::Kept;
 use super::segment::{FORGET, LAST};
-use super::writer::{LEAST_ROOM, WORD};
+use super::writer::{Head, LEAST_ROOM, WORD};
 use super::{Broken, Channel, Patience, Writer};
 use crate::counters::{self, Counter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags};
 use vmmc::mem::copy;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
+use vmmc_ring::bell;
 
 /// Most memory that a channel keeps for the next record that does not lie in the ring whole, while there is
 /// plenty for all.
@@ -22,24 +23,54 @@ const MOST_SPARE: usize = 2 << 20;
 
 impl Channel {
     /// Ends a record and shows it to the peer. What found no room goes to the backlog.
-    pub(crate) fn submit(&self, mut writer: Writer<'_>) {
-        let len = std::mem::take(&mut writer.len);
-        counters::one(Counter::sent_records);
-        counters::add(Counter::sent_bytes, len as u64);
-        if !writer.in_memory {
-            self.put_fragment(len - writer.base, true);
-            return;
+    pub(crate) fn submit(&self, writer: Writer<'_>) {
+        if self.show(writer) {
+            self.wake_for_data();
         }
+        self.counts.settle();
+    }
+
+    /// Ends a record that answers the one that was given last, which is released ([`Channel::release`]). The peer
+    /// sees both, and then it is looked whether it sleeps: a fence between the two would wait for the record's
+    /// lines before the tail's is asked for.
+    pub(crate) fn submit_and_release(&self, writer: Writer<'_>) -> Result<(), Broken> {
+        let gave = self.give_back()?;
+        let shown = self.show(writer);
+        bell::published();
+        if shown {
+            self.wake_if_armed_for_data();
+        }
+        if gave {
+            self.wake_if_armed_for_space();
+        }
+        self.counts.settle();
+        Ok(())
+    }
+
+    /// As [`Channel::submit`], but that nobody is rung: true when somebody may wait for it.
+    fn show(&self, mut writer: Writer<'_>) -> bool {
+        let len = std::mem::take(&mut writer.len);
+        if !writer.in_memory {
+            let head = std::mem::take(&mut writer.head);
+            self.put_fragment(head, len - writer.base, true);
+            self.counts.one(Counter::sent_records);
+            self.counts.add(Counter::sent_bytes, len as u64);
+            return true;
+        }
+        self.counts.one(Counter::sent_records);
+        self.counts.add(Counter::sent_bytes, len as u64);
         let memory = std::mem::replace(&mut writer.memory, Kept::nothing(self.pool));
         counters::add(Counter::spilled_bytes, memory.bytes().len() as u64);
-        if self.put_whole(memory.bytes()) {
+        let shown = self.put_whole(memory.bytes());
+        if shown {
             self.keep(memory);
         } else {
             self.backlog.borrow_mut().push_back(memory);
         }
+        shown
     }
 
-    /// Puts the rest of a record into the ring as one fragment, if there is room for it now.
+    /// Puts the rest of a record into the ring as one fragment, if there is room for it now. Rings nobody.
     fn put_whole(&self, bytes: &[u8]) -> bool {
         let need = (WORD + bytes.len().next_multiple_of(4)) as u64;
         // A lie about the room is found at the next record.
@@ -52,7 +83,7 @@ impl Channel {
         true
     }
 
-    /// Copies `len` bytes behind the tail's word and publishes them.
+    /// Copies `len` bytes behind the tail's word and publishes them. Rings nobody.
     ///
     /// # Safety
     /// There must be room for the word and the bytes, which must be readable.
@@ -61,33 +92,34 @@ impl Channel {
         let place = unsafe { self.outgoing_tail().add(WORD) };
         // SAFETY: the caller's word, for both sides.
         unsafe { copy::bytes(bytes, place.as_ptr(), len) };
-        self.put_fragment(len, last);
+        self.put_fragment(Head::default(), len, last);
     }
 
-    /// Publishes `len` bytes that lie behind the word at the tail, for which the caller found room.
-    pub(super) fn put_fragment(&self, len: usize, last: bool) {
+    /// Publishes `len` bytes that lie behind the word at the tail, for which the caller found room, but for the
+    /// first ones, which are in `head`. Rings nobody.
+    pub(super) fn put_fragment(&self, head: Head, len: usize, last: bool) {
         if !last {
             counters::one(Counter::pieces);
         }
         let open = if last { 0 } else { own_pid() };
         self.own.open().store(open, Ordering::Relaxed);
-        self.put_word(len as u32 | if last { LAST } else { 0 }, len);
+        self.put_word(len as u32 | if last { LAST } else { 0 }, head, len);
     }
 
     /// The record of which pieces have been shown is not to be.
     pub(super) fn forget(&self) {
         self.own.open().store(0, Ordering::Relaxed);
-        self.put_word(FORGET, 0);
+        self.put_word(FORGET, Head::default(), 0);
+        self.wake_for_data();
     }
 
-    fn put_word(&self, word: u32, len: usize) {
+    fn put_word(&self, word: u32, head: Head, len: usize) {
         let tx = self.tx();
         let place = self.outgoing_tail();
-        // SAFETY: the callers found room for the word and its bytes.
-        unsafe { copy::bytes(word.to_ne_bytes().as_ptr(), place.as_ptr(), WORD) };
+        // SAFETY: the callers found room for the word and its bytes, of which the head is a part.
+        unsafe { head.store_behind(word, place) };
         tx.filled(WORD + len.next_multiple_of(4));
         tx.publish();
-        self.wake_for_data();
     }
 
     /// Whether another process of this side is within a record, and how it is.
@@ -139,6 +171,7 @@ impl Channel {
             let (bytes, last) = (rest.as_ptr(), piece == rest.len());
             // SAFETY: there is room for the word and `piece` bytes, which are our own.
             unsafe { self.put_copy(bytes, piece, last) };
+            self.wake_for_data();
             put += piece;
             self.backlog_at.set(self.backlog_at.get() + piece);
             if last {

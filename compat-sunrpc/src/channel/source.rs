@@ -116,6 +116,12 @@ impl<'c> Source<'c> {
         }
     }
 
+    /// Bytes left of the part that is here.
+    #[inline]
+    pub(crate) fn here(&self) -> usize {
+        self.len - self.at
+    }
+
     /// Bytes left: at most, when not all have come.
     pub(crate) fn remaining(&self) -> usize {
         let here = self.len - self.at;

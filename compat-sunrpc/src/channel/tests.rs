@@ -77,7 +77,7 @@ fn send(channel: &Channel, record: &[u8]) {
 }
 
 fn patience<'p>(bell: &'p Doorbell, socket: &'p UnixStream, call: Option<u32>) -> Patience<'p> {
-    Patience { bell, socket: socket.as_fd(), deadline: None, call }
+    Patience { bell, socket: socket.as_fd(), deadline: Deadline::Never, call }
 }
 
 /// R4: the ring wraps at every offset that a record can begin at.
@@ -360,7 +360,7 @@ fn a_deadline_holds_against_a_server_that_never_stops_talking() {
         drop((server, other));
     });
     let mut patience = patience(&ours, &socket, Some(2));
-    patience.deadline = Some(Instant::now() + Duration::from_millis(30));
+    patience.deadline = Deadline::At(Instant::now() + Duration::from_millis(30));
     assert_eq!(client.reply(patience).err(), Some(Broken::TimedOut));
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     talker.join().unwrap();
@@ -370,9 +370,10 @@ fn a_deadline_holds_against_a_server_that_never_stops_talking() {
 /// always more, and not beyond the longest record.
 #[test]
 fn time_and_length_end_a_record_that_never_ends() {
-    for (limit, time, end) in
-        [(4000, None, Broken::TooLong), (MAX_RECORD, Some(Instant::now()), Broken::TimedOut)]
-    {
+    for (limit, time, end) in [
+        (4000, Deadline::Never, Broken::TooLong),
+        (MAX_RECORD, Deadline::At(Instant::now()), Broken::TimedOut),
+    ] {
         let pair = pair();
         pair.server.limit(limit);
         let patience =
@@ -392,7 +393,7 @@ fn time_and_length_end_a_record_that_never_ends() {
 fn a_deadline_inside_a_record_leaves_the_channel_usable() {
     let pair = pair();
     let mut patience = patience(&pair.bells[0], &pair.sockets[0], None);
-    patience.deadline = Some(Instant::now() + Duration::from_millis(5));
+    patience.deadline = Deadline::At(Instant::now() + Duration::from_millis(5));
     let mut writer = pair.client.writer(Long::Waits(patience)).unwrap();
     assert!(!writer.put(&bytes(100_000, 1)));
     assert_eq!(writer.broken(), Some(Broken::TimedOut));
@@ -509,12 +510,17 @@ proptest! {
         steps in proptest::collection::vec((0u8..4, 0usize..4000, any::<u8>()), 1..30),
         before in 0usize..2000,
         in_memory in any::<bool>(),
+        begins in any::<bool>(),
     ) {
         let mut pair = pair();
         send(&pair.client, &bytes(before * 4 + 4, 0)); // not yet taken: less room
         let long = if in_memory { Long::InMemory } else { Long::IsKept };
         let mut writer = pair.client.writer(long).unwrap();
         let (mut model, mut at) = (Vec::<u8>::new(), 0usize);
+        if begins {
+            prop_assert!(writer.begin([0x0102_0304; 10]));
+            (model, at) = ([1, 2, 3, 4].repeat(10), 40);
+        }
         for (kind, number, seed) in steps {
             match kind {
                 0 => {
@@ -566,7 +572,7 @@ proptest! {
         let pair = pair();
         // Its time is over already: it waits for nothing.
         let mut patience = patience(&pair.bells[1], &pair.sockets[1], None);
-        patience.deadline = Some(Instant::now());
+        patience.deadline = Deadline::At(Instant::now());
         send(&pair.client, &bytes(100, 3));
         for (at, word) in scribbles {
             // In ring 0, or in the control part.
@@ -649,6 +655,46 @@ fn a_length_changed_after_the_check_is_not_looked_at_again() {
     assert_eq!((record.remaining(), bytes_of(record)), (96, bytes(96, 5)));
     pair.server.release().unwrap();
     assert!(pair.server.next_whole().unwrap().is_none());
+}
+
+/// Nothing of a head is in the ring before its record's end, where who waits for it may look at its line.
+#[test]
+fn a_head_is_stored_with_its_record() {
+    let mut pair = pair();
+    let mut writer = pair.client.writer(Long::IsKept).unwrap();
+    assert!(writer.begin([7; 6]) && writer.put(b"rest"));
+    let mut there = [9; 32];
+    rustix::io::pread(&pair.memory, &mut there, segment::CONTROL_LEN as u64).unwrap();
+    assert_eq!(there, *[&[0; 28][..], b"rest"].concat());
+    pair.client.submit(writer);
+    assert_eq!(pair.received().unwrap(), [&[0, 0, 0, 7].repeat(6)[..], b"rest"].concat());
+}
+
+/// An answer and the room of its question are shown together, and each wakes who sleeps for it.
+#[test]
+fn an_answer_gives_the_room_back_and_wakes_for_both() {
+    for (for_data, for_space) in [(false, false), (true, false), (false, true)] {
+        let pair = pair();
+        send(&pair.client, b"question");
+        let question = pair.server.next_whole().unwrap().unwrap();
+        assert_eq!(bytes_of(question), b"question");
+        let own = pair.client.segment.own();
+        for (word, armed) in [(own.armed_data(), for_data), (own.armed_space(), for_space)] {
+            word.store(armed.into(), Ordering::Release);
+        }
+        let mut writer = pair.server.writer(Long::IsKept).unwrap();
+        assert!(writer.put(b"answer"));
+        pair.server.submit_and_release(writer).unwrap();
+        assert_eq!(own.armed_data().load(Ordering::Relaxed), 0);
+        assert_eq!(own.armed_space().load(Ordering::Relaxed), 0);
+        let bell = pair.bells[0].read_end();
+        let mut rung = [rustix::event::PollFd::new(&bell, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let rung = rustix::event::poll(&mut rung, Some(&now)).unwrap();
+        assert_eq!(rung == 1, for_data || for_space);
+        assert_eq!(pair.client.tx().room(), Ok(u64::from(RING)));
+        assert_eq!(pair.client.next_whole().unwrap().map(bytes_of).unwrap(), b"answer");
+    }
 }
 
 /// The operations of the handles, as libtirpc calls them.

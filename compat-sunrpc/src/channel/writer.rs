@@ -37,6 +37,50 @@ pub(crate) enum Long<'c> {
     InMemory,
 }
 
+/// Most bytes of a head: of a call.
+const MOST_HEAD: usize = 40;
+
+/// The first bytes of a record, which are stored together with the fragment's word: the peer looks at their line
+/// at each look for the record, so every store there may have to fetch it again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    /// Room for the word, and then the bytes.
+    bytes: [u8; WORD + MOST_HEAD],
+    len: usize,
+}
+
+impl Default for Head {
+    #[inline]
+    fn default() -> Head {
+        Head { bytes: [0; WORD + MOST_HEAD], len: 0 }
+    }
+}
+
+impl Head {
+    /// Stores the word of a fragment, and the head behind it.
+    ///
+    /// # Safety
+    /// There must be room for both at `place`.
+    #[inline]
+    pub(super) unsafe fn store_behind(mut self, word: u32, place: NonNull<u8>) {
+        if let Some(first) = self.bytes.first_chunk_mut() {
+            *first = word.to_ne_bytes();
+        }
+        let len = WORD + self.len;
+        let (from, to) = (self.bytes.as_ptr(), place.as_ptr());
+        match len {
+            // SAFETY: passed on.
+            WORD => unsafe { copy::bytes(from, to, WORD) },
+            // SAFETY: passed on: the usual answer has 24 bytes.
+            28 => unsafe { copy::bytes(from, to, 28) },
+            // SAFETY: passed on: the usual call has 40.
+            44 => unsafe { copy::bytes(from, to, 44) },
+            // SAFETY: passed on; `len` is at most the array's.
+            _ => unsafe { copy::bytes(from, to, len) },
+        }
+    }
+}
+
 /// A record being encoded. It ends in [`Channel::submit`], or is dropped and was never there.
 #[derive(Debug)]
 pub(crate) struct Writer<'c> {
@@ -50,6 +94,8 @@ pub(crate) struct Writer<'c> {
     /// The present piece is memory, which grows.
     pub(super) in_memory: bool,
     pub(super) memory: Kept,
+    /// The first bytes, which are not in the ring yet.
+    pub(super) head: Head,
     /// Bytes of the record before the present piece: they are published.
     pub(super) base: usize,
     at: usize,
@@ -72,6 +118,9 @@ impl Writer<'_> {
             return self.leave_out(at);
         }
         let there = self.base <= at;
+        if at < self.head.len {
+            self.store_head();
+        }
         if there {
             self.at = at;
         }
@@ -124,6 +173,32 @@ impl Writer<'_> {
         };
         self.advance(end);
         Some(place)
+    }
+
+    /// Begins the record with these words, which are stored together with its fragment's, at its end.
+    #[inline]
+    pub(crate) fn begin<const N: usize>(&mut self, words: [u32; N]) -> bool {
+        const { assert!(4 * N <= MOST_HEAD) };
+        if self.in_memory || self.at != 0 || self.room < 4 * N {
+            return words.iter().all(|word| self.put(&word.to_be_bytes()));
+        }
+        let (_, places) = self.head.bytes.split_at_mut(WORD);
+        for (place, word) in places.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *place = word.to_be_bytes();
+        }
+        self.head.len = 4 * N;
+        self.advance(4 * N);
+        true
+    }
+
+    /// Stores the first bytes now: they may be written over.
+    #[cold]
+    fn store_head(&mut self) {
+        let head = std::mem::take(&mut self.head);
+        // SAFETY: `begin` found room for so many behind the word.
+        unsafe {
+            copy::bytes(head.bytes.as_ptr().wrapping_add(WORD), self.body.as_ptr(), head.len)
+        };
     }
 
     /// Appends bytes. False when the record gets too long, or there is no further piece.
@@ -200,7 +275,8 @@ impl Writer<'_> {
         let channel = self.channel;
         let most = channel.piece_len();
         if self.room > 0 {
-            channel.put_fragment(self.room, false);
+            channel.put_fragment(std::mem::take(&mut self.head), self.room, false);
+            channel.wake_for_data();
             self.base += self.room;
             self.room = 0;
         }
@@ -262,8 +338,8 @@ impl Channel {
         let (body, room) = if in_memory { (NonNull::dangling(), 0) } else { self.place(room) };
         let memory = if in_memory { self.spare() } else { Kept::nothing(self.pool) };
         let channel = self;
-        let (base, at, len, broken) = (0, 0, 0, None);
-        Ok(Writer { channel, long, body, room, in_memory, memory, base, at, len, broken })
+        let (head, base, at, len, broken) = (Head::default(), 0, 0, 0, None);
+        Ok(Writer { channel, long, body, room, in_memory, memory, head, base, at, len, broken })
     }
 
     /// Where bytes go behind the tail's word, and how many: two words stay, this one and that which

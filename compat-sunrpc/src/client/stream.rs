@@ -1,7 +1,7 @@
 //! Calls over a TCP connection, and over the ring that belongs to one.
 
 use super::{Call, CallError, decode};
-use crate::channel::{Broken, Channel, Long, Patience, RecordSource};
+use crate::channel::{Broken, Channel, Deadline, Long, Patience, RecordSource};
 use crate::counters::{self, Counter};
 use crate::daemon::{self, Answer};
 use crate::msg::{CallHead, OpaqueAuth, ReplyHead, Status};
@@ -60,7 +60,7 @@ fn failed<A>(call: &Call<'_, A>, broken: Broken) -> CallError {
 
 /// How a call waits.
 fn patience<'c, A>(call: &Call<'_, A>, stream: &'c TcpStream, bell: &'c Doorbell) -> Patience<'c> {
-    let (deadline, number) = (Some(call.deadline), Some(call.head.xid));
+    let (deadline, number) = (Deadline::At(call.deadline), Some(call.head.xid));
     Patience { bell, socket: stream.as_fd(), deadline, call: number }
 }
 

@@ -3,16 +3,17 @@
 use super::times::Times;
 use super::{State, VrpcClient};
 use crate::abi::{
-    Auth, AuthOps, Bool, Client, ClntOps, FALSE, OpaqueAuth, RpcErr, RpcMsg, TRUE, Timeval,
+    Auth, AuthOps, Bool, Client, ClntOps, FALSE, OpaqueAuth, RpcErr, RpcMsg, TRUE, Timeval, Xdr,
     XdrProc, control, stat,
 };
-use crate::channel::{Broken, Channel, Long, Patience, Source, Writer};
+use crate::channel::{Allowance, Broken, Channel, Deadline, Long, Patience, Source, Writer};
 use crate::counters::{self, Counter};
-use crate::{daemon, handle, real};
+use crate::handle::{self, heads};
+use crate::{daemon, real};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::{MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The table that every upgraded client has a copy of.
 pub(crate) const OPS: ClntOps = ClntOps {
@@ -64,14 +65,13 @@ impl VrpcClient {
         let patience = Patience {
             bell: &self.bell,
             socket: self.socket(),
-            deadline: call.deadline,
+            deadline: Deadline::After(&call.time),
             call: Some(*xid),
         };
         // Calls that nobody waits for any more wait for room still: no further one is added to them.
         channel.flush_all(&patience).map_err(Failed::Sending)?;
-        // RFC 5531 section 9: xid, CALL, RPC version 2, program, version, procedure.
-        let head = [*xid, 0, 2, *prog, *vers, call.procedure];
-        let encoded = encode(channel, client, &head, call.arguments, patience);
+        let head = heads::call(*xid, *prog, *vers, call.procedure);
+        let encoded = encode(channel, client, head, call.arguments, patience);
         let Some(writer) = encoded.map_err(Failed::Sending)? else {
             error.re_status = stat::CANTENCODEARGS;
             return Ok(false);
@@ -108,7 +108,7 @@ enum Failed {
 fn encode<'c>(
     channel: &'c Channel,
     client: *mut Client,
-    head: &[u32],
+    head: [u32; 6],
     arguments: (Option<XdrProc>, *mut c_void),
     patience: Patience<'c>,
 ) -> Result<Option<Writer<'c>>, Broken> {
@@ -118,8 +118,15 @@ fn encode<'c>(
     let flavor = unsafe { (*auth).ah_cred.oa_flavor };
     let plain = PLAIN_FLAVORS.contains(&flavor);
     let mut writer = channel.writer(if plain { Long::Waits(patience) } else { Long::InMemory })?;
-    let mut done = head.iter().all(|&word| handle::put_word(&mut writer, word));
-    if done {
+    // SAFETY: credentials belong to the client.
+    let of_nobody = unsafe { heads::is_nobody(auth) };
+    let mut done =
+        if of_nobody { writer.begin(heads::call_of_nobody(head)) } else { writer.begin(head) };
+    if done && of_nobody {
+        let mut xdrs = handle::encoder(&mut writer);
+        // SAFETY: the program's procedure and arguments, on a handle that is alive.
+        done = unsafe { handle::call(arguments.0, &raw mut xdrs, arguments.1) } != FALSE;
+    } else if done {
         let mut xdrs = handle::encoder(&mut writer);
         // SAFETY: tables of credentials are complete.
         let ops = unsafe { operations(auth) };
@@ -151,7 +158,7 @@ struct Call {
     procedure: u32,
     arguments: (Option<XdrProc>, *mut c_void),
     results: (Option<XdrProc>, *mut c_void),
-    deadline: Option<Instant>,
+    time: Allowance,
     /// Timeout 0 and no results.
     batched: bool,
     /// Timeout 0 with results.
@@ -166,6 +173,13 @@ fn decode(
     record: &mut Source<'_>,
     may_refresh: bool,
 ) -> bool {
+    if heads::take_plain_reply(record) {
+        error.re_status = stat::SUCCESS;
+        let mut xdrs = handle::decoder(record);
+        // SAFETY: the program's client, its procedure and results.
+        unsafe { take_results(error, client, call, &raw mut xdrs, &mut { OpaqueAuth::NULL }) };
+        return false;
+    }
     let (Some(replymsg), Some(seterr)) = (real::xdr_replymsg(), real::seterr_reply()) else {
         error.re_status = stat::CANTDECODERES;
         return false;
@@ -179,11 +193,11 @@ fn decode(
     }
     // SAFETY: a message that was decoded.
     unsafe { seterr(&raw mut message, error) };
-    // SAFETY: the program's client, alive during its call.
-    let auth = unsafe { (*client).cl_auth };
-    // SAFETY: tables of credentials are complete.
-    let ops = unsafe { operations(auth) };
     if error.re_status != stat::SUCCESS {
+        // SAFETY: the program's client, alive during its call.
+        let auth = unsafe { (*client).cl_auth };
+        // SAFETY: tables of credentials are complete.
+        let ops = unsafe { operations(auth) };
         let message = (&raw mut message).cast::<c_void>();
         // SAFETY: as libtirpc does at any error, not only of authentication.
         return may_refresh && unsafe { (ops.ah_refresh)(auth, message) } != FALSE;
@@ -192,19 +206,8 @@ fn decode(
     let body = unsafe { message.ru.reply };
     // SAFETY: as above.
     let mut verifier = unsafe { body.ru.accepted }.ar_verf;
-    // SAFETY: the credentials' own operation.
-    if unsafe { (ops.ah_validate)(auth, &raw mut verifier) } == FALSE {
-        error.re_status = stat::AUTHERROR;
-        error.first = stat::AUTH_INVALIDRESP;
-    } else {
-        let (procedure, at) = call.results;
-        // SAFETY: as above, with the program's procedure and results.
-        if unsafe { (ops.ah_unwrap)(auth, &raw mut xdrs, procedure, at) } == FALSE
-            && error.re_status == stat::SUCCESS
-        {
-            error.re_status = stat::CANTDECODERES;
-        }
-    }
+    // SAFETY: the program's client, its procedure and results.
+    unsafe { take_results(error, client, call, &raw mut xdrs, &mut verifier) };
     if !verifier.oa_base.is_null() {
         // SAFETY: `xdr_replymsg` allocated it with malloc.
         unsafe { libc::free(verifier.oa_base.cast()) };
@@ -212,11 +215,46 @@ fn decode(
     false
 }
 
-/// When a timeout that begins now ends.
-fn deadline(timeout: Timeval) -> Option<Instant> {
+/// Decodes the results of an accepted call, behind the head.
+///
+/// # Safety
+/// The client must be alive; `call` must be what the program gave.
+unsafe fn take_results(
+    error: &mut RpcErr,
+    client: *mut Client,
+    call: &Call,
+    xdrs: *mut Xdr,
+    verifier: &mut OpaqueAuth,
+) {
+    // SAFETY: the caller's word.
+    let auth = unsafe { (*client).cl_auth };
+    let (procedure, at) = call.results;
+    // SAFETY: credentials belong to the client.
+    let decoded = if unsafe { heads::is_nobody(auth) } {
+        // SAFETY: the program's procedure and results.
+        unsafe { handle::call(procedure, xdrs, at) }
+    } else {
+        // SAFETY: tables of credentials are complete.
+        let ops = unsafe { operations(auth) };
+        // SAFETY: the credentials' own operation.
+        if unsafe { (ops.ah_validate)(auth, verifier) } == FALSE {
+            error.re_status = stat::AUTHERROR;
+            error.first = stat::AUTH_INVALIDRESP;
+            return;
+        }
+        // SAFETY: as above, with the program's procedure and results.
+        unsafe { (ops.ah_unwrap)(auth, xdrs, procedure, at) }
+    };
+    if decoded == FALSE && error.re_status == stat::SUCCESS {
+        error.re_status = stat::CANTDECODERES;
+    }
+}
+
+/// A timeout; nothing of one that is negative.
+fn duration(timeout: Timeval) -> Duration {
     let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0);
     let micros = u64::try_from(timeout.tv_usec).unwrap_or(0);
-    Instant::now().checked_add(Duration::from_secs(seconds) + Duration::from_micros(micros))
+    Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros))
 }
 
 unsafe extern "C" fn call(
@@ -238,7 +276,7 @@ unsafe extern "C" fn call(
         procedure,
         arguments: (encode, arguments),
         results: (decode, results),
-        deadline: deadline(if none { BATCH_TIMEOUT } else { timeout }),
+        time: Allowance::of(duration(if none { BATCH_TIMEOUT } else { timeout })),
         // Over UDP there is no such thing: `clnt_dg_call`.
         batched: none && decode.is_none() && ours.companion.is_none(),
         no_wait: none,
@@ -253,8 +291,9 @@ unsafe extern "C" fn call(
         drop(state);
         return by_datagram();
     }
-    counters::one(Counter::calls_ring);
+    state.channel.counts().one(Counter::calls_ring);
     if let Some(errno) = state.broken {
+        state.channel.counts().settle();
         state.error = RpcErr { re_status: stat::CANTSEND, first: errno, second: 0 };
         return stat::CANTSEND;
     }
@@ -268,6 +307,7 @@ unsafe extern "C" fn call(
             }
             Ok(false) => {}
             Err(failed) => {
+                state.channel.counts().settle();
                 fail(&mut state, &failed);
                 if state.broken.is_some() && ours.companion.is_some() {
                     drop(state);
@@ -275,6 +315,7 @@ unsafe extern "C" fn call(
                 }
             }
         }
+        state.channel.counts().settle();
         times.finish();
         return state.error.re_status;
     }

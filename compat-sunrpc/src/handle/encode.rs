@@ -27,7 +27,7 @@ pub(crate) fn encoder(writer: &mut Writer<'_>) -> Xdr {
 }
 
 /// Appends one 32-bit word, big-endian as all of XDR.
-pub(crate) fn put_word(writer: &mut Writer<'_>, word: u32) -> bool {
+fn put_word(writer: &mut Writer<'_>, word: u32) -> bool {
     writer.put(&word.to_be_bytes())
 }
 

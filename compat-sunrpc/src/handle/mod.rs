@@ -6,10 +6,11 @@
 
 mod decode;
 mod encode;
+pub(crate) mod heads;
 mod in_place;
 
 pub(crate) use decode::decoder;
-pub(crate) use encode::{encoder, put_word};
+pub(crate) use encode::encoder;
 pub(crate) use in_place::bytes as bytes_in_place;
 
 use crate::abi::{Bool, FALSE, TRUE, Xdr, XdrOps, XdrProc};

@@ -2,7 +2,7 @@
 
 use super::service::{accepting, is_offer, refuse, say};
 use super::{Context, Shared, lock};
-use crate::channel::{Broken, Channel, Long, Patience, RecordSource};
+use crate::channel::{Broken, Channel, Deadline, Long, Patience, RecordSource};
 use crate::client::Transport;
 use crate::counters::{self, Counter};
 use crate::daemon::{self, Answer};
@@ -161,7 +161,8 @@ impl Connection<'_> {
 
     /// Serves over the ring until it, the connection or the server ends.
     fn serve_ring(&self, stream: &TcpStream, channel: &Channel, bell: &Doorbell) -> Broken {
-        let patience = Patience { bell, socket: stream.as_fd(), deadline: None, call: None };
+        let deadline = Deadline::Never;
+        let patience = Patience { bell, socket: stream.as_fd(), deadline, call: None };
         while !self.shared.is_stopping() {
             if let Err(broken) = self.serve_one(channel, patience) {
                 return broken;

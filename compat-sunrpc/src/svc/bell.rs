@@ -90,6 +90,14 @@ unsafe extern "C" fn recv(_: *mut Svcxprt, _: *mut RpcMsg) -> Bool {
     FALSE
 }
 
+/// Serves one connection.
+pub(super) fn serve(fd: i32) {
+    if let Some(serve) = real::svc_getreq_common() {
+        // SAFETY: libtirpc looks the descriptor up.
+        unsafe { serve(fd) };
+    }
+}
+
 /// Serves what is there; true when there was something.
 pub(super) fn serve_ready() -> bool {
     let Some(serve) = real::svc_getreq_common() else { return false };

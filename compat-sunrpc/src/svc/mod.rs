@@ -20,6 +20,7 @@ use crate::{daemon, settings};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use vmmc::sync::{AtomicU32, Ordering};
 
 /// What hangs at an accepted connection: `xp_ops` points at its first field.
 #[derive(Debug)]
@@ -100,6 +101,14 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How often [`TABLE`] has changed, or a link in it.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+
+/// Before [`TABLE`] or a link in it changes: what was remembered of them is looked up anew.
+fn changes() {
+    CHANGES.fetch_add(1, Ordering::Relaxed);
+}
+
 /// The socket's cookie, if it is a TCP connection with both ends on this machine, or with the other one on a node to
 /// which the daemon carries connections.
 pub(crate) fn eligible_connection(fd: i32) -> Option<u64> {
@@ -158,6 +167,7 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
         xid: 0,
     };
     let transport = Box::into_raw(Box::new(transport));
+    changes();
     table().transports.push(Pointer(transport));
     handle.xp_ops = transport.cast::<XpOps>();
 }
@@ -213,6 +223,7 @@ impl Transport {
             Broken::Gone(_) => Counter::broken,
             Broken::TimedOut => Counter::timeouts,
         });
+        changes();
         let ended = std::mem::replace(&mut self.link, Link::Broken);
         match ended {
             Link::Channel(channel) if self.source.has_lent() => self.lender = Some(channel),
@@ -251,6 +262,7 @@ impl Transport {
                 None => return,
                 Some(Answer::Channel(channel)) => {
                     counters::one(Counter::channels);
+                    changes();
                     Link::Channel(channel)
                 }
                 Some(Answer::Plain) => Link::None,

@@ -7,7 +7,7 @@ use crate::abi::{
 };
 use crate::channel::{Broken, Channel, Long, Source};
 use crate::counters::{self, Counter};
-use crate::handle;
+use crate::handle::{self, heads};
 use crate::offer;
 use crate::{daemon, real};
 use rustix::net::RecvFlags;
@@ -116,18 +116,25 @@ impl Transport {
         self.from = From::Ring;
         self.turn = Turn::Serving;
         *self.source = record.lending(self.owner);
+        // SAFETY: libtirpc's message, which nobody else uses.
+        let of_nobody = heads::take_call_of_nobody(&mut self.source, unsafe { &mut *message });
         let mut xdrs = handle::decoder(&mut self.source);
-        let Some(callmsg) = real::xdr_callmsg() else { return FALSE };
-        // SAFETY: libtirpc's procedure on our handle and its own message.
-        if unsafe { callmsg(&raw mut xdrs, message) } == FALSE {
-            // As libtirpc: a head that makes no sense ends the connection.
-            self.give_up(Broken::Nonsense);
-            return FALSE;
+        if !of_nobody {
+            let Some(callmsg) = real::xdr_callmsg() else { return FALSE };
+            // SAFETY: libtirpc's procedure on our handle and its own message.
+            if unsafe { callmsg(&raw mut xdrs, message) } == FALSE {
+                // As libtirpc: a head that makes no sense ends the connection.
+                self.give_up(Broken::Nonsense);
+                return FALSE;
+            }
         }
         // SAFETY: just decoded.
         self.xid = unsafe { (*message).rm_xid };
         self.request = Some(xdrs);
-        counters::one(Counter::served_ring);
+        match &self.link {
+            Link::Channel(channel) => channel.counts().one(Counter::served_ring),
+            _ => counters::one(Counter::served_ring),
+        }
         TRUE
     }
 }
@@ -334,7 +341,6 @@ impl Transport {
     /// # Safety
     /// As `xp_reply`.
     unsafe fn reply(&mut self, handle: *mut Svcxprt, message: *mut RpcMsg) -> Option<Bool> {
-        let replymsg = real::xdr_replymsg()?;
         let Link::Channel(channel) = &mut self.link else { return None };
         // SAFETY: a complete message of libtirpc's.
         let message = unsafe { &mut *message };
@@ -355,9 +361,14 @@ impl Transport {
             self.give_up(Broken::Nonsense); // it waits for nothing
             return None;
         };
+        let head = heads::plain_reply(message);
+        let begun = head.map(|head| writer.begin(head));
         let mut xdrs = handle::encoder(&mut writer);
-        // SAFETY: libtirpc's procedure on our handle and its own message.
-        let mut done = unsafe { replymsg(&raw mut xdrs, message) };
+        let mut done = match begun {
+            Some(begun) => Bool::from(begun),
+            // SAFETY: libtirpc's procedure on our handle and its own message.
+            None => unsafe { real::xdr_replymsg()?(&raw mut xdrs, message) },
+        };
         if done != FALSE
             && let Some((procedure, at)) = results
         {
@@ -376,16 +387,14 @@ impl Transport {
         // The request has been decoded: its room may go back before the reply is seen, unless the service is
         // still using what lies there.
         self.request = None;
-        let released = if self.source.has_lent() {
+        let answered = if self.source.has_lent() {
+            channel.submit(writer);
             Ok(())
         } else {
             *self.source = Source::nothing();
-            channel.release()
+            channel.submit_and_release(writer)
         };
-        let mut flushed = released.and_then(|()| {
-            channel.submit(writer);
-            channel.flush()
-        });
+        let mut flushed = answered.and_then(|()| channel.flush());
         if flushed == Ok(false) && super::own_pid() != self.owner {
             // SAFETY: its own descriptor, open while it exists.
             let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
@@ -408,6 +417,7 @@ impl Transport {
 unsafe extern "C" fn destroy(handle: *mut Svcxprt) {
     // SAFETY: libtirpc's handle, with our operations.
     let pointer = unsafe { (*handle).xp_ops }.cast_mut().cast::<Transport>();
+    super::changes();
     table().transports.retain(|it| it.0 != pointer);
     // SAFETY: made by `registered` with `Box::into_raw`; out of the table, so nobody has it.
     let ours = unsafe { Box::from_raw(pointer) };

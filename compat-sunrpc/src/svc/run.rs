@@ -1,16 +1,19 @@
 //! `svc_run`: libtirpc's loop, that spins over the channels for a while before it sleeps.
 
-use super::{Link, bell, ready, table};
+use super::{CHANGES, Link, Transport, bell, ready, table};
 use crate::{real, settings};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vmmc::config::WaitPolicy;
 use vmmc::sync::spin_hint;
 
 /// Looks at the sockets once every so many looks at the rings.
 const LOOKS_PER_POLL: u32 = 1024;
-/// Rounds over rings that are never empty between two looks at the sockets.
-const ROUNDS_PER_POLL: u32 = 64;
+/// Rounds over rings that are never empty between two looks at the clock; at the first of them that comes after
+/// [`SOCKETS_WAIT`] the sockets are looked at.
+const ROUNDS_PER_CLOCK: u32 = 64;
+/// How long the sockets may wait for rings that are never empty.
+const SOCKETS_WAIT: Duration = Duration::from_micros(50);
 /// Looks at the rings between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 64;
 
@@ -32,58 +35,122 @@ pub(super) fn others_first() {
     }
 }
 
-/// Whether some channel has something to read, and how many were looked at. `alone`: there was only one when that
-/// was last asked; what comes first in its ring is fetched together with the ring's tail.
-fn some_ready(alone: bool) -> (bool, usize) {
-    let table = table();
-    let mut channels = 0;
-    for pointer in &table.transports {
-        // SAFETY: pointers in the table are alive.
-        let transport = unsafe { &*pointer.0 };
-        if let Link::Channel(channel) = &transport.link {
-            channels += 1;
-            if alone {
+/// What the looks of a spin know of the table.
+struct Looks {
+    /// The only connection with a channel, if there is but one.
+    alone: Option<*const Transport>,
+    /// [`CHANGES`] when that was found out.
+    changes: u32,
+    /// Where in the table the next look begins: behind what was served last.
+    next: usize,
+}
+
+/// What a look has found.
+enum Found {
+    Nothing,
+    /// No channel to look at.
+    NoChannel,
+    /// A request on this connection.
+    Request(i32),
+    /// Something else: replies that wait have room, or a connection is to be closed.
+    More,
+}
+
+impl Looks {
+    fn new() -> Looks {
+        Looks { alone: None, changes: CHANGES.load(Ordering::Relaxed).wrapping_sub(1), next: 0 }
+    }
+
+    /// Looks whether some channel has something to read. What comes first in the ring of one that is alone is
+    /// fetched together with the ring's tail.
+    #[inline]
+    fn look(&mut self) -> Found {
+        // Only serving, and what this thread does else, changes the table's channels.
+        if let Some(alone) = self.alone
+            && self.changes == CHANGES.load(Ordering::Relaxed)
+        {
+            // SAFETY: the table has not changed, so it is alive.
+            let transport = unsafe { &*alone };
+            if let Link::Channel(channel) = &transport.link {
                 channel.prefetch();
+                return found(transport);
             }
         }
-        if transport.looks_ready() {
-            return (true, channels);
-        }
+        self.look_at_all()
     }
-    (false, channels)
+
+    #[cold]
+    fn look_at_all(&mut self) -> Found {
+        let table = table();
+        self.changes = CHANGES.load(Ordering::Relaxed);
+        let (mut channels, mut first) = (0, None);
+        let all = table.transports.len();
+        for i in 0..all {
+            let at = (self.next + i) % all;
+            let Some(pointer) = table.transports.get(at) else { continue };
+            // SAFETY: pointers in the table are alive.
+            let transport = unsafe { &*pointer.0 };
+            if matches!(transport.link, Link::Channel(_)) {
+                channels += 1;
+                first.get_or_insert(pointer.0.cast_const());
+            }
+            match found(transport) {
+                Found::Nothing => {}
+                found => {
+                    self.alone = None;
+                    self.next = at + 1;
+                    return found;
+                }
+            }
+        }
+        self.alone = first.filter(|_| channels == 1);
+        if channels == 0 { Found::NoChannel } else { Found::Nothing }
+    }
+}
+
+#[inline]
+fn found(transport: &Transport) -> Found {
+    match &transport.link {
+        _ if !transport.looks_ready() => Found::Nothing,
+        Link::Channel(channel) if !channel.is_behind() => Found::Request(transport.fd),
+        _ => Found::More,
+    }
 }
 
 /// How spinning ended.
 enum Spun {
-    /// Some ring has something to read.
-    Ring,
-    /// So have so many sockets.
+    /// A ring has a request, of this connection.
+    Request(i32),
+    /// There is something else to do for some connection.
+    More,
+    /// So many sockets have something to read.
     Sockets(i32),
     /// It is time to sleep.
     Spent,
 }
 
 /// Spins over the rings by the policy. Serves nothing.
-fn spin(fds: &mut [libc::pollfd]) -> Spun {
-    let start = Instant::now();
+fn spin(looks_at: &mut Looks, fds: &mut [libc::pollfd]) -> Spun {
     let policy = settings::wait_policy();
+    let mut start = None;
     let mut looks = 0u32;
-    let mut channels = 0;
     loop {
-        let found;
-        (found, channels) = some_ready(channels == 1);
-        if found {
-            return Spun::Ring;
-        }
-        if channels == 0 || policy == WaitPolicy::Block {
-            return Spun::Spent;
+        match looks_at.look() {
+            Found::Request(fd) => return Spun::Request(fd),
+            Found::More => return Spun::More,
+            Found::NoChannel => return Spun::Spent,
+            Found::Nothing if policy == WaitPolicy::Block => return Spun::Spent,
+            Found::Nothing => {}
         }
         looks = looks.wrapping_add(1);
         spin_hint();
-        if looks.is_multiple_of(LOOKS_PER_CLOCK) {
-            match policy {
-                WaitPolicy::Hybrid { budget } if start.elapsed() >= budget => return Spun::Spent,
-                _ => {}
+        if looks.is_multiple_of(LOOKS_PER_CLOCK)
+            && let WaitPolicy::Hybrid { budget } = policy
+        {
+            // The first looks cost no clock.
+            let now = Instant::now();
+            if now.duration_since(*start.get_or_insert(now)) >= budget {
+                return Spun::Spent;
             }
         }
         if looks.is_multiple_of(LOOKS_PER_POLL) {
@@ -127,16 +194,23 @@ fn has_left() -> bool {
 /// many sockets are ready. Rings that are never empty keep nobody from the sockets, nor the program from
 /// leaving.
 fn serve_rings(fds: &mut [libc::pollfd]) -> Option<i32> {
-    for _ in 0..ROUNDS_PER_POLL {
-        match spin(fds) {
-            Spun::Ring => bell::serve_ready(),
+    let begin = Instant::now();
+    let mut looks = Looks::new();
+    for round in 1u32.. {
+        match spin(&mut looks, fds) {
+            Spun::Request(fd) => bell::serve(fd),
+            Spun::More => _ = bell::serve_ready(),
             Spun::Sockets(count) => return Some(count),
             Spun::Spent => return None,
-        };
+        }
         if has_left() {
             return Some(0);
         }
-        if OTHERS_FIRST.swap(false, Ordering::Relaxed) {
+        if OTHERS_FIRST.load(Ordering::Relaxed) {
+            OTHERS_FIRST.store(false, Ordering::Relaxed);
+            break;
+        }
+        if round.is_multiple_of(ROUNDS_PER_CLOCK) && begin.elapsed() >= SOCKETS_WAIT {
             break;
         }
     }
