@@ -4,6 +4,7 @@
 use crate::channel::{Channel, segment};
 use crate::counters;
 use crate::settings;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -214,12 +215,22 @@ pub(crate) fn answer(cookie: u64) -> Option<Answer> {
 /// Shortest wait for the daemon's answer.
 const LEAST_WAIT: Duration = Duration::from_secs(2);
 
+/// For a server, which has accepted: waits for the daemon's answer, until the client speaks over its connection (or
+/// ends it). How long a daemon that does not answer is waited for is the client's affair: who gives up before it
+/// would leave it with a ring that nobody serves, and who does so after it, with calls that nobody reads.
+pub(crate) fn wait_answer_or_client(cookie: u64, client: BorrowedFd<'_>) -> Answer {
+    wait_for(None, Some(client), || answer(cookie)).unwrap_or_else(|| {
+        forget(cookie);
+        Answer::Plain
+    })
+}
+
 /// Waits for the daemon's answer, a bounded time: on one machine it gives up earlier. Between nodes it may wait for the
 /// other one's word; should that come too late for us, the connection ends.
 pub(crate) fn wait_answer(cookie: u64) -> Answer {
     let pair = settings::get().map_or(Duration::from_secs(1), |settings| settings.config.pair);
     let deadline = Instant::now() + pair.saturating_mul(2).max(LEAST_WAIT);
-    wait_for(deadline, || answer(cookie)).unwrap_or_else(|| {
+    wait_for(Some(deadline), None, || answer(cookie)).unwrap_or_else(|| {
         forget(cookie);
         Answer::Plain
     })
@@ -259,7 +270,8 @@ pub(crate) fn is_neighbour(address: IpAddr) -> bool {
             return false; // asked again with the next connection
         }
     }
-    let heard = wait_for(Instant::now() + LEAST_WAIT, || link().as_mut()?.listen(known));
+    let deadline = Some(Instant::now() + LEAST_WAIT);
+    let heard = wait_for(deadline, None, || link().as_mut()?.listen(known));
     heard.unwrap_or_else(|| {
         if let Some(link) = link().as_mut() {
             link.silent_until = Some(Instant::now() + RETRY);
@@ -268,24 +280,34 @@ pub(crate) fn is_neighbour(address: IpAddr) -> bool {
     })
 }
 
-/// Looks until there is something. `None`: the time is over, or the daemon gone.
-fn wait_for<T>(deadline: Instant, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+/// Looks until there is something. `None`: the time is over, the other one has something to read, or the daemon is
+/// gone.
+fn wait_for<T>(
+    deadline: Option<Instant>,
+    other: Option<BorrowedFd<'_>>,
+    mut look: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let mut other_speaks = false;
     loop {
         if let Some(found) = look() {
             return Some(found);
         }
         let fd = link().as_ref()?.connection.as_ref()?.as_fd().try_clone_to_owned().ok()?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        // Another thread may take what is ours out for us meanwhile: look again soon.
+        let soon = Duration::from_millis(20);
+        let left = deadline.map_or(soon, |it| it.saturating_duration_since(Instant::now()));
+        if left.is_zero() || other_speaks {
             return None;
         }
-        // Another thread may take what is ours out for us meanwhile: look again soon.
-        let slice = left.min(Duration::from_millis(20));
+        let slice = left.min(soon);
         let timeout =
             rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos()) };
-        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let fd = fd.as_fd();
+        let mut fds =
+            [fd, other.unwrap_or(fd)].map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN));
         match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
+            Ok(_) => other_speaks = other.is_some() && !fds[1].revents().is_empty(),
+            Err(Errno::INTR) => {}
             Err(_) => return None,
         }
     }

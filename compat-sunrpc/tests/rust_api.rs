@@ -4,7 +4,14 @@
 
 mod common;
 
-use common::{Daemon, Mode, Net, Process, Server, Side, finish, line, rust_server};
+use common::ring::{RingPeer, offered};
+use common::wire::{call, read_record, record, words};
+use common::{
+    Daemon, Mode, Net, Process, Server, Side, finish, is_alive, line, rust_server,
+    rust_server_with, watched,
+};
+use std::io::Write;
+use std::net::TcpStream;
 use std::process::Command;
 
 const ON: [(&str, &str); 1] = [("VMMC_RPC_UDP", "on")];
@@ -115,4 +122,39 @@ fn a_rust_server_stops_under_load() {
     for client in clients {
         assert_eq!(finish(client, "until_it_ends").0, "ended\n");
     }
+}
+
+/// A null call over TCP is answered.
+fn is_read(stream: &TcpStream, xid: u32) {
+    let mut stream = stream.try_clone().unwrap();
+    stream.write_all(&record(&call(xid, 0, 0, &[]))).unwrap();
+    let answer = watched("a call over TCP", move || read_record(&mut stream));
+    assert_eq!(answer, Some(words(&[xid, 1, 0, 0, 0, 0])));
+}
+
+/// How long a daemon that does not answer is waited for is the client's affair: it may speak over TCP at any time,
+/// and is served so when the daemon answers after all.
+#[test]
+fn a_client_that_gives_a_stopped_daemon_up_is_read_by_a_rust_server() {
+    let daemon = Daemon::start();
+    let server = rust_server_with(&daemon, &[("VMMC_PAIR_MS", "3600000")]);
+    drop(RingPeer::connect(server.port, &daemon)); // now the server knows the daemon
+    daemon.stop();
+    let client = offered(server.port);
+    is_read(&client, 7);
+    daemon.go_on();
+    is_read(&client, 8);
+    is_alive(&server, &daemon);
+    assert_eq!(server.quit(&daemon).get("served_kernel"), 4);
+}
+
+/// The server's end has its ring, and the client has given it up before.
+#[test]
+fn a_client_that_has_given_its_ring_up_is_read_by_a_rust_server() {
+    let daemon = Daemon::start();
+    let server = rust_server(&daemon);
+    let client = RingPeer::connect(server.port, &daemon);
+    is_read(&client.stream, 7);
+    is_read(&client.stream, 8);
+    assert_eq!(server.quit(&daemon).get("channels"), 1);
 }

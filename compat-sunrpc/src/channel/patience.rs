@@ -107,6 +107,37 @@ impl Channel {
         })
     }
 
+    /// For a server: waits until the client speaks, over the channel (true) or over the connection, which then has
+    /// something to read or its end: it may have given the channel up before this end was told of it. A client that has
+    /// begun with one stays with it.
+    pub(crate) fn is_begun_with(&self, patience: &Patience<'_>) -> Result<bool, Broken> {
+        let Patience { bell, socket, .. } = *patience;
+        let armed = self.segment.own().armed_data();
+        loop {
+            bell::arm(&armed);
+            if !self.looks_readable() {
+                let mut fds = [
+                    PollFd::new(bell.read_end(), PollFlags::IN),
+                    PollFd::from_borrowed_fd(socket, PollFlags::IN | PollFlags::RDHUP),
+                ];
+                let ended = poll(&mut fds, None);
+                bell.drain();
+                if !self.looks_readable() {
+                    match ended {
+                        Ok(_) if fds[1].revents().is_empty() => continue,
+                        Err(Errno::INTR) => continue,
+                        Ok(_) => {}
+                        Err(errno) => return Err(Broken::Gone(errno)),
+                    }
+                    bell::disarm(&armed);
+                    return Ok(false);
+                }
+            }
+            bell::disarm(&armed);
+            return Ok(true);
+        }
+    }
+
     /// Waits for `need` bytes of room in the ring in which we send. A client takes late answers out
     /// meanwhile: a server that cannot get rid of them takes no call.
     pub(crate) fn wait_room(&self, patience: &Patience<'_>, need: u64) -> Result<(), Broken> {

@@ -129,17 +129,21 @@ impl Connection<'_> {
                 break;
             }
             if let Some(agreed) = agreed {
-                if let Answer::Channel(channel) = daemon::wait_answer(agreed.cookie) {
+                let answer = daemon::wait_answer_or_client(agreed.cookie, stream.as_fd());
+                let ended = if let Answer::Channel(channel) = answer {
                     counters::one(Counter::channels);
                     channel.limit(self.shared.max_record);
-                    let ended = self.serve_ring(stream, &channel, &agreed.bell);
+                    self.serve_ring(stream, &channel, &agreed.bell)
+                } else {
+                    None
+                };
+                daemon::forget(agreed.cookie);
+                if let Some(ended) = ended {
                     if matches!(ended, Broken::Nonsense | Broken::TooLong) {
                         counters::one(Counter::poisoned);
                     }
-                    daemon::forget(agreed.cookie);
                     break;
                 }
-                daemon::forget(agreed.cookie);
             }
         }
         let _ = stream.shutdown(Shutdown::Both);
@@ -159,16 +163,22 @@ impl Connection<'_> {
         Some(Agreed { bell, cookie })
     }
 
-    /// Serves over the ring until it, the connection or the server ends.
-    fn serve_ring(&self, stream: &TcpStream, channel: &Channel, bell: &Doorbell) -> Broken {
+    /// Serves over the ring until it, the connection or the server ends. `None`: the client has begun with the
+    /// connection instead.
+    fn serve_ring(&self, stream: &TcpStream, channel: &Channel, bell: &Doorbell) -> Option<Broken> {
         let deadline = Deadline::Never;
         let patience = Patience { bell, socket: stream.as_fd(), deadline, call: None };
+        match channel.is_begun_with(&patience) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(broken) => return Some(broken),
+        }
         while !self.shared.is_stopping() {
             if let Err(broken) = self.serve_one(channel, patience) {
-                return broken;
+                return Some(broken);
             }
         }
-        Broken::Gone(rustix::io::Errno::SHUTDOWN)
+        Some(Broken::Gone(rustix::io::Errno::SHUTDOWN))
     }
 
     fn serve_one(&self, channel: &Channel, patience: Patience<'_>) -> Result<(), Broken> {

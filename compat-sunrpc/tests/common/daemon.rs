@@ -1,5 +1,6 @@
 //! A daemon of the test's own.
 
+use rustix::process::{Pid, Signal};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,6 +33,21 @@ impl Daemon {
             std::thread::sleep(Duration::from_millis(2));
         }
         Daemon { child: Some(child), path, _dir: Some(dir) }
+    }
+
+    /// Stops it in the middle of what it does.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(self.child.as_ref().unwrap());
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     /// One that listens already.

@@ -17,7 +17,7 @@ pub mod wire;
 
 pub use build::{Mode, artefacts, programs};
 pub use daemon::Daemon;
-pub use server::{Server, rust_server, servers};
+pub use server::{Server, rust_server, rust_server_with, servers};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;

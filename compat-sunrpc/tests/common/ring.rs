@@ -36,6 +36,16 @@ const SHAPE: StreamShape = StreamShape {
     }),
 };
 
+/// A connection on which the server has accepted the offer of a channel, and the daemon knows of one end only.
+pub fn offered(port: u16) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(&record(&call(OFFER_XID, 0, FLAVOR, &words(&OFFER)))).unwrap();
+    let answer = read_record(&mut stream).expect("an answer to the offer");
+    let expected = words(&[OFFER_XID, 1, 0, FLAVOR, 8, OFFER[0], OFFER[1], 0]);
+    assert_eq!(answer, expected, "the offer was declined");
+    stream
+}
+
 /// One end of a channel.
 pub struct RingPeer {
     pub stream: TcpStream,
@@ -52,11 +62,7 @@ pub struct RingPeer {
 impl RingPeer {
     /// As a client: makes the offer, which the server must accept.
     pub fn connect(port: u16, daemon: &Daemon) -> RingPeer {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.write_all(&record(&call(OFFER_XID, 0, FLAVOR, &words(&OFFER)))).unwrap();
-        let answer = read_record(&mut stream).expect("an answer to the offer");
-        let expected = words(&[OFFER_XID, 1, 0, FLAVOR, 8, OFFER[0], OFFER[1], 0]);
-        assert_eq!(answer, expected, "the offer was declined");
+        let stream = offered(port);
         let link = register(&stream, daemon);
         RingPeer::paired(stream, link)
     }

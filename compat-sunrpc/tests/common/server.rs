@@ -110,8 +110,13 @@ impl Server {
 
 /// A server in Rust: `examples/types_server.rs`.
 pub fn rust_server(daemon: &Daemon) -> Server {
+    rust_server_with(daemon, &[])
+}
+
+/// The same, with settings.
+pub fn rust_server_with(daemon: &Daemon, settings: &[(&str, &str)]) -> Server {
     let mut command = Command::new(artefacts().examples.join("types_server"));
-    Server::of_process(Process::start_plain(&mut command, daemon, &[]), Mode::Default)
+    Server::of_process(Process::start_plain(&mut command, daemon, settings), Mode::Default)
 }
 
 /// Servers that have the library: one for each of these loops, which take part over UDP too, and one in Rust.
