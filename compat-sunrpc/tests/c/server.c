@@ -190,14 +190,15 @@ static void loop_poll(void)
     }
 }
 
-/* An epoll set kept in step with svc_fdset. */
+/* An epoll set kept in step with svc_pollfd, which has those that svc_fdset has no place for. */
 static void loop_epoll(void)
 {
     int set = epoll_create1(0);
     while (!leaving) {
-        for (int fd = 0; fd < FD_SETSIZE; fd++) {
+        for (int i = 0; i < svc_max_pollfd; i++) {
+            int fd = svc_pollfd[i].fd;
             struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-            if (FD_ISSET(fd, &svc_fdset)) epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+            if (fd >= 0) epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
         }
         struct epoll_event events[16];
         int n = epoll_wait(set, events, 16, -1);
