@@ -6,11 +6,12 @@
 //! | `clnt_dg_create` | the same over UDP, with `VMMC_RPC_UDP` |
 //! | `xprt_register` | an accepted connection may get a channel |
 //! | `svc_run` | spins over the channels before it sleeps |
+//! | `clnt_create` and its like, at the end | nothing: they lead to the first two; `--as-needed` so keeps us |
 //! | `vrpc_bytes_in_place` | not libtirpc's: for stubs compiled with `include/vrpc_in_place.h` |
 
-use crate::abi::{Bool, Client, FALSE, Netbuf, Svcxprt, Xdr};
+use crate::abi::{Bool, Client, FALSE, Netbuf, Svcxprt, Timeval, Xdr};
 use crate::{clnt, handle, real, settings, svc};
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// # Safety
@@ -91,4 +92,40 @@ unsafe extern "C" fn svc_run() {
         // SAFETY: libtirpc's own.
         unsafe { run() };
     }
+}
+
+/// Functions that are passed on.
+macro_rules! passed_on {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        /// # Safety
+        /// As libtirpc's.
+        #[cfg_attr(all(not(test), feature = "preload"), unsafe(no_mangle))]
+        unsafe extern "C" fn $name($($argument: $type),*) -> *mut Client {
+            match real::$name() {
+                // SAFETY: the caller's own arguments.
+                Some(create) => unsafe { create($($argument),*) },
+                None => std::ptr::null_mut(),
+            }
+        }
+    )*};
+}
+
+passed_on! {
+    clnt_create(host: *const c_char, prog: u32, vers: u32, net: *const c_char);
+    clnt_tp_create(host: *const c_char, prog: u32, vers: u32, net: *const c_void);
+    clnt_tli_create(
+        fd: c_int, net: *const c_void, address: *mut Netbuf, prog: u32, vers: u32, send_size: c_uint,
+        receive_size: c_uint
+    );
+    clnttcp_create(
+        address: *mut c_void, prog: c_ulong, vers: c_ulong, fd: *mut c_int, send_size: c_uint,
+        receive_size: c_uint
+    );
+    clntudp_create(
+        address: *mut c_void, prog: c_ulong, vers: c_ulong, retry: Timeval, fd: *mut c_int
+    );
+    clntudp_bufcreate(
+        address: *mut c_void, prog: c_ulong, vers: c_ulong, retry: Timeval, fd: *mut c_int,
+        send_size: c_uint, receive_size: c_uint
+    );
 }

@@ -1,7 +1,7 @@
 //! libtirpc's own functions, found behind ours at their first use.
 
-use crate::abi::{Auth, Bool, Client, Netbuf, RpcErr, RpcMsg, Svcxprt, Xdr};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use crate::abi::{Auth, Bool, Client, Netbuf, RpcErr, RpcMsg, Svcxprt, Timeval, Xdr};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use vmmc::sync::{AtomicUsize, Ordering};
 
 /// An address looked up once.
@@ -49,6 +49,20 @@ functions! {
         unsafe extern "C" fn(c_int, *const Netbuf, u32, u32, c_uint, c_uint) -> *mut Client;
     clnt_dg_create = c"clnt_dg_create":
         unsafe extern "C" fn(c_int, *const Netbuf, u32, u32, c_uint, c_uint) -> *mut Client;
+    clnt_create = c"clnt_create":
+        unsafe extern "C" fn(*const c_char, u32, u32, *const c_char) -> *mut Client;
+    clnt_tp_create = c"clnt_tp_create":
+        unsafe extern "C" fn(*const c_char, u32, u32, *const c_void) -> *mut Client;
+    clnt_tli_create = c"clnt_tli_create":
+        unsafe extern "C" fn(c_int, *const c_void, *mut Netbuf, u32, u32, c_uint, c_uint) -> *mut Client;
+    clnttcp_create = c"clnttcp_create":
+        unsafe extern "C" fn(*mut c_void, c_ulong, c_ulong, *mut c_int, c_uint, c_uint) -> *mut Client;
+    clntudp_create = c"clntudp_create":
+        unsafe extern "C" fn(*mut c_void, c_ulong, c_ulong, Timeval, *mut c_int) -> *mut Client;
+    clntudp_bufcreate = c"clntudp_bufcreate":
+        unsafe extern "C" fn(
+            *mut c_void, c_ulong, c_ulong, Timeval, *mut c_int, c_uint, c_uint
+        ) -> *mut Client;
     svc_vc_create = c"svc_vc_create": unsafe extern "C" fn(c_int, c_uint, c_uint) -> *mut Svcxprt;
     xprt_register = c"xprt_register": unsafe extern "C" fn(*mut Svcxprt);
     xprt_unregister = c"xprt_unregister": unsafe extern "C" fn(*mut Svcxprt);

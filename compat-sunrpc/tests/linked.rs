@@ -1,0 +1,57 @@
+//! Programs that are linked with the library, before libtirpc, instead of being preloaded; by a compiler that leaves
+//! libraries out of which nothing is asked for (Debian's), or one that does not.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use common::{Daemon, Mode, Process, Server, artefacts, finish, programs};
+use std::path::Path;
+use std::process::Command;
+
+/// How the dynamic linker finds the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finds {
+    ByRpath,
+    ByEnvironment,
+}
+
+/// Links a program of `tests/c`, in this order of libraries.
+fn link(dir: &Path, program: &str, stubs: &str, libraries: [&str; 2], finds: Finds) -> Command {
+    let made = programs(Mode::Default);
+    let own = artefacts().library.parent().unwrap();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    let output = dir.join(program);
+    let mut cc = Command::new("cc");
+    cc.args(["-D_GNU_SOURCE", "-O1", "-w", "-I/usr/include/tirpc", "-I"]).arg(&made);
+    cc.arg("-I").arg(&sources).arg("-o").arg(&output);
+    cc.arg(sources.join(format!("{program}.c")));
+    cc.args([made.join(stubs), made.join("types_xdr.c")]);
+    cc.arg("-L").arg(own).args(libraries).arg("-pthread");
+    let mut command = Command::new(output);
+    match finds {
+        Finds::ByRpath => _ = cc.arg(format!("-Wl,-rpath,{}", own.display())),
+        Finds::ByEnvironment => _ = command.env("LD_LIBRARY_PATH", own),
+    }
+    assert!(cc.status().unwrap().success(), "{cc:?}");
+    command
+}
+
+#[test]
+fn programs_linked_with_the_library_use_rings() {
+    for finds in [Finds::ByRpath, Finds::ByEnvironment] {
+        for (libraries, rings) in [(["-lvrpc", "-ltirpc"], true), (["-ltirpc", "-lvrpc"], false)] {
+            let (daemon, dir) = (Daemon::start(), tempfile::tempdir().unwrap());
+            let mut server = link(dir.path(), "server", "types_svc.c", libraries, finds);
+            let server = Process::start_plain(server.arg("run"), &daemon, &[]);
+            let server = Server::of_process(server, Mode::Default);
+            let mut client = link(dir.path(), "client", "types_clnt.c", libraries, finds);
+            client.args([server.port.to_string().as_str(), "types"]);
+            let client = Process::start_plain(&mut client, &daemon, &[]);
+            let (said, counted) = finish(client, "a linked client");
+            assert!(said.contains("same") && !said.contains("DIFFERENT"), "{said}");
+            let served = server.quit(&daemon);
+            let over_rings = [counted.get("calls_ring") > 0, served.get("served_ring") > 0];
+            assert_eq!(over_rings, [rings; 2], "{libraries:?} {finds:?} {counted:?} {served:?}");
+        }
+    }
+}
