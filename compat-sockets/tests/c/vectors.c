@@ -323,6 +323,7 @@ static void splice_waits_here(int fd) {
     write_all(ends[1], "later", 5);
     pthread_join(splicer, NULL);
     await('q');
+    UNTIL(readable_bytes(fd) == 10000);
     /* A pipe with one free page takes no more than that without waiting. */
     NEED(pipe(ends));
     char page[4096] = "";
