@@ -363,6 +363,14 @@ fn a_connection_is_its_processs_own_again_when_its_children_have_ended() {
     assert!(alone(&counters), "{counters:?}");
 }
 
+/// Connections of a Java program stay in their rings when that starts another program.
+#[test]
+fn java_s_helper_sends_no_connection_back_to_tcp() {
+    let counters = three_ways_until("java_helper", moved);
+    assert!(moved(&counters), "{counters:?}");
+    assert_eq!(count(&counters, "demoted_tx") + count(&counters, "demoted_rx"), 0, "{counters:?}");
+}
+
 /// One way carries data by its ring; the other, which was silent until a fork, switches with its first byte after it.
 /// (Else the peer could not be rung for room either: rsync had a quarter of TCP's rate.)
 #[test]

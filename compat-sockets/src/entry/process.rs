@@ -6,8 +6,9 @@
 
 use super::export;
 use crate::counters::Counter;
-use crate::{close, epoll, fork, real};
+use crate::{close, epoll, fork, real, user_memory};
 use libc::{c_char, c_int, c_void, pid_t};
+use std::ffi::CStr;
 
 pub(super) fn prepare() {
     if fork::in_vfork_child() {
@@ -17,6 +18,18 @@ pub(super) fn prepare() {
         epoll::before_sharing(false);
         close::before_exec();
     }
+}
+
+/// Whether a program is Java's helper, which runs another: it closes all that it has inherited first, but for what it is
+/// told to keep, none of which is a connection. (Java's sockets are not close-on-exec: each `ProcessBuilder` would send
+/// all connections of the process back to TCP.)
+fn closes_all_it_inherits(path: *const c_char) -> bool {
+    if !user_memory::can_read(path, 1) {
+        return false;
+    }
+    // SAFETY: the program's own string, which the C library reads next.
+    let path = unsafe { CStr::from_ptr(path) };
+    path.to_bytes().ends_with(b"/jspawnhelper")
 }
 
 /// Before a child is started by the C library.
@@ -74,7 +87,9 @@ export! {
 
     /// posix_spawn(3).
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int {
-        prepare_child();
+        if !closes_all_it_inherits(path) {
+            prepare_child();
+        }
         // SAFETY: as above.
         unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) }
     }

@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -828,6 +829,34 @@ static void children_that_end(void) {
         CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* Java starts programs by a helper of its own, which closes what it inherits: sockets of Java are not close-on-exec. */
+static void java_helper(void) {
+    char path[4096], byte = 0;
+    int fd = join(), status;
+    warm_up(fd);
+    if (server) {
+        CHECK(snprintf(path, sizeof path, "%s.d", portfile) < (int)sizeof path);
+        CHECK(mkdir(path, 0700) == 0);
+        strcat(path, "/jspawnhelper");
+        CHECK(symlink("/bin/true", path) == 0);
+        for (int i = 0; i < 3; i++) {
+            pid_t child;
+            CHECK(posix_spawn(&child, path, NULL, NULL, (char *[]){path, NULL}, environ) == 0);
+            CHECK(waitpid(child, &status, 0) == child && status == 0);
+        }
+    }
+    for (int i = 0; i < 2000; i++) {
+        if (!server)
+            send_all(fd, &byte, 1);
+        recv_all(fd, &byte, 1);
+        if (server)
+            send_all(fd, &byte, 1);
+    }
+    meet(fd);
+    printf("done\n");
+    close(fd);
+}
+
 /* A server that has forked (redis does, to save), and goes on alone. */
 static void forked_and_alone(void) {
     int fd = join();
@@ -1438,6 +1467,7 @@ int main(int count, char **arguments) {
                  {"forked_silent", forked_silent},
                  {"forked_early", forked_early},
                  {"forked_and_alone", forked_and_alone},
+                 {"java_helper", java_helper},
                  {"demoted", demoted},
                  {"churn", churn},
                  {"ten_thousand_idle", ten_thousand_idle},
