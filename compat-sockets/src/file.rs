@@ -4,7 +4,7 @@
 use crate::sock::Link;
 use crate::stream::send::{InPlace, send_in_place};
 use crate::stream::{Outcome, recv, wait};
-use crate::{raw, real};
+use crate::{raw, real, user_memory};
 use libc::{iovec, off64_t};
 
 /// Bytes moved per step through a buffer on the stack.
@@ -13,7 +13,7 @@ const STEP: usize = 16 * 1024;
 /// sendfile(2): the file is read into the ring's own memory.
 ///
 /// # Safety
-/// `offset` must be null or valid.
+/// `offset` must be null, or the program's own; it may be a bad address.
 pub(crate) unsafe fn sendfile(
     link: &Link,
     fd: i32,
@@ -21,6 +21,9 @@ pub(crate) unsafe fn sendfile(
     offset: *mut off64_t,
     count: usize,
 ) -> Outcome {
+    if !offset.is_null() && !user_memory::can_write(offset, 1) {
+        return Outcome::Failed(libc::EFAULT);
+    }
     // SAFETY: the caller's word.
     let start = (!offset.is_null()).then(|| unsafe { *offset });
     let mut done = 0;

@@ -166,9 +166,15 @@ export! {
             // SAFETY: as above.
             unsafe { real::recvfrom(fd, buffer, len, flags, address, alen) }
         });
-        if result >= 0 && !alen.is_null() && matches!(crate::fd_table::sock(fd), Some(sock) if sock.is_active()) {
+        let wants_address = result >= 0 && !address.is_null();
+        if wants_address && matches!(crate::fd_table::sock(fd), Some(sock) if sock.is_active()) {
+            if !user_memory::can_write(alen, 1) {
+                // What was received is lost, as in the kernel.
+                real::set_errno(libc::EFAULT);
+                return -1;
+            }
             // A connected TCP socket gives no address.
-            // SAFETY: the program's own length, not null.
+            // SAFETY: the program's own length, which can be written.
             unsafe { *alen = 0 };
         }
         result

@@ -140,6 +140,16 @@ static void bad_address_here(int fd) {
     CHECK_FAILS(recvmsg(fd, &message, 0), EFAULT, "recvmsg");
     CHECK_FAILS(recvmsg(fd, (struct msghdr *)wild, 0), EFAULT, "recvmsg by a bad header");
     CHECK_EQ(readable_bytes(fd), 1000, "nothing was taken");
+    struct sockaddr_in from;
+    socklen_t length = 77;
+    CHECK_EQ(recvfrom(fd, buffer, 100, MSG_PEEK, NULL, &length), 100, "recvfrom without an address");
+    CHECK_EQ(length, 77, "whose length is nobody's");
+    CHECK_EQ(recvfrom(fd, buffer, 100, MSG_PEEK, (struct sockaddr *)&from, &length), 100, "with one");
+    CHECK_EQ(length, 0, "there is none");
+    CHECK_FAILS(recvfrom(fd, buffer, 100, MSG_PEEK, (struct sockaddr *)&from, (socklen_t *)bad), EFAULT, "a bad length");
+    int zeros = (int)NEED(open("/dev/zero", O_RDONLY));
+    CHECK_FAILS(sendfile(fd, zeros, (off_t *)bad, 10), EFAULT, "sendfile from a bad place");
+    NEED(close(zeros));
     read_pattern(fd, 1000, 0, 1);
     CHECK(true, "everything is still there");
 
