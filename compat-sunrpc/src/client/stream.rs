@@ -188,8 +188,9 @@ impl Stream {
     /// Asks the server for a ring, as [`offer`] tells. The number of the call is that of the call
     /// behind it, plus half of all.
     fn offer<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<Option<Ring>, CallError> {
-        let Some(cookie) = svc::eligible_connection(self.stream.as_raw_fd()) else {
-            counters::one(Counter::not_local);
+        let fd = self.stream.as_raw_fd();
+        let Some(cookie) = svc::eligible_connection(fd) else {
+            counters::stays(fd, Counter::not_local);
             return Ok(None);
         };
         counters::one(Counter::offers);
@@ -211,19 +212,19 @@ impl Stream {
                 && offer::is_answer(&head.verifier.body)
         };
         if !head.is_ok_and(|head| accepts(&head)) {
-            counters::one(Counter::declined);
+            counters::stays(fd, Counter::declined);
             return Ok(None);
         }
         let Ok(bell) = Doorbell::new() else { return Ok(None) };
         if !daemon::register(self.stream.as_fd(), cookie, &bell) {
-            counters::one(Counter::no_daemon);
+            counters::stays(fd, Counter::no_daemon);
             return Ok(None);
         }
         let Answer::Channel(channel) = daemon::wait_answer(cookie) else {
-            counters::one(Counter::no_daemon);
+            counters::stays(fd, Counter::no_daemon);
             return Ok(None);
         };
-        counters::one(Counter::channels);
+        counters::moved(fd);
         channel.limit(self.reader.limit());
         Ok(Some(Ring::Agreed { channel, bell, cookie }))
     }

@@ -95,26 +95,30 @@ pub(crate) fn upgrade(client: *mut Client, fd: i32, prog: u32, vers: u32) {
 /// Offers and makes a channel for the connection of a client over TCP.
 fn agree(client: &mut Client, fd: i32) -> Option<Agreed> {
     let Some(cookie) = svc::eligible_connection(fd) else {
-        counters::one(Counter::not_local);
+        counters::stays(fd, Counter::not_local);
         return None;
     };
     counters::one(Counter::offers);
-    if !offered(client)?.is_accepted() {
-        counters::one(Counter::declined);
+    let Some(offer) = offered(client) else {
+        counters::stays(fd, Counter::unanswered);
+        return None;
+    };
+    if !offer.is_accepted() {
+        counters::stays(fd, Counter::declined);
         return None;
     }
     let bell = Doorbell::new().ok()?;
     // SAFETY: open as long as the client exists, which outlives this call.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     if !daemon::register(socket, cookie, &bell) {
-        counters::one(Counter::no_daemon);
+        counters::stays(fd, Counter::no_daemon);
         return None;
     }
     let Answer::Channel(channel) = daemon::wait_answer(cookie) else {
-        counters::one(Counter::no_daemon);
+        counters::stays(fd, Counter::no_daemon);
         return None;
     };
-    counters::one(Counter::channels);
+    counters::moved(fd);
     Some(Agreed { channel, cookie, bell })
 }
 
@@ -156,9 +160,5 @@ fn offered(handle: &mut Client) -> Option<Offer> {
         call(handle, 0, Some(handle::void), nothing, Some(handle::void), nothing, OFFER_TIMEOUT)
     };
     handle.cl_auth = auth;
-    if status == stat::TIMEDOUT {
-        counters::one(Counter::unanswered);
-        return None;
-    }
-    Some(offer)
+    (status != stat::TIMEDOUT).then_some(offer)
 }

@@ -60,7 +60,11 @@ fn move_over(client: *mut Client, prog: u32, vers: u32) -> Option<()> {
     // SAFETY: libtirpc's new client, known to nobody else yet.
     let handle = unsafe { &mut *client };
     counters::one(Counter::offers);
-    let Some(port) = offered(handle)?.port() else {
+    let Some(offer) = offered(handle) else {
+        counters::one(Counter::unanswered);
+        return None;
+    };
+    let Some(port) = offer.port() else {
         counters::one(Counter::declined);
         return None;
     };

@@ -3,7 +3,8 @@
 //! The daemon hears of a connection when it is offered. What stays plain before that (it is short, a rule forbids
 //! it, the other end is elsewhere) or goes back to TCP later, its process notes in the page that it shares,
 //! by the socket's inode ([`vmmc::notes`]). `/proc` has the inodes of a process's sockets, and their addresses;
-//! so connections without a note pay nothing to be listed.
+//! so connections without a note pay nothing to be listed. Of programs over Sun RPC those with a note are listed:
+//! their clients offer each connection, once.
 
 use super::printable;
 use crate::client::Page;
@@ -35,12 +36,13 @@ pub(super) struct ConnectionPart {
     pub(super) ring_bytes: u64,
 }
 
-/// Words for programs, which stay when the text for people is improved: what the library counts as
-/// `plain_WORD`.
+/// Words for programs, which stay when the text for people is improved: what the sockets library counts as
+/// `plain_WORD`, and those of [`RPC_REASONS`].
 const REASONS: &[(&str, &str)] = &[
     ("short", "too short so far, or made where the library does not see it"),
     ("no_daemon", "there was no daemon when it was to be offered"),
     ("no_partner", "the other end takes no part"),
+    ("unanswered", "the server did not answer the offer in time"),
     ("refused", "refused by the daemon"),
     ("remote", "the other end has another address"),
     ("not_tcp", "not TCP, or not connected"),
@@ -52,6 +54,14 @@ const REASONS: &[(&str, &str)] = &[
     ("stdio", "it is standard input, output or error"),
     ("waiter", "only the kernel can wake who waits for room"),
     ("peer", "the other end wants it so"),
+];
+
+/// What libvrpc.so counts, and the word for it.
+const RPC_REASONS: &[(&str, &str)] = &[
+    ("declined", "no_partner"),
+    ("unanswered", "unanswered"),
+    ("not_local", "remote"),
+    ("no_daemon", "no_daemon"),
 ];
 
 fn text(word: &str) -> String {
@@ -81,7 +91,9 @@ impl Live {
     /// Looks in `/proc`. Processes that may not be looked into have none.
     pub(super) fn of(clients: &[ClientInfo]) -> Live {
         let mut of: Vec<(ClientInfo, Option<PathBuf>, Vec<Tcp>)> = Vec::new();
-        for client in clients.iter().filter(|client| client.role == Role::Sockets) {
+        // Of a process with both libraries the sockets library knows more.
+        let of_role = |role| clients.iter().filter(move |client| client.role == role);
+        for client in of_role(Role::Sockets).chain(of_role(Role::Rpc)) {
             let pid = client.peer.pid;
             if of.iter().all(|(known, ..)| known.peer.pid != pid) {
                 of.push((client.clone(), namespace(pid), sockets(pid)));
@@ -156,13 +168,21 @@ struct Notes<'p> {
     own: HashMap<(u32, u64), &'p str>,
     /// By user: a socket that was inherited has its note with the parent.
     shared: HashMap<(u32, u64), &'p str>,
+    /// By process, of clients over Sun RPC.
+    rpc: HashMap<(u32, u64), &'static str>,
 }
 
 impl<'p> Notes<'p> {
     fn of(pages: &'p [(ClientInfo, Option<Page>)]) -> Notes<'p> {
-        let mut notes = Notes { own: HashMap::new(), shared: HashMap::new() };
+        let (own, shared, rpc) = Default::default();
+        let mut notes = Notes { own, shared, rpc };
         for (client, page) in pages {
             for (inode, counter) in page.iter().flat_map(|page| &page.notes) {
+                if client.role == Role::Rpc {
+                    let known = RPC_REASONS.iter().find(|(known, _)| known == counter);
+                    notes.rpc.extend(known.map(|(_, word)| ((client.peer.pid, *inode), *word)));
+                    continue;
+                }
                 if let Some(word) = counter.strip_prefix("plain_") {
                     notes.own.insert((client.peer.pid, *inode), word);
                     notes.shared.insert((client.peer.uid, *inode), word);
@@ -172,9 +192,14 @@ impl<'p> Notes<'p> {
         notes
     }
 
+    /// Why a connection that the daemon does not list is plain; `None`: nothing is to be said of it.
     fn of_socket(&self, client: &ClientInfo, inode: u64) -> Option<&'p str> {
+        if client.role == Role::Rpc {
+            return self.rpc.get(&(client.peer.pid, inode)).copied();
+        }
         let own = self.own.get(&(client.peer.pid, inode));
-        own.or_else(|| self.shared.get(&(client.peer.uid, inode))).copied()
+        let known = own.or_else(|| self.shared.get(&(client.peer.uid, inode))).copied();
+        Some(known.unwrap_or("short"))
     }
 }
 
@@ -210,7 +235,7 @@ pub(super) fn all(
             if places.contains(&(space.clone(), tcp.local, tcp.remote)) {
                 continue;
             }
-            let word = notes.of_socket(client, tcp.inode).unwrap_or("short");
+            let Some(word) = notes.of_socket(client, tcp.inode) else { continue };
             parts.push(ConnectionPart {
                 cookie: None,
                 client: client.peer.client.0,

@@ -29,12 +29,12 @@ pub(crate) fn without_settings(mut command: Command) -> Command {
     command
 }
 
-/// Builds vmmcd and the sockets library of this tree beside the `shrimp` under test, once, so that
+/// Builds vmmcd and the preload libraries of this tree beside the `shrimp` under test, once, so that
 /// no test meets a missing or stale one.
 pub(crate) fn prepare() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        cargo::build(&["-p", "compat-sockets"]);
+        cargo::build(&["-p", "compat-sockets", "-p", "compat-sunrpc"]);
     });
 }
 
