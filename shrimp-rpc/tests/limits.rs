@@ -12,7 +12,8 @@ use common::{Daemon, PATIENCE, pause, say, says, second_process as play, until};
 use program::{FILL, PROGRAM, REVERSE, connect, dispatch, fill, reverse};
 use shrimp_rpc::layout::{self, Kind};
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, CallError, ConnectError, Server};
+use shrimp_rpc::{Binding, CallError, ConnectError, Server, ServerCall};
+use std::sync::{Arc, Mutex};
 use support::Watchdog;
 use vmmc::Node;
 use xdr::Encode;
@@ -79,12 +80,49 @@ fn greedy_for_memory(args: &[String]) {
     pause();
 }
 
+/// Makes three long calls that are put off, closes its bindings, and binds again.
+fn greedy_who_returns(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().expect("connects");
+    let client = |number| raw::Client::bind(&node, &args[0], number, PROGRAM);
+    let mut clients: Vec<_> = (0..3).map(client).collect();
+    for client in &mut clients {
+        client.calls.write(layout::CALL_TOTAL, &CALL_MAX.to_ne_bytes()).unwrap();
+        let (mut kind, mut left) = (Kind::First, CALL_MAX as usize);
+        while left > layout::room(raw::LEN) {
+            client.send(kind, KEEP as u16, layout::room(raw::LEN));
+            assert_eq!(client.reply().kind, Kind::More);
+            (kind, left) = (Kind::Next, left - layout::room(raw::LEN));
+        }
+        client.send(kind, KEEP as u16, left);
+    }
+    say("called");
+    pause();
+    drop(clients);
+    say("closed");
+    pause();
+    let binding = connect(&node, &args[0]);
+    let refused = reverse(&binding, CALL_MAX as usize - 8).expect_err("there is no room");
+    assert!(matches!(refused, CallError::NoRoom { .. }), "{refused:?}");
+    says(&refused, &["beside the 3145728 of this client process"]);
+    say("refused");
+    pause();
+    reverse(&binding, CALL_MAX as usize - 8).expect("there is room again");
+}
+
+/// A procedure whose reply is put off until the test has it.
+const KEEP: u32 = 100;
+
 /// The longest call and reply.
 const CALL_MAX: u64 = 1 << 20;
 
 #[test]
 fn second_process() {
-    play(&[("bindings", greedy_for_bindings), ("memory", greedy_for_memory)]);
+    play(&[
+        ("bindings", greedy_for_bindings),
+        ("memory", greedy_for_memory),
+        ("returns", greedy_who_returns),
+    ]);
 }
 
 #[test]
@@ -131,5 +169,37 @@ fn one_process_cannot_take_the_memory_of_all() {
     greedy.finish();
     until("the greedy one is forgotten", || server.bindings() == 1);
     assert_eq!(node.counters().get(count::FAULTY_PEERS), 0, "greed is no breach of the protocol");
+    server.stop();
+}
+
+#[test]
+fn who_closes_its_bindings_and_binds_again_has_no_more_memory() {
+    let _watchdog = Watchdog::new("who_closes_its_bindings_and_binds_again");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let max = CALL_MAX as usize;
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let calls = kept.clone();
+    let keep = move |procedure, call: ServerCall<'_>| {
+        if procedure != KEEP {
+            return dispatch(procedure, call);
+        }
+        let (call, finished) = call.defer();
+        calls.lock().unwrap().push(call);
+        Ok(finished)
+    };
+    let server = Server::builder("returns").node(&node).call_max(max).pieces_max(6 * max);
+    let server = server.raw_program(PROGRAM, 1, keep).start().unwrap();
+    let mut greedy = daemon.second("returns", &["returns"]);
+    greedy.expect("called");
+    until("its calls are served", || kept.lock().unwrap().len() == 3);
+    greedy.go_on();
+    greedy.expect("closed");
+    until("its bindings are forgotten", || server.bindings() == 0);
+    greedy.go_on();
+    greedy.expect("refused");
+    kept.lock().unwrap().clear();
+    greedy.go_on();
+    greedy.finish();
     server.stop();
 }

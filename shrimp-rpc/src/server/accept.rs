@@ -8,7 +8,6 @@
 //! Which process of which node knocks is the word of the daemons. Its buffer is imported from that very process,
 //! so nobody knocks for another.
 
-use super::budget::Account;
 use super::slot::Slot;
 use super::{Program, Shared};
 use crate::error::TransportError;
@@ -163,14 +162,11 @@ fn open(
             return Err(error);
         }
     };
-    let mut slots = shared.slots();
-    let account = slots.values().find(|slot| knock.is_of(slot)).map(|slot| slot.account().clone());
-    let account = account.unwrap_or_else(|| Account::new(&shared.budget));
+    let account = shared.budget.account(knock.process());
     let call_max = shared.settings.call_max;
     let slot = Slot::new(&shared.node, (calls, replies), knock.peer, program, account, call_max);
     let slot = Arc::new(slot);
-    slots.insert(knock.key(), slot.clone());
-    drop(slots);
+    shared.slots().insert(knock.key(), slot.clone());
     shared.add_fresh(slot.clone());
     shared.node.counters().add(count::ACCEPTED, 1);
     slot.answer(Answer::Bound, number)

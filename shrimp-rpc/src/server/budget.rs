@@ -3,12 +3,15 @@
 //! The first piece of a call says how long all of it is, and a client that never sends the rest, or never fetches the
 //! rest of a reply, keeps that memory. So whatever is kept is charged, and given back when it is dropped: to
 //! the process, which may take half of what all may, and to all. A process is what the daemon vouches for; a
-//! binding costs a greedy one nothing.
+//! binding costs a greedy one nothing, and nor does closing it: a deferred call keeps its memory, and with it
+//! the account, which the process has again when it returns.
 
+use super::accept::Process;
 use crate::config::Settings;
 use crate::error::NoRoom;
 use crate::memory::Memory;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use vmmc::mem::View;
 use vmmc::sync::{AtomicUsize, Ordering};
 
@@ -44,6 +47,8 @@ pub(super) struct Budget {
     all: Purse,
     /// What one process may take.
     each: usize,
+    /// Those that a binding, or memory that is charged, still holds.
+    accounts: Mutex<HashMap<Process, Weak<Account>>>,
 }
 
 impl Budget {
@@ -51,7 +56,19 @@ impl Budget {
         // One call, and its reply with INOUT data, always fit.
         let least = settings.call_max.saturating_mul(3);
         let all = Purse::new(settings.pieces_max.max(least), "all clients");
-        Arc::new(Budget { each: (all.max / 2).max(least), all })
+        Arc::new(Budget { each: (all.max / 2).max(least), all, accounts: Mutex::default() })
+    }
+
+    /// The account of a process: the same as long as anything is charged to it.
+    pub(super) fn account(self: &Arc<Self>, process: Process) -> Arc<Account> {
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = accounts.get(&process).and_then(Weak::upgrade) {
+            return account;
+        }
+        accounts.retain(|_, account| account.strong_count() > 0);
+        let account = Account::new(self);
+        accounts.insert(process, Arc::downgrade(&account));
+        account
     }
 }
 
@@ -63,7 +80,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) fn new(budget: &Arc<Budget>) -> Arc<Account> {
+    fn new(budget: &Arc<Budget>) -> Arc<Account> {
         let own = Purse::new(budget.each, "this client process");
         Arc::new(Account { own, budget: budget.clone() })
     }
@@ -136,6 +153,23 @@ mod tests {
         drop(third);
         assert!(three.take(50).is_ok(), "what was refused was charged");
         assert_eq!(one.take(usize::MAX).unwrap_err().used, 0);
+    }
+
+    #[test]
+    fn a_process_has_one_account_until_nothing_is_charged_to_it() {
+        let mut settings = Settings::from_lookup(&|_| None);
+        (settings.call_max, settings.pieces_max) = (10, 100);
+        let budget = Budget::new(&settings);
+        let account = |pid| budget.account((None, pid));
+        let kept = account(1).take(50).unwrap();
+        assert_eq!(account(1).take(1).unwrap_err().used, 50);
+        assert!(
+            account(2).take(1).is_ok() && budget.account((Some("far".into()), 1)).take(1).is_ok()
+        );
+        drop(kept);
+        assert!(account(1).take(50).is_ok());
+        drop(account(3));
+        assert_eq!(budget.accounts.lock().unwrap().len(), 1, "those of who has gone are dropped");
     }
 
     #[test]

@@ -141,10 +141,6 @@ impl Slot {
         &self.node
     }
 
-    pub(super) fn account(&self) -> &Arc<Account> {
-        &self.account
-    }
-
     /// Longest reply that fits.
     #[inline]
     pub(crate) fn room(&self) -> usize {
