@@ -193,7 +193,7 @@ numbers! {
     OtherLayout = 4,
     /// As many bindings as the server allows: how many follows.
     TooMany = 5,
-    /// The server could not make its half.
+    /// The server could not make its half, or has made one for this buffer already.
     Failed = 6,
     /// The server is ending.
     Ending = 7,

@@ -10,7 +10,7 @@ mod support;
 
 use common::{Daemon, PATIENCE, pause, say, says, second_process as play, until};
 use program::{FILL, PROGRAM, REVERSE, connect, dispatch, fill, reverse};
-use shrimp_rpc::layout::{self, Kind};
+use shrimp_rpc::layout::{self, Answer, Kind};
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, ConnectError, Server, ServerCall};
 use std::sync::{Arc, Mutex};
@@ -201,5 +201,20 @@ fn who_closes_its_bindings_and_binds_again_has_no_more_memory() {
     kept.lock().unwrap().clear();
     greedy.go_on();
     greedy.finish();
+    server.stop();
+}
+
+#[test]
+fn a_buffer_that_is_bound_is_not_bound_again_and_the_refusal_speaks_of_no_limit() {
+    let _watchdog = Watchdog::new("a_buffer_that_is_bound");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = Server::builder("again").node(&node).raw_program(PROGRAM, 1, dispatch);
+    let server = server.start().unwrap();
+    let friend = daemon.node();
+    let knocked = raw::Knocked::knock(&friend, "again", 5, PROGRAM);
+    knocked.answer();
+    assert_eq!(knocked.knock_again(5), Some(Answer::Failed));
+    assert_eq!(server.bindings(), 1);
     server.stop();
 }

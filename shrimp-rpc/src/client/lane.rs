@@ -393,7 +393,8 @@ fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
         Answer::TooManyOfProcess => ConnectError::TooManyOfProcess { service, max: highest },
         Answer::Ending => ConnectError::Refused { service, why: "it is ending" },
         Answer::Failed | Answer::Bound => {
-            ConnectError::Refused { service, why: "it could not make its buffer" }
+            let why = "it could not make its buffer, or has bound ours already";
+            ConnectError::Refused { service, why }
         }
     }
 }

@@ -105,6 +105,9 @@ fn consider(
     if shared.is_stopping() {
         return Ok(Err(Answer::Ending));
     }
+    if shared.slots().contains_key(&knock.key()) {
+        return Ok(Err(Answer::Failed));
+    }
     if let Some((answer, max)) = too_many(shared, knock) {
         replies.put32(layout::BIND_HIGHEST, u32::try_from(max).unwrap_or(u32::MAX))?;
         return Ok(Err(answer));
@@ -133,7 +136,7 @@ fn consider(
 /// Why no further binding is made, and how many are allowed.
 fn too_many(shared: &Shared, knock: &Knock) -> Option<(Answer, usize)> {
     let (slots, settings) = (shared.slots(), &shared.settings);
-    if slots.len() >= settings.bindings_max || slots.contains_key(&knock.key()) {
+    if slots.len() >= settings.bindings_max {
         return Some((Answer::TooMany, settings.bindings_max));
     }
     let of_process = slots.values().filter(|slot| knock.is_of(slot)).count();

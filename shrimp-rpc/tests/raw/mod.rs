@@ -40,6 +40,14 @@ impl Knocked {
         Knocked { door, replies }
     }
 
+    /// Knocks for the same buffer again when it is bound, and waits for another answer.
+    pub fn knock_again(&self, number: u32) -> Option<Answer> {
+        self.door.send_notification(0, 0, u64::from(number)).unwrap();
+        let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
+        let other = |it| it != Answer::Bound as u32;
+        Answer::from_word(answer.wait_until(other, PATIENCE).unwrap())
+    }
+
     /// Waits for the answer, and returns the number of the server's buffer.
     pub fn answer(&self) -> u32 {
         let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
