@@ -18,6 +18,7 @@ use std::thread::Thread;
 use std::time::Duration;
 use support::Watchdog;
 use vmmc::Node;
+use vmmc::config::{WaitChoice, WaitPolicy};
 use vmmc::counters::index;
 use xdr::{Decode, Encode};
 
@@ -231,6 +232,13 @@ async fn call(binding: &Binding, procedure: u32) -> Result<(), CallError> {
     binding.request_async(procedure, 0, 0).await?.call_async().await.map(drop)
 }
 
+/// A node whose waits sleep, whatever the environment asks for.
+fn node_that_sleeps(daemon: &Daemon) -> Node {
+    let mut config = daemon.config();
+    config.wait = WaitChoice::Fixed(WaitPolicy::Block);
+    Node::builder().config(config).connect().expect("connects")
+}
+
 /// Until the helper thread of futures sleeps at the doorbell, after so many sleeps before.
 fn until_the_helper_sleeps(node: &Node, before: u64) {
     until("the helper sleeps", || node.counters().get(index::SLEEPS) > before);
@@ -266,7 +274,7 @@ fn a_call_without_a_time_limit_takes_away_none_of_a_later_one() {
     let daemon = Daemon::start();
     let mut server = daemon.second("serve", &["patient"]);
     server.expect("ready");
-    let node = daemon.node();
+    let node = node_that_sleeps(&daemon);
     let builder = Binding::builder("patient", PROGRAM, 1).node(&node);
     let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
     let request = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
@@ -287,7 +295,7 @@ fn a_call_that_was_dropped_takes_away_no_time_limit_of_the_next() {
     let daemon = Daemon::start();
     let mut server = daemon.second("serve", &["forgotten"]);
     server.expect("ready");
-    let node = daemon.node();
+    let node = node_that_sleeps(&daemon);
     let builder = Binding::builder("forgotten", PROGRAM, 1).node(&node);
     let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
     let request = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
