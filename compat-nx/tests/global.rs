@@ -63,6 +63,24 @@ fn everything(engine: &Engine, _: &str) {
     }
 }
 
+/// As long as a length in a cell can be, and more.
+fn longest(engine: &Engine, _: &str) {
+    let (me, n) = (engine.node(), engine.nodes());
+    for len in [(1 << 24) - 1, 1 << 24, (1 << 24) + 4] {
+        let mut x = vec![1i32; len / 4];
+        reduce(engine, Reduction::Sum, &mut x);
+        assert!(x.iter().all(|&it| it == n), "a sum of {len} bytes");
+        let mine = vec![me as u8; len];
+        let mut all = vec![0xee; len * n as usize];
+        // SAFETY: both are borrowed for the call, and long enough.
+        unsafe { engine.gcolx(mine.as_ptr(), &vec![len; n as usize], all.as_mut_ptr()) }
+            .expect("gcolx");
+        for (node, theirs) in (0u8..).zip(all.chunks_exact(len)) {
+            assert!(theirs.iter().all(|&it| it == node), "{len} bytes of node {node}");
+        }
+    }
+}
+
 /// What the order of combining decides comes out the same on all nodes, however the elements travel.
 fn order(engine: &Engine, _: &str) {
     const SPECIAL: [u64; 5] =
@@ -171,6 +189,7 @@ fn counted(engine: &Engine, _: &str) {
 fn rank() {
     common::play(&[
         ("everything", everything),
+        ("longest", longest),
         ("order", order),
         ("disagree", disagree),
         ("counted", counted),
@@ -194,6 +213,14 @@ fn results_are_right_for_every_number_of_nodes() {
     let daemon = Daemon::start();
     for nodes in [1, 2, 3, 4, 5, 8, 16] {
         daemon.run(nodes, "everything", "", &[]);
+    }
+}
+
+#[test]
+fn operations_of_16_mib_and_more_of_each_node_work() {
+    let daemon = Daemon::start();
+    for nodes in [2, 3] {
+        daemon.run(nodes, "longest", "", &[]);
     }
 }
 

@@ -35,11 +35,12 @@ fn at(round: u32) -> usize {
     CELLS_AT + round as usize % layout::CELLS * CELL_LEN
 }
 
-/// Step 1, after the bytes. The head is an arrival word whose sequence number is the round.
+/// Step 1, after the bytes. The head is an arrival word whose sequence number is the round; of what is longer than it holds it says
+/// the longest.
 #[inline]
 fn give<W: Word<Value = u64>>(head: W, round: u32, tag: u8, len: usize) {
     // PAIRS(round): with the acquire in `given`.
-    head.store(slots::arrival(round, tag, len), Ordering::Release);
+    head.store(slots::arrival(round, tag, len.min(slots::LEN_MAX)), Ordering::Release);
 }
 
 /// Step 2: tag and length, if the other has come to this round.

@@ -114,10 +114,13 @@ pub(super) fn decode(what: u32) -> Option<Credit> {
     }
 }
 
+/// Longest length that an arrival word holds.
+pub(super) const LEN_MAX: usize = 0x00ff_ffff;
+
 /// The arrival word of message `sequence`.
 #[inline]
 pub(super) fn arrival(sequence: u32, kind: u8, len: usize) -> u64 {
-    u64::from(sequence) << 32 | u64::from(kind) << 24 | len as u64 & 0x00ff_ffff
+    u64::from(sequence) << 32 | u64::from(kind) << 24 | (len & LEN_MAX) as u64
 }
 
 /// Kind and length of the message that an arrival word tells of, if it is message `sequence`.

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::engine::counters as count;
 use crate::engine::peer::Peer;
 use crate::engine::points::Point;
+use crate::engine::slots::LEN_MAX;
 use crate::engine::types::{Info, Source, Target};
 use crate::error::NxError;
 
@@ -75,7 +76,7 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
                 let meant = (self.len)(node);
                 if tag != self.tag as u8 {
                     self.wrong.get_or_insert(NxError::OtherGlobal { node: node as u32 });
-                } else if given != meant {
+                } else if given != meant.min(LEN_MAX) {
                     let (type_, ptype) = (0, peer.ptype());
                     let info = Info { type_, count: given, node: node as i32, ptype };
                     self.wrong.get_or_insert(NxError::MessageTooLong { info, room: meant });
