@@ -6,6 +6,7 @@ mod common;
 use common::Daemon;
 use nx::engine::{Reduction, counters as count};
 use nx::{Engine, NxError, Source, Target};
+use rustix::process::Signal;
 
 fn reduce<T: nx::engine::Element>(engine: &Engine, op: Reduction, x: &mut [T]) {
     let mut work = x.to_vec();
@@ -158,6 +159,25 @@ fn disagree(engine: &Engine, case: &str) {
     }
 }
 
+/// Nodes 0 and 2 come when they are let; node 1 is stopped in the middle of its message to node 0.
+fn sleeps(engine: &Engine, _: &str) {
+    let (me, n) = (engine.node(), engine.nodes());
+    engine.gsync().expect("gsync");
+    if me != 1 {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+    }
+    let (mine, mut all) = (vec![me as u8; LONG], vec![0xee; LONG * n as usize]);
+    // SAFETY: both are borrowed for the call, and long enough.
+    unsafe { engine.gcolx(mine.as_ptr(), &vec![LONG; n as usize], all.as_mut_ptr()) }
+        .expect("gcolx");
+    for (node, theirs) in (0u8..).zip(all.chunks_exact(LONG)) {
+        assert!(theirs.iter().all(|&it| it == node), "what node {node} has");
+    }
+}
+
+/// Goes by a scout.
+const LONG: usize = 100_000;
+
 /// What fits the cells makes no message and interrupts nobody: one cell for each other node per round.
 fn counted(engine: &Engine, _: &str) {
     const TURNS: u64 = 50;
@@ -192,6 +212,7 @@ fn rank() {
         ("longest", longest),
         ("order", order),
         ("disagree", disagree),
+        ("sleeps", sleeps),
         ("counted", counted),
     ]);
 }
@@ -206,6 +227,35 @@ fn nodes_that_call_different_operations_are_told() {
             daemon.run(nodes, "disagree", case, &[]);
         }
     }
+}
+
+#[test]
+fn who_waits_for_the_rest_of_a_message_sleeps_when_another_node_comes() {
+    let daemon = Daemon::start();
+    let stop = [("NX_FAILPOINT", "scout-written@1=stop"), ("VMMC_WAIT", "hybrid")];
+    let mut ranks = daemon.start_job(3, "sleeps", "", &stop);
+    let pids: Vec<u32> = ranks.children.iter().map(std::process::Child::id).collect();
+    let go_on = |pid: u32| {
+        let pid = rustix::process::Pid::from_raw(pid as i32).expect("a process");
+        rustix::process::kill_process(pid, Signal::CONT).expect("goes on");
+    };
+    for &pid in &pids {
+        common::until_every_thread(pid, "T");
+    }
+    // Node 0 finds that a message of node 1 is coming, and that node 2 has not come.
+    go_on(pids[0]);
+    common::until_every_thread(pids[0], "S");
+    // Node 2 comes, and waits for the message of node 0 or 1.
+    go_on(pids[2]);
+    common::until_every_thread(pids[2], "S");
+    common::until_every_thread(pids[0], "S");
+    // Node 1 is stopped at each of its messages.
+    let pid = rustix::process::Pid::from_raw(pids[1] as i32).expect("a process");
+    while ranks.children[1].try_wait().expect("waits").is_none() {
+        rustix::process::kill_process(pid, Signal::CONT).expect("goes on");
+        std::thread::yield_now();
+    }
+    assert_eq!(ranks.wait(), [true; 3]);
 }
 
 #[test]

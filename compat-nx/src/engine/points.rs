@@ -1,7 +1,7 @@
 //! Named points at which tests kill a process, as `kill -9` would: where its peers would be hurt if they counted
 //! on it going on.
 //!
-//! `NX_FAILPOINT=name@node` arms one, for the processes of one node. None is on the way of a message that
+//! `NX_FAILPOINT=name@node` arms one, for the processes of one node; with `=stop` behind it they are stopped, not killed. None is on the way of a message that
 //! fits a slot: one that was not written whole has not arrived.
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -78,29 +78,39 @@ pub const RUNNING: &[Named] = &[
     ("bye-half", Point::ByeHalf),
 ];
 
-/// A point and the node whose processes die there.
+/// A point and the node whose processes die there, or are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Armed {
     point: Point,
     node: u32,
+    stop: bool,
 }
 
 impl FromStr for Armed {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Armed, ()> {
+        let (text, stop) = match text.strip_suffix("=stop") {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
         let (name, node) = text.split_once('@').ok_or(())?;
         let mut all = STARTING.iter().chain(JOINING).chain(RUNNING);
         let (_, point) = all.find(|(known, _)| *known == name).ok_or(())?;
-        Ok(Armed { point: *point, node: node.parse().map_err(|_| ())? })
+        Ok(Armed { point: *point, node: node.parse().map_err(|_| ())?, stop })
     }
 }
 
 impl Armed {
-    /// Dies if this is the point, and the process one of the node.
+    /// Dies, or is stopped each time, if this is the point, and the process one of the node.
     #[cold]
     pub(super) fn reach(self, point: Point, node: u32) {
-        if self == (Armed { point, node }) {
+        if (self.point, self.node) != (point, node) {
+            return;
+        }
+        if self.stop {
+            let _ = kill_process(getpid(), Signal::STOP);
+        } else {
             let _ = kill_process(getpid(), Signal::KILL);
             std::process::abort(); // not reached
         }

@@ -60,7 +60,7 @@ impl Engine {
         self.receive_on(USER, select, room, || None)
     }
 
-    /// `stop` is asked before a thread waits, and ends that with an error.
+    /// `stop` is asked before a thread waits, and ends that with an error, unless a message is on its way into the room.
     #[inline]
     pub(super) fn receive_on(
         &self,
@@ -87,6 +87,7 @@ impl Engine {
             Found::Coming(op) => op,
         };
         let outcome = inner.wait(|state| {
+            let _ = stop(); // who has come is awaited no more
             state.ops.is_done(op).then(|| {
                 let result = state.ops.remove(op).result;
                 Ok(result)

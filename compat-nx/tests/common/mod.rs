@@ -122,6 +122,22 @@ impl Daemon {
     }
 }
 
+/// Waits until every thread of a process is in one of these states.
+pub fn until_every_thread(pid: u32, states: &str) {
+    let end = Instant::now() + PATIENCE;
+    let tasks = format!("/proc/{pid}/task");
+    let rests = |task: std::io::Result<std::fs::DirEntry>| {
+        // A thread may end meanwhile: then the next look finds the others.
+        let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+        let state = stat.ok().and_then(|stat| stat.rsplit(") ").next()?.chars().next());
+        state.is_some_and(|state| states.contains(state))
+    };
+    while !std::fs::read_dir(&tasks).expect("its threads").all(rests) {
+        assert!(Instant::now() < end, "process {pid} has threads in other states than {states}");
+        std::thread::yield_now();
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();

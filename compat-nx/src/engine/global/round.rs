@@ -125,7 +125,11 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
         (self.number << 2 & 0x3fff_fffc) as i32 | self.tag
     }
 
-    pub(super) fn give(&self, to: usize, data: Source) -> Result<(), NxError> {
+    pub(super) fn give(&mut self, to: usize, data: Source) -> Result<(), NxError> {
+        // While this waits for room nobody looks who has come: one that did would keep the thread from its sleep.
+        if let Some(peer) = self.awaited.take() {
+            peer.await_round(0);
+        }
         self.engine.give(to, self.type_(), data)
     }
 
@@ -134,7 +138,7 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
         let (engine, type_) = (self.engine, self.type_());
         let stop = || match self.awaits() {
             Ok(true) => None,
-            Ok(false) => self.wrong.take(),
+            Ok(false) => self.wrong.clone(),
             Err(error) => Some(error),
         };
         let got = engine.get(from, type_, room, stop);
