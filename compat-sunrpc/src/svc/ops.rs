@@ -132,7 +132,11 @@ impl Transport {
         self.xid = unsafe { (*message).rm_xid };
         self.request = Some(xdrs);
         match &self.link {
-            Link::Channel(channel) => channel.counts().one(Counter::served_ring),
+            Link::Channel(channel) => {
+                channel.counts().one(Counter::served_ring);
+                // The service may fork, and both processes go on with what is not added up.
+                channel.counts().settle();
+            }
             _ => counters::one(Counter::served_ring),
         }
         TRUE
