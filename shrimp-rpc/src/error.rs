@@ -251,9 +251,9 @@ pub enum CallError {
     TooLong {
         /// What is.
         what: &'static str,
-        /// Its length in bytes; 0 when only the server knows.
+        /// Its length in bytes.
         len: usize,
-        /// The longest allowed in bytes; 0 when only the server knows.
+        /// The longest allowed in bytes.
         max: usize,
     },
     /// The server keeps as much of calls and replies in pieces as it allows. See [`NoRoom`].

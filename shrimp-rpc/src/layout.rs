@@ -48,7 +48,7 @@ use vmmc::id::{Name, Rights};
 /// "SHRIMRPC" in ASCII: the head of a client's buffer that asks to be bound.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"SHRIMRPC");
 /// Version of this layout and of the handshake.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Length of the head of either buffer in bytes.
 pub const HEAD_LEN: usize = 256;
@@ -216,7 +216,8 @@ numbers! {
     BadResults = 3,
     /// The handler has no answer; a number and a text follow.
     Fault = 4,
-    /// The call, or its reply, is longer than the server allows.
+    /// The call, or its reply, is longer than the server allows; its length and what is allowed
+    /// follow.
     TooLong = 5,
     /// The server is ending.
     Ending = 6,

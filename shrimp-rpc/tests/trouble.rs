@@ -346,7 +346,10 @@ fn who_may_bind_is_decided_by_the_daemon() {
 fn limits_of_bindings_and_lengths_are_kept_with_an_error_of_their_own() {
     let daemon = Daemon::start();
     let node = daemon.node();
-    let echo_all = |_: u32, call: shrimp_rpc::ServerCall<'_>| {
+    let echo_all = |procedure: u32, call: shrimp_rpc::ServerCall<'_>| {
+        if procedure == 2 {
+            return call.reply(3 << 20)?.send();
+        }
         let mut args = call.args();
         let len = u32::decode(&mut args)?;
         args.finish()?;
@@ -378,7 +381,14 @@ fn limits_of_bindings_and_lengths_are_kept_with_an_error_of_their_own() {
     1u32.encode(&mut long).unwrap();
     long.block(&vec![0u8; 2 << 20]).unwrap();
     let refused = long.call();
-    assert!(matches!(refused, Err(CallError::TooLong { .. })), "{refused:?}");
+    let Err(CallError::TooLong { len, max: 0x10_0000, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!((2 << 20..3 << 20).contains(&len), "{len} bytes");
+    let refused = binding.request(2, 0, 0).unwrap().call();
+    let Err(CallError::TooLong { len: 0x30_0000, max: 0x10_0000, .. }) = refused else {
+        panic!("{refused:?}")
+    };
     ask(10).unwrap();
     server.stop();
 }

@@ -344,11 +344,11 @@ fn refusal(taken: &mut Taken<'_>, flag: FlagWord, procedure: u32) -> CallError {
             let (text, number) = text();
             CallError::Fault(Fault::with_text(number, text))
         }
-        Some(Status::TooLong) => CallError::TooLong {
-            what: "a call or its reply, by the server's limit,",
-            len: 0,
-            max: 0,
-        },
+        Some(Status::TooLong) => {
+            let what = "a call or its reply, by the server's limit,";
+            let mut number = || usize::try_from(get.get_u64().unwrap_or(0)).unwrap_or(usize::MAX);
+            CallError::TooLong { what, len: number(), max: number() }
+        }
         Some(Status::NoRoom) => CallError::NoRoom { text: text().0 },
         Some(Status::Ending) => CallError::ServerEnding,
         Some(Status::Protocol) => {

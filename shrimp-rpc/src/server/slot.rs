@@ -94,6 +94,8 @@ pub(crate) enum Step {
     Done,
     /// The first piece of a call that there is no room for.
     NoRoom(Turn, NoRoom),
+    /// The first piece of a call of so many bytes, which is longer than allowed.
+    TooLong(Turn, usize),
     /// The client broke the protocol.
     Faulty,
 }
@@ -244,9 +246,7 @@ impl Slot {
             (pieces.call, pieces.reply) = (None, None);
             let total = usize::try_from(self.head64(layout::CALL_TOTAL)).unwrap_or(usize::MAX);
             if total > self.call_max {
-                drop(pieces);
-                let _ = self.send(flag.turn, Kind::Whole, Status::TooLong, 0);
-                return Step::Done;
+                return Step::TooLong(flag.turn, total);
             }
             let memory = match Kept::new(total, &self.account) {
                 Ok(memory) => memory,

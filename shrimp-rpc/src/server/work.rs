@@ -296,6 +296,10 @@ fn take(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) -
             let _ = call::send_fault(slot, turn, Status::NoRoom, &fault); // the client may have gone
             None
         }
+        Step::TooLong(turn, len) => {
+            let _ = call::send_too_long(slot, turn, len, slot.call_max); // as above
+            None
+        }
         Step::Faulty => {
             faulty(shared, slot);
             None
@@ -354,8 +358,9 @@ fn refuse(slot: &Slot, turn: Turn, error: &DispatchError) {
             (Status::BadResults, Fault::with_text(0, error.to_string()))
         }
         DispatchError::Fault(fault) => (Status::Fault, fault.clone()),
-        DispatchError::Reply(ReplyError::TooLong { .. }) => {
-            (Status::TooLong, Fault::new(0, "the reply is too long"))
+        DispatchError::Reply(ReplyError::TooLong { len, max }) => {
+            let _ = call::send_too_long(slot, turn, *len, *max); // the client may have gone
+            return;
         }
         DispatchError::Reply(error) => (Status::BadResults, Fault::with_text(0, error.to_string())),
     };

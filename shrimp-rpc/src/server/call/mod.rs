@@ -138,6 +138,23 @@ impl<D: Deref<Target = Desk>> Core<D> {
     }
 }
 
+/// Sends the length of a call or reply, and what is allowed.
+#[cold]
+pub(super) fn send_too_long(
+    slot: &Slot,
+    turn: Turn,
+    len: usize,
+    max: usize,
+) -> Result<(), ReplyError> {
+    const NUMBERS: usize = 2 * layout::UNIT;
+    let replies = slot.replies();
+    let end = layout::flag_at(replies.len());
+    let mut put = Put::new(replies, end - NUMBERS, end);
+    put.put_u64(len as u64)?;
+    put.put_u64(max as u64)?;
+    slot.send(turn, Kind::Whole, Status::TooLong, NUMBERS)
+}
+
 /// Sends a text and a number for people.
 #[cold]
 pub(super) fn send_fault(
