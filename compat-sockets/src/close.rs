@@ -15,11 +15,30 @@ use vmmc_ring::bell;
 /// Before the program's descriptor `fd` is closed, or comes to mean something else: nothing is known
 /// of the number from now on.
 pub(crate) fn retire(fd: i32) {
-    let link = match fd_table::sock(fd) {
-        Some(sock) if fd_table::is_last(sock) => {
-            leave_sets(fd, sock);
-            sock.enter(fd)
+    if let Some(sock) = fd_table::sock(fd)
+        && fd_table::is_last(sock)
+    {
+        leave_sets(fd, sock);
+    }
+    forget_connection(fd);
+}
+
+/// The same for a number that stays open and is about to be connected anew: the kernel's sets keep it. It stays with TCP,
+/// because what we know of it in them is over.
+pub(crate) fn disconnect(fd: i32) {
+    if let Some(sock) = fd_table::sock(fd) {
+        let nonblocking = sock.nonblocking.load(Ordering::Relaxed) != 0;
+        forget_connection(fd);
+        fd_table::track(fd, nonblocking);
+        if let Some(sock) = fd_table::sock(fd) {
+            sock.make_plain(fd, Counter::plain_option);
         }
+    }
+}
+
+fn forget_connection(fd: i32) {
+    let link = match fd_table::sock(fd) {
+        Some(sock) if fd_table::is_last(sock) => sock.enter(fd),
         _ => None,
     };
     let Some(link) = link else { return fd_table::forget(fd) };

@@ -19,7 +19,8 @@
 //!
 //! A process that was killed is dead by its pid, also while its parent has not waited for it; one that ran another
 //! program lives on, and may have the socket still. A pid that was reused keeps a socket shared, which is always safe.
-//! Who finds no place in the list, and who has the socket by other ways than a fork, is one that is never born.
+//! Who finds no place in the list, and who has the socket by other ways than a fork, is one that is never born. A child
+//! never has the sets to itself: what its parent has deferred in them is the parent's to settle, seen or not.
 
 use crate::lock::Lock;
 use crate::raw;
@@ -63,6 +64,8 @@ fn enter(list: &Side, me: u32) -> bool {
 
 /// Before a fork.
 fn bears(list: &Side) {
+    // PAIRS(births): with `has_only_me`: before anything else of this child can be seen.
+    list.births.fetch_add(1, Ordering::SeqCst);
     list.sharers.fetch_add(1, Ordering::AcqRel);
     // Who is not in the list is not found to be alive.
     let unlisted = u32::from(!enter(list, raw::getpid()));
@@ -82,19 +85,25 @@ fn is_born(list: &Side) -> bool {
     // In a new namespace of pids the others' numbers mean nothing.
     let listed = raw::getppid() != 0 && enter(list, raw::getpid());
     if listed {
-        list.born.fetch_sub(1, Ordering::SeqCst);
+        // Nothing was counted for what was upgraded since `bears`.
+        let _ =
+            list.born.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |born| born.checked_sub(1));
     }
     listed
 }
 
-/// Whether this process is the only one of the list that has what it is for.
+/// Whether this process is the only one of the list that has what it is for. A process that is not looked at any more may
+/// bear one and end meanwhile: then births have changed.
 fn has_only_me(list: &Side) -> bool {
     let me = raw::getpid();
+    // PAIRS(births): with `bears`.
+    let births = list.births.load(Ordering::SeqCst);
     list.born.load(Ordering::SeqCst) == 0
         && list.members.iter().all(|member| {
             let pid = member.load(Ordering::SeqCst);
             pid == 0 || pid == me || !raw::process_lives(pid)
         })
+        && list.births.load(Ordering::SeqCst) == births
 }
 
 /// This process is no member any more.
@@ -142,8 +151,7 @@ pub(crate) fn is_alone(sock: &Sock) -> bool {
 pub(crate) fn leave(sock: &Sock) {
     let Some(family) = sock.family() else { return };
     sock.set_family(None);
-    departs(family);
-    side::release(family);
+    parts(family);
 }
 
 // Upgraded connections, by their side.
@@ -184,6 +192,12 @@ pub(crate) fn is_last(side: &Side) -> bool {
     excluding_forks(|| {
         let alone = side.sharers.load(Ordering::Acquire) == 1 || has_only_me(side);
         if alone {
+            // A number that is given to another process must not keep a later fork's share.
+            let me = raw::getpid();
+            for member in side.members.iter().filter(|it| it.load(Ordering::SeqCst) != me) {
+                member.store(0, Ordering::SeqCst);
+            }
+            side.born.store(0, Ordering::SeqCst);
             side.sharers.store(1, Ordering::Release);
             side.eager.fetch_and(!FORKED, Ordering::SeqCst);
         }
@@ -191,9 +205,10 @@ pub(crate) fn is_last(side: &Side) -> bool {
     })
 }
 
-/// This process has closed it.
-pub(crate) fn parts(side: &Side) {
-    departs(side);
+/// This process has closed it, and gives its share back. It is in the list until the share is: who found himself alone
+/// in between would think the other's share his own.
+pub(crate) fn parts(side: &'static Side) {
+    side::release_after(side, departs);
 }
 
 // Sets, all of a process alike.

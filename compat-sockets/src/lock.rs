@@ -18,7 +18,7 @@
 //! 1. a set's ([`crate::epoll`]), one at a time
 //! 2. a connection's for receiving (`Side::rx_lock`)
 //! 3. the same connection's for sending (`Side::tx_lock`)
-//! 4. the list of free sockets ([`crate::sock`])
+//! 4. the list of free sockets ([`crate::sock`]), of forks ([`crate::family`]), of free sides ([`crate::side`])
 //!
 //! The lock of the conversation with the daemon ([`crate::control`]) is only tried, so it may be held before any of
 //! them and asked for after any. A set's members are looked at under its lock, and a look can take the lock for

@@ -96,7 +96,9 @@ pub(crate) struct Side {
     pub(crate) carrier_is: AtomicU64,
     /// Times a reader has left it armed for another process.
     pub(crate) armed_for_others: AtomicU32,
-    pad2: [u32; 11],
+    /// Forks at which it was there; never goes back.
+    pub(crate) births: AtomicU32,
+    pad2: [u32; 10],
 }
 
 /// Bit of [`Side::eager`]: in a set that is in a set, in a poll or in a select.
@@ -141,7 +143,14 @@ pub(crate) fn allocate() -> Option<&'static Side> {
 
 /// Gives up this process's share.
 pub(crate) fn release(side: &'static Side) {
-    if side.sharers.fetch_sub(1, Ordering::AcqRel) != 1 || POOL.lock.lock().is_err() {
+    release_after(side, |_| ());
+}
+
+/// The same: `last` is done with the side when the share is given up, and before anybody can have it anew.
+pub(crate) fn release_after(side: &'static Side, last: impl FnOnce(&Side)) {
+    let was_last = side.sharers.fetch_sub(1, Ordering::AcqRel) == 1;
+    last(side);
+    if !was_last || POOL.lock.lock().is_err() {
         return;
     }
     push(side);

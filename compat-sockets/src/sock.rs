@@ -12,7 +12,7 @@ use crate::counters::{self, Counter};
 use crate::fd_table;
 use crate::lock::Lock;
 use crate::segment::Segment;
-use crate::side::{self, Side};
+use crate::side::Side;
 use crate::stream::spin::Lesson;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicPtr;
@@ -369,7 +369,6 @@ impl Sock {
             self.side.store(std::ptr::null_mut(), Ordering::Relaxed);
             crate::carrier::let_go(link.side);
             crate::family::parts(link.side);
-            side::release(link.side);
         } else {
             crate::control::withdraw(self);
         }

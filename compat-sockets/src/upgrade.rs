@@ -94,9 +94,12 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
     sock.calls.store(calls, Ordering::Relaxed);
     let try_at = sock.try_at.load(Ordering::Relaxed);
     if sock.state.load(Ordering::Relaxed) == state::CANDIDATE {
-        let first = sock.tries.load(Ordering::Relaxed) == 0;
+        let tries = sock.tries.load(Ordering::Relaxed);
+        let first = tries == 0;
         let bytes = sock.bytes.load(Ordering::Relaxed);
-        let much = first && bytes >= FIRST_TRY_BYTES;
+        // Bytes are what both ends count alike: one that reads little at a time has offered long before one that sends
+        // much, in vain, and they meet at the second line.
+        let much = tries <= 1 && bytes >= FIRST_TRY_BYTES << tries;
         let often = calls >= try_at && !(first && bytes / calls.max(1) >= BULK);
         if (often || much) && !family::is_alone(sock) {
             // Somebody else has it too: asked again at this call's double.

@@ -79,7 +79,9 @@ export! {
         // SAFETY: as above.
         if unsafe { family(address, len) } == Some(libc::AF_UNSPEC) {
             // Ends the connection, but for the number.
-            about_to_close(fd);
+            if !fork::in_vfork_child() {
+                close::disconnect(fd);
+            }
         }
         // SAFETY: as above.
         let result = unsafe { real::connect(fd, address, len) };

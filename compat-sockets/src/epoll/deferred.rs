@@ -16,8 +16,8 @@
 //! A look at the kernel without sleep needs no registration of room, which the ring tells, but all
 //! else that is wanted. And the kernel must know all when a member is no longer in its rings alone
 //! ([`in_rings`]), and before anybody but this process's waits can look at the set: another process
-//! ([`before_sharing`]), another set, poll or select ([`super::nested`]). A set that another process has
-//! defers no more.
+//! ([`before_sharing`]), another set, poll or select ([`super::nested`]). A set that was passed to another
+//! process defers no more, nor does one that a child has, until that ends.
 //!
 //! While a thread waits in the set nothing is deferred, also if it began to before there was anything upgraded
 //! ([`super::wait::Outside`]): its sleep would not hear of it.

@@ -280,11 +280,12 @@ impl Link {
                 if demote::is_pumped(self) {
                     return false;
                 }
-                let tail = self.side.tail.load(Ordering::Relaxed);
                 let most = (self.tx().bytes().0.len() as u64) * 2 / 3;
+                // Heads before the tail, which another thread may be moving: never less than is there.
+                let used = |head: u64| self.side.tail.load(Ordering::Relaxed).wrapping_sub(head);
                 // What was last seen of the peer's head is behind it at most; its line is fetched only if that does not do.
-                tail.wrapping_sub(self.side.head_seen.load(Ordering::Relaxed)) <= most
-                    || tail.wrapping_sub(self.tx().head().load(Ordering::Acquire)) <= most
+                used(self.side.head_seen.load(Ordering::Acquire)) <= most
+                    || used(self.tx().head().load(Ordering::Acquire)) <= most
                     || self.peer().closed().load(Ordering::Relaxed) != 0
             }
             _ => true,

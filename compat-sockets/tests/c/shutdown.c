@@ -56,6 +56,8 @@ static void connected_anew(void) {
     char byte;
     make_pair(ends);
     struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    int set = new_epoll();
+    add(set, ends[1], EPOLLIN, 5);
     write_pattern(ends[0], 1000, 0, 1);
     read_pattern(ends[1], 1000, 0, 1);
     CHECK_EQ(connect(ends[1], &nowhere, sizeof nowhere), 0, "disconnected");
@@ -73,6 +75,12 @@ static void connected_anew(void) {
         read_pattern(ends[1], 500, 0, i);
     }
     CHECK(true, "and connected to somebody else");
+    CHECK_EQ(events_of(set, 0), 0, "in the set still, and silent");
+    write_all(other, "x", 1);
+    CHECK_EQ(events_with(set, -1, 5), EPOLLIN, "and told of");
+    modify(set, ends[1], EPOLLIN | EPOLLOUT, 6);
+    CHECK_EQ(events_with(set, -1, 6), EPOLLIN | EPOLLOUT, "and changed");
+    read_all(ends[1], &byte, 1);
     NEED(close(ends[1]));
     CHECK_EQ(read(other, &byte, 1), 0, "to the end");
 }

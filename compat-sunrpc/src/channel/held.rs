@@ -108,7 +108,7 @@ impl Kept {
     /// Writes at a place that is at most the end.
     ///
     /// # Safety
-    /// `source` must be readable for `len` bytes, outside of this memory; others may write there.
+    /// `at` is at most the end. `source` must be readable for `len` bytes, outside of this memory; others may write there.
     pub(super) unsafe fn put(
         &mut self,
         at: usize,
