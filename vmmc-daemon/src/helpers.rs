@@ -3,7 +3,7 @@
 //! The loop waits for nobody, so helpers do such work. Some of it a hostile user can hold up for as long as he likes, and
 //! then it is his own that waits: of each user [`EACH`] pieces at most are under way, his others wait in a queue of his, and those who have
 //! something that may begin take turns. Work between two users counts for the two together, so neither can hold up what
-//! the other has with a third.
+//! the other has with a third, as long as fewer than [`MAX`] / [`EACH`] such holders are held up.
 
 use crate::placement;
 use std::collections::{HashMap, VecDeque};
@@ -14,6 +14,8 @@ use std::time::Duration;
 const MAX: usize = 256;
 /// Pieces of work under way for one holder.
 const EACH: usize = 16;
+/// Pieces that wait for one holder, but for such as cannot be refused: each has descriptors.
+const WAITING: usize = 64;
 /// A helper without work ends after this, unless it is the only one.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -119,9 +121,12 @@ impl Helpers {
     /// Has a piece of work done, in its turn.
     ///
     /// # Errors
-    /// The work, where there is no helper at all, nor a thread for one.
+    /// The work, where there is no helper at all, nor a thread for one, or [`WAITING`] pieces of the holder wait.
     pub(crate) fn put(&'static self, holder: Holder, work: Work) -> Result<(), Work> {
         let mut state = self.state();
+        if state.lanes.get(&holder).is_some_and(|lane| lane.waiting.len() >= WAITING) {
+            return Err(work);
+        }
         // Every piece that may begin has an idle helper, or gets a new one.
         let begins = state.lanes.get(&holder).is_none_or(Lane::has_room);
         if begins && state.ready >= state.idle && state.helpers < MAX {
@@ -199,7 +204,7 @@ mod tests {
                 say.send(number).unwrap();
                 let _ = wait.recv();
             };
-            helpers.put(GREEDY, Box::new(work)).unwrap_or_else(|_| panic!("no thread"));
+            helpers.leave(GREEDY, Box::new(work));
             go
         });
         let holds = holds.collect();
@@ -211,9 +216,10 @@ mod tests {
         let helpers = helpers();
         let (begun, mut holds) = held(helpers, 2 * MAX);
         let some: Vec<usize> = (0..EACH).map(|_| begun.recv().unwrap()).collect();
+        assert!(helpers.put(GREEDY, Box::new(|| ())).is_err(), "as much waits as may");
         for _ in 0..3 {
             let (say, done) = channel();
-            helpers.leave(HONEST, Box::new(move || say.send(()).unwrap()));
+            assert!(helpers.put(HONEST, Box::new(move || say.send(()).unwrap())).is_ok());
             done.recv().unwrap();
         }
         assert!(begun.try_recv().is_err(), "more than a share is under way");
