@@ -51,8 +51,8 @@ static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// How long a daemon that ends waits for its pumps.
 const ENDING: Duration = Duration::from_secs(5);
-/// How long they may take then to see that it does.
-const STOPPING: Duration = Duration::from_secs(1);
+/// How long they may take then to see that it does: each looks through the processes for others that have its socket.
+const STOPPING: Duration = Duration::from_secs(10);
 /// How often they look.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
