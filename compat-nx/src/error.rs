@@ -100,6 +100,14 @@ pub enum NxError {
         /// Which node is.
         node: u32,
     },
+    /// The nodes do not all give a global operation the same lengths.
+    #[error(
+        "node {node} means other lengths in this global operation; all nodes must give the same"
+    )]
+    OtherLengths {
+        /// Which node does.
+        node: u32,
+    },
     /// The operation makes no sense for these elements.
     #[error("{op:?} makes no sense for floating-point numbers; use an integer form")]
     BadReduction {

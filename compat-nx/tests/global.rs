@@ -159,6 +159,37 @@ fn disagree(engine: &Engine, case: &str) {
     }
 }
 
+/// Node 1 alone is wrong about what node 2 has: all are told, and the next operation is right again.
+fn mean(engine: &Engine, case: &str) {
+    let (me, n) = (engine.node() as usize, engine.nodes() as usize);
+    let (right, wrong) = match case {
+        "short" => (8, 4),
+        "long" => (500, 400),
+        "long for one" => (8, 400),
+        "two scouts" => (50_000, 60_000),
+        other => panic!("{other}"),
+    };
+    let run = |lens: &[usize]| {
+        let (mine, mut all) = (vec![me as u8; lens[me]], vec![0xee; lens.iter().sum()]);
+        // SAFETY: both are borrowed for the call, and long enough.
+        unsafe { engine.gcolx(mine.as_ptr(), lens, all.as_mut_ptr()) }.map(|()| all)
+    };
+    let mut lens = vec![right; n];
+    if me == 1 {
+        lens[2] = wrong;
+    }
+    match run(&lens) {
+        Err(NxError::OtherLengths { node }) => assert_eq!(node, u32::from(me != 1)),
+        // What differs is a length that its node announced, or the message of one.
+        Err(NxError::MessageTooLong { info, room }) => assert_ne!(info.count, room),
+        result => panic!("{case}: {result:?}"),
+    }
+    for len in [8, 500] {
+        let all = run(&vec![len; n]).expect("gcolx");
+        assert!(all.chunks_exact(len).zip(0u8..).all(|(part, node)| part == vec![node; len]));
+    }
+}
+
 /// Nodes 0 and 2 come when they are let; node 1 is stopped in the middle of its message to node 0.
 fn sleeps(engine: &Engine, _: &str) {
     let (me, n) = (engine.node(), engine.nodes());
@@ -212,6 +243,7 @@ fn rank() {
         ("longest", longest),
         ("order", order),
         ("disagree", disagree),
+        ("mean", mean),
         ("sleeps", sleeps),
         ("counted", counted),
     ]);
@@ -225,6 +257,16 @@ fn nodes_that_call_different_operations_are_told() {
     {
         for nodes in [2, 3, 6] {
             daemon.run(nodes, "disagree", case, &[]);
+        }
+    }
+}
+
+#[test]
+fn nodes_that_mean_other_lengths_of_a_third_one_are_told() {
+    let daemon = Daemon::start();
+    for case in ["short", "long", "long for one", "two scouts"] {
+        for nodes in [3, 4, 6] {
+            daemon.run(nodes, "mean", case, &[]);
         }
     }
 }

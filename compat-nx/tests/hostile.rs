@@ -8,7 +8,7 @@ use common::Daemon;
 use nx::{Dest, Engine, NxError, Select, Source, Target};
 use vmmc::{Import, Node, Rights, Token};
 
-/// Offsets of the lane (`engine/layout.rs`, version 3).
+/// Offsets of the lane (`engine/layout.rs`, version 5).
 const CREDITS: usize = 256;
 const STAGED: usize = 512;
 const GO: usize = 768;

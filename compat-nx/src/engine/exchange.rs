@@ -51,16 +51,26 @@ fn given<W: Word<Value = u64>>(head: W, round: u32) -> Option<(u8, usize)> {
 }
 
 impl Peer {
-    /// Gives the peer this node's part of a round: `len` bytes, of which those of `bytes` are in the cell.
-    /// It is not rung.
+    /// Gives the peer this node's part of a round: `len` bytes, of which those of `bytes` are in the cell. `means`: see
+    /// [`Peer::round_means`]. It is not rung.
     #[inline]
-    pub(super) fn give_round(&self, round: u32, tag: u8, len: usize, bytes: &[u8]) {
+    pub(super) fn give_round(
+        &self,
+        round: u32,
+        tag: u8,
+        len: usize,
+        bytes: &[u8],
+        means: Option<u64>,
+    ) {
         let bytes = bytes.get(..layout::CELL_ROOM).unwrap_or(bytes);
         let Some(lane) = self.out.view() else {
             unreachable!("only nodes of one machine give each other cells");
         };
         if lane.write(at(round) + 8, bytes).is_err() {
             unreachable!("cells lie before the slots");
+        }
+        if let Some(means) = means {
+            word64(lane, at(round) + layout::CELL_MEANS).store(means, Ordering::Relaxed);
         }
         give(word64(lane, at(round)), round, tag, len);
     }
@@ -69,6 +79,11 @@ impl Peer {
     #[inline]
     pub(super) fn given_round(&self, round: u32) -> Option<(u8, usize)> {
         given(self.in64(at(round)), round)
+    }
+
+    /// What a part that is there says that all nodes must mean, if its kind of round has such a thing.
+    pub(super) fn round_means(&self, round: u32) -> u64 {
+        self.in64(at(round) + layout::CELL_MEANS).load(Ordering::Relaxed)
     }
 
     /// The bytes of a part that is there, as many as fit `target` and a cell.

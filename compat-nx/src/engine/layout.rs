@@ -30,7 +30,7 @@
 /// "NX LANE" in ASCII.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"NX LANE\0");
 /// Version of this layout and of the protocol spoken in it.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Offsets of the head.
 pub(super) const HEAD_MAGIC: usize = 0;
 pub(super) const HEAD_VERSION: usize = 8;
@@ -93,9 +93,11 @@ pub(super) const GO_LEN: usize = 32;
 pub(super) const CELLS_AT: usize = 1792;
 /// Cells: see [`super::exchange`].
 pub(super) const CELLS: usize = 2;
-/// Length of a cell: two lines, since neighbours are fetched in pairs. Only the first is used: head u64 ·
-/// data.
+/// Length of a cell: two lines, since neighbours are fetched in pairs. The first: head u64 · data; the second, where the head does
+/// not say all that the nodes must agree on: [`CELL_MEANS`].
 pub(super) const CELL_LEN: usize = 128;
+/// Offset in a cell of what must be the same in all of a round, u64.
+pub(super) const CELL_MEANS: usize = 64;
 /// Bytes of data in a cell.
 pub(super) const CELL_ROOM: usize = 64 - 8;
 

@@ -65,7 +65,7 @@ pub fn errno_of(error: &NxError) -> c_int {
         NxError::BadMid { .. } => EQMID,
         NxError::NoMid { .. } => EQNOMID,
         NxError::BadHandler => EQHND,
-        NxError::MessageTooLong { .. } => EQMSGLONG,
+        NxError::MessageTooLong { .. } | NxError::OtherLengths { .. } => EQMSGLONG,
         NxError::HostGlobal | NxError::OtherGlobal { .. } | NxError::BadReduction { .. } => EQPARAM,
         NxError::PeerDied { .. } => libc::EPIPE,
         NxError::PeerFault { .. } => libc::EPROTO,
@@ -147,6 +147,7 @@ mod tests {
             | NxError::MessageTooLong { .. }
             | NxError::HostGlobal
             | NxError::OtherGlobal { .. }
+            | NxError::OtherLengths { .. }
             | NxError::BadReduction { .. }
             | NxError::PeerDied { .. }
             | NxError::PeerFault { .. }
@@ -168,6 +169,7 @@ mod tests {
             NxError::MessageTooLong { info: Info::default(), room: 0 },
             NxError::HostGlobal,
             NxError::OtherGlobal { node: 1 },
+            NxError::OtherLengths { node: 1 },
             NxError::BadReduction { op: Reduction::Xor },
             NxError::PeerDied { node: 1 },
             NxError::PeerFault { node: 1, what: "x" },

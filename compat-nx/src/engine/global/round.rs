@@ -1,7 +1,9 @@
 //! One operation of all nodes, from the view of one of them: who has come to it, and whether to the same.
 //!
-//! Where there are cells every operation is announced in them. A node that finds another one in a different operation, or in one
-//! of another length, says so when all have come, and not before: nobody writes the cells of a round while another node may be in
+//! Where there are cells every operation is announced in them, with the length of the node that announces it, and with what else
+//! all must mean: the lengths of all nodes in a `gcolx`, as a hash, and lengths that are too long for the head of a cell. So of nodes
+//! that do not all mean the same each finds one that differs. A node that finds another one in a different operation, or in one
+//! of other lengths, says so when all have come, and not before: nobody writes the cells of a round while another node may be in
 //! the one before. Every node finds it, also those whose messages do not come, because what a node gets depends on all
 //! others, and no node leaves the round, and overwrites what it has announced, before all are there.
 
@@ -21,6 +23,8 @@ pub(super) struct Round<'e, F> {
     number: u32,
     tag: i32,
     len: F,
+    /// What all nodes must mean, where their lengths do not say it.
+    means: Option<u64>,
     /// All nodes before this one have come.
     next: usize,
     /// Whose coming is awaited in its [`Peer`].
@@ -40,9 +44,13 @@ impl Engine {
         len: F,
     ) -> Result<Round<'_, F>, NxError> {
         let number = self.inner.next_round();
+        let means = match tag {
+            super::TAG_COLLECT => Some(hash((0..place.nodes).map(&len))),
+            _ => (own >= LEN_MAX).then_some(own as u64),
+        };
         if place.cells {
             for node in place.others() {
-                self.partner(node)?.give_round(number, tag as u8, own, bytes);
+                self.partner(node)?.give_round(number, tag as u8, own, bytes, means);
                 self.inner.at(Point::RoundHalf);
             }
             self.inner.at(Point::RoundGiven);
@@ -54,7 +62,7 @@ impl Engine {
         // Without cells nobody is known to have come.
         let next = if place.cells { 0 } else { place.nodes };
         let (awaited, wrong) = (None, None);
-        Ok(Round { engine: self, place, number, tag, len, next, awaited, wrong })
+        Ok(Round { engine: self, place, number, tag, len, means, next, awaited, wrong })
     }
 }
 
@@ -80,6 +88,8 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
                     let (type_, ptype) = (0, peer.ptype());
                     let info = Info { type_, count: given, node: node as i32, ptype };
                     self.wrong.get_or_insert(NxError::MessageTooLong { info, room: meant });
+                } else if self.means.is_some_and(|means| means != peer.round_means(self.number)) {
+                    self.wrong.get_or_insert(NxError::OtherLengths { node: node as u32 });
                 }
             }
             self.next += 1;
@@ -147,6 +157,14 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
         }
         got
     }
+}
+
+/// What lists of lengths are known by. Two that differ in one length never have the same.
+fn hash(lens: impl Iterator<Item = usize>) -> u64 {
+    // FNV-1a, by words; the rotation brings high bits down.
+    lens.fold(0xcbf2_9ce4_8422_2325, |hash: u64, len| {
+        (hash ^ len as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
+    })
 }
 
 impl<F> Drop for Round<'_, F> {
