@@ -410,6 +410,29 @@ fn what_a_program_printed_before_a_call_that_ends_it_is_written() {
 }
 
 #[test]
+fn what_a_program_printed_is_not_written_again_by_a_child_that_a_call_ends() {
+    let text = "#include \"check.h\"
+        #include <sys/wait.h>
+        int main(int argc, char **argv) {
+            int status;
+            if (argc > 1) nx_initve(NULL, 3, \"\", &argc, argv);
+            printf(\"printed once\");
+            if (fork() == 0) { msgwait(12345); _exit(0); }
+            CHECK(wait(&status) > 0 && WEXITSTATUS(status) == 1);
+            if (argc == 1) nx_initve(NULL, 3, \"\", &argc, argv);
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("child.c", text, options);
+    let job = Job::new();
+    for when in [&["before"][..], &[]] {
+        let done = run(job.command(&program).args(when));
+        assert_eq!(done.code, Some(0), "{done}");
+        assert!(done.err.contains("msgwait: "), "{done}");
+        assert_eq!(done.out.matches("printed once").count(), 1, "{done}");
+    }
+}
+
+#[test]
 fn exit_codes_and_messages_of_the_launcher_itself() {
     let job = Job::new();
     let missing = nodes(&job, &["-n", "2"], Path::new("no-such-program-here"), &[]);

@@ -19,6 +19,14 @@ static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
 /// Process id of the process whose part this is; a child of a plain `fork` has none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
+/// Process id of the process that the library was loaded in, or that we forked: what its streams hold is its own.
+static LOADED: AtomicU32 = AtomicU32::new(0);
+
+/// The library has been loaded into this process.
+pub(super) fn loaded() {
+    LOADED.store(std::process::id(), Ordering::Relaxed);
+}
+
 /// Everything but the engine.
 #[derive(Debug, Default)]
 pub(super) struct Part {
@@ -132,6 +140,7 @@ pub(super) fn join(job: Job, lazy: bool) -> Result<(), Failure> {
 /// threads and mappings are not here.
 pub(super) fn forget() {
     ENGINE.store(std::ptr::null_mut(), Ordering::Release);
+    loaded();
     std::mem::forget(std::mem::take(&mut *part()));
 }
 
@@ -170,7 +179,8 @@ const FLUSHING: Duration = Duration::from_secs(1);
 /// Writes out what the program has printed, which `_exit` does not. In a thread of its own, and not for long: the locks of a
 /// stream may be held by another thread, or by this one, which was called from within a WRITE; and its reader may be slow.
 fn flush() {
-    if ![0, std::process::id()].contains(&OWNER.load(Ordering::Relaxed)) {
+    let own = [&OWNER, &LOADED].map(|of| of.load(Ordering::Relaxed));
+    if !own.contains(&std::process::id()) {
         return; // a child of a plain fork: what is buffered may be its parent's
     }
     let (done, flushed) = std::sync::mpsc::channel();

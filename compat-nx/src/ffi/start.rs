@@ -46,6 +46,7 @@ fn linked_into_program() -> bool {
 }
 
 unsafe extern "C" fn load(argc: c_int, argv: *mut *mut c_char, _envp: *mut *mut c_char) {
+    process::loaded();
     if linked_into_program() {
         return;
     }
