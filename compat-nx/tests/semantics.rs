@@ -181,14 +181,7 @@ fn mids(engine: &Engine, _: &str) {
 /// Stops a process and returns when none of its threads runs any more.
 fn stop(pid: rustix::process::Pid) {
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stops");
-    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
-    let rests = |task: std::io::Result<std::fs::DirEntry>| {
-        let stat = std::fs::read_to_string(task.expect("a task").path().join("stat"));
-        stat.expect("its state").rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-    };
-    while !std::fs::read_dir(&tasks).expect("tasks").all(rests) {
-        std::thread::yield_now();
-    }
+    common::until_every_thread(pid.as_raw_nonzero().get() as u32, "T");
 }
 
 /// A send that has asked the receiver for room is taken back: those that come after it ask again, for what they need.
