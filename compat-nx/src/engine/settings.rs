@@ -66,7 +66,16 @@ pub const TABLE: &[Tunable] = &[
         unit: "seconds",
         help: "how long to wait for the other processes of the job at the start",
     },
+    Tunable {
+        name: "NX_FLUSH_MS",
+        default: "1000",
+        unit: "milliseconds",
+        help: "how long a call that ends the program waits for what was printed to be written: its stream may be locked",
+    },
 ];
+
+/// Default of `NX_FLUSH_MS`.
+pub(crate) const FLUSH_MS: u32 = 1000;
 
 /// How small messages are sent (Figure 4 of the paper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +111,8 @@ pub struct Settings {
     pub truncate: bool,
     /// `NX_START_S`.
     pub start_s: u64,
+    /// `NX_FLUSH_MS`.
+    pub flush_ms: u32,
     /// `NX_FAILPOINT`, for tests.
     pub failpoint: Option<Armed>,
 }
@@ -165,6 +176,8 @@ impl Settings {
             mids: number("NX_MIDS", "auto", 1024, 1..=60_000)?,
             truncate: one_of("NX_TRUNCATE", &["error", "silent"], "error or silent")? == 1,
             start_s: number("NX_START_S", "auto", 60, any)? as u64,
+            flush_ms: number("NX_FLUSH_MS", "auto", FLUSH_MS as usize, 0..=u32::MAX as usize)?
+                as u32,
             failpoint: match set("NX_FAILPOINT") {
                 None => None,
                 Some(value) => Some(value.parse().map_err(|()| StartError::Setting {

@@ -4,6 +4,7 @@ use super::Failure;
 use super::errno::EQNOACT;
 use crate::NxError;
 use crate::engine::Engine;
+use crate::engine::settings::{FLUSH_MS, Settings};
 use crate::error::StartError;
 use crate::job::control::{self, Heard, Message};
 use crate::job::{Job, pmi};
@@ -174,7 +175,11 @@ pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
 }
 
 /// How long an end by [`fatal`] waits for what the program has printed to be written.
-const FLUSHING: Duration = Duration::from_secs(1);
+fn flushing() -> Duration {
+    // A setting that is not understood has ended a start, or will.
+    let ms = Settings::from_env().map_or(FLUSH_MS, |settings| settings.flush_ms);
+    Duration::from_millis(ms.into())
+}
 
 /// Writes out what the program has printed, which `_exit` does not. In a thread of its own, and not for long: the locks of a
 /// stream may be held by another thread, or by this one, which was called from within a WRITE; and its reader may be slow.
@@ -198,7 +203,7 @@ fn flush() {
         let _ = done.send(());
     };
     if std::thread::Builder::new().name("nx-flush".into()).spawn(work).is_ok() {
-        let _ = flushed.recv_timeout(FLUSHING);
+        let _ = flushed.recv_timeout(flushing());
     }
 }
 
