@@ -130,12 +130,14 @@ fn lies_in_the_shared_words_end_the_channel_of_who_lies() {
     }
 }
 
-/// A client whose ring is never empty: it has a second of calls there, and sends one for each answer.
+/// A client whose ring is never empty: it has a second of calls there, and sends one for each answer. Others come
+/// behind it, and not only with the call that wakes; neither rings for who is awake, which would be served for that.
 #[test]
 fn a_client_with_a_call_in_its_ring_at_all_times_holds_up_nobody() {
     let daemon = Daemon::start();
     for (_, server) in servers(&daemon, &LOOPS) {
         let mut peer = RingPeer::connect(server.port, &daemon);
+        peer.rings_sleepers_only = true;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (peer, stop) = (&mut peer, &stop);
@@ -147,7 +149,15 @@ fn a_client_with_a_call_in_its_ring_at_all_times_holds_up_nobody() {
                     peer.send(&sleep);
                 }
             });
-            let alive = std::panic::catch_unwind(AssertUnwindSafe(|| is_alive(&server, &daemon)));
+            let alive = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                is_alive(&server, &daemon);
+                let mut other = RingPeer::connect(server.port, &daemon);
+                other.rings_sleepers_only = true;
+                for _ in 0..5 {
+                    other.send(&call(1, 0, 0, &[]));
+                    assert_eq!(other.next(), Some(words(&[1, 1, 0, 0, 0, 0])));
+                }
+            }));
             stop.store(true, Ordering::Relaxed);
             alive.unwrap();
         });

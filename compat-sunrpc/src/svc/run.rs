@@ -193,11 +193,10 @@ fn has_left() -> bool {
 /// Serves rings until it is time to sleep (`None`) or to look at the program's poll set again, of which so
 /// many sockets are ready. Rings that are never empty keep nobody from the sockets, nor the program from
 /// leaving.
-fn serve_rings(fds: &mut [libc::pollfd]) -> Option<i32> {
+fn serve_rings(looks: &mut Looks, fds: &mut [libc::pollfd]) -> Option<i32> {
     let begin = Instant::now();
-    let mut looks = Looks::new();
     for round in 1u32.. {
-        match spin(&mut looks, fds) {
+        match spin(looks, fds) {
             Spun::Request(fd) => bell::serve(fd),
             Spun::More => _ = bell::serve_ready(),
             Spun::Sockets(count) => return Some(count),
@@ -221,9 +220,11 @@ fn serve_rings(fds: &mut [libc::pollfd]) -> Option<i32> {
 /// Serves until `svc_exit`, as libtirpc's own.
 pub(crate) fn run() {
     let Some(serve) = real::svc_getreq_poll() else { return };
+    // Kept, so that who comes behind one that is never empty has its turn.
+    let mut looks = Looks::new();
     while let Some(mut fds) = poll_set() {
         SPINNING.store(true, Ordering::Relaxed);
-        if let Some(count) = serve_rings(&mut fds) {
+        if let Some(count) = serve_rings(&mut looks, &mut fds) {
             // Still awake: nobody need ring for what comes meanwhile.
             if count > 0 {
                 // SAFETY: libtirpc's own function, entries as it made them.

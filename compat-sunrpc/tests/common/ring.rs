@@ -56,6 +56,8 @@ pub struct RingPeer {
     head: u64,
     bell: Doorbell,
     pub peer_bell: Fd,
+    /// Rings only for who says that it sleeps, as one that keeps the rules.
+    pub rings_sleepers_only: bool,
     _link: Connection,
 }
 
@@ -88,7 +90,18 @@ impl RingPeer {
         };
         let (memory, peer_bell) = (fds.take().unwrap(), fds.take().unwrap());
         let (side, ring_len) = (side.into(), ring_len.into());
-        RingPeer { stream, memory, side, ring_len, tail: 0, head: 0, bell, peer_bell, _link: link }
+        RingPeer {
+            stream,
+            memory,
+            side,
+            ring_len,
+            tail: 0,
+            head: 0,
+            bell,
+            peer_bell,
+            rings_sleepers_only: false,
+            _link: link,
+        }
     }
 
     /// Where the word is that counts what we have sent.
@@ -117,6 +130,20 @@ impl RingPeer {
     /// Shows what was laid, and rings.
     pub fn show(&self) {
         self.scribble(self.tail_at(), &self.tail.to_ne_bytes());
+        self.ring(512 + 4);
+    }
+
+    /// Rings; the other side says here, or 128 bytes on, whether it sleeps.
+    fn ring(&self, armed_at: u64) {
+        if self.rings_sleepers_only {
+            let armed_at = armed_at + (1 - self.side) * 128;
+            let mut armed = [0; 4];
+            self.look(armed_at, &mut armed);
+            if armed == [0; 4] {
+                return;
+            }
+            self.scribble(armed_at, &[0; 4]);
+        }
         doorbell::ring(&self.peer_bell);
     }
 
@@ -164,7 +191,7 @@ impl RingPeer {
         }
         self.head += len as u64;
         self.scribble(direction + HEAD, &self.head.to_ne_bytes());
-        doorbell::ring(&self.peer_bell);
+        self.ring(512 + 8);
         Some(bytes)
     }
 
