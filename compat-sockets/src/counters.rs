@@ -5,6 +5,7 @@ use std::path::Path;
 use vmmc::control::message::Role;
 use vmmc::library_page::LibraryPage;
 use vmmc::sys::Fd;
+use vmmc::sys::socket;
 
 vmmc::library_counters! {
     upgraded: "Connections attached to a segment.",
@@ -85,27 +86,15 @@ pub(crate) fn one(counter: Counter) {
     add(counter, 1);
 }
 
-/// The kernel's number of a socket, by which `/proc` names it too.
-fn inode(fd: i32) -> Option<u64> {
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: used for the length of one call; a number that is closed meanwhile answers EBADF.
-    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
-}
-
 /// Tells `shrimp stat` why the socket is plain, or is so again; see [`vmmc::notes`].
 #[cold]
 pub(crate) fn note(fd: i32, why: Counter) {
-    if let Some(inode) = inode(fd) {
-        PAGE.note(inode, why as usize);
-    }
+    PAGE.note(|| socket::inode(fd), why as usize);
 }
 
 /// What was noted of the socket is over: it is upgraded.
 pub(crate) fn strike(fd: i32) {
-    PAGE.strike(|| inode(fd));
+    PAGE.strike(|| socket::inode(fd));
 }
 
 /// The value of a counter in this process.

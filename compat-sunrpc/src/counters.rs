@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use vmmc::control::message::Role;
 use vmmc::library_page::LibraryPage;
+use vmmc::sys::socket;
 
 vmmc::library_counters! {
     channels: "Connections that got a channel.",
@@ -52,29 +53,17 @@ pub(crate) fn one(counter: Counter) {
     add(counter, 1);
 }
 
-/// The kernel's number of a socket, by which `/proc` names it too.
-fn inode(fd: i32) -> Option<u64> {
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: used for the length of one call; a number that is closed meanwhile answers EBADF.
-    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
-}
-
 /// A client's connection stays with the kernel: counted, and noted for `shrimp stat` ([`vmmc::notes`]).
 #[cold]
 pub(crate) fn stays(fd: i32, why: Counter) {
     one(why);
-    if let Some(inode) = inode(fd) {
-        PAGE.note(inode, why as usize);
-    }
+    PAGE.note(|| socket::inode(fd), why as usize);
 }
 
 /// A client's connection has got a channel.
 pub(crate) fn moved(fd: i32) {
     one(Counter::channels);
-    PAGE.strike(|| inode(fd));
+    PAGE.strike(|| socket::inode(fd));
 }
 
 /// What each call counts.

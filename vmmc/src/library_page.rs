@@ -142,10 +142,12 @@ impl LibraryPage {
         self.view().map_or(0, |view| Counters::new(view).get(counter))
     }
 
-    /// Notes that `counter` says how it is with `subject`; see [`Notes`]. In a handler of a signal that
-    /// interrupted this very thread at a note, nothing is noted.
-    pub fn note(&self, subject: u64, counter: usize) {
-        if let Some(view) = self.view() {
+    /// Notes that `counter` says how it is with `subject()`, if there is one; see [`Notes`]. In a handler of a
+    /// signal that interrupted this very thread at a note, nothing is noted.
+    pub fn note(&self, subject: impl FnOnce() -> Option<u64>, counter: usize) {
+        if let Some(view) = self.view()
+            && let Some(subject) = subject()
+        {
             self.alone(|| Notes::new(view).note(subject, counter));
         }
     }
@@ -237,7 +239,7 @@ mod tests {
             for round in 0..2000 {
                 meet(2 * round + 1);
                 for subject in 8 * round..8 * round + 8 {
-                    PAGE.note(subject, (subject % 2) as usize);
+                    PAGE.note(|| Some(subject), (subject % 2) as usize);
                 }
                 meet(2 * round + 2);
                 let mut subjects = HashSet::new();
@@ -261,9 +263,9 @@ mod tests {
     fn who_interrupts_a_note_does_not_wait_for_it() {
         static PAGE: LibraryPage = LibraryPage::new(Role::Rpc, &["calls"]);
         PAGE.init();
-        PAGE.alone(|| PAGE.note(7, 0));
+        PAGE.alone(|| PAGE.note(|| Some(7), 0));
         assert_eq!(Notes::new(PAGE.view().unwrap()).all(), []);
-        PAGE.note(7, 0);
+        PAGE.note(|| Some(7), 0);
         assert_eq!(Notes::new(PAGE.view().unwrap()).all(), [(7, 0)]);
     }
 }

@@ -829,9 +829,24 @@ static void children_that_end(void) {
         CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* A byte there and back, so many times; then the end. */
+static void take_turns(int fd, int turns) {
+    char byte = 0;
+    for (int i = 0; i < turns; i++) {
+        if (!server)
+            send_all(fd, &byte, 1);
+        recv_all(fd, &byte, 1);
+        if (server)
+            send_all(fd, &byte, 1);
+    }
+    meet(fd);
+    printf("done\n");
+    close(fd);
+}
+
 /* Java starts programs by a helper of its own, which closes what it inherits: sockets of Java are not close-on-exec. */
 static void java_helper(void) {
-    char path[4096], byte = 0;
+    char path[4096];
     int fd = join(), status;
     warm_up(fd);
     if (server) {
@@ -845,16 +860,7 @@ static void java_helper(void) {
             CHECK(waitpid(child, &status, 0) == child && status == 0);
         }
     }
-    for (int i = 0; i < 2000; i++) {
-        if (!server)
-            send_all(fd, &byte, 1);
-        recv_all(fd, &byte, 1);
-        if (server)
-            send_all(fd, &byte, 1);
-    }
-    meet(fd);
-    printf("done\n");
-    close(fd);
+    take_turns(fd, 2000);
 }
 
 /* A server that has forked (redis does, to save), and goes on alone. */
@@ -864,17 +870,7 @@ static void forked_and_alone(void) {
     warm_up(fd);
     if (server)
         children_that_end();
-    char byte = 0;
-    for (int i = 0; i < 20000; i++) {
-        if (!server)
-            send_all(fd, &byte, 1);
-        recv_all(fd, &byte, 1);
-        if (server)
-            send_all(fd, &byte, 1);
-    }
-    meet(fd);
-    printf("done\n");
-    close(fd);
+    take_turns(fd, 20000);
 }
 
 /* A child forked before any upgrade, whose parent keeps the connection too: it must stay whole. */

@@ -1,6 +1,17 @@
-//! Socket options that rustix does not know.
+//! Socket options that rustix does not know, and how `/proc` names a socket.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// The kernel's number of a socket, by which `/proc` names it too; `None` when nothing is open by this number.
+#[must_use]
+pub fn inode(fd: i32) -> Option<u64> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: used for the length of one call; a number that is closed meanwhile answers EBADF.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
+}
 
 fn option<const N: usize>(socket: impl AsFd, level: i32, name: i32) -> Option<([u8; N], usize)> {
     let mut value = [0u8; N];
