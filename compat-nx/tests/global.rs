@@ -159,6 +159,24 @@ fn disagree(engine: &Engine, case: &str) {
     }
 }
 
+/// Node 1 calls another operation than the others, which send it messages, more often than there are slots.
+fn vain(engine: &Engine, _: &str) {
+    for _ in 0..100 {
+        let (mut x, mut work) = ([1i32; 100], [0i32; 100]);
+        let result = match engine.node() {
+            1 => engine.gsync(),
+            // SAFETY: both are borrowed exclusively for the call.
+            _ => unsafe {
+                engine.reduce(Reduction::Sum, x.as_mut_ptr(), x.len(), work.as_mut_ptr())
+            },
+        };
+        assert!(matches!(result, Err(NxError::OtherGlobal { .. })), "{result:?}");
+        engine.gsync().expect("gsync");
+    }
+    assert_eq!(engine.counter(count::MOVED), 0, "all slots were in use");
+    assert_eq!(engine.counter(count::STARVED), 0, "all slots were in use");
+}
+
 /// Node 1 alone is wrong about what node 2 has: all are told, and the next operation is right again.
 fn mean(engine: &Engine, case: &str) {
     let (me, n) = (engine.node() as usize, engine.nodes() as usize);
@@ -244,6 +262,7 @@ fn rank() {
         ("order", order),
         ("disagree", disagree),
         ("mean", mean),
+        ("vain", vain),
         ("sleeps", sleeps),
         ("counted", counted),
     ]);
@@ -268,6 +287,14 @@ fn nodes_that_mean_other_lengths_of_a_third_one_are_told() {
         for nodes in [3, 4, 6] {
             daemon.run(nodes, "mean", case, &[]);
         }
+    }
+}
+
+#[test]
+fn what_was_sent_in_vain_is_thrown_away() {
+    let daemon = Daemon::start();
+    for nodes in [2, 3, 4] {
+        daemon.run(nodes, "vain", "", &[]);
     }
 }
 

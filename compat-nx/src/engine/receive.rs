@@ -201,7 +201,7 @@ impl Engine {
         let inner = &*self.inner;
         let mut state = inner.state.lock();
         let before = inner.changes();
-        let result = state.progress(inner).and_then(|()| state.throw_away(inner, select));
+        let result = state.progress(inner).and_then(|()| state.throw_away(inner, USER, select));
         inner.wake_others(state, before);
         result.inspect_err(|error| inner.fail(error.clone()))
     }

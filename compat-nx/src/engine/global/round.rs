@@ -13,8 +13,9 @@ use crate::engine::counters as count;
 use crate::engine::peer::Peer;
 use crate::engine::points::Point;
 use crate::engine::slots::LEN_MAX;
-use crate::engine::types::{Info, Source, Target};
+use crate::engine::types::{Info, Select, Source, Target};
 use crate::error::NxError;
+use vmmc::sync::Ordering;
 
 /// See the module. `F` answers how many bytes each node should bring.
 pub(super) struct Round<'e, F> {
@@ -44,6 +45,9 @@ impl Engine {
         len: F,
     ) -> Result<Round<'_, F>, NxError> {
         let number = self.inner.next_round();
+        if place.cells {
+            self.clear_up(number)?;
+        }
         let means = match tag {
             super::TAG_COLLECT => Some(hash((0..place.nodes).map(&len))),
             _ => (own >= LEN_MAX).then_some(own as u64),
@@ -64,6 +68,37 @@ impl Engine {
         let (awaited, wrong) = (None, None);
         Ok(Round { engine: self, place, number, tag, len, means, next, awaited, wrong })
     }
+}
+
+impl Engine {
+    /// Throws away what was sent in vain in rounds that failed, and are two or more before this one: all nodes have left them, so
+    /// all of it is here.
+    fn clear_up(&self, number: u32) -> Result<(), NxError> {
+        let inner = &*self.inner;
+        if !inner.has_vain.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut state = inner.state.lock();
+        let before = inner.changes();
+        let all = std::mem::take(&mut state.vain).into_iter();
+        let (old, rest): (Vec<u32>, _) = all.partition(|&failed| number.wrapping_sub(failed) >= 2);
+        inner.has_vain.store(!rest.is_empty(), Ordering::Relaxed);
+        state.vain = rest;
+        let mut result = state.progress(inner);
+        for failed in old {
+            for tag in [super::TAG_SYNC, super::TAG_REDUCE, super::TAG_COLLECT] {
+                let select = Select { typesel: type_of(failed, tag), node: -1, ptype: -1 };
+                result = result.and_then(|()| state.throw_away(inner, super::GLOBAL, select));
+            }
+        }
+        inner.wake_others(state, before);
+        result.inspect_err(|error| inner.fail(error.clone()))
+    }
+}
+
+/// What a message of a round is known by: tag and number, below the force types.
+fn type_of(number: u32, tag: i32) -> i32 {
+    (number << 2 & 0x3fff_fffc) as i32 | tag
 }
 
 impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
@@ -127,12 +162,22 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
 
     /// What was found wrong, when all have come.
     pub(super) fn verdict(&mut self) -> Result<(), NxError> {
-        self.wrong.take().map_or(Ok(()), Err)
+        let verdict = self.wrong.take().map_or(Ok(()), Err);
+        verdict.inspect_err(|_| self.has_failed())
     }
 
-    /// What a message of this round is known by: tag and number, below the force types.
     fn type_(&self) -> i32 {
-        (self.number << 2 & 0x3fff_fffc) as i32 | self.tag
+        type_of(self.number, self.tag)
+    }
+
+    /// Messages may have been sent in vain.
+    fn has_failed(&self) {
+        if !self.place.cells {
+            return;
+        }
+        let mut state = self.engine.inner.state.lock();
+        state.vain.push(self.number);
+        self.engine.inner.has_vain.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn give(&mut self, to: usize, data: Source) -> Result<(), NxError> {
@@ -155,7 +200,7 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
         if let Err(NxError::MessageTooLong { .. }) = got {
             self.wait()?;
         }
-        got
+        got.inspect_err(|_| self.has_failed())
     }
 }
 

@@ -90,6 +90,8 @@ pub(in crate::engine) struct Inner {
     pub(in crate::engine) cells: bool,
     /// Rounds of global operations begun.
     rounds: AtomicU32,
+    /// `State::vain` is not empty.
+    pub(in crate::engine) has_vain: AtomicBool,
     /// Counts completions that some thread may wait for.
     changes: AtomicU64,
     /// Threads waiting in calls.
@@ -140,6 +142,7 @@ impl Inner {
             handlers: Arc::default(),
             watch: Watch::default(),
             rounds: AtomicU32::new(0),
+            has_vain: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             failed: AtomicBool::new(false),

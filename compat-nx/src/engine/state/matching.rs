@@ -173,9 +173,10 @@ impl State {
     pub(in crate::engine) fn throw_away(
         &mut self,
         e: &Inner,
+        channel: u32,
         select: Select,
     ) -> Result<(), NxError> {
-        while let Some(arrival) = self.find(e, 0, select) {
+        while let Some(arrival) = self.find(e, channel, select) {
             let nothing = Target { start: std::ptr::null_mut(), len: 0 };
             let op = self.ops.add(Owner::Nobody, 1, nothing, None);
             self.take(e, op, arrival)?;

@@ -47,6 +47,8 @@ pub(super) struct State {
     wants: bool,
     /// Peers with queued letters, a count.
     pub(super) starving: usize,
+    /// Rounds of global operations that failed, and may have left messages that nobody takes.
+    pub(super) vain: Vec<u32>,
     /// Scratch for sends in one transfer.
     marshal: Vec<u8>,
 }
@@ -63,6 +65,7 @@ impl State {
             handlers: 0,
             wants: false,
             starving: 0,
+            vain: Vec::new(),
             marshal: Vec::new(),
         }
     }
