@@ -20,6 +20,7 @@ use crate::{daemon, settings};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use vmmc::sync::{AtomicU32, Ordering};
 
 /// What hangs at an accepted connection: `xp_ops` points at its first field.
@@ -83,19 +84,58 @@ pub(crate) enum From {
     Ring,
 }
 
-/// Pointers to every [`Transport`]. They are made and freed under this lock, and otherwise used by
-/// the one thread that runs libtirpc's server loop.
-#[derive(Debug, Default)]
+/// Pointers to every [`Transport`]. They are put in and taken out under this lock, and otherwise used by the one
+/// thread that runs libtirpc's server loop. In `svc_run` that thread remembers some without the lock: what another
+/// thread destroys meanwhile is left to it to free.
+#[derive(Debug)]
 struct Table {
     transports: Vec<Pointer>,
+    /// The thread that is in [`run`].
+    runner: Option<ThreadId>,
+    /// Taken out by other threads, for the runner to free.
+    left: Vec<Pointer>,
+}
+
+impl Table {
+    const fn new() -> Table {
+        Table { transports: Vec::new(), runner: None, left: Vec::new() }
+    }
+
+    /// Takes one out, to be freed by the caller if it is given back, and by the runner otherwise.
+    fn take_out(&mut self, pointer: Pointer) -> Option<Pointer> {
+        self.transports.retain(|it| *it != pointer);
+        changes();
+        if self.runner.is_none_or(|runner| runner == std::thread::current().id()) {
+            return Some(pointer);
+        }
+        self.left.push(pointer);
+        None
+    }
+
+    /// What was left to the runner, for it to free when it uses none of it.
+    fn take_left(&mut self) -> Vec<Pointer> {
+        std::mem::take(&mut self.left)
+    }
+}
+
+/// Frees what was taken out.
+fn free(taken_out: impl IntoIterator<Item = Pointer>) {
+    for pointer in taken_out {
+        // SAFETY: made by `registered` with `Box::into_raw`; out of the table, and given once to who frees it.
+        let transport = unsafe { Box::from_raw(pointer.0) };
+        if let (Some(cookie), false) = (transport.cookie, matches!(transport.link, Link::None)) {
+            daemon::forget(cookie);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pointer(*mut Transport);
-// SAFETY: libtirpc's server side is used by one thread at a time (as its own globals demand).
+// SAFETY: libtirpc's server side is used by one thread at a time (as its own globals demand), but that another may
+// destroy a connection that is not being served; [`Table::take_out`] sees to that.
 unsafe impl Send for Pointer {}
 
-static TABLE: Mutex<Table> = Mutex::new(Table { transports: Vec::new() });
+static TABLE: Mutex<Table> = Mutex::new(Table::new());
 
 fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,7 +144,7 @@ fn table() -> MutexGuard<'static, Table> {
 /// How often [`TABLE`] has changed, or a link in it.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// Before [`TABLE`] or a link in it changes: what was remembered of them is looked up anew.
+/// [`TABLE`] has changed (under its lock), or a link in it changes: what was remembered of them is looked up anew.
 fn changes() {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
@@ -167,8 +207,11 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
         xid: 0,
     };
     let transport = Box::into_raw(Box::new(transport));
-    changes();
-    table().transports.push(Pointer(transport));
+    {
+        let mut table = table();
+        table.transports.push(Pointer(transport));
+        changes();
+    }
     handle.xp_ops = transport.cast::<XpOps>();
 }
 
@@ -189,7 +232,7 @@ fn ready() -> Vec<i32> {
     // Locked for each anew: what is done here may take long.
     for i in 0.. {
         let Some(pointer) = table().transports.get(i).copied() else { break };
-        // SAFETY: alive: nothing is served within this loop, and only serving frees transports.
+        // SAFETY: alive: nothing is served within this loop, and only serving frees transports, or the runner.
         let transport = unsafe { &mut *pointer.0 };
         transport.take_answer();
         if let Link::Channel(channel) = &mut transport.link {
@@ -268,5 +311,25 @@ impl Transport {
                 Some(Answer::Plain) => Link::None,
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_thread_destroys_is_left_to_the_thread_in_svc_run() {
+        let mut table = Table::new();
+        let [first, second] = [8, 16].map(|at| Pointer(std::ptr::without_provenance_mut(at)));
+        table.transports = vec![first, second];
+        assert_eq!(table.take_out(first), Some(first), "nobody is in svc_run");
+        let other = std::thread::spawn(|| ()).thread().id();
+        table.runner = Some(other);
+        assert_eq!(table.take_out(second), None, "another is");
+        assert_eq!((table.transports.len(), table.take_left()), (0, vec![second]));
+        table.runner = Some(std::thread::current().id());
+        table.transports = vec![first];
+        assert_eq!((table.take_out(first), table.take_left()), (Some(first), vec![]), "we are");
     }
 }

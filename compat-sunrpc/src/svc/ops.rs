@@ -1,6 +1,6 @@
 //! The operations of a connection that may have a channel (`struct xp_ops`).
 
-use super::{From, Link, Transport, Turn, bell, table};
+use super::{From, Link, Pointer, Transport, Turn, bell, free, table};
 use crate::abi::{
     Bool, FALSE, RpcMsg, Svcauth, SvcauthOps, Svcxprt, SvcxprtExt, TRUE, Xdr, XdrProc, XpOps,
     accept, reply, xprt,
@@ -421,17 +421,17 @@ impl Transport {
 unsafe extern "C" fn destroy(handle: *mut Svcxprt) {
     // SAFETY: libtirpc's handle, with our operations.
     let pointer = unsafe { (*handle).xp_ops }.cast_mut().cast::<Transport>();
-    super::changes();
-    table().transports.retain(|it| it.0 != pointer);
-    // SAFETY: made by `registered` with `Box::into_raw`; out of the table, so nobody has it.
-    let ours = unsafe { Box::from_raw(pointer) };
-    if let (Some(cookie), false) = (ours.cookie, matches!(ours.link, Link::None)) {
-        daemon::forget(cookie);
-    }
+    // SAFETY: made by `registered`, and freed below at the earliest; no reference: another thread may have one.
+    let stock = unsafe { (*pointer).stock };
+    // SAFETY: as above.
+    let stock_at = unsafe { (*pointer).stock_at };
     // SAFETY: as libtirpc made it.
-    unsafe { (*handle).xp_ops = ours.stock_at };
-    let stock = ours.stock;
-    drop(ours);
+    unsafe { (*handle).xp_ops = stock_at };
+    let taken_out = table().take_out(Pointer(pointer));
+    match taken_out {
+        Some(_) => free(taken_out),
+        None => bell::ring(), // who is to free it may sleep
+    }
     // SAFETY: libtirpc's own operation on its own connection.
     unsafe { (stock.xp_destroy)(handle) };
 }

@@ -1,6 +1,6 @@
 //! `svc_run`: libtirpc's loop, that spins over the channels for a while before it sleeps.
 
-use super::{CHANGES, Link, Transport, bell, ready, table};
+use super::{CHANGES, Link, Transport, bell, free, ready, table};
 use crate::{real, settings};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -69,7 +69,8 @@ impl Looks {
         if let Some(alone) = self.alone
             && self.changes == CHANGES.load(Ordering::Relaxed)
         {
-            // SAFETY: the table has not changed, so it is alive.
+            // SAFETY: alive: this thread, the runner, has not freed it, as `changes` would tell; what other
+            // threads take out is left to it, until `look_at_all`.
             let transport = unsafe { &*alone };
             if let Link::Channel(channel) = &transport.link {
                 channel.prefetch();
@@ -81,7 +82,13 @@ impl Looks {
 
     #[cold]
     fn look_at_all(&mut self) -> Found {
-        let table = table();
+        let mut table = table();
+        while !table.left.is_empty() {
+            let left = table.take_left();
+            drop(table);
+            free(left);
+            table = super::table();
+        }
         self.changes = CHANGES.load(Ordering::Relaxed);
         let (mut channels, mut first) = (0, None);
         let all = table.transports.len();
@@ -219,6 +226,16 @@ fn serve_rings(looks: &mut Looks, fds: &mut [libc::pollfd]) -> Option<i32> {
 
 /// Serves until `svc_exit`, as libtirpc's own.
 pub(crate) fn run() {
+    let around = table().runner.replace(std::thread::current().id());
+    serve_until_told();
+    let mut table = table();
+    table.runner = around; // a service may call `svc_run`
+    let left = table.take_left();
+    drop(table);
+    free(left);
+}
+
+fn serve_until_told() {
     let Some(serve) = real::svc_getreq_poll() else { return };
     // Kept, so that who comes behind one that is never empty has its turn.
     let mut looks = Looks::new();
