@@ -1,10 +1,11 @@
 //! Programs that are linked with the library, before libtirpc, instead of being preloaded; by a compiler that leaves
-//! libraries out of which nothing is asked for (Debian's), or one that does not.
+//! libraries out of which nothing is asked for (Debian's), or one that does not. And programs linked before there was
+//! libtirpc.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
-use common::{Daemon, Mode, Process, Server, artefacts, finish, programs};
+use common::{Daemon, Mode, Process, Server, Side, artefacts, finish, programs};
 use std::path::Path;
 use std::process::Command;
 
@@ -54,4 +55,24 @@ fn programs_linked_with_the_library_use_rings() {
             assert_eq!(over_rings, [rings; 2], "{libraries:?} {finds:?} {counted:?} {served:?}");
         }
     }
+}
+
+/// They ask for names that glibc keeps for them alone, which `dlsym` does not find.
+#[test]
+fn a_client_linked_with_glibcs_own_rpc_has_that_behind_the_library() {
+    let (daemon, dir) = (Daemon::start(), tempfile::tempdir().unwrap());
+    let server = Server::start(Mode::Default, "run", Side::Ours, &daemon);
+    let output = dir.path().join("old");
+    let mut cc = Command::new("cc");
+    cc.args(["-D_GNU_SOURCE", "-w", "-I/usr/include/tirpc", "-I"]).arg(programs(Mode::Default));
+    cc.arg("-o").arg(&output);
+    cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/old.c"));
+    assert!(cc.status().unwrap().success(), "{cc:?}");
+    for side in [Side::Stock, Side::Ours] {
+        let mut old = Command::new(&output);
+        old.args([server.port.to_string(), server.udp.to_string()]);
+        let (said, _) = finish(Process::start(&mut old, side, &daemon), "an old client");
+        assert_eq!(said, "tcp 0\nudp 0\nudp with lengths 0\nserved\n", "{side:?}");
+    }
+    server.quit(&daemon);
 }
