@@ -113,6 +113,19 @@ macro_rules! passed_on {
 passed_on! {
     clnt_create(host: *const c_char, prog: u32, vers: u32, net: *const c_char);
     clnt_tp_create(host: *const c_char, prog: u32, vers: u32, net: *const c_void);
+    clnt_create_timed(
+        host: *const c_char, prog: u32, vers: u32, net: *const c_char, time: *const Timeval
+    );
+    clnt_create_vers(
+        host: *const c_char, prog: u32, vers: *mut u32, low: u32, high: u32, net: *const c_char
+    );
+    clnt_create_vers_timed(
+        host: *const c_char, prog: u32, vers: *mut u32, low: u32, high: u32, net: *const c_char,
+        time: *const Timeval
+    );
+    clnt_tp_create_timed(
+        host: *const c_char, prog: u32, vers: u32, net: *const c_void, time: *const Timeval
+    );
     clnt_tli_create(
         fd: c_int, net: *const c_void, address: *mut Netbuf, prog: u32, vers: u32, send_size: c_uint,
         receive_size: c_uint

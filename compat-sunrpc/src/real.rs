@@ -87,6 +87,16 @@ functions! {
         unsafe extern "C" fn(*const c_char, u32, u32, *const c_char) -> *mut Client;
     clnt_tp_create = c"clnt_tp_create":
         unsafe extern "C" fn(*const c_char, u32, u32, *const c_void) -> *mut Client;
+    clnt_create_timed = c"clnt_create_timed":
+        unsafe extern "C" fn(*const c_char, u32, u32, *const c_char, *const Timeval) -> *mut Client;
+    clnt_create_vers = c"clnt_create_vers":
+        unsafe extern "C" fn(*const c_char, u32, *mut u32, u32, u32, *const c_char) -> *mut Client;
+    clnt_create_vers_timed = c"clnt_create_vers_timed":
+        unsafe extern "C" fn(
+            *const c_char, u32, *mut u32, u32, u32, *const c_char, *const Timeval
+        ) -> *mut Client;
+    clnt_tp_create_timed = c"clnt_tp_create_timed":
+        unsafe extern "C" fn(*const c_char, u32, u32, *const c_void, *const Timeval) -> *mut Client;
     clnt_tli_create = c"clnt_tli_create":
         unsafe extern "C" fn(c_int, *const c_void, *mut Netbuf, u32, u32, c_uint, c_uint) -> *mut Client;
     clnttcp_create = c"clnttcp_create":

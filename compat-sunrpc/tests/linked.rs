@@ -57,6 +57,38 @@ fn programs_linked_with_the_library_use_rings() {
     }
 }
 
+/// A linker that leaves out libraries of which nothing is asked keeps ours for each way to make a client.
+#[test]
+fn a_client_made_by_any_function_keeps_the_library() {
+    let (own, dir) = (artefacts().library.parent().unwrap(), tempfile::tempdir().unwrap());
+    let (source, output) = (dir.path().join("one.c"), dir.path().join("one"));
+    for name in [
+        "clnt_create",
+        "clnt_create_timed",
+        "clnt_create_vers",
+        "clnt_create_vers_timed",
+        "clnt_dg_create",
+        "clnt_tli_create",
+        "clnt_tp_create",
+        "clnt_tp_create_timed",
+        "clnt_vc_create",
+        "clnttcp_create",
+        "clntudp_bufcreate",
+        "clntudp_create",
+    ] {
+        let asks = format!(
+            "void {name}(void); void (*at)(void) = {name}; int main(void) {{ return !at; }}"
+        );
+        std::fs::write(&source, asks).unwrap();
+        let mut cc = Command::new("cc");
+        cc.arg("-o").arg(&output).arg(&source).arg("-Wl,--as-needed,--allow-shlib-undefined");
+        cc.arg("-L").arg(own).args(["-lvrpc", "-ltirpc"]);
+        assert!(cc.status().unwrap().success(), "{cc:?}");
+        let needs = Command::new("readelf").arg("-dW").arg(&output).output().unwrap().stdout;
+        assert!(String::from_utf8(needs).unwrap().contains("[libvrpc.so]"), "{name}");
+    }
+}
+
 /// They ask for names that glibc keeps for them alone, which `dlsym` does not find.
 #[test]
 fn a_client_linked_with_glibcs_own_rpc_has_that_behind_the_library() {
