@@ -7,8 +7,9 @@
 //! * The child drops its copy of the daemon connection and opens its own when it needs one.
 //!
 //! `fork` is handled by `pthread_atfork`, which the C library runs for every `fork` however it
-//! was called; it is hooked only to hear of one that fails. `_Fork` is hooked. A child made by a raw `clone` finds out at its next call, by a
-//! page that the kernel wipes in children ([`vmmc::sys::fork`]); its parent does not hear of it.
+//! was called; it is hooked only to hear of one that fails. `_Fork` is hooked. A child made by a
+//! raw `clone` finds out at its next call, by a page that the kernel wipes in children
+//! ([`vmmc::sys::fork`]); its parent does not hear of it.
 //!
 //! A `vfork` child runs in the parent's memory with descriptors of its own: it must not touch
 //! the table. [`in_vfork_child`] asks the kernel who we are; only the calls that change the table

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{RunningDaemon, run, shrimp, without_settings};
+use common::{RunningDaemon, compiled, run, shrimp, without_settings};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,18 +15,7 @@ const WATCHDOG: Duration = Duration::from_secs(120);
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let own = tempfile::tempdir_in(dir).unwrap();
-        let (fresh, program) = (own.path().join("reasons"), dir.join("reasons"));
-        let mut cc = Command::new("cc");
-        cc.args(["-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&fresh);
-        cc.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/reasons.c"));
-        assert!(cc.status().expect("cc").success(), "{cc:?}");
-        // Another run of this test may have it in use: it appears at once and whole.
-        std::fs::rename(&fresh, &program).unwrap();
-        program
-    })
+    PROGRAM.get_or_init(|| compiled("reasons", &[], &[]))
 }
 
 /// A program with both ends of a connection, preloaded.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{RunningDaemon, run, shrimp, without_settings};
+use common::{RunningDaemon, compiled, run, shrimp, without_settings};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -16,19 +16,8 @@ const WATCHDOG: Duration = Duration::from_secs(120);
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let own = tempfile::tempdir_in(dir).unwrap();
-        let (fresh, program) = (own.path().join("rpc_reasons"), dir.join("rpc_reasons"));
-        let mut cc = Command::new("cc");
-        cc.args(["-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-I/usr/include/tirpc"]);
-        cc.args(["-Wno-cast-function-type", "-o"]).arg(&fresh);
-        cc.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/rpc_reasons.c")).arg("-ltirpc");
-        assert!(cc.status().expect("cc").success(), "{cc:?}");
-        // Another run of this test may have it in use: it appears at once and whole.
-        std::fs::rename(&fresh, &program).unwrap();
-        program
-    })
+    let options = ["-I/usr/include/tirpc", "-Wno-cast-function-type"];
+    PROGRAM.get_or_init(|| compiled("rpc_reasons", &options, &["-ltirpc"]))
 }
 
 struct Process {

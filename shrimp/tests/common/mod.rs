@@ -146,3 +146,18 @@ impl Drop for RunningDaemon {
         }
     }
 }
+
+/// The program `tests/c/NAME.c`, compiled.
+pub(crate) fn compiled(name: &str, options: &[&str], libraries: &[&str]) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let own = tempfile::tempdir_in(dir).unwrap();
+    let (fresh, program) = (own.path().join(name), dir.join(name));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let mut cc = Command::new("cc");
+    cc.args(["-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror"]).args(options);
+    cc.arg("-o").arg(&fresh).arg(source).args(libraries);
+    assert!(cc.status().expect("cc").success(), "{cc:?}");
+    // Another run of this test may have it in use: it appears at once and whole.
+    std::fs::rename(&fresh, &program).unwrap();
+    program
+}
