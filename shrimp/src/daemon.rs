@@ -65,7 +65,8 @@ Examples:
   shrimp daemon restart          hands clients and state to a new vmmcd, nothing is lost
   VMMC_LOG=debug shrimp daemon restart; shrimp daemon log -f
 
-The socket is VMMC_SOCKET, else the system-wide daemon's if there is one, else your own.
+The socket is VMMC_SOCKET, else the system-wide daemon's if there is one, else your own. Root's own is
+the system-wide one: what root starts goes on as other users often (nginx's workers, a database).
 Exit code: 0, 1 it did not start or stop, 3 none is running (status, stop, log),
 4 it refused or did not answer, 5 the program vmmcd is missing.";
 
@@ -107,10 +108,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
             launch(&config, &socket, start, false)?;
         }
         Action::Restart(start) => {
-            let running = Daemon::connect(&socket).is_ok();
-            if socket == Path::new(SYSTEM_SOCKET) {
+            if is_systemds(&socket) {
                 return Err(DaemonError::Systemd.into());
             }
+            let running = Daemon::connect(&socket).is_ok();
             launch(&config, &socket, start, running)?;
         }
         Action::Stop => {
@@ -127,6 +128,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         }
     }
     Ok(Exit::Ok)
+}
+
+/// Whether the daemon at `socket` is systemd's to start and end. One that was started otherwise holds a lock beside
+/// its socket.
+fn is_systemds(socket: &Path) -> bool {
+    socket == Path::new(SYSTEM_SOCKET)
+        && socket.exists()
+        && !socket.with_extension("sock.lock").exists()
 }
 
 fn describe(daemon: &mut Daemon, socket: &Path) -> Result<String, Failure> {
@@ -219,12 +228,12 @@ fn launch(config: &Config, socket: &Path, start: &StartArgs, replace: bool) -> R
     Ok(())
 }
 
-/// Makes the directory of the user's own socket, 0700, and refuses somebody else's.
+/// Makes the directory of the user's own socket, 0700 (of the system-wide one, 0755), and refuses somebody else's.
 fn own_directory(socket: &Path) -> Result<(), Failure> {
     let Some(dir) = socket.parent() else { return Ok(()) };
     DirBuilder::new()
         .recursive(true)
-        .mode(0o700)
+        .mode(if socket == Path::new(SYSTEM_SOCKET) { 0o755 } else { 0o700 })
         .create(dir)
         .context(|| format!("making the directory {dir:?}"))?;
     let meta = std::fs::symlink_metadata(dir).context(|| format!("looking at {dir:?}"))?;
@@ -236,7 +245,7 @@ fn own_directory(socket: &Path) -> Result<(), Failure> {
 }
 
 fn show_log(log: &Path, socket: &Path, lines: usize, follow: bool) -> Result<(), Failure> {
-    if socket == Path::new(SYSTEM_SOCKET) {
+    if is_systemds(socket) {
         let mut command = Command::new("journalctl");
         command.args(["--unit", "vmmcd", "--lines"]).arg(lines.to_string());
         if follow {

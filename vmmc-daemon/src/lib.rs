@@ -35,10 +35,10 @@
 //! run the broker in a thread of its own:
 //!
 //! ```
-//! use vmmc_daemon::{Broker, Ending, Options, listener::Listener};
+//! use vmmc_daemon::{Broker, Ending, Options, listener::{Audience, Listener}};
 //!
 //! let dir = tempfile::tempdir()?;
-//! let listener = Listener::bind(&dir.path().join("vmmcd.sock"))?;
+//! let listener = Listener::bind(&dir.path().join("vmmcd.sock"), Audience::Owner)?;
 //! let (stop, stopper) = rustix::pipe::pipe()?;
 //! let broker = Broker::new(listener, Options::default(), Some(stop.into()))?;
 //! let thread = std::thread::spawn(move || broker.run());

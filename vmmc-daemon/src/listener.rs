@@ -85,6 +85,26 @@ pub(crate) struct OwnedName {
     pub(crate) path: PathBuf,
     /// Locked for as long as it is open.
     pub(crate) lock: Fd,
+    /// The socket's file as it was made, if that is known: a service manager puts its own in place of what is there.
+    made: Option<(u64, u64)>,
+}
+
+impl OwnedName {
+    /// The name of a socket that is there.
+    pub(crate) fn new(path: PathBuf, lock: Fd) -> OwnedName {
+        let made = identity(&path);
+        OwnedName { path, lock, made }
+    }
+
+    /// Whether the file at `path`, where the socket was put, is still that one.
+    fn is_ours(&self, path: &Path) -> bool {
+        self.made.is_some() && identity(path) == self.made
+    }
+}
+
+/// What tells a file from any other that is there.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    rustix::fs::lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
@@ -93,17 +113,43 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// Who may connect. What each may do then the broker decides, from the kernel's word on who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The daemon's user, and root.
+    Owner,
+    /// Every user of the machine.
+    Everyone,
+}
+
+impl Audience {
+    fn directory_mode(self) -> Mode {
+        match self {
+            Audience::Owner => Mode::RWXU,
+            Audience::Everyone => Mode::from_raw_mode(0o755),
+        }
+    }
+
+    fn socket_mode(self) -> Mode {
+        match self {
+            Audience::Owner => Mode::RUSR | Mode::WUSR,
+            Audience::Everyone => Mode::from_raw_mode(0o666),
+        }
+    }
+}
+
 impl Listener {
     /// Takes the name `path` and listens there.
     ///
     /// # Errors
     /// See [`ListenError`]; [`ListenError::AlreadyRunning`] when another daemon has the name.
-    pub fn bind(path: &Path) -> Result<Listener, ListenError> {
+    pub fn bind(path: &Path, audience: Audience) -> Result<Listener, ListenError> {
         if path.as_os_str().len() > 100 {
             return Err(ListenError::TooLong { path: path.into() });
         }
         check_directory(
             path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new(".")),
+            audience,
         )?;
         let lock = lock(path)?;
         remove_stale(path)?;
@@ -114,11 +160,11 @@ impl Listener {
         rustix::io::ioctl_fionbio(&socket, true).map_err(system("make a socket for", path))?;
         let address = SocketAddrUnix::new(&temporary).map_err(system("address", &temporary))?;
         rustix::net::bind(&socket, &address).map_err(system("bind", &temporary))?;
-        rustix::fs::chmod(&temporary, Mode::RUSR | Mode::WUSR)
+        rustix::fs::chmod(&temporary, audience.socket_mode())
             .map_err(system("chmod", &temporary))?;
         rustix::net::listen(&socket, BACKLOG).map_err(system("listen at", path))?;
         rustix::fs::rename(&temporary, path).map_err(system("rename", &temporary))?;
-        Ok(Listener { socket, name: Some(OwnedName { path: path.into(), lock }), incarnation })
+        Ok(Listener { socket, name: Some(OwnedName::new(path.into(), lock)), incarnation })
     }
 
     /// Uses a socket that listens already, of the service manager.
@@ -145,9 +191,10 @@ impl Listener {
 
     /// Takes the name away, so that new clients find no daemon. `false` when it is not ours.
     pub(crate) fn hide(&self) -> bool {
-        self.name
-            .as_ref()
-            .is_some_and(|name| rustix::fs::rename(&name.path, beside(&name.path, ".new")).is_ok())
+        self.name.as_ref().is_some_and(|name| {
+            name.is_ours(&name.path)
+                && rustix::fs::rename(&name.path, beside(&name.path, ".new")).is_ok()
+        })
     }
 
     /// Puts the name back.
@@ -162,17 +209,20 @@ impl Listener {
     /// Removes the names.
     pub(crate) fn remove(self) {
         if let Some(name) = self.name {
-            let _ = rustix::fs::unlink(beside(&name.path, ".new"));
-            let _ = rustix::fs::unlink(&name.path);
+            for path in [beside(&name.path, ".new"), name.path.clone()] {
+                if name.is_ours(&path) {
+                    let _ = rustix::fs::unlink(&path);
+                }
+            }
             // Last, and still locked: whoever waits for the lock finds that the file is gone.
             let _ = rustix::fs::unlink(beside(&name.path, ".lock"));
         }
     }
 }
 
-/// The socket's directory must not let others replace the socket. A missing one is made, for
-/// its owner alone.
-fn check_directory(dir: &Path) -> Result<(), ListenError> {
+/// The socket's directory must not let others replace the socket. A missing one is made, for who may
+/// connect.
+fn check_directory(dir: &Path, audience: Audience) -> Result<(), ListenError> {
     let stat = match rustix::fs::stat(dir) {
         Ok(stat) => stat,
         Err(Errno::NOENT) => {
@@ -182,8 +232,11 @@ fn check_directory(dir: &Path) -> Result<(), ListenError> {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 return Err(system("make directory", parent)(errno));
             }
-            match rustix::fs::mkdir(dir, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
+            match rustix::fs::mkdir(dir, audience.directory_mode()) {
+                // Whatever the mask of this process.
+                Ok(()) => rustix::fs::chmod(dir, audience.directory_mode())
+                    .map_err(system("chmod", dir))?,
+                Err(Errno::EXIST) => {}
                 Err(errno) => return Err(system("make directory", dir)(errno)),
             }
             rustix::fs::stat(dir).map_err(system("look at", dir))?
@@ -284,12 +337,15 @@ mod tests {
     fn a_second_daemon_is_told_and_a_stale_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("d.sock");
-        let first = Listener::bind(&path).unwrap();
+        let first = Listener::bind(&path, Audience::Owner).unwrap();
         let before = first.incarnation;
         assert!(before > 0);
-        assert!(matches!(Listener::bind(&path), Err(ListenError::AlreadyRunning { .. })));
+        assert!(matches!(
+            Listener::bind(&path, Audience::Owner),
+            Err(ListenError::AlreadyRunning { .. })
+        ));
         drop(first); // as a crash: the socket's file and the lock's stay
-        let second = Listener::bind(&path).unwrap();
+        let second = Listener::bind(&path, Audience::Owner).unwrap();
         assert!(second.incarnation > before, "also in quick succession");
         second.remove();
         assert_eq!(
@@ -300,11 +356,27 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_took_the_place_of_ours_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d.sock");
+        let listener = Listener::bind(&path, Audience::Owner).unwrap();
+        // As systemd does, which unlinks what is in its socket's way.
+        std::fs::remove_file(&path).unwrap();
+        let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(!listener.hide());
+        listener.remove();
+        assert!(path.exists());
+    }
+
+    #[test]
     fn what_is_not_a_socket_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("precious");
         std::fs::write(&path, "data").unwrap();
-        assert!(matches!(Listener::bind(&path), Err(ListenError::NotASocket { .. })));
+        assert!(matches!(
+            Listener::bind(&path, Audience::Owner),
+            Err(ListenError::NotASocket { .. })
+        ));
         assert_eq!(std::fs::read(&path).unwrap(), b"data");
     }
 
@@ -314,7 +386,7 @@ mod tests {
         let open = dir.path().join("open");
         std::fs::create_dir(&open).unwrap();
         rustix::fs::chmod(&open, Mode::from_raw_mode(0o777)).unwrap();
-        let refused = Listener::bind(&open.join("d.sock"));
+        let refused = Listener::bind(&open.join("d.sock"), Audience::Owner);
         assert!(matches!(refused, Err(ListenError::UnsafeDirectory { .. })));
     }
 
@@ -322,9 +394,20 @@ mod tests {
     fn the_directory_is_made_for_its_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/d.sock");
-        let _listener = Listener::bind(&path).unwrap();
+        let _listener = Listener::bind(&path, Audience::Owner).unwrap();
         let mode = |path: &Path| rustix::fs::stat(path).unwrap().st_mode & 0o777;
         assert_eq!(mode(path.parent().unwrap()), 0o700);
         assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn everyone_reaches_a_socket_for_everyone_and_only_its_owner_replaces_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/d.sock");
+        let _listener = Listener::bind(&path, Audience::Everyone).unwrap();
+        let mode = |path: &Path| rustix::fs::stat(path).unwrap().st_mode & 0o777;
+        assert_eq!(mode(path.parent().unwrap()), 0o755);
+        assert_eq!(mode(&path), 0o666);
+        assert_eq!(mode(&beside(&path, ".lock")), 0o600);
     }
 }

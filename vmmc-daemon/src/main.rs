@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
+use vmmc::control::connect::SYSTEM_SOCKET;
 use vmmc::sys::{activation, fork, signal};
 use vmmc_daemon::handover::store;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
-use vmmc_daemon::listener::{ListenError, Listener};
+use vmmc_daemon::listener::{Audience, ListenError, Listener};
 use vmmc_daemon::net::cluster::Cluster;
 use vmmc_daemon::policy::{Limits, PairUsers};
 use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, net, notify, pump, wakecost};
@@ -21,9 +22,12 @@ use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, net, notify, 
 #[derive(Debug, Parser)]
 #[command(name = "vmmcd", version, max_term_width = 100)]
 struct Arguments {
-    /// Where to listen [default: VMMC_SOCKET, else the user's own place]
+    /// Where to listen [default: VMMC_SOCKET, else the user's own place, which is the system-wide one for root]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Let every user connect; what each may do is decided from who it is [default: at the system-wide place]
+    #[arg(long)]
+    all_users: bool,
     /// Detach once listening, log to a file beside the socket, and end when idle. Succeeds at once if
     /// a daemon listens there already
     #[arg(long)]
@@ -111,6 +115,14 @@ impl Arguments {
             .unwrap_or_else(vmmc::control::connect::user_socket_path);
         // The daemon does not stay in the directory it was started in.
         std::path::absolute(&path).unwrap_or(path)
+    }
+
+    fn audience(&self, path: &Path) -> Audience {
+        if self.all_users || path == Path::new(SYSTEM_SOCKET) {
+            Audience::Everyone
+        } else {
+            Audience::Owner
+        }
     }
 
     /// `pair` is a setting of the environment.
@@ -341,15 +353,21 @@ fn find_source(arguments: &Arguments) -> Result<Option<Source>, String> {
     }
     // A daemon that died while it handed over may keep its lock for a moment.
     let patient = arguments.auto || arguments.replace;
-    Ok(listen(&path, patient, arguments.auto)?.map(Source::Listener))
+    let audience = arguments.audience(&path);
+    Ok(listen(&path, audience, patient, arguments.auto)?.map(Source::Listener))
 }
 
 /// Listens. Waits, if `patient`, for another daemon that is about to listen or to leave; `None` when
 /// one listens and that will do.
-fn listen(path: &Path, patient: bool, other_will_do: bool) -> Result<Option<Listener>, String> {
+fn listen(
+    path: &Path,
+    audience: Audience,
+    patient: bool,
+    other_will_do: bool,
+) -> Result<Option<Listener>, String> {
     let deadline = Instant::now() + AUTO_PATIENCE;
     loop {
-        match Listener::bind(path) {
+        match Listener::bind(path, audience) {
             Ok(listener) => return Ok(Some(listener)),
             Err(ListenError::AlreadyRunning { .. }) if patient && Instant::now() < deadline => {
                 if other_will_do && vmmc::control::Connection::open_existing(path).is_ok() {

@@ -97,12 +97,14 @@ fn absent(socket: &Path, config: Option<&Config>) -> Finding {
             format!("no, and {} is not a socket", socket.display()),
             "remove it, or set VMMC_SOCKET to another path",
         ),
-        _ if socket == Path::new(SYSTEM_SOCKET) => Finding::attention(
-            DAEMON,
-            what,
-            "no, though the system-wide socket exists",
-            "systemctl start vmmcd, or set VMMC_SOCKET to use your own",
-        ),
+        Ok(_) if socket == Path::new(SYSTEM_SOCKET) && !rustix::process::geteuid().is_root() => {
+            Finding::attention(
+                DAEMON,
+                what,
+                "no, though the system-wide socket exists",
+                "as root `systemctl start vmmcd` or `shrimp daemon start`, or set VMMC_SOCKET to use your own",
+            )
+        }
         _ if never => Finding::attention(
             DAEMON,
             what,

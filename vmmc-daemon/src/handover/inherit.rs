@@ -38,7 +38,7 @@ impl Broker {
             None => None,
             Some((path, lock)) => {
                 let path = PathBuf::from(std::ffi::OsString::from_vec(path));
-                Some(OwnedName { path, lock: fds.take(lock)? })
+                Some(OwnedName::new(path, fds.take(lock)?))
             }
         };
         let socket = fds.take(state.listener.socket)?;

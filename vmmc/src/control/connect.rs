@@ -25,7 +25,10 @@ pub enum ConnectError {
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
     /// Nobody listens, and starting a daemon was not allowed.
-    #[error("no vmmcd listens at {path:?} ({errno}); start one with `shrimp daemon start`")]
+    #[error(
+        "no vmmcd listens at {path:?} ({errno}); start one with `shrimp daemon start`{}",
+        by_whom(path)
+    )]
     NoDaemon {
         /// Where we looked.
         path: PathBuf,
@@ -99,6 +102,15 @@ pub enum ConnectError {
     },
 }
 
+/// Who has to start the daemon that should be at `path`, where not everybody may.
+fn by_whom(path: &Path) -> &'static str {
+    if path == Path::new(SYSTEM_SOCKET) && !is_root() {
+        " as root, or set VMMC_SOCKET to a path of your own"
+    } else {
+        ""
+    }
+}
+
 /// A connected socket to the daemon, past the handshake.
 #[derive(Debug)]
 pub struct Connection {
@@ -144,7 +156,7 @@ impl From<rustix::io::Errno> for LinkError {
 }
 
 /// Where the daemon's socket is by the settings: `VMMC_SOCKET`, else the system-wide one if it
-/// exists, else the user's own.
+/// exists, else the user's own, which for root is the system-wide one.
 #[must_use]
 pub fn socket_path(config: &Config) -> PathBuf {
     if let Some(path) = &config.socket {
@@ -158,12 +170,23 @@ pub fn socket_path(config: &Config) -> PathBuf {
 
 /// The socket of the user's own daemon: `$XDG_RUNTIME_DIR/vmmc/vmmcd.sock`, or
 /// `/tmp/vmmc-UID/vmmcd.sock` where there is no runtime directory.
+///
+/// Root's own is [`SYSTEM_SOCKET`]: what root starts goes on as other users often (nginx and its workers, a
+/// database), who cannot reach a directory of root's. Not where `/run` is closed to it, as in a user namespace on
+/// the machine's files.
 #[must_use]
 pub fn user_socket_path() -> PathBuf {
+    if is_root() && rustix::fs::access("/run", rustix::fs::Access::WRITE_OK).is_ok() {
+        return SYSTEM_SOCKET.into();
+    }
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute()) {
         Some(dir) => PathBuf::from(dir).join("vmmc/vmmcd.sock"),
         None => format!("/tmp/vmmc-{}/vmmcd.sock", rustix::process::geteuid().as_raw()).into(),
     }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// How we came to a socket, which decides whose daemon root talks to.
@@ -203,7 +226,8 @@ impl Connection {
         let owner = owner_by(config);
         match Connection::connect(&path, owner) {
             Err(ConnectError::NoDaemon { .. })
-                if config.daemon != DaemonStart::Never && path != Path::new(SYSTEM_SOCKET) =>
+                if config.daemon != DaemonStart::Never
+                    && (path != Path::new(SYSTEM_SOCKET) || is_root()) =>
             {
                 start_daemon(config, &path, owner)
             }
