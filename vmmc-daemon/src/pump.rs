@@ -85,10 +85,32 @@ fn wait(limit: Option<Duration>) -> bool {
     true
 }
 
-/// A process that may have the socket.
-struct Process {
-    pid: i32,
-    pidfd: Fd,
+/// A process that may have a socket.
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: Fd,
+}
+
+impl Process {
+    /// A copy of its descriptor of the socket with this cookie. The end is this user's.
+    pub(crate) fn socket(&self, uid: u32, cookie: u64) -> Option<Fd> {
+        let listing = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).ok()?;
+        let numbers = listing.flatten().filter_map(|entry| {
+            let target = std::fs::read_link(entry.path()).ok()?;
+            let number = entry.file_name().to_str()?.parse::<i32>().ok()?;
+            target.to_str()?.starts_with("socket:").then_some(number)
+        });
+        numbers.into_iter().find_map(|number| {
+            let flags = PidfdGetfdFlags::empty();
+            let copy = rustix::process::pidfd_getfd(&self.pidfd, number, flags).ok()?;
+            let copy = Fd::from(copy);
+            if tcp::cookie(copy.as_fd()) == Some(cookie) {
+                return Some(copy);
+            }
+            receive::close(uid, copy);
+            None
+        })
+    }
 }
 
 /// What a pump is to do.
@@ -213,8 +235,9 @@ impl Job {
     /// A descriptor of the sender's socket, from whichever holder has it, or from a process forked by
     /// one, which has told nobody.
     fn find_socket(&self) -> Option<Fd> {
-        let known = self.holders.iter().find_map(|holder| self.socket_of(holder));
-        known.or_else(|| self.relatives().find_map(|holder| self.socket_of(&holder)))
+        let socket = |holder: &Process| holder.socket(self.users.0, self.cookie);
+        let known = self.holders.iter().find_map(socket);
+        known.or_else(|| self.relatives().find_map(|holder| socket(&holder)))
     }
 
     /// Other processes that have the segment mapped. Its two ends' processes have, and whoever inherited
@@ -236,25 +259,6 @@ impl Job {
             // Should the number mean another process by now, it has no socket with that cookie.
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
             Some(Process { pid: pid.as_raw_nonzero().get(), pidfd: pidfd.into() })
-        })
-    }
-
-    fn socket_of(&self, holder: &Process) -> Option<Fd> {
-        let listing = std::fs::read_dir(format!("/proc/{}/fd", holder.pid)).ok()?;
-        let numbers = listing.flatten().filter_map(|entry| {
-            let target = std::fs::read_link(entry.path()).ok()?;
-            let number = entry.file_name().to_str()?.parse::<i32>().ok()?;
-            target.to_str()?.starts_with("socket:").then_some(number)
-        });
-        numbers.into_iter().find_map(|number| {
-            let flags = PidfdGetfdFlags::empty();
-            let copy = rustix::process::pidfd_getfd(&holder.pidfd, number, flags).ok()?;
-            let copy = Fd::from(copy);
-            if tcp::cookie(copy.as_fd()) == Some(self.cookie) {
-                return Some(copy);
-            }
-            receive::close(self.users.0, copy);
-            None
         })
     }
 }

@@ -75,6 +75,12 @@ pub(crate) fn examine(socket: impl AsFd + Copy) -> Option<Examined> {
     Some(Examined { cookie, endpoint })
 }
 
+/// The network namespace of the calling thread.
+pub(crate) fn own_namespace() -> Option<u64> {
+    let any = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
+    vmmc::sys::socket::netns_cookie(&any)
+}
+
 /// Bytes that were given to a TCP socket for sending ([`TcpInfo::given`]).
 pub(crate) fn given(socket: impl AsFd) -> Option<u64> {
     TcpInfo::from_bytes(&vmmc::sys::socket::tcp_info(socket)?).given()

@@ -8,7 +8,7 @@ use vmmc::sys::Fd;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Mailbox<T> {
+pub(crate) struct Mailbox<T> {
     /// `None` when nobody comes for them any more.
     letters: Mutex<Option<Vec<T>>>,
     bell: Fd,
@@ -19,14 +19,14 @@ impl<T> Mailbox<T> {
     ///
     /// # Errors
     /// As eventfd(2).
-    pub(super) fn new() -> rustix::io::Result<Arc<Mailbox<T>>> {
+    pub(crate) fn new() -> rustix::io::Result<Arc<Mailbox<T>>> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = Fd::from(rustix::event::eventfd(0, flags)?);
         Ok(Arc::new(Mailbox { letters: Mutex::new(Some(Vec::new())), bell }))
     }
 
     /// Puts a letter in. False: it is closed, and the letter is dropped.
-    pub(super) fn put(&self, letter: T) -> bool {
+    pub(crate) fn put(&self, letter: T) -> bool {
         match &mut *lock(&self.letters) {
             Some(letters) => letters.push(letter),
             None => return false,
@@ -36,18 +36,18 @@ impl<T> Mailbox<T> {
     }
 
     /// Wakes its owner.
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
     /// What has come since this was last asked.
-    pub(super) fn take(&self) -> Vec<T> {
+    pub(crate) fn take(&self) -> Vec<T> {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         lock(&self.letters).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes no more; what nobody has come for.
-    pub(super) fn close(&self) -> Vec<T> {
+    pub(crate) fn close(&self) -> Vec<T> {
         lock(&self.letters).take().unwrap_or_default()
     }
 }

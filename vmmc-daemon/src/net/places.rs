@@ -8,7 +8,7 @@ use std::thread::Thread;
 
 /// How many each holder has now.
 #[derive(Clone, Debug)]
-pub(super) struct Places<K> {
+pub(crate) struct Places<K> {
     each: usize,
     taken: Arc<Mutex<HashMap<K, Taken>>>,
 }
@@ -23,25 +23,25 @@ struct Taken {
 
 /// One of them. It is free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place<K: Eq + Hash> {
+pub(crate) struct Place<K: Eq + Hash> {
     places: Places<K>,
     holder: K,
 }
 
 impl<K: Clone + Eq + Hash> Places<K> {
     /// Nobody has one; of one holder at most so many.
-    pub(super) fn new(each: usize) -> Places<K> {
+    pub(crate) fn new(each: usize) -> Places<K> {
         Places { each, taken: Arc::default() }
     }
 
     /// Another one for a holder; `None` when it has all of its own.
-    pub(super) fn take(&self, holder: &K) -> Option<Place<K>> {
+    pub(crate) fn take(&self, holder: &K) -> Option<Place<K>> {
         let mut taken = lock(&self.taken);
         self.take_in(taken.entry(holder.clone()).or_default(), holder)
     }
 
     /// The same, once it has one left.
-    pub(super) fn wait(&self, holder: &K) -> Place<K> {
+    pub(crate) fn wait(&self, holder: &K) -> Place<K> {
         let thread = std::thread::current();
         loop {
             let mut taken = lock(&self.taken);

@@ -45,10 +45,9 @@ use super::cluster::Cluster;
 use super::mailbox::Mailbox;
 use super::places::Places;
 use super::{interface, lock};
-use crate::tcp::Endpoint;
+use crate::tcp::{self, Endpoint};
 pub(crate) use attempt::Attempt;
 use carrier::Carrier;
-use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -199,7 +198,7 @@ impl Carry {
             cluster,
             socket,
             post: Mailbox::new()?,
-            namespace: own_namespace(),
+            namespace: tcp::own_namespace(),
             opening: (Places::new(MAX_OPENING), Places::new(MAX_OPENING_EACH)),
             node: Mutex::default(),
             carriers: Mutex::default(),
@@ -281,10 +280,4 @@ impl Carry {
         carriers.insert(node.to_owned(), carrier.clone());
         Ok(carrier)
     }
-}
-
-/// The network namespace of this process.
-fn own_namespace() -> Option<u64> {
-    let any = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
-    vmmc::sys::socket::netns_cookie(&any)
 }
