@@ -181,8 +181,8 @@ pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
         return false;
     };
     // A connection to an address of this machine has the same address at both ends, unless a
-    // program bound it otherwise on purpose.
-    if ip(&own) != ip(&peer) && !is_loopback(&peer) {
+    // program has bound it to another.
+    if ip(&own) != ip(&peer) && !is_loopback(&peer) && !raw::is_local(&peer) {
         match control::carries() {
             Some(true) => {}
             Some(false) => {

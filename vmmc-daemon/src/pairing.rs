@@ -34,7 +34,7 @@ use vmmc::control::message::{
     Refusal, StreamShape,
 };
 use vmmc::id::ClientId;
-use vmmc::sys::{Fd, memfd};
+use vmmc::sys::{Fd, memfd, namespace};
 
 /// A timer so late means that the daemon stood still (stopped, no processor): what came meanwhile is unread.
 const STOOD_STILL: Duration = Duration::from_millis(100);
@@ -180,6 +180,13 @@ impl Pairing {
         }
         self.plain.push_back(plain);
     }
+}
+
+/// Whether the other end may be on this machine, as far as that can be known without it.
+fn may_be_here(endpoint: &Endpoint) -> bool {
+    endpoint.is_within_machine()
+        || tcp::own_namespace() != Some(endpoint.namespace)
+        || namespace::is_local(endpoint.remote.ip())
 }
 
 /// Whether a segment of this shape can be made.
@@ -385,7 +392,7 @@ impl Broker {
         drop(socket);
         // A library that offers such connections leaves it to the daemon to know the nodes.
         let by_kernel = shape.carried.is_some_and(|words| words.kernel.is_some());
-        if by_kernel && !endpoint.is_within_machine() {
+        if by_kernel && !may_be_here(&endpoint) {
             self.quotas.give(uid, QuotaKind::Connections, 1);
             self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Remote);
             return Ok(());

@@ -1,5 +1,7 @@
 /* Every way two sockets of one machine can be connected; and what is not TCP is left alone. */
 #include "semantics.h"
+#include <ifaddrs.h>
+#include <net/if.h>
 
 static struct sockaddr_in v4(const char *text, uint16_t port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -59,6 +61,40 @@ static void bound_client(void) {
     warm_up(b, a);
     exchange(a, b, 1);
     CHECK(true, "bytes flow");
+}
+
+/* An address of this machine that is not the loopback's, if it has one. */
+static bool other_address(struct sockaddr_in *at) {
+    struct ifaddrs *all = NULL;
+    bool found = false;
+    NEED(getifaddrs(&all));
+    for (struct ifaddrs *one = all; one && !found; one = one->ifa_next) {
+        if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET || !(one->ifa_flags & IFF_UP))
+            continue;
+        memcpy(at, one->ifa_addr, sizeof *at);
+        found = ntohl(at->sin_addr.s_addr) >> 24 != 127;
+    }
+    freeifaddrs(all);
+    if (!found)
+        note("this machine has no address but the loopback's");
+    return found;
+}
+
+/* The client sees two addresses that differ, and the other one is no loopback address. */
+static void two_addresses(void) {
+    struct sockaddr_in at, from = v4("127.0.0.1", 0);
+    if (!other_address(&at))
+        return;
+    at.sin_port = 0;
+    int listener = listen_at((struct sockaddr *)&at, sizeof at);
+    at.sin_port = htons(port_of(listener));
+    int a = (int)NEED(socket(AF_INET, SOCK_STREAM, 0));
+    NEED(bind(a, (struct sockaddr *)&from, sizeof from));
+    NEED(connect(a, (struct sockaddr *)&at, sizeof at));
+    int b = (int)NEED(accept(listener, NULL, NULL));
+    warm_up(b, a);
+    exchange(a, b, 1);
+    CHECK(true, "bytes flow between two addresses of one machine");
 }
 
 /* Whether this machine has the loopback address of version 6; a container may lack it. */
@@ -176,7 +212,7 @@ static void other_kinds(void) {
 }
 
 static const struct test_case cases[] = {
-    LONER(any_address),         LONER(bound_client),     LONER(version_6),  LONER(both_versions),
+    LONER(any_address),         LONER(bound_client),     LONER(two_addresses), LONER(version_6),  LONER(both_versions),
     LONER(connected_to_itself), LONER(same_ports_again), LONER(other_kinds),
 };
 MAIN(cases)

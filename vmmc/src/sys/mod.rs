@@ -13,6 +13,7 @@ pub mod membarrier;
 pub mod memfd;
 pub mod mirror;
 pub mod mmap;
+pub mod namespace;
 pub(crate) mod own;
 pub mod packet;
 pub mod process;
