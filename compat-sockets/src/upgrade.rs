@@ -44,6 +44,10 @@ const MOST_TRIES: u32 = 4;
 /// Calls to wait before the next offer; four times as many each time.
 const RETRY_CALLS: u32 = 1024;
 
+/// Shortest round trip, in microseconds, of a connection whose other end may be on this machine though its address is not
+/// of this network namespace. Between two namespaces it is 10 to 50.
+const NEAR_US: u32 = 200;
+
 /// Calls at least to wait where there was no room for an offer.
 const CROWDED_CALLS: u32 = 8;
 
@@ -164,7 +168,7 @@ pub(crate) fn counted_done(sock: &'static Sock, fd: i32, way: Way, result: isize
 }
 
 /// Whether the socket can be upgraded at all: TCP, both ends on this machine, or the other where the daemon may
-/// carry it. Under the lock of the conversation.
+/// reach it. Under the lock of the conversation.
 pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
     let option = |name| raw::socket_option(fd, libc::SOL_SOCKET, name, 0i32);
     if option(libc::SO_TYPE) != Ok(libc::SOCK_STREAM)
@@ -183,9 +187,11 @@ pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
     // A connection to an address of this machine has the same address at both ends, unless a
     // program has bound it to another.
     if ip(&own) != ip(&peer) && !is_loopback(&peer) && !raw::is_local(&peer) {
-        match control::carries() {
-            Some(true) => {}
-            Some(false) => {
+        match control::reaches_out(is_near(fd)) {
+            // Neither of a transparent proxy's two sockets has an address of its own, and their addresses mirror each
+            // other: they are no connection.
+            Some(true) if raw::is_local(&own) => {}
+            Some(_) => {
                 sock.make_plain(fd, Counter::plain_remote);
                 return false;
             }
@@ -209,6 +215,11 @@ pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
         return false;
     }
     true
+}
+
+/// Whether packets go there and back as fast as within a machine.
+fn is_near(fd: i32) -> bool {
+    tcp_info(fd).is_some_and(|info| info.min_rtt <= NEAR_US)
 }
 
 /// Address and port.

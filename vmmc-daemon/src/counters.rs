@@ -34,6 +34,7 @@ counters! {
     RefusedInternal = "refused_internal",
     Pairs = "pairs",
     Carried = "carried",
+    Crossed = "crossed",
     Attached = "attached",
     Pumped = "pumps",
     EndedRingBytes = "ended_ring_bytes",

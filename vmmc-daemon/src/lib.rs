@@ -55,6 +55,7 @@ pub mod broker;
 mod carried;
 mod client;
 mod counters;
+mod crossing;
 pub mod descriptors;
 pub mod failpoint;
 pub mod handover;

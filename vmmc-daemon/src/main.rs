@@ -77,6 +77,10 @@ struct Arguments {
     /// machines"). Without it the daemon knows no other nodes
     #[arg(long, value_name = "FILE", env = "VMMC_CLUSTER", hide_env_values = true)]
     cluster: Option<PathBuf>,
+    /// Upgrade connections between network namespaces (containers) too, where their packets prove them to be
+    /// connections. Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE
+    #[arg(long)]
+    across_namespaces: bool,
     /// Which users' TCP connections may be upgraded to shared memory
     #[arg(long, value_enum, default_value_t = Pair::Same)]
     pair_users: Pair,
@@ -278,6 +282,9 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
         let socket = broker.path().map(Path::to_path_buf).unwrap_or_else(|| arguments.socket());
         let network = net::start(cluster, socket).map_err(|error| error.to_string())?;
         broker.set_network(network).map_err(|error| error.to_string())?;
+    }
+    if arguments.across_namespaces {
+        broker.cross_namespaces().map_err(|error| error.to_string())?;
     }
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),

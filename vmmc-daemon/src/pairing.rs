@@ -3,7 +3,8 @@
 //! A client passes a descriptor of its socket; the daemon asks the kernel for its addresses, cookie and network
 //! namespace, and closes the copy at once (a copy held keeps the peer from seeing
 //! the close). Two sockets of one namespace whose addresses mirror each other are the two ends of one
-//! connection: a live pair of addresses is unique there, and only established ones count.
+//! connection: a live pair of addresses is unique there, and only established ones count. Of two namespaces that proves
+//! nothing: [`crate::crossing`].
 //!
 //! The first end to come is side 0 and waits for `VMMC_PAIR_MS`; then it is told to stay with TCP. Both
 //! get the same segment, made here. A pair is kept for [`Request::AttachSocket`] and for
@@ -16,6 +17,7 @@ use crate::broker::{Broker, Fault};
 use crate::carried::CarriedEnd;
 use crate::client::{Client, OutFd};
 use crate::counters::Counter;
+use crate::crossing::OnTrial;
 use crate::descriptors;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::read_u64;
@@ -61,6 +63,8 @@ pub(crate) struct Waiting {
     pub(crate) prolonged: bool,
     /// Its doorbell, for the other end.
     pub(crate) bell: Option<Arc<Fd>>,
+    /// It is being found out whether an end in another namespace is its other one.
+    pub(crate) on_trial: Option<OnTrial>,
 }
 
 /// Whose a socket is or was, for people.
@@ -144,7 +148,7 @@ impl Pairing {
         self.waiting.insert(cookie, waiting);
     }
 
-    fn remove_waiting(&mut self, cookie: u64) -> Option<Waiting> {
+    pub(crate) fn remove_waiting(&mut self, cookie: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&cookie)?;
         let endpoint = waiting.endpoint;
         if self.by_endpoint.get(&endpoint) == Some(&cookie) {
@@ -180,13 +184,6 @@ impl Pairing {
         }
         self.plain.push_back(plain);
     }
-}
-
-/// Whether the other end may be on this machine, as far as that can be known without it.
-fn may_be_here(endpoint: &Endpoint) -> bool {
-    endpoint.is_within_machine()
-        || tcp::own_namespace() != Some(endpoint.namespace)
-        || namespace::is_local(endpoint.remote.ip())
 }
 
 /// Whether a segment of this shape can be made.
@@ -392,31 +389,51 @@ impl Broker {
         drop(socket);
         // A library that offers such connections leaves it to the daemon to know the nodes.
         let by_kernel = shape.carried.is_some_and(|words| words.kernel.is_some());
-        if by_kernel && !may_be_here(&endpoint) {
+        if by_kernel && !self.may_be_here(&endpoint) {
             self.quotas.give(uid, QuotaKind::Connections, 1);
             self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Remote);
             return Ok(());
         }
         let mirrored = (endpoint.remote, endpoint.local);
-        let mut elsewhere = false;
-        for other in self.pairing.by_address.get(&mirrored).cloned().unwrap_or_default() {
-            if let Some(other) = self.pairing.waiting.get_mut(&other) {
-                elsewhere = true;
+        let others = self.pairing.by_address.get(&mirrored).cloned().unwrap_or_default();
+        let elsewhere = !others.is_empty();
+        for other in &others {
+            if let Some(other) = self.pairing.waiting.get_mut(other) {
                 other.elsewhere = true;
             }
         }
         let timer = self.timers.add(Instant::now() + self.options.pair, Timer::Pairing(cookie));
-        let waiting =
-            Waiting { client: id, uid, endpoint, shape, timer, elsewhere, prolonged: false, bell };
+        let waiting = Waiting {
+            client: id,
+            uid,
+            endpoint,
+            shape,
+            timer,
+            elsewhere,
+            prolonged: false,
+            bell,
+            on_trial: None,
+        };
         self.pairing.insert_waiting(cookie, waiting);
         if let Some(client) = self.clients.get_mut(&id) {
             client.sockets.insert(cookie);
         }
+        for other in others {
+            self.try_crossing(other, cookie);
+        }
         Ok(())
     }
 
+    /// Whether the other end may be on this machine, as far as that can be known without it.
+    fn may_be_here(&self, endpoint: &Endpoint) -> bool {
+        endpoint.is_within_machine()
+            || self.crossings.is_some()
+            || tcp::own_namespace() != Some(endpoint.namespace)
+            || namespace::is_local(endpoint.remote.ip())
+    }
+
     /// Joins a waiting end with one that has just come.
-    fn pair(&mut self, first: u64, second: Offered, bell: Option<Arc<Fd>>) {
+    pub(crate) fn pair(&mut self, first: u64, second: Offered, bell: Option<Arc<Fd>>) {
         let Offered { client, uid, cookie, endpoint, shape } = second;
         let Some(waiting) = self.pairing.waiting.get(&first) else { return };
         let refused = if !self.options.limits.pair_users.allows(waiting.uid, uid) {
@@ -498,7 +515,7 @@ impl Broker {
         self.send(id, &Event::NotPaired { cookie, reason }, Vec::new());
     }
 
-    fn stop_waiting_socket(&mut self, cookie: u64, reason: NotPairedReason) {
+    pub(crate) fn stop_waiting_socket(&mut self, cookie: u64, reason: NotPairedReason) {
         let Some(waiting) = self.pairing.remove_waiting(cookie) else { return };
         self.timers.cancel(waiting.timer);
         self.quotas.give(waiting.uid, QuotaKind::Connections, 1);
@@ -518,6 +535,14 @@ impl Broker {
             waiting.prolonged = true;
             let due = Instant::now() + AFTER_STANDSTILL;
             waiting.timer = self.timers.add(due, Timer::Pairing(cookie));
+            return;
+        }
+        if let Some(waiting) = self.pairing.waiting.get_mut(&cookie)
+            && waiting.on_trial.is_some()
+        {
+            // The verdict comes, and ends the wait.
+            waiting.timer =
+                self.timers.add(Instant::now() + self.options.pair, Timer::Pairing(cookie));
             return;
         }
         let elsewhere = self.pairing.waiting.get(&cookie).is_some_and(|it| it.elsewhere);

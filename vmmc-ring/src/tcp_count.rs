@@ -19,7 +19,8 @@ pub struct TcpInfo {
     segs: [u32; 2],
     /// Bytes given to the connection that were not sent yet.
     pub notsent_bytes: u32,
-    min_rtt: u32,
+    /// Shortest round trip that was seen, in microseconds.
+    pub min_rtt: u32,
     data_segs: [u32; 2],
     delivery_rate: u64,
     busy_time: u64,

@@ -21,7 +21,7 @@ pub(super) fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
     }
     match codec::decode::<Event>(packet) {
         Ok(Event::Welcome(welcome)) => {
-            connection::greeted(welcome.incarnation, welcome.carries);
+            connection::greeted(&welcome);
             settings::set_wake_cost(welcome.wake_cost_ns);
         }
         Ok(Event::Paired { cookie, side, ring_len, peer }) => {
@@ -52,6 +52,10 @@ pub(super) fn understood(packet: &[u8], fds: &mut packet::Fds) -> bool {
                     }
                     NotPairedReason::Resources => {
                         upgrade::not_now(sock, fd, Counter::plain_resources);
+                    }
+                    // Nothing may have been said while packets were awaited.
+                    NotPairedReason::OtherNamespace => {
+                        upgrade::not_now(sock, fd, Counter::plain_refused);
                     }
                     NotPairedReason::Remote => sock.make_plain(fd, Counter::plain_remote),
                     _ => sock.make_plain(fd, Counter::plain_refused),

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use vmmc::control::codec;
 use vmmc::control::connect::is_trusted;
-use vmmc::control::message::{Hello, MAX_PACKET_LEN, Request, Role};
+use vmmc::control::message::{Hello, MAX_PACKET_LEN, Request, Role, Welcome};
 use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 use vmmc::sys::{Fd, packet};
 
@@ -32,8 +32,12 @@ static PIPE: Slot = Slot::empty();
 static SHAKEN: AtomicU32 = AtomicU32::new(0);
 /// Which daemon it is, once it has greeted us; 0 before.
 static INCARNATION: AtomicU64 = AtomicU64::new(0);
-/// Whether it carries connections to other nodes.
-static CARRIES: AtomicU32 = AtomicU32::new(0);
+/// Beyond which borders connections may be upgraded: bits [`NODES`] and [`NAMESPACES`].
+static REACHES: AtomicU32 = AtomicU32::new(0);
+/// Connections to other nodes may be upgraded.
+pub(super) const NODES: u32 = 1;
+/// Connections to other network namespaces may be.
+pub(super) const NAMESPACES: u32 = 2;
 /// No connection is tried before this time.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
 /// The encoded greeting, made at load so that offering allocates nothing.
@@ -207,15 +211,17 @@ pub(super) fn first_packet() -> bool {
     first
 }
 
-/// The daemon has said which one it is, and whether it carries connections to other nodes.
-pub(super) fn greeted(incarnation: u64, carries: bool) {
-    CARRIES.store(carries.into(), Ordering::Relaxed);
-    INCARNATION.store(incarnation, Ordering::Relaxed);
+/// The daemon has said which one it is, and how far it reaches.
+pub(super) fn greeted(welcome: &Welcome) {
+    let nodes = if welcome.carries { NODES } else { 0 };
+    let namespaces = if welcome.crosses { NAMESPACES } else { 0 };
+    REACHES.store(nodes | namespaces, Ordering::Relaxed);
+    INCARNATION.store(welcome.incarnation, Ordering::Relaxed);
 }
 
-/// Whether the daemon carries connections to other nodes; `None` before it has greeted us.
-pub(super) fn carries() -> Option<bool> {
-    (incarnation() != 0).then(|| CARRIES.load(Ordering::Relaxed) != 0)
+/// Beyond which borders connections may be upgraded, as bits; `None` before the daemon has greeted us.
+pub(super) fn reaches() -> Option<u32> {
+    (incarnation() != 0).then(|| REACHES.load(Ordering::Relaxed))
 }
 
 /// Which daemon it is, once it has greeted us; 0 before.

@@ -10,8 +10,8 @@ mod connection;
 #[cfg(test)]
 mod tests;
 
-use connection::SOCKET;
 pub(crate) use connection::{FLOOR, init, out_of_the_way, owns};
+use connection::{NAMESPACES, NODES, SOCKET};
 
 use crate::counters::{self, Counter};
 use crate::lock::Lock;
@@ -66,13 +66,15 @@ fn hang_up() {
     }
 }
 
-/// Whether the daemon carries connections to other nodes; `None` while it has not said. Under the lock.
-pub(crate) fn carries() -> Option<bool> {
+/// Whether the daemon may upgrade a connection to an address that is not of this network namespace: to another node, or,
+/// if the other end is `near`, to another namespace. `None` while it has not said. Under the lock.
+pub(crate) fn reaches_out(near: bool) -> Option<bool> {
     if connected().is_none() {
         return Some(false);
     }
     read_mail();
-    connection::carries()
+    let wanted = if near { NODES | NAMESPACES } else { NODES };
+    connection::reaches().map(|reaches| reaches & wanted != 0)
 }
 
 /// Offers a socket to the daemon.

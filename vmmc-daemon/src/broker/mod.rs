@@ -25,6 +25,7 @@ use crate::timers::Timers;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use vmmc::id::ClientId;
 use vmmc::sys::Fd;
@@ -99,7 +100,7 @@ pub enum BrokerError {
     },
 }
 
-fn system(call: &'static str) -> impl Fn(Errno) -> BrokerError {
+pub(crate) fn system(call: &'static str) -> impl Fn(Errno) -> BrokerError {
     move |errno| BrokerError::System { call, errno }
 }
 
@@ -137,6 +138,8 @@ enum Source {
     Stop,
     /// Outcomes of connections to other nodes.
     Carry,
+    /// Verdicts on connections between namespaces.
+    Crossings,
 }
 
 impl Source {
@@ -147,6 +150,7 @@ impl Source {
             Source::Listener => 2,
             Source::Stop => 3,
             Source::Carry => 1 << 2 | 3,
+            Source::Crossings => 2 << 2 | 3,
         })
     }
 
@@ -156,6 +160,7 @@ impl Source {
             (1, id) => Source::Process(ClientId(id)),
             (2, _) => Source::Listener,
             (3, 1) => Source::Carry,
+            (3, 2) => Source::Crossings,
             _ => Source::Stop,
         }
     }
@@ -171,6 +176,8 @@ pub struct Broker {
     pub(crate) options: Options,
     /// Set when the node is part of a cluster.
     pub(crate) network: Option<crate::net::Service>,
+    /// Set where connections between network namespaces are paired.
+    pub(crate) crossings: Option<crate::crossing::Crossings>,
     pub(crate) clients: HashMap<ClientId, Client>,
     pub(crate) registry: Registry,
     pub(crate) links: Links,
@@ -226,6 +233,7 @@ impl Broker {
             quotas: Quotas::new(options.limits.clone()),
             options,
             network: None,
+            crossings: None,
             clients: HashMap::new(),
             registry: Registry::default(),
             links: Links::new(),
@@ -279,6 +287,12 @@ impl Broker {
         }
         self.network = Some(network);
         Ok(())
+    }
+
+    /// Hears when there are verdicts.
+    pub(crate) fn watch_crossings(&self, bell: BorrowedFd<'_>) -> Result<(), BrokerError> {
+        epoll::add(&self.epoll, bell, Source::Crossings.token(), epoll::EventFlags::IN)
+            .map_err(system("epoll_ctl"))
     }
 
     /// What is told to clients as the cost of a wake-up.
@@ -344,6 +358,7 @@ impl Broker {
                     Source::Stop => self.ending = Some(Ending::Stopped),
                     Source::Listener => self.accept_some(),
                     Source::Carry => self.hear_of_carried(),
+                    Source::Crossings => self.hear_of_crossings(),
                     Source::Process(id) => {
                         self.read_some(id, LAST_PACKETS);
                         self.doom(id, Doom::Gone);

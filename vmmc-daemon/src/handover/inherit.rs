@@ -236,6 +236,7 @@ impl Broker {
             prolonged: false,
             // Doorbells are not handed over: such an end stays with TCP.
             bell: None,
+            on_trial: None,
         };
         self.pairing.insert_waiting(state.cookie, waiting);
     }

@@ -85,6 +85,7 @@ impl Broker {
             wake_cost_ns: self.options.wake_cost.as_nanos() as u64,
             ring_len: self.options.ring_len,
             carries: self.carries(),
+            crosses: self.crossings.is_some(),
         })
     }
 }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -73,6 +73,8 @@ pub struct Welcome {
     /// Whether connections to other nodes of the cluster may be upgraded ([`Request::Neighbour`] tells which those
     /// are).
     pub carries: bool,
+    /// Whether connections to other network namespaces of this machine may be upgraded.
+    pub crosses: bool,
 }
 
 /// What a library that upgrades connections needs to know of a connection's segment to be laid out; the daemon
@@ -750,7 +752,7 @@ pub enum NotPairedReason {
     /// Not an established TCP connection over IPv4 or IPv6.
     #[error("not an established TCP connection")]
     NotEstablished,
-    /// The ends are in different network namespaces, so equal addresses prove nothing.
+    /// The ends are in different network namespaces, where equal addresses prove nothing, and nothing else did.
     #[error("the ends are in different network namespaces")]
     OtherNamespace,
     /// The two users may not share memory by the daemon's policy.

@@ -73,6 +73,7 @@ pub fn welcome() -> Event {
         wake_cost_ns: 0,
         ring_len: 65536,
         carries: false,
+        crosses: false,
     })
 }
 
