@@ -11,7 +11,7 @@
 
 use crate::fd_table::{self, Known};
 use crate::side::tx;
-use crate::sock::{Link, state};
+use crate::sock::{Link, Using, state};
 use crate::stream::demote;
 use crate::stream::give_way::{Gave, Yields};
 use crate::stream::readiness::{Readiness, readiness};
@@ -82,11 +82,17 @@ pub(crate) fn concerns(fds: impl Iterator<Item = i32>) -> bool {
     active
 }
 
-/// One descriptor of the call.
+/// One descriptor of the call. Cancelled, too, the call is over.
 struct Item {
-    link: Link,
+    using: Using,
     fd: i32,
     index: usize,
+}
+
+impl Item {
+    fn link(&self) -> &Link {
+        &self.using.0
+    }
 }
 
 /// ppoll(2) with a relative timeout in nanoseconds, `None` for ever. Returns the count or -1
@@ -108,15 +114,11 @@ pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const
     let mut items: Vec<Item> = Vec::new();
     for (index, entry) in fds.iter().enumerate() {
         if let Some(link) = fd_table::sock(entry.fd).and_then(|sock| sock.enter(entry.fd)) {
-            items.push(Item { link, fd: entry.fd, index });
+            items.push(Item { using: Using(link), fd: entry.fd, index });
         }
     }
     // SAFETY: passed on.
-    let count = unsafe { poll_loop(fds, asked, &items, timeout, mask) };
-    for item in &items {
-        item.link.leave();
-    }
-    count
+    unsafe { poll_loop(fds, asked, &items, timeout, mask) }
 }
 
 fn entry_at(fds: &[pollfd], item: &Item) -> pollfd {
@@ -125,22 +127,22 @@ fn entry_at(fds: &[pollfd], item: &Item) -> pollfd {
 
 fn is_full(item: &Item, events: i16) -> bool {
     events & OUT != 0
-        && item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING
-        && !item.link.looks_writable()
+        && item.link().side.tx_state.load(Ordering::Relaxed) == tx::RING
+        && !item.link().looks_writable()
 }
 
 /// Whether the kernel may have to tell of an end or an error.
 fn may_have_ended(item: &Item) -> bool {
-    item.link.sock.ended.load(Ordering::Relaxed) != 0
-        || item.link.side.shut.load(Ordering::Relaxed) != 0
+    item.link().sock.ended.load(Ordering::Relaxed) != 0
+        || item.link().side.shut.load(Ordering::Relaxed) != 0
 }
 
 /// Whether the rings alone give an event for the item.
 fn ring_ready(item: &Item, events: i16) -> bool {
-    (events & IN != 0 && item.link.looks_readable(item.fd))
+    (events & IN != 0 && item.link().looks_readable(item.fd))
         || (events & OUT != 0
-            && item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING
-            && item.link.looks_writable())
+            && item.link().side.tx_state.load(Ordering::Relaxed) == tx::RING
+            && item.link().looks_writable())
 }
 
 /// The set, if it is an epoll descriptor whose readability is asked for.
@@ -180,11 +182,11 @@ unsafe fn poll_loop(
         let mut rung = true;
         asked.copy_from_slice(fds);
         for item in items {
-            demote::comply(&item.link, item.fd);
+            demote::comply(item.link(), item.fd);
             let Some(entry) = asked.get_mut(item.index) else { continue };
             if is_full(item, entry.events) {
                 full = true;
-                rung &= item.link.is_rung_for_room();
+                rung &= item.link().is_rung_for_room();
                 // The doorbell for room arrives as something to read.
                 entry.events = (entry.events & !OUT) | POLLIN;
             }
@@ -215,9 +217,9 @@ unsafe fn poll_loop(
         // for. Others that are always ready must not hide it.
         let rings_know = items.iter().all(|item| {
             let events = entry_at(fds, item).events;
-            (events & IN == 0 || item.link.looks_readable(item.fd))
+            (events & IN == 0 || item.link().looks_readable(item.fd))
                 && (events & OUT == 0
-                    || item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING)
+                    || item.link().side.tx_state.load(Ordering::Relaxed) == tx::RING)
         });
         if ready && simple && rings_know && items.len() == fds.len() {
             // Everything asked for is in the rings; no need for the kernel.
@@ -230,7 +232,8 @@ unsafe fn poll_loop(
         for set in fds.iter().filter_map(watched_set) {
             full |= crate::epoll::awaits_room(set);
         }
-        let armed = !now && arm(fds, items);
+        let asleep = (!now).then(|| Asleep(items));
+        let armed = asleep.as_ref().is_some_and(|asleep| asleep.arm(fds));
         let wait = match (now || !armed, left) {
             (true, _) => Some(0),
             (false, left) if full => Some(slices.next(left, rung)),
@@ -238,9 +241,7 @@ unsafe fn poll_loop(
         };
         // SAFETY: the array is ours, the mask as the caller passed it.
         let result = unsafe { real_ppoll(asked, wait, mask) };
-        if !now {
-            disarm(items);
-        }
+        drop(asleep);
         if result < 0 {
             return result;
         }
@@ -274,30 +275,37 @@ fn any_ring_ready(fds: &[pollfd], items: &[Item]) -> bool {
 /// Polls the rings of the first few, in the time that is left.
 fn spin_on(fds: &[pollfd], items: &[Item], left: Option<u64>) -> bool {
     let some = items.get(..SPIN_FDS).unwrap_or(items);
-    if some.is_empty() || some.iter().any(|item| shares_cpu(&item.link)) {
+    if some.is_empty() || some.iter().any(|item| shares_cpu(item.link())) {
         return false;
     }
     SPINS.spin(left, || some.iter().any(|item| ring_ready(item, entry_at(fds, item).events)))
 }
 
-/// Arms everything; false when something is there after all.
-fn arm(fds: &[pollfd], items: &[Item]) -> bool {
-    let mut quiet = true;
-    for item in items {
-        let events = entry_at(fds, item).events;
-        item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-        item.link.arm_data();
-        if is_full(item, events) {
-            item.link.arm_space();
+/// Asleep for all of them as long as it lives, also when the thread is cancelled; [`Asleep::arm`] comes first.
+struct Asleep<'a>(&'a [Item]);
+
+impl Asleep<'_> {
+    /// Arms everything; false when something is there after all.
+    fn arm(&self, fds: &[pollfd]) -> bool {
+        let mut quiet = true;
+        for item in self.0 {
+            let events = entry_at(fds, item).events;
+            item.link().side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+            item.link().arm_data();
+            if is_full(item, events) {
+                item.link().arm_space();
+            }
+            quiet &= !ring_ready(item, events) && !demote::is_urgent(item.link());
         }
-        quiet &= !ring_ready(item, events) && !demote::is_urgent(&item.link);
+        quiet
     }
-    quiet
 }
 
-fn disarm(items: &[Item]) {
-    for item in items {
-        item.link.wakes(item.fd);
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        for item in self.0 {
+            item.link().wakes(item.fd);
+        }
     }
 }
 
@@ -308,26 +316,26 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
     }
     for item in items {
         let Some(entry) = fds.get_mut(item.index) else { continue };
-        if !item.link.sock.is_at(item.fd) {
+        if !item.link().sock.is_at(item.fd) {
             // Closed by another thread while we slept: the number is the kernel's, as it says.
             continue;
         }
-        let mut events = item.link.without_reset(entry.revents as u32) as i16;
+        let mut events = item.link().without_reset(entry.revents as u32) as i16;
         if entry.revents & ENDS != 0 {
-            item.link.sock.ended.store(1, Ordering::Relaxed);
+            item.link().sock.ended.store(1, Ordering::Relaxed);
         }
-        if events & IN != 0 && readiness(&item.link, item.fd) == Readiness::NotReady {
+        if events & IN != 0 && readiness(item.link(), item.fd) == Readiness::NotReady {
             events &= !IN;
         }
-        if item.link.looks_readable(item.fd) {
+        if item.link().looks_readable(item.fd) {
             events |= IN;
         }
-        if item.link.side.rx_error.load(Ordering::Relaxed) != 0 {
+        if item.link().side.rx_error.load(Ordering::Relaxed) != 0 {
             // Taken from the kernel, not yet told to the program.
             events |= libc::POLLERR;
         }
-        if item.link.side.tx_state.load(Ordering::Relaxed) == tx::RING {
-            let writable = item.link.looks_writable();
+        if item.link().side.tx_state.load(Ordering::Relaxed) == tx::RING {
+            let writable = item.link().looks_writable();
             events = if writable { events | OUT } else { events & !OUT };
         }
         let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;

@@ -397,6 +397,17 @@ impl Link {
     }
 }
 
+/// A use of the connection around a call that may be cancelled: that unwinds, and the use ends with the value.
+#[derive(Debug)]
+pub(crate) struct Using(pub(crate) Link);
+
+impl Drop for Using {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 /// Memory for Socks: chunks that are never unmapped, and a list of the free ones.
 struct Slab {
     lock: Lock,

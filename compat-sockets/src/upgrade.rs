@@ -56,10 +56,23 @@ const CROWDED_CALLS: u32 = 8;
 pub(crate) enum Route {
     /// To the C library; nothing to do before or after.
     Plain,
-    /// To the C library; [`Route::counted_done`] must follow.
-    Counted(&'static Sock),
+    /// To the C library; [`Inside::done`] must follow.
+    Counted(Inside),
     /// To the rings; [`Link::leave`] must follow.
     Ring(Link),
+}
+
+/// A thread inside a plain call. One that is cancelled there unwinds, and is inside no longer.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    sock: &'static Sock,
+    way: Way,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.sock.leave_plain(counter(self.sock, self.way));
+    }
 }
 
 /// Which of the two counts of plain calls.
@@ -135,7 +148,7 @@ pub(crate) fn counted(sock: &'static Sock, fd: i32, way: Way) -> Route {
             sock.leave_plain(count);
             sock.enter(fd).map_or(Route::Plain, Route::Ring)
         }
-        state::CANDIDATE | state::PENDING if sock.is_at(fd) => Route::Counted(sock),
+        state::CANDIDATE | state::PENDING if sock.is_at(fd) => Route::Counted(Inside { sock, way }),
         _ => {
             sock.leave_plain(count);
             Route::Plain
@@ -143,27 +156,30 @@ pub(crate) fn counted(sock: &'static Sock, fd: i32, way: Way) -> Route {
     }
 }
 
-/// After the plain call of [`Route::Counted`], with its result.
-#[inline]
-pub(crate) fn counted_done(sock: &'static Sock, fd: i32, way: Way, result: isize) {
-    counters::one(Counter::tcp_calls);
-    if result > 0 {
-        let bytes = sock.bytes.load(Ordering::Relaxed);
-        let more = u32::try_from(result).unwrap_or(u32::MAX);
-        sock.bytes.store(bytes.saturating_add(more), Ordering::Relaxed);
-    } else {
-        // Only calls that moved something count: of those the two ends have about as many, so they come to
-        // their offers at about the same time, however often one of them looks in vain.
-        let calls = sock.calls.load(Ordering::Relaxed);
-        sock.calls.store(calls.saturating_sub(1), Ordering::Relaxed);
-    }
-    sock.leave_plain(counter(sock, way));
-    if way == Way::Receive
-        && sock.state.load(Ordering::SeqCst) == state::ACTIVE
-        && let Some(link) = sock.enter(fd)
-    {
-        publish_ready(&link);
-        link.leave();
+impl Inside {
+    /// After the call, with its result.
+    #[inline]
+    pub(crate) fn done(self, fd: i32, result: isize) {
+        let (sock, way) = (self.sock, self.way);
+        counters::one(Counter::tcp_calls);
+        if result > 0 {
+            let bytes = sock.bytes.load(Ordering::Relaxed);
+            let more = u32::try_from(result).unwrap_or(u32::MAX);
+            sock.bytes.store(bytes.saturating_add(more), Ordering::Relaxed);
+        } else {
+            // Only calls that moved something count: of those the two ends have about as many, so they come to
+            // their offers at about the same time, however often one of them looks in vain.
+            let calls = sock.calls.load(Ordering::Relaxed);
+            sock.calls.store(calls.saturating_sub(1), Ordering::Relaxed);
+        }
+        drop(self);
+        if way == Way::Receive
+            && sock.state.load(Ordering::SeqCst) == state::ACTIVE
+            && let Some(link) = sock.enter(fd)
+        {
+            publish_ready(&link);
+            link.leave();
+        }
     }
 }
 

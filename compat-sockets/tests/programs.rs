@@ -275,6 +275,18 @@ fn a_sleeper_is_rung_once_for_many_connections() {
     assert_eq!(count(&counters, "poisoned"), 0, "{counters:?}");
 }
 
+/// A thread that is cancelled in a call gives back what it held there.
+#[test]
+fn cancelled_calls_hold_nothing() {
+    // The client's direction switches only if no thread of the server's is inside a plain receive.
+    let both = |counters: &HashMap<String, u64>| count(counters, "switched_tx") >= 2;
+    let counters = three_ways_until("cancelled", both);
+    assert!(both(&counters), "{counters:?}");
+    // In 1500 turns the client sleeps, and the server has woken; before them both may sleep some 600 times.
+    assert!(count(&counters, "doorbells") < 2 * 1500, "{counters:?}");
+    assert!(count(&counters, "epoll_deferred") >= 100, "{counters:?}");
+}
+
 /// Once another thread has to do with the same sockets, each connection is rung for again.
 #[test]
 fn no_wake_up_is_lost_when_a_second_thread_meddles() {

@@ -3,15 +3,15 @@
 use super::export;
 use crate::counters::Counter;
 use crate::side::tx;
-use crate::sock::Link;
+use crate::sock::{Link, Using};
 use crate::stream::{Outcome, copy_vectors, demote, recv, send};
-use crate::upgrade::{Route, Way, counted_done, route};
+use crate::upgrade::{Route, Way, route};
 use crate::{carrier, file, raw, real, user_memory};
 use libc::{
     MSG_NOSIGNAL, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
 };
-use vmmc::sync::Ordering;
+use vmmc::sync::{AtomicU32, Ordering};
 
 /// Runs a data call: by the ring if it is upgraded, else by `call`.
 #[inline]
@@ -23,34 +23,32 @@ fn dispatch(
 ) -> ssize_t {
     match route(fd, way) {
         Route::Plain => call(),
-        Route::Counted(sock) => {
+        Route::Counted(inside) => {
             let result = call();
-            counted_done(sock, fd, way, result);
+            inside.done(fd, result);
             result
         }
         Route::Ring(link) => {
-            let outcome = ring(&link);
-            match outcome {
-                Outcome::Done(len) => {
-                    link.leave();
-                    len as ssize_t
-                }
+            // Whoever is cancelled inside, unwinds through this.
+            let using = Using(link);
+            match ring(&using.0) {
+                Outcome::Done(len) => len as ssize_t,
                 Outcome::Failed(errno) => {
-                    link.leave();
+                    drop(using);
                     real::set_errno(errno);
                     -1
                 }
                 Outcome::Kernel => {
                     let result = call();
-                    let error = if result == 0 { carrier::taken_error(&link) } else { 0 };
-                    link.leave();
+                    let error = if result == 0 { carrier::taken_error(&using.0) } else { 0 };
+                    drop(using);
                     if error == 0 {
                         return result;
                     }
                     real::set_errno(error);
                     -1
                 }
-                Outcome::Unswitched => unswitched(link, call),
+                Outcome::Unswitched => unswitched(&using.0, call),
             }
         }
     }
@@ -59,17 +57,22 @@ fn dispatch(
 /// The real send on an upgraded socket whose direction has not switched. It is counted, so that
 /// the switch waits for it; if the switch came first, [`SWITCHED`]: the ring must have the bytes.
 #[cold]
-fn unswitched(link: Link, call: impl Fn() -> ssize_t) -> ssize_t {
+fn unswitched(link: &Link, call: impl Fn() -> ssize_t) -> ssize_t {
+    /// Cancelled, too, it is inside no longer.
+    struct Inside(&'static AtomicU32);
+    impl Drop for Inside {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
     let count = &link.side.plain_tx;
     // PAIRS(plain_tx): with the store of RING in `upgrade::try_switch`.
     count.fetch_add(1, Ordering::SeqCst);
-    let result = match link.side.tx_state.load(Ordering::SeqCst) {
+    let _inside = Inside(count);
+    match link.side.tx_state.load(Ordering::SeqCst) {
         tx::RING => SWITCHED,
         _ => call(),
-    };
-    count.fetch_sub(1, Ordering::SeqCst);
-    link.leave();
-    result
+    }
 }
 
 /// Marks a send that has to be tried again because the direction switched under it.

@@ -20,7 +20,7 @@
 //! process defers no more, nor does one that a child has, until that ends.
 //!
 //! While a thread waits in the set nothing is deferred, also if it began to before there was anything upgraded
-//! ([`super::wait::Outside`]): its sleep would not hear of it.
+//! ([`super::wait::Waiter`]): its sleep would not hear of it.
 //! PAIRS(waiters): a change looks for waiters under the lock; a waiter counts itself, and then takes the
 //! lock to see what is deferred.
 //!

@@ -25,7 +25,7 @@ pub(super) struct Hot {
     pub(super) ended: bool,
 }
 
-/// Hot members for the length of one wait: on the stack, or where there are more than usual, because
+/// Hot members for the length of one wait, which ends when the list is dropped, also when the thread is cancelled: on the stack, or where there are more than usual, because
 /// many have bytes at once, the rest of them in `more`.
 pub(super) struct HotList {
     items: [Option<Hot>; HOT + 1],
@@ -65,8 +65,10 @@ impl HotList {
     pub(super) fn kernel_knows_more(&self) -> bool {
         self.iter().any(Hot::kernel_knows_more)
     }
+}
 
-    pub(super) fn leave(&self) {
+impl Drop for HotList {
+    fn drop(&mut self) {
         for hot in self.iter() {
             hot.link.leave();
         }

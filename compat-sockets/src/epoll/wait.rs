@@ -21,12 +21,34 @@ const KERNEL_EVERY: u32 = 4;
 /// Time of polling rings between two looks at the kernel, in nanoseconds.
 const SPIN_PART_NS: u32 = 8_000;
 
-/// Somebody who waits in the C library, counted in the set: a change must not be kept from its sleep.
-pub(crate) struct Outside(&'static EpollSet);
+/// Somebody who waits, counted in the set: a change must not be kept from its sleep. Cancelled, too, it waits no longer.
+pub(crate) struct Waiter(&'static EpollSet);
 
-impl Drop for Outside {
+impl Waiter {
+    fn comes(set: &'static EpollSet) -> Waiter {
+        set.waiters.fetch_add(1, Ordering::SeqCst);
+        Waiter(set)
+    }
+}
+
+impl Drop for Waiter {
     fn drop(&mut self) {
         waiter_leaves(self.0);
+    }
+}
+
+/// Asleep for all members that are looked at, as long as it lives, also when the thread is cancelled.
+struct Asleep<'a>(&'a HotList);
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        for item in self.0.iter() {
+            item.link.wakes(item.number);
+            // The others' must be thrown away before they can sleep again.
+            if item.events & EDGE != 0 {
+                bells::drain_many(&item.link, item.number);
+            }
+        }
     }
 }
 
@@ -41,7 +63,7 @@ pub(crate) unsafe fn wait(
     max: i32,
     timeout: Option<u64>,
     mask: *const sigset_t,
-) -> Result<i32, Option<Outside>> {
+) -> Result<i32, Option<Waiter>> {
     let Known::Epoll(number) = fd_table::get(epfd) else { return Err(None) };
     let set = set(number).ok_or(None)?;
     if max <= 0 || events.is_null() {
@@ -49,8 +71,7 @@ pub(crate) unsafe fn wait(
     }
     if ACTIVE.load(Ordering::Relaxed) == 0 {
         // PAIRS(waiters): who defers a change has counted its connection before it looks for waiters.
-        set.waiters.fetch_add(1, Ordering::SeqCst);
-        let outside = Outside(set);
+        let outside = Waiter::comes(set);
         if ACTIVE.load(Ordering::SeqCst) == 0 {
             return Err(Some(outside));
         }
@@ -68,7 +89,7 @@ pub(crate) static ACTIVE: AtomicU32 = AtomicU32::new(0);
 /// `mask` must be null or valid.
 unsafe fn wait_loop(
     epfd: i32,
-    set: &EpollSet,
+    set: &'static EpollSet,
     out: &mut [epoll_event],
     timeout: Option<u64>,
     mask: *const sigset_t,
@@ -88,7 +109,7 @@ unsafe fn wait_loop(
             }
         };
         // PAIRS(waiters): before the members are collected.
-        set.waiters.fetch_add(1, Ordering::SeqCst);
+        let waiter = Waiter::comes(set);
         let hot = HotList::collect(set);
         for item in hot.iter() {
             demote::comply(&item.link, item.number);
@@ -107,8 +128,8 @@ unsafe fn wait_loop(
             set.since_kernel.fetch_add(1, Ordering::Relaxed);
             result = with_inner(out, result, &inner);
         }
-        hot.leave();
-        waiter_leaves(set);
+        drop(hot);
+        drop(waiter);
         match result {
             Some(count) => return count,
             None if left == Some(0) => return 0,
@@ -217,6 +238,7 @@ unsafe fn one_wait(
         set.asleep_at.store(epfd as u32 + 1, Ordering::SeqCst);
     }
     let sleep = if hot.len > 1 { sleeps::begin() } else { 0 };
+    let asleep = Asleep(hot);
     for item in hot.iter() {
         let others = item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
         let alone = others == 0 && item.wakes_this_set_alone();
@@ -238,13 +260,7 @@ unsafe fn one_wait(
     let before = if hot.len > 0 { raw::now_ns() } else { 0 };
     // SAFETY: passed on.
     let count = unsafe { ask_kernel(epfd, set, out, 0, most, mask) };
-    for item in hot.iter() {
-        item.link.wakes(item.number);
-        // The others' must be thrown away before they can sleep again.
-        if item.events & EDGE != 0 {
-            bells::drain_many(&item.link, item.number);
-        }
-    }
+    drop(asleep);
     if hot.len > 0 && quiet {
         set.spins.slept(before);
     }

@@ -33,6 +33,16 @@ pub(crate) const SHUT_WRITE: u32 = 2;
 /// Bit of `Side::shut`: the kernel knows the connection to be over.
 pub(crate) const GONE: u32 = 4;
 
+/// See [`Link::asleep`].
+#[derive(Debug)]
+pub(crate) struct Asleep(Link, i32);
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.0.wakes(self.1);
+    }
+}
+
 /// Bit of `Side::shut`: something was sent after the peer had closed.
 const SENT_AFTER: u32 = 8;
 
@@ -155,6 +165,12 @@ impl Link {
     /// Whether the peer rings for room as things are: its way of the TCP connection carries doorbells.
     pub(crate) fn is_rung_for_room(&self) -> bool {
         matches!(self.rx().switch().standing(), Standing::Ring { .. })
+    }
+
+    /// Counts the caller in as asleep for data, until the value is dropped; cancelled, too, it sleeps no longer.
+    pub(crate) fn asleep(&self, fd: i32) -> Asleep {
+        self.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+        Asleep(*self, fd)
     }
 
     /// A thread that counted itself in [`crate::side::Side::rx_sleepers`] has woken: no doorbell is

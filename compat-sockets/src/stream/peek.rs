@@ -15,7 +15,6 @@ use crate::parked::{self, Parked};
 use crate::sock::Link;
 use crate::{raw, real};
 use libc::iovec;
-use vmmc::sync::Ordering;
 use vmmc_ring::switch::Standing;
 
 /// Bytes of the waste buffer, which stands for as many bytes as there are.
@@ -138,7 +137,7 @@ pub(super) fn wait_for_more(
         return false;
     }
     let Some(parked) = Parked::new(link, fd) else { return false };
-    link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+    let asleep = link.asleep(fd);
     link.arm_data();
     let queued = raw::unread(fd).unwrap_or(0);
     let there = readiness::unread(link, fd).or_else(|| raw::unread(fd).ok()).unwrap_or(0);
@@ -148,7 +147,7 @@ pub(super) fn wait_for_more(
         *counted = 0;
         grows(fd, queued)
     };
-    link.wakes(fd);
+    drop(asleep);
     drop(parked);
     more && parked::number_now(link, fd).is_some()
 }

@@ -123,9 +123,8 @@ fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
 }
 
 fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
-    let side = link.side;
     let Some(parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
-    side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+    let asleep = link.asleep(fd);
     link.arm_data();
     let result = if something_new(link) {
         Ok(1)
@@ -136,7 +135,7 @@ fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
         let got = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
         usize::try_from(got).map_err(|_| real::errno())
     };
-    link.wakes(fd);
+    drop(asleep);
     let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
     drop(parked);
     if result == Err(libc::EAGAIN) && raw::is_nonblocking(fd) {

@@ -1407,6 +1407,155 @@ static void scribble_beside(void) {
     close(honest);
 }
 
+/* ---- cancellation ---- */
+
+enum block { IN_RECV, IN_PEEK, IN_POLL, IN_SELECT, IN_EPOLL, IN_SEND };
+struct blocked {
+    int fd, set;
+    enum block how;
+    volatile pid_t tid;
+};
+/* One call that blocks, until the thread is cancelled. */
+static void *block(void *argument) {
+    struct blocked *it = argument;
+    static char room[1 << 16];
+    struct pollfd entry = {.fd = it->fd, .events = POLLIN};
+    struct epoll_event event;
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(it->fd, &reads);
+    it->tid = (pid_t)syscall(SYS_gettid);
+    switch (it->how) {
+    case IN_RECV:
+        recv(it->fd, room, 1, 0);
+        break;
+    case IN_PEEK:
+        recv(it->fd, room, 2, MSG_PEEK | MSG_WAITALL);
+        break;
+    case IN_POLL:
+        poll(&entry, 1, -1);
+        break;
+    case IN_SELECT:
+        select(it->fd + 1, &reads, NULL, NULL, NULL);
+        break;
+    case IN_EPOLL:
+        epoll_wait(it->set, &event, 1, -1);
+        break;
+    case IN_SEND:
+        while (send(it->fd, room, sizeof room, MSG_NOSIGNAL) > 0)
+            ;
+    }
+    return NULL;
+}
+static void cancel_in(enum block how, int fd, int set) {
+    struct blocked it = {fd, set, how, 0};
+    pthread_t thread;
+    void *result;
+    CHECK(pthread_create(&thread, NULL, block, &it) == 0);
+    while (it.tid == 0)
+        sched_yield();
+    until_state(it.tid, 'S');
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED);
+}
+/* Segments of connections that this process has mapped. */
+static int segments(void) {
+    char line[500];
+    int count = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL);
+    while (fgets(line, sizeof line, maps) != NULL)
+        count += strstr(line, "vmmc-stream") != NULL;
+    fclose(maps);
+    return count;
+}
+/* One byte each way, the server's first: until then nothing comes to it. */
+static void answer(int fd) {
+    char byte = 'a';
+    if (server) {
+        send_all(fd, &byte, 1);
+        recv_all(fd, &byte, 1);
+    } else {
+        recv_all(fd, &byte, 1);
+        send_all(fd, &byte, 1);
+    }
+}
+/* Waits, awake, until something has come. */
+static void await_byte(int fd) {
+    for (int there = 0; there == 0; sched_yield())
+        CHECK(ioctl(fd, FIONREAD, &there) == 0);
+}
+/* Waits until no more comes, because the sender waits for room. */
+static void until_full(int fd) {
+    for (int before = -1, now = 0, same = 0; same < 50; same = now > 0 && now == before ? same + 1 : 0) {
+        before = now;
+        poll(NULL, 0, 1);
+        CHECK(ioctl(fd, FIONREAD, &now) == 0);
+    }
+}
+/* Threads that were cancelled in a call hold nothing: the connection is upgraded, sleeps and wakes, and goes when it is
+ * closed. One of them was in a plain receive. */
+static void cancelled(void) {
+    enum { QUIET = 1500 };
+    char byte = 'c';
+    int fd = join();
+    meet(fd);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    if (server) {
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+        cancel_in(IN_RECV, fd, set);
+    }
+    answer(fd);
+    warm_up(fd);
+    for (enum block how = IN_RECV; how <= IN_EPOLL; how++) {
+        /* A look that waits for a second byte. */
+        if (how == IN_PEEK && server)
+            await_byte(fd);
+        else if (how == IN_PEEK)
+            send_all(fd, &byte, 1);
+        if (server)
+            cancel_in(how, fd, set);
+        if (how == IN_PEEK && server)
+            recv_all(fd, &byte, 1);
+        answer(fd);
+    }
+    /* Who does not sleep any more is not rung. */
+    for (int turn = 0; turn < QUIET; turn++) {
+        if (!server) {
+            recv_all(fd, &byte, 1);
+            send_all(fd, &byte, 1);
+            continue;
+        }
+        CHECK(epoll_wait(set, &event, 1, 1) == 0);
+        send_all(fd, &byte, 1);
+        await_byte(fd);
+        recv_all(fd, &byte, 1);
+    }
+    /* Nobody waits in the set: wishes need not reach the kernel. */
+    for (int turn = 0; server && turn < 200; turn++) {
+        event = (struct epoll_event){.events = EPOLLIN | (turn % 2 ? 0 : EPOLLOUT), .data.fd = fd};
+        CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
+    }
+    answer(fd);
+    if (server) {
+        cancel_in(IN_SEND, fd, set);
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+        recv_all(fd, &byte, 1);
+    } else {
+        static char room[1 << 16];
+        ssize_t got;
+        until_full(fd);
+        while ((got = recv(fd, room, sizeof room, 0)) > 0)
+            ;
+        CHECK(got == 0);
+        send_all(fd, &byte, 1);
+    }
+    close(set);
+    close(fd);
+    printf("segments left: %d\n", segments());
+}
+
 static void idle(void) {
     /* Upgraded and then quiet: waits must end when asked, and cost nothing meanwhile. */
     int fd = join();
@@ -1477,6 +1626,7 @@ int main(int count, char **arguments) {
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},
+                 {"cancelled", cancelled},
                  {"scribble", scribble},
                  {"scribble_beside", scribble_beside}};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
