@@ -34,6 +34,8 @@ enum Way<'a> {
     Ruled(&'a Path, &'a str),
     /// With rings of io_uring that are for files.
     RingsForFiles(&'a Path),
+    /// By one of the paper's protocols.
+    Protocol(&'a Path, &'a str),
 }
 
 /// What the kernel tells of a process.
@@ -105,6 +107,9 @@ fn start(scenario: &str, role: &str, way: Way<'_>, dir: &Path) -> Child {
         }
         Way::Ruled(socket, rules) => {
             command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_RULES", rules);
+        }
+        Way::Protocol(socket, name) => {
+            command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_PROTOCOL", name);
         }
         Way::RingsForFiles(socket) => {
             command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_IO_URING", "files");
@@ -285,6 +290,32 @@ fn cancelled_calls_hold_nothing() {
     // In 1500 turns the client sleeps, and the server has woken; before them both may sleep some 600 times.
     assert!(count(&counters, "doorbells") < 2 * 1500, "{counters:?}");
     assert!(count(&counters, "epoll_deferred") >= 100, "{counters:?}");
+}
+
+/// S6: the program's bytes are the same by each of the paper's protocols, and the copies are those that each is named for.
+#[test]
+fn protocols_differ_in_their_copies_and_in_nothing_else() {
+    let alone = run("echo", Way::Alone);
+    let daemon = Daemon::start();
+    for (name, deliberate, staged) in
+        [("au-2copy", false, false), ("du-1copy", true, false), ("du-2copy", true, true)]
+    {
+        let started = Instant::now();
+        let counters = loop {
+            let run = run("echo", Way::Protocol(&daemon.path, name));
+            assert_eq!(alone.printed, run.printed, "{name}");
+            if count(&run.counters, "ring_tx_bytes") > 0 || started.elapsed() > WATCHDOG {
+                break run.counters;
+            }
+        };
+        let sent = count(&counters, "ring_tx_bytes");
+        assert!(sent > 0, "{name}: {counters:?}");
+        let expected = if deliberate { sent } else { 0 };
+        assert_eq!(count(&counters, "deliberate_bytes"), expected, "{name}: {counters:?}");
+        // What finds no room has been copied, and is copied again later.
+        let copied = count(&counters, "staged_bytes");
+        assert!(if staged { copied >= sent } else { copied == 0 }, "{name}: {counters:?}");
+    }
 }
 
 /// Once another thread has to do with the same sockets, each connection is rung for again.
