@@ -19,10 +19,17 @@ pub(super) const FI_RECV: u64 = 1 << 10;
 pub(super) const FI_TRANSMIT: u64 = 1 << 11;
 pub(super) const FI_REMOTE_WRITE: u64 = 1 << 13;
 pub(super) const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
+/// As a flag of an operation: it shall be told of when it is done.
+pub(super) const FI_COMPLETION: u64 = 1 << 24;
+/// As a flag of an operation: done is what is in the peer's memory.
+pub(super) const FI_DELIVERY_COMPLETE: u64 = 1 << 28;
 pub(super) const FI_NUMERICHOST: u64 = 1 << 55;
 pub(super) const FI_RX_CQ_DATA: u64 = 1 << 56;
 /// As a flag of `fi_getinfo`: the address is our own.
 pub(super) const FI_SOURCE: u64 = 1 << 57;
+
+/// Of `msg_order`: remote writes land in the order in which they were made.
+pub(super) const FI_ORDER_RMA_WAW: u64 = 1 << 35;
 
 pub(super) const FI_MR_LOCAL: c_int = 1 << 2;
 pub(super) const FI_MR_VIRT_ADDR: c_int = 1 << 4;
@@ -95,7 +102,9 @@ pub(super) struct EpAttr {
     pub(super) protocol: u32,
     pub(super) protocol_version: u32,
     pub(super) max_msg_size: usize,
-    rest: [Word; 9],
+    others: [Word; 3],
+    pub(super) max_order_waw_size: usize,
+    rest: [Word; 5],
 }
 
 #[repr(C)]
@@ -321,7 +330,8 @@ pub(super) struct MsgOps {
 pub(super) struct RmaOps {
     pub(super) size: usize,
     read: [Word; 3],
-    write: [Word; 3],
+    write: [Word; 2],
+    pub(super) writemsg: Option<unsafe extern "C" fn(*mut Ep, *const RmaMsg, flags: u64) -> isize>,
     inject: Word,
     pub(super) writedata: Option<
         unsafe extern "C" fn(
@@ -338,6 +348,27 @@ pub(super) struct RmaOps {
     >,
 }
 
+/// `struct fi_rma_iov`.
+#[repr(C)]
+pub(super) struct RmaTarget {
+    pub(super) address: u64,
+    pub(super) len: usize,
+    pub(super) key: u64,
+}
+
+/// `struct fi_msg_rma`.
+#[repr(C)]
+pub(super) struct RmaMsg {
+    pub(super) sources: *const libc::iovec,
+    pub(super) desc: *mut *mut c_void,
+    pub(super) source_count: usize,
+    pub(super) to: u64,
+    pub(super) targets: *const RmaTarget,
+    pub(super) target_count: usize,
+    pub(super) context: *mut c_void,
+    pub(super) data: u64,
+}
+
 // What rdma/*.h of 1.17 say on 64-bit machines; another size would be another structure.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
@@ -350,7 +381,10 @@ const _: () = {
     assert!(size_of::<CqAttr>() == 40 && size_of::<AvAttr>() == 48);
     assert!(size_of::<CqEntry>() == 40 && offset_of!(CqError, later) == 80);
     assert!(size_of::<Mr>() == 40 && offset_of!(Mr, key) == 32);
+    assert!(offset_of!(EpAttr, max_order_waw_size) == 48);
     assert!(offset_of!(Ep, rma) == 48 && offset_of!(RmaOps, writedata) == 64);
+    assert!(offset_of!(RmaOps, writemsg) == 48 && size_of::<RmaMsg>() == 64);
+    assert!(size_of::<RmaTarget>() == 24);
     assert!(offset_of!(FabricOps, trywait) == 40 && offset_of!(DomainOps, endpoint) == 24);
     assert!(offset_of!(CqOps, readerr) == 24 && offset_of!(CmOps, getname) == 16);
 };

@@ -3,12 +3,10 @@
 use super::abi;
 use super::gate::Gate;
 use super::library::{FabricError, InfoList, Library};
-use crate::sys::own::OwnMutex;
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::net::IpAddr;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Operations on their way at once, of one endpoint.
 pub(super) const QUEUE: usize = 64;
@@ -123,6 +121,11 @@ impl<T> Drop for Owned<T> {
 }
 
 /// Access to a provider, by way of one address of this machine. Shared by its endpoints.
+///
+/// A key opens memory to whoever reaches an endpoint of its domain. So each connection has a domain of its own: there keys are
+/// of no use to the peers of others, whether they are random or (`FI_MR_PROV_KEY`) the hardware's own and easily guessed. And
+/// when the endpoint is closed nothing writes into memory that was registered for it any more: providers that are software look a key
+/// up when a write begins, and then write for as long as bytes come.
 #[derive(Debug)]
 pub struct Domain {
     pub(super) domain: Owned<abi::Domain>,
@@ -137,37 +140,27 @@ unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
 
-/// The domains of this process: a forked child makes its own.
-static KNOWN: OwnMutex<HashMap<(String, IpAddr), Weak<Domain>>> = OwnMutex::new();
-
 impl Domain {
-    /// The domain of a provider on an address of this machine; one per process, as long as somebody has
-    /// it.
+    /// A domain of a provider on an address of this machine, of the caller's own.
     ///
     /// # Errors
     /// No library, no such provider, no such address.
     pub fn open(provider: &str, local: IpAddr) -> Result<Arc<Domain>, FabricError> {
-        let mut known = KNOWN.lock();
-        let key = (provider.to_owned(), local);
-        if let Some(domain) = known.get(&key).and_then(Weak::upgrade) {
-            return Ok(domain);
-        }
-        let domain = Arc::new(Domain::make(provider, local)?);
-        known.retain(|_, domain| domain.strong_count() > 0);
-        known.insert(key, Arc::downgrade(&domain));
-        Ok(domain)
+        Ok(Arc::new(Domain::make(provider, local)?))
     }
 
     fn make(provider: &str, local: IpAddr) -> Result<Domain, FabricError> {
         let library = Library::get()?;
         let provider_name = || provider.to_owned();
-        let info =
-            InfoList::of(Some(provider), Some(local), QUEUE).map_err(|error| match error {
-                FabricError::Call { why, .. } => {
-                    FabricError::Provider { provider: provider_name(), local, why }
-                }
-                other => other,
-            })?;
+        let offered = |order| InfoList::of(Some(provider), Some(local), QUEUE, order);
+        // A provider that keeps no order is not found with one.
+        let info = offered(abi::FI_ORDER_RMA_WAW).or_else(|_| offered(0));
+        let info = info.map_err(|error| match error {
+            FabricError::Call { why, .. } => {
+                FabricError::Provider { provider: provider_name(), local, why }
+            }
+            other => other,
+        })?;
         let gate = Arc::new(Gate::new());
         let fabric = Owned::make(library, &gate, "fi_fabric", |fabric| {
             // SAFETY: the list is whole and lives; `fabric` is ours.
@@ -242,22 +235,17 @@ mod tests {
         assert!(matches!(object(&mut fid), Err(FabricError::Nonsense { .. })));
     }
 
-    /// Another thread of the parent may be opening one at the moment of the fork.
+    /// Its parent's are of no use to it.
     #[test]
-    fn a_forked_child_opens_a_domain_while_its_parent_opens_one() {
-        let test = "a_forked_child_opens_a_domain_while_its_parent_opens_one";
+    fn a_forked_child_opens_a_domain_of_its_own() {
+        let test = "a_forked_child_opens_a_domain_of_its_own";
         if !crate::testing::alone(&format!("fabric::domain::tests::{test}")) {
             return;
         }
         let open = || Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
         let domain = open();
-        let opening = KNOWN.lock();
-        assert!(crate::testing::ends_well_in_a_child(|| {
-            let own = open();
-            !Arc::ptr_eq(&own, &domain) && Arc::ptr_eq(&own, &open())
-        }));
-        drop(opening);
-        assert!(Arc::ptr_eq(&domain, &open()));
+        assert!(crate::testing::ends_well_in_a_child(|| !Arc::ptr_eq(&open(), &domain)));
+        assert!(domain.gate.is_ours());
     }
 
     unsafe extern "C" fn no_trywait(_: *mut abi::Fabric, _: *mut *mut abi::Fid, _: c_int) -> c_int {

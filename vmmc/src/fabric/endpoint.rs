@@ -1,16 +1,22 @@
 //! Endpoints, with the memory that their peers may write.
 
+mod staging;
+mod window;
+
 use super::abi::{self, CqEntry};
 use super::domain::{Domain, NO_ENTRY, NOT_THERE, Owned, QUEUE};
 use super::library::FabricError;
 use crate::mem::View;
 use crate::sys::memfd;
 use crate::sys::mmap::{Access, GuardedMapping};
+pub use staging::PIECE;
+use staging::Staging;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use window::Window;
 
 /// Longest address of an endpoint in bytes.
 pub const MAX_ADDRESS: usize = 256;
@@ -65,10 +71,12 @@ impl Drop for Registered {
 /// and memory of the same length from which we write to the peer's.
 #[derive(Debug)]
 pub struct Endpoint {
-    // Closed in this order.
+    // Closed in this order. What the peer may write is unmapped when nothing can come any more.
     ep: Owned<abi::Ep>,
     incoming: Registered,
     outgoing: Registered,
+    windows: Vec<Window>,
+    staging: Option<Staging>,
     cq: Owned<abi::Cq>,
     av: Owned<abi::Av>,
     wait: RawFd,
@@ -77,6 +85,8 @@ pub struct Endpoint {
     on_their_way: usize,
     /// The provider takes a posted receive for every write that it tells of.
     posts: bool,
+    /// Its order is not to be relied upon, whatever it says.
+    unordered: bool,
     domain: Arc<Domain>,
 }
 
@@ -145,6 +155,8 @@ impl Endpoint {
             ep,
             incoming,
             outgoing,
+            windows: Vec::new(),
+            staging: None,
             cq,
             av,
             wait,
@@ -152,6 +164,7 @@ impl Endpoint {
             target,
             on_their_way: 0,
             posts,
+            unordered: false,
             domain,
         };
         if posts {
@@ -301,7 +314,10 @@ impl Endpoint {
                     }
                 } else if entry.flags & abi::FI_RECV == 0 {
                     self.on_their_way = self.on_their_way.saturating_sub(1);
-                    happened(Happened::Sent);
+                    match &mut self.staging {
+                        Some(staging) if !entry.context.is_null() => staging.free(entry.context),
+                        _ => happened(Happened::Sent),
+                    }
                 }
             }
             if found < entries.len() {
@@ -325,6 +341,9 @@ impl Endpoint {
             let read = unsafe { readerr(self.cq.get(), &mut error, 0) };
             if read == 1 {
                 why = library.words(i64::from(error.err));
+                if !error.context.is_null() {
+                    return FabricError::Refused { why };
+                }
             }
         }
         FabricError::Call { call: "a completion", why }
@@ -387,3 +406,5 @@ fn register(
 
 #[cfg(all(test, not(vmmc_loom)))]
 mod tests;
+#[cfg(all(test, not(vmmc_loom)))]
+mod window_tests;

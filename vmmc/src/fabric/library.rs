@@ -36,6 +36,13 @@ pub enum FabricError {
         /// The library's words.
         why: String,
     },
+    /// The peer does not let us write there: the key opens nothing, or not that place. Or the connection was lost under it, which
+    /// is how the providers over TCP refuse.
+    #[error("a write into exported pages was refused, or cut off ({why})")]
+    Refused {
+        /// The library's words.
+        why: String,
+    },
     /// The provider or the other end cannot be what it says it is.
     #[error("libfabric endpoint: {what}")]
     Nonsense {
@@ -201,6 +208,13 @@ impl InfoList {
         self.info().fabric_attr
     }
 
+    /// Up to how many bytes remote writes land in the order in which they were made.
+    pub(super) fn ordered_len(&self) -> usize {
+        // SAFETY: whole, and nobody writes to it while it is borrowed.
+        let (tx, ep) = unsafe { (&*self.info().tx_attr, &*self.info().ep_attr) };
+        if tx.msg_order & abi::FI_ORDER_RMA_WAW != 0 { ep.max_order_waw_size } else { 0 }
+    }
+
     /// What the provider asks of us.
     pub(super) fn mode(&self) -> u64 {
         // SAFETY: as above.
@@ -209,11 +223,12 @@ impl InfoList {
     }
 
     /// What a provider offers for reliable datagrams and remote writes on an address of this
-    /// machine; without a provider, all.
+    /// machine, in an order that it keeps; without a provider, all.
     pub(super) fn of(
         provider: Option<&str>,
         local: Option<IpAddr>,
         queue: usize,
+        order: u64,
     ) -> Result<InfoList, FabricError> {
         let library = Library::get()?;
         // SAFETY: null asks for an empty one.
@@ -221,7 +236,7 @@ impl InfoList {
         let first = NonNull::new(hints)
             .ok_or_else(|| FabricError::Call { call: "fi_dupinfo", why: "no memory".to_owned() })?;
         let mut hints = InfoList { library, first };
-        hints.ask_for(provider, queue);
+        hints.ask_for(provider, queue, order);
         let node = local.and_then(|local| CString::new(local.to_string()).ok());
         let node_text = node.as_ref().map_or(std::ptr::null(), |node| node.as_ptr());
         let flags = if node.is_some() { abi::FI_SOURCE | abi::FI_NUMERICHOST } else { 0 };
@@ -238,7 +253,7 @@ impl InfoList {
     }
 
     /// Fills in hints.
-    fn ask_for(&mut self, provider: Option<&str>, queue: usize) {
+    fn ask_for(&mut self, provider: Option<&str>, queue: usize, order: u64) {
         // SAFETY: from fi_dupinfo(NULL), which makes all the structures; they are ours alone.
         let info = unsafe { self.first.as_mut() };
         info.caps = abi::FI_MSG | abi::FI_RMA | abi::FI_WRITE | abi::FI_REMOTE_WRITE;
@@ -259,6 +274,7 @@ impl InfoList {
         // SAFETY: as above.
         let (tx, rx) = (unsafe { &mut *info.tx_attr }, unsafe { &mut *info.rx_attr });
         (tx.size, rx.size) = (queue, queue);
+        (tx.msg_order, rx.msg_order) = (order, order);
         if let Some(name) = provider.and_then(|name| CString::new(name).ok()) {
             // SAFETY: as above.
             let fabric = unsafe { &mut *info.fabric_attr };
@@ -315,6 +331,6 @@ pub fn providers() -> Result<((u32, u32), Vec<Provider>), FabricError> {
     let library = Library::get()?;
     // SAFETY: takes nothing, returns a number.
     let version = unsafe { (library.version)() };
-    let list = InfoList::of(None, None, 0)?;
+    let list = InfoList::of(None, None, 0, 0)?;
     Ok(((version >> 16, version & 0xffff), list.entries()))
 }

@@ -19,5 +19,5 @@ mod gate;
 mod library;
 
 pub use domain::Domain;
-pub use endpoint::{Endpoint, Happened, MAX_ADDRESS, Target};
+pub use endpoint::{Endpoint, Happened, MAX_ADDRESS, PIECE, Target};
 pub use library::{FabricError, Provider, providers};

@@ -225,6 +225,42 @@ impl GuardedMapping {
         Ok(GuardedMapping { reservation, guard: 0, len, kept_by: AtomicU32::new(0) })
     }
 
+    /// Another mapping of the same pages, without guard pages, which takes no descriptor.
+    ///
+    /// # Errors
+    /// As mremap(2).
+    pub fn again(&self) -> rustix::io::Result<GuardedMapping> {
+        // SAFETY: a length of zero leaves the old mapping of shared pages as it is, and makes another one of them.
+        let address = unsafe {
+            let flags = rustix::mm::MremapFlags::MAYMOVE;
+            rustix::mm::mremap(self.as_ptr().as_ptr().cast(), 0, self.len, flags)
+        }?;
+        let reservation = non_null(address)?;
+        let again =
+            GuardedMapping { reservation, guard: 0, len: self.len, kept_by: AtomicU32::new(0) };
+        again.keep_from_children()?;
+        Ok(again)
+    }
+
+    /// Puts private pages in the place of these, in one step: what is written here from now on nobody else sees. They take
+    /// no memory until then.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn forsake(&self) -> rustix::io::Result<()> {
+        if !self.is_here() {
+            return Ok(());
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range is this value's, so MAP_FIXED replaces only what is its own, and who has its address finds
+        // memory there as before.
+        unsafe {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap_anonymous(self.as_ptr().as_ptr().cast(), self.len, prot, flags)
+        }?;
+        keep_from_children(self.as_ptr(), self.len)
+    }
+
     /// First byte of the data; page aligned.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
@@ -311,6 +347,29 @@ mod tests {
         assert_eq!(mapped(), Some(format!("{start:x}-{:x}", start + 2 * page)));
         drop(mapping);
         assert_eq!(mapped(), None);
+    }
+
+    #[test]
+    fn a_mapping_made_again_shows_the_same_bytes_until_it_is_forsaken() {
+        let page = page_size();
+        let fd = super::super::memfd::create("again", 2 * page as u64).unwrap();
+        let first = GuardedMapping::new(&fd, 2 * page, Access::ReadWrite).unwrap();
+        let again = first.again().unwrap();
+        // SAFETY: mapped, and this test's alone.
+        let byte = |mapping: &GuardedMapping| unsafe { mapping.as_ptr().add(page).as_ptr() };
+        assert_ne!(byte(&first), byte(&again));
+        // SAFETY: as above.
+        unsafe { byte(&again).write_volatile(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { byte(&first).read_volatile() }, 7);
+        again.forsake().unwrap();
+        // SAFETY: as above.
+        unsafe { byte(&again).write_volatile(8) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { byte(&first).read_volatile() }, 7);
+        drop(again);
+        // SAFETY: as above.
+        assert_eq!(unsafe { byte(&first).read_volatile() }, 7);
     }
 
     #[test]
