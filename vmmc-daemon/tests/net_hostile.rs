@@ -15,7 +15,7 @@ use vmmc::config::{Config, DaemonStart};
 use vmmc::control::codec;
 use vmmc::control::message::{Event as ControlEvent, MAX_PACKET_LEN, RemoteCaller, Request};
 use vmmc::control::network::{
-    Accepted, Ask, Capability, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
+    Accepted, Ask, Capability, Mask, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
 };
 use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
@@ -608,7 +608,8 @@ fn without_a_key_a_user_exports_for_himself_alone() {
             let exporter = PeerInfo { client: ClientId(1), pid: 1, uid: 0, gid: 0 };
             let (export, rights) = (ExportId(1), Rights::WRITE);
             let capability = Capability([1; 16]);
-            let told = RemoteGrant { capability, export, len: 4096, rights, exporter };
+            let (mask, len) = (Mask(0), 4096);
+            let told = RemoteGrant { capability, mask, export, len, rights, exporter };
             secure.send(&Told::Granted(told)).unwrap();
             // Until it is closed.
             let _ = secure.receive::<Opening>(Some(WATCHDOG));

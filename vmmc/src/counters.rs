@@ -80,6 +80,12 @@ pub mod index {
         TRACKED_PAGES = "tracked_pages",
         /// Imports made with the link segment of an earlier one.
         SEGMENTS_REUSED = "segments_reused",
+        /// Writes that a fabric made straight into pages of another node.
+        DIRECT_WRITES = "direct_writes",
+        /// Bytes of them.
+        DIRECT_BYTES = "direct_bytes",
+        /// Connections lost under such a write: it was refused, or cut off.
+        DIRECT_REFUSED = "direct_refused",
     }
 }
 

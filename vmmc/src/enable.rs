@@ -27,7 +27,9 @@ impl Export {
 
     /// Disables the pages of a range for processes of other nodes: when this returns, nothing of theirs
     /// changes a byte of them. What they send is held back until [`Export::enable`]. Importers of
-    /// this machine write to the pages themselves and are not concerned.
+    /// this machine write to the pages themselves and are not concerned. A process whose messages came over a fabric straight
+    /// into the pages is told to send packets again, for good: this waits for it, `VMMC_DRAIN_MS` at most, and
+    /// one that does not answer in half of that loses its connection if it writes there all the same.
     ///
     /// Pages are of 4096 bytes; in an export of more than 96 MiB several go together.
     ///
@@ -41,6 +43,7 @@ impl Export {
             let mut disabled = self.inner.disabled.lock();
             for link in links.iter() {
                 link.shm.set_disabled(units.clone(), true);
+                link.shm.recall();
             }
             disabled.push(units);
             links.clone()
@@ -48,7 +51,11 @@ impl Export {
         if !links.is_empty() {
             // As in an unexport: a transfer that did not see the bits is waited for.
             membarrier::heavy();
-            self.node.drain(&links);
+            // A fabric that writes by itself does not know of pages.
+            for link in links.iter().filter(|link| !link.shm.is_covered()) {
+                link.peer.ring();
+            }
+            self.node.wait_for(&links, |link| link.shm.is_idle() && link.shm.is_covered());
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::error::{Closed, SendError, TrySendError};
 use crate::import::{Import, send_error};
 use crate::mem::{View, receive_into};
 use crate::sync::Ordering;
+use crate::sys::mmap::GuardedMapping;
 use crate::transport::route::Route;
 use crate::transport::{Entry, Item, TransportError};
 use crate::word::Word;
@@ -86,6 +87,30 @@ impl Import {
             (Some(Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)), _) => Landed::Nothing,
             (Some(Err(_)), _) => Landed::End,
         })
+    }
+
+    /// Another mapping of the exporter's memory, for a fabric that writes to it by itself: until [`Import::cover`] the exporter
+    /// that disables a page waits. `None`: it has disabled some before, or may not be written to.
+    #[must_use]
+    pub fn expose(&self) -> Option<rustix::io::Result<GuardedMapping>> {
+        let inner = self.inner();
+        match &inner.link {
+            Route::Shm(link) if inner.may_send().is_ok() => link.expose(),
+            _ => None,
+        }
+    }
+
+    /// Says that nobody writes by way of such a mapping any more.
+    pub fn cover(&self) {
+        if let Route::Shm(link) = &self.inner().link {
+            link.cover();
+        }
+    }
+
+    /// Whether the exporter waits for that.
+    #[must_use]
+    pub fn is_recalled(&self) -> bool {
+        matches!(&self.inner().link, Route::Shm(link) if link.is_recalled())
     }
 
     /// Wakes the exporter if it sleeps.

@@ -89,8 +89,9 @@ impl Peer {
         must
     }
 
+    /// Rings it whether it sleeps or not.
     #[cold]
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         doorbell::ring(&self.bell);
         self.local.meter.add(count::DOORBELLS, 1);
     }

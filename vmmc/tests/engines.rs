@@ -10,7 +10,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use vmmc::counters::index::{FABRIC_PACKETS, NET_PACKETS};
+use vmmc::counters::index::{
+    DIRECT_BYTES, DIRECT_REFUSED, DIRECT_WRITES, FABRIC_PACKETS, NET_BYTES, NET_PACKETS,
+};
 use vmmc::error::{FlagError, ImportError, ReadError, SendError, WaitError};
 use vmmc::{
     CloseReason, Event, Export, ExportBuilder, Import, ImportBuilder, Node, Region, Rights, Token,
@@ -25,6 +27,8 @@ struct World {
     node: Option<&'static str>,
     /// Whether a fabric carries the packets.
     fabric: bool,
+    /// Whether it writes long messages by itself.
+    direct: bool,
     home: Home,
 }
 
@@ -37,7 +41,14 @@ impl World {
     fn shm() -> World {
         let daemon = Daemon::start();
         let (exporter, importer) = (daemon.node(), daemon.node());
-        World { exporter, importer, node: None, fabric: false, home: Home::One(daemon) }
+        World {
+            exporter,
+            importer,
+            node: None,
+            fabric: false,
+            direct: false,
+            home: Home::One(daemon),
+        }
     }
 
     fn tcp() -> World {
@@ -57,10 +68,24 @@ impl World {
         World::over(cluster::pair_over("net"), true)
     }
 
+    /// The same, with remote writes straight into exported pages.
+    fn direct_rxm() -> World {
+        World::direct("tcp;ofi_rxm")
+    }
+
+    fn direct_net() -> World {
+        World::direct("net")
+    }
+
+    fn direct(provider: &str) -> World {
+        let more = format!("[fabric]\nprovider = {provider:?}\ndirect = \"on\"\n");
+        World { direct: true, ..World::over(cluster::pair_with(&more), true) }
+    }
+
     fn over((a, b): (Place, Place), fabric: bool) -> World {
         let (exporter, importer) = (a.daemon.node(), b.daemon.node());
         let home = Home::Two(Box::new((a, b)));
-        World { exporter, importer, node: Some("a"), fabric, home }
+        World { exporter, importer, node: Some("a"), fabric, direct: false, home }
     }
 
     /// Packets went by the engine that is meant.
@@ -68,6 +93,10 @@ impl World {
         let count = |counter| self.importer.counters().get(counter);
         let over_fabric = if self.fabric { count(NET_PACKETS) } else { 0 };
         assert_eq!(count(FABRIC_PACKETS), over_fabric);
+        if !self.direct {
+            assert_eq!(count(DIRECT_WRITES), 0);
+        }
+        assert_eq!(count(DIRECT_REFUSED), 0);
     }
 
     fn exporters_daemon(&self) -> &Daemon {
@@ -426,6 +455,196 @@ fn an_unexport_loses_no_send_that_succeeded(world: &World) {
     }
 }
 
+/// The same for long ones, and nothing lands any more when the unexport is over, whichever way it is done.
+fn an_unexport_loses_no_long_send_that_succeeded(world: &World) {
+    const LEN: usize = 1 << 19;
+    for round in 0..3 {
+        let export = world.export(LEN);
+        let import = world.import();
+        export.wait_importers(1, PATIENCE).unwrap();
+        let sent = AtomicUsize::new(0);
+        let (region, seen) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                loop {
+                    let next = sent.load(Ordering::Relaxed) as u64 + 1;
+                    if import.send(0, &next.to_ne_bytes().repeat(LEN / 8)).is_err() {
+                        return;
+                    }
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            until("it sends", || sent.load(Ordering::Relaxed) > 4);
+            let region = export.unexport().unwrap();
+            let seen = region.as_slice().to_vec();
+            (region, seen)
+        });
+        let last = sent.load(Ordering::Relaxed) as u64;
+        let word = |word: &[u8]| u64::from_ne_bytes(word.try_into().unwrap());
+        assert!(seen.chunks_exact(8).all(|it| word(it) == last), "round {round}: torn or lost");
+        assert!(region.as_slice() == seen, "round {round}: something came later");
+    }
+}
+
+fn an_export_that_is_dropped_under_long_sends_hurts_no_other_link(world: &World) {
+    const LEN: usize = 1 << 18;
+    let other = world.exporter.export(Region::new(4096).unwrap()).name("other");
+    let other = other.grant(Who::SameUser, Rights::all()).open().unwrap();
+    let to_other = world.importing("other").timeout(PATIENCE.unwrap()).open().unwrap();
+    for round in 1..=5u32 {
+        let export = world.export(LEN);
+        let import = world.import();
+        let sent = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while import.send(0, &vec![1; LEN]).is_ok() {
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            until("it sends", || sent.load(Ordering::Relaxed) > 2);
+            drop(export);
+        });
+        let closed = import.check_open().unwrap_err();
+        assert_eq!(closed.reason, CloseReason::Unexported);
+        to_other.flag32(0).unwrap().signal(round).unwrap();
+        let seen = other.flag32(0).unwrap().wait_until(|value| value == round, PATIENCE);
+        assert_eq!(seen.unwrap(), round);
+    }
+}
+
+/// V13 for messages of all lengths: whoever sees a later one sees the earlier ones, and where two lie over each other the later
+/// one stays.
+fn long_and_short_messages_of_one_thread_arrive_in_order(world: &World) {
+    const ROUNDS: u64 = 120;
+    const LEN: usize = 300_000;
+    let (export, import) = (world.export(1 << 20), world.import());
+    let sizes = [40_000, LEN, 150_000, 9_000, 20_000];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                let size = sizes[round as usize % sizes.len()];
+                // As a writer's counter says: odd while the bytes may change.
+                import.flag64(0).unwrap().store(2 * round - 1).unwrap();
+                import.send(64, &vec![0xff; 100]).unwrap();
+                import.send(64, &vec![round as u8; size]).unwrap();
+                if round % 3 == 0 {
+                    import.send(64, &vec![round as u8; size]).unwrap();
+                }
+                import.flag64(0).unwrap().signal(2 * round).unwrap();
+                if round % 7 == 0 {
+                    import.fence().unwrap();
+                }
+            }
+        });
+        let counter = export.flag64(0).unwrap();
+        let (mut bytes, mut checked) = (vec![0; LEN], 0);
+        while checked < 2 * ROUNDS {
+            let before = counter.wait_until(|it| it > checked, PATIENCE).unwrap();
+            checked = before;
+            let size = sizes[(before / 2) as usize % sizes.len()];
+            export.read(64, &mut bytes[..size]).unwrap();
+            if before % 2 == 0 && counter.load().unwrap() == before {
+                let round = (before / 2) as u8;
+                assert!(bytes[..size].iter().all(|&byte| byte == round), "round {round}");
+            }
+        }
+    });
+}
+
+/// H12, H13: what a fabric writes by itself, too.
+fn a_page_that_is_disabled_holds_long_messages_back_and_loses_none(world: &World) {
+    const LEN: usize = 1 << 18;
+    let (export, import) = (world.export(LEN), world.import());
+    let (sent, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let look = || {
+        let mut seen = vec![0; LEN];
+        export.read(0, &mut seen).unwrap();
+        seen
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while stop.load(Ordering::Relaxed) == 0 {
+                let next = sent.load(Ordering::Relaxed) as u64 + 1;
+                import.send(0, &next.to_ne_bytes().repeat(LEN / 8)).unwrap();
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..4 {
+            let before = sent.load(Ordering::Relaxed);
+            until("it sends", || sent.load(Ordering::Relaxed) > before + 3);
+            export.disable(0..LEN).unwrap();
+            let seen = look();
+            for _ in 0..200 {
+                std::thread::yield_now();
+            }
+            assert!(look() == seen, "something came to a disabled page");
+            export.enable(0..LEN).unwrap();
+        }
+        stop.store(1, Ordering::Relaxed);
+    });
+    import.fence().unwrap();
+    let last = (sent.load(Ordering::Relaxed) as u64).to_ne_bytes().repeat(LEN / 8);
+    assert!(look() == last, "lost");
+}
+
+/// It cannot answer.
+fn a_page_is_disabled_though_the_sender_is_stopped(world: &World) {
+    const LEN: usize = 1 << 18;
+    let export = world.export(LEN);
+    let node = world.node.unwrap_or_default();
+    let mut second = world.importers_daemon().second("storm", &[node]);
+    second.expect("imported");
+    let look = || {
+        let mut seen = vec![0; LEN];
+        export.read(0, &mut seen).unwrap();
+        seen
+    };
+    until("it sends", || look()[8] > 3);
+    second.signal(rustix::process::Signal::STOP);
+    export.disable(0..LEN).unwrap();
+    let seen = look();
+    second.signal(rustix::process::Signal::CONT);
+    for _ in 0..1000 {
+        std::thread::yield_now();
+    }
+    assert!(look() == seen, "something came to a disabled page");
+    export.enable(0..LEN).unwrap();
+}
+
+/// Bytes that packets did not carry were carried all the same: by whom the counters say.
+fn long_messages_go_past_the_interface(world: &World) {
+    const LEN: usize = 1 << 20;
+    let (export, import) = (world.export(LEN), world.import());
+    let count = |counter| world.importer.counters().get(counter);
+    let before = [NET_PACKETS, DIRECT_WRITES, DIRECT_BYTES, NET_BYTES].map(count);
+    for round in 0..4 {
+        import.send(0, &pattern(round, LEN)).unwrap();
+        import.fence().unwrap();
+        let mut seen = vec![0; LEN];
+        export.read(0, &mut seen).unwrap();
+        assert!(seen == pattern(round, LEN), "round {round}");
+    }
+    let after = [NET_PACKETS, DIRECT_WRITES, DIRECT_BYTES, NET_BYTES].map(count);
+    let bytes = 4 * LEN as u64;
+    let grown = std::array::from_fn(|i| after[i] - before[i]);
+    assert_eq!(grown, [0, 4, bytes, bytes]);
+    // Who may only read has nothing opened to it.
+    let reader = world.importing("x").rights(Rights::READ).open().unwrap();
+    assert!(matches!(reader.send(0, &pattern(0, LEN)), Err(SendError::NotGranted(_))));
+    assert_eq!(count(DIRECT_WRITES), after[1]);
+}
+
+fn storm_part(args: &[String]) {
+    let (_node, import) = imported(args);
+    say("imported");
+    for round in (1..=250u8).cycle() {
+        // Of packets that are held back and of a connection that is lost it learns when it goes on.
+        if import.send(0, &vec![round; 1 << 18]).is_err() {
+            break;
+        }
+    }
+    pause();
+}
+
 fn an_unimport_comes_after_all_that_was_sent(world: &World) {
     let export = world.exporting(1 << 16).queue().open().unwrap();
     for round in 0..20u8 {
@@ -562,6 +781,7 @@ fn second_process() {
         ("export", export_part),
         ("import", import_part),
         ("import and fork", fork_part),
+        ("storm", storm_part),
     ]);
 }
 
@@ -572,9 +792,14 @@ macro_rules! suite {
         suite!(sealed: $($name),*);
         suite!(ofi_rxm: $($name),*);
         suite!(ofi_net: $($name),*);
+        suite!(direct_rxm: $($name),*);
+        suite!(direct_net: $($name),*);
     };
     ($engine:ident: $($name:ident),*) => {
-        mod $engine {
+        suite!($engine as $engine: $($name),*);
+    };
+    ($engine:ident as $module:ident: $($name:ident),*) => {
+        mod $module {
             $(#[test] fn $name() {
                 let world = super::World::$engine();
                 super::$name(&world);
@@ -599,9 +824,21 @@ suite!(
     started_sends_complete_in_order_and_give_their_source_back,
     an_unexport_ends_every_wait_and_send_with_its_reason,
     an_unexport_loses_no_send_that_succeeded,
+    an_unexport_loses_no_long_send_that_succeeded,
+    an_export_that_is_dropped_under_long_sends_hurts_no_other_link,
+    long_and_short_messages_of_one_thread_arrive_in_order,
     an_unimport_comes_after_all_that_was_sent,
     the_death_of_the_exporter_ends_what_waits_for_it,
     the_death_of_the_importer_ends_what_waits_for_it,
     the_death_of_an_importer_is_noticed_though_a_forked_child_lives,
     a_stopped_receiver_takes_no_part,
 );
+
+suite!(direct_rxm as direct_rxm_alone: long_messages_go_past_the_interface);
+suite!(direct_net as direct_net_alone: long_messages_go_past_the_interface);
+suite!(tcp as tcp_pages: a_page_that_is_disabled_holds_long_messages_back_and_loses_none,
+    a_page_is_disabled_though_the_sender_is_stopped);
+suite!(direct_rxm as direct_rxm_pages: a_page_that_is_disabled_holds_long_messages_back_and_loses_none,
+    a_page_is_disabled_though_the_sender_is_stopped);
+suite!(direct_net as direct_net_pages: a_page_that_is_disabled_holds_long_messages_back_and_loses_none,
+    a_page_is_disabled_though_the_sender_is_stopped);

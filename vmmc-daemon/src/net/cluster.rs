@@ -10,6 +10,8 @@
 //!
 //! [fabric]                         # go over libfabric instead of TCP; the same on all nodes
 //! provider = "verbs;ofi_rxm"       # as `fi_info` names it
+//! direct = "auto"                  # whether long messages are written straight into exported pages of this node, past its
+//!                                  # interface: "on", "off"; "auto": over RDMA hardware only
 //!
 //! [data]                           # what processes send to other nodes; the same on all nodes
 //! seal = true                      # encrypted (ChaCha20-Poly1305), not over a fabric; default false. Needs a key
@@ -56,6 +58,8 @@ pub struct Cluster {
     pub nodes: BTreeMap<String, Address>,
     /// Provider of libfabric by which frames go.
     pub fabric: Option<String>,
+    /// Whether long messages over it are written straight into exported pages.
+    direct: bool,
     /// Whether data connections are sealed.
     seals: bool,
     /// Whether connections of programs that know one machine only are carried to other nodes.
@@ -97,6 +101,19 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Fabric {
     provider: String,
+    #[serde(default)]
+    direct: Direct,
+}
+
+/// When long messages are written straight into exported pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Direct {
+    /// Over hardware.
+    #[default]
+    Auto,
+    On,
+    Off,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -257,6 +274,11 @@ impl Cluster {
                 return Err(ClusterError::NoKey { address });
             }
         }
+        let direct = fabric.as_ref().is_some_and(|fabric| match fabric.direct {
+            Direct::Auto => is_hardware(&fabric.provider),
+            Direct::On => true,
+            Direct::Off => false,
+        });
         let fabric = fabric.map(|fabric| fabric.provider);
         if data.seal && key.is_none() {
             return Err(wrong(
@@ -288,7 +310,8 @@ impl Cluster {
         if carries == Carries::All {
             nodes.insert(node.clone(), listen.into());
         }
-        Ok(Cluster { node, listen, key, nodes, fabric, seals: data.seal, carries, users })
+        let seals = data.seal;
+        Ok(Cluster { node, listen, key, nodes, fabric, direct, seals, carries, users })
     }
 
     /// Whether data connections are sealed.
@@ -315,6 +338,12 @@ impl Cluster {
         let mut there = self.nodes.iter().filter(|(_, at)| at.is_at(address, |it| it));
         let (name, _) = there.next()?;
         there.next().is_none().then_some(name)
+    }
+
+    /// Whether processes of other nodes write long messages straight into exported pages of this one.
+    #[must_use]
+    pub fn writes_directly(&self) -> bool {
+        self.direct
     }
 
     /// The fabric by which processes of this node reach others.

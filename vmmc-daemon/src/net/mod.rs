@@ -116,7 +116,8 @@ pub fn start(cluster: Cluster, socket: PathBuf) -> Result<Service, StartError> {
         TcpListener::bind(address).map_err(|error| StartError::Listen { address, error })?;
     let offers = Arc::new(Offers::default());
     let system = |what| move |errno| StartError::System { what, errno };
-    let (door, interface) = interface::make(offers.clone()).map_err(system("eventfd"))?;
+    let (door, interface) =
+        interface::make(offers.clone(), cluster.writes_directly()).map_err(system("eventfd"))?;
     let us = cluster.clone();
     address::follow_names(us.clone()).map_err(system("thread"))?;
     let carry = match cluster.carries() {

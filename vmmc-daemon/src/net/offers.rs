@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vmmc::control::message::CloseReason;
-use vmmc::control::network::{CAPABILITY_LIFE_SECS, Capability, Origin};
+use vmmc::control::network::{CAPABILITY_LIFE_SECS, Capability, Mask, Origin};
 use vmmc::{Event, Import, Notification};
 
 /// One of them.
@@ -17,6 +17,8 @@ pub(crate) struct Offer {
     pub(crate) import: Option<Import>,
     /// For whom.
     pub(crate) origin: Origin,
+    /// Hides the key to its pages.
+    pub(crate) mask: Mask,
     pub(crate) watch: Watch,
 }
 
@@ -149,7 +151,8 @@ mod tests {
     fn an_offer_whose_time_is_over_opens_nothing() {
         let offers = Offers::default();
         let origin = Origin { node: "b".to_owned(), client: 1, pid: 1, uid: 1, gid: 1 };
-        let offer = || Offer { import: None, origin: origin.clone(), watch: offers.watch() };
+        let (mask, watch) = (Mask(0), || offers.watch());
+        let offer = || Offer { import: None, origin: origin.clone(), mask, watch: watch() };
         let (late, good) = (Capability([1; 16]), Capability([2; 16]));
         offers.put_until(Instant::now(), late, offer());
         offers.put(good, offer());

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::control::network::{
-    Accepted, Capability, Meeting, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
+    Accepted, Capability, Mask, Meeting, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
 };
 use vmmc::error::ImportError;
 use vmmc::fabric::FabricError;
@@ -283,19 +283,21 @@ impl Server {
                 Some(Told::Refused(refusal))
             }
             Ok(Some((import, len))) => {
-                let capability = match random_bytes() {
-                    Ok(bytes) => Capability(bytes),
+                let random = random_bytes::<16>().and_then(|one| Ok((one, random_bytes()?)));
+                let (capability, mask) = match random {
+                    Ok((one, other)) => (Capability(one), Mask(u64::from_ne_bytes(other))),
                     Err(refusal) => return Some(Told::Refused(refusal)),
                 };
                 let told = Told::Granted(RemoteGrant {
                     capability,
+                    mask,
                     export: import.export_id(),
                     len,
                     rights: import.rights(),
                     exporter: import.exporter(),
                 });
                 let import = Some(import);
-                self.offers.put(capability, Offer { import, origin: origin.clone(), watch });
+                self.offers.put(capability, Offer { import, origin: origin.clone(), mask, watch });
                 self.door.ring(); // its expiry must be watched
                 Some(told)
             }

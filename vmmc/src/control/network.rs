@@ -21,7 +21,7 @@ use std::net::IpAddr;
 
 /// Version of what daemons say to each other, and of the frames of data connections. Raised at
 /// every change; two nodes must agree exactly.
-pub const WIRE_VERSION: u16 = 5;
+pub const WIRE_VERSION: u16 = 6;
 
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_MAX: usize = 64;
@@ -101,11 +101,23 @@ impl std::fmt::Debug for Capability {
     }
 }
 
+/// Random bits, used once. Never logged.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mask(pub u64);
+
+impl std::fmt::Debug for Mask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mask(..)")
+    }
+}
+
 /// What was granted by the exporter's node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteGrant {
     /// To be shown on the data connection, within [`CAPABILITY_LIFE_SECS`].
     pub capability: Capability,
+    /// Hides the key to the pages themselves, where a fabric may write to them: it goes over the fabric, which is not sealed.
+    pub mask: Mask,
     /// Number of the export on its node.
     pub export: ExportId,
     /// Length of the export in bytes.

@@ -190,6 +190,9 @@ impl ExportInner {
         let mut links = self.links.lock();
         for units in self.disabled.lock().iter() {
             link.shm.set_disabled(units.clone(), true);
+            if link.shm.recall() {
+                link.peer.ring();
+            }
         }
         links.push(link.clone());
         self.roll.enter(&link.peer);

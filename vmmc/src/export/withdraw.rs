@@ -27,12 +27,21 @@ pub(super) enum Remote {
 impl NodeInner {
     /// Waits until no transfer that began before is in progress, `VMMC_DRAIN_MS` at most.
     pub(crate) fn drain(&self, links: &[Arc<IncomingLink>]) {
+        self.wait_for(links, |link| link.shm.is_idle());
+    }
+
+    /// Waits for each link, `VMMC_DRAIN_MS` at most, unless it ends.
+    pub(crate) fn wait_for(
+        &self,
+        links: &[Arc<IncomingLink>],
+        over: impl Fn(&IncomingLink) -> bool,
+    ) {
         let give_up = Instant::now() + self.config.drain;
         for link in links {
             // An importer that has died, or has closed the link, is in no transfer, whatever its
             // slots say: the control thread takes its link out of the table.
             let is_known = || self.tables.lock().incoming.contains_key(&link.id());
-            while !link.shm.is_idle() && is_known() && Instant::now() < give_up {
+            while !over(link) && is_known() && Instant::now() < give_up {
                 std::thread::yield_now();
             }
         }

@@ -10,6 +10,8 @@
 //!   392  accept u32     by exporter: 1 when notifications are wanted (a handler is set and not
 //!                       discarding), 0 when the importer need not queue any
 //!   396  done u32       by exporter: 1 with its last access, see DONE
+//!   400  exposed u32    by importer, the node interface: odd while a fabric may write to the pages by itself
+//!   404  recall u32     by exporter: 1 when it must do so no more
 //!   512  sends u64 · bytes u64 · notifies u64 · stalls u64     by importer, statistics only
 //!  1024  queue          NOTIFY_SLOTS x 32 bytes, by importer:
 //!                       offset u64 · len u64 · last word u64 · kind u64 (see MESSAGE, FROZEN)
@@ -37,6 +39,10 @@ pub const ACCEPT: usize = 392;
 /// Offset of the word with which the exporter says that it touches the segment no more, `u32`. The importer may then
 /// make its next link to the same process of it.
 pub const DONE: usize = 396;
+/// Offset of the word that is odd while the node interface lets a fabric write to the pages, `u32`.
+pub const EXPOSED: usize = 400;
+/// Offset of the word by which the exporter ends that, `u32`; [`OPEN`] until then.
+pub const RECALL: usize = 404;
 /// Offset of the importer's count of transfers, `u64`.
 pub const SENDS: usize = 512;
 /// Offset of the importer's count of bytes, `u64`.

@@ -223,7 +223,7 @@ impl Asked {
             }
             (None, None) => return self.again(process, "the connection was lost meanwhile"),
         };
-        match connection.attach(grant.capability) {
+        match connection.attach(grant.capability, grant.mask) {
             Ok(slot) => self.link(process, &connection, slot, &grant).map(Finished::Link),
             Err(Some(why)) => Err(self.unreachable(&why)),
             Err(None) => self.again(process, "the connection was lost"),
@@ -242,7 +242,9 @@ impl Asked {
         let number = process.remotes.made.fetch_add(1, Ordering::Relaxed);
         let budget = process.policy.budget(Duration::from_millis(1));
         let on_closed = on_closed(Arc::downgrade(process), number);
-        let connection = Connection::new(self.node.clone(), wire, number, budget, on_closed)?;
+        let meter = Some(process.local.meter);
+        let connection = (on_closed, meter);
+        let connection = Connection::counted(self.node.clone(), wire, number, budget, connection)?;
         let old = process.remotes.connections.lock().insert(self.node.clone(), connection.clone());
         drop(old); // lost, or another thread's, whose links keep it
         Ok(connection)

@@ -6,6 +6,7 @@
 //! and the other links of the process go on.
 
 mod action;
+mod direct;
 mod packet;
 
 use super::count;
@@ -14,7 +15,8 @@ use crate::net::offers::Offers;
 use packet::Packet;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
 use vmmc::control::message::CloseReason;
 use vmmc::control::network::Origin;
 use vmmc::transport::net::frame::{Header, Kind, MAX_DATA, reason_code};
@@ -51,6 +53,16 @@ struct Slot {
     import: Option<Import>,
     /// The sender has been told of the end.
     told: bool,
+    /// Where the fabric writes to the pages by itself.
+    window: Option<Window>,
+}
+
+/// A slot's window, as the wire knows it.
+#[derive(Debug)]
+struct Window {
+    number: usize,
+    /// The exporter disables a page: when the window is shut, whatever its sender says.
+    recalled: Option<Instant>,
 }
 
 /// Why the connection ends.
@@ -78,6 +90,8 @@ pub(super) struct Connection {
     pub(super) wire: Wire,
     origin: Origin,
     slots: HashMap<u32, Slot>,
+    /// Those with windows.
+    windows: BTreeSet<u32>,
     staging: Box<[u8; STAGING]>,
     from: usize,
     to: usize,
@@ -92,15 +106,18 @@ pub(super) struct Connection {
     pub(super) has_more: bool,
     /// What epoll watches.
     pub(super) watched: EventFlags,
+    /// Whether senders may write to pages by themselves where they go over a fabric.
+    direct: bool,
 }
 
 impl Connection {
-    pub(super) fn new(id: u64, wire: Wire, origin: Origin) -> Connection {
+    pub(super) fn new(id: u64, wire: Wire, origin: Origin, direct: bool) -> Connection {
         Connection {
             id,
             wire,
             origin,
             slots: HashMap::new(),
+            windows: BTreeSet::new(),
             staging: Box::new([0; STAGING]),
             from: 0,
             to: 0,
@@ -111,6 +128,7 @@ impl Connection {
             dry: false,
             has_more: false,
             watched: EventFlags::IN,
+            direct,
         }
     }
 
@@ -149,9 +167,7 @@ impl Connection {
 
     /// The exporter has ended a link.
     pub(super) fn link_ended(&mut self, number: u32, reason: CloseReason) {
-        if let Some(slot) = self.slots.get_mut(&number)
-            && slot.import.take().is_some()
-        {
+        if self.let_go(number).is_some() {
             self.say_closed(number, reason);
         }
     }
@@ -268,7 +284,7 @@ mod tests {
         let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let wire = Wire::new(listener.accept().unwrap().0, None, None);
         let origin = Origin { node: "b".to_owned(), client: 1, pid: 1, uid: 0, gid: 0 };
-        let mut connection = Connection::new(FIRST, wire, origin);
+        let mut connection = Connection::new(FIRST, wire, origin, false);
         let answer = Header { len: MAX_DATA, ..Header::new(Kind::Data, 1, 1) };
         let (body, mut taken) = (vec![7; MAX_DATA as usize], vec![0; MAX_DATA as usize / 2]);
         let mut read = 0;

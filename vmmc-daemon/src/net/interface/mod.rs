@@ -65,6 +65,10 @@ pub mod count {
     pub const DROPPED_BYTES: usize = LIBRARY + 7;
     /// Packets held back for a disabled page.
     pub const FROZEN: usize = LIBRARY + 8;
+    /// Links to whose pages a fabric could write by itself.
+    pub const WINDOWS: usize = LIBRARY + 9;
+    /// Of them those where that was ended for a disabled page.
+    pub const RECALLS: usize = LIBRARY + 10;
     /// Names of these.
     pub const NAMES: &[&str] = &[
         "ni_packets",
@@ -76,6 +80,8 @@ pub mod count {
         "ni_refused",
         "ni_dropped_bytes",
         "ni_frozen",
+        "ni_windows",
+        "ni_recalls",
     ];
 }
 
@@ -116,10 +122,14 @@ pub(super) struct Interface {
     /// Connections that keep bytes which epoll does not know of: sealed ones, and those over a fabric.
     keepers: BTreeSet<u64>,
     last: u64,
+    /// Whether senders may write to pages by themselves where they go over a fabric.
+    direct: bool,
+    /// When a window that was recalled is to be shut.
+    recall: Option<Instant>,
 }
 
-/// The interface, not running yet, and its door.
-pub(super) fn make(offers: Arc<Offers>) -> rustix::io::Result<(Door, Interface)> {
+/// The interface, not running yet, and its door. `direct`: senders may write to pages by themselves where they go over a fabric.
+pub(super) fn make(offers: Arc<Offers>, direct: bool) -> rustix::io::Result<(Door, Interface)> {
     let door = Door(Mailbox::new()?);
     let interface = Interface {
         door: door.clone(),
@@ -129,6 +139,8 @@ pub(super) fn make(offers: Arc<Offers>) -> rustix::io::Result<(Door, Interface)>
         unfinished: BTreeSet::new(),
         keepers: BTreeSet::new(),
         last: FIRST,
+        direct,
+        recall: None,
     };
     Ok((door, interface))
 }
@@ -205,7 +217,7 @@ impl Interface {
                 if !armed || self.settle_stalled(&epoll, node) || !self.unfinished.is_empty() {
                     Some(Duration::ZERO)
                 } else {
-                    let next = self.offers.expire();
+                    let next = self.offers.expire().into_iter().chain(self.recall).min();
                     next.map(|at| at.saturating_duration_since(Instant::now()))
                 }
             };
@@ -269,7 +281,7 @@ impl Interface {
                     self.keepers.insert(id);
                     self.unfinished.insert(id);
                 }
-                self.connections.insert(id, Connection::new(id, wire, origin));
+                self.connections.insert(id, Connection::new(id, wire, origin, self.direct));
             }
         }
     }
@@ -325,6 +337,7 @@ impl Interface {
     /// Links that ended: their senders are told.
     fn settle(&mut self, epoll: &Fd, node: &Node) {
         node.dispatch();
+        self.recall_windows(epoll, node);
         let mut early = HashSet::new();
         for token in self.offers.ending() {
             let Some(&(id, slot)) = self.links.get(&token) else {
@@ -344,6 +357,22 @@ impl Interface {
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.link_ended(slot, reason);
                 self.turn(epoll, node, id);
+            }
+        }
+    }
+
+    /// Windows that their exporters want to be shut. They have rung.
+    fn recall_windows(&mut self, epoll: &Fd, node: &Node) {
+        if !self.direct {
+            return;
+        }
+        let with = self.connections.iter_mut().filter(|(_, connection)| connection.has_windows());
+        let looked = with.map(|(&id, connection)| (id, connection.recall_windows(node)));
+        let looked: Vec<_> = looked.collect();
+        self.recall = looked.iter().filter_map(|&(_, next)| next).min();
+        for (id, next) in looked {
+            if next.is_some() {
+                self.turn(epoll, node, id); // which sends what it has to say
             }
         }
     }

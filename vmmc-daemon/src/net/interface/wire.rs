@@ -7,6 +7,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use vmmc::error::SendError;
+use vmmc::fabric::Target;
 use vmmc::sys::Fd;
 use vmmc::sys::socket::has_spoken;
 use vmmc::transport::net::fifo::Fifo;
@@ -44,6 +45,35 @@ impl Wire {
             (Some(fifo), _) => fifo.may_sleep(),
             (None, Some((_, opener))) => opener.is_empty(),
             (None, None) => true,
+        }
+    }
+
+    /// Lets the sender write to an export's pages by itself: the window's number, and what the sender must name. `None`: it goes not
+    /// over a fabric, or the exporter does not want that.
+    pub(super) fn open_window(
+        &mut self,
+        import: &Import,
+    ) -> Option<Result<(usize, Target), String>> {
+        let fifo = self.fifo.as_mut()?;
+        Some(match import.expose()? {
+            Ok(pages) => fifo.open_window(pages, import.len()).map_err(|error| error.to_string()),
+            Err(errno) => Err(format!("mapping the export again: {errno}")),
+        })
+    }
+
+    /// What comes for that window from now on reaches no exporter.
+    pub(super) fn cover_window(&self, number: usize) {
+        let covered = self.fifo.as_ref().map_or(Ok(()), |fifo| fifo.cover_window(number));
+        if let Err(errno) = covered {
+            tracing::error!(%errno, "covering a window");
+        }
+    }
+
+    /// Nothing comes for that window any more.
+    pub(super) fn shut_window(&mut self, number: usize) {
+        let shut = self.fifo.as_mut().map_or(Ok(()), |fifo| fifo.shut_window(number));
+        if let Err(error) = shut {
+            tracing::error!(%error, "shutting a window");
         }
     }
 

@@ -5,16 +5,20 @@
 //! reader keeps asleep meanwhile, so that an answer wakes nobody who is not needed.
 
 mod answers;
+mod direct;
 
 use super::frame::{CAPABILITY_LEN, HEADER_LEN, Header, Kind};
 use super::wire::Wire;
 use crate::control::message::CloseReason;
-use crate::control::network::Capability;
+use crate::control::network::{Capability, Mask};
 use crate::error::{SystemError, system};
-use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
+use crate::fabric::Target;
+use crate::process::Meter;
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
 use crate::transport::shm::outgoing::{decode, encode};
 use answers::Quiet;
+use direct::Sent;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -52,6 +56,10 @@ pub struct Slot {
     pub(super) generation: u32,
     /// 0, or why the link has ended: `1 + CloseReason as u32`.
     ended: AtomicU32,
+    /// Of the grant.
+    mask: Mask,
+    /// Where the exporter's pages may be written to by the fabric itself. Taken away with the connection's writer locked.
+    window: Mutex<Option<Target>>,
 }
 
 impl Slot {
@@ -92,8 +100,8 @@ struct State {
     answers: HashMap<u64, Answer>,
     next_tag: u64,
     lost: bool,
-    /// Links that the exporter withdrew, to be answered; a thread does so while there are some.
-    stopped: Vec<Arc<Slot>>,
+    /// Links that the exporter withdrew, or whose windows, to be answered so; a thread does it while there are some.
+    stopped: Vec<(Arc<Slot>, Kind)>,
     answering: bool,
 }
 
@@ -112,7 +120,9 @@ pub struct Connection {
     node: String,
     number: u64,
     wire: Wire,
-    writer: Mutex<()>,
+    writer: Mutex<Sent>,
+    /// Tag of the answer that came last: what was sent before it was asked for has been done.
+    answered: AtomicU64,
     inbox: Mutex<Inbox>,
     state: Mutex<State>,
     changed: Condvar,
@@ -120,6 +130,8 @@ pub struct Connection {
     spinning: Mutex<u32>,
     budget: Duration,
     on_closed: OnClosed,
+    /// Of the process.
+    meter: Option<Meter>,
     /// For the thread that answers.
     this: Weak<Connection>,
 }
@@ -142,17 +154,30 @@ impl Connection {
         budget: Duration,
         on_closed: OnClosed,
     ) -> Result<Arc<Connection>, SystemError> {
+        Connection::counted(node, wire, number, budget, (on_closed, None))
+    }
+
+    /// The same, of a process that counts.
+    pub(crate) fn counted(
+        node: String,
+        wire: Wire,
+        number: u64,
+        budget: Duration,
+        (on_closed, meter): (OnClosed, Option<Meter>),
+    ) -> Result<Arc<Connection>, SystemError> {
         let connection = Arc::new_cyclic(|this| Connection {
             node,
             number,
             wire,
             writer: Mutex::default(),
+            answered: AtomicU64::new(0),
             inbox: Mutex::new(Inbox { bytes: vec![0; 4096], filled: 0 }),
             state: Mutex::default(),
             changed: Condvar::new(),
             spinning: Mutex::default(),
             budget,
             on_closed,
+            meter,
             this: this.clone(),
         });
         let reader = connection.clone();
@@ -194,8 +219,7 @@ impl Connection {
 
     /// Sends one frame. Blocks while the interface takes nothing more (H16).
     fn send(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
-        let _turn = self.writer.lock();
-        self.send_frame(header, body)
+        self.send_frame(&mut self.writer.lock(), header, body)
     }
 
     /// Sends one frame of a link, unless that has ended.
@@ -210,19 +234,20 @@ impl Connection {
         slot: &Slot,
         frames: impl Iterator<Item = (Header, &'b [u8])>,
     ) -> Result<(), Unsent> {
-        let _turn = self.writer.lock();
+        let mut turn = self.writer.lock();
         if let Some(reason) = slot.ended() {
             return Err(Unsent::Ended(reason));
         }
         for (header, body) in frames {
-            self.send_frame(&header, body)?;
+            self.send_frame(&mut turn, &header, body)?;
         }
         Ok(())
     }
 
     /// With the writer lock held.
-    fn send_frame(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
+    fn send_frame(&self, turn: &mut Sent, header: &Header, body: &[u8]) -> Result<(), Lost> {
         debug_assert_eq!(header.body_len(), body.len() as u64);
+        turn.note(header);
         let head = header.encode();
         let mut sent = 0;
         while sent < HEADER_LEN + body.len() {
@@ -269,7 +294,7 @@ impl Connection {
     ///
     /// # Errors
     /// Why it was not opened: the interface's words, or none when the connection is lost.
-    pub fn attach(&self, capability: Capability) -> Result<Arc<Slot>, Option<String>> {
+    pub fn attach(&self, capability: Capability, mask: Mask) -> Result<Arc<Slot>, Option<String>> {
         let slot = {
             let mut state = self.state.lock();
             if state.lost {
@@ -277,7 +302,8 @@ impl Connection {
             }
             state.next_slot = state.next_slot.wrapping_add(1);
             let number = state.next_slot;
-            let slot = Arc::new(Slot { number, generation: number, ended: AtomicU32::new(0) });
+            let (ended, window) = (AtomicU32::new(0), Mutex::default());
+            let slot = Arc::new(Slot { number, generation: number, ended, mask, window });
             state.slots.insert(number, slot.clone());
             state.answers.insert(ATTACHMENTS | u64::from(number), Answer::Waiting);
             slot
@@ -402,8 +428,13 @@ impl Connection {
     /// Sleeps until something has come or `pause` is over, whichever is first. For a poll of a word of
     /// the other node.
     pub(super) fn doze(&self, pause: Duration) {
+        self.doze_unless(pause, || false);
+    }
+
+    /// The same, unless something is so that is told of.
+    fn doze_unless(&self, pause: Duration, over: impl FnOnce() -> bool) {
         let state = self.state.lock();
-        if !state.lost {
+        if !state.lost && !over() {
             drop(self.changed.wait(state, Some(Instant::now() + pause)));
         }
     }

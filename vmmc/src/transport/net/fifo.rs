@@ -10,7 +10,8 @@
 //! only the peer was told, sealed. That is the paper's incoming FIFO: what lies in it is checked
 //! against the page tables and only then moved on, so that rights, disabled pages and back-pressure are those
 //! of the other engines, and hardware that knows nothing of pages cannot go around them. The price is one copy by
-//! the receiving interface.
+//! the receiving interface; where that has opened windows to the pages, long messages go past it
+//! ([`Fifo::write_window`]).
 //!
 //! A stream is cut into **records**: length and number, eight bytes, little-endian; then the bytes, filled up to
 //! a multiple of eight. A record never wraps around the end; one of no bytes fills a rest of eight. Each
@@ -20,8 +21,9 @@
 //! the number of the last record taken, at the latest when a quarter of the memory is owed.
 
 use crate::control::network::Meeting;
-use crate::fabric::{Domain, Endpoint, FabricError, Happened, Target};
+use crate::fabric::{Domain, Endpoint, FabricError, Happened, PIECE, Target};
 use crate::mem::View;
+use crate::sys::mmap::GuardedMapping;
 use crate::sys::socket::has_spoken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -80,6 +82,7 @@ pub struct Fifo {
 fn lost(error: &FabricError) -> Errno {
     match error {
         FabricError::Nonsense { .. } => Errno::PROTO,
+        FabricError::Refused { .. } => Errno::ACCESS,
         _ => Errno::CONNRESET,
     }
 }
@@ -279,6 +282,9 @@ impl Fifo {
 
     /// One record of `len` bytes, for which there is room. False: the fabric takes nothing now.
     fn record(&mut self, pieces: &[&[u8]], skip: usize, len: usize) -> Result<bool, Errno> {
+        if self.endpoint.may_overtake() {
+            return Ok(false); // what was written to a window comes before it
+        }
         let at = (self.tail % LEN as u64) as usize;
         let outgoing = self.endpoint.outgoing();
         let outside = |_| Errno::INVAL; // cannot be: `room` is there
@@ -319,7 +325,81 @@ impl Fifo {
     /// The connection is lost.
     pub fn has_room(&mut self) -> Result<bool, Errno> {
         self.poll()?;
-        Ok(self.room() > 2 * HEAD)
+        Ok(self.room() > 2 * HEAD && !self.endpoint.may_overtake())
+    }
+
+    // ---- past the FIFO ----
+
+    /// Lets the other end write to a mapping by itself; see [`Endpoint::open_window`].
+    ///
+    /// # Errors
+    /// As libfabric says.
+    pub fn open_window(
+        &mut self,
+        pages: GuardedMapping,
+        len: usize,
+    ) -> Result<(usize, Target), FabricError> {
+        self.endpoint.open_window(pages, len)
+    }
+
+    /// See [`Endpoint::cover_window`].
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn cover_window(&self, number: usize) -> rustix::io::Result<()> {
+        self.endpoint.cover_window(number)
+    }
+
+    /// See [`Endpoint::shut_window`].
+    ///
+    /// # Errors
+    /// As libfabric says.
+    pub fn shut_window(&mut self, number: usize) -> Result<(), FabricError> {
+        self.endpoint.shut_window(number)
+    }
+
+    /// Writes what there is room for of the bytes to a window of the other end's. What is sent later comes after it. `begins`: it
+    /// may lie over what was written so before.
+    ///
+    /// # Errors
+    /// `AGAIN`: no room. `ACCESS`: an earlier one was refused. Others: the connection is lost.
+    pub fn write_window(
+        &mut self,
+        window: Target,
+        at: u64,
+        bytes: &[u8],
+        begins: bool,
+    ) -> Result<usize, Errno> {
+        let (mut done, mut polled) = (0, false);
+        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+            let piece = rest.get(..PIECE).unwrap_or(rest);
+            let (at, begins) = (at.wrapping_add(done as u64), begins && done == 0);
+            let written = self.endpoint.write_window(window, at, piece, begins);
+            if written.map_err(|error| lost(&error))? {
+                (done, polled) = (done + piece.len(), false);
+            } else if polled {
+                break;
+            } else {
+                self.poll()?;
+                polled = true;
+            }
+        }
+        if done == 0 { Err(Errno::AGAIN) } else { Ok(done) }
+    }
+
+    /// Places for writes to windows that are free, as last heard.
+    #[must_use]
+    pub fn places(&self) -> u32 {
+        self.endpoint.places()
+    }
+
+    /// Whether something could be written to a window now.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub fn has_place(&mut self) -> Result<bool, Errno> {
+        self.poll()?;
+        Ok(self.endpoint.has_place())
     }
 
     /// Bytes that have come and are not taken yet: as many as lie together.

@@ -15,6 +15,7 @@
 //! update ends with its page (H8).
 
 use crate::control::message::CloseReason;
+use crate::control::network::Mask;
 use crate::transport::shm::outgoing::{decode, encode};
 use bitflags::bitflags;
 
@@ -26,6 +27,8 @@ pub const PAGE: u64 = 4096;
 pub const MAX_DATA: u64 = 256 * 1024;
 /// Length of a capability in bytes.
 pub const CAPABILITY_LEN: u64 = 16;
+/// Length of what opens a window in bytes.
+pub const WINDOW_LEN: u64 = 16;
 
 bitflags! {
     /// What a header asks for besides.
@@ -65,17 +68,24 @@ pub enum Kind {
     Fence = 7,
     /// Sender: has heard that the link of `slot` has ended, and nothing follows for it.
     Stopped = 8,
+    /// Sender: writes no more to the pages of `slot` by itself; all such writes are before this.
+    Yielded = 9,
     /// Interface: `slot` is open.
-    Attached = 9,
+    Attached = 10,
     /// Interface: `slot` is not opened; why follows, a text of `len` bytes.
-    Refused = 10,
+    Refused = 11,
     /// Interface: the link of `slot` has ended, reason `value`; what comes for it is dropped, but for an unexport: then
     /// the exporter waits for [`Kind::Stopped`], and what comes before it lands.
-    Closed = 11,
+    Closed = 12,
     /// Interface: answer to a read, tag `value`; the bytes follow.
-    Data = 12,
+    Data = 13,
     /// Interface: answer to a fence, tag `value`.
-    Done = 13,
+    Done = 14,
+    /// Interface: the sender may write to the pages of `slot` by itself, over the fabric. The key follows, hidden by the mask of
+    /// the grant, and the address of the first byte.
+    Window = 15,
+    /// Interface: no more; to be answered by [`Kind::Yielded`].
+    Recall = 16,
 }
 
 /// The value of a [`Kind::Closed`] frame.
@@ -88,6 +98,22 @@ pub fn reason_code(reason: CloseReason) -> u64 {
 #[must_use]
 pub fn reason_of(code: u64) -> Option<CloseReason> {
     u32::try_from(code).ok().and_then(decode)
+}
+
+/// The body of a [`Kind::Window`] frame, and the other way round: the key and the first byte.
+#[must_use]
+pub fn window_body(key: u64, base: u64, Mask(mask): Mask) -> [u8; WINDOW_LEN as usize] {
+    let mut body = [0; WINDOW_LEN as usize];
+    body[..8].copy_from_slice(&(key ^ mask).to_le_bytes());
+    body[8..].copy_from_slice(&base.to_le_bytes());
+    body
+}
+
+/// Key and first byte in the body of a [`Kind::Window`] frame.
+#[must_use]
+pub fn window_of(body: &[u8], Mask(mask): Mask) -> Option<(u64, u64)> {
+    let (key, base) = body.split_first_chunk()?;
+    Some((u64::from_le_bytes(*key) ^ mask, u64::from_le_bytes(base.try_into().ok()?)))
 }
 
 /// Longest text of a refusal.
@@ -145,7 +171,7 @@ pub enum FrameError {
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    const ALL: [Kind; 16] = [
         Kind::Attach,
         Kind::Detach,
         Kind::Write,
@@ -154,11 +180,14 @@ impl Kind {
         Kind::Read,
         Kind::Fence,
         Kind::Stopped,
+        Kind::Yielded,
         Kind::Attached,
         Kind::Refused,
         Kind::Closed,
         Kind::Data,
         Kind::Done,
+        Kind::Window,
+        Kind::Recall,
     ];
 
     fn of(byte: u8) -> Option<Kind> {
@@ -168,7 +197,7 @@ impl Kind {
     /// Whether a sender says it, and not an interface.
     #[must_use]
     pub fn is_of_sender(self) -> bool {
-        (self as u8) <= Kind::Stopped as u8
+        (self as u8) <= Kind::Yielded as u8
     }
 
     fn flags(self) -> Flags {
@@ -183,6 +212,7 @@ impl Kind {
     fn allows_len(self, len: u64) -> bool {
         match self {
             Kind::Attach => len == CAPABILITY_LEN,
+            Kind::Window => len == WINDOW_LEN,
             Kind::Write | Kind::Data | Kind::Read => len <= MAX_DATA,
             Kind::Word => len == 4 || len == 8,
             Kind::Notify => true,
@@ -190,8 +220,10 @@ impl Kind {
             Kind::Detach
             | Kind::Fence
             | Kind::Stopped
+            | Kind::Yielded
             | Kind::Attached
             | Kind::Closed
+            | Kind::Recall
             | Kind::Done => len == 0,
         }
     }
@@ -238,7 +270,7 @@ impl Header {
     #[must_use]
     pub fn body_len(&self) -> u64 {
         match self.kind {
-            Kind::Attach | Kind::Write | Kind::Refused => self.len,
+            Kind::Attach | Kind::Write | Kind::Refused | Kind::Window => self.len,
             Kind::Data if !self.flags.contains(Flags::FAILED) => self.len,
             _ => 0,
         }
@@ -304,7 +336,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_header_or_an_error_and_a_header_survives_the_wire(
-            bytes in proptest::array::uniform32(any::<u8>()), kind in 0u8..15, small in any::<bool>()
+            bytes in proptest::array::uniform32(any::<u8>()), kind in 0u8..18, small in any::<bool>()
         ) {
             let mut bytes = bytes;
             bytes[0] = kind;
@@ -329,6 +361,14 @@ mod tests {
     }
 
     #[test]
+    fn a_key_goes_hidden() {
+        let body = window_body(0x1122, 0x3344, Mask(0xff));
+        assert_eq!(window_of(&body, Mask(0xff)), Some((0x1122, 0x3344)));
+        assert_ne!(window_of(&body, Mask(0)).unwrap().0, 0x1122);
+        assert_eq!(window_of(&body[1..], Mask(0xff)), None);
+    }
+
+    #[test]
     fn what_no_honest_peer_sends_is_refused_by_name() {
         let good = Header::new(Kind::Word, 1, 1).at(8, 8).unwrap().encode();
         let with = |at: usize, byte: u8| {
@@ -337,7 +377,7 @@ mod tests {
             Header::decode(&bytes)
         };
         assert_eq!(with(0, 0), Err(FrameError::Kind(0)));
-        assert_eq!(with(0, 14), Err(FrameError::Kind(14)));
+        assert_eq!(with(0, 17), Err(FrameError::Kind(17)));
         assert_eq!(with(1, 2), Err(FrameError::Flags(2)));
         assert_eq!(with(1, 4), Err(FrameError::Flags(4)), "of a write only");
         let mut both = Header::new(Kind::Write, 1, 1).encode();

@@ -7,8 +7,8 @@ use super::fifo::Fifo;
 use super::seal::{Opener, SealKeys, Sealer};
 use crate::control::network::Meeting;
 use crate::error::{SystemError, system};
-use crate::fabric::FabricError;
-use crate::sync::{Condvar, Mutex};
+use crate::fabric::{FabricError, Target};
+use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 use crate::sys::{Fd, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -38,6 +38,8 @@ struct Fabric {
     fifo: Mutex<Fifo>,
     /// Told when there is room again.
     room: Condvar,
+    /// A write to a window was refused, or cut off.
+    refused: AtomicBool,
 }
 
 /// Why there is none.
@@ -84,7 +86,8 @@ impl Wire {
                 fifo.join(&socket, true).map_err(WireError::Greeting)?;
                 epoll::add(&epoll, fifo.wait_fd(), token, epoll::EventFlags::IN)
                     .map_err(system("epoll_ctl of a fabric"))?;
-                Some(Fabric { fifo: Mutex::new(fifo), room: Condvar::new() })
+                let (room, refused) = (Condvar::new(), AtomicBool::new(false));
+                Some(Fabric { fifo: Mutex::new(fifo), room, refused })
             }
         };
         let seal = seal.map(|keys| Seal {
@@ -111,8 +114,33 @@ impl Wire {
                 let mut none = SendAncillaryBuffer::default();
                 rustix::net::sendmsg(&self.socket, &pieces, &mut none, FLAGS)
             }
-            Some(fabric) => fabric.fifo.lock().send(&[front, back]),
+            Some(fabric) => self.note(fabric.fifo.lock().send(&[front, back])),
         }
+    }
+
+    /// Writes what there is room for of bytes to a window of the interface's, over a fabric.
+    pub(super) fn write_window(
+        &self,
+        window: Target,
+        at: u64,
+        bytes: &[u8],
+        begins: bool,
+    ) -> Result<usize, Errno> {
+        let Some(Fabric { fifo, .. }) = &self.fabric else { return Err(Errno::OPNOTSUPP) };
+        self.note(fifo.lock().write_window(window, at, bytes, begins))
+    }
+
+    /// Whether the connection was lost under a write to a window.
+    pub(super) fn was_refused(&self) -> bool {
+        self.fabric.as_ref().is_some_and(|fabric| fabric.refused.load(Ordering::Relaxed))
+    }
+
+    /// Remembers a refusal, which is told once, to whoever looks first.
+    fn note<T>(&self, result: Result<T, Errno>) -> Result<T, Errno> {
+        if let (Err(Errno::ACCESS), Some(fabric)) = (&result, &self.fabric) {
+            fabric.refused.store(true, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Receives what is there; 0 at the end.
@@ -127,9 +155,9 @@ impl Wire {
             None => read(room),
             Some(fabric) => {
                 let mut fifo = fabric.fifo.lock();
-                let before = fifo.room();
-                let received = fifo.receive(room);
-                if fifo.room() > before {
+                let before = (fifo.room(), fifo.places());
+                let received = self.note(fifo.receive(room));
+                if fifo.room() > before.0 || fifo.places() > before.1 {
                     fabric.room.notify_all();
                 }
                 received
@@ -149,20 +177,33 @@ impl Wire {
                 let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
                 !matches!(poll(&mut fds, Some(&timespec(timeout))), Ok(0))
             }
-            Some(fabric) => {
-                // The connection's thread makes progress, or whoever spins.
-                let end = Instant::now() + timeout;
-                let mut fifo = fabric.fifo.lock();
-                loop {
-                    if fifo.has_room() != Ok(false) {
-                        return true;
-                    }
-                    if Instant::now() >= end {
-                        return false;
-                    }
-                    fifo = fabric.room.wait(fifo, Some(end));
-                }
+            Some(fabric) => self.wait_in(fabric, timeout, Fifo::has_room),
+        }
+    }
+
+    /// Waits until something can be written to a window.
+    pub(super) fn wait_for_place(&self, timeout: Duration) -> bool {
+        let fabric = self.fabric.as_ref();
+        fabric.is_none_or(|fabric| self.wait_in(fabric, timeout, Fifo::has_place))
+    }
+
+    fn wait_in(
+        &self,
+        fabric: &Fabric,
+        timeout: Duration,
+        has: impl Fn(&mut Fifo) -> Result<bool, Errno>,
+    ) -> bool {
+        // The connection's thread makes progress, or whoever spins.
+        let end = Instant::now() + timeout;
+        let mut fifo = fabric.fifo.lock();
+        loop {
+            if self.note(has(&mut fifo)) != Ok(false) {
+                return true;
             }
+            if Instant::now() >= end {
+                return false;
+            }
+            fifo = fabric.room.wait(fifo, Some(end));
         }
     }
 

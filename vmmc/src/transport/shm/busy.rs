@@ -89,6 +89,15 @@ pub fn is_idle<W: Word<Value = u32>>(slot: W, shared: bool) -> bool {
     if shared { value == 0 } else { value & 1 == 0 }
 }
 
+/// Ends a transfer that was begun and forgotten, whose slot is this one's alone.
+pub fn end<W: Word<Value = u32>>(slot: W) {
+    let value = slot.load(Ordering::Relaxed);
+    if value & 1 != 0 {
+        // PAIRS(busy): as in Transfer::drop.
+        slot.store(value.wrapping_add(1), Ordering::Release);
+    }
+}
+
 /// Whether slot `index` is the shared one.
 #[inline]
 #[must_use]
@@ -122,6 +131,17 @@ mod tests {
         assert!(!is_idle(&slot, false), "the mark of the transfer that goes on");
         drop(outer);
         assert!(is_idle(&slot, false));
+    }
+
+    #[test]
+    fn a_forgotten_transfer_lasts_until_it_is_ended() {
+        let (state, slot) = (AtomicU32::new(link::OPEN), AtomicU32::new(0));
+        std::mem::forget(begin(&slot, false, &state, || {}).unwrap());
+        assert!(!is_idle(&slot, false));
+        for _ in 0..2 {
+            end(&slot);
+            assert!(is_idle(&slot, false));
+        }
     }
 
     #[test]

@@ -127,6 +127,19 @@ impl ShmIncoming {
         }
     }
 
+    /// Ends direct writes of a fabric to the pages, for good; whether there were any. It is so when they are
+    /// [covered](ShmIncoming::is_covered).
+    pub fn recall(&self) -> bool {
+        self.segment.word(link::RECALL).store(link::CLOSING, Ordering::Release);
+        !self.is_covered()
+    }
+
+    /// Whether no fabric writes to the pages by itself, by the importer's word.
+    #[must_use]
+    pub fn is_covered(&self) -> bool {
+        busy::is_idle(self.segment.word(link::EXPOSED), false)
+    }
+
     /// Tells the importer how the link stands: [`link::OPEN`], [`link::CLOSING`], [`link::REVOKED`].
     pub fn set_state(&self, state: u32) {
         self.segment.word(link::STATE).store(state, Ordering::Release);

@@ -218,6 +218,32 @@ impl ShmOutgoing {
         Ok(filled)
     }
 
+    /// Another mapping of the buffer, to be written to by others than this process's threads, from now until
+    /// [`ShmOutgoing::cover`]. `None`: the exporter has disabled pages, and looks at every packet.
+    ///
+    /// To disable pages is to revoke such a mapping, and the words that the two sides use are those of a transfer and an unexport
+    /// ([`busy`]).
+    pub(crate) fn expose(&self) -> Option<rustix::io::Result<GuardedMapping>> {
+        let mapping = self._mapping.as_ref().filter(|_| self.rights.contains(Rights::WRITE))?;
+        let (slot, recall) = (self.segment.word(link::EXPOSED), self.segment.word(link::RECALL));
+        let exposure = busy::begin(slot, false, recall, membarrier::light).ok()?;
+        let again = mapping.again();
+        if again.is_ok() {
+            std::mem::forget(exposure);
+        }
+        Some(again)
+    }
+
+    /// Nobody writes to such a mapping any more, or nobody else sees it.
+    pub(crate) fn cover(&self) {
+        busy::end(self.segment.word(link::EXPOSED));
+    }
+
+    /// Whether the exporter wants that.
+    pub(crate) fn is_recalled(&self) -> bool {
+        self.segment.word(link::RECALL).load(Ordering::Acquire) != link::OPEN
+    }
+
     /// Whether a page of these bytes is disabled for the node interface.
     pub(crate) fn is_disabled(&self, offset: usize, len: usize) -> bool {
         if len == 0 {

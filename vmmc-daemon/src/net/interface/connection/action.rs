@@ -26,12 +26,18 @@ impl Connection {
                 Ok(true)
             }
             Kind::Detach => {
+                self.shut_window(header.slot);
                 if let Some(slot) = self.slots.remove(&header.slot) {
                     links.remove(&slot.token);
                 }
                 Ok(true)
             }
+            Kind::Yielded => {
+                self.shut_window(header.slot);
+                Ok(true)
+            }
             Kind::Stopped => {
+                self.shut_window(header.slot);
                 if let Some(slot) = self.slots.get_mut(&header.slot) {
                     links.remove(&slot.token);
                     drop(slot.import.take()); // which closes the link
@@ -73,11 +79,14 @@ impl Connection {
                     Some(import) => import.check_open().err().map(|closed| closed.reason),
                     None => Some(CloseReason::Unexported),
                 };
-                let slot = Slot { generation, token, import: offer.import, told: false };
+                let mask = offer.mask;
+                let slot =
+                    Slot { generation, token, import: offer.import, told: false, window: None };
                 if let Some(earlier) = self.slots.insert(header.slot, slot) {
                     links.remove(&earlier.token);
                 }
                 links.insert(token, (self.id, header.slot));
+                self.open_window(header.slot, mask, node);
                 self.say(&Header::new(Kind::Attached, header.slot, generation), &[]);
                 if let Some(reason) = ended {
                     self.say_closed(header.slot, reason);

@@ -102,7 +102,7 @@ impl Connection {
                 }
                 return Ok(());
             }
-            Kind::Detach | Kind::Stopped => Rights::empty(),
+            Kind::Detach | Kind::Stopped | Kind::Yielded => Rights::empty(),
             Kind::Write | Kind::Word => Rights::WRITE,
             Kind::Notify => Rights::WRITE,
             Kind::Read => Rights::READ,
@@ -133,8 +133,7 @@ impl Connection {
                 rights = ?import.rights(),
                 "packet beyond its import; link cut off"
             );
-            let import = self.slots.get_mut(&number).and_then(|slot| slot.import.take());
-            if let Some(import) = import {
+            if let Some(import) = self.let_go(number) {
                 import.abandon();
             }
             self.say_closed(number, CloseReason::PeerFault);

@@ -1,9 +1,14 @@
 //! What comes back over a connection: answers, and ends of links.
 
-use super::{ATTACHMENTS, Answer, Connection, Inbox, Lost, Slot};
+use super::{ATTACHMENTS, Answer, Connection, Inbox, Lost, Slot, direct};
 use crate::control::message::CloseReason;
+use crate::counters::index as count;
+use crate::fabric::Target;
+use crate::sync::Ordering;
 use crate::sys::thread::spawn_quiet;
-use crate::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, MAX_DATA, reason_of};
+use crate::transport::net::frame::{
+    Flags, HEADER_LEN, Header, Kind, MAX_DATA, reason_of, window_of,
+};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -83,14 +88,35 @@ impl Connection {
                 if let Some(slot) = slot.filter(|slot| slot.generation == header.generation) {
                     self.tell_end(&slot, reason);
                     if reason == CloseReason::Unexported {
-                        self.answer(slot);
+                        self.answer(slot, Kind::Stopped);
                     }
                 }
                 self.changed.notify_all();
                 return Ok(());
             }
+            Kind::Window | Kind::Recall => {
+                let slot = self.state.lock().slots.get(&header.slot).cloned();
+                let slot = slot.filter(|slot| slot.generation == header.generation);
+                match (slot, header.kind) {
+                    (None, _) => {} // detached meanwhile
+                    (Some(slot), Kind::Recall) => self.answer(slot, Kind::Yielded),
+                    (Some(slot), _) => {
+                        let (key, base) = window_of(body, slot.mask).ok_or(Lost)?;
+                        *slot.window.lock() = Some(Target { key, base });
+                    }
+                }
+                return Ok(());
+            }
             _ => return Err(Lost),
         };
+        if matches!(header.kind, Kind::Done | Kind::Data) {
+            self.answered.store(header.value, Ordering::Release);
+            if header.value & direct::QUESTION != 0 {
+                drop(self.state.lock()); // whoever asked looks there, or sleeps
+                self.changed.notify_all();
+                return Ok(());
+            }
+        }
         let mut state = self.state.lock();
         match state.answers.get_mut(&tag) {
             Some(waiting @ Answer::Waiting) => *waiting = answer,
@@ -103,9 +129,10 @@ impl Connection {
 
     /// Says that nothing follows for a link, for which its exporter waits (V8). By a thread: this one must not wait for room,
     /// which the interface may have only when what it has said was read.
-    fn answer(&self, slot: Arc<Slot>) {
+    /// The same where only direct writes end.
+    fn answer(&self, slot: Arc<Slot>, kind: Kind) {
         let mut state = self.state.lock();
-        state.stopped.push(slot);
+        state.stopped.push((slot, kind));
         if !state.answering
             && let Some(this) = self.this.upgrade()
         {
@@ -122,12 +149,13 @@ impl Connection {
                 state.answering = next.is_some();
                 next
             };
-            let Some(slot) = next else { return };
-            let stopped = Header::new(Kind::Stopped, slot.number, slot.generation);
-            let _turn = self.writer.lock();
+            let Some((slot, kind)) = next else { return };
+            let stopped = Header::new(kind, slot.number, slot.generation);
+            let mut turn = self.writer.lock();
+            *slot.window.lock() = None;
             // One that was detached says as much by that, and its slot is no more.
             let attached = self.state.lock().slots.contains_key(&slot.number);
-            if attached && self.send_frame(&stopped, &[]).is_err() {
+            if attached && self.send_frame(&mut turn, &stopped, &[]).is_err() {
                 return; // all links have ended
             }
         }
@@ -143,6 +171,9 @@ impl Connection {
             state.slots.drain().map(|(_, slot)| slot).collect()
         };
         self.close(); // senders that wait for room find out
+        if let Some(meter) = self.meter.filter(|_| self.wire.was_refused()) {
+            meter.add(count::DIRECT_REFUSED, 1);
+        }
         for slot in slots {
             self.tell_end(&slot, CloseReason::Unreachable);
         }

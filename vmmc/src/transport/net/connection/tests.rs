@@ -75,7 +75,9 @@ fn a_link_whose_sender_found_the_connection_lost_is_told_of_like_the_others() {
     let on_closed = Box::new(move |slot, reason| told.send((slot, reason)).unwrap());
     let connection = Connection::new("b".to_owned(), wire, 0, Duration::ZERO, on_closed).unwrap();
     let slots = [1, 2].map(|number| {
-        let slot = Arc::new(Slot { number, generation: number, ended: AtomicU32::new(0) });
+        let (ended, window) = (AtomicU32::new(0), Mutex::default());
+        let slot = Slot { number, generation: number, ended, mask: Mask(0), window };
+        let slot = Arc::new(slot);
         connection.state.lock().slots.insert(number, slot.clone());
         slot
     });
