@@ -161,7 +161,12 @@ impl<'m> Counters<'m> {
     #[inline]
     #[must_use]
     pub fn tally(self) -> Tally<'m> {
-        let stripe = thread_stripe();
+        self.tally_in(thread_stripe())
+    }
+
+    /// The same, for a caller that knows its [`thread_stripe`].
+    #[inline]
+    pub(crate) fn tally_in(self, stripe: usize) -> Tally<'m> {
         let at = page::STRIPES_AT + stripe * page::STRIPE_LEN;
         Tally {
             stripe: self.page.slice(at, page::STRIPE_LEN).ok(),

@@ -3,7 +3,7 @@
 //! and written to a file at the end of the process for tests.
 
 use crate::control::message::Role;
-use crate::counters::{Counters, Tally};
+use crate::counters::{Counters, Tally, thread_stripe};
 use crate::layout::{self, page};
 use crate::mem::View;
 use crate::notes::Notes;
@@ -124,8 +124,14 @@ impl LibraryPage {
     /// Counts.
     #[inline]
     pub fn add(&self, counter: usize, amount: u64) {
+        self.add_in(thread_stripe(), counter, amount);
+    }
+
+    /// The same, for a caller that knows its [`thread_stripe`].
+    #[inline]
+    pub fn add_in(&self, stripe: usize, counter: usize, amount: u64) {
         if let Some(view) = self.view() {
-            Counters::new(view).add(counter, amount);
+            Counters::new(view).tally_in(stripe).add(counter, amount);
         }
     }
 

@@ -40,14 +40,16 @@ pub fn register() -> bool {
 
 /// A full memory barrier on every running thread of every registered process, this one included.
 /// Some microseconds; a system call.
-pub fn heavy() {
-    register();
-    if !membarrier(CMD_GLOBAL_EXPEDITED) {
-        // Milliseconds, but correct for all processes. Where even that is missing there is
-        // nothing left but our own fence; the swap of pages then decides (see `transport::shm`).
-        membarrier(CMD_GLOBAL);
-    }
+///
+/// False when threads of this process were not reached though their [`light`] is no fence: the call was forbidden since
+/// [`register`].
+pub fn heavy() -> bool {
+    let registered = register();
+    // The second takes milliseconds, but is correct for all processes. Where even that is missing there is
+    // nothing left but our own fence; the swap of pages then decides (see `transport::shm`).
+    let reached = membarrier(CMD_GLOBAL_EXPEDITED) || membarrier(CMD_GLOBAL);
     fence(Ordering::SeqCst);
+    reached || !registered
 }
 
 /// The sender's half: orders its mark before its load of the state word as far as the compiler

@@ -4,12 +4,14 @@
 //! * [`arm`]: the arm-and-sleep handshake, by which a receiver sleeps without losing a wake-up
 //!   and a sender makes no system call while the receiver is awake.
 //! * [`credit`]: counts of things produced and consumed, checked against a hostile peer.
+//! * [`owned`]: marks that one thread sets without a fence until another comes.
 //!
 //! A flag word (V17) is a [`Word`] stored with release after the data and loaded with acquire.
 
 pub mod arm;
 pub mod credit;
 mod mapped;
+pub mod owned;
 pub(crate) mod snapshot;
 
 pub use mapped::{MappedU32, MappedU64};
