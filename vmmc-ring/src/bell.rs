@@ -30,6 +30,15 @@ pub fn arm(armed: &impl Word<Value = u32>) {
     fence(Ordering::SeqCst);
 }
 
+/// As [`arm`]; true when the word was not armed before.
+#[inline]
+pub fn arm_anew(armed: &impl Word<Value = u32>) -> bool {
+    let before = armed.swap(1, Ordering::AcqRel);
+    // PAIRS(bell): with the fence in `published`.
+    fence(Ordering::SeqCst);
+    before == 0
+}
+
 /// As [`arm`], for a sleep with a number of its own: the sleeper arms several words for it and one
 /// bell wakes it. No number may be used for two sleeps.
 #[inline]

@@ -148,6 +148,52 @@ fn loom_without_the_wakers_fence_a_wake_up_is_lost() {
 const DATA: u8 = 1;
 const BELL: u8 = 0;
 
+/// A receiver makes room and looks without a fence of its own whether its sender waits; the sender arms, has a membarrier
+/// pass through everybody (here: a fence of the receiver's), looks for room and sleeps. A second sleep finds the word armed and
+/// spares the membarrier.
+fn room_is_rung_for(light: fn()) {
+    loom::model(move || {
+        let head = Arc::new(AtomicU32::new(0));
+        let armed = Arc::new(AtomicU32::new(0));
+        let bells = Arc::new(AtomicU32::new(0));
+        let receiver = {
+            let (head, armed, bells) = (head.clone(), armed.clone(), bells.clone());
+            thread::spawn(move || {
+                for room in 1..3 {
+                    head.store(room, Ordering::Release);
+                    light();
+                    if bell::take(&*armed) {
+                        bells.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            })
+        };
+        let mut sleeps = false;
+        for wanted in 1..3 {
+            if bell::arm_anew(&*armed) {
+                bell::published();
+            }
+            sleeps = head.load(Ordering::Acquire) < wanted;
+            if sleeps {
+                break;
+            }
+        }
+        receiver.join().unwrap();
+        assert!(!sleeps || bells.load(Ordering::SeqCst) != 0, "asleep, and nobody rang");
+    });
+}
+
+#[test]
+fn loom_room_is_rung_for() {
+    room_is_rung_for(bell::published);
+}
+
+#[test]
+#[should_panic(expected = "asleep, and nobody rang")]
+fn loom_room_without_the_barrier_is_missed() {
+    room_is_rung_for(|| ());
+}
+
 /// A sleeper that is woken, serves and sleeps again, and a waker that publishes twice. `for_nothing` is what it
 /// does when it was rung and finds nothing new. Nobody may be asleep at the end with something published
 /// and no bell left to hear.
