@@ -45,6 +45,7 @@ pub mod entry;
 mod epoll;
 mod family;
 mod fd_table;
+mod few;
 mod file;
 mod fork;
 mod io_uring;

@@ -10,6 +10,7 @@
 //! Calls without an upgraded descriptor go to the C library untouched.
 
 use crate::fd_table::{self, Known};
+use crate::few::Few;
 use crate::side::tx;
 use crate::sock::{Link, Using, state};
 use crate::stream::demote;
@@ -34,6 +35,8 @@ const LONGEST_SLICE_NS: u64 = 10_000_000;
 const FIRST_SLICE_NS: u64 = 100_000;
 /// Descriptors handled without allocating.
 const INLINE: usize = 128;
+/// Of these, upgraded ones.
+const INLINE_LINKS: usize = 16;
 /// Upgraded descriptors that are polled before sleeping.
 const SPIN_FDS: usize = 16;
 
@@ -101,24 +104,17 @@ impl Item {
 /// # Safety
 /// `mask` must be null or valid.
 pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
-    const NOTHING: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
-    let mut inline = [NOTHING; INLINE];
-    let mut heap = Vec::new();
-    let asked: &mut [pollfd] = match inline.get_mut(..fds.len()) {
-        Some(part) => part,
-        None => {
-            heap.resize(fds.len(), NOTHING);
-            &mut heap
-        }
-    };
-    let mut items: Vec<Item> = Vec::new();
+    let mut asked: Few<pollfd, INLINE> = Few::new();
+    let mut items: Few<Item, INLINE_LINKS> = Few::new();
     for (index, entry) in fds.iter().enumerate() {
+        asked.push(*entry);
         if let Some(link) = fd_table::sock(entry.fd).and_then(|sock| sock.enter(entry.fd)) {
             items.push(Item { using: Using(link), fd: entry.fd, index });
         }
     }
+    let items = items.as_slice();
     // SAFETY: passed on.
-    unsafe { poll_loop(fds, asked, &items, timeout, mask) }
+    unsafe { poll_loop(fds, asked.as_mut_slice(), items, timeout, mask) }
 }
 
 fn entry_at(fds: &[pollfd], item: &Item) -> pollfd {

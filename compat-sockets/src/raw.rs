@@ -4,6 +4,7 @@
 //! block goes through the real C function instead ([`crate::real`]), so that cancellation and
 //! `errno` behave as it expects.
 
+use rustix::fs::{Mode, OFlags};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use vmmc_ring::tcp_count;
@@ -251,6 +252,18 @@ pub(crate) fn replace(by: BorrowedFd<'_>, number: i32) -> Result<()> {
 /// Sends a FIN.
 pub(crate) fn end_sending(fd: i32) {
     let _ = call!(libc::SYS_shutdown, fd, libc::SHUT_WR);
+}
+
+/// Places in the kernel's table of this process's descriptors: above all numbers that are open. It grows, and what a forked
+/// child has may be smaller.
+pub(crate) fn descriptor_places() -> Option<usize> {
+    let mut text = [0u8; 1024];
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let status = rustix::fs::open(c"/proc/self/status", flags, Mode::empty()).ok()?;
+    let len = rustix::io::read(&status, &mut text).ok()?;
+    let lines = std::str::from_utf8(text.get(..len)?).ok()?.lines();
+    let size = lines.filter_map(|line| line.strip_prefix("FDSize:")).next()?;
+    size.trim().parse().ok()
 }
 
 /// Closes a descriptor of ours.

@@ -1,12 +1,25 @@
 //! select and pselect, told in terms of [`crate::poll`].
 
-use crate::poll;
+use crate::few::Few;
 use crate::real::set_errno;
+use crate::{poll, raw};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, pollfd, sigset_t};
 
-/// Descriptors in a set of the standard size; programs with larger sets go to the kernel.
+/// Descriptors in a set of the standard size. Programs may have larger ones.
 const SET_BITS: usize = libc::FD_SETSIZE;
 const WORD_BITS: usize = 64;
+/// Descriptors handled without allocating.
+const INLINE: usize = 64;
+
+/// How many bits of the sets count: as in the kernel, no more than its table of the process's descriptors has places, since
+/// there need not be memory for more. `None` where that cannot be learned.
+pub(crate) fn bits(count: usize) -> Option<usize> {
+    if count <= SET_BITS {
+        Some(count)
+    } else {
+        raw::descriptor_places().map(|places| count.min(places))
+    }
+}
 
 /// The three sets of a call, as words. Absent ones are `None`.
 pub(crate) struct Sets<'a> {
@@ -21,6 +34,10 @@ fn has(set: &Option<&mut [u64]>, fd: usize) -> bool {
         .is_some_and(|word| word & (1 << (fd % WORD_BITS)) != 0)
 }
 
+fn word(set: &Option<&mut [u64]>, at: usize) -> u64 {
+    set.as_ref().and_then(|words| words.get(at)).copied().unwrap_or(0)
+}
+
 fn put(set: &mut Option<&mut [u64]>, fd: usize) {
     if let Some(word) = set.as_mut().and_then(|words| words.get_mut(fd / WORD_BITS)) {
         *word |= 1 << (fd % WORD_BITS);
@@ -30,14 +47,21 @@ fn put(set: &mut Option<&mut [u64]>, fd: usize) {
 impl Sets<'_> {
     /// Descriptors below `count` that are in some set.
     fn members(&self, count: usize) -> impl Iterator<Item = i32> {
-        (0..count.min(SET_BITS))
-            .filter(|&fd| has(&self.read, fd) || has(&self.write, fd) || has(&self.except, fd))
+        (0..count.div_ceil(WORD_BITS)).flat_map(move |at| {
+            let mut left = word(&self.read, at) | word(&self.write, at) | word(&self.except, at);
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros() as usize;
+                left &= left.wrapping_sub(1);
+                (bit < WORD_BITS).then_some(at * WORD_BITS + bit)
+            })
+            .take_while(move |&fd| fd < count)
             .map(|fd| fd as i32)
+        })
     }
 
     /// Whether any member needs more than the C library's function.
     pub(crate) fn concerns(&self, count: usize) -> bool {
-        count <= SET_BITS && poll::concerns(self.members(count))
+        poll::concerns(self.members(count))
     }
 
     /// Waits, and leaves in the sets what is ready. As select(2): the number of bits, or -1 with
@@ -51,7 +75,7 @@ impl Sets<'_> {
         timeout: Option<u64>,
         mask: *const sigset_t,
     ) -> i32 {
-        let mut fds = Vec::with_capacity(16);
+        let mut fds: Few<pollfd, INLINE> = Few::new();
         for fd in self.members(count) {
             let slot = fd as usize;
             let mut events = 0;
@@ -67,11 +91,11 @@ impl Sets<'_> {
             fds.push(pollfd { fd, events, revents: 0 });
         }
         // SAFETY: passed on.
-        let result = unsafe { poll::poll(&mut fds, timeout, mask) };
+        let result = unsafe { poll::poll(fds.as_mut_slice(), timeout, mask) };
         if result < 0 {
             return result;
         }
-        if fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {
+        if fds.as_slice().iter().any(|entry| entry.revents & POLLNVAL != 0) {
             set_errno(libc::EBADF);
             return -1;
         }
@@ -79,7 +103,7 @@ impl Sets<'_> {
             words.fill(0);
         }
         let mut bits = 0;
-        for entry in &fds {
+        for entry in fds.as_slice() {
             let fd = entry.fd as usize;
             let asked = |event| entry.events & event != 0;
             // What counts as readable and writable is the kernel's own list (fs/select.c).

@@ -2,7 +2,7 @@
 
 use super::export;
 use crate::select::Sets;
-use crate::{epoll, poll, raw, real, user_memory};
+use crate::{epoll, poll, raw, real, select, user_memory};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 fn milliseconds(timeout: c_int) -> Option<u64> {
@@ -44,21 +44,30 @@ unsafe fn concerned<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [poll
     poll::concerns(fds.iter().map(|entry| entry.fd)).then_some(fds)
 }
 
+/// The program's sets and how many bits of them count, if some member is upgraded.
+///
 /// # Safety
-/// As select(2); a set must be valid for `count` bits.
-unsafe fn sets<'a>(
+/// As select(2); a set must be valid for `count` bits, as far as there can be descriptors.
+unsafe fn concerned_sets<'a>(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
     except: *mut fd_set,
-) -> Sets<'a> {
-    let words = (count.max(0) as usize).div_ceil(64);
+) -> Option<(Sets<'a>, usize)> {
+    let count = usize::try_from(count).ok().filter(|&count| count > 0).and_then(select::bits)?;
+    let words = count.div_ceil(64);
     let words_of = |set: *mut fd_set| {
-        // SAFETY: the kernel too reads and writes whole words of `count` bits.
-        (!set.is_null() && user_memory::can_write(set.cast::<u64>(), words))
-            .then(|| unsafe { std::slice::from_raw_parts_mut(set.cast::<u64>(), words) })
+        if set.is_null() {
+            return Some(None);
+        }
+        // What cannot be touched the kernel refuses.
+        user_memory::can_write(set.cast::<u64>(), words).then(|| {
+            // SAFETY: the kernel too reads and writes whole words of so many bits.
+            Some(unsafe { std::slice::from_raw_parts_mut(set.cast::<u64>(), words) })
+        })
     };
-    Sets { read: words_of(read), write: words_of(write), except: words_of(except) }
+    let sets = Sets { read: words_of(read)?, write: words_of(write)?, except: words_of(except)? };
+    sets.concerns(count).then_some((sets, count))
 }
 
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
@@ -109,8 +118,6 @@ export! {
 
     /// select(2).
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *mut timeval) -> c_int {
-        // SAFETY: as above.
-        let mut three = unsafe { sets(count, read, write, except) };
         if !time.is_null() && !user_memory::can_write(time, 1) {
             // SAFETY: as above.
             return unsafe { real::select(count, read, write, except, time) };
@@ -118,16 +125,18 @@ export! {
         // SAFETY: null or the program's own.
         let given = (!time.is_null()).then(|| unsafe { time.read() });
         let sane = given.is_none_or(|time| time.tv_sec >= 0 && time.tv_usec >= 0);
-        if count <= 0 || !sane || !three.concerns(count as usize) {
+        // SAFETY: as above.
+        let concerned = if sane { unsafe { concerned_sets(count, read, write, except) } } else { None };
+        let Some((mut three, bits)) = concerned else {
             // SAFETY: as above.
             return unsafe { real::select(count, read, write, except, time) };
-        }
+        };
         let timeout = given.map(|time| {
             (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_usec as u64 * 1000)
         });
         let started = raw::now_ns();
         // SAFETY: no mask.
-        let result = unsafe { three.wait(count as usize, timeout, std::ptr::null()) };
+        let result = unsafe { three.wait(bits, timeout, std::ptr::null()) };
         if let Some(timeout) = timeout {
             // Linux leaves the time that was not used.
             let left = timeout.saturating_sub(raw::now_ns().wrapping_sub(started));
@@ -144,16 +153,15 @@ export! {
     /// pselect(2).
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *const timespec, mask: *const sigset_t) -> c_int {
         // SAFETY: as above.
-        let mut three = unsafe { sets(count, read, write, except) };
-        // SAFETY: as above.
-        match unsafe { nanoseconds(time) } {
-            Ok(timeout) if count > 0 && three.concerns(count as usize) => {
-                // SAFETY: as above.
-                unsafe { three.wait(count as usize, timeout, mask) }
-            }
+        if let Ok(timeout) = unsafe { nanoseconds(time) } {
             // SAFETY: as above.
-            _ => unsafe { real::pselect(count, read, write, except, time, mask) },
+            if let Some((mut three, bits)) = unsafe { concerned_sets(count, read, write, except) } {
+                // SAFETY: as above.
+                return unsafe { three.wait(bits, timeout, mask) };
+            }
         }
+        // SAFETY: as above.
+        unsafe { real::pselect(count, read, write, except, time, mask) }
     }
 
     /// epoll_ctl(2).

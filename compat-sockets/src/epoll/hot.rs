@@ -2,6 +2,7 @@
 
 use super::nested::make_eager;
 use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record};
+use crate::few::Few;
 use crate::side::{rx, tx};
 use crate::sock::{Link, state};
 use crate::stream::recv::{Readiness, readiness};
@@ -25,17 +26,16 @@ pub(super) struct Hot {
     pub(super) ended: bool,
 }
 
-/// Hot members for the length of one wait, which ends when the list is dropped, also when the thread is cancelled: on the stack, or where there are more than usual, because
-/// many have bytes at once, the rest of them in `more`.
+/// Hot members for the length of one wait, which ends when the list is dropped, also when the thread is cancelled: on the
+/// stack, unless there are more than usual, because many have bytes at once.
 pub(super) struct HotList {
-    items: [Option<Hot>; HOT + 1],
+    items: Few<Hot, { HOT + 1 }>,
     pub(super) len: usize,
-    more: Vec<Hot>,
 }
 
 impl HotList {
     pub(super) fn collect(set: &EpollSet) -> HotList {
-        let mut list = HotList { items: [None; HOT + 1], len: 0, more: Vec::new() };
+        let mut list = HotList { items: Few::new(), len: 0 };
         set.with(|members| {
             let Members { records, hot, .. } = members;
             for &fd in hot.iter() {
@@ -45,20 +45,16 @@ impl HotList {
                 }
                 if let Some((link, number)) = record.enter(fd) {
                     let Record { events, reported, ended, .. } = *record;
-                    let item = Hot { fd, number, link, events, reported, ended };
-                    match list.items.get_mut(list.len) {
-                        Some(slot) => *slot = Some(item),
-                        None => list.more.push(item),
-                    }
-                    list.len += 1;
+                    list.items.push(Hot { fd, number, link, events, reported, ended });
                 }
             }
         });
+        list.len = list.items.as_slice().len();
         list
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Hot> {
-        self.items.iter().take(self.len).flatten().chain(&self.more)
+        self.items.as_slice().iter()
     }
 
     /// Whether the kernel may have more to say of a member than its ring has.

@@ -192,6 +192,35 @@ static void full_peer(int fd) {
 
 /* ---- with other kinds of descriptors ---- */
 
+/* Sets of 16384 bits, which glibc lets a program have that allocates them itself. */
+static void large_sets_here(int fd) {
+    enum { BITS = 16384, WORDS = BITS / 64 };
+    unsigned long in[WORDS] = {0}, out[WORDS] = {0};
+    struct rlimit limit;
+    NEED(getrlimit(RLIMIT_NOFILE, &limit));
+    int high = limit.rlim_cur > 3000 ? 3000 : (int)limit.rlim_cur - 1;
+    NEED(dup2(fd, high));
+    in[high / 64] = out[high / 64] = 1ul << high % 64;
+    struct timeval zero = {0};
+    CHECK_EQ(select(BITS, (fd_set *)in, (fd_set *)out, NULL, &zero), 1, "writable only");
+    CHECK_EQ(in[high / 64], 0, "nothing to read");
+    CHECK_EQ(out[high / 64] == 1ul << high % 64, 1, "its bit is left");
+    in[high / 64] = 1ul << high % 64;
+    tell('s');
+    CHECK_EQ(select(high + 1, (fd_set *)in, NULL, NULL, NULL), 1, "readable");
+    CHECK_EQ(in[high / 64] == 1ul << high % 64, 1, "its bit is left");
+    in[WORDS - 1] = 1ul << 63;
+    CHECK_EQ(select(BITS, (fd_set *)in, NULL, NULL, &zero), 1, "bits that can be no descriptor are nobody's");
+    CHECK_EQ(in[WORDS - 1] == 1ul << 63, 1, "and are left alone");
+    NEED(close(high));
+    tell('q');
+}
+static void large_sets_peer(int fd) {
+    await('s');
+    write_all(fd, "x", 1);
+    await('q');
+}
+
 static void mixed_here(int fd) {
     int event = (int)NEED(eventfd(0, EFD_NONBLOCK)), ends[2], rounds = 0;
     NEED(pipe2(ends, O_NONBLOCK));
@@ -390,6 +419,7 @@ static const struct test_case cases[] = {
     PAIR(select),
     PAIR(never_false),
     PAIR(full),
+    PAIR(large_sets),
     PAIR(mixed),
     LONER(woken_by_either),
     LONER(eight_sockets),

@@ -131,6 +131,8 @@ static void options(void) {
     set_option(fd, SOL_SOCKET, SO_RCVBUF, 100000);
     CHECK_EQ(get_option(fd, SOL_SOCKET, SO_RCVBUF), 200000, "SO_RCVBUF too");
     CHECK_EQ(get_option(fd, SOL_SOCKET, SO_RCVLOWAT), 1, "SO_RCVLOWAT is one");
+    set_option(fd, SOL_SOCKET, SO_BUSY_POLL, 0);
+    CHECK_EQ(get_option(fd, SOL_SOCKET, SO_BUSY_POLL), 0, "SO_BUSY_POLL");
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
     CHECK_EQ(get_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 5000, "TCP_USER_TIMEOUT");
     set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 4096);
