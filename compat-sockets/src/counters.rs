@@ -1,9 +1,12 @@
 //! What happened, counted: in the process page, where `shrimp stat` reads it, and once more at
 //! the end of the process into the file that `VMMC_SOCKETS_REPORT` names.
 
+use crate::owner;
 use std::path::Path;
 use vmmc::control::message::Role;
+use vmmc::counters::thread_stripe;
 use vmmc::library_page::LibraryPage;
+use vmmc::sync::{AtomicUsize, Ordering};
 use vmmc::sys::Fd;
 use vmmc::sys::socket;
 
@@ -54,6 +57,7 @@ vmmc::library_counters! {
     poisoned: "Connections ended because the peer wrote nonsense.",
     exec_unsafe: "Upgraded descriptors that could not be demoted in time before exec.",
     lock_recovered: "Locks taken over from a dead process.",
+    owner_lost: "Times that a second thread came to use sockets: from then on each call pays for it.",
 }
 
 /// This process's page.
@@ -74,10 +78,19 @@ pub(crate) fn after_fork() {
     PAGE.after_fork();
 }
 
+/// Where the owner counts ([`owner`]), which saves it the look at a variable of its thread.
+static OWNERS: AtomicUsize = AtomicUsize::new(0);
+
+/// The caller is the owner from now on.
+pub(crate) fn by_owner() {
+    OWNERS.store(thread_stripe(), Ordering::Relaxed);
+}
+
 /// Counts.
 #[inline]
 pub(crate) fn add(counter: Counter, amount: u64) {
-    PAGE.add(counter as usize, amount);
+    let stripe = if owner::is_me() { OWNERS.load(Ordering::Relaxed) } else { thread_stripe() };
+    PAGE.add_in(stripe, counter as usize, amount);
 }
 
 /// Counts one.

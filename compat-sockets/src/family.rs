@@ -170,6 +170,11 @@ pub(crate) fn has_share(side: &Side) {
     is_born(side);
 }
 
+/// In a child that its parent knows nothing of.
+pub(crate) fn was_born_unseen(side: &Side) {
+    side.births.fetch_add(1, Ordering::SeqCst);
+}
+
 /// The fork has failed.
 pub(crate) fn shares_not(side: &Side) {
     excluding_forks(|| did_not_bear(side));

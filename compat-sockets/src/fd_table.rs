@@ -76,7 +76,7 @@ fn decode(value: usize) -> Known {
 pub(crate) fn get(fd: i32) -> Known {
     let known = entry(fd).map_or(Known::Nothing, |entry| decode(entry.load(Ordering::Acquire)));
     if !matches!(known, Known::Nothing) {
-        crate::sleeps::noticed();
+        crate::owner::noticed();
     }
     known
 }

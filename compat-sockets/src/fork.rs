@@ -18,11 +18,12 @@
 use crate::counters::{self, Counter};
 use crate::side::{self, tx};
 use crate::sock::{self, Link, state};
-use crate::{control, epoll, family, fd_table, io_uring, parked, raw, sleeps};
+use crate::{control, epoll, family, fd_table, io_uring, owner, parked, raw, sleeps};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::sys::fork::ForkGuard;
+use vmmc::sys::membarrier;
 
 static GUARD: OnceLock<Option<ForkGuard>> = OnceLock::new();
 /// The process this memory belongs to.
@@ -41,14 +42,20 @@ pub(crate) fn init() {
     unsafe { libc::pthread_atfork(Some(before), None, Some(child)) };
 }
 
-/// The calling thread's id, for lock words.
+/// Puts the state in order if this is a child that nobody has told of.
 #[inline]
-pub(crate) fn tid() -> u32 {
+pub(crate) fn look() {
     if let Some(Some(guard)) = GUARD.get()
         && !guard.is_original_process()
     {
         after(false);
     }
+}
+
+/// The calling thread's id, for lock words.
+#[inline]
+pub(crate) fn tid() -> u32 {
+    look();
     let tid = TID.get();
     if tid != 0 { tid } else { learn_tid() }
 }
@@ -157,6 +164,7 @@ fn after(announced: bool) {
     parked::after_fork();
     side::after_fork();
     epoll::after_fork();
+    owner::after_fork();
     sleeps::after_fork();
     sock::after_fork();
     family::after_fork();
@@ -164,5 +172,10 @@ fn after(announced: bool) {
     if announced {
         family::sets_are_here();
         for_each_active(|_, link| family::has_share(link.side));
+    } else {
+        // The parent does not know, and may take its locks as one that is alone.
+        for_each_active(|_, link| family::was_born_unseen(link.side));
+        // PAIRS(births): with `Lock::lock_by`, whose caller looks at the births when it has set its mark.
+        membarrier::heavy();
     }
 }

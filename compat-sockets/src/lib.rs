@@ -51,6 +51,7 @@ mod fork;
 mod io_uring;
 mod lock;
 mod offers;
+mod owner;
 mod parked;
 mod poll;
 mod raw;
@@ -79,6 +80,7 @@ fn init() {
     settings::init();
     counters::init();
     fork::init();
+    owner::init();
     control::init();
 }
 

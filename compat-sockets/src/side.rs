@@ -98,7 +98,7 @@ pub(crate) struct Side {
     pub(crate) armed_for_others: AtomicU32,
     /// Forks at which it was there; never goes back.
     pub(crate) births: AtomicU32,
-    pad2: [u32; 10],
+    pad2: [u32; 8],
 }
 
 /// Bit of [`Side::eager`]: in a set that is in a set, in a poll or in a select.

@@ -12,7 +12,7 @@
 //! queue of a member of the sleeper's set. The sleeper wakes by it, unless somebody of its own
 //! process takes the byte out, or the member out of the set, before the kernel has told the
 //! sleeper. So numbers are used only while a single thread of the process has to do with
-//! sockets; the first call of another thread ([`noticed`]), or of a signal handler during a sleep,
+//! sockets; the first call of another thread ([`owner::noticed`]), or of a signal handler during a sleep,
 //! ends that for good and makes the sleeper look at its rings once more
 //! ([`crate::epoll::rouse`]). Connections that something else may wait for (another process, set or
 //! thread) are armed with number 0, for which every sender rings.
@@ -29,50 +29,28 @@
 //! What a sender remembers is kept by the process at the other end, as the daemon names it
 //! ([`Peer`]). A peer that stores numbers as it likes keeps only itself from being woken.
 
-use crate::fork;
+use crate::owner;
 use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Value of [`OWNER`] once several threads use sockets.
-const MANY: u32 = u32::MAX;
-/// The thread that alone has to do with sockets, by its id; 0: none yet.
-static OWNER: AtomicU32 = AtomicU32::new(0);
 /// A sleep under a number is on.
 static ASLEEP: AtomicU32 = AtomicU32::new(0);
 /// The number of the last sleep.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A thread uses a socket or a set. Before it does anything with it.
+/// Whether a sleep under a number is on.
 #[inline]
-pub(crate) fn noticed() {
-    let owner = OWNER.load(Ordering::Relaxed);
-    if owner == MANY {
-        return;
-    }
-    // A sleep that is on, and we are here: a signal handler of the sleeper's own.
-    if owner != fork::tid() || ASLEEP.load(Ordering::Relaxed) != 0 {
-        other_thread();
-    }
-}
-
-#[cold]
-fn other_thread() {
-    let exchanged = OWNER.compare_exchange(0, fork::tid(), Ordering::SeqCst, Ordering::SeqCst);
-    if exchanged.is_ok() {
-        return;
-    }
-    // PAIRS(owner): with the load in `begin`: we see the sleep, or it sees us.
-    OWNER.store(MANY, Ordering::SeqCst);
-    crate::epoll::rouse();
+pub(crate) fn is_asleep() -> bool {
+    ASLEEP.load(Ordering::Relaxed) != 0
 }
 
 /// A sleep begins: its number; 0 when senders must ring for every connection.
 pub(crate) fn begin() -> u64 {
-    if OWNER.load(Ordering::Relaxed) == MANY {
+    if !owner::is_alone() {
         return 0;
     }
     ASLEEP.store(1, Ordering::SeqCst);
-    // PAIRS(owner): with the store in `other_thread`.
-    if OWNER.load(Ordering::SeqCst) != fork::tid() {
+    // PAIRS(owner): with the store in `owner::other_thread`.
+    if !owner::is_alone() || !owner::is_me() {
         end();
         return 0;
     }
@@ -102,7 +80,6 @@ pub(crate) fn end() {
 
 /// In a forked child, whose only thread is the caller.
 pub(crate) fn after_fork() {
-    OWNER.store(0, Ordering::Relaxed);
     ASLEEP.store(0, Ordering::Relaxed);
     LAST.store(0, Ordering::Relaxed);
 }

@@ -10,14 +10,17 @@
 
 use crate::counters::{self, Counter};
 use crate::fd_table;
-use crate::lock::Lock;
+use crate::lock::{Held, Interrupted, Lock};
+use crate::owner;
 use crate::segment::Segment;
 use crate::side::Side;
 use crate::stream::spin::Lesson;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicPtr;
 use vmmc::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use vmmc::sys::membarrier::light;
 use vmmc::sys::mmap;
+use vmmc::word::owned;
 
 /// Options whose setting the program sees and the kernel does not: bits of `Sock::shadow`.
 pub(crate) mod shadow {
@@ -62,10 +65,10 @@ pub(crate) struct Sock {
     segment: AtomicPtr<u8>,
     /// The side's own state; null unless active.
     side: AtomicPtr<Side>,
-    /// Ring capacity per direction.
-    ring_len: AtomicU32,
-    /// Which side of the segment is ours.
-    side_number: AtomicU32,
+    /// Ring capacity per direction, a power of two and at least a page, and in the lowest bit which side of the segment is ours.
+    shape: AtomicU32,
+    /// Calls of the owner's inside, as `users` has the others'. Written by the owner only ([`crate::owner`]).
+    owned: AtomicU32,
     /// Threads inside a plain receive of the C library.
     pub(crate) plain_rx: AtomicU32,
     /// Threads inside a plain send of the C library that began before the connection had its segment.
@@ -121,7 +124,12 @@ pub(crate) struct Link {
     pub(crate) side: &'static Side,
     pub(crate) segment: Segment,
     pub(crate) me: u8,
+    /// Counted in `Sock::owned`, and not in `Sock::users`.
+    by_owner: bool,
 }
+
+/// Bit of `Sock::shape`.
+const SECOND: u32 = 1;
 
 /// Data calls that moved something at which a connection is offered to the daemon for the first time.
 ///
@@ -169,6 +177,22 @@ impl Sock {
         if self.state.load(Ordering::Acquire) != state::ACTIVE {
             return None;
         }
+        if owner::is_me() {
+            let outer = self.owned.load(Ordering::Relaxed);
+            if owned::take(&self.owned, outer + 1, light, owner::is_me)
+                && fd_table::holds(fd, self, Ordering::SeqCst)
+                && let Some(link) = self.link()
+            {
+                return Some(Link { by_owner: true, ..link });
+            }
+            self.leave_owned();
+        }
+        self.enter_as_others(fd)
+    }
+
+    #[inline]
+    fn enter_as_others(&'static self, fd: i32) -> Option<Link> {
+        owner::noticed();
         self.users.fetch_add(1, Ordering::SeqCst);
         if fd_table::holds(fd, self, Ordering::SeqCst)
             && let Some(link) = self.link()
@@ -184,14 +208,15 @@ impl Sock {
     fn link(&'static self) -> Option<Link> {
         let start = NonNull::new(self.segment.load(Ordering::Acquire))?;
         let side = NonNull::new(self.side.load(Ordering::Relaxed))?;
-        let ring_len = self.ring_len.load(Ordering::Relaxed) as usize;
+        let shape = self.shape.load(Ordering::Relaxed);
         Some(Link {
             sock: self,
             // SAFETY: sides are never unmapped.
             side: unsafe { side.as_ref() },
             // SAFETY: mapped by `activate` until `reclaim_if_idle`, which waits for every user.
-            segment: unsafe { Segment::from_raw(start, ring_len) },
-            me: self.side_number.load(Ordering::Relaxed) as u8,
+            segment: unsafe { Segment::from_raw(start, (shape & !SECOND) as usize) },
+            me: (shape & SECOND) as u8,
+            by_owner: false,
         })
     }
 
@@ -199,6 +224,16 @@ impl Sock {
     #[inline]
     pub(crate) fn leave(&'static self) {
         self.users.fetch_sub(1, Ordering::SeqCst);
+        if self.state.load(Ordering::SeqCst) == state::CLOSING {
+            self.reclaim_if_idle();
+        }
+    }
+
+    /// Counts the owner out of [`Sock::enter`].
+    #[inline]
+    fn leave_owned(&'static self) {
+        let outer = self.owned.load(Ordering::Relaxed).wrapping_sub(1);
+        owned::give(&self.owned, outer, light, owner::is_me);
         if self.state.load(Ordering::SeqCst) == state::CLOSING {
             self.reclaim_if_idle();
         }
@@ -241,8 +276,7 @@ impl Sock {
         side_number: u8,
         side: &'static Side,
     ) -> bool {
-        self.ring_len.store(ring_len, Ordering::Relaxed);
-        self.side_number.store(side_number.into(), Ordering::Relaxed);
+        self.shape.store(ring_len & !SECOND | u32::from(side_number & 1), Ordering::Relaxed);
         self.side.store(std::ptr::from_ref(side).cast_mut(), Ordering::Relaxed);
         self.segment.store(start.as_ptr(), Ordering::Release);
         // PAIRS(plain): with the counting in `upgrade::counted`: either the plain caller sees
@@ -326,6 +360,8 @@ impl Sock {
 
     /// One table entry less points here. After the last it is closed, as far as this process goes.
     pub(crate) fn drop_entry(&'static self) {
+        // Before anybody is looked for inside.
+        owner::noticed();
         if self.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.state.store(state::CLOSING, Ordering::SeqCst);
             self.reclaim_if_idle();
@@ -340,6 +376,7 @@ impl Sock {
             self.ready.store(1, Ordering::Relaxed);
         }
         self.users.store(0, Ordering::Relaxed);
+        self.owned.store(0, Ordering::Relaxed);
         self.plain_rx.store(0, Ordering::Relaxed);
         self.plain_tx.store(0, Ordering::Relaxed);
         self.parked.store(0, Ordering::Relaxed);
@@ -347,7 +384,7 @@ impl Sock {
 
     #[cold]
     fn reclaim_if_idle(&'static self) {
-        let busy = [&self.users, &self.plain_rx, &self.plain_tx]
+        let busy = [&self.users, &self.owned, &self.plain_rx, &self.plain_tx]
             .iter()
             .any(|count| count.load(Ordering::SeqCst) != 0);
         if busy
@@ -380,7 +417,7 @@ impl Sock {
 }
 
 fn unmap(start: *mut u8, link: &Link) {
-    let ring_len = link.sock.ring_len.load(Ordering::Relaxed) as usize;
+    let ring_len = link.tx().bytes().0.len();
     let page = mmap::page_size();
     let len = Segment::mapping_len(ring_len) + 2 * page;
     // SAFETY: the mapping was made with one guard page at each end; the address stays in it.
@@ -393,7 +430,19 @@ impl Link {
     /// Ends the use.
     #[inline]
     pub(crate) fn leave(self) {
-        self.sock.leave();
+        if self.by_owner { self.sock.leave_owned() } else { self.sock.leave() }
+    }
+
+    /// Takes the lock for sending, as cheaply as the caller may.
+    #[inline]
+    pub(crate) fn lock_tx(&self) -> Result<Held, Interrupted> {
+        self.side.tx_lock.lock_by(self.by_owner, &self.side.births)
+    }
+
+    /// Takes the lock for receiving, as cheaply as the caller may.
+    #[inline]
+    pub(crate) fn lock_rx(&self) -> Result<Held, Interrupted> {
+        self.side.rx_lock.lock_by(self.by_owner, &self.side.births)
     }
 }
 

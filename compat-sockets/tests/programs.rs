@@ -324,6 +324,16 @@ fn no_wake_up_is_lost_when_a_second_thread_meddles() {
     moved_bytes("many_meddled");
 }
 
+/// The thread that is alone with sockets takes its locks without a locked instruction; it must not when there are two.
+#[test]
+fn a_second_thread_and_the_first_exclude_each_other() {
+    let came =
+        |counters: &HashMap<String, u64>| moved(counters) && count(counters, "owner_lost") >= 10;
+    let counters = three_ways_until("a_thread_comes", came);
+    assert!(came(&counters), "{counters:?}");
+    assert_eq!(count(&counters, "poisoned"), 0, "{counters:?}");
+}
+
 /// A doorbell that comes after a proper close is answered by an RST, which means nothing. (A client of iperf3 said "reset
 /// by peer".)
 #[test]

@@ -42,6 +42,20 @@ fn ring_sleeper(link: &Link, fd: i32, sleep: u64) {
 #[inline]
 pub(super) fn after_space(link: &Link, fd: i32) {
     bell::published_before_exchange();
+    who_waits(link, fd);
+}
+
+/// The same after a light barrier only, where half of the ring was free before, by the last tail seen. A sender that polls
+/// has made up for the rest ([`Link::arm_space`]). One that is blocked has found all of the ring taken; to be missed here it
+/// has to fill half of it after that tail was seen and to look just while our head, stored since, is on its way to memory, and
+/// it looks again after 20 ms ([`super::wait::for_space`]).
+#[inline]
+pub(super) fn after_space_for_nobody(link: &Link, fd: i32) {
+    who_waits(link, fd);
+}
+
+#[inline]
+fn who_waits(link: &Link, fd: i32) {
     let wait = link.rx().space_wait();
     if bell::take(&wait) {
         raw::futex_wake(wait.as_ptr().as_ptr());

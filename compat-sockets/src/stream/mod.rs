@@ -20,6 +20,7 @@ use crate::side::{FORKED, rx, tx};
 use crate::sock::Link;
 use crate::{carrier, family};
 use vmmc::sync::{AtomicU64, Ordering};
+use vmmc::sys::membarrier;
 use vmmc::word::{MappedU64, Word};
 use vmmc_ring::bell;
 use vmmc_ring::switch::Standing;
@@ -159,7 +160,13 @@ impl Link {
 
     /// As [`Link::arm_data`], for room.
     pub(crate) fn arm_space(&self) {
-        self.arm(|| bell::arm(&self.mine().armed_space()));
+        self.arm(|| {
+            if bell::arm_anew(&self.mine().armed_space()) {
+                // PAIRS(space): with the light barrier in `Lock::unlock_lightly`, behind the room that a receiver has
+                // made: it sees the word, or we the room. Who has a full ring has time for that.
+                membarrier::heavy();
+            }
+        });
     }
 
     /// Whether the peer rings for room as things are: its way of the TCP connection carries doorbells.

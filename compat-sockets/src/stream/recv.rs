@@ -37,6 +37,15 @@ fn settle(link: &Link, fd: i32) -> bool {
     link.looks_readable(fd)
 }
 
+/// Whether half of the ring was free before these bytes were taken, under the rx lock: then nobody waits for room.
+#[inline]
+fn peer_had_room(link: &Link, taken: usize) -> bool {
+    let side = link.side;
+    let left =
+        side.tail_seen.load(Ordering::Relaxed).wrapping_sub(side.head.load(Ordering::Relaxed));
+    left.saturating_add(taken as u64) <= link.rx().bytes().0.len() as u64 / 2 && !carrier::has(side)
+}
+
 /// After a short read: whether it was short because the stream goes on by another way there, from
 /// TCP to the ring or back. The program must not see the seam.
 #[inline]
@@ -75,12 +84,18 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     let mut done = 0;
     let mut counted = 0;
     let outcome = loop {
-        if side.rx_lock.lock().is_err() {
-            break Outcome::Failed(libc::EAGAIN);
-        }
+        let Ok(held) = link.lock_rx() else { break Outcome::Failed(libc::EAGAIN) };
         let in_prefix = side.rx_left.load(Ordering::Relaxed) != 0;
         let step = locked_step(link, fd, &mut cursor, wanted - done, flags);
-        side.rx_lock.unlock();
+        let had_room = match step {
+            Step::Got(len) => peer_had_room(link, len),
+            _ => true,
+        };
+        if had_room {
+            side.rx_lock.unlock_lightly(held);
+        } else {
+            side.rx_lock.unlock_by(held);
+        }
         match step {
             Step::Got(len) if is_peek => {
                 demote::comply(link, fd);
@@ -93,7 +108,11 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 break Outcome::Done(len);
             }
             Step::Got(len) => {
-                bells::after_space(link, fd);
+                if had_room {
+                    bells::after_space_for_nobody(link, fd);
+                } else {
+                    bells::after_space(link, fd);
+                }
                 done += len;
                 if done < wanted && (all || settle(link, fd) || crosses(link, in_prefix)) {
                     continue;
@@ -283,8 +302,8 @@ pub(super) fn from_ring(link: &Link, cursor: &mut Cursor<'_>, there: u64, flags:
 /// Nothing in the ring. Throws doorbells away, so that the kernel's readiness is true again.
 fn ring_is_empty(link: &Link, fd: i32) -> Step {
     let side = link.side;
-    let error = side.rx_error.swap(0, Ordering::Relaxed);
-    if error != 0 {
+    if side.rx_error.load(Ordering::Relaxed) != 0 {
+        let error = side.rx_error.swap(0, Ordering::Relaxed);
         return Step::Failed(error as i32);
     }
     let found = bells::drain(link, fd);

@@ -43,11 +43,9 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     let mut cursor = Cursor::new(vectors);
     let mut done = 0;
     let outcome = loop {
-        if side.tx_lock.lock().is_err() {
-            break Outcome::Failed(libc::EAGAIN);
-        }
+        let Ok(held) = link.lock_tx() else { break Outcome::Failed(libc::EAGAIN) };
         let step = locked_step(link, fd, &mut cursor);
-        side.tx_lock.unlock();
+        side.tx_lock.unlock_by(held);
         match step {
             Step::Sent(len) => {
                 bells::after_data(link, fd);

@@ -9,7 +9,7 @@
 //! somebody who wanted the processor more.
 
 use crate::counters::{self, Counter};
-use crate::{raw, settings};
+use crate::{owner, raw, settings};
 use vmmc::sync::{AtomicU32, AtomicU64, Ordering, spin_hint};
 use vmmc::wait::left_out_after;
 
@@ -20,7 +20,7 @@ const PATIENCE: u32 = 5;
 /// Most waits without a poll in a row.
 const MAX_SKIPPED: u32 = 31;
 
-/// Threads of this process that poll now.
+/// Threads of this process that poll now, but for the one that is alone with sockets ([`owner`]).
 static SPINNERS: AtomicU32 = AtomicU32::new(0);
 
 /// A batch of looks that took this long was interrupted: somebody else had our processor.
@@ -50,7 +50,8 @@ pub(crate) fn spin(budget: u32, mut ready: impl FnMut() -> bool) -> Option<bool>
     if budget == 0 || is_contended() {
         return None;
     }
-    if SPINNERS.fetch_add(1, Ordering::Relaxed) >= (settings::processors() / 2).max(1) {
+    let counted = !owner::is_me();
+    if counted && SPINNERS.fetch_add(1, Ordering::Relaxed) >= (settings::processors() / 2).max(1) {
         SPINNERS.fetch_sub(1, Ordering::Relaxed);
         return None;
     }
@@ -80,7 +81,9 @@ pub(crate) fn spin(budget: u32, mut ready: impl FnMut() -> bool) -> Option<bool>
             break false;
         }
     };
-    SPINNERS.fetch_sub(1, Ordering::Relaxed);
+    if counted {
+        SPINNERS.fetch_sub(1, Ordering::Relaxed);
+    }
     counters::one(if hit { Counter::spin_hits } else { Counter::spin_misses });
     Some(hit)
 }

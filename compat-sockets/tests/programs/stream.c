@@ -1210,6 +1210,52 @@ static void edges_one_way(void) {
     meet(fd);
 }
 
+enum { BLOCK = 64, BLOCKS = 3000 };
+
+static void send_blocks(int fd, char letter) {
+    char block[BLOCK];
+    memset(block, letter, sizeof block);
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK(send(fd, block, sizeof block, 0) == BLOCK);
+}
+static void *send_other_blocks(void *fd) {
+    send_blocks(*(int *)fd, 'b');
+    return NULL;
+}
+
+/* A client of one thread becomes one of two, in the middle of what it sends: no block is torn, none is lost. */
+static void a_thread_comes(void) {
+    for (int i = 0; i < 20; i++) {
+        if (!server) {
+            pid_t client = fork(); /* each has it before it once more */
+            CHECK(client >= 0);
+            if (client == 0) {
+                int fd = join();
+                warm_up(fd);
+                pthread_t other;
+                CHECK(pthread_create(&other, NULL, send_other_blocks, &fd) == 0);
+                send_blocks(fd, 'a');
+                CHECK(pthread_join(other, NULL) == 0);
+                exit(0);
+            }
+            int status;
+            CHECK(waitpid(client, &status, 0) == client && status == 0);
+            continue;
+        }
+        int fd = join(), seen[2] = {0};
+        warm_up(fd);
+        for (int blocks = 0; blocks < 2 * BLOCKS; blocks++) {
+            char block[BLOCK];
+            recv_all(fd, block, sizeof block);
+            CHECK(block[0] == 'a' || block[0] == 'b');
+            CHECK(memcmp(block, block + 1, BLOCK - 1) == 0);
+            seen[block[0] - 'a']++;
+        }
+        CHECK(seen[0] == BLOCKS && seen[1] == BLOCKS && recv(fd, seen, 1, 0) == 0);
+        close(fd);
+    }
+}
+
 static void *drain_to_end(void *argument) {
     int fd = *(int *)argument;
     static __thread unsigned char bytes[20000];
@@ -1623,6 +1669,7 @@ int main(int count, char **arguments) {
                  {"edges_one_way", edges_one_way},
                  {"ends_while_rung", ends_while_rung},
                  {"inherited_after_the_end", inherited_after_the_end},
+                 {"a_thread_comes", a_thread_comes},
                  {"stress", stress},
                  {"self", self},
                  {"idle", idle},
