@@ -37,6 +37,7 @@
 #![cfg_attr(any(test, not(feature = "preload")), allow(dead_code))]
 
 mod api;
+mod bulk;
 mod carrier;
 mod close;
 mod control;

@@ -396,7 +396,14 @@ impl Sock {
             return;
         }
         crate::family::leave(self);
-        if let Some(link) = self.link() {
+        let link = self.link();
+        // Before its memory is another's.
+        let positions = |side: &Side| [&side.tail, &side.head].map(|it| it.load(Ordering::Relaxed));
+        let by_ring =
+            link.map(|link| positions(link.side)).map(|[sent, got]| sent.saturating_add(got));
+        let (bytes, calls) = (&self.bytes, &self.calls);
+        crate::bulk::ended(bytes.load(Ordering::Relaxed), calls.load(Ordering::Relaxed), by_ring);
+        if let Some(link) = link {
             if let Some(kept) = crate::parked::take_kept(self) {
                 crate::close::finish_kept(&link, kept);
             }

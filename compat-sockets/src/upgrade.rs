@@ -28,17 +28,12 @@ use crate::entry::options;
 use crate::segment::Segment;
 use crate::side::{Side, tx};
 use crate::sock::{FIRST_TRY_CALLS, Link, Sock, shadow, state};
-use crate::{carrier, control, epoll, family, fd_table, raw, settings};
+use crate::{bulk, carrier, control, epoll, family, fd_table, raw, settings};
 use std::ptr::NonNull;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::word::Word;
 use vmmc_ring::tcp_count::TcpInfo;
 
-/// Data bytes at which a connection is offered even before enough calls. An offer, and a segment, cost both ends what
-/// some hundred kilobytes by TCP cost: a connection that carries one answer of 200 KB, and ends, has to be left alone.
-const FIRST_TRY_BYTES: u32 = 1 << 20;
-/// Bytes of a call at which many are no conversation but one long message, which its bytes count for.
-const BULK: u32 = 4 * 1024;
 /// Offers at most per connection.
 const MOST_TRIES: u32 = 4;
 /// Calls to wait before the next offer; four times as many each time.
@@ -114,10 +109,8 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
         let tries = sock.tries.load(Ordering::Relaxed);
         let first = tries == 0;
         let bytes = sock.bytes.load(Ordering::Relaxed);
-        // Bytes are what both ends count alike: one that reads little at a time has offered long before one that sends
-        // much, in vain, and they meet at the second line.
-        let much = tries <= 1 && bytes >= FIRST_TRY_BYTES << tries;
-        let often = calls >= try_at && !(first && bytes / calls.max(1) >= BULK);
+        let much = tries <= 1 && bytes >= bulk::offered_at(tries);
+        let often = calls >= try_at && !(first && bulk::is_one(bytes, calls));
         if (often || much) && !family::is_alone(sock) {
             // Somebody else has it too: asked again at this call's double.
             sock.try_at.store(calls.wrapping_mul(2).max(FIRST_TRY_CALLS), Ordering::Relaxed);

@@ -292,6 +292,15 @@ fn cancelled_calls_hold_nothing() {
     assert!(count(&counters, "epoll_deferred") >= 100, "{counters:?}");
 }
 
+/// What a ring did not pay for is offered later; of 40 downloads of 2 MiB each end had 40 upgraded.
+#[test]
+fn short_downloads_are_left_alone_once_they_are_known() {
+    let long = |counters: &HashMap<String, u64>| count(counters, "ring_tx_bytes") > 16 << 20;
+    let counters = three_ways_until("downloads", long);
+    assert!(long(&counters), "{counters:?}");
+    assert!(count(&counters, "upgraded") <= 2 * 10, "{counters:?}");
+}
+
 /// S6: the program's bytes are the same by each of the paper's protocols, and the copies are those that each is named for.
 #[test]
 fn protocols_differ_in_their_copies_and_in_nothing_else() {

@@ -1453,6 +1453,36 @@ static void scribble_beside(void) {
     close(honest);
 }
 
+/* Short downloads, each by a connection of its own, then a long one. None is over before the daemon could answer. */
+static void downloads(void) {
+    enum { SHORT = 2 << 20, LONG = 96 << 20, COUNT = 40 };
+    static unsigned char bytes[1 << 16];
+    uint64_t sum = SUM0, random = 9;
+    fill(&random, bytes, sizeof bytes);
+    for (int i = 0; i <= COUNT; i++) {
+        int fd = join();
+        size_t total = i < COUNT ? SHORT : LONG, done = 0;
+        for (size_t upto = SHORT / 4 * 3; done < total; upto = total) {
+            for (; done < upto; done += sizeof bytes)
+                if (server)
+                    send_all(fd, bytes, sizeof bytes);
+                else
+                    recv_all(fd, bytes, sizeof bytes);
+            sum = mix(sum, bytes, 100);
+            if (done < total) {
+                char byte = 'd';
+                if (server)
+                    recv_all(fd, &byte, 1);
+                else
+                    send_all(fd, &byte, 1);
+                poll(NULL, 0, 3);
+            }
+        }
+        close(fd);
+    }
+    printf("sum %llx\n", (unsigned long long)sum);
+}
+
 /* ---- cancellation ---- */
 
 enum block { IN_RECV, IN_PEEK, IN_POLL, IN_SELECT, IN_EPOLL, IN_SEND };
@@ -1674,6 +1704,7 @@ int main(int count, char **arguments) {
                  {"self", self},
                  {"idle", idle},
                  {"cancelled", cancelled},
+                 {"downloads", downloads},
                  {"scribble", scribble},
                  {"scribble_beside", scribble_beside}};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
