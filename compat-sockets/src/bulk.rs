@@ -1,8 +1,8 @@
 //! When a connection that carries one long message is offered: after how many bytes.
 //!
 //! An offer, and a segment, cost both ends what a megabyte or two by TCP cost, and one long answer earns that back only if much of
-//! it is still to come, which nobody can know. So a process goes by what its connections were like lately: each that went
-//! over a ring and ended before it paid doubles the bytes after which the next ones are offered; one that was long enough, by ring or
+//! it is still to come, which nobody can know. So a process goes by what its connections were like lately: each that was
+//! offered and ended before a ring paid doubles the bytes after which the next ones are offered; one that was long enough, by ring or
 //! not, sets them back. The two ends learn each for itself. Where they differ, the offer of one waits for the other's.
 
 use vmmc::sync::{AtomicU32, Ordering};
@@ -30,7 +30,7 @@ pub(crate) fn offered_at(tries: u32) -> u32 {
     FIRST_TRY_BYTES << (DOUBLINGS.load(Ordering::Relaxed) + tries)
 }
 
-/// A connection has ended, after so many bytes and calls by TCP, and so many bytes by its rings if it had them.
+/// A connection has ended, after so many bytes and calls by TCP, and so many bytes by rings if it was offered.
 pub(crate) fn ended(bytes: u32, calls: u32, by_ring: Option<u64>) {
     if bytes == 0 || !is_one(bytes, calls) {
         return;
@@ -64,7 +64,7 @@ mod tests {
             doublings = lesson(doublings, 1 << 20, Some(short));
             assert_eq!(doublings, expected);
         }
-        assert_eq!(lesson(4, short, None), 4, "nothing was paid");
+        assert_eq!(lesson(4, short, None), 4, "it was not offered");
         assert_eq!(lesson(4, PAYS, None), 0, "a ring would have paid");
         assert_eq!(lesson(4, 1 << 20, Some(PAYS)), 0, "it has paid");
     }

@@ -401,6 +401,8 @@ impl Sock {
         let positions = |side: &Side| [&side.tail, &side.head].map(|it| it.load(Ordering::Relaxed));
         let by_ring =
             link.map(|link| positions(link.side)).map(|[sent, got]| sent.saturating_add(got));
+        // An offer is paid for too, also one that was not answered in time.
+        let by_ring = by_ring.or_else(|| (self.cookie.load(Ordering::Relaxed) != 0).then_some(0));
         let (bytes, calls) = (&self.bytes, &self.calls);
         crate::bulk::ended(bytes.load(Ordering::Relaxed), calls.load(Ordering::Relaxed), by_ring);
         if let Some(link) = link {
