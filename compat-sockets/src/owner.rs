@@ -13,7 +13,7 @@
 
 use crate::{counters, fork, raw, sleeps};
 use counters::Counter;
-use vmmc::sync::{AtomicU32, AtomicUsize, Ordering};
+use vmmc::sync::{AtomicU32, AtomicUsize, Ordering, thread_token};
 use vmmc::sys::membarrier;
 
 /// The owner's thread pointer; 0: nobody yet; [`CLAIMED`], [`LOST`] or [`MANY`], which are odd as no pointer is.
@@ -29,47 +29,6 @@ static WAS: AtomicUsize = AtomicUsize::new(0);
 /// This process, as the owner knows it.
 static ID: AtomicU32 = AtomicU32::new(0);
 
-/// How long the store of another thread may be on its way to memory at the very most, in nanoseconds: many ticks of any kernel.
-const SETTLED_NS: u64 = 50_000_000;
-
-/// What tells the calling thread from all others that live.
-#[inline]
-fn this_thread() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let pointer: usize;
-        // SAFETY: on x86-64 Linux the first word of the thread's control block is its own address.
-        unsafe {
-            std::arch::asm!(
-                "mov {}, fs:0",
-                out(reg) pointer,
-                options(pure, readonly, nostack, preserves_flags)
-            );
-        }
-        pointer
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        let pointer: usize;
-        // SAFETY: reads a register.
-        unsafe {
-            std::arch::asm!(
-                "mrs {}, tpidr_el0",
-                out(reg) pointer,
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        pointer
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        std::thread_local! {
-            static HERE: u64 = const { 0 };
-        }
-        HERE.with(|here| std::ptr::from_ref(here).addr())
-    }
-}
-
 /// At load, while there is one thread: later the kernel would take its time.
 pub(crate) fn init() {
     membarrier::register();
@@ -78,7 +37,7 @@ pub(crate) fn init() {
 /// Whether the caller is the owner still.
 #[inline]
 pub(crate) fn is_me() -> bool {
-    OWNER.load(Ordering::Relaxed) == this_thread()
+    OWNER.load(Ordering::Relaxed) == thread_token()
 }
 
 /// What an owner's mark on a lock is: the number of its process.
@@ -89,7 +48,7 @@ pub(crate) fn mark() -> u32 {
 
 /// Whether the mark on a lock is the caller's own.
 pub(crate) fn is_mine(mark: u32) -> bool {
-    mark != 0 && mark == ID.load(Ordering::Relaxed) && WAS.load(Ordering::Relaxed) == this_thread()
+    mark != 0 && mark == ID.load(Ordering::Relaxed) && WAS.load(Ordering::Relaxed) == thread_token()
 }
 
 /// Whether there never was another thread but the owner, who may be the caller.
@@ -119,10 +78,10 @@ fn other_thread() {
     let change = |from, to| OWNER.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     if change(0, CLAIMED).is_ok() {
         ID.store(raw::getpid(), Ordering::Relaxed);
-        WAS.store(this_thread(), Ordering::Relaxed);
+        WAS.store(thread_token(), Ordering::Relaxed);
         counters::by_owner();
         // Another thread may have come, which makes us as it is; marks there are none.
-        let _ = change(CLAIMED, this_thread());
+        let _ = change(CLAIMED, thread_token());
         return;
     }
     // PAIRS(owner): with the load in `sleeps::begin`: we see the sleep, or it sees us.
@@ -130,7 +89,7 @@ fn other_thread() {
     if !membarrier::heavy() {
         // Forbidden since we were loaded (seccomp). The owner's processor has long done what it was at after this.
         let nobody = AtomicU32::new(0);
-        let _ = raw::futex_wait(nobody.as_ptr(), 0, SETTLED_NS);
+        let _ = raw::futex_wait(nobody.as_ptr(), 0, membarrier::SETTLED.as_nanos() as u64);
     }
     // PAIRS(many): with the load in `noticed`.
     OWNER.store(MANY, Ordering::SeqCst);

@@ -161,12 +161,14 @@ impl<'m> Counters<'m> {
     #[inline]
     #[must_use]
     pub fn tally(self) -> Tally<'m> {
-        self.tally_in(thread_stripe())
+        self.tally_of(thread_stripe())
     }
 
-    /// The same, for a caller that knows its [`thread_stripe`].
-    #[inline]
-    pub(crate) fn tally_in(self, stripe: usize) -> Tally<'m> {
+    /// A stripe that was taken for something that has one writer at a time ([`crate::sync::take_stripe`]), by that
+    /// writer only, or the caller's own [`thread_stripe`].
+    #[inline(always)]
+    #[must_use]
+    pub fn tally_of(self, stripe: usize) -> Tally<'m> {
         let at = page::STRIPES_AT + stripe * page::STRIPE_LEN;
         Tally {
             stripe: self.page.slice(at, page::STRIPE_LEN).ok(),

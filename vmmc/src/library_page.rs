@@ -131,7 +131,7 @@ impl LibraryPage {
     #[inline]
     pub fn add_in(&self, stripe: usize, counter: usize, amount: u64) {
         if let Some(view) = self.view() {
-            Counters::new(view).tally_in(stripe).add(counter, amount);
+            Counters::new(view).tally_of(stripe).add(counter, amount);
         }
     }
 

@@ -173,6 +173,25 @@ impl<'m> View<'m> {
         }
     }
 
+    /// The `N` 64-bit words from `offset`, for atomic access: checked once.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not wholly inside or not aligned to a cache line of 64 bytes.
+    #[inline]
+    pub fn words<const N: usize>(self, offset: usize) -> Result<[MappedU64<'m>; N], OutOfBounds> {
+        const LINE: usize = 64;
+        let words = self.slice(offset, 8 * N)?;
+        if !words.start.as_ptr().addr().is_multiple_of(LINE) {
+            return Err(OutOfBounds { offset, len: 8 * N, size: self.len, align: LINE });
+        }
+        Ok(std::array::from_fn(|i| {
+            // SAFETY: i < N, so the word is inside.
+            let word = unsafe { words.start.add(8 * i) };
+            // SAFETY: aligned, inside the mapping for 'm, accessed atomically only.
+            unsafe { MappedU64::from_raw(word.cast()) }
+        }))
+    }
+
     /// The 32-bit word at `offset`, for atomic access.
     ///
     /// # Errors

@@ -22,4 +22,4 @@ pub fn spin_hint() {
 mod lock;
 mod stripe;
 pub use lock::{Condvar, Mutex, MutexGuard};
-pub use stripe::{STRIPES, stripe_is_shared, thread_stripe};
+pub use stripe::{STRIPES, stripe_is_shared, take_stripe, thread_stripe, thread_token};

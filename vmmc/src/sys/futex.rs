@@ -1,5 +1,6 @@
-//! Waking who sleeps on a word in memory that several processes map.
+//! Sleeping on a word, and waking who sleeps: of one process, or in memory that several processes map.
 
+use crate::sync::AtomicU32;
 use crate::word::MappedU32;
 
 /// Wakes every thread, of any process, that sleeps on the word (futex(2), not private).
@@ -8,6 +9,34 @@ pub fn wake_all(word: MappedU32<'_>) {
     // SAFETY: the kernel reads nothing there for a wake-up: it looks for sleepers by the address.
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
 }
+
+/// Sleeps while the word holds `value`; may return for no reason. For threads of one process.
+#[cfg(not(vmmc_loom))]
+pub fn wait(word: &AtomicU32, value: u32) {
+    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let no_timeout = std::ptr::null::<libc::timespec>();
+    // SAFETY: the kernel reads the word, which is borrowed.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, value, no_timeout, 0, 0) };
+}
+
+/// Wakes every thread of this process that sleeps in [`wait`].
+#[cfg(not(vmmc_loom))]
+#[cold]
+pub fn wake(word: &AtomicU32) {
+    let flags = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel reads nothing there for a wake-up: it looks for sleepers by the address.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, i32::MAX, 0, 0, 0) };
+}
+
+/// The model checker knows no futex: another thread may run.
+#[cfg(vmmc_loom)]
+pub fn wait(_: &AtomicU32, _: u32) {
+    crate::sync::spin_hint();
+}
+
+/// Nobody sleeps in [`wait`] there.
+#[cfg(vmmc_loom)]
+pub fn wake(_: &AtomicU32) {}
 
 #[cfg(test)]
 mod tests {

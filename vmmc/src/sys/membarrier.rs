@@ -6,6 +6,7 @@
 //! Dekker's handshake), and sends cost no fence.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence, fence};
+use std::time::Duration;
 
 const CMD_GLOBAL: libc::c_int = 1;
 const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
@@ -37,6 +38,10 @@ pub fn register() -> bool {
     }
     ANSWER.load(Ordering::Relaxed) == REGISTERED
 }
+
+/// How long the store of another thread may be on its way to memory at the very most, many ticks of any kernel: for who has to go
+/// on although [`heavy`] has reached nobody.
+pub const SETTLED: Duration = Duration::from_millis(50);
 
 /// A full memory barrier on every running thread of every registered process, this one included.
 /// Some microseconds; a system call.

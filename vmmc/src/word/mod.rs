@@ -3,12 +3,14 @@
 //! * [`Word`]: an atomic integer, wherever it lives: in a mapping, on the heap, in loom.
 //! * [`arm`]: the arm-and-sleep handshake, by which a receiver sleeps without losing a wake-up
 //!   and a sender makes no system call while the receiver is awake.
+//! * [`biased`]: a mutex that costs the thread that mostly takes it no locked instruction.
 //! * [`credit`]: counts of things produced and consumed, checked against a hostile peer.
 //! * [`owned`]: marks that one thread sets without a fence until another comes.
 //!
 //! A flag word (V17) is a [`Word`] stored with release after the data and loaded with acquire.
 
 pub mod arm;
+pub mod biased;
 pub mod credit;
 mod mapped;
 pub mod owned;
