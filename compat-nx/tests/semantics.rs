@@ -315,6 +315,7 @@ fn late_receiver(engine: &Engine, _: &str) {
 fn common_path(engine: &Engine, wait: &str) {
     let other = 1 - engine.node();
     let before = (engine.counter(count::SLOT_COPIES), engine.counter(count::INTERRUPTS));
+    let received_before = engine.counter(count::RECEIVED);
     let rung = || engine.counter(vmmc::counters::index::DOORBELLS);
     let at_start = rung();
     for _ in 0..1000 {
@@ -342,6 +343,7 @@ fn common_path(engine: &Engine, wait: &str) {
     }
     let received = if engine.node() == 0 { 1100 } else { 3000 };
     assert_eq!(engine.counter(count::SLOT_COPIES) - before.0, received, "one copy each");
+    assert_eq!(engine.counter(count::RECEIVED) - received_before, received);
     assert_eq!(engine.counter(count::MOVED), 0);
     assert_eq!(engine.counter(count::INTERRUPTS) - before.1, 0);
     let in_bursts = rung() - before_bursts;

@@ -230,6 +230,7 @@ impl Engine {
 
     /// Process type, [`types::INVALID_PTYPE`] before it is set.
     #[must_use]
+    #[inline]
     pub fn ptype(&self) -> i32 {
         self.inner.ptype()
     }
@@ -318,6 +319,7 @@ impl Engine {
     }
 
     /// A process may not communicate before it has a type.
+    #[inline]
     fn need_ptype(&self) -> Result<(), NxError> {
         self.inner.check()?;
         if self.ptype() == types::INVALID_PTYPE { Err(NxError::NoPtype) } else { Ok(()) }
@@ -330,6 +332,7 @@ impl Drop for Engine {
     }
 }
 
+#[inline]
 fn check_type(type_: i32) -> Result<(), NxError> {
     match type_ {
         0..=NORMAL_LAST | FORCE_TYPE..=FORCE_LAST => Ok(()),
@@ -337,6 +340,7 @@ fn check_type(type_: i32) -> Result<(), NxError> {
     }
 }
 
+#[inline]
 fn check_memory(is_null: bool, len: usize) -> Result<(), NxError> {
     match len {
         0 => Ok(()),

@@ -89,6 +89,14 @@ pub(super) struct Peer {
     pub(super) gone: AtomicBool,
 }
 
+/// Where a message will be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    /// Offset of its arrival word.
+    pub(super) at: usize,
+    pub(super) sequence: u32,
+}
+
 /// How a peer left that said so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bye {
@@ -146,12 +154,20 @@ impl Peer {
 
     /// Publishes where the next message is expected.
     #[inline]
-    pub(super) fn set_expect(&self, at: usize, sequence: u32) {
+    pub(super) fn expect(&self, at: usize, sequence: u32) {
         self.expect.store((at as u64) << 32 | u64::from(sequence), Ordering::Relaxed);
     }
 
+    #[inline]
     pub(super) fn expect_nothing(&self) {
         self.expect.store(0, Ordering::Relaxed);
+    }
+
+    /// Where the next message is expected, if anywhere.
+    #[inline]
+    pub(super) fn expected(&self) -> Option<Expected> {
+        let expect = self.expect.load(Ordering::Relaxed);
+        (expect != 0).then_some(Expected { at: (expect >> 32) as usize, sequence: expect as u32 })
     }
 
     pub(super) fn await_credit(&self, taken: Option<u32>) {
@@ -179,10 +195,9 @@ impl Peer {
     /// direction for a moment, while another thread is doing it.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
-        let expect = self.expect.load(Ordering::Relaxed);
-        if expect != 0 {
-            let word = self.in64((expect >> 32) as usize).load(Ordering::Acquire);
-            if slots::arrived(word, expect as u32).is_some() {
+        if let Some(expected) = self.expected() {
+            let word = self.in64(expected.at).load(Ordering::Acquire);
+            if slots::arrived(word, expected.sequence).is_some() {
                 return true;
             }
         }

@@ -9,6 +9,7 @@ use super::{Engine, USER, check_memory};
 use crate::error::NxError;
 
 impl Engine {
+    #[inline]
     pub(super) fn check_receive(&self, select: Select, room: Target) -> Result<(), NxError> {
         self.need_ptype()?;
         check_memory(room.start.is_null(), room.len)?;
@@ -54,14 +55,17 @@ impl Engine {
     ///
     /// # Safety
     /// `room` must be writable during the call, and nobody else may use it.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn crecv(&self, select: Select, room: Target) -> Result<Info, NxError> {
         self.check_receive(select, room)?;
-        self.receive_on(USER, select, room, || None)
+        let found = self.inner.state.lock().receive_short(&self.inner, select, room);
+        match found {
+            Some(info) => Ok(info),
+            None => self.receive_on(USER, select, room, || None),
+        }
     }
 
     /// `stop` is asked before a thread waits, and ends that with an error, unless a message is on its way into the room.
-    #[inline]
     pub(super) fn receive_on(
         &self,
         channel: u32,

@@ -3,11 +3,12 @@
 
 use super::ops::{OpId, Owner};
 use super::peer::Peer;
-use super::state::{Letter, Sent};
+use super::state::{Letter, Sent, State};
 use super::types::{Dest, Handler, Mid, Select, Source, Target};
 use super::{Engine, USER, check_memory, check_type};
 use crate::error::NxError;
 use crate::{Info, Outcome};
+use vmmc::word::biased::BiasedGuard;
 
 /// Whom a destination means.
 enum Route<'e> {
@@ -21,21 +22,19 @@ enum Route<'e> {
 const NOWHERE: Target = Target { start: std::ptr::null_mut(), len: 0 };
 
 impl Engine {
+    #[inline]
     fn route(&self, to: Dest) -> Result<Route<'_>, NxError> {
-        let last = self.inner.processes() as u32 - 1;
-        let bad = NxError::BadNode { node: to.node, last };
-        if to.node == -1 {
-            return Ok(Route::AllOthers);
+        let processes = self.inner.processes() as u32;
+        match to.node as u32 {
+            number if number < processes => Ok(self.process_on(number, to.ptype)),
+            _ if to.node == -1 => Ok(Route::AllOthers),
+            _ => Err(NxError::BadNode { node: to.node, last: processes - 1 }),
         }
-        let number = u32::try_from(to.node).map_err(|_| bad.clone())?;
-        if number > last {
-            return Err(bad);
-        }
-        Ok(self.process_on(number, to.ptype))
     }
 
     /// The process of a node that messages for a process type go to: the one that has it, or the
     /// node's first, where they wait until it takes the type.
+    #[inline]
     fn process_on(&self, node: u32, ptype: i32) -> Route<'_> {
         let inner = &*self.inner;
         if inner.peers.is_simple() {
@@ -44,6 +43,13 @@ impl Engine {
                 None => Route::Own,
             };
         }
+        self.process_of_several(node, ptype)
+    }
+
+    /// The same where nodes may have several processes.
+    #[cold]
+    fn process_of_several(&self, node: u32, ptype: i32) -> Route<'_> {
+        let inner = &*self.inner;
         let own = node == inner.own.node;
         if own && ptype == self.ptype() {
             return Route::Own;
@@ -60,6 +66,7 @@ impl Engine {
         }
     }
 
+    #[inline]
     fn check_send(&self, type_: i32, data: Source, to: Dest) -> Result<(), NxError> {
         self.need_ptype()?;
         check_type(type_)?;
@@ -75,15 +82,24 @@ impl Engine {
     ///
     /// # Safety
     /// `data` must be readable during the call.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn csend(&self, type_: i32, data: Source, to: Dest) -> Result<(), NxError> {
         self.check_send(type_, data, to)?;
         let letter = Letter { channel: USER, type_, ptype: to.ptype, data };
         match self.route(to)? {
             Route::One(peer) => self.send_blocking(peer, letter),
+            route => self.send_otherwise(route, letter),
+        }
+    }
+
+    /// To none or several.
+    #[cold]
+    fn send_otherwise(&self, route: Route<'_>, letter: Letter) -> Result<(), NxError> {
+        match route {
+            Route::One(peer) => self.send_blocking(peer, letter),
             Route::Own => self.send_to_self(letter),
             Route::AllOthers => {
-                for peer in self.nodes_but_this(to.ptype) {
+                for peer in self.nodes_but_this(letter.ptype) {
                     self.send_blocking(peer, letter)?;
                 }
                 Ok(())
@@ -111,10 +127,23 @@ impl Engine {
     }
 
     /// Sends to one peer and returns when the buffer is free.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_blocking(&self, peer: &Peer, letter: Letter) -> Result<(), NxError> {
         let inner = &*self.inner;
         let mut state = inner.state.lock();
+        if state.send_short(inner, peer, letter) {
+            return Ok(());
+        }
+        self.send_ordinary(state, peer, letter)
+    }
+
+    fn send_ordinary(
+        &self,
+        mut state: BiasedGuard<'_, State>,
+        peer: &Peer,
+        letter: Letter,
+    ) -> Result<(), NxError> {
+        let inner = &*self.inner;
         match inner.or_fail(state.send(inner, peer, letter))? {
             Sent::Whole => Ok(()),
             Sent::Scouted(staging) => {

@@ -17,6 +17,7 @@ pub(super) fn target(buf: *mut c_void, count: i32) -> Result<Target, Failure> {
 }
 
 /// Notes what a receive found, also when the message was too long for the buffer.
+#[inline(always)]
 fn noted(result: Result<Info, NxError>, array: Option<Ints>) -> Result<Info, Failure> {
     if let Ok(info) | Err(NxError::MessageTooLong { info, .. }) = &result {
         note(info, array);
@@ -49,11 +50,13 @@ fn id(mid: i32) -> Option<Mid> {
 }
 
 calls! {
+    #[inline(always)] // a call and its frame less between two short messages
     fn csend, _csend, csend_: (type_: int, buf: ptr, count: int, node: int, ptype: int) -> void {
         // SAFETY: the buffer is the caller's for the call.
         Ok(unsafe { engine()?.csend(type_, source(buf, count)?, Dest { node, ptype }) }?)
     }
 
+    #[inline(always)] // as csend
     fn crecv, _crecv, crecv_: (typesel: int, buf: ptr, count: int) -> void {
         // SAFETY: the buffer is the caller's for the call.
         noted(unsafe { engine()?.crecv(Select::types(typesel), target(buf, count)?) }, None).map(|_| ())

@@ -154,6 +154,7 @@ impl Failure {
 }
 
 /// Runs the body of a call; a panic in it is an error like others.
+#[inline(always)]
 fn run<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
         Ok(result) => result,
@@ -165,6 +166,7 @@ fn run<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
 }
 
 /// The plain form: an error ends the application.
+#[inline(always)]
 fn plain<T>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> T {
     match run(body) {
         Ok(value) => value,
@@ -325,7 +327,8 @@ macro_rules! under_entry {
 
 /// The body that the entry points of a call share.
 macro_rules! body_of {
-    ($name:ident $ret:ident ($($arg:ident: $kind:ident),* $(,)?) $body:block) => {
+    ($(#[$how:meta])* $name:ident $ret:ident ($($arg:ident: $kind:ident),* $(,)?) $body:block) => {
+        $(#[$how])*
         #[allow(unused_variables)]
         pub(super) fn $name(
             $($arg: $crate::ffi::inner_kind!($kind)),*
@@ -333,9 +336,9 @@ macro_rules! body_of {
     };
 }
 
-/// Makes the entry points of each call: `fn name, _name, name_ [nx32_name, _nx32_name]: (...)`.
+/// Makes the entry points of each call: `fn name, _name, name_ [nx32_name, _nx32_name]: (...)`. Attributes are the body's.
 macro_rules! calls {
-    ($(fn $name:ident, $under:ident $(, $fortran:ident)? $([$name32:ident, $under32:ident])?
+    ($($(#[$how:meta])* fn $name:ident, $under:ident $(, $fortran:ident)? $([$name32:ident, $under32:ident])?
         : $args:tt -> $ret:ident $body:block)*) => {
         $(
             $crate::ffi::plain_entry!(c c $name $name $ret $args);
@@ -349,7 +352,7 @@ macro_rules! calls {
         mod body {
             #[allow(unused_imports)]
             use super::*;
-            $($crate::ffi::body_of!($name $ret $args $body);)*
+            $($crate::ffi::body_of!($(#[$how])* $name $ret $args $body);)*
         }
     };
 }

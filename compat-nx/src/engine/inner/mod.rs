@@ -16,17 +16,19 @@ use super::counters as count;
 use super::exchange;
 use super::handlers::Handlers;
 use super::handshake;
+use super::layout::FIRST_LINE;
 use super::opening::Home;
 use super::peer::{Own, Peer};
 use super::peers::Peers;
 use super::points::Point;
-use super::settings::Settings;
+use super::settings::{SendMode, Settings};
 use super::state::State;
 use super::watch::Watch;
 use crate::error::NxError;
 use crate::job::Job;
 use std::sync::{Arc, OnceLock};
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use vmmc::word::biased::Biased;
 use vmmc::{Export, Node};
 
 /// See [`super::Engine::on_failure`].
@@ -66,6 +68,8 @@ impl OnEnd {
 pub(in crate::engine) struct Inner {
     pub(in crate::engine) job: Job,
     pub(in crate::engine) settings: Settings,
+    /// Messages of fewer bytes take the way of short ones.
+    pub(in crate::engine) too_long: usize,
     /// Stride of the slots that we own.
     pub(in crate::engine) stride: usize,
     /// For threads that wait in calls.
@@ -82,7 +86,7 @@ pub(in crate::engine) struct Inner {
     /// Processes of the job that are on other machines.
     elsewhere: usize,
     cpus: usize,
-    pub(in crate::engine) state: Mutex<State>,
+    pub(in crate::engine) state: Biased<State>,
     pub(in crate::engine) handlers: Arc<Handlers>,
     pub(in crate::engine) watch: Watch,
     ptype: AtomicU32,
@@ -127,6 +131,10 @@ impl Inner {
     pub(in crate::engine) fn new(parts: Parts) -> Inner {
         let Parts { job, settings, home, peers, on_end, on_request } = parts;
         let inner = Inner {
+            too_long: match settings.send {
+                SendMode::Automatic => FIRST_LINE.min(settings.large) + 1,
+                SendMode::Deliberate1 | SendMode::Deliberate2 => 0,
+            },
             stride: settings.stride(peers.first()),
             cells: super::global::has_cells(job.size as usize, &job.hosts),
             ptype: AtomicU32::new(job.ptype.unwrap_or(super::types::INVALID_PTYPE) as u32),
@@ -137,7 +145,7 @@ impl Inner {
             door: home.door,
             elsewhere: home.own.count_elsewhere(),
             own: home.own,
-            state: Mutex::new(State::new(peers.upto())),
+            state: Biased::new(State::new(peers.upto())),
             peers,
             handlers: Arc::default(),
             watch: Watch::default(),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use vmmc::config::WaitPolicy;
 use vmmc::sync::Ordering;
 use vmmc::wait::{self, Spun};
+use vmmc::word::biased::BiasedGuard;
 
 /// How long a thread gives its processor away before it sleeps, when there are more processes than
 /// processors.
@@ -17,6 +18,22 @@ const YIELDING: Duration = Duration::from_micros(500);
 impl Inner {
     fn shares_cpu(&self, cpu: u32) -> bool {
         self.is_crowded() || self.peers().take(4).any(|peer| peer.out.peer_was_on(cpu))
+    }
+
+    /// Whether a thread that has the lock may look a few times before it gives it back.
+    #[inline]
+    pub(in crate::engine) fn may_glance(&self) -> bool {
+        !self.is_crowded()
+            && !self.state.is_wanted()
+            && self.data.wait_policy() != WaitPolicy::Block
+    }
+
+    /// Whether such a thread should stop, though no message has come: another one wants the lock, or something has ended.
+    #[inline]
+    pub(in crate::engine) fn has_other_news(&self) -> bool {
+        self.state.is_wanted()
+            || self.on_end.0.load(Ordering::Relaxed)
+            || self.failed.load(Ordering::Relaxed)
     }
 
     /// Waits until `done` finds something in the state; makes progress meanwhile.
@@ -90,11 +107,7 @@ impl Inner {
 
     /// What this thread completed for others while it had the lock is told to them.
     #[inline]
-    pub(in crate::engine) fn wake_others(
-        &self,
-        state: vmmc::sync::MutexGuard<'_, State>,
-        before: u64,
-    ) {
+    pub(in crate::engine) fn wake_others(&self, state: BiasedGuard<'_, State>, before: u64) {
         let others = self.waiters.load(Ordering::Relaxed) > 0
             && self.changes.load(Ordering::Relaxed) != before;
         drop(state);

@@ -23,12 +23,20 @@ pub(super) struct Incoming {
     pub(super) sequence: u32,
     /// Credits given so far.
     pub(super) given: u32,
+    /// A slot that was read, whose credit is given when there is time: at the next look at this peer.
+    pub(super) owed: Option<usize>,
     pub(super) fetched: Fetched,
 }
 
 impl Default for Incoming {
     fn default() -> Incoming {
-        Incoming { slots: SlotQueue::full(), sequence: 1, given: 0, fetched: Fetched::default() }
+        Incoming {
+            slots: SlotQueue::full(),
+            sequence: 1,
+            given: 0,
+            owed: None,
+            fetched: Fetched::default(),
+        }
     }
 }
 
@@ -67,43 +75,42 @@ impl State {
     }
 
     /// Takes what has arrived from one peer.
-    #[inline]
     fn poll_for(
         &mut self,
         e: &Inner,
         peer: &Peer,
         mut want: Option<&mut Want>,
     ) -> Result<(), NxError> {
-        let number = peer.number as usize;
+        self.credit_owed(e, peer);
         loop {
-            let inn = &mut self.pair(number).inn;
-            let Some(slot) = inn.slots.first() else {
+            let Some(expected) = peer.expected() else {
                 // All slots hold messages that nobody asked for: the sender will need some.
-                peer.expect_nothing();
                 self.move_out(e, peer, false)?;
-                if self.pair(number).inn.slots.first().is_none() {
+                if peer.expected().is_none() {
                     return Ok(());
                 }
                 continue;
             };
-            let at = layout::SLOTS_AT + slot * e.stride;
             // PAIRS(arrival): with the release in `put`.
-            let word = peer.in64(at).load(Ordering::Acquire);
-            let Some((kind, len)) = slots::arrived(word, inn.sequence) else {
-                peer.set_expect(at, inn.sequence);
+            let word = peer.in64(expected.at).load(Ordering::Acquire);
+            let Some((kind, len)) = slots::arrived(word, expected.sequence) else {
                 return Ok(());
             };
-            inn.slots.pop();
+            let inn = &mut self.pair(peer.number as usize).inn;
+            let Some(slot) = inn.slots.pop() else { unreachable!("the first one was expected") };
             inn.sequence = inn.sequence.wrapping_add(1);
+            self.expect_first(e, peer);
             self.arrived(e, peer, slot, kind, len, want.as_deref_mut())?;
         }
     }
 
-    /// Publishes where the peer's first message is expected.
+    /// Publishes where the peer's next message is expected.
+    #[inline(always)]
     pub(in crate::engine) fn expect_first(&mut self, e: &Inner, peer: &Peer) {
         let inn = &self.pair(peer.number as usize).inn;
-        if let Some(slot) = inn.slots.first() {
-            peer.set_expect(layout::SLOTS_AT + slot * e.stride, inn.sequence);
+        match inn.slots.first() {
+            Some(slot) => peer.expect(layout::SLOTS_AT + slot * e.stride, inn.sequence),
+            None => peer.expect_nothing(),
         }
     }
 
@@ -156,11 +163,14 @@ impl State {
                 if peer.lane().read(at + DESCRIPTOR, target).is_err() {
                     unreachable!("the length was checked against the slot");
                 }
-                self.credit_slot(peer, slot);
-                e.count(count::SLOT_COPIES, 1);
+                self.credit_slot(e, peer, slot);
+                self.tally(e).add(count::SLOT_COPIES, 1);
                 match (op, want) {
                     (Some(op), _) => self.complete(e, op, Some(head.info)),
-                    (None, Some(want)) => want.found = Some(Found::Here(head.info)),
+                    (None, Some(want)) => {
+                        self.tally(e).add(count::RECEIVED, 1);
+                        want.found = Some(Found::Here(head.info));
+                    }
                     (None, None) => {}
                 }
             }
@@ -175,7 +185,7 @@ impl State {
                     .ok()
                     .filter(|&len| len <= isize::MAX as usize)
                     .ok_or(fault("a scout of an impossible length"))?;
-                self.credit_slot(peer, slot);
+                self.credit_slot(e, peer, slot);
                 match (op, want) {
                     (Some(op), _) => self.fetch(e, peer, op, head, scout)?,
                     (None, Some(want)) => {
@@ -224,13 +234,24 @@ impl State {
 
     /// Gives a slot back. Wakes nobody: a sender that sleeps for want of slots has interrupted us, and is
     /// rung by that.
-    #[inline]
-    pub(super) fn credit_slot(&mut self, peer: &Peer, slot: usize) {
+    #[inline(always)]
+    pub(super) fn credit_slot(&mut self, e: &Inner, peer: &Peer, slot: usize) {
         let inn = &mut self.pair(peer.number as usize).inn;
         let given = inn.given;
         inn.given = given.wrapping_add(1);
         inn.slots.push(slot);
         peer.out.give(given, slot as u32);
+        if peer.expected().is_none() {
+            self.expect_first(e, peer);
+        }
+    }
+
+    /// Gives the credit that is owed, if one is.
+    #[inline(always)]
+    pub(super) fn credit_owed(&mut self, e: &Inner, peer: &Peer) {
+        if let Some(slot) = self.pair(peer.number as usize).inn.owed.take() {
+            self.credit_slot(e, peer, slot);
+        }
     }
 
     /// Gives a block back, and tells a sender that waits for one.
@@ -262,7 +283,7 @@ impl State {
                         unreachable!("the length was checked against the slot");
                     }
                     self.unexpected.bring(arrival, bytes);
-                    self.credit_slot(peer, slot);
+                    self.credit_slot(e, peer, slot);
                 }
                 Body::Staged(scout) if blocks => {
                     let staged = peer.in64(layout::STAGED + 8 * scout.block as usize);

@@ -115,8 +115,8 @@ impl State {
                 if peer.lane().read(at, target).is_err() {
                     unreachable!("the length was checked against the slot");
                 }
-                e.count(count::SLOT_COPIES, 1);
-                self.credit_slot(peer, slot);
+                self.tally(e).add(count::SLOT_COPIES, 1);
+                self.credit_slot(e, peer, slot);
                 // All slots may have been in use: from here on one more is expected.
                 self.poll(e, peer)?;
                 self.complete(e, op, Some(head.info));

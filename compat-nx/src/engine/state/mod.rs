@@ -6,6 +6,7 @@
 //! | `incoming` | what arrives in slots, and giving slots back |
 //! | `large` | fetching what was announced |
 //! | `matching`, `unexpected` | posted receives, and messages that came before them |
+//! | `short` | both for what fits a line, in few instructions |
 //! | `complete` | ends of operations |
 //! | `wants` | interrupts for handlers |
 
@@ -14,6 +15,7 @@ mod incoming;
 mod large;
 mod matching;
 mod outgoing;
+mod short;
 mod unexpected;
 mod wants;
 
@@ -21,11 +23,13 @@ pub(super) use matching::{Found, Want};
 pub(super) use outgoing::{Letter, Sent, Staging};
 
 use super::direct;
+use super::inner::Inner;
 use super::ops::{Ops, Posted};
 use incoming::Incoming;
 use large::Fetching;
 use outgoing::Outgoing;
 use unexpected::Unexpected;
+use vmmc::counters::Tally;
 
 #[derive(Default)]
 struct Pair {
@@ -51,6 +55,10 @@ pub(super) struct State {
     pub(super) vain: Vec<u32>,
     /// Scratch for sends in one transfer.
     marshal: Vec<u8>,
+    /// Where is counted what is done under the lock.
+    stripe: usize,
+    /// Receives since the last one that looked at all peers.
+    hasty: u32,
 }
 
 impl State {
@@ -67,6 +75,8 @@ impl State {
             starving: 0,
             vain: Vec::new(),
             marshal: Vec::new(),
+            stripe: vmmc::sync::take_stripe(),
+            hasty: 0,
         }
     }
 
@@ -77,6 +87,13 @@ impl State {
         }
     }
 
+    /// For counting as [`Inner::count`] does: no thread need be looked up under the lock.
+    #[inline(always)]
+    fn tally<'e>(&self, e: &'e Inner) -> Tally<'e> {
+        e.data.counters().tally_of(self.stripe)
+    }
+
+    #[inline]
     fn pair(&mut self, number: usize) -> &mut Pair {
         match self.pairs.get_mut(number) {
             Some(pair) => pair,

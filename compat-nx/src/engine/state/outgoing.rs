@@ -86,12 +86,11 @@ impl Default for Outgoing {
 
 impl State {
     /// Takes the credits that the peer has given.
-    #[inline]
-    fn take_credits(&mut self, peer: &Peer) -> Result<(), NxError> {
+    pub(super) fn take_credits(&mut self, peer: &Peer) -> Result<(), NxError> {
         let out = &mut self.pair(peer.number as usize).out;
         while let Some(what) = peer.credit(out.credits) {
             let fault =
-                NxError::PeerFault { node: peer.node, what: "a credit for what was not in use" };
+                || NxError::PeerFault { node: peer.node, what: "a credit for what was not in use" };
             match slots::decode(what) {
                 Some(Credit::Slot(slot)) if out.free.len() < layout::SLOTS => out.free.push(slot),
                 Some(Credit::Block(block)) => {
@@ -100,10 +99,10 @@ impl State {
                             out.stages.give_back(place, !peer.out.is_elsewhere());
                             out.blocks |= 1 << block;
                         }
-                        None => return Err(fault),
+                        None => return Err(fault()),
                     }
                 }
-                _ => return Err(fault),
+                _ => return Err(fault()),
             }
             out.credits = out.credits.wrapping_add(1);
         }
@@ -137,7 +136,7 @@ impl State {
         #[allow(unsafe_code)]
         let data = unsafe { mem::source(letter.data) };
         self.put(e, peer, slot, kind::DATA, letter, data)?;
-        e.count(count::SENT_SMALL, 1);
+        self.tally(e).add(count::SENT_SMALL, 1);
         Ok(Sent::Whole)
     }
 
@@ -210,13 +209,19 @@ impl State {
                 import.flag64(at).map_err(|_| e.lost(peer))?.signal(arrival).map_err(gone)?;
             }
         }
+        self.interrupt_who_wants(e, peer);
+        Ok(())
+    }
+
+    /// Interrupts a receiver whose handlers wait for messages, after it was rung for one.
+    #[inline]
+    pub(super) fn interrupt_who_wants(&self, e: &Inner, peer: &Peer) {
         // The fence of the ring is between our arrival word and this; the receiver sets the word,
         // and then looks for arrivals after a fence of its own.
         // Over a network there is no such fence: a receiver that wants it watches (see `Watch`).
         if !peer.out.is_elsewhere() && peer.in32(layout::WANTS).load(Ordering::Relaxed) != 0 {
             e.interrupt(peer);
         }
-        Ok(())
     }
 
     /// Announces a large message.
