@@ -324,6 +324,15 @@ impl FlagWord {
         Turn((word >> 44) as u32)
     }
 
+    /// Bytes of the message of a word that is a whole reply, and a good one: what most replies are, by one comparison.
+    #[must_use]
+    #[inline]
+    pub fn len_of_whole_ok(word: u64) -> Option<usize> {
+        const REST: u64 = (1 << 44) - (1 << 24);
+        const { assert!(Kind::Whole as u8 == 0 && Status::Ok as u16 == 0) };
+        (word & REST == 0).then_some((word as u32 & UNITS_MASK) as usize * UNIT)
+    }
+
     /// Takes a word apart. `None`: no honest peer writes such a kind.
     #[must_use]
     #[inline]
@@ -354,9 +363,12 @@ mod tests {
 
         #[test]
         fn any_word_at_all_is_taken_apart_or_refused(word: u64) {
-            if let Some(flag) = FlagWord::unpack(word) {
+            let flag = FlagWord::unpack(word);
+            if let Some(flag) = flag {
                 prop_assert_eq!(flag.pack(), word);
             }
+            let good = flag.filter(|it| it.kind == Kind::Whole && it.code == Status::Ok as u16);
+            prop_assert_eq!(FlagWord::len_of_whole_ok(word), good.map(FlagWord::len_bytes));
         }
     }
 

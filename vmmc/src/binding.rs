@@ -178,7 +178,7 @@ impl Binding {
     ///
     /// # Errors
     /// See [`SendError`].
-    #[inline]
+    #[inline(always)] // between two flags
     pub fn signal64(&self, offset: usize, value: u64) -> Result<(), SendError> {
         let inner = self.inner();
         inner.local.check()?;

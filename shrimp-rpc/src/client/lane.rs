@@ -57,6 +57,8 @@ pub(crate) struct Lane {
     deadline: u64,
     /// Replies that came at the first looks, and are counted with the next message.
     spin_hits: u64,
+    /// Where the flags lie in the server's buffer and in ours.
+    pub(super) ends: (usize, usize),
     /// Where a short call is put together.
     pub(super) short: Small<SHORT_UNITS>,
     /// Of the call in progress: offset in the message and bytes of each block.
@@ -97,7 +99,9 @@ impl Lane {
             return Err(ConnectError::Refused { service: wanted.service.clone(), why });
         }
         node.counters().add(count::BOUND, 1);
+        let ends = (layout::flag_at(calls.len()), layout::flag_at(replies.view().len()));
         Ok(Lane {
+            ends,
             watch: Arc::new(Watch { calls, replies, turn: AtomicU32::new(Turn::NONE.number()) }),
             owed: false,
             deadline: 0,
@@ -144,8 +148,7 @@ impl Lane {
     /// A call within the flag's line follows at once: the line is fetched while it is put together.
     #[inline]
     pub(super) fn expect_send(&self) {
-        let calls = self.calls();
-        if let Ok(flag) = calls.word64(layout::flag_at(calls.len())) {
+        if let Ok(flag) = self.calls().word64(self.ends.0) {
             flag.prefetch_for_write();
         }
     }

@@ -53,8 +53,13 @@ pub(crate) enum Mode {
 /// A lane, taken for one call, or to be bound for it. Whoever takes one gives it back by dropping this, which
 /// wakes those who wait for one.
 pub(crate) struct Taken<'b> {
-    /// `Some` until dropped.
-    guard: Option<Guard<'b, Option<Lane>>>,
+    /// Dropped first.
+    guard: Guard<'b, Option<Lane>>,
+    after: Afterwards<'b>,
+}
+
+/// Wakes those who wait for a lane, when it is dropped.
+struct Afterwards<'b> {
     binding: &'b Binding,
 }
 
@@ -116,11 +121,10 @@ impl BindingBuilder {
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(self) -> Result<Binding, ConnectError> {
-        let binding = self.connect_later()?;
-        let mut lane = Lane::open(&binding.node, &binding.wanted)?;
-        if let Some(mut first) = binding.lanes.first().and_then(TryLock::try_lock) {
-            debug_assert!(lane.is_settled());
-            *first = Some(lane);
+        let mut binding = self.connect_later()?;
+        let lane = Lane::open(&binding.node, &binding.wanted)?;
+        if let Some(first) = binding.lanes.first_mut() {
+            *first = TryLock::new(Some(lane));
         }
         Ok(binding)
     }
@@ -287,7 +291,7 @@ impl Binding {
     /// That lane, unless it is used.
     #[inline(always)]
     fn take<'b>(&'b self, lane: &'b TryLock<Option<Lane>>) -> Option<Taken<'b>> {
-        Some(Taken { guard: Some(lane.try_lock()?), binding: self })
+        Some(Taken { guard: lane.try_lock()?, after: Afterwards { binding: self } })
     }
 
     /// The first lane, when it is ready: the common case.
@@ -443,7 +447,7 @@ impl Future for Freed<'_> {
 impl<'b> Taken<'b> {
     #[inline(always)]
     pub(crate) fn lane(&self) -> &Lane {
-        match self.guard.as_ref().and_then(|guard| guard.as_ref()) {
+        match &*self.guard {
             Some(lane) => lane,
             None => unreachable!("a lane that was taken is open until it is dropped"),
         }
@@ -460,14 +464,12 @@ impl<'b> Taken<'b> {
     /// The lane, if it is bound.
     #[inline(always)]
     fn open_lane(&mut self) -> Option<&mut Lane> {
-        self.guard.as_mut()?.as_mut()
+        self.guard.as_mut()
     }
 
     /// It was bound.
     fn fill(&mut self, lane: Lane) {
-        if let Some(guard) = &mut self.guard {
-            **guard = Some(lane);
-        }
+        *self.guard = Some(lane);
     }
 
     /// Waits for the reply to the last message.
@@ -476,7 +478,7 @@ impl<'b> Taken<'b> {
         timeout: Option<Duration>,
         mode: Mode,
     ) -> Result<u64, CallError> {
-        let binding = self.binding;
+        let binding = self.binding();
         if mode == Mode::Block {
             return self.lane_mut().wait(&binding.node, timeout);
         }
@@ -495,15 +497,13 @@ impl<'b> Taken<'b> {
 
     #[inline(always)]
     pub(crate) fn binding(&self) -> &'b Binding {
-        self.binding
+        self.after.binding
     }
 
     /// Gives the buffers up: the server did what no server does.
     #[cold]
     pub(crate) fn discard(&mut self) {
-        if let Some(guard) = &mut self.guard {
-            **guard = None;
-        }
+        *self.guard = None;
     }
 }
 
@@ -516,7 +516,7 @@ struct Dropped<'t, 'b> {
 impl Drop for Dropped<'_, '_> {
     fn drop(&mut self) {
         if self.armed {
-            self.taken.lane().give_up(&self.taken.binding.node);
+            self.taken.lane().give_up(&self.taken.binding().node);
         }
     }
 }
@@ -527,10 +527,9 @@ impl std::fmt::Debug for Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
-    #[inline]
+impl Drop for Afterwards<'_> {
+    #[inline(always)] // between two flags
     fn drop(&mut self) {
-        self.guard = None;
         self.binding.queue.freed();
     }
 }

@@ -48,18 +48,14 @@ impl<'b> Reply<'b> {
         request: Option<usize>,
     ) -> Result<Reply<'b>, CallError> {
         // The common case, without the state of a future.
-        match FlagWord::unpack(word) {
-            Some(flag) if flag.kind == Kind::Whole && flag.code == Status::Ok as u16 => {
-                let end = layout::flag_at(taken.lane().replies().len());
-                match end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN) {
-                    Some(start) => {
-                        let image = Image::Buffer(start);
-                        Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
-                    }
-                    None => Reply::new_rare(taken, procedure, word, request),
-                }
+        let len = FlagWord::len_of_whole_ok(word);
+        let start = len.and_then(|len| taken.lane().ends.1.checked_sub(len));
+        match start.filter(|it| *it >= layout::HEAD_LEN) {
+            Some(start) => {
+                let image = Image::Buffer(start);
+                Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
             }
-            _ => Reply::new_rare(taken, procedure, word, request),
+            None => Reply::new_rare(taken, procedure, word, request),
         }
     }
 

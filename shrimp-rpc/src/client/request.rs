@@ -56,7 +56,7 @@ impl<'b> Request<'b> {
         let (place, end) = if len <= SHORT_UNITS * layout::UNIT {
             (Place::Short, SHORT_UNITS * layout::UNIT)
         } else if len <= taken.lane().room() {
-            (Place::Buffer, layout::flag_at(taken.lane().calls().len()))
+            (Place::Buffer, taken.lane().ends.0)
         } else {
             (place_for(len), len)
         };
@@ -165,12 +165,15 @@ impl<'b> Request<'b> {
     #[inline(always)]
     pub fn call(mut self) -> Result<Reply<'b>, CallError> {
         let timeout = self.transmit(false)?;
-        if matches!(self.place, Place::Memory(_)) {
-            return self.call_in_pieces(timeout);
+        // Taken apart, so that what is common stays in registers: what is rare wants all of it in memory.
+        let Request { mut taken, procedure, place, start, at, plain_end, end } = self;
+        if let Place::Memory(_) = place {
+            let whole = Request { taken, procedure, place, start, at, plain_end, end };
+            return whole.call_in_pieces(timeout);
         }
-        let binding = self.taken.binding();
-        let word = self.taken.lane_mut().wait(binding.node(), timeout)?;
-        let (taken, procedure, in_place) = self.into_parts();
+        let node = taken.binding().node();
+        let word = taken.lane_mut().wait(node, timeout)?;
+        let in_place = in_place(taken.lane(), &place, start);
         Reply::new(taken, procedure, word, in_place)
     }
 
@@ -214,17 +217,7 @@ impl<'b> Request<'b> {
     #[inline(always)]
     fn into_parts(self) -> (Taken<'b>, u32, Option<usize>) {
         let Request { taken, procedure, place, start, .. } = self;
-        // What was sent in pieces is not in the server's buffer any more, and what another node's
-        // server changed is not in our image of it.
-        let in_place = match place {
-            _ if !taken.lane().sees_inout() => None,
-            Place::Short => {
-                let end = layout::flag_at(taken.lane().calls().len());
-                Some(end - (SHORT_UNITS * layout::UNIT - start))
-            }
-            Place::Buffer => Some(start),
-            Place::Memory(_) => None,
-        };
+        let in_place = in_place(taken.lane(), &place, start);
         (taken, procedure, in_place)
     }
 
@@ -246,7 +239,7 @@ impl<'b> Request<'b> {
         match &self.place {
             Place::Short => {
                 if len > 0 {
-                    let at = layout::flag_at(lane.calls().len()) - len;
+                    let at = lane.ends.0 - len;
                     copy(lane.short.view().slice(self.start, len)?, lane.calls().slice(at, len)?)?;
                 }
             }
@@ -259,6 +252,18 @@ impl<'b> Request<'b> {
         }
         count_call(lane.send(node, whole, code, len)?, len);
         Ok(timeout)
+    }
+}
+
+/// Where the request lies in the server's buffer, for INOUT data to be read there. What was sent in pieces is not there any
+/// more, and what another node's server changed is not in our image of it.
+#[inline(always)]
+fn in_place(lane: &Lane, place: &Place, start: usize) -> Option<usize> {
+    match place {
+        _ if !lane.sees_inout() => None,
+        Place::Short => Some(lane.ends.0 - (SHORT_UNITS * layout::UNIT - start)),
+        Place::Buffer => Some(start),
+        Place::Memory(_) => None,
     }
 }
 

@@ -2,38 +2,42 @@
 //!
 //! ```text
 //!   who polls                              who replies, any thread
-//!   (1) busy is false, acquire             (1) turn := the next
-//!   (2) turn is that of the flag           (2) busy := false, release
-//!   (3) busy := true                       (3) store the reply's flag
+//!   (1) due is the flag's turn, acquire    (1) turn := the next
+//!   (2) due := BUSY                        (2) due := the next, release
+//!                                          (3) store the reply's flag
 //! ```
 //!
-//! The old call's flag lies in the buffer until the client calls again. Who polls and finds nobody busy sees
-//! therefore the next turn, too, or it would take the old flag for a call once more; release and acquire see to
-//! that. Only one thread at a time polls.
+//! The old call's flag lies in the buffer until the client calls again. Its turn is never due again, or who polls would
+//! take it for a call once more. Who finds the next call sees the turn that belongs to it, too, and whatever else was
+//! done before the last reply; release and acquire see to that. Only one thread at a time polls.
 
 use crate::layout::Turn;
-use vmmc::sync::{AtomicBool, AtomicU32, Ordering};
+use vmmc::sync::{AtomicU32, Ordering};
+
+/// No turn is due: one is being served. Wider than a flag's turn.
+const BUSY: u32 = u32::MAX;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Duty {
     /// Turn of the call that is due, or is being served.
     turn: AtomicU32,
-    busy: AtomicBool,
+    /// The turn that is due, or [`BUSY`].
+    due: AtomicU32,
 }
 
 impl Duty {
     /// The first call is due.
     pub(super) fn new() -> Duty {
         let first = Turn::NONE.next().number();
-        Duty { turn: AtomicU32::new(first), busy: AtomicBool::new(false) }
+        Duty { turn: AtomicU32::new(first), due: AtomicU32::new(first) }
     }
 
     /// Whether a flag of that turn is a call to take.
     #[inline]
     pub(super) fn is_due(&self, turn: Turn) -> bool {
-        // PAIRS(slot): with the release in `hand_back`: the turn is that of the idle slot.
-        !self.busy.load(Ordering::Acquire) && self.is_unanswered(turn)
+        // PAIRS(slot): with the release in `hand_back`.
+        self.due.load(Ordering::Acquire) == turn.number()
     }
 
     /// Whether the call of that turn is the present one, or is to come.
@@ -45,7 +49,7 @@ impl Duty {
     /// The call that is due was taken.
     #[inline]
     pub(super) fn take(&self) {
-        self.busy.store(true, Ordering::Relaxed);
+        self.due.store(BUSY, Ordering::Relaxed);
     }
 
     /// The call of that turn is about to be answered, and the next one is due; false when it was
@@ -55,9 +59,10 @@ impl Duty {
         if !self.is_unanswered(turn) {
             return false;
         }
-        self.turn.store(turn.next().number(), Ordering::Relaxed);
+        let next = turn.next().number();
+        self.turn.store(next, Ordering::Relaxed);
         // PAIRS(slot): with the acquire in `is_due`.
-        self.busy.store(false, Ordering::Release);
+        self.due.store(next, Ordering::Release);
         true
     }
 }
@@ -78,7 +83,8 @@ mod loom_tests {
     }
 
     /// A client calls twice; who polls gives each call to another thread, which replies.
-    fn two_calls(hand_back: fn(&Duty, Turn) -> bool) {
+    #[test]
+    fn loom_each_call_is_taken_once() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
@@ -97,7 +103,7 @@ mod loom_tests {
                     while other.given.load(Ordering::Acquire) != turn.number() {
                         thread::yield_now();
                     }
-                    assert!(hand_back(&other.duty, turn), "answered once");
+                    assert!(other.duty.hand_back(turn), "answered once");
                     other.reply.store(turn.number(), Ordering::Release);
                     turn = turn.next();
                     if turn == first.next() {
@@ -125,19 +131,40 @@ mod loom_tests {
         });
     }
 
-    #[test]
-    fn loom_each_call_is_taken_once() {
-        two_calls(Duty::hand_back);
+    /// A client that does not wait for replies: its next flag is there before the last call is answered. Who finds that
+    /// one due answers it.
+    fn a_hasty_client(hand_back: fn(&Duty, Turn) -> bool) {
+        loom::model(move || {
+            let first = Turn::NONE.next();
+            let duty = Arc::new(Duty::new());
+            duty.take();
+            let other = duty.clone();
+            let replier = thread::spawn(move || assert!(hand_back(&other, first), "answered once"));
+            while !duty.is_due(first.next()) {
+                thread::yield_now();
+            }
+            duty.take();
+            assert!(
+                duty.hand_back(first.next()),
+                "the next turn is due, and is not the present one"
+            );
+            replier.join().unwrap();
+        });
     }
 
-    /// Idle before the next turn is due: the old flag is a call once more.
+    #[test]
+    fn loom_who_finds_a_call_may_answer_it() {
+        a_hasty_client(Duty::hand_back);
+    }
+
+    /// The next turn is due before the turn that belongs to it is seen: its reply is refused.
     #[test]
     #[should_panic]
     fn loom_a_relaxed_hand_back_is_caught() {
-        two_calls(|duty, turn| {
+        a_hasty_client(|duty, turn| {
             let mine = duty.is_unanswered(turn);
             duty.turn.store(turn.next().number(), Ordering::Relaxed);
-            duty.busy.store(false, Ordering::Relaxed);
+            duty.due.store(turn.next().number(), Ordering::Relaxed);
             mine
         });
     }

@@ -63,22 +63,29 @@ impl Poll {
         self.hot.get(hot).map(|hot| &hot.slot)
     }
 
-    /// The next message, and the number of the hot slot that has it.
+    /// The next message, and the number of the hot slot that has it. Whoever takes it notes it, too.
     #[inline(always)]
     pub(super) fn look(&mut self, look: Look, node: &Node) -> Option<(usize, u64)> {
         let hot_ones = self.hot.len();
         for turn in 0..hot_ones {
             let at = self.next_hot + turn;
             let at = if at < hot_ones { at } else { at - hot_ones };
-            let Some(hot) = self.hot.get_mut(at) else { break };
+            let Some(hot) = self.hot.get(at) else { break };
             if let Some(word) = hot.slot.look() {
-                self.found += 1;
-                hot.last = self.found;
-                self.next_hot = if at + 1 < hot_ones { at + 1 } else { 0 };
                 return Some((at, word));
             }
         }
         if self.cold.is_empty() { None } else { self.look_at_cold(look, node) }
+    }
+
+    /// Books the message of that hot slot: nothing that its client has to wait for.
+    #[inline]
+    pub(super) fn note(&mut self, at: usize) {
+        self.found += 1;
+        self.next_hot = if at + 1 < self.hot.len() { at + 1 } else { 0 };
+        if let Some(hot) = self.hot.get_mut(at) {
+            hot.last = self.found;
+        }
     }
 
     #[inline(never)]
@@ -98,10 +105,8 @@ impl Poll {
 
     /// Makes a cold slot hot, in the place of the quietest. Returns its number.
     fn warm(&mut self, cold: usize) -> Option<usize> {
-        self.found += 1;
         let (at, hot) = self.hot.iter_mut().enumerate().min_by_key(|(_, hot)| hot.last)?;
         std::mem::swap(&mut hot.slot, self.cold.get_mut(cold)?);
-        hot.last = self.found;
         Some(at)
     }
 }

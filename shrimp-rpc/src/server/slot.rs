@@ -16,6 +16,7 @@ use crate::memory::{Memory, copy};
 use crate::peer_buffer::PeerBuffer;
 use crate::process::count;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vmmc::counters::Tally;
 use vmmc::mem::View;
 use vmmc::sync::{AtomicBool, AtomicU64, Ordering};
 use vmmc::word::Word as _;
@@ -73,23 +74,15 @@ pub(crate) struct Ready {
     pub(crate) turn: Turn,
     pub(crate) procedure: u32,
     pub(crate) one_way: bool,
-    pub(crate) message: Message,
-}
-
-/// Where the arguments are.
-#[derive(Debug)]
-pub(crate) enum Message {
-    /// In our buffer: where they begin.
-    Buffer(usize),
-    /// Put together from pieces.
-    Memory(Kept),
+    /// Where the arguments begin in our buffer, if they are there.
+    pub(crate) start: usize,
 }
 
 /// What a message of the client's comes to.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// A call to serve.
-    Call(Ready),
+    /// A call to serve, whose arguments were put together from pieces.
+    Call(Ready, Kept),
     /// Something that was dealt with.
     Done,
     /// The first piece of a call that there is no room for.
@@ -205,26 +198,41 @@ impl Slot {
         due.then_some(word)
     }
 
-    /// Takes the message that [`Slot::look`] found.
+    /// Takes the message that [`Slot::look`] found, if it is a whole call, as most are. Otherwise it is still to be
+    /// taken by [`Slot::accept_rare`].
     #[inline(always)]
-    pub(crate) fn accept(&self, word: u64) -> Step {
+    pub(crate) fn accept(&self, word: u64) -> Option<Ready> {
         self.duty.take();
-        let Some(flag) = FlagWord::unpack(word) else { return Step::Faulty };
-        let end = layout::flag_at(self.calls.len());
-        let Some(start) = end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN)
-        else {
-            return Step::Faulty;
+        let flag = FlagWord::unpack(word)?;
+        let one_way = match flag.kind {
+            Kind::Whole => false,
+            Kind::OneWay => true,
+            _ => return None,
         };
-        match flag.kind {
-            Kind::Whole | Kind::OneWay => {
-                if self.replies.is_elsewhere() {
-                    self.note_deadline();
-                }
-                let procedure = self.procedure(flag.code);
-                let (turn, one_way) = (flag.turn, flag.kind == Kind::OneWay);
-                Step::Call(Ready { turn, procedure, one_way, message: Message::Buffer(start) })
+        let start = self.start_of(flag)?;
+        if self.replies.is_elsewhere() {
+            self.note_deadline();
+        }
+        let procedure = self.procedure(flag.code);
+        Some(Ready { turn: flag.turn, procedure, one_way, start })
+    }
+
+    /// Where the message before a flag begins; `None`: it would reach into the head.
+    #[inline(always)]
+    fn start_of(&self, flag: FlagWord) -> Option<usize> {
+        let end = layout::flag_at(self.calls.len());
+        end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN)
+    }
+
+    /// Takes a message that [`Slot::accept`] did not take.
+    #[cold]
+    pub(crate) fn accept_rare(&self, word: u64) -> Step {
+        let flag = FlagWord::unpack(word);
+        match flag.and_then(|flag| Some((flag, self.start_of(flag)?))) {
+            Some((flag, start)) if !matches!(flag.kind, Kind::Whole | Kind::OneWay) => {
+                self.accept_piece(flag, flag.kind, start)
             }
-            kind => self.accept_piece(flag, kind, start),
+            _ => Step::Faulty,
         }
     }
 
@@ -236,7 +244,6 @@ impl Slot {
         }
     }
 
-    #[cold]
     fn accept_piece(&self, flag: FlagWord, kind: Kind, start: usize) -> Step {
         if kind == Kind::More {
             return self.send_next(flag.turn);
@@ -273,8 +280,7 @@ impl Slot {
         if partial.filled == partial.memory.view().len() {
             self.note_deadline();
             let Partial { memory, procedure, one_way, .. } = partial;
-            let message = Message::Memory(memory);
-            return Step::Call(Ready { turn: flag.turn, procedure, one_way, message });
+            return Step::Call(Ready { turn: flag.turn, procedure, one_way, start }, memory);
         }
         pieces.call = Some(partial);
         drop(pieces);
@@ -283,7 +289,7 @@ impl Slot {
     }
 
     /// Sends the message of `len` bytes that lies before the flag of the client's buffer. The slot is
-    /// idle then.
+    /// idle then. Returns where to count what else belongs to it: counting is left to the time in which it travels.
     ///
     /// # Errors
     /// [`ReplyError::Answered`] when that turn is over.
@@ -294,15 +300,16 @@ impl Slot {
         kind: Kind,
         status: Status,
         len: usize,
-    ) -> Result<(), ReplyError> {
+    ) -> Result<Tally<'_>, ReplyError> {
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code: status as u16, units }.pack();
         if !self.duty.hand_back(turn) {
             return Err(ReplyError::Answered);
         }
         self.replies.signal(len, word)?;
-        self.node.counters().add(count::PACKETS, 1);
-        Ok(())
+        let tally = self.node.counters().tally();
+        tally.add(count::PACKETS, 1);
+        Ok(tally)
     }
 
     /// Whether the call of that turn was not answered yet.
@@ -341,7 +348,7 @@ impl Slot {
         counters.add(count::COPIED_BYTES, len as u64);
         counters.add(count::PACKET_BYTES, (len + layout::FLAG_LEN) as u64);
         self.pieces().reply = (rest.sent < total).then_some(rest);
-        self.send(turn, kind, Status::Ok, len)
+        self.send(turn, kind, Status::Ok, len).map(drop)
     }
 
     fn send_next(&self, turn: Turn) -> Step {

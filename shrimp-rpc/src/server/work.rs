@@ -1,6 +1,6 @@
 //! The threads that serve.
 
-use super::call::{self, Desk, ServerCall};
+use super::call::{self, Desk, Far, ServerCall};
 use super::poll::Poll;
 use super::post::Post;
 use super::slot::{Ready, Slot, Step};
@@ -187,23 +187,31 @@ pub(super) fn worker(shared: &Arc<Shared>) {
         let at_once = matches!(found, Some(Found::AtOnce(..)));
         match found {
             Some(Found::AtOnce(hot, word) | Found::Message(hot, word)) => {
-                let ready = poll.slot(hot).and_then(|slot| take(shared, &mut desk, slot, word));
-                calls = calls.wrapping_add(1);
-                if let (Some(ready), Some(desk)) = (ready, &desk) {
-                    if alone {
-                        run(shared, desk, ready);
-                        held = Some(poll);
-                    } else {
-                        shared.staff.leave(&shared.post, poll);
-                        run(shared, desk, ready);
-                        // If it was taken meanwhile, another polls now.
-                        held = shared.post.try_take();
+                let taken = poll.slot(hot).and_then(|slot| take(shared, &mut desk, slot, word));
+                let served = u64::from(taken.is_some());
+                // The books are kept when the reply has been sent: nobody waits for them then.
+                held = match taken {
+                    Some((desk, far)) if alone => {
+                        run(shared, desk, far);
+                        poll.note(hot);
+                        Some(poll)
                     }
-                } else {
-                    held = Some(poll);
-                }
-                // The reply has been sent: counting is not waited for.
-                shared.node.counters().add(index::SPIN_HITS, u64::from(at_once));
+                    Some((desk, far)) => {
+                        poll.note(hot);
+                        shared.staff.leave(&shared.post, poll);
+                        run(shared, desk, far);
+                        // If it was taken meanwhile, another polls now.
+                        shared.post.try_take()
+                    }
+                    None => {
+                        poll.note(hot);
+                        Some(poll)
+                    }
+                };
+                let tally = shared.node.counters().tally();
+                tally.add(index::SPIN_HITS, u64::from(at_once));
+                tally.add(count::SERVED, served);
+                calls = calls.wrapping_add(1);
                 if calls.is_multiple_of(CALLS_PER_DISPATCH) {
                     shared.node.dispatch();
                 }
@@ -278,18 +286,31 @@ fn change(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) {
     }
 }
 
-/// Takes a message; `Some` when it is a call to run at the desk.
+/// Takes a message; `Some` when it is a call to run, which is on the desk, but for arguments that came in pieces.
 #[inline(always)]
-fn take(shared: &Shared, last: &mut Option<Desk>, slot: &Arc<Slot>, word: u64) -> Option<Ready> {
-    match slot.accept(word) {
-        Step::Call(ready) => {
-            let desk = match last {
-                Some(desk) if desk.is_of(slot) => desk,
-                last => last.insert(Desk::new(slot.clone())),
-            };
-            desk.renew(&ready);
-            Some(ready)
-        }
+fn take<'d>(
+    shared: &Shared,
+    last: &'d mut Option<Desk>,
+    slot: &Arc<Slot>,
+    word: u64,
+) -> Option<(&'d Desk, Option<Box<Far>>)> {
+    let (ready, far) = match slot.accept(word) {
+        Some(ready) => (ready, None),
+        None => take_rare(shared, slot, word).map(|(ready, far)| (ready, Some(far)))?,
+    };
+    if last.as_ref().is_some_and(|desk| !desk.is_of(slot)) {
+        *last = None;
+    }
+    let desk = last.get_or_insert_with(|| Desk::new(slot.clone()));
+    desk.renew(&ready);
+    Some((desk, far))
+}
+
+/// Takes a message that is no whole call; `Some` when it completes one.
+#[cold]
+fn take_rare(shared: &Shared, slot: &Arc<Slot>, word: u64) -> Option<(Ready, Box<Far>)> {
+    match slot.accept_rare(word) {
+        Step::Call(ready, message) => Some((ready, Far::of(message))),
         Step::Done => None,
         Step::NoRoom(turn, full) => {
             let fault = Fault::with_text(0, full.to_string());
@@ -321,13 +342,13 @@ fn faulty(shared: &Shared, slot: &Arc<Slot>) {
 
 /// Runs the handler of a call.
 #[inline(always)]
-fn run(shared: &Shared, desk: &Desk, ready: Ready) {
-    let (turn, procedure) = (ready.turn, ready.procedure);
+fn run(shared: &Shared, desk: &Desk, far: Option<Box<Far>>) {
+    let (turn, procedure) = (desk.turn(), desk.context().procedure());
     let slot = desk.slot();
     let Some(program) = shared.programs.get(slot.program) else {
         unreachable!("a slot is of one of the server's programs")
     };
-    let call = ServerCall::new(desk, ready);
+    let call = ServerCall::new(desk, far);
     let dispatch = AssertUnwindSafe(|| (program.dispatch)(procedure, call));
     match catch_unwind(dispatch) {
         Ok(Ok(_)) => {}
@@ -337,7 +358,6 @@ fn run(shared: &Shared, desk: &Desk, ready: Ready) {
             refuse(slot, turn, &DispatchError::Fault(fault));
         }
     }
-    slot.node().counters().add(count::SERVED, 1);
 }
 
 /// Tells the client why there is no reply, unless there was one.

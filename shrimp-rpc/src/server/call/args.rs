@@ -27,7 +27,7 @@ impl Args<'_> {
         if at > len {
             return Err(DecodeError::Short { need: at, left: len });
         }
-        self.core.next_block.set(at);
+        self.core.desk().next_block.set(at);
         Ok(())
     }
 }

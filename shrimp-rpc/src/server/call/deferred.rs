@@ -62,7 +62,7 @@ impl DeferredCall {
 
 impl Drop for DeferredCall {
     fn drop(&mut self) {
-        if !self.core.answered.get() {
+        if !self.core.desk().answered.get() {
             let fault = Fault::new(Fault::DROPPED, "the server dropped the call");
             let _ = self.core.fault(Status::Fault, &fault); // the client may have gone
         }

@@ -3,7 +3,7 @@
 use super::super::slot::{Ready, Slot};
 use crate::layout::{self, Turn};
 use crate::memory::{Small, copy};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc::PeerInfo;
@@ -70,10 +70,21 @@ pub(super) const CLOSE_UNITS: usize = 6;
 /// Units of the longest reply that is stored in one go.
 pub(super) const SHORT_UNITS: usize = 15;
 
-/// What a worker keeps from call to call, so that a call moves little.
+/// What a worker keeps from call to call, so that a call moves little: all that is known of the present one, but for
+/// memory that only rare calls take.
 #[derive(Debug)]
 pub(in crate::server) struct Desk {
     pub(super) context: Context,
+    /// Where the arguments begin in our buffer, if they are there.
+    pub(super) start: usize,
+    pub(super) one_way: bool,
+    pub(super) answered: Cell<bool>,
+    /// Where the next block begins, from the start of the message.
+    pub(super) next_block: Cell<usize>,
+    /// Bytes before the flag that OUT blocks take.
+    pub(super) outs: Cell<usize>,
+    /// Bytes of them that are kept back.
+    pub(super) close_len: Cell<usize>,
     /// Blocks taken so far: offset, bytes, and whether the handler may change them.
     pub(super) blocks: RefCell<Vec<(usize, usize, bool)>>,
     /// The OUT blocks that lie within the flag's own line, right-justified.
@@ -86,6 +97,12 @@ impl Desk {
     pub(in crate::server) fn new(slot: Arc<Slot>) -> Desk {
         Desk {
             context: Context { slot, turn: Turn::NONE, procedure: 0 },
+            start: layout::HEAD_LEN,
+            one_way: false,
+            answered: Cell::new(true),
+            next_block: Cell::new(0),
+            outs: Cell::new(0),
+            close_len: Cell::new(0),
             blocks: RefCell::new(Vec::with_capacity(4)),
             close: Small::new(),
             short: Small::new(),
@@ -98,11 +115,27 @@ impl Desk {
     }
 
     /// For the next call of the same client.
-    #[inline]
+    #[inline(always)] // between two flags
     pub(in crate::server) fn renew(&mut self, ready: &Ready) {
         self.context.turn = ready.turn;
         self.context.procedure = ready.procedure;
+        self.start = ready.start;
+        self.one_way = ready.one_way;
+        self.answered = Cell::new(false);
+        self.next_block = Cell::new(0);
+        self.outs = Cell::new(0);
+        self.close_len = Cell::new(0);
         self.blocks.get_mut().clear();
+    }
+
+    #[inline]
+    pub(in crate::server) fn turn(&self) -> Turn {
+        self.context.turn
+    }
+
+    #[inline]
+    pub(in crate::server) fn context(&self) -> &Context {
+        &self.context
     }
 
     #[inline]
@@ -120,6 +153,12 @@ impl Desk {
         let Context { slot, turn, procedure } = &self.context;
         let desk = Desk {
             context: Context { slot: slot.clone(), turn: *turn, procedure: *procedure },
+            start: self.start,
+            one_way: self.one_way,
+            answered: self.answered.clone(),
+            next_block: self.next_block.clone(),
+            outs: self.outs.clone(),
+            close_len: self.close_len.clone(),
             blocks: RefCell::new(self.blocks.take()),
             close: Small::new(),
             short: Small::new(),

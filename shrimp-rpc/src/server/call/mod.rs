@@ -11,14 +11,15 @@ pub use desk::Context;
 pub(super) use desk::Desk;
 pub use reply::ReplyWriter;
 
-use super::slot::{Message, Ready, Slot};
+use super::budget::Kept;
+use super::slot::Slot;
 use crate::bulk::{Bulk, BulkMut, Element};
 use crate::error::{DispatchError, Fault, ReplyError};
 use crate::layout::{self, Kind, Status, Turn};
 use crate::memory::Memory;
 use crate::message::{Get, Put};
 use desk::CLOSE_UNITS;
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use vmmc::mem::View;
@@ -29,22 +30,28 @@ use xdr::{DecodeError, Limits, Sink};
 #[must_use]
 pub struct Finished(());
 
-/// The state of one call. Lives as long as somebody may reply.
+/// The state of one call. Lives as long as somebody may reply. Two words, so that it reaches handlers in registers.
 #[derive(Debug)]
 struct Core<D> {
     /// The worker's, or the call's own once it is put off.
     desk: D,
-    message: Message,
-    one_way: bool,
-    answered: Cell<bool>,
-    /// Where the next block begins, from the start of the message.
-    next_block: Cell<usize>,
-    /// Bytes before the flag that OUT blocks take.
-    outs: Cell<usize>,
-    /// Bytes of them that are kept back.
-    close_len: Cell<usize>,
+    far: OnceCell<Box<Far>>,
+}
+
+/// What of a call lies in neither buffer.
+#[derive(Debug, Default)]
+pub(super) struct Far {
+    /// Arguments that came in pieces.
+    message: Option<Kept>,
     /// OUT blocks that do not fit the client's buffer.
     spilled: OnceCell<Box<Spill>>,
+}
+
+impl Far {
+    /// Of a call whose arguments came in pieces.
+    pub(super) fn of(message: Kept) -> Box<Far> {
+        Box::new(Far { message: Some(message), spilled: OnceCell::new() })
+    }
 }
 
 /// An OUT block in our own memory; a list, so that a block stays where it is while others are added.
@@ -71,29 +78,39 @@ impl<D: Deref<Target = Desk>> Core<D> {
         &self.desk().context.slot
     }
 
+    /// The arguments, if they came in pieces.
+    #[inline]
+    fn message(&self) -> Option<&Kept> {
+        self.far.get()?.message.as_ref()
+    }
+
+    /// The first OUT block that does not fit.
+    #[inline]
+    fn spilled(&self) -> Option<&Spill> {
+        self.far.get()?.spilled.get().map(|spill| &**spill)
+    }
+
     #[inline]
     fn request(&self) -> View<'_> {
-        match &self.message {
-            Message::Buffer(start) => {
-                let calls = self.slot().calls();
-                match calls.slice(*start, layout::flag_at(calls.len()) - start) {
-                    Ok(view) => view,
-                    Err(error) => unreachable!("checked when the call came: {error}"),
-                }
-            }
-            Message::Memory(memory) => memory.view(),
+        if let Some(message) = self.message() {
+            return message.view();
+        }
+        let (calls, start) = (self.slot().calls(), self.desk().start);
+        match calls.slice(start, layout::flag_at(calls.len()) - start) {
+            Ok(view) => view,
+            Err(error) => unreachable!("checked when the call came: {error}"),
         }
     }
 
     #[inline]
     fn take_block<T: Element>(&self, len: u32, change: bool) -> Result<View<'_>, DecodeError> {
         let request = self.request();
-        let at = self.next_block.get();
+        let at = self.desk().next_block.get();
         let bytes = (len as usize).saturating_mul(T::SIZE);
         let short = DecodeError::Short { need: bytes, left: request.len().saturating_sub(at) };
         let view = request.slice(at, bytes).map_err(|_| short)?;
         // The last block's padding may be missing in a hostile message; then nothing follows it.
-        self.next_block.set(at + bytes.next_multiple_of(layout::UNIT));
+        self.desk().next_block.set(at + bytes.next_multiple_of(layout::UNIT));
         self.desk().blocks.borrow_mut().push((at, bytes, change));
         Ok(view)
     }
@@ -104,26 +121,26 @@ impl<D: Deref<Target = Desk>> Core<D> {
         let too_long = |len| ReplyError::TooLong { len, max };
         let used = bytes
             .checked_next_multiple_of(layout::UNIT)
-            .and_then(|padded| padded.checked_add(self.outs.get()))
+            .and_then(|padded| padded.checked_add(self.desk().outs.get()))
             .ok_or(too_long(usize::MAX))?;
         let distance = u32::try_from(used).map_err(|_| too_long(used))?;
         if used > max {
             return Err(too_long(used));
         }
-        self.outs.set(used);
+        self.desk().outs.set(used);
         if used <= CLOSE_UNITS * layout::UNIT {
-            self.close_len.set(used);
+            self.desk().close_len.set(used);
             let close = self.desk().close.view();
             return Ok((close.slice(close.len() - used, bytes)?, distance));
         }
         let replies = self.slot().replies();
-        if self.spilled.get().is_none() && used <= self.slot().room() {
+        if self.spilled().is_none() && used <= self.slot().room() {
             let at = layout::flag_at(replies.len()) - used;
             return Ok((replies.slice(at, bytes)?, distance));
         }
         let spill =
             Box::new(Spill { memory: Memory::new(bytes), distance: used, next: OnceCell::new() });
-        let mut place = &self.spilled;
+        let mut place = &self.far.get_or_init(Box::default).spilled;
         while let Some(other) = place.get() {
             place = &other.next;
         }
@@ -131,7 +148,7 @@ impl<D: Deref<Target = Desk>> Core<D> {
     }
 
     fn fault(&self, status: Status, fault: &Fault) -> Result<(), ReplyError> {
-        if self.answered.replace(true) {
+        if self.desk().answered.replace(true) {
             return Err(ReplyError::Answered);
         }
         send_fault(self.slot(), self.context().turn, status, fault)
@@ -152,7 +169,7 @@ pub(super) fn send_too_long(
     let mut put = Put::new(replies, end - NUMBERS, end);
     put.put_u64(len as u64)?;
     put.put_u64(max as u64)?;
-    slot.send(turn, Kind::Whole, Status::TooLong, NUMBERS)
+    slot.send(turn, Kind::Whole, Status::TooLong, NUMBERS).map(drop)
 }
 
 /// Sends a text and a number for people.
@@ -178,7 +195,7 @@ pub(super) fn send_fault(
     xdr::put_opaque(&mut put, text, Fault::TEXT_MAX as u32)?;
     put.put_u32(fault.number())?;
     put.pad_to(end)?;
-    slot.send(turn, Kind::Whole, status, len)
+    slot.send(turn, Kind::Whole, status, len).map(drop)
 }
 
 /// A call to be dispatched: arguments to take, in order, and a reply to give.
@@ -188,21 +205,14 @@ pub struct ServerCall<'c> {
 }
 
 impl<'w> ServerCall<'w> {
-    #[inline]
-    pub(super) fn new(desk: &'w Desk, ready: Ready) -> ServerCall<'w> {
-        let Ready { one_way, message, .. } = ready;
-        ServerCall {
-            core: Core {
-                desk,
-                message,
-                one_way,
-                answered: Cell::new(false),
-                next_block: Cell::new(0),
-                outs: Cell::new(0),
-                close_len: Cell::new(0),
-                spilled: OnceCell::new(),
-            },
-        }
+    /// The call on the desk; `message` is its arguments if they came in pieces.
+    #[inline(always)] // between two flags
+    pub(super) fn new(desk: &'w Desk, message: Option<Box<Far>>) -> ServerCall<'w> {
+        let far = match message {
+            Some(far) => OnceCell::from(far),
+            None => OnceCell::new(),
+        };
+        ServerCall { core: Core { desk, far } }
     }
 
     /// Who calls.
@@ -263,7 +273,7 @@ impl<'w> ServerCall<'w> {
 
     /// The end of a one-way call: the client may use the buffer again.
     pub fn finish_oneway(self) -> Finished {
-        if !self.core.answered.replace(true) {
+        if !self.core.desk().answered.replace(true) {
             let context = self.core.context();
             let _ = context.slot.send(context.turn, Kind::Whole, Status::Ok, 0);
         }
@@ -274,10 +284,7 @@ impl<'w> ServerCall<'w> {
     /// The client's buffers are its own until then.
     pub fn defer(self) -> (DeferredCall, Finished) {
         let desk = Box::new(self.core.desk().take_over());
-        let Core { message, one_way, answered, next_block, outs, close_len, spilled, .. } =
-            self.core;
-        let core = Core { desk, message, one_way, answered, next_block, outs, close_len, spilled };
-        (DeferredCall { core }, Finished(()))
+        (DeferredCall { core: Core { desk, far: self.core.far } }, Finished(()))
     }
 
     /// The whole request, for stubs that read by pointer.
@@ -300,6 +307,6 @@ impl<'w> ServerCall<'w> {
     /// Whether the client wants no reply.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
-        self.core.one_way
+        self.core.desk().one_way
     }
 }

@@ -1,6 +1,5 @@
 //! Replies: where they are put together, and how they are sent.
 
-use super::super::slot::Message;
 use super::desk::SHORT_UNITS;
 use super::{Context, Core, DeferredReply, Desk, Finished, send_fault};
 use crate::error::{DispatchError, Fault, ReplyError};
@@ -17,7 +16,7 @@ impl<D: Deref<Target = Desk>> Core<D> {
     /// from another node.
     #[inline(always)]
     fn inout_range(&self) -> (usize, usize) {
-        if matches!(self.message, Message::Buffer(_)) && !self.slot().returns_inout() {
+        if self.message().is_none() && !self.slot().returns_inout() {
             return (0, 0);
         }
         self.changed_range()
@@ -35,20 +34,21 @@ impl<D: Deref<Target = Desk>> Core<D> {
     /// Room for the reply's plain part.
     #[inline(always)]
     pub(super) fn writer(&self, plain: usize) -> Result<Writer<'_, D>, ReplyError> {
-        if self.answered.get() {
+        let desk = self.desk();
+        if desk.answered.get() {
             return Err(ReplyError::Answered);
         }
         let slot = self.slot();
         let max = slot.call_max;
         let padded = plain.checked_next_multiple_of(layout::UNIT);
-        let total = padded.and_then(|it| it.checked_add(self.outs.get()));
+        let total = padded.and_then(|it| it.checked_add(desk.outs.get()));
         let Some(total) = total.filter(|total| *total <= max) else {
             return Err(too_long(total, max));
         };
         let inout = self.inout_range();
-        let fits = self.spilled.get().is_none() && total <= slot.room() && inout.1 == 0;
+        let fits = self.spilled().is_none() && total <= slot.room() && inout.1 == 0;
         let short = SHORT_UNITS * layout::UNIT;
-        let (place, start) = if fits && total <= short && self.outs.get() == self.close_len.get() {
+        let (place, start) = if fits && total <= short && desk.outs.get() == desk.close_len.get() {
             (Place::Short, short - total)
         } else if fits {
             (Place::Buffer, layout::flag_at(slot.replies().len()) - total)
@@ -77,22 +77,22 @@ impl<D: Deref<Target = Desk>> Core<D> {
         let len = inout.1.min(request.len().saturating_sub(inout.0));
         copy(request.slice(inout.0, len)?, whole.slice(0, len)?)?;
         self.add_close(whole)?;
-        let mut in_place = self.outs.get();
-        let mut spill = self.spilled.get();
+        let mut in_place = self.desk().outs.get();
+        let mut spill = self.spilled();
         if let Some(first) = spill {
             in_place = first.distance - first.memory.view().len().next_multiple_of(layout::UNIT);
         }
         while let Some(one) = spill {
             let from = one.memory.view();
             copy(from, whole.slice(whole.len() - one.distance, from.len())?)?;
-            spill = one.next.get();
+            spill = one.next.get().map(|next| &**next);
         }
         let replies = self.slot().replies();
         // Those kept back were added already.
-        let in_place_len = in_place.saturating_sub(self.close_len.get());
+        let in_place_len = in_place.saturating_sub(self.desk().close_len.get());
         let from = replies.slice(layout::flag_at(replies.len()) - in_place, in_place_len)?;
         copy(from, whole.slice(whole.len() - in_place, in_place_len)?)?;
-        let copied = self.outs.get() + len;
+        let copied = self.desk().outs.get() + len;
         self.slot().node().counters().add(count::COPIED_BYTES, copied as u64);
         Ok(())
     }
@@ -100,7 +100,7 @@ impl<D: Deref<Target = Desk>> Core<D> {
     /// Copies the OUT data that was kept back to the end of a reply.
     #[inline]
     fn add_close(&self, reply: View<'_>) -> Result<(), ReplyError> {
-        let len = self.close_len.get();
+        let len = self.desk().close_len.get();
         if len > 0 {
             let close = self.desk().close.view();
             copy(close.slice(close.len() - len, len)?, reply.slice(reply.len() - len, len)?)?;
@@ -177,7 +177,8 @@ impl<D: Deref<Target = Desk>> Writer<'_, D> {
             self.plain_end += gap;
             self.put(|put| put.pad_to(put.at() + gap))?;
         }
-        if self.core.answered.replace(true) {
+        let desk = self.core.desk();
+        if desk.answered.replace(true) {
             return Err(ReplyError::Answered);
         }
         let context = self.core.context();
@@ -194,10 +195,10 @@ impl<D: Deref<Target = Desk>> Writer<'_, D> {
             Place::Buffer => self.core.add_close(replies.slice(0, end)?)?,
             Place::Memory(memory, inout) => return self.core.send_long(memory, inout),
         }
-        context.slot.send(context.turn, Kind::Whole, Status::Ok, self.total)?;
-        let in_place = self.core.outs.get() - self.core.close_len.get();
+        let tally = context.slot.send(context.turn, Kind::Whole, Status::Ok, self.total)?;
+        let in_place = desk.outs.get() - desk.close_len.get();
         let stored = self.total - in_place + layout::FLAG_LEN;
-        context.slot.node().counters().add(count::PACKET_BYTES, stored as u64);
+        tally.add(count::PACKET_BYTES, stored as u64);
         Ok(())
     }
 }
