@@ -123,6 +123,17 @@ pub enum ConnectError {
         /// How many it allows.
         max: u32,
     },
+    /// More of this process waited at the server's door than it lets wait.
+    #[error(
+        "{max} others of this process were waiting at {service:?} to be bound, as many as it lets wait; share a binding \
+         among threads, bind fewer at a time, or raise its `bindings_each` (SHRIMP_RPC_BINDINGS_EACH)"
+    )]
+    TooManyWaiting {
+        /// Name of the service.
+        service: String,
+        /// How many it lets wait.
+        max: u32,
+    },
     /// The server could not do its half, or ended meanwhile.
     #[error("the server at {service:?} could not bind: {why}")]
     Refused {

@@ -48,7 +48,7 @@ use vmmc::id::{Name, Rights};
 /// "SHRIMRPC" in ASCII: the head of a client's buffer that asks to be bound.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"SHRIMRPC");
 /// Version of this layout and of the handshake.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Length of the head of either buffer in bytes.
 pub const HEAD_LEN: usize = 256;
@@ -199,6 +199,8 @@ numbers! {
     Ending = 7,
     /// As many bindings of the client's process as the server allows: how many follows.
     TooManyOfProcess = 8,
+    /// As many of the client's process waited to be bound as the server allows: how many follows.
+    TooManyWaiting = 9,
 }
 
 numbers! {

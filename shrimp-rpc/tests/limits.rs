@@ -12,7 +12,9 @@ use common::{Daemon, PATIENCE, pause, say, says, second_process as play, until};
 use program::{FILL, PROGRAM, REVERSE, connect, dispatch, fill, reverse};
 use shrimp_rpc::layout::{self, Answer, Kind};
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, CallError, ConnectError, Server, ServerCall};
+use shrimp_rpc::{
+    Binding, CallError, ConnectError, DeferredCall, DispatchError, Finished, Server, ServerCall,
+};
 use std::sync::{Arc, Mutex};
 use support::Watchdog;
 use vmmc::Node;
@@ -110,6 +112,27 @@ fn greedy_who_returns(args: &[String]) {
     reverse(&binding, CALL_MAX as usize - 8).expect("there is room again");
 }
 
+/// Calls what is put off, and closes its binding: twice, and then it is refused a third one.
+fn greedy_for_buffers(args: &[String]) {
+    support::die_with_parent();
+    let node = Node::connect().expect("connects");
+    for number in 0..2 {
+        let mut client = raw::Client::bind(&node, &args[0], number, PROGRAM);
+        client.send(Kind::Whole, KEEP as u16, 0);
+        say("called");
+        pause();
+        drop(client);
+        say("closed");
+        pause();
+    }
+    let builder = Binding::builder(&args[0], PROGRAM, 1).node(&node);
+    let refused = builder.clone().connect().expect_err("two are kept");
+    assert!(matches!(refused, ConnectError::TooManyOfProcess { max: 2, .. }), "{refused:?}");
+    say("refused");
+    pause();
+    builder.connect().expect("they are not kept any more");
+}
+
 /// A procedure whose reply is put off until the test has it.
 const KEEP: u32 = 100;
 
@@ -122,6 +145,7 @@ fn second_process() {
         ("bindings", greedy_for_bindings),
         ("memory", greedy_for_memory),
         ("returns", greedy_who_returns),
+        ("buffers", greedy_for_buffers),
     ]);
 }
 
@@ -172,24 +196,88 @@ fn one_process_cannot_take_the_memory_of_all() {
     server.stop();
 }
 
-#[test]
-fn who_closes_its_bindings_and_binds_again_has_no_more_memory() {
-    let _watchdog = Watchdog::new("who_closes_its_bindings_and_binds_again");
-    let daemon = Daemon::start();
-    let node = daemon.node();
-    let max = CALL_MAX as usize;
-    let kept = Arc::new(Mutex::new(Vec::new()));
+type Kept = Arc<Mutex<Vec<DeferredCall>>>;
+
+/// The program, and [`KEEP`], whose calls are kept there.
+fn keeping(kept: &Kept) -> impl Fn(u32, ServerCall<'_>) -> Result<Finished, DispatchError> + use<> {
     let calls = kept.clone();
-    let keep = move |procedure, call: ServerCall<'_>| {
+    move |procedure, call: ServerCall<'_>| {
         if procedure != KEEP {
             return dispatch(procedure, call);
         }
         let (call, finished) = call.defer();
         calls.lock().unwrap().push(call);
         Ok(finished)
-    };
+    }
+}
+
+#[test]
+fn who_closes_its_bindings_while_calls_are_put_off_has_no_more_bindings() {
+    let _watchdog = Watchdog::new("who_closes_its_bindings_while_calls_are_put_off");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let kept = Kept::default();
+    let server = Server::builder("buffers").node(&node).bindings_each(2);
+    let server = server.raw_program(PROGRAM, 1, keeping(&kept)).start().unwrap();
+    let mut greedy = daemon.second("buffers", &["buffers"]);
+    for number in 1..=2 {
+        greedy.expect("called");
+        until("its call is served", || kept.lock().unwrap().len() == number);
+        greedy.go_on();
+        greedy.expect("closed");
+        until("its binding is forgotten", || server.bindings() == 0);
+        greedy.go_on();
+    }
+    greedy.expect("refused");
+    kept.lock().unwrap().pop();
+    greedy.go_on();
+    greedy.finish();
+    kept.lock().unwrap().clear();
+    server.stop();
+}
+
+#[test]
+fn who_knocks_while_too_many_wait_is_told_so() {
+    let _watchdog = Watchdog::new("who_knocks_while_too_many_wait");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = Server::builder("crowd").node(&node).bindings_each(1);
+    let server = server.raw_program(PROGRAM, 1, dispatch).start().unwrap();
+    let friend = daemon.node();
+    let mut numbers = 0..;
+    let mut knock = || raw::Knocked::knock(&friend, "crowd", numbers.next().unwrap(), PROGRAM);
+    let first = knock();
+    first.answer();
+    // One may wait, and the acceptor has taken it or not when the second comes. Both are answered.
+    until("the second found the first waiting", || {
+        let both = [knock(), knock()].map(|knocked| knocked.any_answer().unwrap());
+        assert!(
+            both.iter()
+                .all(|it| { matches!(it, Answer::TooManyOfProcess | Answer::TooManyWaiting) })
+        );
+        both.contains(&Answer::TooManyWaiting)
+    });
+    server.stop();
+    // What the client makes of it.
+    let other = daemon.node();
+    let refuse = std::thread::spawn(move || {
+        raw::Heard::hear(&other, "full", || {}).refuse(Answer::TooManyWaiting, 7);
+    });
+    let refused = Binding::builder("full", PROGRAM, 1).node(&friend).connect().unwrap_err();
+    assert!(matches!(refused, ConnectError::TooManyWaiting { max: 7, .. }), "{refused:?}");
+    says(&refused, &["7 others of this process", "waiting", "bindings_each"]);
+    refuse.join().unwrap();
+}
+
+#[test]
+fn who_closes_its_bindings_and_binds_again_has_no_more_memory() {
+    let _watchdog = Watchdog::new("who_closes_its_bindings_and_binds_again");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let max = CALL_MAX as usize;
+    let kept = Kept::default();
     let server = Server::builder("returns").node(&node).call_max(max).pieces_max(6 * max);
-    let server = server.raw_program(PROGRAM, 1, keep).start().unwrap();
+    let server = server.raw_program(PROGRAM, 1, keeping(&kept)).start().unwrap();
     let mut greedy = daemon.second("returns", &["returns"]);
     greedy.expect("called");
     until("its calls are served", || kept.lock().unwrap().len() == 3);

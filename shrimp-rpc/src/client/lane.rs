@@ -394,6 +394,7 @@ fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
         }
         Answer::TooMany => ConnectError::TooManyBindings { service, max: highest },
         Answer::TooManyOfProcess => ConnectError::TooManyOfProcess { service, max: highest },
+        Answer::TooManyWaiting => ConnectError::TooManyWaiting { service, max: highest },
         Answer::Ending => ConnectError::Refused { service, why: "it is ending" },
         Answer::Failed | Answer::Bound => {
             let why = "it could not make its buffer, or has bound ours already";

@@ -100,9 +100,9 @@ impl Code {
             ConnectError::VersionMismatch { .. } | ConnectError::LayoutMismatch { .. } => {
                 Code::ProgMismatch
             }
-            ConnectError::TooManyBindings { .. } | ConnectError::TooManyOfProcess { .. } => {
-                Code::NoRoom
-            }
+            ConnectError::TooManyBindings { .. }
+            | ConnectError::TooManyOfProcess { .. }
+            | ConnectError::TooManyWaiting { .. } => Code::NoRoom,
             ConnectError::Refused { .. } => Code::Ending,
             ConnectError::TimedOut { .. } => Code::TimedOut,
             ConnectError::Daemon(_) | ConnectError::Transport(_) => Code::SystemErr,

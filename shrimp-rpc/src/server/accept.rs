@@ -44,7 +44,7 @@ impl Knock {
     }
 
     /// Whether the process that knocks is that binding's. It may have connected to its daemon more than once.
-    fn is_of(&self, slot: &Slot) -> bool {
+    pub(super) fn is_of(&self, slot: &Slot) -> bool {
         (slot.elsewhere(), slot.peer.pid) == (self.node.as_deref(), self.peer.pid)
     }
 }
@@ -52,6 +52,29 @@ impl Knock {
 /// Answers a knock. An error is the client's loss: it waits for an answer and gets none, because there
 /// is nowhere to put it.
 pub(super) fn admit(shared: &Arc<Shared>, knock: &Knock) -> Result<(), TransportError> {
+    let Some(replies) = replies_of(shared, knock)? else { return Ok(()) };
+    match consider(shared, knock, &replies)? {
+        Ok((program, len)) => open(shared, knock, replies, program, len),
+        Err(answer) => reply(&replies, answer, 0),
+    }
+}
+
+/// Answers a knock that came while as many of its process waited as may.
+pub(super) fn turn_away(shared: &Arc<Shared>, knock: &Knock) -> Result<(), TransportError> {
+    let Some(replies) = replies_of(shared, knock)? else { return Ok(()) };
+    if shared.slots().contains_key(&knock.key()) {
+        return Ok(()); // the buffer of a binding: no place for answers
+    }
+    replies.put32(layout::BIND_HIGHEST, limit(shared.settings.bindings_each))?;
+    reply(&replies, Answer::TooManyWaiting, 0)
+}
+
+fn limit(max: usize) -> u32 {
+    u32::try_from(max).unwrap_or(u32::MAX)
+}
+
+/// The buffer of who knocks; `None`: it is not theirs, or none.
+fn replies_of(shared: &Arc<Shared>, knock: &Knock) -> Result<Option<PeerBuffer>, TransportError> {
     let weak = Arc::downgrade(shared);
     let key = knock.key();
     let mut link = shared
@@ -71,13 +94,9 @@ pub(super) fn admit(shared: &Arc<Shared>, knock: &Knock) -> Result<(), Transport
     let link = link.open()?;
     // The same number of another process, should process ids be used again.
     if link.exporter() != knock.peer || link.len() < layout::BUFFER_MIN {
-        return Ok(());
+        return Ok(None);
     }
-    let replies = PeerBuffer::new(link)?;
-    match consider(shared, knock, &replies)? {
-        Ok((program, len)) => open(shared, knock, replies, program, len),
-        Err(answer) => reply(&replies, answer, 0),
-    }
+    Ok(Some(PeerBuffer::new(link)?))
 }
 
 fn number<const N: usize>(head: &[u8; layout::HEAD_LEN], at: usize) -> [u8; N] {
@@ -109,7 +128,7 @@ fn consider(
         return Ok(Err(Answer::Failed));
     }
     if let Some((answer, max)) = too_many(shared, knock) {
-        replies.put32(layout::BIND_HIGHEST, u32::try_from(max).unwrap_or(u32::MAX))?;
+        replies.put32(layout::BIND_HIGHEST, limit(max))?;
         return Ok(Err(answer));
     }
     let number = word(layout::BIND_PROGRAM);
@@ -135,11 +154,12 @@ fn consider(
 
 /// Why no further binding is made, and how many are allowed.
 fn too_many(shared: &Shared, knock: &Knock) -> Option<(Answer, usize)> {
+    let (kept, kept_of_process) = shared.left.kept(knock);
     let (slots, settings) = (shared.slots(), &shared.settings);
-    if slots.len() >= settings.bindings_max {
+    if slots.len() + kept >= settings.bindings_max {
         return Some((Answer::TooMany, settings.bindings_max));
     }
-    let of_process = slots.values().filter(|slot| knock.is_of(slot)).count();
+    let of_process = slots.values().filter(|slot| knock.is_of(slot)).count() + kept_of_process;
     let full = of_process >= settings.bindings_each;
     full.then_some((Answer::TooManyOfProcess, settings.bindings_each))
 }
@@ -191,6 +211,7 @@ impl Slot {
 pub(super) fn forget(shared: &Shared, key: &Key) {
     let slot = shared.slots().remove(key);
     if let Some(slot) = slot {
+        shared.left.add(&slot);
         slot.end();
         shared.note_change();
         // The poller drops its own; a deferred call may hold another for long. Whoever is

@@ -4,6 +4,7 @@ mod accept;
 mod budget;
 mod call;
 mod duty;
+mod left;
 mod poll;
 mod post;
 mod slot;
@@ -19,6 +20,7 @@ use crate::layout;
 use crate::process;
 use accept::{Key, Knock, Process};
 use budget::Budget;
+use left::Left;
 use poll::Poll;
 use post::Post;
 use slot::Slot;
@@ -199,6 +201,7 @@ impl ServerBuilder {
             settings: self.settings,
             stop: AtomicBool::new(false),
             slots: Mutex::default(),
+            left: Left::default(),
             fresh: Mutex::default(),
             changed: AtomicBool::new(false),
             post: Post::new(Poll::default()),
@@ -255,6 +258,7 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     tasks: Tasks,
     slots: Mutex<HashMap<Key, Arc<Slot>>>,
+    left: Left,
     /// Slots that the poller does not know yet.
     fresh: Mutex<Vec<Arc<Slot>>>,
     /// There are fresh slots, or ended ones.
@@ -292,8 +296,8 @@ impl Shared {
 
 /// Work for the acceptor.
 ///
-/// Knocks are as many as clients like: of each process so many wait, and further ones are not heard. No honest
-/// process has more under way than it may have bindings.
+/// Knocks are as many as clients like: of each process so many wait, as many again are told that they are too many, and
+/// further ones are not heard. No honest process has more under way than it may have bindings.
 #[derive(Debug)]
 struct Tasks {
     queue: Mutex<Queue>,
@@ -311,6 +315,8 @@ struct Queue {
 #[derive(Debug)]
 enum Task {
     Admit(Knock),
+    /// One too many.
+    TurnAway(Knock),
     Forget(Key),
     /// The last holder of a buffer withdraws it, which blocks.
     Drop(Arc<Slot>),
@@ -334,11 +340,13 @@ impl Tasks {
     fn push_knock(&self, knock: Knock) {
         let mut queue = self.queue();
         let waiting = queue.knocks.entry(knock.process()).or_default();
-        if *waiting >= self.knocks_each {
-            return;
-        }
+        let task = match *waiting {
+            few if few < self.knocks_each => Task::Admit(knock),
+            many if many < self.knocks_each.saturating_mul(2) => Task::TurnAway(knock),
+            _ => return,
+        };
         *waiting += 1;
-        queue.tasks.push_back(Task::Admit(knock));
+        queue.tasks.push_back(task);
         drop(queue);
         self.more.notify_one();
     }
@@ -351,7 +359,7 @@ impl Tasks {
         let mut queue = self.queue();
         loop {
             if let Some(task) = queue.tasks.pop_front() {
-                if let Task::Admit(knock) = &task {
+                if let Task::Admit(knock) | Task::TurnAway(knock) = &task {
                     queue.forget_knock(knock);
                 }
                 return task;
@@ -377,6 +385,7 @@ fn accept_tasks(shared: &Arc<Shared>) {
         match shared.tasks.next() {
             // What fails here concerns one client, which waits in vain.
             Task::Admit(knock) => drop(accept::admit(shared, &knock)),
+            Task::TurnAway(knock) => drop(accept::turn_away(shared, &knock)), // as above
             Task::Forget(key) => accept::forget(shared, &key),
             Task::Drop(slot) => drop(slot),
             Task::Stop => return,
@@ -481,15 +490,21 @@ mod tests {
             tasks.push_knock(Knock { node: None, peer, number });
         };
         let heard = || match tasks.next() {
-            Task::Admit(knock) => (knock.peer.pid, knock.number),
+            Task::Admit(knock) => (knock.peer.pid, knock.number, true),
+            Task::TurnAway(knock) => (knock.peer.pid, knock.number, false),
             other => panic!("{other:?}"),
         };
         (0..100).for_each(|number| knock(u64::from(number) % 7, 1, number));
         knock(50, 2, 100);
-        assert_eq!([heard(), heard()], [(1, 0), (1, 1)]);
+        assert_eq!([heard(), heard()], [(1, 0, true), (1, 1, true)]);
         // As many as were heard may follow.
         (200..300).for_each(|number| knock(3, 1, number));
-        assert_eq!([heard(), heard(), heard(), heard()], [(1, 2), (2, 100), (1, 200), (1, 201)]);
+        assert_eq!(heard(), (1, 2, true));
+        assert_eq!([3, 4, 5].map(|_| heard()), [3, 4, 5].map(|number| (1, number, false)));
+        assert_eq!(heard(), (2, 100, true));
+        assert_eq!([heard(), heard()], [(1, 200, false), (1, 201, false)]);
+        knock(3, 1, 300);
+        assert_eq!(heard(), (1, 300, true));
         let queue = tasks.queue();
         assert!(queue.tasks.is_empty() && queue.knocks.is_empty(), "{queue:?}");
     }

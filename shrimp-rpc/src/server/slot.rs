@@ -18,7 +18,7 @@ use crate::process::count;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::counters::Tally;
 use vmmc::mem::View;
-use vmmc::sync::{AtomicBool, AtomicU64, Ordering};
+use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vmmc::word::Word as _;
 use vmmc::{Export, Node, PeerInfo};
 
@@ -35,6 +35,8 @@ pub(crate) struct Slot {
     pub(super) program: usize,
     duty: Duty,
     ended: AtomicBool,
+    /// Calls whose reply was put off, and that are still there.
+    put_off: AtomicU32,
     /// See [`Slot::deadline`]; of another node's client.
     deadline: AtomicU64,
     /// Of a call or reply in pieces.
@@ -110,6 +112,7 @@ impl Slot {
             program,
             duty: Duty::new(),
             ended: AtomicBool::new(false),
+            put_off: AtomicU32::new(0),
             deadline: AtomicU64::new(0),
             pieces: Mutex::default(),
             account,
@@ -356,6 +359,21 @@ impl Slot {
         match self.send_piece(turn, Kind::Next, rest) {
             Ok(()) | Err(_) => Step::Done, // a client that has gone is noticed elsewhere
         }
+    }
+
+    /// Whether a call whose reply was put off keeps it.
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.put_off.load(Ordering::Relaxed) > 0
+    }
+
+    /// The reply to a call is put off.
+    pub(crate) fn begin_put_off(&self) {
+        self.put_off.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Such a call is dropped, answered or not.
+    pub(crate) fn end_put_off(&self) {
+        self.put_off.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether the client is still there.

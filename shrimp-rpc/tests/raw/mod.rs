@@ -48,10 +48,15 @@ impl Knocked {
         Answer::from_word(answer.wait_until(other, PATIENCE).unwrap())
     }
 
+    /// Waits for the answer.
+    pub fn any_answer(&self) -> Option<Answer> {
+        let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
+        Answer::from_word(answer.wait_until(|it| it != 0, PATIENCE).unwrap())
+    }
+
     /// Waits for the answer, and returns the number of the server's buffer.
     pub fn answer(&self) -> u32 {
-        let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
-        assert_eq!(answer.wait_until(|it| it != 0, PATIENCE).unwrap(), Answer::Bound as u32);
+        assert_eq!(self.any_answer(), Some(Answer::Bound));
         let mut export = [0; 4];
         self.replies.read(layout::BIND_EXPORT, &mut export).unwrap();
         u32::from_ne_bytes(export)
@@ -151,6 +156,12 @@ impl Heard {
             let replies = link.bind(0..link.len()).unwrap();
             return Heard { door, replies, client: knock.from };
         }
+    }
+
+    /// Answers that there is no binding, and why.
+    pub fn refuse(self, answer: Answer, limit: u32) {
+        self.replies.write(layout::BIND_HIGHEST, &limit.to_ne_bytes()).unwrap();
+        self.replies.flag32(layout::BIND_ANSWER).unwrap().signal(answer as u32).unwrap();
     }
 
     /// Makes a buffer and answers.

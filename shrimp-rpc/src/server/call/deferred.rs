@@ -66,6 +66,7 @@ impl Drop for DeferredCall {
             let fault = Fault::new(Fault::DROPPED, "the server dropped the call");
             let _ = self.core.fault(Status::Fault, &fault); // the client may have gone
         }
+        self.core.slot().end_put_off();
     }
 }
 

@@ -284,6 +284,7 @@ impl<'w> ServerCall<'w> {
     /// The client's buffers are its own until then.
     pub fn defer(self) -> (DeferredCall, Finished) {
         let desk = Box::new(self.core.desk().take_over());
+        desk.slot().begin_put_off();
         (DeferredCall { core: Core { desk, far: self.core.far } }, Finished(()))
     }
 
