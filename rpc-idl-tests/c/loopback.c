@@ -28,6 +28,12 @@ int shrimp_rpc_serve(const char *name, uint32_t program, uint32_t version, shrim
     return 0;
 }
 
+int shrimp_rpc_builder_program(shrimp_rpc_builder *builder, uint32_t program, uint32_t version, shrimp_rpc_dispatch dispatch, void *user)
+{
+    (void)builder;
+    return shrimp_rpc_serve(NULL, program, version, dispatch, user);
+}
+
 int shrimp_rpc_connect(const char *name, uint32_t program, uint32_t version, shrimp_rpc_binding **out)
 {
     (void)name, (void)program, (void)version;

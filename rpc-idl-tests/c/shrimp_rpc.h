@@ -10,6 +10,7 @@
 
 typedef struct shrimp_rpc_binding shrimp_rpc_binding;
 typedef struct shrimp_rpc_call shrimp_rpc_call;
+typedef struct shrimp_rpc_builder shrimp_rpc_builder;
 
 enum shrimp_rpc_status {
     SHRIMP_RPC_OK = 0,
@@ -31,6 +32,7 @@ void shrimp_rpc_end(shrimp_rpc_binding *);
 
 typedef int (*shrimp_rpc_dispatch)(void *user, uint32_t procedure, shrimp_rpc_call *);
 int shrimp_rpc_serve(const char *name, uint32_t program, uint32_t version, shrimp_rpc_dispatch, void *user);
+int shrimp_rpc_builder_program(shrimp_rpc_builder *, uint32_t program, uint32_t version, shrimp_rpc_dispatch, void *user);
 void shrimp_rpc_args(shrimp_rpc_call *, const volatile void **at, size_t *len);
 void *shrimp_rpc_inplace(shrimp_rpc_call *, size_t offset, size_t bytes);
 void *shrimp_rpc_out(shrimp_rpc_call *, size_t bytes, uint32_t *distance);

@@ -11,18 +11,23 @@ use rpc_idl_tests::shrimp::*;
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, Fault, Server, ServerCall};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use xdr::Decode;
 
 /// The program of `c/calls.c`, which is both.
 fn program(dir: &Path) -> PathBuf {
+    compile("calls", dir)
+}
+
+/// A program of `c`, with all stubs of the interface.
+fn compile(name: &str, dir: &Path) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let interface = std::fs::read_to_string(package.join("idl/everything.x")).expect("readable");
     c_stubs_of::generate(dir, "everything", &interface);
     let parts = ["codec", "client", "server"];
-    let mut sources = vec![package.join("c/calls.c")];
+    let mut sources = vec![package.join("c").join(name).with_extension("c")];
     sources.extend(parts.map(|part| dir.join(format!("everything_{part}.c"))));
-    c_compiler::compile("calls", &sources, dir)
+    c_compiler::compile(name, &sources, dir)
 }
 
 fn start(daemon: &Daemon, program: &Path, part: &str) -> Ended {
@@ -72,6 +77,29 @@ fn bulk_data_of_c_is_made_and_used_in_place() {
     until("all are served", || node.counters().get(count::SERVED) == 5);
     assert_eq!(node.counters().get(count::COPIED_BYTES), 0);
     server.stop();
+}
+
+#[test]
+fn a_generated_c_server_puts_answers_off() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new(compile("later", dir.path()));
+    command.arg("kv").env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+    let mut server = Ended(command.stdin(Stdio::piped()).spawn().expect("it was built"));
+    let builder = Binding::builder("kv", kv_v1::PROGRAM, kv_v1::VERSION).node(&daemon.node());
+    let builder = builder.connect_timeout(PATIENCE.expect("there is one"));
+    let kv = KvV1Client::new(builder.connect().expect("binds"));
+    let mut value = Vec::new();
+    for _ in 0..100 {
+        assert_eq!(kv.get("key", &mut value).expect("answered"), Status::Ok);
+        assert_eq!(value, b"later");
+    }
+    match kv.get("never", &mut value) {
+        Err(CallError::Fault(fault)) => assert_eq!((fault.number(), fault.text()), (9, "never")),
+        other => panic!("{other:?}"),
+    }
+    drop(server.0.stdin.take());
+    assert!(server.0.wait().expect("it ends").success());
 }
 
 #[test]

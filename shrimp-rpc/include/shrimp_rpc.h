@@ -34,11 +34,13 @@ enum shrimp_rpc_status {
     SHRIMP_RPC_INVALID = 14,        /* a null pointer, a name that is not UTF-8, a range outside */
     SHRIMP_RPC_ENDING = 15,         /* the server is ending */
     SHRIMP_RPC_CANCELLED = 16,      /* given up before it was sent */
-    SHRIMP_RPC_NO_ROOM = 17         /* the server allows no more bindings, or calls in pieces */
+    SHRIMP_RPC_NO_ROOM = 17,        /* the server allows no more bindings, or calls in pieces */
+    SHRIMP_RPC_DEFERRED = 18        /* what a dispatch function returns after shrimp_rpc_defer */
 };
 
 typedef struct shrimp_rpc_binding shrimp_rpc_binding;
 typedef struct shrimp_rpc_server shrimp_rpc_server;
+typedef struct shrimp_rpc_builder shrimp_rpc_builder;
 typedef struct shrimp_rpc_call shrimp_rpc_call; /* server side, one call */
 
 /* What a status means, in English. Never NULL. */
@@ -50,6 +52,11 @@ const char *shrimp_rpc_strerror(int status);
  * "name@node", with the node's name in the cluster file of this node's vmmcd. */
 int shrimp_rpc_connect(const char *name, uint32_t program, uint32_t version,
                        shrimp_rpc_binding **out);
+/* The same with the secret that the service asks for. */
+#define SHRIMP_RPC_TOKEN_LEN 16
+int shrimp_rpc_connect_with_token(const char *name, uint32_t program, uint32_t version,
+                                  const unsigned char token[SHRIMP_RPC_TOKEN_LEN],
+                                  shrimp_rpc_binding **out);
 void shrimp_rpc_close(shrimp_rpc_binding *);
 
 /* How long a call may take, in milliseconds; 0: any time. */
@@ -76,8 +83,8 @@ void shrimp_rpc_end(shrimp_rpc_binding *);
 
 /* ---- server ---- */
 
-/* Serves one call. Returns SHRIMP_RPC_OK after shrimp_rpc_reply_send (or for a one-way call), or
- * SHRIMP_RPC_PROC_UNAVAIL, SHRIMP_RPC_GARBAGE_ARGS, SHRIMP_RPC_SYSTEM_ERR. */
+/* Serves one call. Returns SHRIMP_RPC_OK after shrimp_rpc_reply_send (or for a one-way call),
+ * SHRIMP_RPC_DEFERRED after shrimp_rpc_defer, or SHRIMP_RPC_PROC_UNAVAIL, SHRIMP_RPC_GARBAGE_ARGS, SHRIMP_RPC_SYSTEM_ERR. */
 typedef int (*shrimp_rpc_dispatch)(void *user, uint32_t procedure, shrimp_rpc_call *);
 
 /* Serves until the process ends; returns only when it cannot begin. */
@@ -87,6 +94,28 @@ int shrimp_rpc_serve(const char *name, uint32_t program, uint32_t version, shrim
 int shrimp_rpc_server_start(const char *name, uint32_t program, uint32_t version,
                             shrimp_rpc_dispatch, void *user, shrimp_rpc_server **out);
 void shrimp_rpc_server_stop(shrimp_rpc_server *);
+
+/* A server that is more than one program for the own user: made, told what it is, and started. `start` ends the
+ * builder whatever it returns; `free` gives one up. NULL from `new`: no name, or not UTF-8. */
+shrimp_rpc_builder *shrimp_rpc_builder_new(const char *name);
+int shrimp_rpc_builder_program(shrimp_rpc_builder *, uint32_t program, uint32_t version,
+                               shrimp_rpc_dispatch, void *user);
+/* Who may bind; several times for several. Without any: processes of the same user. */
+enum shrimp_rpc_who {
+    SHRIMP_RPC_ANYONE = 0,
+    SHRIMP_RPC_SAME_USER = 1,
+    SHRIMP_RPC_USER = 2,   /* id: effective user */
+    SHRIMP_RPC_GROUP = 3,  /* id: effective or supplementary group */
+    SHRIMP_RPC_PROCESS = 4 /* id: process, for as long as it lives */
+};
+int shrimp_rpc_builder_allow(shrimp_rpc_builder *, int who, uint32_t id);
+/* Asks clients for this secret, besides. */
+int shrimp_rpc_builder_token(shrimp_rpc_builder *,
+                             const unsigned char token[SHRIMP_RPC_TOKEN_LEN]);
+/* Threads that call dispatch functions, at the same time. */
+int shrimp_rpc_builder_workers(shrimp_rpc_builder *, unsigned workers);
+int shrimp_rpc_builder_start(shrimp_rpc_builder *, shrimp_rpc_server **out);
+void shrimp_rpc_builder_free(shrimp_rpc_builder *);
 
 /* The whole request, and its length. */
 void shrimp_rpc_args(shrimp_rpc_call *, const volatile void **at, size_t *len);
@@ -100,6 +129,12 @@ int shrimp_rpc_reply(shrimp_rpc_call *, size_t plain, void **at);
 int shrimp_rpc_reply_send(shrimp_rpc_call *);
 /* Answers that there is no answer; instead of a reply. `text` may be NULL. */
 int shrimp_rpc_reply_fault(shrimp_rpc_call *, uint32_t number, const char *text);
+/* Puts the reply off: from here on the call is what this returns, and the dispatch function returns
+ * SHRIMP_RPC_DEFERRED. Any thread may use it, one at a time, with all functions of this part.
+ * Request and INOUT blocks stay where they are; OUT blocks are to be asked for after this. It is gone
+ * once shrimp_rpc_reply_send or shrimp_rpc_reply_fault has sent, whether the client was there or
+ * not. NULL: a one-way call, or it was answered. */
+shrimp_rpc_call *shrimp_rpc_defer(shrimp_rpc_call *);
 /* Who calls, as the daemon vouches for it; whether it still waits. */
 uint32_t shrimp_rpc_caller_uid(const shrimp_rpc_call *);
 uint32_t shrimp_rpc_caller_pid(const shrimp_rpc_call *);

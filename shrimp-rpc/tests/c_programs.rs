@@ -6,11 +6,12 @@ mod common;
 mod program;
 
 use common::{Daemon, second_process as play};
-use program::{FILL, NULL, PROGRAM, REVERSE, serve};
-use shrimp_rpc::Binding;
+use program::{FAIL, FILL, NULL, PROGRAM, REVERSE, serve};
+use shrimp_rpc::{Binding, ConnectError};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use vmmc::Token;
 use xdr::Encode;
 
 #[test]
@@ -62,6 +63,13 @@ fn a_rust_client_calls_a_c_server() {
     for _ in 0..1000 {
         binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
     }
+    calls_of_each_kind(&binding, "fault 77: as asked");
+    server.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(server.wait().unwrap().success());
+}
+
+/// Calls what C serves, in place and in pieces; the fault is in those words.
+fn calls_of_each_kind(binding: &Binding, fault: &str) {
     for len in [0usize, 1, 40, 1000, 70_000, 500_000] {
         let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
         let expected: Vec<u8> = bytes.iter().rev().copied().collect();
@@ -81,8 +89,38 @@ fn a_rust_client_calls_a_c_server() {
         reply.out_vec(1 << 20, &mut numbers).unwrap();
         assert_eq!(numbers, vec![u64::from(len); len as usize]);
     }
-    let fault = binding.request(4, 0, 0).unwrap().call();
-    assert!(fault.is_err_and(|error| error.to_string().contains("as asked")));
+    let failed = binding.request(FAIL, 0, 0).unwrap().call().unwrap_err();
+    assert!(failed.to_string().contains(fault), "{failed}");
+}
+
+/// One server of C: two programs, two versions, a secret; and replies that are put off.
+#[test]
+fn a_c_server_of_several_programs_asks_for_a_secret_and_answers_late() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("several", dir.path());
+    let command = |part: &str| {
+        let mut command = Command::new(&program);
+        command.args([part, "several"]);
+        command.env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+        command
+    };
+    let mut serve = command("serve");
+    let mut server = serve.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "SAYS ready\n");
+    let node = daemon.node();
+    let builder = || Binding::builder("several", PROGRAM, 1).node(&node);
+    let refused = builder().connect().unwrap_err();
+    assert!(matches!(refused, ConnectError::Service { .. }), "{refused:?}");
+    let binding = builder().token(Token(*b"of several secre")).connect().unwrap();
+    binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
+    calls_of_each_kind(&binding, "fault 78: late, as asked");
+    let output = command("call").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said == "ok\n", "{said}{errors}");
     server.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(server.wait().unwrap().success());
 }

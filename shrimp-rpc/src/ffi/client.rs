@@ -1,10 +1,11 @@
 //! Bindings and calls.
 
-use super::{Code, entry, text};
+use super::{Code, entry, text, token};
 use crate::client::{Binding, Reply, Request};
 use crate::error::CallError;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::time::Duration;
+use vmmc::Token;
 
 /// `shrimp_rpc_binding`.
 #[derive(Debug)]
@@ -45,21 +46,57 @@ pub unsafe extern "C" fn shrimp_rpc_connect(
     version: u32,
     out: *mut *mut CBinding,
 ) -> c_int {
-    entry(|| {
+    // SAFETY: passed on.
+    entry(|| unsafe { connect(name, program, version, None, out) })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As `shrimp_rpc_connect`; `secret` is readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_connect_with_token(
+    name: *const c_char,
+    program: u32,
+    version: u32,
+    secret: *const u8,
+    out: *mut *mut CBinding,
+) -> c_int {
+    // SAFETY: passed on.
+    entry(|| match unsafe { token(secret) } {
         // SAFETY: passed on.
-        let (Some(name), false) = (unsafe { text(name) }, out.is_null()) else {
-            return Code::Invalid;
-        };
-        let binding = match Binding::builder(name, program, version).lanes(1).connect() {
-            Ok(binding) => Box::new(binding),
-            Err(error) => return Code::of_connect(&error),
-        };
-        let (call, error) = (CCallState::None, CString::default());
-        let made = Box::new(CBinding { call, error, fault: 0, binding });
-        // SAFETY: writable by the caller's word.
-        unsafe { out.write(Box::into_raw(made)) };
-        Code::Ok
+        Some(token) => unsafe { connect(name, program, version, Some(token), out) },
+        None => Code::Invalid,
     })
+}
+
+/// # Safety
+/// As `shrimp_rpc_connect`.
+unsafe fn connect(
+    name: *const c_char,
+    program: u32,
+    version: u32,
+    token: Option<Token>,
+    out: *mut *mut CBinding,
+) -> Code {
+    // SAFETY: passed on.
+    let (Some(name), false) = (unsafe { text(name) }, out.is_null()) else {
+        return Code::Invalid;
+    };
+    let builder = Binding::builder(name, program, version).lanes(1);
+    let builder = match token {
+        Some(token) => builder.token(token),
+        None => builder,
+    };
+    let binding = match builder.connect() {
+        Ok(binding) => Box::new(binding),
+        Err(error) => return Code::of_connect(&error),
+    };
+    let (call, error) = (CCallState::None, CString::default());
+    let made = Box::new(CBinding { call, error, fault: 0, binding });
+    // SAFETY: writable by the caller's word.
+    unsafe { out.write(Box::into_raw(made)) };
+    Code::Ok
 }
 
 /// See the header.

@@ -4,24 +4,31 @@
 //! [`Code::SystemErr`].
 #![allow(unsafe_code)]
 
+mod builder;
 mod client;
 mod server;
 
+pub use builder::{
+    CBuilder, shrimp_rpc_builder_allow, shrimp_rpc_builder_free, shrimp_rpc_builder_new,
+    shrimp_rpc_builder_program, shrimp_rpc_builder_start, shrimp_rpc_builder_token,
+    shrimp_rpc_builder_workers,
+};
 pub use client::{
     CBinding, shrimp_rpc_begin, shrimp_rpc_call_wait, shrimp_rpc_close, shrimp_rpc_connect,
-    shrimp_rpc_end, shrimp_rpc_fault_number, shrimp_rpc_inout, shrimp_rpc_inout_at,
-    shrimp_rpc_last_error, shrimp_rpc_send, shrimp_rpc_set_timeout,
+    shrimp_rpc_connect_with_token, shrimp_rpc_end, shrimp_rpc_fault_number, shrimp_rpc_inout,
+    shrimp_rpc_inout_at, shrimp_rpc_last_error, shrimp_rpc_send, shrimp_rpc_set_timeout,
 };
 pub use server::{
     CCall, CDispatch, CServer, shrimp_rpc_args, shrimp_rpc_caller_pid, shrimp_rpc_caller_uid,
-    shrimp_rpc_inplace, shrimp_rpc_is_cancelled, shrimp_rpc_out, shrimp_rpc_reply,
-    shrimp_rpc_reply_fault, shrimp_rpc_reply_send, shrimp_rpc_serve, shrimp_rpc_server_start,
-    shrimp_rpc_server_stop,
+    shrimp_rpc_defer, shrimp_rpc_inplace, shrimp_rpc_is_cancelled, shrimp_rpc_out,
+    shrimp_rpc_reply, shrimp_rpc_reply_fault, shrimp_rpc_reply_send, shrimp_rpc_serve,
+    shrimp_rpc_server_start, shrimp_rpc_server_stop,
 };
 
 use crate::error::{CallError, ConnectError};
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use vmmc::Token;
 
 /// `enum shrimp_rpc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +53,7 @@ pub enum Code {
     Ending = 15,
     Cancelled = 16,
     NoRoom = 17,
+    Deferred = 18,
 }
 
 /// What each code means; in the order of the codes.
@@ -68,6 +76,7 @@ const TEXTS: &[&CStr] = &[
     c"the server is ending",
     c"given up before it was sent",
     c"the server allows no more bindings, or calls in pieces",
+    c"the reply is put off",
 ];
 
 impl Code {
@@ -125,6 +134,16 @@ unsafe fn text<'a>(text: *const c_char) -> Option<&'a str> {
     unsafe { CStr::from_ptr(text) }.to_str().ok()
 }
 
+/// # Safety
+/// `secret` is NULL or `SHRIMP_RPC_TOKEN_LEN` readable bytes.
+unsafe fn token(secret: *const u8) -> Option<Token> {
+    if secret.is_null() {
+        return None;
+    }
+    // SAFETY: readable by the caller's word, and bytes have no alignment.
+    Some(Token(unsafe { secret.cast::<[u8; 16]>().read() }))
+}
+
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn shrimp_rpc_strerror(status: c_int) -> *const c_char {
@@ -140,6 +159,7 @@ mod tests {
     #[test]
     fn every_code_has_its_text_and_its_line_in_the_header() {
         let header = include_str!("../../include/shrimp_rpc.h");
+        let header = header.split("};").next().unwrap(); // the first enumeration
         for (code, text) in TEXTS.iter().enumerate() {
             let at = c_int::try_from(code).unwrap();
             // SAFETY: a constant string.
@@ -151,7 +171,7 @@ mod tests {
                 "{code}"
             );
         }
-        assert_eq!(TEXTS.len(), Code::NoRoom as usize + 1);
+        assert_eq!(TEXTS.len(), Code::Deferred as usize + 1);
         // SAFETY: a constant string.
         assert_eq!(unsafe { CStr::from_ptr(shrimp_rpc_strerror(99)) }, c"unknown status");
     }
@@ -171,6 +191,11 @@ mod tests {
             shrimp_rpc_close(null.cast());
             shrimp_rpc_end(null.cast());
             shrimp_rpc_server_stop(null.cast());
+            assert!(shrimp_rpc_defer(null.cast()).is_null());
+            assert!(shrimp_rpc_builder_new(std::ptr::null()).is_null());
+            assert_eq!(shrimp_rpc_builder_allow(null.cast(), 1, 0), invalid);
+            assert_eq!(shrimp_rpc_builder_start(null.cast(), std::ptr::null_mut()), invalid);
+            shrimp_rpc_builder_free(null.cast());
             assert!(shrimp_rpc_inplace(null.cast(), 0, 0).is_null());
             assert!(shrimp_rpc_inout_at(null.cast(), 0, 0).is_null());
         }

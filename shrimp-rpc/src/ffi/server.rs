@@ -2,30 +2,84 @@
 
 use super::{Code, entry, text};
 use crate::error::{DispatchError, Fault};
-use crate::server::{Finished, ReplyWriter, Server, ServerCall};
+use crate::server::{
+    Context, DeferredCall, DeferredReply, Finished, ReplyWriter, Server, ServerCall,
+};
 use std::ffi::{c_char, c_int, c_void};
+use vmmc::mem::View;
 
 /// `shrimp_rpc_dispatch`.
 pub type CDispatch = unsafe extern "C" fn(*mut c_void, u32, *mut CCall) -> c_int;
 
-/// `shrimp_rpc_call`. Lives on the worker's stack while the C function runs.
+/// `shrimp_rpc_call`. Lives on the worker's stack while the C function runs; one that was put off, in a box until it
+/// is answered.
 #[derive(Debug)]
 pub struct CCall {
     /// Borrows `call`; dropped before it.
-    writer: Option<ReplyWriter<'static>>,
+    writer: Option<CWriter>,
     finished: Option<Finished>,
     fault: Option<Fault>,
-    call: ServerCall<'static>,
+    call: CState,
+}
+
+#[derive(Debug)]
+enum CState {
+    /// The C function runs.
+    Now(ServerCall<'static>),
+    /// It is put off, and this is what was made of it.
+    Later(DeferredCall),
+    /// It was put off, and this is what was left of it.
+    Gone,
+}
+
+#[derive(Debug)]
+enum CWriter {
+    Now(ReplyWriter<'static>),
+    Later(DeferredReply<'static>),
+}
+
+impl CState {
+    fn context(&self) -> Option<&Context> {
+        match self {
+            CState::Now(call) => Some(call.context()),
+            CState::Later(call) => Some(call.context()),
+            CState::Gone => None,
+        }
+    }
+
+    fn request(&self) -> Option<View<'_>> {
+        match self {
+            CState::Now(call) => Some(call.request()),
+            CState::Later(call) => Some(call.request()),
+            CState::Gone => None,
+        }
+    }
+
+    fn block_at(&self, offset: usize, bytes: usize) -> Option<View<'_>> {
+        match self {
+            CState::Now(call) => call.block_at(offset, bytes),
+            CState::Later(call) => call.block_at(offset, bytes),
+            CState::Gone => None,
+        }
+    }
+
+    fn out_bytes(&self, bytes: usize) -> Option<(View<'_>, u32)> {
+        match self {
+            CState::Now(call) => call.out_bytes(bytes).ok(),
+            CState::Later(call) => call.out_bytes(bytes).ok(),
+            CState::Gone => None,
+        }
+    }
 }
 
 /// `shrimp_rpc_server`.
 #[derive(Debug)]
-pub struct CServer(Server);
+pub struct CServer(pub(super) Server);
 
 /// The C function and its pointer, which the C program allows any thread to use.
-struct Target {
-    dispatch: CDispatch,
-    user: *mut c_void,
+pub(super) struct Target {
+    pub(super) dispatch: CDispatch,
+    pub(super) user: *mut c_void,
 }
 
 // SAFETY: the header says that calls come from threads of the library; the program answers for what
@@ -35,18 +89,30 @@ unsafe impl Send for Target {}
 unsafe impl Sync for Target {}
 
 impl Target {
-    fn serve(&self, procedure: u32, call: ServerCall<'_>) -> Result<Finished, DispatchError> {
+    pub(super) fn serve(
+        &self,
+        procedure: u32,
+        call: ServerCall<'_>,
+    ) -> Result<Finished, DispatchError> {
         // SAFETY: only the lifetime changes: the value stays in this function's frame, and C
         // keeps no pointer to it after the function has returned.
         let call = unsafe { std::mem::transmute::<ServerCall<'_>, ServerCall<'static>>(call) };
+        let call = CState::Now(call);
         let mut call = CCall { writer: None, finished: None, fault: None, call };
         // SAFETY: the function and its pointer are the program's; `call` lives meanwhile.
         let code = unsafe { (self.dispatch)(self.user, procedure, &raw mut call) };
         let CCall { writer, finished, fault, call } = call;
         drop(writer);
+        let call = match (call, finished) {
+            (CState::Now(call), finished) => (call, finished),
+            // Put off: it is answered later, whatever the function says now.
+            (_, Some(finished)) => return Ok(finished),
+            (_, None) => unreachable!("what is put off is finished here"),
+        };
         if let Some(fault) = fault {
             return Err(fault.into());
         }
+        let (call, finished) = call;
         match (code, finished) {
             (0, Some(finished)) => Ok(finished),
             (0, None) if call.is_one_way() => Ok(call.finish_oneway()),
@@ -169,7 +235,7 @@ pub unsafe extern "C" fn shrimp_rpc_args(
     let (Some(call), false) = (unsafe { served(call) }, at.is_null() || len.is_null()) else {
         return;
     };
-    let request = call.call.request();
+    let request = call.call.request().unwrap_or(View::empty());
     // SAFETY: writable by the caller's word.
     unsafe { at.write(request.as_ptr().as_ptr().cast()) };
     // SAFETY: as above.
@@ -206,12 +272,12 @@ pub unsafe extern "C" fn shrimp_rpc_out(
         return std::ptr::null_mut();
     };
     match call.call.out_bytes(bytes) {
-        Ok((block, below)) => {
+        Some((block, below)) => {
             // SAFETY: writable by the caller's word.
             unsafe { distance.write(below) };
             block.as_ptr().as_ptr().cast()
         }
-        Err(_) => std::ptr::null_mut(),
+        None => std::ptr::null_mut(),
     }
 }
 
@@ -231,18 +297,23 @@ pub unsafe extern "C" fn shrimp_rpc_reply(
             return Code::Invalid;
         };
         call.writer = None;
-        let shared: *const ServerCall<'static> = &raw const call.call;
-        // SAFETY: the call stays where it is while the dispatch function runs, and the writer
-        // is dropped before it.
-        match unsafe { &*shared }.reply(plain) {
-            Ok(writer) => {
-                // SAFETY: writable by the caller's word.
-                unsafe { at.write(writer.as_ptr().as_ptr().cast()) };
-                call.writer = Some(writer);
-                Code::Ok
-            }
-            Err(_) => Code::TooLong,
-        }
+        let shared: *const CState = &raw const call.call;
+        // SAFETY: the call stays where it is while the dispatch function runs, or until it is answered if it was put off;
+        // the writer is dropped before it, and before it is put off.
+        let writer = match unsafe { &*shared } {
+            CState::Now(call) => call.reply(plain).map(CWriter::Now).ok(),
+            CState::Later(call) => call.reply(plain).map(CWriter::Later).ok(),
+            CState::Gone => return Code::Invalid,
+        };
+        let place = match &writer {
+            Some(CWriter::Now(writer)) => writer.as_ptr(),
+            Some(CWriter::Later(writer)) => writer.as_ptr(),
+            None => return Code::TooLong,
+        };
+        // SAFETY: writable by the caller's word.
+        unsafe { at.write(place.as_ptr().cast()) };
+        call.writer = writer;
+        Code::Ok
     })
 }
 
@@ -254,17 +325,58 @@ pub unsafe extern "C" fn shrimp_rpc_reply(
 pub unsafe extern "C" fn shrimp_rpc_reply_send(call: *mut CCall) -> c_int {
     entry(|| {
         // SAFETY: passed on.
-        let Some(call) = (unsafe { served(call) }) else { return Code::Invalid };
-        let Some(mut writer) = call.writer.take() else { return Code::Busy };
-        writer.assume_written();
-        match writer.send() {
-            Ok(finished) => {
-                call.finished = Some(finished);
-                Code::Ok
+        let Some(this) = (unsafe { served(call) }) else { return Code::Invalid };
+        match this.writer.take() {
+            None => Code::Busy,
+            Some(CWriter::Now(mut writer)) => {
+                writer.assume_written();
+                match writer.send() {
+                    Ok(finished) => {
+                        this.finished = Some(finished);
+                        Code::Ok
+                    }
+                    Err(_) => Code::SystemErr,
+                }
             }
-            Err(_) => Code::SystemErr,
+            Some(CWriter::Later(mut writer)) => {
+                writer.assume_written();
+                let sent = writer.send();
+                // SAFETY: one that was put off is in a box, and not used again.
+                drop(unsafe { Box::from_raw(call) });
+                if sent.is_ok() { Code::Ok } else { Code::SystemErr }
+            }
         }
     })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_defer(call: *mut CCall) -> *mut CCall {
+    let mut later = std::ptr::null_mut();
+    entry(|| {
+        // SAFETY: passed on.
+        let Some(this) = (unsafe { served(call) }) else { return Code::Invalid };
+        // It borrows the call.
+        this.writer = None;
+        match std::mem::replace(&mut this.call, CState::Gone) {
+            CState::Now(call) if !call.is_one_way() && this.finished.is_none() => {
+                let (call, finished) = call.defer();
+                this.finished = Some(finished);
+                let call = CState::Later(call);
+                let made = CCall { writer: None, finished: None, fault: None, call };
+                later = Box::into_raw(Box::new(made));
+                Code::Ok
+            }
+            other => {
+                this.call = other;
+                Code::Invalid
+            }
+        }
+    });
+    later
 }
 
 /// See the header.
@@ -279,11 +391,24 @@ pub unsafe extern "C" fn shrimp_rpc_reply_fault(
 ) -> c_int {
     entry(|| {
         // SAFETY: passed on.
-        let Some(call) = (unsafe { served(call) }) else { return Code::Invalid };
+        let Some(this) = (unsafe { served(call) }) else { return Code::Invalid };
         // SAFETY: passed on.
         let words = unsafe { text(words) }.unwrap_or_default();
-        call.fault = Some(Fault::with_text(number, words.to_owned()));
-        Code::Ok
+        let fault = Fault::with_text(number, words.to_owned());
+        if let CState::Now(_) | CState::Gone = this.call {
+            this.fault = Some(fault);
+            return Code::Ok;
+        }
+        // SAFETY: one that was put off is in a box, and not used again.
+        let CCall { writer, call, .. } = *unsafe { Box::from_raw(call) };
+        drop(writer);
+        match call {
+            CState::Later(call) => match call.fault(fault) {
+                Ok(()) => Code::Ok,
+                Err(_) => Code::SystemErr,
+            },
+            CState::Now(_) | CState::Gone => unreachable!("looked at above"),
+        }
     })
 }
 
@@ -294,7 +419,7 @@ pub unsafe extern "C" fn shrimp_rpc_reply_fault(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shrimp_rpc_caller_uid(call: *const CCall) -> u32 {
     // SAFETY: by the caller's word.
-    unsafe { call.as_ref() }.map_or(u32::MAX, |call| call.call.context().uid())
+    unsafe { call.as_ref() }.and_then(|call| call.call.context()).map_or(u32::MAX, Context::uid)
 }
 
 /// See the header.
@@ -304,7 +429,7 @@ pub unsafe extern "C" fn shrimp_rpc_caller_uid(call: *const CCall) -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shrimp_rpc_caller_pid(call: *const CCall) -> u32 {
     // SAFETY: by the caller's word.
-    unsafe { call.as_ref() }.map_or(u32::MAX, |call| call.call.context().pid())
+    unsafe { call.as_ref() }.and_then(|call| call.call.context()).map_or(u32::MAX, Context::pid)
 }
 
 /// See the header.
@@ -314,5 +439,6 @@ pub unsafe extern "C" fn shrimp_rpc_caller_pid(call: *const CCall) -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shrimp_rpc_is_cancelled(call: *const CCall) -> c_int {
     // SAFETY: by the caller's word.
-    unsafe { call.as_ref() }.map_or(1, |call| c_int::from(call.call.context().is_cancelled()))
+    let context = unsafe { call.as_ref() }.and_then(|call| call.call.context());
+    context.map_or(1, |context| c_int::from(context.is_cancelled()))
 }

@@ -1,7 +1,7 @@
 //! The server's dispatcher: read the arguments, run the handler, write the results.
 
 use super::codec::Verb;
-use super::signature::{Param, function, ops, params};
+use super::signature::{Param, answer_list, function, ops, params};
 use super::{Emitter, Place, pointer};
 use crate::ast::Direction;
 use crate::model::{Element, Procedure, Program, Type, TypeKind, Version};
@@ -47,6 +47,14 @@ impl Emitter<'_> {
         self.out.line("{");
         self.out.line(format!(
             "return shrimp_rpc_serve(name, {}, {}, {base}_dispatch, ops);",
+            program.name, version.name
+        ));
+        self.out.line("}");
+        self.out.line("");
+        self.out.line(format!("int {base}_add(shrimp_rpc_builder *builder, {ops} *ops)"));
+        self.out.line("{");
+        self.out.line(format!(
+            "return shrimp_rpc_builder_program(builder, {}, {}, {base}_dispatch, ops);",
             program.name, version.name
         ));
         self.out.line("}");
@@ -262,65 +270,105 @@ impl Emitter<'_> {
         self.out.insert_before_last_function(&function.finish());
     }
 
+    /// The function that answers, which handlers call themselves for calls that they put off, and its call.
     fn reply(&mut self, procedure: &Procedure, params: &[Param<'_>], name: &str) {
-        let mut list = vec!["shrimp_writer *w".to_owned()];
-        let mut passed = Vec::new();
+        let (list, passed) = self.outputs(procedure, params);
+        let names: String = passed.iter().map(|p| format!(", {p}")).collect();
+        self.out.line(format!("shrimp_rc = {name}_answer(call{names});"));
+
+        let body = std::mem::take(&mut self.out);
+        if !list.is_empty() {
+            self.encode_reply(procedure, params, name, &list);
+        }
+        self.out.line(format!("int {name}_answer({})", answer_list(&list)));
+        self.out.line("{");
+        self.out.line("void *place = NULL;");
+        for param in params.iter().filter(|p| p.comes_out()) {
+            let (Some(bulk), Direction::Out) = (&param.idl.bulk, param.idl.direction) else {
+                continue;
+            };
+            if bulk.fixed {
+                // A fixed array is there whether it was written or not: all zeros then.
+                let (name, size) = (&param.name, self.element_size(bulk));
+                self.out.line(format!("if ({name}->bulk.at == NULL) {{"));
+                self.out.line(format!("if (shrimp_out_open({name}, {}U) == NULL)", bulk.len));
+                self.out.line("    return SHRIMP_RPC_SYSTEM_ERR;");
+                self.out.line(format!(
+                    "memset((void *){name}->bulk.at, 0, (size_t){}U * {size}U);",
+                    bulk.len
+                ));
+                self.out.line("}");
+            }
+        }
+        if list.is_empty() {
+            self.out.line("int shrimp_rc = shrimp_rpc_reply(call, 0, &place);");
+            self.out.line("return shrimp_rc != 0 ? shrimp_rc : shrimp_rpc_reply_send(call);");
+        } else {
+            let own: String = self.own_outputs(procedure, params);
+            self.out.line("shrimp_writer w = shrimp_counter();");
+            self.out.line(format!("if ({name}_reply(&w{own}) != 0)"));
+            self.out.line("    return SHRIMP_RPC_SYSTEM_ERR;");
+            self.out.line("size_t plain = w.len;");
+            self.out.line("int shrimp_rc = shrimp_rpc_reply(call, plain, &place);");
+            self.out.line("if (shrimp_rc != 0)");
+            self.out.line("    return shrimp_rc;");
+            self.out.line("w = shrimp_writer_at(place, plain);");
+            self.out.line(format!("(void){name}_reply(&w{own});"));
+            self.out.line("return shrimp_rpc_reply_send(call);");
+        }
+        self.out.line("}");
+        self.out.line("");
+        let functions = std::mem::replace(&mut self.out, body);
+        self.out.insert_before_last_function(&functions.finish());
+    }
+
+    /// What a reply carries: as parameters, and as they are passed where they are local variables.
+    fn outputs(&self, procedure: &Procedure, params: &[Param<'_>]) -> (Vec<String>, Vec<String>) {
+        let (list, mut passed) = (self.answer_params(procedure, params), Vec::new());
         if procedure.result != Type::Void {
-            list.push(self.by_pointer(&procedure.result, "result").0);
             passed.push(self.pass(&procedure.result, "result", true));
         }
         for param in params.iter().filter(|p| p.comes_out()) {
             match (&param.idl.bulk, param.idl.direction) {
-                (None, _) => {
-                    list.push(self.by_pointer(&param.idl.ty, &param.name).0);
-                    passed.push(self.pass(&param.idl.ty, &param.name, true));
-                }
-                (Some(bulk), Direction::Out) => {
-                    if bulk.fixed {
-                        // A fixed array is there whether it was written or not: all zeros then.
-                        let (name, size) = (&param.name, self.element_size(bulk));
-                        self.out.line(format!("if ({name}.bulk.at == NULL) {{"));
-                        self.out.line(format!(
-                            "if (shrimp_out_open(&{name}, {}U) == NULL) {{",
-                            bulk.len
-                        ));
-                        self.out.line("shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;");
-                        self.out.line("break;");
-                        self.out.line("}");
-                        self.out.line(format!(
-                            "memset((void *){name}.bulk.at, 0, (size_t){}U * {size}U);",
-                            bulk.len
-                        ));
-                        self.out.line("}");
-                    }
-                    list.push(format!("const shrimp_out *{}", param.name));
-                    passed.push(format!("&{}", param.name));
-                }
+                (None, _) => passed.push(self.pass(&param.idl.ty, &param.name, true)),
+                (Some(_), Direction::Out) => passed.push(format!("&{}", param.name)),
                 _ => {}
             }
         }
-        self.out.line("shrimp_writer w = shrimp_counter();");
-        self.out.line("void *place = NULL;");
-        let names: String = passed.iter().map(|p| format!(", {p}")).collect();
-        if passed.is_empty() {
-            self.out.line("if ((shrimp_rc = shrimp_rpc_reply(call, 0, &place)) == 0)");
-            self.out.line("    shrimp_rc = shrimp_rpc_reply_send(call);");
-            self.out.line("(void)w;");
-            return;
-        }
-        self.out.line(format!("if ({name}_reply(&w{names}) != 0) {{"));
-        self.out.line("shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;");
-        self.out.line("break;");
-        self.out.line("}");
-        self.out.line("size_t plain = w.len;");
-        self.out.line("if ((shrimp_rc = shrimp_rpc_reply(call, plain, &place)) != 0)");
-        self.out.line("    break;");
-        self.out.line("w = shrimp_writer_at(place, plain);");
-        self.out.line(format!("(void){name}_reply(&w{names});"));
-        self.out.line("shrimp_rc = shrimp_rpc_reply_send(call);");
+        (list, passed)
+    }
 
-        let body = std::mem::take(&mut self.out);
-        self.out.line(format!("static int {name}_reply({})", list.join(", ")));
+    /// The parameters of [`Emitter::answer_params`], passed on.
+    fn own_outputs(&self, procedure: &Procedure, params: &[Param<'_>]) -> String {
+        let mut own = String::new();
+        let mut pass = |ty: Option<&Type>, name: &str| match ty {
+            Some(Type::Opaque(_) | Type::Vec(..)) => {
+                own.push_str(&format!(", {name}_len, {name}"));
+            }
+            _ => own.push_str(&format!(", {name}")),
+        };
+        if procedure.result != Type::Void {
+            pass(Some(&procedure.result), "result");
+        }
+        for param in params.iter().filter(|p| p.comes_out()) {
+            match (&param.idl.bulk, param.idl.direction) {
+                (None, _) => pass(Some(&param.idl.ty), &param.name),
+                (Some(_), Direction::Out) => pass(None, &param.name),
+                _ => {}
+            }
+        }
+        own
+    }
+
+    /// The function that writes the plain part of a reply.
+    fn encode_reply(
+        &mut self,
+        procedure: &Procedure,
+        params: &[Param<'_>],
+        name: &str,
+        list: &[String],
+    ) {
+        self.out.line(format!("static int {name}_reply(shrimp_writer *w, {})", list.join(", ")));
         self.out.line("{");
         self.out.line("int shrimp_rc;");
         if procedure.result != Type::Void {
@@ -343,7 +391,5 @@ impl Emitter<'_> {
         self.out.line("return 0;");
         self.out.line("}");
         self.out.line("");
-        let function = std::mem::replace(&mut self.out, body);
-        self.out.insert_before_last_function(&function.finish());
     }
 }

@@ -8,7 +8,8 @@ pub(super) use crate::emit::param::Param;
 use crate::model::{Bulk, Element, Procedure, Program, Type, TypeKind, Version};
 
 /// Names that generated functions use, and words that C has for itself.
-const TAKEN: [&str; 59] = [
+const TAKEN: [&str; 60] = [
+    "plain",
     "binding",
     "place",
     "shrimp_rc",
@@ -83,7 +84,29 @@ pub(super) fn ops(version: &Version) -> String {
     format!("{}_ops", version.name.to_ascii_lowercase())
 }
 
+/// The parameters of the function that answers.
+pub(super) fn answer_list(list: &[String]) -> String {
+    let more: String = list.iter().map(|param| format!(", {param}")).collect();
+    format!("shrimp_rpc_call *call{more}")
+}
+
 impl Emitter<'_> {
+    /// What a reply carries, as parameters.
+    pub(super) fn answer_params(&self, procedure: &Procedure, params: &[Param<'_>]) -> Vec<String> {
+        let mut list = Vec::new();
+        if procedure.result != Type::Void {
+            list.push(self.by_pointer(&procedure.result, "result").0);
+        }
+        for param in params.iter().filter(|p| p.comes_out()) {
+            match (&param.idl.bulk, param.idl.direction) {
+                (None, _) => list.push(self.by_pointer(&param.idl.ty, &param.name).0),
+                (Some(_), Direction::Out) => list.push(format!("shrimp_out *{}", param.name)),
+                _ => {}
+            }
+        }
+        list
+    }
+
     pub(super) fn element_ty(&self, bulk: &Bulk) -> String {
         match &bulk.element {
             Element::Byte => "unsigned char".to_owned(),
@@ -256,7 +279,9 @@ impl Emitter<'_> {
         self.out.line(
             "/* The procedures: 0, or a shrimp_rc that the client gets instead of results. What they",
         );
-        self.out.line("   leave in plain outputs is freed when it was sent. */");
+        self.out.line("   leave in plain outputs is freed when it was sent. One that puts its answer off keeps what");
+        self.out.line("   shrimp_rpc_defer gives it, copies those plain arguments that it still needs, and returns");
+        self.out.line("   SHRIMP_RPC_DEFERRED. */");
         self.out.line(format!("typedef struct {ops} {{"));
         for procedure in &version.procedures {
             let line =
@@ -269,7 +294,20 @@ impl Emitter<'_> {
         self.out.line(format!(
             "int {base}_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call);"
         ));
+        let answered: Vec<_> = version.procedures.iter().filter(|p| !p.oneway).collect();
+        if !answered.is_empty() {
+            self.out.line("/* Answer calls that were put off. What is sent stays the caller's to free; the call is gone then, unless");
+            self.out.line("   this fails before: shrimp_rpc_reply_fault ends it. An OUT block is {call, most elements, 0, {NULL, 0,");
+            self.out.line("   bytes of one}}, opened after shrimp_rpc_defer; INOUT blocks are where they were. */");
+        }
+        for procedure in answered {
+            let list = self.answer_params(procedure, &params(procedure));
+            let name = function(procedure, version);
+            self.out.line(format!("int {name}_answer({});", answer_list(&list)));
+        }
         self.out.line("/* Serves until the process ends. */");
         self.out.line(format!("int {base}_serve(const char *name, {ops} *ops);"));
+        self.out.line("/* Adds it to a server that has other programs or versions, too. */");
+        self.out.line(format!("int {base}_add(shrimp_rpc_builder *builder, {ops} *ops);"));
     }
 }

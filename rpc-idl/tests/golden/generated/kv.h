@@ -76,7 +76,9 @@ static inline shrimp_bulk *shrimp_out_open(shrimp_out *out, uint32_t len) {
 #endif
 
 /* The procedures: 0, or a shrimp_rc that the client gets instead of results. What they
-   leave in plain outputs is freed when it was sent. */
+   leave in plain outputs is freed when it was sent. One that puts its answer off keeps what
+   shrimp_rpc_defer gives it, copies those plain arguments that it still needs, and returns
+   SHRIMP_RPC_DEFERRED. */
 typedef struct kv_v1_ops {
     int (*put_1)(void *user, shrimp_rpc_call *call, const char *key, const shrimp_bulk *value, shrimp_bool *result);
     int (*get_1)(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, status *result);
@@ -86,8 +88,17 @@ typedef struct kv_v1_ops {
     void *user;
 } kv_v1_ops;
 int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call);
+/* Answer calls that were put off. What is sent stays the caller's to free; the call is gone then, unless
+   this fails before: shrimp_rpc_reply_fault ends it. An OUT block is {call, most elements, 0, {NULL, 0,
+   bytes of one}}, opened after shrimp_rpc_defer; INOUT blocks are where they were. */
+int put_1_answer(shrimp_rpc_call *call, shrimp_bool *result);
+int get_1_answer(shrimp_rpc_call *call, status *result, shrimp_out *value);
+int scale_1_answer(shrimp_rpc_call *call);
+int divide_1_answer(shrimp_rpc_call *call, int32_t *result, int32_t *rest);
 /* Serves until the process ends. */
 int kv_v1_serve(const char *name, kv_v1_ops *ops);
+/* Adds it to a server that has other programs or versions, too. */
+int kv_v1_add(shrimp_rpc_builder *builder, kv_v1_ops *ops);
 
 #ifdef __cplusplus
 }

@@ -19,6 +19,21 @@ static int put_1_reply(shrimp_writer *w, shrimp_bool *result)
     return 0;
 }
 
+int put_1_answer(shrimp_rpc_call *call, shrimp_bool *result)
+{
+    void *place = NULL;
+    shrimp_writer w = shrimp_counter();
+    if (put_1_reply(&w, result) != 0)
+        return SHRIMP_RPC_SYSTEM_ERR;
+    size_t plain = w.len;
+    int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
+    if (shrimp_rc != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(place, plain);
+    (void)put_1_reply(&w, result);
+    return shrimp_rpc_reply_send(call);
+}
+
 static int put_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 {
     const volatile void *start = NULL;
@@ -51,18 +66,7 @@ static int put_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
         shrimp_rc = ops->put_1(ops->user, call, key, &value, &result);
         if (shrimp_rc != 0)
             break;
-        shrimp_writer w = shrimp_counter();
-        void *place = NULL;
-        if (put_1_reply(&w, &result) != 0) {
-            shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;
-            break;
-        }
-        size_t plain = w.len;
-        if ((shrimp_rc = shrimp_rpc_reply(call, plain, &place)) != 0)
-            break;
-        w = shrimp_writer_at(place, plain);
-        (void)put_1_reply(&w, &result);
-        shrimp_rc = shrimp_rpc_reply_send(call);
+        shrimp_rc = put_1_answer(call, &result);
     } while (0);
     (void)r;
     free(key);
@@ -77,7 +81,7 @@ static int get_1_decode(shrimp_reader *r, char **key)
     return 0;
 }
 
-static int get_1_reply(shrimp_writer *w, status *result, const shrimp_out *value)
+static int get_1_reply(shrimp_writer *w, status *result, shrimp_out *value)
 {
     int shrimp_rc;
     if ((shrimp_rc = shrimp_put_status(w, &(*result))) != 0)
@@ -87,6 +91,21 @@ static int get_1_reply(shrimp_writer *w, status *result, const shrimp_out *value
     if ((shrimp_rc = shrimp_put_u32(w, value->bulk.len)) != 0)
         return shrimp_rc;
     return 0;
+}
+
+int get_1_answer(shrimp_rpc_call *call, status *result, shrimp_out *value)
+{
+    void *place = NULL;
+    shrimp_writer w = shrimp_counter();
+    if (get_1_reply(&w, result, value) != 0)
+        return SHRIMP_RPC_SYSTEM_ERR;
+    size_t plain = w.len;
+    int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
+    if (shrimp_rc != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(place, plain);
+    (void)get_1_reply(&w, result, value);
+    return shrimp_rpc_reply_send(call);
 }
 
 static int get_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
@@ -112,18 +131,7 @@ static int get_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
         shrimp_rc = ops->get_1(ops->user, call, key, &value, &result);
         if (shrimp_rc != 0)
             break;
-        shrimp_writer w = shrimp_counter();
-        void *place = NULL;
-        if (get_1_reply(&w, &result, &value) != 0) {
-            shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;
-            break;
-        }
-        size_t plain = w.len;
-        if ((shrimp_rc = shrimp_rpc_reply(call, plain, &place)) != 0)
-            break;
-        w = shrimp_writer_at(place, plain);
-        (void)get_1_reply(&w, &result, &value);
-        shrimp_rc = shrimp_rpc_reply_send(call);
+        shrimp_rc = get_1_answer(call, &result, &value);
     } while (0);
     (void)r;
     free(key);
@@ -138,6 +146,13 @@ static int scale_1_decode(shrimp_reader *r, double *by, uint32_t *m_count)
     if ((shrimp_rc = shrimp_get_count(r, m_count, 65536U, 0)) != 0)
         return shrimp_rc;
     return 0;
+}
+
+int scale_1_answer(shrimp_rpc_call *call)
+{
+    void *place = NULL;
+    int shrimp_rc = shrimp_rpc_reply(call, 0, &place);
+    return shrimp_rc != 0 ? shrimp_rc : shrimp_rpc_reply_send(call);
 }
 
 static int scale_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
@@ -174,11 +189,7 @@ static int scale_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
         shrimp_rc = ops->scale_1(ops->user, call, by, &m);
         if (shrimp_rc != 0)
             break;
-        shrimp_writer w = shrimp_counter();
-        void *place = NULL;
-        if ((shrimp_rc = shrimp_rpc_reply(call, 0, &place)) == 0)
-            shrimp_rc = shrimp_rpc_reply_send(call);
-        (void)w;
+        shrimp_rc = scale_1_answer(call);
     } while (0);
     (void)r;
     return shrimp_rc;
@@ -212,6 +223,21 @@ static int divide_1_reply(shrimp_writer *w, int32_t *result, int32_t *rest)
     return 0;
 }
 
+int divide_1_answer(shrimp_rpc_call *call, int32_t *result, int32_t *rest)
+{
+    void *place = NULL;
+    shrimp_writer w = shrimp_counter();
+    if (divide_1_reply(&w, result, rest) != 0)
+        return SHRIMP_RPC_SYSTEM_ERR;
+    size_t plain = w.len;
+    int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
+    if (shrimp_rc != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(place, plain);
+    (void)divide_1_reply(&w, result, rest);
+    return shrimp_rpc_reply_send(call);
+}
+
 static int divide_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 {
     const volatile void *start = NULL;
@@ -238,18 +264,7 @@ static int divide_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
         shrimp_rc = ops->divide_1(ops->user, call, a, b, &rest, &result);
         if (shrimp_rc != 0)
             break;
-        shrimp_writer w = shrimp_counter();
-        void *place = NULL;
-        if (divide_1_reply(&w, &result, &rest) != 0) {
-            shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;
-            break;
-        }
-        size_t plain = w.len;
-        if ((shrimp_rc = shrimp_rpc_reply(call, plain, &place)) != 0)
-            break;
-        w = shrimp_writer_at(place, plain);
-        (void)divide_1_reply(&w, &result, &rest);
-        shrimp_rc = shrimp_rpc_reply_send(call);
+        shrimp_rc = divide_1_answer(call, &result, &rest);
     } while (0);
     (void)r;
     return shrimp_rc;
@@ -322,4 +337,9 @@ int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call)
 int kv_v1_serve(const char *name, kv_v1_ops *ops)
 {
     return shrimp_rpc_serve(name, KV, KV_V1, kv_v1_dispatch, ops);
+}
+
+int kv_v1_add(shrimp_rpc_builder *builder, kv_v1_ops *ops)
+{
+    return shrimp_rpc_builder_program(builder, KV, KV_V1, kv_v1_dispatch, ops);
 }

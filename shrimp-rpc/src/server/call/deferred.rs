@@ -5,6 +5,7 @@ use super::{Context, Core, Desk};
 use crate::bulk::Element;
 use crate::error::{Fault, ReplyError};
 use crate::layout::Status;
+use vmmc::mem::View;
 
 /// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`].
 #[derive(Debug)]
@@ -51,6 +52,21 @@ impl DeferredCall {
         Ok(DeferredReply { writer: self.core.writer(plain)? })
     }
 
+    /// The whole request, for stubs that read by pointer.
+    pub(crate) fn request(&self) -> View<'_> {
+        self.core.request()
+    }
+
+    /// An INOUT block by its place in the request.
+    pub(crate) fn block_at(&self, offset: usize, bytes: usize) -> Option<View<'_>> {
+        self.core.block_at(offset, bytes)
+    }
+
+    /// An OUT block in bytes, and its distance.
+    pub(crate) fn out_bytes(&self, bytes: usize) -> Result<(View<'_>, u32), ReplyError> {
+        self.core.allot(bytes)
+    }
+
     /// Answers that there is no answer.
     ///
     /// # Errors
@@ -77,6 +93,16 @@ pub struct DeferredReply<'c> {
 }
 
 impl DeferredReply<'_> {
+    /// First byte of the plain part, for stubs that write by pointer.
+    pub(crate) fn as_ptr(&self) -> std::ptr::NonNull<u8> {
+        self.writer.as_ptr()
+    }
+
+    /// Stubs that write by pointer have written.
+    pub(crate) fn assume_written(&mut self) {
+        self.writer.assume_written();
+    }
+
     /// Sends the reply.
     ///
     /// # Errors

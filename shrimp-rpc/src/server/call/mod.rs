@@ -115,6 +115,13 @@ impl<D: Deref<Target = Desk>> Core<D> {
         Ok(view)
     }
 
+    /// An INOUT block by its place in the request, for stubs that read by pointer.
+    fn block_at(&self, offset: usize, bytes: usize) -> Option<View<'_>> {
+        let block = self.request().slice(offset, bytes).ok()?;
+        self.desk().blocks.borrow_mut().push((offset, bytes, true));
+        Some(block)
+    }
+
     /// Allots an OUT block of `bytes`: in the client's buffer if it fits, below the others.
     fn allot(&self, bytes: usize) -> Result<(View<'_>, u32), ReplyError> {
         let max = self.slot().call_max;
@@ -295,9 +302,7 @@ impl<'w> ServerCall<'w> {
 
     /// An INOUT block by its place in the request.
     pub(crate) fn block_at(&self, offset: usize, bytes: usize) -> Option<View<'_>> {
-        let block = self.core.request().slice(offset, bytes).ok()?;
-        self.core.desk().blocks.borrow_mut().push((offset, bytes, true));
-        Some(block)
+        self.core.block_at(offset, bytes)
     }
 
     /// An OUT block in bytes, and its distance.

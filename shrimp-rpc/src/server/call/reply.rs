@@ -166,6 +166,17 @@ impl<D: Deref<Target = Desk>> Writer<'_, D> {
         result
     }
 
+    pub(super) fn as_ptr(&self) -> std::ptr::NonNull<u8> {
+        match self.view().slice(self.at, 0) {
+            Ok(view) => view.as_ptr(),
+            Err(error) => unreachable!("the reply lies within its place: {error}"),
+        }
+    }
+
+    pub(super) fn assume_written(&mut self) {
+        self.at = self.plain_end;
+    }
+
     #[inline(always)]
     pub(super) fn send(mut self) -> Result<(), ReplyError> {
         if self.at != self.plain_end {
@@ -212,15 +223,12 @@ pub struct ReplyWriter<'c> {
 impl ReplyWriter<'_> {
     /// First byte of the plain part, for stubs that write by pointer.
     pub(crate) fn as_ptr(&self) -> std::ptr::NonNull<u8> {
-        match self.writer.view().slice(self.writer.at, 0) {
-            Ok(view) => view.as_ptr(),
-            Err(error) => unreachable!("the reply lies within its place: {error}"),
-        }
+        self.writer.as_ptr()
     }
 
     /// Stubs that write by pointer have written.
     pub(crate) fn assume_written(&mut self) {
-        self.writer.at = self.writer.plain_end;
+        self.writer.assume_written();
     }
 
     /// Sends the reply: stores the flag, and wakes the client if it sleeps.

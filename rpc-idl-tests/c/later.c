@@ -1,0 +1,43 @@
+/* A server of everything.x that puts the answers of GET off and gives them from a thread of its own; the stubs are added
+ * to a server that is made by hand. Serves until its input ends. */
+#include "everything.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *give(void *call)
+{
+    shrimp_out value = {call, 1048576U, 0, {NULL, 0, 1U}};
+    status result = OK;
+    if (shrimp_bulk_write(shrimp_out_open(&value, 5), 0, "later", 5) != 0 || get_1_answer(call, &result, &value) != 0)
+        abort();
+    return NULL;
+}
+
+static int get(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, status *result)
+{
+    pthread_t thread;
+    (void)user, (void)value, (void)result;
+    shrimp_rpc_call *later = shrimp_rpc_defer(call);
+    if (later == NULL)
+        abort();
+    if (strcmp(key, "never") == 0)
+        (void)shrimp_rpc_reply_fault(later, 9, "never");
+    else if (pthread_create(&thread, NULL, give, later) != 0 || pthread_detach(thread) != 0)
+        abort();
+    return SHRIMP_RPC_DEFERRED;
+}
+
+int main(int argc, char **argv)
+{
+    kv_v1_ops ops = {.get_1 = get};
+    shrimp_rpc_server *server;
+    shrimp_rpc_builder *builder = argc == 2 ? shrimp_rpc_builder_new(argv[1]) : NULL;
+    if (kv_v1_add(builder, &ops) != 0 || shrimp_rpc_builder_start(builder, &server) != 0)
+        return 1;
+    while (getchar() != EOF)
+        ;
+    shrimp_rpc_server_stop(server);
+    return 0;
+}

@@ -1,0 +1,153 @@
+//! Servers of several programs, with rights and secrets.
+
+use super::server::{CDispatch, CServer, Target};
+use super::{Code, entry, text, token};
+use crate::error::ServeError;
+use crate::server::{Server, ServerBuilder};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use vmmc::Who;
+
+/// `shrimp_rpc_builder`.
+#[derive(Debug)]
+pub struct CBuilder {
+    /// `None` only while a function changes it.
+    builder: Option<ServerBuilder>,
+}
+
+/// See the header.
+///
+/// # Safety
+/// `name` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_builder_new(name: *const c_char) -> *mut CBuilder {
+    let mut made = std::ptr::null_mut();
+    entry(|| {
+        // SAFETY: passed on.
+        let Some(name) = (unsafe { text(name) }) else { return Code::Invalid };
+        made = Box::into_raw(Box::new(CBuilder { builder: Some(Server::builder(name)) }));
+        Code::Ok
+    });
+    made
+}
+
+/// Changes a builder.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_builder_new`.
+unsafe fn change(
+    this: *mut CBuilder,
+    change: impl FnOnce(ServerBuilder) -> ServerBuilder,
+) -> c_int {
+    entry(|| {
+        // SAFETY: by the caller's word.
+        let Some(this) = (unsafe { this.as_mut() }) else { return Code::Invalid };
+        let Some(builder) = this.builder.take() else { return Code::Invalid };
+        this.builder = Some(change(builder));
+        Code::Ok
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_builder_new`; `dispatch` may be called with `user` from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_builder_program(
+    this: *mut CBuilder,
+    program: u32,
+    version: u32,
+    dispatch: Option<CDispatch>,
+    user: *mut c_void,
+) -> c_int {
+    let Some(dispatch) = dispatch else { return Code::Invalid as c_int };
+    let target = Target { dispatch, user };
+    let serve = move |procedure, call: crate::ServerCall<'_>| target.serve(procedure, call);
+    // SAFETY: passed on.
+    unsafe { change(this, |builder| builder.raw_program(program, version, serve)) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_builder_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_builder_allow(
+    this: *mut CBuilder,
+    who: c_int,
+    id: u32,
+) -> c_int {
+    let who = match who {
+        0 => Who::Anyone,
+        1 => Who::SameUser,
+        2 => Who::User(id),
+        3 => Who::Group(id),
+        4 => Who::Process(id),
+        _ => return Code::Invalid as c_int,
+    };
+    // SAFETY: passed on.
+    unsafe { change(this, |builder| builder.allow(who)) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_builder_new`; `secret` is readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_builder_token(this: *mut CBuilder, secret: *const u8) -> c_int {
+    // SAFETY: passed on.
+    let Some(token) = (unsafe { token(secret) }) else { return Code::Invalid as c_int };
+    // SAFETY: passed on.
+    unsafe { change(this, |builder| builder.token(token)) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_builder_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_builder_workers(this: *mut CBuilder, workers: c_uint) -> c_int {
+    // SAFETY: passed on.
+    unsafe { change(this, |builder| builder.workers(workers as usize)) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is from `shrimp_rpc_builder_new`, and not used again; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_builder_start(
+    this: *mut CBuilder,
+    out: *mut *mut CServer,
+) -> c_int {
+    entry(|| {
+        if this.is_null() {
+            return Code::Invalid;
+        }
+        // SAFETY: made by Box::into_raw.
+        let this = unsafe { Box::from_raw(this) };
+        let (Some(builder), false) = (this.builder, out.is_null()) else { return Code::Invalid };
+        match builder.start() {
+            Ok(server) => {
+                // SAFETY: writable by the caller's word.
+                unsafe { out.write(Box::into_raw(Box::new(CServer(server)))) };
+                Code::Ok
+            }
+            Err(ServeError::NoProgram | ServeError::Twice { .. } | ServeError::Name { .. }) => {
+                Code::Invalid
+            }
+            Err(_) => Code::SystemErr,
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_builder_new`, and not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_builder_free(this: *mut CBuilder) {
+    if !this.is_null() {
+        // SAFETY: made by Box::into_raw.
+        drop(unsafe { Box::from_raw(this) });
+    }
+}
