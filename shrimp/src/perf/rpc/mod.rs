@@ -11,6 +11,7 @@ mod ours;
 mod peers;
 mod report;
 
+use super::line::Turns;
 use super::{Head, Options, cache_line_round};
 use crate::artefacts::{self, Artefact};
 use crate::children::Scratch;
@@ -111,6 +112,9 @@ const OUT_SIZES: [usize; 4] = [64, 4096, 1 << 16, 1 << 20];
 /// Bytes of arguments that are made and used, copied or in place.
 const MADE_SIZES: [usize; 4] = [1 << 12, 1 << 14, 1 << 17, 1 << 20];
 
+/// Turns of R and of null calls in a round.
+const NULL_TURNS: u32 = 10;
+
 /// A subject and its rounds, one for each cell.
 struct Subject {
     name: &'static str,
@@ -127,6 +131,8 @@ impl Subject {
 struct Measured {
     cells: Vec<Cell>,
     r: Rounds,
+    /// R and the null call, in turns.
+    null: Turns,
     /// Ours first.
     subjects: Vec<Subject>,
     /// Those that took no part, and why.
@@ -144,7 +150,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let pair = options.pair();
     let mut head = Head::new("perf rpc", options, pair);
     head.method = "round trips; median over interleaved rounds of each round's median, each round with \
-                   fresh processes; ratios are medians of per-round ratios, to R, which is one way";
+                   fresh processes; ratios are medians of per-round ratios, to R, which is one way; the null call's \
+                   is of turns of 2 ms of both between the same two processes";
     head.print();
     let mut progress = Progress::new(false);
     let scratch = Scratch::new()?;
@@ -159,6 +166,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let cells = cells(options.quick);
     let mut measured = Measured {
         r: Rounds::default(),
+        null: Turns::default(),
         subjects: vec![Subject::new(report::OURS, &cells)],
         absent: Vec::new(),
         after_computing: OUT_SIZES.iter().map(|_| Rounds::default()).collect(),
@@ -214,7 +222,13 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 
 /// A round of ours, with a server and buffers of its own.
 fn ours_round(measured: &mut Measured, setting: &Setting<'_>, plan: &Plan) -> Result<(), Failure> {
-    let opponent = Opponent::start(setting.daemon, setting.pair)?;
+    let opponent = Opponent::start(setting.daemon, setting.scratch, setting.pair)?;
+    if !setting.pair.is_single() {
+        for _ in 0..NULL_TURNS {
+            let (r, null) = opponent.turn(plan)?;
+            measured.null.add(r, null);
+        }
+    }
     if let Some(ours) = measured.subjects.first_mut() {
         for (cell, rounds) in measured.cells.iter().zip(&mut ours.rounds) {
             let (samples, batch) = opponent.round(*cell, plan).map_err(RpcError::from)?;

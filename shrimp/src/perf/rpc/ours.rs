@@ -4,8 +4,9 @@ use super::{Cell, Handler, RpcError};
 use crate::children::{self, Child};
 use crate::cpu::Pair;
 use crate::exit::{Context, Failure};
+use crate::perf::line::{self, Line, TURN};
 use crate::private::PrivateDaemon;
-use crate::stats::Plan;
+use crate::stats::{self, Plan};
 use shrimp_rpc::process::count;
 use shrimp_rpc::xdr::{Decode, Encode};
 use shrimp_rpc::{Binding, CallError, DispatchError, Finished, Server, ServerCall};
@@ -20,6 +21,8 @@ use vmmc::{Config, Node};
 const PROGRAM: u32 = 0x2000_0f08;
 /// OUT data, then computing, then the time at which that was done.
 const OUT: u32 = 3;
+/// One-way: answers a turn of the bare cache line, in the thread and on the processor that serves.
+const LINE: u32 = 4;
 /// Room for the longest argument.
 const BUFFER: usize = 2 << 20;
 const SERVICE: &str = "perf";
@@ -79,15 +82,26 @@ fn dispatch(procedure: u32, call: ServerCall<'_>) -> Result<Finished, DispatchEr
 pub(crate) struct PeerArgs {
     /// The daemon's socket.
     socket: PathBuf,
+    /// Where the bare cache line is.
+    line: PathBuf,
 }
 
 /// `shrimp __perf-rpc-server`: says `ready`, serves until its input ends.
 pub(crate) fn serve(args: &PeerArgs) -> Result<(), Failure> {
     let node = node(&args.socket, None)?;
+    let line = Line::open(&args.line)?;
+    let serve = move |procedure, call: ServerCall<'_>| {
+        if procedure != LINE {
+            return dispatch(procedure, call);
+        }
+        let finished = call.finish_oneway();
+        line.answer().map_err(|error| DispatchError::Refused(error.to_string()))?;
+        Ok(finished)
+    };
     let server = Server::builder(SERVICE)
         .node(&node)
         .buffer_max(BUFFER)
-        .raw_program(PROGRAM, 1, dispatch)
+        .raw_program(PROGRAM, 1, serve)
         .start()
         .map_err(RpcError::from)?;
     let mut out = std::io::stdout().lock();
@@ -104,13 +118,15 @@ fn sum(bytes: &[u8]) -> u64 {
 
 fn bind(socket: &Path, wait: Option<WaitPolicy>) -> Result<Binding, Failure> {
     let node = node(socket, wait)?;
-    let builder = Binding::builder(SERVICE, PROGRAM, 1).node(&node).buffer_len(BUFFER);
+    // One lane: what comes after a one-way call waits for it, and does not bind another.
+    let builder = Binding::builder(SERVICE, PROGRAM, 1).node(&node).buffer_len(BUFFER).lanes(1);
     Ok(builder.connect().map_err(RpcError::from)?)
 }
 
 /// A server process and a binding to it.
 pub(super) struct Opponent {
     binding: Binding,
+    line: Line,
     /// The daemon's.
     socket: PathBuf,
     // Its input ends when it is dropped, and that is what it leaves by.
@@ -118,10 +134,17 @@ pub(super) struct Opponent {
 }
 
 impl Opponent {
-    pub(super) fn start(daemon: &PrivateDaemon, pair: Pair) -> Result<Opponent, Failure> {
+    pub(super) fn start(
+        daemon: &PrivateDaemon,
+        scratch: &Path,
+        pair: Pair,
+    ) -> Result<Opponent, Failure> {
+        let path = scratch.join("line");
+        line::create(&path)?;
+        let bare = Line::open(&path)?;
         let cpu = (!pair.is_single()).then_some(pair.b);
         let mut command = children::command(&children::own_program(), cpu);
-        command.arg("__perf-rpc-server").arg(&daemon.socket);
+        command.arg("__perf-rpc-server").arg(&daemon.socket).arg(&path);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Child::spawn(command, "the measured server")?;
         let mut line = String::new();
@@ -132,7 +155,8 @@ impl Opponent {
             return Err(RpcError::Server(line.trim().into()).into());
         }
         let binding = bind(&daemon.socket, None)?;
-        Ok(Opponent { binding, socket: daemon.socket.clone(), _process: process })
+        let socket = daemon.socket.clone();
+        Ok(Opponent { binding, line: bare, socket, _process: process })
     }
 
     /// A round of one cell.
@@ -142,6 +166,16 @@ impl Opponent {
         }
         let mut data = vec![0u8; cell.bytes];
         plan.round(|| self.inout(cell.handler.procedure(), &mut data))
+    }
+
+    /// A turn of R between the two processes, and one of null calls: nanoseconds one way, and there and back.
+    pub(super) fn turn(&self, plan: &Plan) -> Result<(f64, f64), Failure> {
+        let plan = Plan { round: TURN, ..*plan };
+        let ask = || self.binding.request(LINE, 0, 0)?.send();
+        ask().map_err(RpcError::from)?;
+        let r = self.line.ask(&plan)?;
+        let (samples, _) = plan.round(|| self.null()).map_err(RpcError::from)?;
+        Ok((r, stats::median(samples)))
     }
 
     #[inline]

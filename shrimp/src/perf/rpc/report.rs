@@ -71,6 +71,8 @@ pub(super) struct Report {
     /// None on one processor.
     r: Option<Latency>,
     null_ratio_to_r: Option<f64>,
+    /// R as it was played in turns with null calls.
+    r_in_turns_ns: Option<f64>,
     /// Messages per null call that this side sent (F4), and bytes in each (F14).
     null_packets: f64,
     null_packet_bytes: f64,
@@ -84,6 +86,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn new(head: Head, pair: Pair, measured: &Measured) -> Report {
         let r = (!pair.is_single()).then_some(&measured.r);
+        let in_turns = measured.null.ratio();
         let none = Vec::new();
         let ours = measured.subjects.first().map_or(&none, |ours| &ours.rounds);
         let line = |name, rounds: &[Rounds]| Line {
@@ -102,7 +105,8 @@ impl Report {
         Report {
             head,
             r: r.map(Rounds::latency),
-            null_ratio_to_r: r.and_then(|r| Some(stats::ratio(ours.first()?, r))),
+            null_ratio_to_r: in_turns.map(|(_, ratio)| ratio),
+            r_in_turns_ns: in_turns.map(|(r, _)| r),
             null_packets: measured.packets.0,
             null_packet_bytes: measured.packets.1,
             subjects,
@@ -207,10 +211,11 @@ impl Report {
             Handler::Null => point.cell.handler.name().to_owned(),
             handler => format!("{}, {}", text::size(point.cell.bytes as u64), handler.name()),
         };
-        if let Some(ratio) = self.null_ratio_to_r {
+        if let (Some(ratio), Some(r)) = (self.null_ratio_to_r, self.r_in_turns_ns) {
             text += &format!(
-                "Null call: {} R, budget {NULL_BUDGET} R: {}.\n",
+                "Null call: {} R in turns with an R of {}, budget {NULL_BUDGET} R: {}.\n",
                 text::three(ratio),
+                text::nanos(r),
                 met(ratio <= NULL_BUDGET)
             );
         }
