@@ -187,7 +187,8 @@ pub(crate) fn ends_ring(
             claim => return Some(claim),
         }
         if link.peer().closed().load(Ordering::Relaxed) != 0 {
-            break;
+            // Nobody takes anything out of the ring, nor answers: the kernel does, with a reset.
+            return Some(Claim::AtTail);
         }
         raw::wait_for(-1, 0, 1);
     }

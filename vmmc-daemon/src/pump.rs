@@ -64,8 +64,9 @@ pub fn wait_for_all() {
     wait(None);
 }
 
-/// The same for so long; then they stop where they are. The kernel would end a stream whose last descriptor is ours in
-/// order, and nobody could tell that it is cut off: that one is reset. Whoever else has the socket goes on with it.
+/// The same for so long. Then the kernel is to take all that is left, whatever a receiver that stands still has read, and
+/// delivers it without us. Where it may not take so much they stop where they are: it would end a stream whose last descriptor
+/// is ours in order, and nobody could tell that it is cut off, so that one is reset. Whoever else has the socket goes on with it.
 pub fn end_all() {
     if !wait(Some(ENDING)) {
         STOP.store(true, Ordering::Release);
@@ -296,17 +297,18 @@ fn pump(
     socket: BorrowedFd<'_>,
     number: u64,
 ) -> Result<u64, &'static str> {
-    if words.claim(number) { give_back(words, ring, socket, None) } else { Ok(0) }
+    if words.claim(number) { give_back(words, ring, socket, None, false) } else { Ok(0) }
 }
 
 /// Sends what the ring's receiver has not taken, and ends the ring part. The caller has the claim. Blocks for as long
 /// as the receiver does not read. Returns how many bytes it sent. `kept`: where an error of the connection is kept for the
-/// process.
+/// process. `ends`: a FIN follows at once.
 pub(crate) fn give_back(
     words: &Words<MappedU32<'_>, MappedU64<'_>>,
     ring: View<'_>,
     socket: BorrowedFd<'_>,
     kept: Option<Kept<'_>>,
+    ends: bool,
 ) -> Result<u64, &'static str> {
     hit(Failpoint::PumpClaimed);
     let deadline = Instant::now() + SETTLING;
@@ -330,11 +332,11 @@ pub(crate) fn give_back(
     };
     hit(Failpoint::PumpBegun);
     let begun = from;
-    let alive = (0..owed).all(|_| send_all(socket, &[0], kept));
+    let alive = (0..owed).all(|_| send_all(socket, &[0], kept, ends));
     if alive {
         let mut part = vec![0; PART.min(ring.len())];
         loop {
-            if !send_range(socket, ring, (&mut from, to), &mut part, kept) {
+            if !send_range(socket, ring, (&mut from, to), &mut part, (kept, ends)) {
                 break;
             }
             hit(Failpoint::PumpSent);
@@ -362,14 +364,14 @@ fn send_range(
     ring: View<'_>,
     (from, to): (&mut u64, u64),
     part: &mut [u8],
-    kept: Option<Kept<'_>>,
+    (kept, ends): (Option<Kept<'_>>, bool),
 ) -> bool {
     let capacity = ring.len() as u64;
     while *from != to {
         let at = *from % capacity;
         let len = to.wrapping_sub(*from).min(capacity - at).min(part.len() as u64) as usize;
         let Some(bytes) = part.get_mut(..len) else { return false };
-        if ring.read(at as usize, bytes).is_err() || !send_all(socket, bytes, kept) {
+        if ring.read(at as usize, bytes).is_err() || !send_all(socket, bytes, kept, ends) {
             return false;
         }
         *from = from.wrapping_add(len as u64);
@@ -394,14 +396,19 @@ fn is_ours_alone(socket: BorrowedFd<'_>) -> bool {
     !others.any(has_it)
 }
 
-/// Sends bytes, however long it takes; false when the connection is over, or the daemon ends.
-fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], kept: Option<Kept<'_>>) -> bool {
+/// Sends bytes, however long it takes; false when the connection is over, or the daemon ends, and the kernel cannot be made
+/// to take them. What that has taken it delivers without us.
+fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], kept: Option<Kept<'_>>, ends: bool) -> bool {
     while !bytes.is_empty() {
-        if STOP.load(Ordering::Acquire) {
-            return false;
-        }
-        match tcp::send_for(socket, bytes, kept) {
+        match tcp::send_for(socket, bytes, kept, ends) {
             Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+            Err(Errno::AGAIN | Errno::NOBUFS) if STOP.load(Ordering::Acquire) => {
+                let had_room =
+                    tcp::send_room(socket).is_some_and(|room| room >= bytes.len() as u64);
+                if had_room || !tcp::make_room(socket, bytes.len() as u64) {
+                    return false;
+                }
+            }
             Err(Errno::AGAIN | Errno::NOBUFS) => {
                 let _ = poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&LOOK));
             }

@@ -2,7 +2,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use vmmc::word::MappedU32;
@@ -40,8 +40,6 @@ pub(crate) struct Examined {
     pub(crate) endpoint: Endpoint,
 }
 
-const TCP_ESTABLISHED: u8 = 1;
-
 /// IPv4-mapped addresses as IPv4, and no flow label or scope: both ends must look the same.
 fn normal(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
@@ -64,7 +62,7 @@ pub(crate) fn examine(socket: impl AsFd + Copy) -> Option<Examined> {
         return None;
     }
     // The state is the first byte of struct tcp_info; the kernel cuts the struct to what we ask.
-    if vmmc::sys::socket::tcp_state(socket)? != TCP_ESTABLISHED {
+    if vmmc::sys::socket::tcp_state(socket)? != tcp_count::ESTABLISHED {
         return None;
     }
     let cookie = rustix::net::sockopt::socket_cookie(socket).ok()?;
@@ -86,22 +84,72 @@ pub(crate) fn given(socket: impl AsFd) -> Option<u64> {
     TcpInfo::from_bytes(&vmmc::sys::socket::tcp_info(socket)?).given()
 }
 
-/// Bytes that it surely takes without waiting ([`tcp_count::send_room`]).
-pub(crate) fn send_room(socket: impl AsFd + Copy) -> u64 {
-    let info = vmmc::sys::socket::tcp_info(socket).map(|info| TcpInfo::from_bytes(&info));
-    let Some((given, info)) = info.and_then(|info| Some((info.given()?, info))) else { return 0 };
-    let buffer = rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0);
-    tcp_count::send_room(buffer, given.saturating_sub(info.bytes_acked))
+/// Size of its send buffer, and bytes in it; `None` where it has sent a FIN, or has ended.
+fn send_queue(socket: impl AsFd + Copy) -> Option<(usize, u64)> {
+    let info = TcpInfo::from_bytes(&vmmc::sys::socket::tcp_info(socket)?);
+    let queued = info.given()?.saturating_sub(info.bytes_acked);
+    Some((rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0), queued))
+}
+
+/// Bytes that it surely takes without waiting ([`tcp_count::send_room`]); `None` where it takes none any more.
+pub(crate) fn send_room(socket: impl AsFd + Copy) -> Option<u64> {
+    send_queue(socket).map(|(buffer, queued)| tcp_count::send_room(buffer, queued))
+}
+
+/// Whether the other kernel has all that was sent, and the FIN behind it; or the connection has ended.
+pub(crate) fn has_sent_all(socket: impl AsFd) -> bool {
+    use tcp_count::{CLOSE_WAIT, CLOSING, ESTABLISHED, FIN_WAIT_1, LAST_ACK};
+    let underway = [ESTABLISHED, FIN_WAIT_1, CLOSE_WAIT, LAST_ACK, CLOSING];
+    !vmmc::sys::socket::tcp_state(socket).is_some_and(|state| underway.contains(&state))
+}
+
+/// Throws away what is unread of the bytes behind `from` and before `to`, if a process has read what comes before: they have
+/// no meaning, and would make the socket's close an RST.
+pub(crate) fn discard(socket: impl AsFd + Copy, from: u64, to: u64) {
+    let unread = rustix::io::ioctl_fionread(socket).ok();
+    let taken = unread.zip(vmmc::sys::socket::tcp_info(socket));
+    let taken = taken.and_then(|(unread, info)| TcpInfo::from_bytes(&info).taken(unread));
+    let Some(mut taken) = taken.filter(|&taken| taken >= from) else { return };
+    let mut bytes = [0; 64];
+    while let Some(part) = bytes.get_mut(..to.saturating_sub(taken).min(64) as usize)
+        && let Ok((_, len @ 1..)) = rustix::net::recv(socket, part, RecvFlags::DONTWAIT)
+    {
+        taken += len as u64;
+    }
+}
+
+/// Has a socket take so many bytes without waiting, as far as we may; whether it does. For who sends its last ones: its
+/// `SO_SNDBUF`, which stays like that, concerns nobody then.
+pub(crate) fn make_room(socket: impl AsFd + Copy, bytes: u64) -> bool {
+    use rustix::net::sockopt;
+    let has_room = || send_room(socket).is_some_and(|room| room >= bytes);
+    let Some((held, queued)) = send_queue(socket).filter(|_| !has_room()) else {
+        return has_room();
+    };
+    // The kernel takes twice what it is told, and `send_room` counts on a half of a half of that.
+    let more = usize::try_from(bytes.saturating_mul(2).saturating_add(queued)).unwrap_or(held);
+    if sockopt::set_socket_send_buffer_size_force(socket, more).is_err() {
+        // As much as anybody may, unless the kernel has given it more of its own accord.
+        let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max");
+        let most = most.ok().and_then(|most| most.trim().parse::<usize>().ok()).unwrap_or(0);
+        if most.min(more).saturating_mul(2) > held {
+            let _ = sockopt::set_socket_send_buffer_size(socket, more.min(most));
+        }
+    }
+    has_room()
 }
 
 /// Sends by a process's socket, waiting for nobody. An error of the connection that the kernel tells us, and so not the
-/// process, is kept for it.
+/// process, is kept for it. `more`: a FIN is to follow at once, so that who is told of an edge is told of both.
 pub(crate) fn send_for(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     kept: Option<Taken<MappedU32<'_>>>,
+    more: bool,
 ) -> rustix::io::Result<usize> {
-    let send = || rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let flags = if more { flags | SendFlags::MORE } else { flags };
+    let send = || rustix::net::send(socket, bytes, flags);
     let is_over = || {
         let mut now = [PollFd::new(&socket, PollFlags::empty())];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -160,6 +208,27 @@ mod tests {
         let theirs = examine(server.as_fd()).unwrap();
         assert!(server.local_addr().unwrap().is_ipv6());
         assert_eq!(ours.endpoint.mirrored(), theirs.endpoint);
+    }
+
+    /// Otherwise a daemon that ends would have to cut it off.
+    #[test]
+    fn the_kernel_takes_the_last_bytes_for_a_receiver_that_stands_still() {
+        let (client, server) = pair("127.0.0.1:0");
+        client.set_nonblocking(true).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&client, 4096).unwrap();
+        let send = |bytes: &[u8]| send_for(client.as_fd(), bytes, None, true);
+        let mut sent = 0;
+        while let Ok(some) = send(&[1; 4096]) {
+            sent += some;
+        }
+        assert_eq!(send(&[2; 50_000]), Err(Errno::AGAIN));
+        assert!(make_room(client.as_fd(), 50_000));
+        assert_eq!(send(&[2; 50_000]), Ok(50_000));
+        drop(client);
+        let mut all = Vec::new();
+        std::io::Read::read_to_end(&mut &server, &mut all).unwrap();
+        assert_eq!(all.len(), sent + 50_000);
+        assert!(all.ends_with(&[2; 50_000]));
     }
 
     #[test]

@@ -61,6 +61,10 @@ pub const FIN_WAIT_1: u8 = 4;
 pub const FIN_WAIT_2: u8 = 5;
 /// `TCP_CLOSE_WAIT`.
 pub const CLOSE_WAIT: u8 = 8;
+/// `TCP_LAST_ACK`.
+pub const LAST_ACK: u8 = 9;
+/// `TCP_CLOSING`.
+pub const CLOSING: u8 = 11;
 
 /// Bytes that a socket surely takes without waiting: half of what its buffer (`SO_SNDBUF`) has left behind `queued` bytes,
 /// since the kernel counts its own overhead, and says twice what it was told.

@@ -79,7 +79,13 @@ pub(crate) fn our_way_for(link: &Link, fd: i32, why: Counter) -> bool {
     }
     let done = match link.side.tx_state.load(Ordering::SeqCst) {
         // Nothing follows what is in the ring, and TCP could carry nothing: it stays there.
-        tx::RING if has_sent_fin(fd) => true,
+        tx::RING if has_sent_fin(fd) => {
+            // Unless the daemon has, in front of the FIN.
+            if matches!(link.tx().pump().sender_claims(), Claim::Pumped { .. }) {
+                link.side.tx_state.store(tx::ENDED, Ordering::SeqCst);
+            }
+            true
+        }
         tx::RING => end_ring(link, fd) == Ended::Yes,
         _ => true,
     };

@@ -77,6 +77,10 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                     Ok(Room::Look) => {}
                     // A short count leaves the error to the next call, as in the kernel.
                     Ok(Room::Gone) if done > 0 => break Outcome::Done(done),
+                    // The FIN may be on its way to the kernel.
+                    Ok(Room::Gone) if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 => {
+                        break Outcome::Failed(libc::EPIPE);
+                    }
                     Ok(Room::Gone) => match carrier::taken_error(link) {
                         0 => break Outcome::Kernel,
                         errno => break Outcome::Failed(errno),

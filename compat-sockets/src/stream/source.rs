@@ -89,8 +89,14 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
     match link.rx().switch().standing() {
         Standing::Tcp => return Some(Source::Tcp { armed }),
         Standing::Nonsense => return Some(poisoned(link)),
-        Standing::Ring { prefix } | Standing::Ended { prefix, .. } => {
-            let left = upgrade::taken_from_tcp(fd).and_then(|taken| prefix.checked_sub(taken));
+        standing @ (Standing::Ring { prefix } | Standing::Ended { prefix, .. }) => {
+            let taken = upgrade::taken_from_tcp(fd);
+            if taken.is_some_and(|taken| never_began(standing, taken)) {
+                side.rx_state.store(rx::ENDED, Ordering::SeqCst);
+                counters::one(Counter::demoted_rx);
+                return Some(Source::Ended);
+            }
+            let left = taken.and_then(|taken| prefix.checked_sub(taken));
             let Some(left) = left else { return Some(poisoned(link)) };
             side.rx_left.store(left, Ordering::Relaxed);
         }
@@ -101,6 +107,13 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
     carrier::tell(link);
     counters::one(Counter::switched_rx);
     None
+}
+
+/// Whether we have read on by TCP behind the byte at which the ring began, because it has ended since without our having
+/// seen it: a carrier ends it before the FIN of a sender whose receiver has taken nothing. Then all of it has come by TCP,
+/// and no doorbell with it: one would have had us look before we read.
+fn never_began(standing: Standing, taken: u64) -> bool {
+    matches!(standing, Standing::Ended { prefix, end: 0, bells: 0 } if taken > prefix)
 }
 
 /// The ring is empty: has its part ended?
@@ -136,7 +149,9 @@ fn empty(link: &Link, fd: i32) -> Source {
             }
             side.rx_state.store(rx::ENDED, Ordering::SeqCst);
             counters::one(Counter::demoted_rx);
-            if side.tx_frozen.load(Ordering::Relaxed) == 0 {
+            // Where the peer has closed it is on its way out, and no plain connection.
+            let goes_on = link.peer().closed().load(Ordering::Relaxed) == 0;
+            if goes_on && side.tx_frozen.load(Ordering::Relaxed) == 0 {
                 demote::noted(fd, Counter::plain_peer);
             }
             Source::Ended
@@ -174,5 +189,21 @@ pub(crate) fn leave_nothing(link: &Link, fd: i32) {
     }
     if link.side.rx_state.load(Ordering::Relaxed) == rx::RING {
         bells::drain_quietly(link, fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_part_that_ended_unseen_is_no_nonsense_to_who_has_read_on() {
+        let ended = |end, bells| Standing::Ended { prefix: 100, end, bells };
+        assert!(never_began(ended(0, 0), 101));
+        // Seen in time, and to be gone through as ever.
+        assert!(!never_began(ended(0, 0), 100));
+        // A doorbell may be among what was read, and bytes of the ring are missing.
+        assert!(!never_began(ended(0, 1), 101) && !never_began(ended(7, 0), 101));
+        assert!(!never_began(Standing::Ring { prefix: 100 }, 101));
     }
 }

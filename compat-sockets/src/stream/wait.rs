@@ -212,15 +212,15 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
     loop {
         let word = link.tx().space_wait();
         bell::arm(&word);
+        if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
+            return Ok(Room::Gone);
+        }
         if moved()
             || link.peer().closed().load(Ordering::Relaxed) != 0
             || (demote::is_wanted(link) && !demote::is_pumped(link))
             || side.tx_state.load(Ordering::SeqCst) != tx::RING
         {
             return Ok(Room::Look);
-        }
-        if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
-            return Ok(Room::Gone);
         }
         // The futex is no cancellation point, but send(2) is. No lock is held here.
         // SAFETY: no arguments; unwinds like any cancelled call of the C library.

@@ -170,11 +170,32 @@ static void endless(void) {
     }
 }
 
+/* Passes a socket to this process itself, under a number of which the library knows nothing. */
+static int pass_to_oneself(int fd) {
+    char byte = 'b', control[CMSG_SPACE(sizeof(int))] = {0};
+    int ends[2];
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    CHECK(sendmsg(ends[0], &message, 0) == 1);
+    CHECK(recvmsg(ends[1], &message, 0) == 1);
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    close(ends[0]);
+    close(ends[1]);
+    return fd;
+}
+
 /* The server passes its socket on with bytes unread and the client's FIN behind them, or after its daemon's death: there is
  * nobody to send them again, so it does not wait for anybody. A wait is turns of a millisecond. */
 static void passed(int dies) {
-    char byte = 'b', control[CMSG_SPACE(sizeof(int))] = {0}, name[4096];
-    int fd = join(), unread = 0, ends[2];
+    char byte = 'b', name[4096];
+    int fd = join(), unread = 0;
     warm_up(fd);
     if (!server) {
         send_all(fd, "0123456789", 10);
@@ -199,25 +220,48 @@ static void passed(int dies) {
     } else {
         CHECK(poll(&entry, 1, -1) == 1);
     }
-    struct iovec part = {.iov_base = &byte, .iov_len = 1};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     struct rusage before, after;
     CHECK(getrusage(RUSAGE_THREAD, &before) == 0);
-    CHECK(sendmsg(ends[0], &message, 0) == 1);
+    close(pass_to_oneself(fd));
     CHECK(getrusage(RUSAGE_THREAD, &after) == 0);
     printf("%s\n", after.ru_nvcsw - before.ru_nvcsw < 5000 ? "passed" : "waited");
-    close(ends[0]);
-    close(ends[1]);
     close(fd);
 }
 static void passed_after_the_end(void) { passed(0); }
+
+/* The client sends and ends, and the server leaves for the kernel alone at some moment about then: when the end is there, or
+ * at the first byte and a little later. It finds every byte. */
+static void left_at_the_end(void) {
+    static unsigned char bytes[200000];
+    const size_t lengths[] = {10, 20000, 200000};
+    for (int turn = 0; turn < 18; turn++) {
+        int fd = join(), moment = turn / 3 % 3;
+        size_t len = moment == 0 && turn % 3 == 2 ? 30000 : lengths[turn % 3];
+        uint64_t state = 77 + turn, sum = SUM0, all = 0;
+        warm_up(fd);
+        meet(fd);
+        if (!server) {
+            fill(&state, bytes, len);
+            send_all(fd, bytes, len);
+            if (turn >= 9)
+                CHECK(shutdown(fd, SHUT_WR) == 0 && recv(fd, bytes, 1, 0) == 0);
+            close(fd);
+            continue;
+        }
+        struct pollfd entry = {.fd = fd, .events = moment == 0 ? POLLRDHUP : POLLIN};
+        CHECK(poll(&entry, 1, -1) == 1);
+        for (int i = 0; moment == 2 && i < turn; i++)
+            sched_yield();
+        int alone = pass_to_oneself(fd);
+        close(fd);
+        for (ssize_t got; (got = recv(alone, bytes, sizeof bytes, 0)) != 0; all += got) {
+            CHECK(got > 0);
+            sum = mix(sum, bytes, got);
+        }
+        printf("%d: %zu of %zu, %llx\n", turn, (size_t)all, len, (unsigned long long)sum);
+        close(alone);
+    }
+}
 static void passed_after_a_death(void) { passed(1); }
 
 /* Echo with random sizes; both ends print the sum of what they saw. */
@@ -1672,6 +1716,7 @@ int main(int count, char **arguments) {
                  {"echo_with_io_uring", echo_with_io_uring},
                  {"endless", endless},
                  {"passed_after_the_end", passed_after_the_end},
+                 {"left_at_the_end", left_at_the_end},
                  {"passed_after_a_death", passed_after_a_death},
                  {"half_close", half_close},
                  {"eof_after_data", eof_after_data},

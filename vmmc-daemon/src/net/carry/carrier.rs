@@ -14,6 +14,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vmmc::control::message::CloseReason;
@@ -96,8 +97,6 @@ const FAILED: &str = "its carrier has failed";
 struct Progress {
     sent: Sent,
     talk: Talk,
-    /// Nobody can ring any more.
-    is_last: bool,
 }
 
 /// The thread's own.
@@ -177,8 +176,8 @@ impl Work {
     /// A turn of one connection; the last one, but for what is under way, when nobody has its process's end any more.
     fn turn(&mut self, number: u64, hung_up: bool) {
         let Some((load, progress)) = self.loads.get_mut(&number) else { return };
-        if hung_up && !progress.is_last {
-            progress.is_last = true;
+        if hung_up && !progress.talk.is_last {
+            progress.talk.is_last = true;
             let _ = epoll::delete(&self.epoll, &load.bell);
             load.stream.segment.close_for_process();
         }
@@ -201,7 +200,7 @@ impl Work {
             Ok(true) => {
                 self.unfinished.insert(number);
             }
-            Ok(false) if !progress.is_last || !load.is_settled(&progress.talk) => {}
+            Ok(false) if !progress.talk.is_last || !load.is_settled(&progress.talk) => {}
             Ok(false) => {
                 if load.stream.standing() == Standing::Open && load.import.fence().is_err() {
                     if load.is_withdrawn() {
@@ -214,7 +213,13 @@ impl Work {
                     self.unfinished.insert(number);
                     return;
                 }
-                self.remove(number);
+                let changes = epoll::EventFlags::OUT | epoll::EventFlags::ET;
+                let data = epoll::EventData::new_u64(number);
+                let watch =
+                    |socket: BorrowedFd<'_>| epoll::add(&self.epoll, socket, data, changes).is_ok();
+                if load.has_arrived(&mut progress.talk, watch) {
+                    self.remove(number);
+                }
             }
             Err(why) => {
                 load.stream.lose(&why.to_string());
@@ -226,8 +231,13 @@ impl Work {
 
     fn remove(&mut self, number: u64) {
         let Some((load, progress)) = self.loads.remove(&number) else { return };
-        if !progress.is_last {
+        if !progress.talk.is_last {
             let _ = epoll::delete(&self.epoll, &load.bell);
+        }
+        if progress.talk.lingers
+            && let Some(socket) = load.stream.socket()
+        {
+            let _ = epoll::delete(&self.epoll, &*socket);
         }
         // The kernel's end of the connection comes before that of the links, which the other daemon takes for
         // the far end's: it has been sent all.

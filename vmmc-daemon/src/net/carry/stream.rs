@@ -1,6 +1,6 @@
 //! What is known of one carried connection, to the thread that opens it, its carrier, and the handlers of its links.
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Socket};
 use super::carrier::News;
 use super::count;
 use super::said::Said;
@@ -60,6 +60,8 @@ struct State {
     is_ringing: bool,
     /// What was to be given back to the kernel has been.
     gave_back: bool,
+    /// Its carrier waits until the far end's process has taken more.
+    is_watching: bool,
 }
 
 /// See the module.
@@ -93,6 +95,7 @@ impl Stream {
             due: 0,
             is_ringing: false,
             gave_back: false,
+            is_watching: false,
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let stream = Arc::new(Stream { segment, bell, attempt, state, changed });
@@ -109,8 +112,11 @@ impl Stream {
         let (stream, node) = (self.clone(), node.clone());
         move |notification| match notification.event {
             Event::Message { len: 0, last_word, .. } => stream.hear(last_word),
-            Event::Message { .. } if stream.wakes_process() => {
-                node.counters().add(count::WAKES, 1);
+            Event::Message { .. } => {
+                if stream.wakes_process() {
+                    node.counters().add(count::WAKES, 1);
+                }
+                stream.tell_watcher();
             }
             Event::Closed { reason: CloseReason::Unimported } => stream.end(),
             Event::Closed { reason: CloseReason::Unexported } => {} // by us
@@ -342,7 +348,7 @@ impl Stream {
             };
             let some = bells.get(..state.due.min(64) as usize).unwrap_or_default();
             drop(state);
-            sent = match tcp::send_for(socket.as_fd(), some, Some(self.kept(&kernel))) {
+            sent = match tcp::send_for(socket.as_fd(), some, Some(self.kept(&kernel)), false) {
                 Err(Errno::INTR) => Ok(0),
                 // No room; or the connection's end, which wakes everybody.
                 other => other,
@@ -357,8 +363,9 @@ impl Stream {
     }
 
     /// Sends what is in the process's ring by its socket, as far as the far end has not taken it, and ends the ring part.
-    /// The caller has the claim ([`vmmc_ring::pump`]). Blocks for as long as the far end's process does not read.
-    pub(super) fn give_back(&self) -> Result<u64, &'static str> {
+    /// The caller has the claim ([`vmmc_ring::pump`]). Blocks for as long as the far end's process does not read. `ends`: a
+    /// FIN follows.
+    pub(super) fn give_back(&self, ends: bool) -> Result<u64, &'static str> {
         let words = self.segment.direction(End::Near).ok_or("it has no words for it")?;
         let socket = self.attempt.socket().ok_or("its socket is closed")?;
         // Doorbells of before are counted, and not all sent perhaps.
@@ -366,7 +373,7 @@ impl Stream {
             std::thread::sleep(BELLS_SLICE);
         }
         let kept = self.segment.kernel().map(|kernel| self.kept(&kernel));
-        pump::give_back(&words, self.segment.ring(End::Near), socket.as_fd(), kept)
+        pump::give_back(&words, self.segment.ring(End::Near), socket.as_fd(), kept, ends)
     }
 
     /// Where an error of the process's socket is kept for it.
@@ -374,9 +381,33 @@ impl Stream {
         Taken(self.segment.word32(kernel.near.error))
     }
 
-    /// Bytes that the process's socket takes without waiting.
-    pub(super) fn send_room(&self) -> u64 {
-        self.attempt.socket().map_or(0, |socket| tcp::send_room(socket.as_fd()))
+    /// The process's socket.
+    pub(super) fn socket(&self) -> Option<Arc<Socket>> {
+        self.attempt.socket()
+    }
+
+    /// Bytes that the process's socket takes without waiting; `None` where it takes none any more.
+    pub(super) fn send_room(&self) -> Option<u64> {
+        tcp::send_room(self.attempt.socket()?.as_fd())
+    }
+
+    /// The same where nothing follows them but a FIN, for so many.
+    pub(super) fn room_at_the_end(&self, bytes: u64) -> Option<u64> {
+        let socket = self.attempt.socket()?;
+        tcp::make_room(socket.as_fd(), bytes);
+        tcp::send_room(socket.as_fd())
+    }
+
+    /// The carrier hears, or does not, of what the far end's process takes.
+    pub(super) fn watch(&self, watches: bool) {
+        lock(&self.state).is_watching = watches;
+    }
+
+    fn tell_watcher(&self) {
+        let state = lock(&self.state);
+        if state.is_watching {
+            tell(state);
+        }
     }
 
     /// What the far end's daemon has said since this was last asked.

@@ -6,7 +6,11 @@
 //!
 //! - *doorbells* are counted in this node's segment first, then the other daemon sends them: none can come uncounted;
 //! - *FIN*: the process says in its segment that it wants one. Its daemon shuts its copy of the socket when all of the
-//!   ring has arrived;
+//!   ring has been taken, or is in the kernel: what the other process has not taken by then leaves the ring first, as below,
+//!   because it may leave for a program without the library, and nothing can be sent again behind a FIN. As with TCP the FIN waits
+//!   for a receiver of whom more is unread than the kernel takes. A close is the same, but that the daemon has the last copy,
+//!   which it keeps until the kernel has been told that all has come: a doorbell that is unread, or comes later, would
+//!   have the kernel throw away what it has not sent;
 //! - *back to the kernel*: a direction leaves its ring in one order only, whoever wishes it. First the receiving
 //!   process can see where its ring part ends, and no doorbell follows; then "stop" is said; and what is behind the end
 //!   is sent by a pump on the sender's node ([`crate::pump`]), after which the sender's library goes on by itself.
@@ -28,10 +32,12 @@ use super::carrier::{FarError, Load, Other};
 use super::said::Said;
 use super::segment::{CLOSED, End, KernelSides, RESET};
 use super::sent::{Failed, Far, Sent};
-use crate::pump;
+use crate::{pump, tcp};
+use std::os::fd::{AsFd, BorrowedFd};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::pump::request;
+use vmmc_ring::switch::Standing;
 
 /// How the direction in which this node's process sends goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +59,12 @@ pub(super) struct Talk {
     asked: bool,
     /// The process wants a FIN.
     fin: bool,
+    /// Nobody has the process's end any more: its FIN is the close of the daemon's copy.
+    pub(super) is_last: bool,
+    /// The FIN waits until the far end's process has taken more of the ring.
+    is_awaiting: bool,
+    /// The daemon's copy, which is the last, waits until the FIN has arrived.
+    pub(super) lingers: bool,
     /// It has it.
     fin_sent: bool,
     /// Nobody is at the other end any more.
@@ -169,9 +181,9 @@ impl Load {
         if !claimed {
             return self.stream.gave_back();
         }
-        let stream = self.stream.clone();
+        let (stream, ends) = (self.stream.clone(), talk.fin || talk.is_last);
         let started = pump::start(self.stream.users(), move || {
-            match stream.give_back() {
+            match stream.give_back(ends) {
                 Ok(sent) => tracing::debug!(sent, "gave a carried connection's bytes back"),
                 Err(why) => stream.lose(why),
             }
@@ -207,20 +219,59 @@ impl Load {
             _ => {}
         }
         let wants = |at: usize| segment.word32(at).load(Ordering::Acquire) != 0;
-        let fin = talk.fin || wants(kernel.near.fin);
-        if talk.way == Way::Carried && sent.switched && !fin && wants(kernel.near.leave) {
-            talk.way = Way::Ending;
-            sent.stops = true;
-            let room = u32::try_from(self.stream.send_room()).unwrap_or(u32::MAX);
-            self.say(Said::End { room })?;
-        }
         if !talk.fin && wants(kernel.near.fin) {
             talk.fin = true;
             // What it has put in before it said so.
             return Ok(true);
         }
+        if talk.way == Way::Carried && sent.switched {
+            let ends = talk.fin || talk.is_last;
+            if ends && !talk.fin_sent {
+                self.end_emptied(talk, sent, &kernel)?;
+            } else if !ends && wants(kernel.near.leave) {
+                let room = self.stream.send_room().unwrap_or(0);
+                self.end_ring(talk, sent, u32::try_from(room).unwrap_or(u32::MAX))?;
+            }
+        }
         self.end_sending(talk, &kernel)?;
         Ok(false)
+    }
+
+    /// No more of the process's ring is carried; of what is in it so much comes by the kernel.
+    fn end_ring(
+        &self,
+        talk: &mut Talk,
+        sent: &mut Sent,
+        room: u32,
+    ) -> Result<(), Failed<FarError>> {
+        talk.way = Way::Ending;
+        sent.stops = true;
+        self.say(Said::End { room })
+    }
+
+    /// A FIN is to follow: what the far end's process has not taken goes before it by the kernel, as soon as that takes all.
+    fn end_emptied(
+        &self,
+        talk: &mut Talk,
+        sent: &mut Sent,
+        kernel: &KernelSides,
+    ) -> Result<(), Failed<FarError>> {
+        let closed = self.stream.segment.word32(kernel.near.closed).load(Ordering::Acquire);
+        // Before the look: what is taken from now on is told.
+        self.stream.watch(true);
+        let unread = self.unread();
+        talk.is_awaiting = false;
+        // An RST takes back what is unread; so does the connection's end.
+        if unread == 0 || closed == RESET {
+            self.stream.watch(false);
+        } else if let Some(room) = self.stream.room_at_the_end(unread) {
+            talk.is_awaiting = room < unread;
+            if !talk.is_awaiting {
+                self.stream.watch(false);
+                return self.end_ring(talk, sent, u32::MAX);
+            }
+        }
+        Ok(())
     }
 
     /// Sends the FIN that the process wants, once all that precedes it has arrived, or is in the kernel.
@@ -230,6 +281,7 @@ impl Load {
         }
         let may = match talk.way {
             _ if talk.parted => true,
+            Way::Carried if talk.is_awaiting => false,
             Way::Carried => {
                 let arrived = self.import.fence();
                 arrived.map_err(|error| Failed::Far(FarError::Fence(error)))?;
@@ -280,17 +332,57 @@ impl Load {
 
     /// Whether our process's ring has what the far end has not taken.
     fn is_unread(&self) -> bool {
+        self.unread() > 0
+    }
+
+    /// Bytes in our process's ring that the far end has not taken; a process that lies has as many as go in.
+    fn unread(&self) -> u64 {
         let segment = &self.stream.segment;
-        segment.direction(End::Near).is_some_and(|words| {
-            segment.in_ring(End::Near)
-                && words.tail.load(Ordering::Acquire) != words.head.load(Ordering::Acquire)
+        let words = segment.direction(End::Near).filter(|_| segment.in_ring(End::Near));
+        words.map_or(0, |words| {
+            let tail = words.tail.load(Ordering::Acquire);
+            let unread = tail.wrapping_sub(words.head.load(Ordering::Acquire));
+            unread.min(segment.ring_len as u64)
         })
+    }
+
+    /// The process has closed, and the last of its bytes went by the kernel: whether the daemon's copy of its socket may be
+    /// closed. `begins`: to be told of by the socket's changes from now on. Where another program has the socket, it has
+    /// not closed.
+    pub(super) fn has_arrived(
+        &self,
+        talk: &mut Talk,
+        begins: impl FnOnce(BorrowedFd<'_>) -> bool,
+    ) -> bool {
+        let segment = &self.stream.segment;
+        let (Some(kernel), Some(socket)) = (segment.kernel(), self.stream.socket()) else {
+            return true;
+        };
+        let closed = segment.word32(kernel.near.closed).load(Ordering::Acquire);
+        if talk.way != Way::Kernel || closed != CLOSED {
+            return true;
+        }
+        if !talk.lingers && !tcp::has_sent_all(socket.as_fd()) {
+            talk.lingers = begins(socket.as_fd());
+            self.stream.end_sending();
+        }
+        if talk.lingers && !tcp::has_sent_all(socket.as_fd()) {
+            return false;
+        }
+        // Its doorbells are nobody's. Data would be: then the end is to be an RST.
+        if let Some(words) = segment.direction(End::Far)
+            && let Standing::Ring { prefix } = words.switch.standing()
+        {
+            let doorbells = words.bells.load(Ordering::SeqCst);
+            tcp::discard(socket.as_fd(), prefix, prefix.wrapping_add(doorbells));
+        }
+        true
     }
 
     /// Whether nothing more is to be done for a process that is gone.
     pub(super) fn is_settled(&self, talk: &Talk) -> bool {
         match talk.way {
-            Way::Carried => true,
+            Way::Carried => talk.parted || !talk.is_awaiting,
             Way::Ending => talk.parted,
             Way::Kernel => self.stream.has_given_back(),
         }
