@@ -209,6 +209,19 @@ fn a_daemon_that_dies_ends_the_connections_that_it_carried() {
     both_ends_hear_when(|dies, _| drop(dies));
 }
 
+/// Both daemons are killed at the same moment: neither is left to tell anybody, and one end or the other sleeps.
+#[test]
+fn two_daemons_that_are_killed_together_end_the_connections_that_they_carried() {
+    both_ends_hear_when(|dies, other| {
+        for daemon in [&dies.daemon, &other.daemon] {
+            common::signal(daemon.pid(), Signal::STOP);
+        }
+        for daemon in [&dies.daemon, &other.daemon] {
+            common::signal(daemon.pid(), Signal::KILL);
+        }
+    });
+}
+
 /// One that is told to end does so itself: the other may be ending as well, and here does nothing at all.
 #[test]
 fn a_daemon_that_is_stopped_ends_the_connections_that_it_carried() {

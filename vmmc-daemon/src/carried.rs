@@ -174,12 +174,14 @@ impl Broker {
     pub(crate) fn leave_carried(&self) {
         let attempts = self.pairing.attempts.values();
         let left: Vec<_> = attempts.filter_map(|(_, attempt)| attempt.upgrade()).collect();
-        if left.is_empty() {
-            return;
+        if !left.is_empty() {
+            tracing::info!(connections = left.len(), "connections to other nodes end");
+            left.iter().for_each(|attempt| attempt.leave());
+            receive::settle(LEAVING);
         }
-        tracing::info!(connections = left.len(), "connections to other nodes end");
-        left.iter().for_each(|attempt| attempt.leave());
-        receive::settle(LEAVING);
+        if let Some(carry) = self.carry() {
+            carry.guard.dismiss();
+        }
     }
 
     /// Its process has no use of the end any more. Whether it was one of these. It counts as one of its user's as long

@@ -38,6 +38,9 @@ struct Arguments {
     /// Take over from the running daemon, if there is one; its clients notice nothing
     #[arg(long)]
     replace: bool,
+    /// What a daemon that carries connections starts beside it ([`net::carry::guard`])
+    #[arg(long, hide = true)]
+    guard: bool,
     /// How to write the log
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -177,6 +180,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
+    if arguments.guard {
+        return net::carry::guard::run().map_err(|error| format!("guard: {error}"));
+    }
     failpoint::arm_from_env().map_err(|value| {
         let known: Vec<&str> = failpoint::ALL.iter().map(|(name, _)| *name).collect();
         format!(

@@ -179,7 +179,8 @@ pub(super) fn meaningless(link: &Link, seen: u64) -> Option<u64> {
 pub(crate) fn leave_nothing(link: &Link, fd: i32) {
     let patience = if carrier::has(link.side) { demote::ASK_CARRIED_MS } else { TWICE_MS };
     for _ in 0..patience {
-        let last_look = demote::peer_has_ended(fd);
+        let nobody_carries = carrier::has(link.side) && carrier::is_gone(link.side);
+        let last_look = nobody_carries || demote::peer_has_ended(fd);
         let is_empty = source(link, fd) == Source::Empty;
         let ended = matches!(link.rx().switch().standing(), Standing::Ended { .. });
         if !is_empty || !ended || last_look {

@@ -21,7 +21,7 @@
 //! id that the kernel gives.
 
 pub mod address;
-pub(crate) mod carry;
+pub mod carry;
 pub mod cluster;
 mod conversation;
 mod idle;

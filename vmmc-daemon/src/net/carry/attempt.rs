@@ -1,6 +1,7 @@
 //! What the broker and a carrier share of one offered connection: the copy of the process's socket, and whether the process
 //! still wants to be carried.
 
+use super::guard::Guard;
 use super::stream::{Standing, Stream};
 use crate::net::lock;
 use crate::receive;
@@ -41,6 +42,8 @@ pub(crate) struct Attempt {
     is_cancelled: AtomicBool,
     /// Who waits for the other end, or carries it.
     stream: OnceLock<Weak<Stream>>,
+    /// Who ends it should this daemon be killed, and the number it has there.
+    guard: Mutex<Option<(Arc<Guard>, u64)>>,
 }
 
 impl Attempt {
@@ -50,6 +53,7 @@ impl Attempt {
             uid,
             is_cancelled: AtomicBool::new(false),
             stream: OnceLock::new(),
+            guard: Mutex::default(),
         }
     }
 
@@ -93,6 +97,18 @@ impl Attempt {
         let _ = self.stream.set(stream);
     }
 
+    pub(super) fn is_held_by(&self, guard: Arc<Guard>, number: u64) {
+        *lock(&self.guard) = Some((guard, number));
+    }
+
+    /// The death of this daemon is of no consequence to it any more.
+    pub(super) fn needs_no_guard(&self) {
+        let guard = lock(&self.guard).take();
+        if let Some((guard, number)) = guard {
+            guard.forget(number);
+        }
+    }
+
     /// The process's socket.
     pub(super) fn socket(&self) -> Option<Arc<Socket>> {
         lock(&self.socket).clone()
@@ -101,6 +117,7 @@ impl Attempt {
     /// Gives the process's socket up.
     pub(super) fn close(&self) {
         let socket = lock(&self.socket).take();
+        self.needs_no_guard();
         drop(socket);
     }
 }

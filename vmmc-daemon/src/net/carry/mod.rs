@@ -21,6 +21,7 @@
 //! | `stream` | what is known of one connection, by its carrier and by the handlers of its links |
 //! | `opening` | finds the other end by the names of both segments, agrees with it, tells the broker |
 //! | `carrier` | a thread per other node, which sends what its connections' processes ring for |
+//! | `guard` | ends connections in the place of a daemon that is killed |
 //! | `talk` | what the daemons say to each other of connections whose ends speak by the kernel's connection too |
 //!
 //! **Who may.** Two segments meet by exports whose names hold the connection's two addresses, and which nobody but a
@@ -34,6 +35,7 @@
 
 mod attempt;
 mod carrier;
+pub mod guard;
 mod opening;
 mod said;
 mod segment;
@@ -48,6 +50,7 @@ use super::{interface, lock};
 use crate::tcp::{self, Endpoint};
 pub(crate) use attempt::Attempt;
 use carrier::Carrier;
+use guard::Guard;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -190,6 +193,8 @@ pub(crate) struct Carry {
     /// Made at the first use, because the broker must run then.
     node: Mutex<Option<(Node, HandlerThread)>>,
     carriers: Mutex<HashMap<String, Arc<Carrier>>>,
+    /// Should this daemon be killed.
+    pub(crate) guard: Arc<Guard>,
 }
 
 impl Carry {
@@ -202,6 +207,7 @@ impl Carry {
             opening: (Places::new(MAX_OPENING), Places::new(MAX_OPENING_EACH)),
             node: Mutex::default(),
             carriers: Mutex::default(),
+            guard: Arc::default(),
         })
     }
 

@@ -193,14 +193,20 @@ fn agree(
             false => Err(NotPairedReason::Policy),
         }
     };
+    let guard = || {
+        let held = carry.guard.hold(wanted.number, &wanted.attempt, wanted.bell.as_ref());
+        held.map_err(no_means("guard"))
+    };
     let greeting = Said::Greeting { uid: wanted.uid };
     if side_of(&wanted.endpoint) == 0 {
         say(import, wanted, greeting)?;
         policy()?;
+        guard()?;
         stream.bind();
         return say(import, wanted, Said::Agreed);
     }
     policy()?;
+    guard()?;
     stream.bind();
     say(import, wanted, greeting)?;
     // However long it takes: to give up now would end a connection that its programs may be using. A daemon that does

@@ -217,7 +217,10 @@ impl Stream {
 
     /// The far end has ended, in order.
     fn end(&self) {
-        self.change(Standing::Ended);
+        if self.change(Standing::Ended) {
+            // All that was sent has come, and the kernel has the rest to say.
+            self.attempt.needs_no_guard();
+        }
     }
 
     /// Bytes may be lost: the connection is shut down, so that both its ends see it.
