@@ -4,6 +4,7 @@
 //! Each round runs every way once, in fresh processes; R is measured in the same round, and for what is
 //! to be a multiple of it in turns by these very processes.
 
+mod alone;
 pub(crate) mod program;
 mod sockmap;
 
@@ -105,6 +106,9 @@ struct Report {
     r_in_turns_ns: Option<f64>,
     small_ratio_to_r: Option<f64>,
     small_budget: f64,
+    /// Of a program that never meets a participating peer.
+    alone: Vec<alone::Cost>,
+    alone_budget: f64,
     /// Why the kernel's socket map is not among the ways.
     no_sockmap: Option<String>,
     #[serde(skip)]
@@ -166,6 +170,7 @@ impl Setting {
             Kind::TcpSpin => "tcp-spin",
             Kind::Unix => "unix",
             Kind::Sockmap => "sockmap",
+            Kind::Alone => "alone",
         };
         let wrong = |what: String| SocketsError::Program { way: way.name, what };
         let line = turns.as_ref().map(|_| self.scratch.path().join(format!("line-{number}")));
@@ -269,9 +274,11 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             }
         }
     }
+    let alone = alone::run(&setting, &mut progress)?;
     progress.clear();
     let r = (!pair.is_single()).then_some(r);
-    let report = Report::new(head, &setting, (r.as_ref(), turns.ratio()), &rounds, &counted);
+    let mut report = Report::new(head, &setting, (r.as_ref(), turns.ratio()), &rounds, &counted);
+    report.alone = alone;
     text::emit(&report.render());
     options.save(&report)?;
     if let Some(dir) = options.graphs()? {
@@ -310,6 +317,8 @@ impl Report {
             r_in_turns_ns: turns.map(|(r, _)| r),
             small_ratio_to_r: turns.map(|(_, ratio)| ratio),
             small_budget: 2.2,
+            alone: Vec::new(),
+            alone_budget: alone::BUDGET,
             points,
             copies: copies
                 .map(|(way, counted)| Copies {
@@ -361,6 +370,11 @@ impl Report {
                 "No kernel socket map beside it: {why}; that takes CAP_BPF and CAP_NET_ADMIN, and a kernel with CONFIG_BPF_STREAM_PARSER\n"
             );
         }
+        let _ = writeln!(
+            out,
+            "A program that never meets a participating peer, as a part of plain\n{}",
+            alone::table(&self.alone)
+        );
         if let (Some(ratio), Some(r)) = (self.small_ratio_to_r, self.r_in_turns_ns) {
             let met = if ratio <= self.small_budget { "met" } else { "NOT MET" };
             let _ = writeln!(

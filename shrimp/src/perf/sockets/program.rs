@@ -6,7 +6,7 @@
 //! and again. Where the two have a line ([`super::super::line`]), a last connection takes turns with it: what a
 //! message of all ones asks for.
 
-use super::sockmap;
+use super::{alone, sockmap};
 use crate::exit::{Context, Failure, Io};
 use crate::perf::line::{Line, TURN, turns_in};
 use crate::stats::{self, Plan};
@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Unix,
     /// TCP with both ends in a socket map of the kernel's, calls that block.
     Sockmap,
+    /// What a program does that never meets a participating peer ([`super::alone`]).
+    Alone,
 }
 
 /// The server: `shrimp __perf-sockets-server`.
@@ -118,6 +120,9 @@ fn tcp(kind: Kind, map: Option<i32>, stream: TcpStream) -> std::io::Result<Box<d
 
 /// Serves one connection after the other until it is ended. Prints its port (0 for AF_UNIX).
 pub(crate) fn serve(args: &ServerArgs) -> Result<(), Failure> {
+    if args.kind == Kind::Alone {
+        return Ok(alone::serve().context(|| "serving".into())?);
+    }
     let line = args.line.as_deref().map(Line::open).transpose()?;
     let line = line.as_ref();
     let served = || -> std::io::Result<()> {
@@ -172,6 +177,9 @@ fn echo(mut stream: Box<dyn Stream>, line: Option<&Line>) -> std::io::Result<()>
 /// Measures every size; prints a line for each: size, batch, then one-way samples in nanoseconds. With a
 /// line, at last: `turns`, then R and the time of a small message, of each turn.
 pub(crate) fn measure(args: &ClientArgs) -> Result<(), Failure> {
+    if args.kind == Kind::Alone {
+        return alone::take_turns(args.port);
+    }
     for &size in &args.sizes {
         let (samples, batch) = one_size(args, size).context(|| format!("messages of {size} B"))?;
         let mut text = format!("{size} {batch}");
