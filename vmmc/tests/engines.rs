@@ -524,7 +524,7 @@ fn long_and_short_messages_of_one_thread_arrive_in_order(world: &World) {
                 let size = sizes[round as usize % sizes.len()];
                 // As a writer's counter says: odd while the bytes may change.
                 import.flag64(0).unwrap().store(2 * round - 1).unwrap();
-                import.send(64, &vec![0xff; 100]).unwrap();
+                import.send(64, &[0xff; 100]).unwrap();
                 import.send(64, &vec![round as u8; size]).unwrap();
                 if round % 3 == 0 {
                     import.send(64, &vec![round as u8; size]).unwrap();

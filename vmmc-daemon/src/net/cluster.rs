@@ -439,6 +439,24 @@ mod tests {
     }
 
     #[test]
+    fn a_fabric_writes_into_pages_by_itself_where_it_is_hardware_or_told_to() {
+        let place = Place::new();
+        let direct = |provider: &str, more: &str| {
+            let text =
+                format!("node='a'\nlisten='127.0.0.1:1'\n[fabric]\nprovider='{provider}'\n{more}");
+            place.cluster(&text).map(|cluster| cluster.writes_directly())
+        };
+        for (provider, alone) in [("verbs;ofi_rxm", true), ("efa", true), ("net", false)] {
+            assert_eq!(direct(provider, "").unwrap(), alone, "{provider}");
+            assert_eq!(direct(provider, "direct='auto'\n").unwrap(), alone, "{provider}");
+            assert!(direct(provider, "direct='on'\n").unwrap());
+            assert!(!direct(provider, "direct='off'\n").unwrap());
+        }
+        let error = direct("net", "direct='yes'\n").unwrap_err().to_string();
+        assert!(error.contains("direct") && error.contains("auto"), "{error}");
+    }
+
+    #[test]
     fn without_a_key_only_loopback_addresses_are_allowed() {
         let place = Place::new();
         let at = |listen: &str, other: &str| {

@@ -211,7 +211,9 @@ impl InfoList {
     /// Up to how many bytes remote writes land in the order in which they were made.
     pub(super) fn ordered_len(&self) -> usize {
         // SAFETY: whole, and nobody writes to it while it is borrowed.
-        let (tx, ep) = unsafe { (&*self.info().tx_attr, &*self.info().ep_attr) };
+        let tx = unsafe { &*self.info().tx_attr };
+        // SAFETY: as above.
+        let ep = unsafe { &*self.info().ep_attr };
         if tx.msg_order & abi::FI_ORDER_RMA_WAW != 0 { ep.max_order_waw_size } else { 0 }
     }
 

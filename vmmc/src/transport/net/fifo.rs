@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes on their way at once, in each direction.
@@ -102,9 +103,12 @@ impl Fifo {
     /// # Errors
     /// No library, no such provider.
     pub fn open(provider: &str, local: IpAddr) -> Result<Fifo, FabricError> {
-        let domain = Domain::open(provider, local)?;
+        Fifo::within(&Domain::open(provider, local)?, provider)
+    }
+
+    fn within(domain: &Arc<Domain>, provider: &str) -> Result<Fifo, FabricError> {
         Ok(Fifo {
-            endpoint: Endpoint::open(&domain, AREA)?,
+            endpoint: Endpoint::open(domain, AREA)?,
             provider: provider.to_owned(),
             tail: 0,
             head: 0,
