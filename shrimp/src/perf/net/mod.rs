@@ -106,6 +106,8 @@ struct Report {
     bandwidth_ratio: f64,
     /// The same by provider of libfabric.
     ofi_bytes_per_s: BTreeMap<&'static str, f64>,
+    /// The same where it writes straight into exported pages.
+    ofi_direct_bytes_per_s: BTreeMap<&'static str, f64>,
     /// What others make of the same sides.
     others: Vec<Other>,
     /// Who of them is not shown, and why.
@@ -153,13 +155,15 @@ impl World {
         program: &Path,
         scratch: &Path,
         (pair, sides): (Pair, &Sides),
-        fabric: Option<&str>,
+        fabric: Option<(&str, &str)>,
     ) -> Result<World, Failure> {
         let near = TcpListener::bind((sides.near, 0)).context(|| "a port".into());
         let (a, b) = (address(sides.listen())?, address(near)?);
         let key = scratch.join("key");
         make_key(&key)?;
-        let fabric = fabric.map_or_else(String::new, |it| format!("[fabric]\nprovider = {it:?}\n"));
+        let fabric = fabric.map_or_else(String::new, |(provider, direct)| {
+            format!("[fabric]\nprovider = {provider:?}\ndirect = {direct:?}\n")
+        });
         let far = sides.wrapped(program, scratch)?;
         let daemon = |program, name: &str, address: &str, other: (&str, &str), cpu: usize| {
             let scratch = &scratch.join(address);
@@ -244,11 +248,12 @@ impl World {
     }
 }
 
-/// Two nodes per provider of libfabric; none where it is not installed.
+/// Two nodes per provider of libfabric; none where it is not installed. `direct`: as the cluster file says it.
 fn fabrics(
     program: &Path,
     scratch: &Path,
     on: (Pair, &Sides),
+    direct: &str,
 ) -> Result<BTreeMap<&'static str, World>, Failure> {
     let offered = vmmc::fabric::providers().map(|(_, providers)| providers).unwrap_or_default();
     let wanted = SUBJECTS.iter().filter_map(|(_, _, subject)| match subject {
@@ -256,7 +261,7 @@ fn fabrics(
         _ => None,
     });
     wanted
-        .map(|provider| Ok((provider, World::new(program, scratch, on, Some(provider))?)))
+        .map(|provider| Ok((provider, World::new(program, scratch, on, Some((provider, direct)))?)))
         .collect()
 }
 
@@ -317,7 +322,9 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
     let (others, mut missing) = others::find(&sides, scratch.path());
     cpu::pin(pair.a)?;
     let world = World::new(&program, scratch.path(), (pair, &sides), None)?;
-    let fabrics = fabrics(&program, scratch.path(), (pair, &sides))?;
+    let [fabrics, directs] =
+        ["off", "on"].map(|it| fabrics(&program, scratch.path(), (pair, &sides), it));
+    let (fabrics, directs) = (fabrics?, directs?);
     let subjects: Vec<_> = SUBJECTS
         .iter()
         .filter(|(_, _, subject)| match subject {
@@ -332,8 +339,8 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
     let mut all: Vec<(Rounds, Option<f64>)> = vec![(Rounds::default(), None); subjects.len()];
     let (mut tcp, mut ours) = (Vec::new(), Vec::new());
     let mut theirs: Vec<Vec<[f64; 2]>> = vec![Vec::new(); others.len()];
-    let mut over: BTreeMap<&str, Vec<f64>> =
-        fabrics.keys().map(|&provider| (provider, Vec::new())).collect();
+    let no_rates = || fabrics.keys().map(|&it| (it, Vec::new())).collect::<BTreeMap<_, _>>();
+    let (mut over, mut direct) = (no_rates(), no_rates());
     for round in 1..=options.rounds() {
         for ((_, name, subject), (rounds, packets)) in subjects.iter().zip(&mut all) {
             progress.step(&format!("round {round} of {}: {name}", options.rounds()));
@@ -371,9 +378,11 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
         progress.step(&format!("round {round} of {}: bandwidth", options.rounds()));
         tcp.push(tcp_rate(pair, &sides, window)?);
         ours.push(world.rate(window).map_err(failed)?);
-        for (provider, rates) in &mut over {
-            if let Some(world) = fabrics.get(provider) {
-                rates.push(world.rate(window).map_err(failed)?);
+        for (worlds, all) in [(&fabrics, &mut over), (&directs, &mut direct)] {
+            for (provider, rates) in all {
+                if let Some(world) = worlds.get(provider) {
+                    rates.push(world.rate(window).map_err(failed)?);
+                }
             }
         }
         // They take seconds each: three rounds show them well enough.
@@ -398,7 +407,8 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
         head,
         latency: latency.collect(),
         bandwidth_ratio: stats::median(ours.iter().zip(&tcp).map(|(a, b)| a / b).collect()),
-        ofi_bytes_per_s: over.into_iter().map(|(it, rates)| (it, stats::median(rates))).collect(),
+        ofi_bytes_per_s: medians(over),
+        ofi_direct_bytes_per_s: medians(direct),
         tcp_bytes_per_s: stats::median(tcp),
         send_bytes_per_s: stats::median(ours),
         others: others
@@ -415,6 +425,10 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
     };
     print(&report);
     Ok(options.save(&report)?)
+}
+
+fn medians(rates: BTreeMap<&'static str, Vec<f64>>) -> BTreeMap<&'static str, f64> {
+    rates.into_iter().map(|(it, rates)| (it, stats::median(rates))).collect()
 }
 
 fn print(report: &Report) {
@@ -442,9 +456,11 @@ fn print(report: &Report) {
     let missing: String = report.missing.iter().map(|why| format!("not shown: {why}\n")).collect();
     let send = report.latency.iter().find(|line| line.id == "send");
     let ratio = send.map_or(f64::NAN, |line| line.ratio_to_tcp_spin);
-    let over = report.ofi_bytes_per_s.iter();
-    let over: String =
-        over.map(|(it, &rate)| format!(", over libfabric's {it} {}", text::rate(rate))).collect();
+    let rate = |it: &str, how, rate| format!(", over libfabric's {it}{how} {}", text::rate(rate));
+    let over = report.ofi_bytes_per_s.iter().map(|(it, &per_s)| rate(it, "", per_s));
+    let direct = report.ofi_direct_bytes_per_s.iter();
+    let direct = direct.map(|(it, &per_s)| rate(it, " straight into pages", per_s));
+    let over: String = over.chain(direct).collect();
     text::emit(&format!(
         "{table}{missing}\n1 MiB: DU {}{over}, bare TCP {}\n\nbudgets: 8 B {} of bare TCP that polls (at most 1.3); \
          1 MiB {} of its bandwidth (at least 0.95)\n",
