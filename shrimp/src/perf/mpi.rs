@@ -2,6 +2,8 @@
 
 use crate::children::{self, Child};
 use crate::cpu::Pair;
+use std::ffi::OsStr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -56,21 +58,59 @@ impl Mpi {
         arguments: &[&str],
         settings: &[(&str, &str)],
     ) -> Option<String> {
-        let rank = |command: &mut Command, starter: &[String], cpu: usize| {
-            command.args(["-n", "1"]).args(starter);
+        let mut command = children::command(&self.launcher, None);
+        command.args(["-bind-to", "none"]);
+        let [near, far] = starters.each_ref().map(Vec::as_slice);
+        self.ranks(&mut command, [(near, pair.a), (far, pair.b)], pair, arguments);
+        finish(command, settings)
+    }
+
+    /// The same of Open MPI, whose ranks reach their launcher's helper in its own network namespace only: so each host has
+    /// such a helper, started by `agent` as by a remote shell.
+    pub(super) fn run_on_hosts(
+        &self,
+        near: &[String],
+        hosts: [IpAddr; 2],
+        agent: &Path,
+        pair: Pair,
+        arguments: &[&str],
+        settings: &[(&str, &str)],
+    ) -> Option<String> {
+        let words: Vec<&OsStr> = near.iter().map(OsStr::new).collect();
+        let mut words = words.into_iter().chain([self.launcher.as_os_str()]);
+        let mut command = children::command(Path::new(words.next()?), None);
+        command.args(words).args(["--mca", "plm_rsh_agent"]).arg(agent);
+        self.permit(&mut command);
+        command.args(["--bind-to", "none"]);
+        let [near, far] = hosts.map(|host| ["--host".to_owned(), host.to_string()]);
+        self.ranks(&mut command, [(&near, pair.a), (&far, pair.b)], pair, arguments);
+        finish(command, settings)
+    }
+
+    /// A rank for each of two words that say where it is.
+    fn ranks(
+        &self,
+        command: &mut Command,
+        places: [(&[String], usize); 2],
+        pair: Pair,
+        arguments: &[&str],
+    ) {
+        for (number, (place, cpu)) in places.into_iter().enumerate() {
+            if number > 0 {
+                command.arg(":");
+            }
+            command.args(["-n", "1"]).args(place);
             if !pair.is_single() {
                 command.args(["taskset", "-c", &cpu.to_string()]);
             }
             command.arg(&self.program).args(arguments);
-        };
-        let mut command = children::command(&self.launcher, None);
-        self.permit(&mut command);
-        command.args(if self.is_open() { ["--bind-to", "none"] } else { ["-bind-to", "none"] });
-        rank(&mut command, &starters[0], pair.a);
-        command.arg(":");
-        rank(&mut command, &starters[1], pair.b);
-        command.envs(settings.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Child::spawn(command, "an MPI job").ok()?.output_within(PATIENCE).ok()
+        }
     }
+}
+
+/// What a job says.
+fn finish(mut command: Command, settings: &[(&str, &str)]) -> Option<String> {
+    command.envs(settings.iter().copied());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    Child::spawn(command, "an MPI job").ok()?.output_within(PATIENCE).ok()
 }

@@ -319,7 +319,7 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
     let sides = Sides::new(netns)?;
     text::emit(&format!("two nodes: {}\n\n", sides.describe()));
     let scratch = Scratch::new()?;
-    let (others, mut missing) = others::find(&sides, scratch.path());
+    let (others, mut missing) = others::find(scratch.path());
     cpu::pin(pair.a)?;
     let world = World::new(&program, scratch.path(), (pair, &sides), None)?;
     let [fabrics, directs] =

@@ -34,7 +34,7 @@ pub(super) enum How {
 }
 
 /// Those that are here, by name; and why others are not.
-pub(super) fn find(sides: &Sides, scratch: &Path) -> (Vec<(&'static str, How)>, Vec<String>) {
+pub(super) fn find(scratch: &Path) -> (Vec<(&'static str, How)>, Vec<String>) {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     let installed = Command::new("fi_pingpong")
         .arg("-h")
@@ -57,10 +57,6 @@ pub(super) fn find(sides: &Sides, scratch: &Path) -> (Vec<(&'static str, How)>, 
     }
     let only_tcp: &[_] = &[("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,tcp")];
     match mpi::compile("openmpi", scratch) {
-        _ if sides.are_apart() => {
-            missing
-                .push("Open MPI: its ranks reach their launcher in its own namespace only".into());
-        }
         Some(mpi) => found.push(("Open MPI over TCP", How::Mpi(mpi, only_tcp))),
         None => missing.push("Open MPI is not here or does not work".to_owned()),
     }
@@ -78,8 +74,14 @@ impl How {
             How::Mpi(mpi, settings) => {
                 let [small, large] = SIZES.map(|size| size.to_string());
                 let arguments = ["0.5", "pingpong", &small, &large];
-                let starters = [sides.near_starter(), sides.starter()];
-                let text = mpi.run_apart(&starters, pair, &arguments, settings)?;
+                let near = sides.near_starter();
+                let text = if mpi.is_open() {
+                    let agent = sides.agent(mpi.program.parent()?).ok()?;
+                    let hosts = [sides.near, sides.host];
+                    mpi.run_on_hosts(&near, hosts, &agent, pair, &arguments, settings)?
+                } else {
+                    mpi.run_apart(&[near, sides.starter()], pair, &arguments, settings)?
+                };
                 let of = |size: &str| {
                     let line = format!("pingpong {size} ");
                     text.lines().find_map(|text| text.strip_prefix(&line))?.parse().ok()

@@ -93,13 +93,23 @@ impl Sides {
         if !self.are_apart() {
             return Ok(program.to_owned());
         }
-        let script = scratch.join("far-vmmcd");
-        let text = format!("#!/bin/sh\nexec {} {program:?} \"$@\"\n", self.starter().join(" "));
-        std::fs::write(&script, text).context(|| format!("writing {script:?}"))?;
-        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o700))
-            .context(|| format!("chmod of {script:?}"))?;
-        Ok(script)
+        let text = format!("exec {} {program:?} \"$@\"", self.starter().join(" "));
+        script(&scratch.join("far-vmmcd"), &text)
     }
+
+    /// What runs a command on the far side as a remote shell would: `AGENT HOST COMMAND...`.
+    pub(super) fn agent(&self, scratch: &Path) -> Result<PathBuf, Io> {
+        let text = format!("shift\nexec {} sh -c \"$*\"", self.starter().join(" "));
+        script(&scratch.join("far-shell"), &text)
+    }
+}
+
+/// Writes a shell script.
+fn script(path: &Path, text: &str) -> Result<PathBuf, Io> {
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).context(|| format!("writing {path:?}"))?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o700))
+        .context(|| format!("chmod of {path:?}"))?;
+    Ok(path.to_owned())
 }
 
 /// Words before a command that is to run in a namespace, with a /sys of that one.
