@@ -18,6 +18,7 @@
 
 #![deny(unsafe_code)]
 
+mod barrier;
 pub mod bulk;
 pub mod client;
 pub mod config;

@@ -123,6 +123,7 @@ impl BindingBuilder {
     pub fn connect(self) -> Result<Binding, ConnectError> {
         let mut binding = self.connect_later()?;
         let lane = Lane::open(&binding.node, &binding.wanted)?;
+        // Not taken for that: who calls first is to be the lock's favourite.
         if let Some(first) = binding.lanes.first_mut() {
             *first = TryLock::new(Some(lane));
         }

@@ -12,6 +12,7 @@
 //! keeps the wake-up from falling between (3) and the sleep. Who frees, which everybody does after each
 //! call, pays a load.
 
+use crate::barrier;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use vmmc::sync::{AtomicUsize, Condvar, Mutex, Ordering};
@@ -24,23 +25,6 @@ pub(super) struct Queue {
     lock: Mutex<()>,
     freed: Condvar,
     wakers: Mutex<Vec<Waker>>,
-}
-
-#[cfg(not(vmmc_loom))]
-use vmmc::sys::membarrier as barrier;
-
-/// The model checker has no barrier that one side pays for both.
-#[cfg(vmmc_loom)]
-mod barrier {
-    use vmmc::sync::{Ordering, fence};
-
-    pub(super) fn heavy() {
-        fence(Ordering::SeqCst);
-    }
-
-    pub(super) fn light() {
-        fence(Ordering::SeqCst);
-    }
 }
 
 impl Queue {
