@@ -32,16 +32,9 @@ const REVOKING: usize = 1;
 /// There is no favourite any more.
 const NONE: usize = 2;
 
-/// Of this thread, as long as it lives; none of the constants above.
+/// An address, and so none of the constants above: the first page is nobody's.
 #[cfg(not(vmmc_loom))]
-#[inline]
-fn this_thread() -> usize {
-    std::thread_local! {
-        static PLACE: u64 = const { 0 };
-    }
-    // As for `FRESH` and the like: the first page is nobody's.
-    PLACE.with(|place| std::ptr::from_ref(place).addr())
-}
+use vmmc::sync::thread_token as this_thread;
 
 /// The model checker's threads are one thread of the system.
 #[cfg(vmmc_loom)]
