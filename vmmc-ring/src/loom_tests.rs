@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;
 use std::collections::VecDeque;
-use vmmc::sync::Ordering;
+use vmmc::sync::{Ordering, fence};
 
 const CAPACITY: usize = 2;
 
@@ -148,50 +148,91 @@ fn loom_without_the_wakers_fence_a_wake_up_is_lost() {
 const DATA: u8 = 1;
 const BELL: u8 = 0;
 
-/// A receiver makes room and looks without a fence of its own whether its sender waits; the sender arms, has a membarrier
-/// pass through everybody (here: a fence of the receiver's), looks for room and sleeps. A second sleep finds the word armed and
-/// spares the membarrier.
-fn room_is_rung_for(light: fn()) {
-    loom::model(move || {
-        let head = Arc::new(AtomicU32::new(0));
-        let armed = Arc::new(AtomicU32::new(0));
-        let bells = Arc::new(AtomicU32::new(0));
-        let receiver = {
-            let (head, armed, bells) = (head.clone(), armed.clone(), bells.clone());
-            thread::spawn(move || {
-                for room in 1..3 {
-                    head.store(room, Ordering::Release);
-                    light();
-                    if bell::take(&*armed) {
-                        bells.fetch_add(1, Ordering::SeqCst);
-                    }
-                }
-            })
-        };
-        let mut sleeps = false;
-        for wanted in 1..3 {
-            if bell::arm_anew(&*armed) {
-                bell::published();
-            }
-            sleeps = head.load(Ordering::Acquire) < wanted;
-            if sleeps {
-                break;
-            }
+/// One membarrier: it falls at one of the points of who does not fence, `at`. Where that is passed before it is asked
+/// for, the run says nothing: then it falls at another point, in another model.
+struct Barrier {
+    asked: AtomicU32,
+    done: AtomicU32,
+    at: u32,
+}
+
+impl Barrier {
+    fn new(at: u32) -> Barrier {
+        Barrier { asked: AtomicU32::new(0), done: AtomicU32::new(0), at }
+    }
+
+    fn passes(&self, at: u32) {
+        if at == self.at && self.asked.load(Ordering::Acquire) != 0 {
+            fence(Ordering::SeqCst);
+            self.done.store(1, Ordering::Release);
         }
-        receiver.join().unwrap();
-        assert!(!sleeps || bells.load(Ordering::SeqCst) != 0, "asleep, and nobody rang");
-    });
+    }
+
+    /// True when it has been made.
+    fn heavy(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.asked.store(1, Ordering::Release);
+        let done = self.done.load(Ordering::Acquire) != 0;
+        fence(Ordering::SeqCst);
+        done
+    }
+}
+
+/// A receiver makes room and looks without a fence whether its sender waits; the sender arms, has a membarrier
+/// pass through the receiver where the word was not armed, looks for room and sleeps. Its second sleep may find the word
+/// armed by the first, and spares the membarrier. `pays`: whether it has one made at all.
+fn room_is_rung_for(pays: bool) {
+    let points = || 0..5;
+    for (first, second) in points().flat_map(|first| points().map(move |second| (first, second))) {
+        loom::model(move || {
+            let head = Arc::new(AtomicU32::new(0));
+            let armed = Arc::new(AtomicU32::new(0));
+            let bells = Arc::new(AtomicU32::new(0));
+            let barriers = Arc::new([first, second].map(Barrier::new));
+            let receiver = {
+                let (head, armed, bells) = (head.clone(), armed.clone(), bells.clone());
+                let barriers = barriers.clone();
+                thread::spawn(move || {
+                    let passes = |at| barriers.iter().for_each(|it| it.passes(at));
+                    passes(0);
+                    for room in 1..3 {
+                        head.store(room, Ordering::Release);
+                        passes(2 * room - 1);
+                        if bell::take(&*armed) {
+                            bells.fetch_add(1, Ordering::SeqCst);
+                        }
+                        passes(2 * room);
+                    }
+                })
+            };
+            let mut unmade = barriers.iter();
+            let mut sleeps = false;
+            for wanted in 1..3 {
+                if bell::arm_anew(&*armed) && pays && !unmade.next().is_some_and(Barrier::heavy) {
+                    // Elsewhere: another model's.
+                    sleeps = false;
+                    break;
+                }
+                sleeps = head.load(Ordering::Acquire) < wanted;
+                if sleeps {
+                    break;
+                }
+            }
+            receiver.join().unwrap();
+            assert!(!sleeps || bells.load(Ordering::SeqCst) != 0, "asleep, and nobody rang");
+        });
+    }
 }
 
 #[test]
 fn loom_room_is_rung_for() {
-    room_is_rung_for(bell::published);
+    room_is_rung_for(true);
 }
 
 #[test]
 #[should_panic(expected = "asleep, and nobody rang")]
 fn loom_room_without_the_barrier_is_missed() {
-    room_is_rung_for(|| ());
+    room_is_rung_for(false);
 }
 
 /// A sleeper that is woken, serves and sleeps again, and a waker that publishes twice. `for_nothing` is what it
