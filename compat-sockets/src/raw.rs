@@ -138,26 +138,6 @@ pub(crate) fn socket_name(fd: i32, number: libc::c_long) -> Result<libc::sockadd
     Ok(address)
 }
 
-/// Whether an address is one of this network namespace: no other can be bound to. Its port does not matter.
-pub(crate) fn is_local(address: &libc::sockaddr_in6) -> bool {
-    let mut any_port = *address;
-    // At the same place in both families.
-    any_port.sin6_port = 0;
-    let family = i32::from(address.sin6_family);
-    let len = match family {
-        libc::AF_INET => size_of::<libc::sockaddr_in>(),
-        _ => size_of::<libc::sockaddr_in6>(),
-    };
-    let Ok(socket) = call!(libc::SYS_socket, family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
-    else {
-        return false;
-    };
-    // The address is on this stack.
-    let bound = call!(libc::SYS_bind, socket as i32, &raw const any_port, len);
-    close(socket as i32);
-    bound.is_ok()
-}
-
 /// Unread bytes in a socket's receive queue (`FIONREAD`).
 pub(crate) fn unread(fd: i32) -> Result<usize> {
     let mut count: libc::c_int = 0;

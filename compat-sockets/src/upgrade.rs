@@ -31,6 +31,7 @@ use crate::sock::{FIRST_TRY_CALLS, Link, Sock, shadow, state};
 use crate::{bulk, carrier, control, epoll, family, fd_table, raw, settings};
 use std::ptr::NonNull;
 use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::sys::namespace;
 use vmmc::word::Word;
 use vmmc_ring::tcp_count::TcpInfo;
 
@@ -195,11 +196,11 @@ pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
     };
     // A connection to an address of this machine has the same address at both ends, unless a
     // program has bound it to another.
-    if ip(&own) != ip(&peer) && !is_loopback(&peer) && !raw::is_local(&peer) {
+    if ip(&own) != ip(&peer) && !is_loopback(&peer) && !is_local(&peer) {
         match control::reaches_out(is_near(fd)) {
             // Neither of a transparent proxy's two sockets has an address of its own, and their addresses mirror each
             // other: they are no connection.
-            Some(true) if raw::is_local(&own) => {}
+            Some(true) if is_local(&own) => {}
             Some(_) => {
                 sock.make_plain(fd, Counter::plain_remote);
                 return false;
@@ -249,6 +250,15 @@ fn ip(address: &libc::sockaddr_in6) -> [u8; 16] {
     } else {
         address.sin6_addr.s6_addr
     }
+}
+
+/// Whether it is an address of this network namespace.
+fn is_local(of: &libc::sockaddr_in6) -> bool {
+    let mut whole = address(of);
+    if let std::net::SocketAddr::V6(version_6) = &mut whole {
+        version_6.set_scope_id(of.sin6_scope_id);
+    }
+    namespace::is_local(whole)
 }
 
 fn is_loopback(address: &libc::sockaddr_in6) -> bool {

@@ -270,7 +270,7 @@ fn way<'a>(from: &'a Fd, to: &Fd, there: &Endpoint) -> Result<Way<'a>, &'static 
     let place = namespace::of_socket(to).map_err(|_| "no right to a namespace")?;
     namespace::enter(&place).map_err(|_| "no right to enter a namespace")?;
     // A socket may be bound to an address that its namespace has not, and only passes packets on for.
-    if !namespace::is_local(there.local.ip()) {
+    if !namespace::is_local(there.local) {
         return Err("an end has an address that is not its namespace's");
     }
     let tap = Tap::new(there.remote, there.local).map_err(|_| "no right to see packets")?;

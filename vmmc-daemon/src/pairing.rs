@@ -429,7 +429,7 @@ impl Broker {
         endpoint.is_within_machine()
             || self.crossings.is_some()
             || tcp::own_namespace() != Some(endpoint.namespace)
-            || namespace::is_local(endpoint.remote.ip())
+            || namespace::is_local(endpoint.remote)
     }
 
     /// Joins a waiting end with one that has just come.

@@ -1,9 +1,10 @@
-//! Network namespaces of sockets, and the packets that reach one. For the daemon, where it has the rights.
+//! Network namespaces of sockets, their addresses, and the packets that reach one. Most is for the daemon, where it has the
+//! rights.
 
 use crate::sys::Fd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// The network namespace of a socket (`SIOCGSKNS`). Needs `CAP_NET_ADMIN` there.
@@ -40,10 +41,36 @@ pub fn enter(namespace: &Fd) -> rustix::io::Result<()> {
     rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)
 }
 
-/// Whether an address is one of the calling thread's network namespace: no other can be bound to.
+/// Whether an address is one of the calling thread's network namespace. Its port does not matter.
+///
+/// That it can be bound to is not enough: where `net.ipv4.ip_nonlocal_bind` is set, as beside many proxies, any address
+/// can. So the kernel is asked for a way from the address (IPv4 has none from one that is not its own), or for its own address
+/// on the way there. Nothing is sent.
 #[must_use]
-pub fn is_local(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+pub fn is_local(address: SocketAddr) -> bool {
+    /// Of a way that nobody goes; 0 would be refused.
+    const ANY_PORT: u16 = 9;
+    let (mut from, mut to) = (address, address);
+    from.set_port(0);
+    to.set_port(ANY_PORT);
+    let (family, v4) = match address {
+        SocketAddr::V4(_) => (AddressFamily::INET, true),
+        SocketAddr::V6(_) => (AddressFamily::INET6, false),
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let Ok(socket) = rustix::net::socket_with(family, SocketType::DGRAM, flags, None) else {
+        return false;
+    };
+    let socket = Fd::from(socket);
+    // Of several IPv4 addresses, a packet to any comes from the first, unless it is told.
+    if v4 && rustix::net::bind(&socket, &from).is_err() {
+        return false;
+    }
+    rustix::net::connect(&socket, &to).is_ok()
+        && rustix::net::getsockname(&socket)
+            .ok()
+            .and_then(|own| SocketAddr::try_from(own).ok())
+            .is_some_and(|own| own.ip() == address.ip())
 }
 
 /// TCP packets of one direction of a connection, as they reach the network namespace in which this was made.
@@ -207,5 +234,57 @@ pub fn set_hop_limit(socket: impl AsFd, v4: bool, limit: Option<u8>) -> rustix::
         // -1 asks for the default.
         true => rustix::net::sockopt::set_ip_ttl(socket, limit.map_or(u32::MAX, u32::from)),
         false => rustix::net::sockopt::set_ipv6_unicast_hops(socket, limit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Does something in a new network namespace; not at all, and says so, without the right to make one.
+    fn in_a_new_one(work: impl FnOnce() + Send) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: takes no pointer, and moves this thread only.
+                if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                    eprintln!("not run: network namespaces need root");
+                    return;
+                }
+                for words in [
+                    "link set lo up",
+                    "addr add 10.9.8.1/32 dev lo",
+                    "addr add 10.9.8.2/32 dev lo",
+                    "-6 addr add fd09::1/64 dev lo",
+                    "-6 addr add fd09::2/64 dev lo",
+                    "route add default dev lo",
+                    "-6 route add default dev lo",
+                ] {
+                    let done = std::process::Command::new("ip").args(words.split(' ')).status();
+                    assert!(done.expect("iproute2 is needed, see ci/deps").success(), "ip {words}");
+                }
+                work();
+            });
+        });
+    }
+
+    #[test]
+    fn an_address_is_local_where_any_can_be_bound_to_only_if_it_is_one() {
+        let is = |ip: &str| is_local(SocketAddr::new(ip.parse().unwrap(), 0));
+        in_a_new_one(|| {
+            for nonlocal in ["0", "1"] {
+                for family in ["ipv4", "ipv6"] {
+                    let at = format!("/proc/sys/net/{family}/ip_nonlocal_bind");
+                    std::fs::write(at, nonlocal).unwrap();
+                }
+                for ours in
+                    ["127.0.0.1", "127.3.2.1", "10.9.8.1", "10.9.8.2", "::1", "fd09::1", "fd09::2"]
+                {
+                    assert!(is(ours), "{ours}");
+                }
+                for other in ["10.9.8.3", "192.0.2.1", "fd09::3", "2001:db8::1"] {
+                    assert!(!is(other), "{other}");
+                }
+            }
+        });
     }
 }
