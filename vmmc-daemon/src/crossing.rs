@@ -7,7 +7,7 @@
 //!
 //! So packets are followed. Each end's hop limit (IPv4: time to live) is set to numbers that nobody can foresee, one after the other,
 //! and the packets that reach the namespace of the *other* end have to show them, both ways. No receiver minds a hop
-//! limit, no byte is added, and no tool shows it but to who may see the packets. Somebody who sees them can take a
+//! limit (one that does, by `IP_MINTTL`, is left alone), no byte is added, and no tool shows it but to who may see the packets. Somebody who sees them can take a
 //! connection over without us too.
 //!
 //! ```text
@@ -34,8 +34,8 @@ use crate::receive;
 use crate::tcp::Endpoint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use vmmc::control::message::NotPairedReason;
 use vmmc::sys::Fd;
@@ -80,6 +80,8 @@ pub(crate) struct Verdict {
 pub(crate) struct Crossings {
     post: Arc<Mailbox<Verdict>>,
     places: (Places<()>, Places<u32>),
+    /// Read for as long as a trial may have changed hop limits; written by who ends the process.
+    changing: Arc<RwLock<()>>,
 }
 
 impl Crossings {
@@ -89,7 +91,7 @@ impl Crossings {
     /// As eventfd(2).
     pub(crate) fn new() -> rustix::io::Result<Crossings> {
         let places = (Places::new(MOST.0), Places::new(MOST.1));
-        Ok(Crossings { post: Mailbox::new()?, places })
+        Ok(Crossings { post: Mailbox::new()?, places, changing: Arc::default() })
     }
 
     /// Readable when there are verdicts.
@@ -141,9 +143,10 @@ impl Broker {
         let Some(places) = all.take(&()).zip(users.take(&other.uid)) else { return };
         let wanted = Arc::new(AtomicBool::new(true));
         let (post, still) = (crossings.post.clone(), wanted.clone());
+        let changing = crossings.changing.clone();
         let started = spawn_quiet("crossing", move || {
             let ends = <[End; 2]>::from(ends);
-            let proof = prove(&ends, &still);
+            let proof = prove(&ends, &still, &changing);
             post.put(Verdict { ends: [first, second], wanted: still, proof });
             drop(places);
         });
@@ -185,6 +188,16 @@ impl Broker {
         }
     }
 
+    /// Before this process ends: the trials end, and every hop limit is the program's own again.
+    pub(crate) fn leave_crossings(&mut self) {
+        let Some(crossings) = &self.crossings else { return };
+        for waiting in self.pairing.waiting.values_mut() {
+            waiting.on_trial = None;
+        }
+        // Who comes later sees that nobody wants its trial.
+        drop(crossings.changing.write());
+    }
+
     fn pair_proved(&mut self, [first, second]: [u64; 2]) {
         let Some(waiting) = self.pairing.remove_waiting(second) else { return };
         self.timers.cancel(waiting.timer);
@@ -205,20 +218,55 @@ fn process(client: &Client) -> Option<Process> {
     Some(Process { pid: client.peer.pid as i32, pidfd })
 }
 
-/// One direction of the connection.
-struct Way<'a> {
+/// The hop limit of what a socket sends, which is the program's own again when this is dropped.
+struct HopLimit<'a> {
     socket: &'a Fd,
     v4: bool,
+    before: u8,
+    /// What was set last, if anything.
+    last: Option<u8>,
+}
+
+impl HopLimit<'_> {
+    fn new(socket: &Fd, v4: bool) -> Result<HopLimit<'_>, &'static str> {
+        let before = namespace::hop_limit(socket, v4).map_err(|_| "a hop limit cannot be had")?;
+        Ok(HopLimit { socket, v4, before, last: None })
+    }
+
+    fn set(&mut self, number: u8) -> Result<(), &'static str> {
+        namespace::set_hop_limit(self.socket, self.v4, Some(number))
+            .map_err(|_| "a hop limit cannot be set")?;
+        self.last = Some(number);
+        Ok(())
+    }
+}
+
+impl Drop for HopLimit<'_> {
+    fn drop(&mut self) {
+        let now = || namespace::hop_limit(self.socket, self.v4).ok();
+        // Untouched, or the program has set one meanwhile.
+        if self.last.is_none() || now() != self.last {
+            return;
+        }
+        let _ = namespace::set_hop_limit(self.socket, self.v4, None);
+        // The default, unless the program had another.
+        if now() != Some(self.before) {
+            let _ = namespace::set_hop_limit(self.socket, self.v4, Some(self.before));
+        }
+    }
+}
+
+/// One direction of the connection.
+struct Way<'a> {
+    limit: HopLimit<'a>,
     /// In the namespace that its packets reach.
     tap: Tap,
-    /// What was set last.
-    last: Option<u8>,
     /// Routers between the namespaces.
     hops: u8,
 }
 
 /// The thread's work.
-fn prove(ends: &[End; 2], wanted: &AtomicBool) -> Result<(), &'static str> {
+fn prove(ends: &[End; 2], wanted: &AtomicBool, changing: &RwLock<()>) -> Result<(), &'static str> {
     let [one, other] = ends;
     let find = |end: &End| end.holder.socket(end.uid, end.cookie);
     let Some(first) = find(one) else { return Err("the first end's socket cannot be had") };
@@ -227,23 +275,14 @@ fn prove(ends: &[End; 2], wanted: &AtomicBool) -> Result<(), &'static str> {
         return Err("the second end's socket cannot be had");
     };
     let sockets = [first, second];
-    let limits = ends.each_ref().map(|end| end.endpoint.local.is_ipv4());
-    let before = [0, 1].map(|i: usize| namespace::hop_limit(&sockets[i], limits[i]).ok());
     let proof = match namespace::of_thread() {
         Err(_) => Err("this thread's own namespace cannot be had"),
         Ok(home) => {
-            let proof = follow(ends, &sockets, wanted);
+            let proof = follow(ends, &sockets, wanted, changing);
             // Threads that this one starts begin where it is.
             namespace::enter(&home).map_err(|_| "no way back").and(proof)
         }
     };
-    for ((socket, v4), before) in sockets.iter().zip(limits).zip(before) {
-        let _ = namespace::set_hop_limit(socket, v4, None);
-        // The default, unless the program had another.
-        if namespace::hop_limit(socket, v4).ok() != before {
-            let _ = namespace::set_hop_limit(socket, v4, before);
-        }
-    }
     for (socket, end) in sockets.into_iter().zip(ends) {
         receive::close(end.uid, socket);
     }
@@ -254,9 +293,14 @@ fn follow(
     [one, other]: &[End; 2],
     [first, second]: &[Fd; 2],
     wanted: &AtomicBool,
+    changing: &RwLock<()>,
 ) -> Result<(), &'static str> {
     let deadline = Instant::now() + PATIENCE;
-    let mut ways = [way(first, second, &other.endpoint)?, way(second, first, &one.endpoint)?];
+    let (there, here) = (tap(second, &other.endpoint)?, tap(first, &one.endpoint)?);
+    let _changing = changing.read();
+    let v4 = one.endpoint.local.is_ipv4();
+    let way = |from, tap| HopLimit::new(from, v4).map(|limit| Way { limit, tap, hops: 0 });
+    let mut ways = [way(first, there)?, way(second, here)?];
     for _ in 0..=ROUNDS {
         for way in &mut ways {
             way.shows_a_number(deadline, wanted)?;
@@ -265,16 +309,19 @@ fn follow(
     Ok(())
 }
 
-/// The way from one socket to the other one, which has this endpoint.
-fn way<'a>(from: &'a Fd, to: &Fd, there: &Endpoint) -> Result<Way<'a>, &'static str> {
+/// Where packets reach a socket, which has this endpoint.
+fn tap(to: &Fd, there: &Endpoint) -> Result<Tap, &'static str> {
+    // A receiver that minds hop limits would throw packets away.
+    if namespace::least_hop_limit(to, there.local.is_ipv4()) != Some(0) {
+        return Err("an end takes packets of some hop limits only");
+    }
     let place = namespace::of_socket(to).map_err(|_| "no right to a namespace")?;
     namespace::enter(&place).map_err(|_| "no right to enter a namespace")?;
     // A socket may be bound to an address that its namespace has not, and only passes packets on for.
     if !namespace::is_local(there.local) {
         return Err("an end has an address that is not its namespace's");
     }
-    let tap = Tap::new(there.remote, there.local).map_err(|_| "no right to see packets")?;
-    Ok(Way { socket: from, v4: there.local.is_ipv4(), tap, last: None, hops: 0 })
+    Tap::new(there.remote, there.local).map_err(|_| "no right to see packets")
 }
 
 impl Way<'_> {
@@ -284,14 +331,15 @@ impl Way<'_> {
         deadline: Instant,
         wanted: &AtomicBool,
     ) -> Result<(), &'static str> {
-        let number = secret(self.last)?;
-        namespace::set_hop_limit(self.socket, self.v4, Some(number))
-            .map_err(|_| "a hop limit cannot be set")?;
+        let last = self.limit.last;
+        let number = secret(last)?;
+        // Before anything is changed, too.
+        if !wanted.load(Ordering::Acquire) {
+            return Err(GONE);
+        }
+        self.limit.set(number)?;
         loop {
-            if !wanted.load(Ordering::Acquire) {
-                return Err("an end is gone");
-            }
-            match (self.tap.next_hop_limit().map_err(|_| "packets cannot be seen")?, self.last) {
+            match (self.tap.next_hop_limit().map_err(|_| "packets cannot be seen")?, last) {
                 (Some(seen), None) => {
                     // The first: older packets may be on their way.
                     if let Some(hops) = number.checked_sub(seen)
@@ -309,11 +357,15 @@ impl Way<'_> {
                     let _ = poll(&mut [PollFd::new(&self.tap, PollFlags::IN)], Some(&LOOK));
                 }
             }
+            if !wanted.load(Ordering::Acquire) {
+                return Err(GONE);
+            }
         }
-        self.last = Some(number);
         Ok(())
     }
 }
+
+const GONE: &str = "an end is gone";
 
 /// A hop limit that nobody can foresee, other than the last.
 fn secret(last: Option<u8>) -> Result<u8, &'static str> {

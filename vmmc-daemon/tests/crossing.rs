@@ -220,3 +220,82 @@ fn an_end_that_is_closed_on_trial_is_let_go() {
     assert_eq!(b.read(&mut [0]).unwrap(), 0);
     assert_eq!(daemon.counter("crossed"), 0);
 }
+
+/// What the trial of a connection that says nothing has set, once it has.
+fn changed(socket: &TcpStream, before: u32) -> u32 {
+    eventually("the trial begins", || ip_ttl(socket).ok().filter(|&now| now != before))
+}
+
+#[test]
+fn a_daemon_that_ends_gives_the_hop_limits_back() {
+    let Some(two) = Two::new() else { return };
+    let mut daemon = daemon();
+    let client = Client::connect_as(&daemon.path, Role::Sockets);
+    let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
+    let to = listener.local_addr().unwrap();
+    let a = two.within(0, || TcpStream::connect(to).unwrap());
+    let b = listener.accept().unwrap().0;
+    set_ip_ttl(&b, 99).unwrap();
+    let before = [ip_ttl(&a).unwrap(), 99];
+    register(&client, &a);
+    register(&client, &b);
+    changed(&a, before[0]);
+    assert!(daemon.terminate().success());
+    assert_eq!([ip_ttl(&a).unwrap(), ip_ttl(&b).unwrap()], before);
+}
+
+#[test]
+fn a_hop_limit_that_the_program_sets_on_trial_stays() {
+    let Some(two) = Two::new() else { return };
+    let daemon = daemon();
+    let client = Client::connect_as(&daemon.path, Role::Sockets);
+    let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
+    let to = listener.local_addr().unwrap();
+    let a = two.within(0, || TcpStream::connect(to).unwrap());
+    let b = listener.accept().unwrap().0;
+    register(&client, &a);
+    register(&client, &b);
+    changed(&a, ip_ttl(&listener).unwrap());
+    set_ip_ttl(&a, 33).unwrap();
+    outcomes(&client);
+    assert_eq!(ip_ttl(&a).unwrap(), 33);
+}
+
+#[test]
+fn a_receiver_that_minds_hop_limits_loses_no_packet() {
+    let Some(two) = Two::new() else { return };
+    let daemon = daemon();
+    let client = Client::connect_as(&daemon.path, Role::Sockets);
+    let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
+    let to = listener.local_addr().unwrap();
+    let a = two.within(0, || TcpStream::connect(to).unwrap());
+    let b = listener.accept().unwrap().0;
+    // As routers do that take nothing from farther away.
+    set_ip_ttl(&a, 255).unwrap();
+    let least = 255i32;
+    // SAFETY: a number on this stack, and its length.
+    let rc = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&b),
+            libc::IPPROTO_IP,
+            libc::IP_MINTTL,
+            (&raw const least).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(rc, 0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| converse([&a, &b], &stop, || {}));
+        register(&client, &a);
+        register(&client, &b);
+        outcomes(&client);
+        stop.store(true, Ordering::Relaxed);
+    });
+    let counts =
+        two.within(1, || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
+    let mut lines = counts.lines().filter(|it| it.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut both = names.split(' ').zip(values.split(' '));
+    assert_eq!(both.find(|it| it.0 == "TCPMinTTLDrop").unwrap().1, "0");
+}

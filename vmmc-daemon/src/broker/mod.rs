@@ -328,6 +328,7 @@ impl Broker {
             {
                 tracing::info!(successor, "handed over");
                 self.leave_carried();
+                self.leave_crossings();
                 return Ok(Ending::HandedOver { successor });
             }
             if let Some(ending) = self.ending {
@@ -385,6 +386,7 @@ impl Broker {
     fn end(mut self, ending: Ending) -> Ending {
         tracing::info!(?ending, clients = self.clients.len(), "ending");
         self.leave_carried();
+        self.leave_crossings();
         if ending == Ending::Stopped && !self.clients.is_empty() && self.store() {
             return Ending::Stored;
         }

@@ -225,7 +225,19 @@ pub fn hop_limit(socket: impl AsFd, v4: bool) -> rustix::io::Result<u8> {
     }
 }
 
-/// Sets it. `None`: the namespace's default.
+/// The least hop limit of packets that a socket takes (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): 0 for all.
+#[must_use]
+pub fn least_hop_limit(socket: impl AsFd, v4: bool) -> Option<i32> {
+    const IPV6_MINHOPCOUNT: i32 = 73;
+    let (level, name) = match v4 {
+        true => (libc::IPPROTO_IP, libc::IP_MINTTL),
+        false => (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT),
+    };
+    let (value, len) = super::socket::option(socket, level, name)?;
+    (len == size_of::<i32>()).then(|| i32::from_ne_bytes(value))
+}
+
+/// Sets the hop limit of what it sends. `None`: the namespace's default.
 ///
 /// # Errors
 /// As setsockopt(2).

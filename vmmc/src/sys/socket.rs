@@ -13,7 +13,11 @@ pub fn inode(fd: i32) -> Option<u64> {
     rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
 }
 
-fn option<const N: usize>(socket: impl AsFd, level: i32, name: i32) -> Option<([u8; N], usize)> {
+pub(super) fn option<const N: usize>(
+    socket: impl AsFd,
+    level: i32,
+    name: i32,
+) -> Option<([u8; N], usize)> {
     let mut value = [0u8; N];
     let mut len = N as libc::socklen_t;
     // SAFETY: `value` is `len` bytes that the kernel fills.
