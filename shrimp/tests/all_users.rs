@@ -81,13 +81,20 @@ fn others_find_roots_daemon_and_root_alone_replaces_and_ends_it() {
         if as_nobody \"$SHRIMP\" daemon stop; then echo 'nobody ended it'; fi
         shrimp daemon restart
         kill -9 \"$(shrimp daemon status | sed 's/.*process \\([0-9]*\\),.*/\\1/')\"
-        if as_nobody \"$SHRIMP\" daemon status; then echo 'a dead one answers'; fi
+        if as_nobody env VMMC_SOCKET=/run/vmmc/vmmcd.sock \"$SHRIMP\" daemon status; then
+            echo 'a dead one answers'
+        fi
+        install -d -o 65534 -m 700 /run/nobody
+        as_nobody env XDG_RUNTIME_DIR=/run/nobody \"$SHRIMP\" daemon start
+        as_nobody env XDG_RUNTIME_DIR=/run/nobody \"$SHRIMP\" daemon stop
         shrimp exec -- true
         as_nobody \"$SHRIMP\" daemon status",
     )
     .expect(0);
     assert_eq!(ended.out.matches("user 0, ").count(), 4, "{ended:?}");
     assert!(ended.out.contains("replaced: "), "{ended:?}");
+    // What a dead one left does not keep others from their own.
+    assert!(ended.out.contains("stopped the daemon at /run/nobody/vmmc/vmmcd.sock"), "{ended:?}");
     assert!(!ended.out.contains("nobody ended it"), "{ended:?}");
     assert!(!ended.out.contains("a dead one answers"), "{ended:?}");
     assert!(ended.err.contains("as root"), "{ended:?}");

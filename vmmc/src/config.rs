@@ -26,7 +26,7 @@ pub const TABLE: &[Tunable] = &[
         name: "VMMC_SOCKET",
         default: "",
         unit: "path",
-        help: "daemon's socket; empty: the system-wide one if it exists, else the user's own",
+        help: "daemon's socket; empty: the system-wide one if it runs, else the user's own",
     },
     Tunable {
         name: "VMMC_DAEMON",

@@ -155,17 +155,33 @@ impl From<rustix::io::Errno> for LinkError {
     }
 }
 
-/// Where the daemon's socket is by the settings: `VMMC_SOCKET`, else the system-wide one if it
-/// exists, else the user's own, which for root is the system-wide one.
+/// Where the daemon's socket is by the settings: `VMMC_SOCKET`, else the system-wide one if somebody
+/// listens there, else the user's own, which for root is the system-wide one.
 #[must_use]
 pub fn socket_path(config: &Config) -> PathBuf {
     if let Some(path) = &config.socket {
         return path.clone();
     }
-    if rustix::fs::access(SYSTEM_SOCKET, rustix::fs::Access::EXISTS).is_ok() {
+    if has_listener(SYSTEM_SOCKET) {
         return SYSTEM_SOCKET.into();
     }
     user_socket_path()
+}
+
+/// Whether somebody listens at a socket. One that root's daemon has left in a crash only root can remove, and all
+/// others would be without a daemon until it does.
+fn has_listener(path: &str) -> bool {
+    use rustix::io::Errno;
+    if rustix::fs::access(path, rustix::fs::Access::EXISTS).is_err() {
+        return false;
+    }
+    let connect = || {
+        let socket = packet::socket()?;
+        // Nobody waits here for one that is busy: it listens.
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?)
+    };
+    !matches!(connect(), Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
 /// The socket of the user's own daemon: `$XDG_RUNTIME_DIR/vmmc/vmmcd.sock`, or
