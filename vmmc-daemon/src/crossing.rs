@@ -26,6 +26,7 @@
 
 use crate::broker::{Broker, BrokerError};
 use crate::client::Client;
+use crate::net::lock;
 use crate::net::mailbox::Mailbox;
 use crate::net::places::Places;
 use crate::pairing::Offered;
@@ -35,7 +36,7 @@ use crate::tcp::Endpoint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use vmmc::control::message::NotPairedReason;
 use vmmc::sys::Fd;
@@ -80,8 +81,36 @@ pub(crate) struct Verdict {
 pub(crate) struct Crossings {
     post: Arc<Mailbox<Verdict>>,
     places: (Places<()>, Places<u32>),
-    /// Read for as long as a trial may have changed hop limits; written by who ends the process.
-    changing: Arc<RwLock<()>>,
+    changing: Arc<Changing>,
+}
+
+/// How many trials have changed hop limits and not given them back yet.
+#[derive(Debug, Default)]
+struct Changing {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Changing {
+    fn begin(&self) -> InChange<'_> {
+        *lock(&self.count) += 1;
+        InChange(self)
+    }
+
+    /// Waits until there is none, but not for ever: the kernel may keep one waiting, for a process that stands in a call on its
+    /// socket.
+    fn settle(&self) {
+        drop(self.none.wait_timeout_while(lock(&self.count), PATIENCE, |count| *count != 0));
+    }
+}
+
+struct InChange<'a>(&'a Changing);
+
+impl Drop for InChange<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.count) -= 1;
+        self.0.none.notify_all();
+    }
 }
 
 impl Crossings {
@@ -195,7 +224,7 @@ impl Broker {
             waiting.on_trial = None;
         }
         // Who comes later sees that nobody wants its trial.
-        drop(crossings.changing.write());
+        crossings.changing.settle();
     }
 
     fn pair_proved(&mut self, [first, second]: [u64; 2]) {
@@ -266,7 +295,7 @@ struct Way<'a> {
 }
 
 /// The thread's work.
-fn prove(ends: &[End; 2], wanted: &AtomicBool, changing: &RwLock<()>) -> Result<(), &'static str> {
+fn prove(ends: &[End; 2], wanted: &AtomicBool, changing: &Changing) -> Result<(), &'static str> {
     let [one, other] = ends;
     let find = |end: &End| end.holder.socket(end.uid, end.cookie);
     let Some(first) = find(one) else { return Err("the first end's socket cannot be had") };
@@ -293,11 +322,11 @@ fn follow(
     [one, other]: &[End; 2],
     [first, second]: &[Fd; 2],
     wanted: &AtomicBool,
-    changing: &RwLock<()>,
+    changing: &Changing,
 ) -> Result<(), &'static str> {
     let deadline = Instant::now() + PATIENCE;
     let (there, here) = (tap(second, &other.endpoint)?, tap(first, &one.endpoint)?);
-    let _changing = changing.read();
+    let _changing = changing.begin();
     let v4 = one.endpoint.local.is_ipv4();
     let way = |from, tap| HopLimit::new(from, v4).map(|limit| Way { limit, tap, hops: 0 });
     let mut ways = [way(first, there)?, way(second, here)?];

@@ -52,7 +52,7 @@ use vmmc::sys::thread::spawn_quiet;
 use vmmc::sys::{Fd, packet};
 
 /// What a thread that panicked left is as good as any.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
