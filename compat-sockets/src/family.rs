@@ -13,6 +13,7 @@
 //!   before fork    myself into the list; born + 1
 //!   child          its pid into a free place, then born - 1
 //!   no child       born - 1 (fork failed)
+//!   unseen child   its parent's pid and its own into the list (raw clone)
 //!   last close     its pid out
 //!   asking         I am alone when born is 0 and every other pid in the list is dead
 //! ```
@@ -170,9 +171,17 @@ pub(crate) fn has_share(side: &Side) {
     is_born(side);
 }
 
-/// In a child that its parent knows nothing of.
-pub(crate) fn was_born_unseen(side: &Side) {
-    side.births.fetch_add(1, Ordering::SeqCst);
+/// In a child that its `parent` knows nothing of: it does what that would have done.
+pub(crate) fn was_born_unseen(side: &Side, parent: u32) {
+    excluding_forks(|| {
+        // PAIRS(births): with `has_only_me`, as in `bears`.
+        side.births.fetch_add(1, Ordering::SeqCst);
+        side.sharers.fetch_add(1, Ordering::AcqRel);
+        // In a new namespace of pids the parent's number means nothing.
+        let listed = raw::getppid() != 0 && enter(side, parent) && enter(side, raw::getpid());
+        side.born.fetch_add(u32::from(!listed), Ordering::SeqCst);
+        side.eager.fetch_or(FORKED, Ordering::SeqCst);
+    });
 }
 
 /// The fork has failed.

@@ -23,7 +23,6 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::sys::fork::ForkGuard;
-use vmmc::sys::membarrier;
 
 static GUARD: OnceLock<Option<ForkGuard>> = OnceLock::new();
 /// The process this memory belongs to.
@@ -156,7 +155,7 @@ fn after(announced: bool) {
         }
         guard.adopt();
     }
-    PID.store(raw::getpid(), Ordering::Relaxed);
+    let parent = PID.swap(raw::getpid(), Ordering::Relaxed);
     TID.set(0);
     counters::after_fork();
     control::after_fork();
@@ -174,8 +173,8 @@ fn after(announced: bool) {
         for_each_active(|_, link| family::has_share(link.side));
     } else {
         // The parent does not know, and may take its locks as one that is alone.
-        for_each_active(|_, link| family::was_born_unseen(link.side));
+        for_each_active(|_, link| family::was_born_unseen(link.side, parent));
         // PAIRS(births): with `Lock::lock_by`, whose caller looks at the births when it has set its mark.
-        membarrier::heavy();
+        owner::make_seen();
     }
 }

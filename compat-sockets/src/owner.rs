@@ -61,11 +61,12 @@ pub(crate) fn is_alone() -> bool {
 /// owner's that it does not see is one that the owner backs out of.
 #[inline]
 pub(crate) fn noticed() {
+    // First: a child that nobody has told of begins anew, and counts itself in after that.
+    fork::look();
     // PAIRS(many): what the membarrier has brought to light is seen by who finds `MANY`.
     if OWNER.load(Ordering::Acquire) == MANY {
         return;
     }
-    fork::look();
     // A sleep that is on, and we are here: a signal handler of the sleeper's own.
     if !is_me() || sleeps::is_asleep() {
         other_thread();
@@ -86,15 +87,30 @@ fn other_thread() {
     }
     // PAIRS(owner): with the load in `sleeps::begin`: we see the sleep, or it sees us.
     OWNER.store(LOST, Ordering::SeqCst);
-    if !membarrier::heavy() {
-        // Forbidden since we were loaded (seccomp). The owner's processor has long done what it was at after this.
-        let nobody = AtomicU32::new(0);
-        let _ = raw::futex_wait(nobody.as_ptr(), 0, membarrier::SETTLED.as_nanos() as u64);
-    }
+    make_seen();
     // PAIRS(many): with the load in `noticed`.
     OWNER.store(MANY, Ordering::SeqCst);
     counters::one(Counter::owner_lost);
     crate::epoll::rouse();
+}
+
+/// What an owner has stored before is seen after this, or it sees what the caller has stored.
+#[cold]
+pub(crate) fn make_seen() {
+    if membarrier::heavy() {
+        return;
+    }
+    // Forbidden since we were loaded (seccomp). The owner's processor has long done what it was at after this, which a
+    // signal must not shorten.
+    let nobody = AtomicU32::new(0);
+    let until = raw::now_ns().saturating_add(membarrier::SETTLED.as_nanos() as u64);
+    loop {
+        let left = until.saturating_sub(raw::now_ns());
+        if left == 0 {
+            return;
+        }
+        let _ = raw::futex_wait(nobody.as_ptr(), 0, left);
+    }
 }
 
 /// In a forked child, whose only thread is the caller.

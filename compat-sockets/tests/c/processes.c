@@ -86,6 +86,59 @@ static void answers_late_peer(int fd) {
     CHECK_EQ(read(fd, &byte, 1), 0, "the answer, and its end");
 }
 
+/* A child that nobody is told of, by a system call. */
+static pid_t unseen_child(void) {
+    return (pid_t)NEED(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+}
+
+/* It closes its copy at once, which is not the end; or it ends without that. */
+static void unseen_child_here(int fd) {
+    for (int closes = 1; closes >= 0; closes--) {
+        pid_t child = unseen_child();
+        if (child == 0) {
+            if (closes)
+                close(fd);
+            _exit(7);
+        }
+        CHECK_EQ(wait_exit(child), 7, "the child ended");
+        give_back(fd);
+    }
+    NEED(close(fd));
+}
+static void unseen_child_peer(int fd) {
+    char byte;
+    get_back(fd);
+    get_back(fd);
+    CHECK_EQ(read(fd, &byte, 1), 0, "the parent's close is the end");
+}
+
+/* The same of a process in which several threads use the connection; the child uses it first. */
+static void *gives_back(void *argument) {
+    give_back(*(int *)argument);
+    return NULL;
+}
+static void unseen_user_here(int fd) {
+    pthread_t other;
+    helper_start(&other, gives_back, &fd);
+    pthread_join(other, NULL);
+    give_back(fd);
+    pid_t child = unseen_child();
+    if (child == 0) {
+        give_back(fd);
+        close(fd);
+        _exit(7);
+    }
+    CHECK_EQ(wait_exit(child), 7, "the child served");
+    give_back(fd);
+    NEED(close(fd));
+}
+static void unseen_user_peer(int fd) {
+    char byte;
+    for (int i = 0; i < 4; i++)
+        get_back(fd);
+    CHECK_EQ(read(fd, &byte, 1), 0, "the parent's close is the end");
+}
+
 /* The classic server: the parent closes its copy and the child serves. */
 static void fork_server_here(int fd) {
     pid_t child = (pid_t)NEED(fork());
@@ -702,6 +755,8 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(fork_split),
     PAIR_OF_PROCESSES(fork_server),
     PAIR_OF_PROCESSES(fork_tidy),
+    PAIR_OF_PROCESSES(unseen_child),
+    PAIR_OF_PROCESSES(unseen_user),
     PAIR_OF_PROCESSES(answers_late),
     {"fork_early", fork_early_here, fork_early_peer, NULL, PROCESSES | COLD},
     PAIR_OF_PROCESSES(fork_both_write),
