@@ -241,9 +241,10 @@ pub(crate) fn descriptor_places() -> Option<usize> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let status = rustix::fs::open(c"/proc/self/status", flags, Mode::empty()).ok()?;
     let len = rustix::io::read(&status, &mut text).ok()?;
-    let lines = std::str::from_utf8(text.get(..len)?).ok()?.lines();
-    let size = lines.filter_map(|line| line.strip_prefix("FDSize:")).next()?;
-    size.trim().parse().ok()
+    // The process's name stands there too, and may be in any encoding.
+    let mut lines = text.get(..len)?.split(|&byte| byte == b'\n');
+    let size = lines.find_map(|line| line.strip_prefix(b"FDSize:"))?;
+    std::str::from_utf8(size).ok()?.trim().parse().ok()
 }
 
 /// Closes a descriptor of ours.

@@ -197,6 +197,7 @@ static void large_sets_here(int fd) {
     enum { BITS = 16384, WORDS = BITS / 64 };
     unsigned long in[WORDS] = {0}, out[WORDS] = {0};
     struct rlimit limit;
+    NEED(prctl(PR_SET_NAME, "caf\xe9")); /* in no encoding that anybody could rely on */
     NEED(getrlimit(RLIMIT_NOFILE, &limit));
     int high = limit.rlim_cur > 3000 ? 3000 : (int)limit.rlim_cur - 1;
     NEED(dup2(fd, high));
