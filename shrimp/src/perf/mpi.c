@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int me, nodes, len;
+static int me, nodes, len, elements;
 static char *bytes;
+static double *x, *all;
 
 static void turn(void)
 {
@@ -18,6 +19,23 @@ static void turn(void)
 	}
 }
 
+/* The same with the receive posted first, and no call that blocks but the waits. */
+static void nonblocking(void)
+{
+	MPI_Request sent, received;
+	char room[64];
+
+	if (me > 1)
+		return;
+	MPI_Irecv(room, len, MPI_BYTE, 1 - me, 1, MPI_COMM_WORLD, &received);
+	if (me == 1)
+		MPI_Wait(&received, MPI_STATUS_IGNORE);
+	MPI_Isend(bytes, len, MPI_BYTE, 1 - me, 1, MPI_COMM_WORLD, &sent);
+	MPI_Wait(&sent, MPI_STATUS_IGNORE);
+	if (me == 0)
+		MPI_Wait(&received, MPI_STATUS_IGNORE);
+}
+
 static void sync(void)
 {
 	MPI_Barrier(MPI_COMM_WORLD);
@@ -25,9 +43,7 @@ static void sync(void)
 
 static void sum(void)
 {
-	double x = 1, all;
-
-	MPI_Allreduce(&x, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+	MPI_Allreduce(x, all, elements, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 }
 
 /* Seconds of a turn. */
@@ -73,9 +89,24 @@ int main(int argc, char **argv)
 			play("pingpong", len, budget, 2, turn);
 			free(bytes);
 		}
+	} else if (strcmp(argv[2], "calls") == 0) {
+		len = 8;
+		bytes = calloc(1, len);
+		play("isend", len, budget, 2, nonblocking);
 	} else {
+		static const int sums[] = { 1, 100, 10000 };
+		char game[32];
+
 		play("sync", nodes, budget, 1, sync);
-		play("sum", nodes, budget, 1, sum);
+		for (i = 0; i < 3; i++) {
+			elements = sums[i];
+			x = calloc(elements, sizeof *x);
+			all = calloc(elements, sizeof *all);
+			snprintf(game, sizeof game, "sum-%d", elements);
+			play(game, nodes, budget, 1, sum);
+			free(x);
+			free(all);
+		}
 	}
 	MPI_Finalize();
 	return 0;

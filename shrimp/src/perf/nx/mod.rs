@@ -2,13 +2,17 @@
 //!
 //! Each round starts every subject anew, one after the other, and measures R and memcpy before them.
 //! A subject is a job of two pinned processes that play ping-pong at all sizes, or of 2 to 16
-//! processes, not pinned, that play the barrier and the sum. Beside the long messages stand the bare copies of
+//! processes, not pinned, that play the barrier and sums of vectors. NX is libnx.so, entered as a C program enters it. 8 B are also
+//! measured in turns with R, by the very two processes. Beside the long messages stand the bare copies of
 //! two processes. Open MPI and MPICH take part if their
 //! compilers and launchers are installed.
 
 mod bare;
+mod handled;
+mod library;
 mod rank;
 
+use super::line::{self, Turns};
 use super::{Head, Options, mpi};
 use crate::artefacts::{self, Artefact};
 use crate::children::{self, Child, Scratch};
@@ -74,6 +78,9 @@ struct Report {
     head: Head,
     r_ns: f64,
     memcpy_1mib_ns: f64,
+    /// R as played in turns with 8 B of NX (AU), and these one way in that R.
+    r_in_turns_ns: Option<f64>,
+    small_ratio_to_r: Option<f64>,
     /// Medians over the rounds.
     figures: Vec<Figure>,
 }
@@ -107,14 +114,17 @@ impl Wanted {
 /// Measures, prints, saves. `lens`, `nodes`: see [`Wanted::new`].
 pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<(), Failure> {
     let wanted = Wanted::new(lens, nodes);
-    let daemon_program = artefacts::find_or_build(&[Artefact::Daemon], true)?.swap_remove(0);
+    let programs = artefacts::find_or_build(&[Artefact::Daemon, Artefact::Nx], true)?;
+    let [daemon_program, library] = programs.as_slice() else {
+        unreachable!("as many as were asked for")
+    };
     let pair = options.pair();
     let head = Head::new("perf nx", options, pair);
     head.print();
     let mut progress = Progress::new(false);
     let scratch = Scratch::new()?;
     progress.step("starting a private daemon, compiling for the MPIs that are here");
-    let daemon = PrivateDaemon::start(&daemon_program, scratch.path(), "vmmcd", None)?;
+    let daemon = PrivateDaemon::start(daemon_program, scratch.path(), "vmmcd", None)?;
     let mut subjects = vec![
         Subject { name: "NX (AU)".into(), how: How::Nx(&[]) },
         Subject { name: "NX DU-1copy".into(), how: How::Nx(&[("NX_SEND", "du1")]) },
@@ -140,6 +150,7 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
     let bare = wanted.lens.iter().filter(|&&len| len >= BARE_FROM);
     let bare_lens: Vec<String> = bare.map(|len| len.to_string()).collect();
     let mut measured = Measured::new();
+    let mut turns = Turns::default();
     let (mut r, mut memcpy) = (Vec::new(), Vec::new());
     for round in 1..=options.rounds() {
         let (samples, _) = super::cache_line_round(pair, &options.plan())?;
@@ -154,7 +165,18 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
                 ));
                 let mut args = vec![budget.to_string(), game.to_owned()];
                 args.extend_from_slice(lens);
+                if let How::Nx(_) = subject.how {
+                    args.extend(["--library".into(), library.display().to_string()]);
+                    if index == 0 && game == "pingpong" && !pair.is_single() {
+                        let path = scratch.path().join(format!("line-{round}"));
+                        line::create(&path)?;
+                        args.extend(["--line".into(), path.display().to_string()]);
+                    }
+                }
                 let text = subject.run(&daemon, pair, nodes, &args)?;
+                for line in text.lines() {
+                    turns.parse(line);
+                }
                 for (game, number, ns) in figures(&text) {
                     measured.entry((game, index, number)).or_default().push(ns);
                 }
@@ -167,6 +189,9 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
                 play(2, "bare", &bare_lens)?;
             }
             let compared = index == 0 || matches!(subject.how, How::Mpi(..));
+            if compared && wanted.lens.contains(&rank::SHORT) {
+                play(2, "calls", &[])?;
+            }
             for nodes in wanted.nodes.iter().filter(|_| compared) {
                 play(*nodes, "global", &[])?;
             }
@@ -174,7 +199,8 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
     }
     progress.clear();
     let (r, memcpy) = (median(r), median(memcpy));
-    text::emit(&render(&subjects, &wanted, &measured, r, memcpy));
+    let turns = turns.ratio();
+    text::emit(&render(&subjects, &wanted, &measured, (r, turns), memcpy));
     text::emit(&absent);
     if let Some(dir) = options.graphs()? {
         latency_graph(&subjects, &wanted, &measured, &head)
@@ -191,7 +217,15 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
             Figure { subject, game, number, ns, in_r: ns / r }
         })
         .collect();
-    Ok(options.save(&Report { head, r_ns: r, memcpy_1mib_ns: memcpy, figures })?)
+    let report = Report {
+        head,
+        r_ns: r,
+        memcpy_1mib_ns: memcpy,
+        r_in_turns_ns: turns.map(|(r, _)| r),
+        small_ratio_to_r: turns.map(|(_, ratio)| ratio),
+        figures,
+    };
+    Ok(options.save(&report)?)
 }
 
 impl Subject {
@@ -278,7 +312,7 @@ fn render(
     subjects: &[Subject],
     wanted: &Wanted,
     measured: &Measured,
-    r: f64,
+    r: (f64, Option<(f64, f64)>),
     memcpy: f64,
 ) -> String {
     let mut heading = vec!["one way"];
@@ -294,11 +328,22 @@ fn render(
     }
     heading.pop();
     let right: Vec<usize> = (1..heading.len()).collect();
+    for (game, name) in [("isend", "8 B, isend and irecv"), ("hrecv", "8 B, csend and hrecv")] {
+        let times: Vec<f64> =
+            (0..subjects.len()).map(|i| value(measured, game, i, rank::SHORT)).collect();
+        if times.iter().any(|ns| !ns.is_nan()) {
+            latency.row(std::iter::once(name.to_owned()).chain(times.into_iter().map(shown)));
+        }
+    }
     let mut global = Table::new(&heading, &right);
-    for (game, name) in [("sync", "barrier"), ("sum", "sum of a double")] {
+    let sums = rank::SUMS.map(|len| match len {
+        1 => ("sum-1".to_owned(), "sum of a double".to_owned()),
+        len => (format!("sum-{len}"), format!("sum of {len} doubles")),
+    });
+    for (game, name) in std::iter::once(("sync".into(), "barrier".into())).chain(sums) {
         for &nodes in &wanted.nodes {
             let times =
-                (0..subjects.len()).map(|i| shown(value(measured, game, i, nodes as usize)));
+                (0..subjects.len()).map(|i| shown(value(measured, &game, i, nodes as usize)));
             global.row(std::iter::once(format!("{name}, {nodes} nodes")).chain(times));
         }
     }
@@ -308,19 +353,21 @@ fn render(
             shown_text += &format!("{table}\n");
         }
     }
-    shown_text + &verdicts(measured, r, memcpy)
+    shown_text + &verdicts(measured, r, memcpy) + &behind(subjects, wanted, measured)
 }
 
 /// R, and the budgets of the lengths that were measured.
-fn verdicts(measured: &Measured, r: f64, memcpy: f64) -> String {
-    let eight = value(measured, "pingpong", 0, 8);
+fn verdicts(measured: &Measured, (r, turns): (f64, Option<(f64, f64)>), memcpy: f64) -> String {
     let large = value(measured, "pingpong", 0, 1 << 20);
     let bare = value(measured, "bare", 0, 1 << 20);
-    let mut text = format!("R {}", text::nanos(r));
-    if !eight.is_nan() {
-        text += &format!("; 8 B in R: {} (budget 1.5)", text::three(eight / r));
+    let mut text = format!("R {}\n", text::nanos(r));
+    if let Some((r, ratio)) = turns {
+        text += &format!(
+            "8 B one way, in turns with R ({}): {} R (budget 1.5)\n",
+            text::nanos(r),
+            text::three(ratio)
+        );
     }
-    text.push('\n');
     if !large.is_nan() {
         text += &format!(
             "1 MiB, of the speed of one memcpy repeated in one process ({}): {} (budget 0.9)\n",
@@ -336,6 +383,28 @@ fn verdicts(measured: &Measured, r: f64, memcpy: f64) -> String {
         );
     }
     text
+}
+
+/// Where an MPI is faster than NX (AU): at no length, by the issue.
+fn behind(subjects: &[Subject], wanted: &Wanted, measured: &Measured) -> String {
+    let mpis = |len| {
+        let all = subjects.iter().enumerate();
+        let mpis = all.filter(|(_, subject)| matches!(subject.how, How::Mpi(..)));
+        let times = mpis.map(move |(at, _)| value(measured, "pingpong", at, len));
+        times.filter(|ns| !ns.is_nan()).min_by(f64::total_cmp)
+    };
+    let ratios: Vec<(usize, f64)> = (wanted.lens.iter())
+        .filter_map(|&len| Some((len, value(measured, "pingpong", 0, len) / mpis(len)?)))
+        .collect();
+    let slower = ratios.iter().filter(|(_, ratio)| *ratio > 1.0);
+    let slower: Vec<String> = slower
+        .map(|&(len, ratio)| format!("{} ({})", text::size(len as u64), text::three(ratio)))
+        .collect();
+    match (ratios.is_empty(), slower.is_empty()) {
+        (true, _) => String::new(),
+        (false, true) => "ahead of the faster MPI at every length\n".into(),
+        (false, false) => format!("behind the faster MPI, times its time: {}\n", slower.join(", ")),
+    }
 }
 
 fn graph(head: &Head, title: &str, y_label: &str, y_log: bool, series: Vec<Series>) -> Graph {

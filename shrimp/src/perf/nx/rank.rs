@@ -1,19 +1,29 @@
 //! One node of a measured job; `mpi.c` plays the same for an MPI.
 
-use crate::exit::{Coded, Exit};
-use nx::{Nx, NxError, Reduction};
+use super::library::Library;
+use crate::exit::{Coded, Exit, Io};
+use crate::perf::line::{Line, TURN, turns_in};
+use crate::stats::{self, Plan};
+use std::fmt::Write as _;
 use std::io::Write;
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// What to play.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RankArgs {
     /// Seconds per game
     pub(super) budget: f64,
-    /// `pingpong`, `global` or `bare`
+    /// `pingpong`, `calls`, `global` or `bare`
     game: String,
     /// Message lengths
     pub(super) lens: Vec<usize>,
+    /// The NX library
+    #[arg(long)]
+    library: Option<PathBuf>,
+    /// A line to take turns with, when short messages are played
+    #[arg(long)]
+    line: Option<PathBuf>,
 }
 
 /// Why a node gave up.
@@ -21,12 +31,14 @@ pub(crate) struct RankArgs {
 pub(crate) enum RankError {
     #[error(transparent)]
     Join(#[from] nx::JoinError),
-    #[error(transparent)]
-    Nx(#[from] NxError),
+    #[error("libnx.so: {0}")]
+    Library(String),
     #[error("the bare copy: {0}")]
     Bare(String),
     #[error("writing a result: {0}")]
     Write(#[from] std::io::Error),
+    #[error(transparent)]
+    Line(#[from] Io),
 }
 
 impl Coded for RankError {
@@ -34,6 +46,13 @@ impl Coded for RankError {
         Exit::Failed
     }
 }
+
+/// Bytes of a short message.
+pub(super) const SHORT: usize = 8;
+/// Elements of the sums.
+pub(super) const SUMS: [usize; 3] = [1, 100, 10_000];
+/// How long a whole game in turns takes, in budgets.
+const TURNS: f64 = 10.0;
 
 /// Prints a line on node 0.
 pub(super) fn tell(node: u32, game: &str, number: usize, ns: f64) -> Result<(), RankError> {
@@ -48,23 +67,55 @@ pub(crate) fn play(args: &RankArgs) -> Result<(), RankError> {
     if args.game == "bare" {
         return super::bare::play(args);
     }
-    let nx = Nx::join()?;
-    let tell = |game: &str, number: usize, ns: f64| tell(nx.node() as u32, game, number, ns);
-    if args.game == "pingpong" {
-        for &len in &args.lens {
-            let mut bytes = vec![1u8; len];
-            let ns = timed(&nx, args.budget, 2.0, || turn(&nx, &mut bytes))?;
-            tell("pingpong", len, ns)?;
-        }
-        return Ok(());
+    let library = args.library.as_deref();
+    let nx = Library::load(library.ok_or_else(|| RankError::Library("not named".into()))?)?;
+    match args.game.as_str() {
+        "pingpong" => lengths(&nx, args),
+        "calls" => calls(&nx, args),
+        _ => global(&nx, args),
     }
-    let nodes = nx.nodes() as usize;
-    for game in ["sync", "sum"] {
-        let ns = timed(&nx, args.budget, 1.0, || match game {
-            "sync" => nx.gsync(),
-            _ => nx.reduce(Reduction::Sum, &mut [1.0f64]),
-        })?;
-        tell(game, nodes, ns)?;
+}
+
+fn lengths(nx: &Library, args: &RankArgs) -> Result<(), RankError> {
+    for &len in &args.lens {
+        let mut bytes = vec![1u8; len];
+        let ns = timed(nx, args.budget, 2.0, || turn(nx, &mut bytes));
+        tell(nx.node(), "pingpong", len, ns)?;
+        if len == SHORT
+            && let Some(path) = &args.line
+        {
+            turns(nx, &Line::open(path)?, args.budget, &mut bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// The ways to receive a short message.
+fn calls(nx: &Library, args: &RankArgs) -> Result<(), RankError> {
+    let (mut bytes, mut room) = ([1; SHORT], [0; SHORT]);
+    let ns = timed(nx, args.budget, 2.0, || match nx.node() {
+        0 => nx.exchange(1, &mut bytes, &mut room, 1),
+        _ => nx.answer(1, &mut bytes, &mut room, 0),
+    });
+    tell(nx.node(), "isend", SHORT, ns)?;
+    let handled = super::handled::Handled::begin(nx);
+    let ns = timed(nx, args.budget, 2.0, || {
+        if nx.node() == 0 {
+            nx.csend(super::handled::ASKS, &mut bytes, 1);
+            nx.crecv(super::handled::ANSWERS, &mut room);
+        }
+    });
+    handled.end();
+    tell(nx.node(), "hrecv", SHORT, ns)
+}
+
+fn global(nx: &Library, args: &RankArgs) -> Result<(), RankError> {
+    let nodes = nx.nodes();
+    tell(nx.node(), "sync", nodes, timed(nx, args.budget, 1.0, || nx.gsync()))?;
+    for len in SUMS {
+        let (mut x, mut work) = (vec![0.0; len], vec![0.0; len]);
+        let ns = timed(nx, args.budget, 1.0, || nx.gdsum(&mut x, &mut work));
+        tell(nx.node(), &format!("sum-{len}"), nodes, ns)?;
     }
     Ok(())
 }
@@ -76,45 +127,72 @@ pub(super) const SHARES: [f64; 2] = [0.1, 1.0];
 pub(super) const TRIAL: u32 = 20;
 
 /// Nanoseconds of what is done `ways` times in a turn.
-fn timed(
-    nx: &Nx,
-    budget: f64,
-    ways: f64,
-    mut turn: impl FnMut() -> Result<(), NxError>,
-) -> Result<f64, NxError> {
-    let mut seconds = |rounds: u32| -> Result<f64, NxError> {
-        nx.gsync()?;
+fn timed(nx: &Library, budget: f64, ways: f64, mut turn: impl FnMut()) -> f64 {
+    let mut seconds = |rounds: u32| -> f64 {
+        nx.gsync();
         let start = Instant::now();
         for _ in 0..rounds {
-            turn()?;
+            turn();
         }
-        Ok(start.elapsed().as_secs_f64() / f64::from(rounds))
+        start.elapsed().as_secs_f64() / f64::from(rounds)
     };
-    let mut last = seconds(TRIAL)?;
+    let mut last = seconds(TRIAL);
     for share in SHARES {
-        last = seconds(agreed(nx, budget * share / last)?)?;
+        last = seconds(agreed(nx, budget * share / last));
     }
-    Ok(last / ways * 1e9)
+    last / ways * 1e9
 }
 
 /// Node 0's number of rounds, on every node.
-fn agreed(nx: &Nx, rounds: f64) -> Result<u32, NxError> {
-    let mut rounds = [if nx.node() == 0 { rounds as i64 + 10 } else { 0 }];
-    nx.reduce(Reduction::Sum, &mut rounds)?;
-    Ok(u32::try_from(rounds[0]).unwrap_or(u32::MAX))
+fn agreed(nx: &Library, rounds: f64) -> u32 {
+    let mut rounds = [if nx.node() == 0 { rounds.floor() + 10.0 } else { 0.0 }];
+    nx.gdsum(&mut rounds, &mut [0.0]);
+    rounds[0] as u32
 }
 
-fn turn(nx: &Nx, bytes: &mut [u8]) -> Result<(), NxError> {
+fn turn(nx: &Library, bytes: &mut [u8]) {
     match nx.node() {
         0 => {
-            nx.csend(1, bytes, 1)?;
-            nx.crecv(1, bytes)?;
+            nx.csend(1, bytes, 1);
+            nx.crecv(1, bytes);
         }
         1 => {
-            nx.crecv(1, bytes)?;
-            nx.csend(1, bytes, 0)?;
+            nx.crecv(1, bytes);
+            nx.csend(1, bytes, 0);
         }
         _ => {}
     }
+}
+
+/// R and the message in turns; prints `turns`, and R and the message's time of each, on node 0.
+fn turns(nx: &Library, line: &Line, budget: f64, bytes: &mut [u8]) -> Result<(), RankError> {
+    let plan = Plan { round: TURN, sample: Duration::from_micros(3), max_samples: 2000 };
+    let mut text = "turns".to_owned();
+    for _ in 0..turns_in(Duration::from_secs_f64(budget * TURNS)) {
+        nx.gsync();
+        if nx.node() == 1 {
+            line.answer()?;
+            while bytes.first() != Some(&LAST) {
+                turn(nx, bytes);
+            }
+            bytes.fill(0);
+            continue;
+        }
+        let r = line.ask(&plan)?;
+        let (samples, _) = plan.round(|| {
+            turn(nx, bytes);
+            Ok::<_, RankError>(())
+        })?;
+        bytes.fill(LAST);
+        turn(nx, bytes);
+        bytes.fill(0);
+        let _ = write!(text, " {r:.1} {:.1}", stats::median(samples) / 2.0);
+    }
+    if nx.node() == 0 {
+        writeln!(std::io::stdout(), "{text}")?;
+    }
     Ok(())
 }
+
+/// In the last message of a turn.
+const LAST: u8 = 0xff;
