@@ -89,9 +89,10 @@ enum Subject {
     },
     /// NX messages: figure 4 of the SHRIMP paper on this machine, with Open MPI and MPICH beside it
     ///
-    /// Ping-pong of 0 B to 4 MiB between two pinned nodes, in all ways of sending, and the barrier and
-    /// the sum of 2 to 16 nodes, beside R and memcpy measured in the same rounds. The MPIs take part if
-    /// mpicc.openmpi, mpicc.mpich and their launchers are installed.
+    /// Ping-pong of 0 B to 4 MiB between two pinned nodes, in all ways of sending; 8 B also in turns with R, by
+    /// isend and irecv, and to a handler; and the barrier and sums of 2 to 16 nodes; beside R and memcpy
+    /// measured in the same rounds. It says where an MPI is faster. The MPIs take part if mpicc.openmpi,
+    /// mpicc.mpich and their launchers are installed.
     #[command(after_help = NX_EXAMPLES)]
     Nx {
         #[command(flatten)]

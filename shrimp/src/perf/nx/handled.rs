@@ -18,13 +18,13 @@ const _: () = assert!(size_of::<AtomicU64>() == SHORT, "the room is of a short m
 
 extern "C" fn handle(_: c_long, _: c_long, node: c_long, _: c_long) {
     let Some(library) = LIBRARY.get() else { return };
-    post(library, Some(handle));
+    post(library);
     library.csend(ANSWERS, &mut [1; SHORT], node);
 }
 
-fn post(library: &Library, handler: Option<super::library::Handler>) {
+fn post(library: &Library) {
     // SAFETY: the room is a static that nothing else reads or writes.
-    unsafe { library.hrecv(ASKS, ROOM.as_ptr().cast(), SHORT, handler) }
+    unsafe { library.hrecv(ASKS, ROOM.as_ptr().cast(), SHORT, Some(handle)) }
 }
 
 /// On node 1 a handler is posted as long as this lives.
@@ -34,7 +34,7 @@ pub(super) struct Handled<'l>(&'l Library);
 impl Handled<'_> {
     pub(super) fn begin(library: &Library) -> Handled<'_> {
         if library.node() == 1 {
-            post(LIBRARY.get_or_init(|| *library), Some(handle));
+            post(LIBRARY.get_or_init(|| *library));
         }
         Handled(library)
     }
@@ -43,7 +43,8 @@ impl Handled<'_> {
     pub(super) fn end(self) {
         self.0.gsync();
         if self.0.node() == 1 {
-            post(self.0, None);
+            // SAFETY: takes the handler back, with no room.
+            unsafe { self.0.hrecv(ASKS, std::ptr::null_mut(), 0, None) }
         }
     }
 }

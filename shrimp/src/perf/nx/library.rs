@@ -142,7 +142,8 @@ impl Library {
         unsafe { (self.msgwait)(id) }
     }
 
-    /// Has `handler` called for the next message of a type, which goes into `room`; no handler takes that back.
+    /// Has `handler` called for the next message of a type, which goes into `room`; no handler
+    /// and no room take that back.
     ///
     /// # Safety
     /// The room must stay, unused, until the handler runs or is taken back.
