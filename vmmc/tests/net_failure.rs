@@ -93,6 +93,32 @@ fn a_handler_hears_of_the_end_of_each_of_many_links_once() {
     assert!(all(&mut seen), "{seen:?}");
 }
 
+/// A half-open link: no FIN comes, nor an RST, nor an acknowledgement. Both ends miss the other node, also one that waits for
+/// nothing but has sent, which keeps the kernel from asking; and there is a new link when there is a way again.
+#[test]
+fn a_node_that_vanishes_without_a_word_is_missed_by_both_ends() {
+    let (a, b, proxy) = apart();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let region = Region::new(4096).unwrap();
+    let builder = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
+    let export = builder.queue().open().unwrap();
+    let (heard, ends) = std::sync::mpsc::channel();
+    let builder = importer.import("x").node("a").rights(Rights::WRITE).timeout(PATIENCE.unwrap());
+    let first = builder.handler(move |it| heard.send(it.event).unwrap()).open().unwrap();
+    first.send_with_notify(0, &[1; 8]).unwrap();
+    assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
+    proxy.vanish();
+    first.send(0, &[2; 8]).unwrap();
+    let mut end = None;
+    importer.run_until(|| ends.try_iter().any(|it| end.replace(it).is_none()), PATIENCE).unwrap();
+    assert_eq!(end, Some(Event::Closed { reason: CloseReason::Unreachable }));
+    let end = export.next_notification(PATIENCE).unwrap().event;
+    assert_eq!(end, Event::Closed { reason: CloseReason::PeerDied });
+    let again = import(&importer);
+    again.send_with_notify(0, &[3; 8]).unwrap();
+    assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
+}
+
 #[test]
 fn a_message_that_came_in_part_is_not_notified() {
     let (a, b, proxy) = apart();

@@ -1,6 +1,7 @@
 //! Nodes on one machine: a daemon each, with an address of its own in 127.0.0.0/8. With
 //! `VMMC_TEST_NETNS=PREFIX` (see `ci/net`) the daemons of the nodes `a` and `b` run in the network
-//! namespaces `PREFIXa` and `PREFIXb`, which know each other as 10.77.0.1 and 10.77.0.2.
+//! namespaces `PREFIXa` and `PREFIXb`, which know each other as 10.77.0.1 and 10.77.0.2; with
+//! `VMMC_TEST_HOSTS=NAMESPACE=ADDRESS,NAMESPACE=ADDRESS` (`ci/nodes`) in these two.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
@@ -28,14 +29,18 @@ pub fn address() -> String {
 pub const HOST_A: &str = "10.77.0.1";
 
 /// The namespace of a node and its address, when there is one.
-fn namespace(name: &str) -> Option<(String, &'static str)> {
-    let prefix = std::env::var("VMMC_TEST_NETNS").ok()?;
-    let host = match name {
-        "a" => HOST_A,
-        "b" => "10.77.0.2",
+fn namespace(name: &str) -> Option<(String, String)> {
+    let (number, host) = match name {
+        "a" => (0, HOST_A),
+        "b" => (1, "10.77.0.2"),
         _ => return None,
     };
-    Some((format!("{prefix}{name}"), host))
+    if let Ok(hosts) = std::env::var("VMMC_TEST_HOSTS") {
+        let (namespace, host) = hosts.split(',').nth(number)?.split_once('=')?;
+        return Some((namespace.to_owned(), host.to_owned()));
+    }
+    let prefix = std::env::var("VMMC_TEST_NETNS").ok()?;
+    Some((format!("{prefix}{name}"), host.to_owned()))
 }
 
 /// An address for a node: [`address`], or one in its namespace.

@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -76,6 +77,27 @@ impl Proxy {
     /// Ends all connections once so many more bytes have gone to the target.
     pub fn cut_after(&self, bytes: u64) {
         self.state.left.store(bytes + 1, Ordering::SeqCst);
+    }
+
+    /// From now on nothing that comes to the ends of the connections which are open now is heard, nor answered: as when
+    /// both nodes' cables are pulled. Later ones work.
+    pub fn vanish(&self) {
+        // "Take nothing of the packet."
+        let mut nothing = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }];
+        let filter = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
+        for stream in self.state.open.lock().unwrap().iter() {
+            // SAFETY: the option takes a program of so many instructions, which the kernel copies.
+            let set = unsafe {
+                libc::setsockopt(
+                    stream.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    libc::SO_ATTACH_FILTER,
+                    (&raw const filter).cast(),
+                    size_of_val(&filter) as libc::socklen_t,
+                )
+            };
+            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        }
     }
 
     /// Passes at most so many bytes at a time.

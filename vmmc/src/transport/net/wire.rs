@@ -2,6 +2,10 @@
 //!
 //! Over a fabric the socket stays, silent: its end is the end of the connection. One thread sleeps on an
 //! epoll descriptor in front of all; another that spins may switch it off for what it reads itself.
+//!
+//! A node that vanishes without a word is found by its silence. The kernel's keep-alive asks only while nothing is owed, and
+//! its time limit for what is (`TCP_USER_TIMEOUT`) also ends a connection whose receiver acknowledges that it has no room,
+//! which may be for minutes. So the first send after a while sets a timer, at which the thread looks who owes what.
 
 use super::fifo::Fifo;
 use super::seal::{Opener, SealKeys, Sealer};
@@ -13,6 +17,9 @@ use crate::sys::{Fd, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
@@ -22,9 +29,18 @@ pub struct Wire {
     socket: Fd,
     /// What the connection's thread sleeps on.
     epoll: Fd,
+    /// Among what it sleeps on: for a look whether the other node is still there.
+    timer: Fd,
+    /// The timer is set.
+    is_watched: AtomicBool,
     fabric: Option<Fabric>,
     seal: Option<Seal>,
 }
+
+/// Token of the timer.
+const TIMER: u64 = 1;
+/// How long after a send the other node is looked after.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Both directions of a sealed connection.
 #[derive(Debug)]
@@ -79,6 +95,13 @@ impl Wire {
         let failed = system("epoll_ctl of a data connection");
         let token = epoll::EventData::new_u64(0);
         epoll::add(&epoll, &socket, token, epoll::EventFlags::IN).map_err(failed)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, flags).map_err(system("timerfd_create"))?;
+        let timer = Fd::from(timer);
+        let at_timer = epoll::EventData::new_u64(TIMER);
+        epoll::add(&epoll, &timer, at_timer, epoll::EventFlags::IN)
+            .map_err(system("epoll_ctl of a data connection"))?;
         let fabric = match fabric {
             None => None,
             Some((mut fifo, peer)) => {
@@ -94,7 +117,8 @@ impl Wire {
             sealer: Mutex::new(Sealer::new(&keys.to_interface)),
             opener: Mutex::new(Opener::new(&keys.to_process)),
         });
-        Ok(Wire { socket, epoll, fabric, seal })
+        let is_watched = AtomicBool::new(false);
+        Ok(Wire { socket, epoll, timer, is_watched, fabric, seal })
     }
 
     pub(super) fn is_fabric(&self) -> bool {
@@ -103,6 +127,38 @@ impl Wire {
 
     /// Sends what there is room for of two pieces. After [`Errno::AGAIN`] the same are to be sent next.
     pub(super) fn send(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno> {
+        let sent = self.send_some(front, back);
+        if self.fabric.is_none() && sent.is_ok() && !self.is_watched.load(Ordering::SeqCst) {
+            self.look_later();
+        }
+        sent
+    }
+
+    #[cold]
+    fn look_later(&self) {
+        if !self.is_watched.swap(true, Ordering::SeqCst) {
+            let [it_value, it_interval] = [LOOK, Duration::ZERO].map(timespec);
+            let once = Itimerspec { it_interval, it_value };
+            // Cannot fail: the timer is one, and the time makes sense.
+            let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+        }
+    }
+
+    /// The timer has run out: ends the connection if the other node has owed an acknowledgement for so long, and looks again
+    /// while it owes one.
+    fn look(&self, silence: Duration) {
+        let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
+        // Before the look: what is sent from now on is looked after anew.
+        self.is_watched.store(false, Ordering::SeqCst);
+        let owed = self.silence();
+        if owed > silence {
+            self.close();
+        } else if !owed.is_zero() {
+            self.look_later();
+        }
+    }
+
+    fn send_some(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno> {
         const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
         if let Some(Seal { sealer, .. }) = &self.seal {
             let write = |bytes: &[u8]| rustix::net::send(&self.socket, bytes, FLAGS);
@@ -216,7 +272,7 @@ impl Wire {
         };
         // linux/tcp.h: tcpi_probes, tcpi_unacked, tcpi_last_ack_recv (milliseconds).
         let owed = info.get(3).is_some_and(|&probes| probes > 0) || field(24) > 0;
-        if owed { Duration::from_millis(u64::from(field(56))) } else { Duration::ZERO }
+        if owed { Duration::from_millis(u64::from(field(56).max(1))) } else { Duration::ZERO }
     }
 
     /// Ends it, for both sides.
@@ -246,15 +302,19 @@ impl Wire {
         }
     }
 
-    /// Sleeps until there may be something to receive; false at the end of the connection.
-    pub(super) fn sleep(&self) -> bool {
+    /// Sleeps until there may be something to receive; false at the end of the connection. Ends it if the other node owes an
+    /// acknowledgement for longer than `silence`.
+    pub(super) fn sleep(&self, silence: Duration) -> bool {
         if !self.may_sleep() {
             return true;
         }
-        let mut events = Vec::with_capacity(2);
+        let mut events = Vec::with_capacity(3);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return false,
+        }
+        if events.iter().any(|event: &epoll::Event| event.data.u64() == TIMER) {
+            self.look(silence);
         }
         self.fabric.is_none() || !socket::has_spoken(&self.socket)
     }
