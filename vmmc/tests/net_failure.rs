@@ -119,6 +119,25 @@ fn a_node_that_vanishes_without_a_word_is_missed_by_both_ends() {
     assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
 }
 
+/// The same where the exporter's side has told the other node something, which keeps its kernel from asking.
+#[test]
+fn a_node_that_vanishes_is_missed_also_when_it_was_told_something() {
+    let (a, b, proxy) = apart();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let other = export(&exporter, "y", 4096);
+    let export = export(&exporter, "x", 4096);
+    let _first = import(&importer);
+    let y = importer.import("y").node("a").rights(Rights::WRITE).timeout(PATIENCE.unwrap());
+    let _second = y.open().unwrap();
+    proxy.vanish();
+    std::thread::scope(|scope| {
+        // The importer is told, and never answers.
+        scope.spawn(|| drop(other.unexport().unwrap()));
+        let end = export.flag32(0).unwrap().wait_until(|value| value == 1, PATIENCE);
+        assert_eq!(reason(&end), Some(CloseReason::PeerDied));
+    });
+}
+
 #[test]
 fn a_message_that_came_in_part_is_not_notified() {
     let (a, b, proxy) = apart();

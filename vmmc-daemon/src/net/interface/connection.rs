@@ -99,6 +99,8 @@ pub(super) struct Connection {
     /// Answers, not sent yet from `sent` on.
     out: Vec<u8>,
     sent: usize,
+    /// Something was sent since somebody asked.
+    spoke: bool,
     stalled: bool,
     /// All that was there has been received in this turn.
     dry: bool,
@@ -124,6 +126,7 @@ impl Connection {
             packet: None,
             out: Vec::new(),
             sent: 0,
+            spoke: false,
             stalled: false,
             dry: false,
             has_more: false,
@@ -134,6 +137,11 @@ impl Connection {
 
     pub(super) fn is_stalled(&self) -> bool {
         self.stalled
+    }
+
+    /// Whether something was sent since this was asked last.
+    pub(super) fn has_spoken(&mut self) -> bool {
+        std::mem::take(&mut self.spoke)
     }
 
     fn unsent(&self) -> usize {
@@ -262,6 +270,7 @@ impl Connection {
                 Err(_) => return Err(End::Closed),
             }
         }
+        self.spoke |= any;
         // A sender that always has an answer to come would have all that it was ever told kept.
         if self.unsent() == 0 || self.sent >= MAX_OUT {
             self.out.drain(..self.sent);

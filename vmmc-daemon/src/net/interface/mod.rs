@@ -12,11 +12,13 @@
 //! a wake-up costs; then it sleeps.
 
 mod connection;
+mod debtors;
 mod wire;
 
 use super::mailbox::Mailbox;
 use super::offers::Offers;
 use connection::{Connection, Links, Turn};
+use debtors::Debtors;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -31,6 +33,7 @@ use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
 use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::seal::SealKeys;
+use vmmc::transport::net::silence;
 use wire::{LIFE, Wire};
 
 /// Most data connections: processes of other nodes.
@@ -126,6 +129,8 @@ pub(super) struct Interface {
     direct: bool,
     /// When a window that was recalled is to be shut.
     recall: Option<Instant>,
+    /// Senders that may have vanished.
+    debtors: Debtors,
 }
 
 /// The interface, not running yet, and its door. `direct`: senders may write to pages by themselves where they go over a fabric.
@@ -141,6 +146,7 @@ pub(super) fn make(offers: Arc<Offers>, direct: bool) -> rustix::io::Result<(Doo
         last: FIRST,
         direct,
         recall: None,
+        debtors: Debtors::default(),
     };
     Ok((door, interface))
 }
@@ -217,7 +223,8 @@ impl Interface {
                 if !armed || self.settle_stalled(&epoll, node) || !self.unfinished.is_empty() {
                     Some(Duration::ZERO)
                 } else {
-                    let next = self.offers.expire().into_iter().chain(self.recall).min();
+                    let next = self.offers.expire().into_iter();
+                    let next = next.chain(self.recall).chain(self.debtors.next()).min();
                     next.map(|at| at.saturating_duration_since(Instant::now()))
                 }
             };
@@ -263,6 +270,7 @@ impl Interface {
                 last_expiry = Instant::now();
                 self.offers.expire();
             }
+            self.look_at_debtors(&epoll, node);
         }
     }
 
@@ -302,6 +310,9 @@ impl Interface {
                 } else {
                     self.unfinished.remove(&id);
                 }
+                if connection.has_spoken() {
+                    self.debtors.add(id);
+                }
                 worked
             }
             Turn::Over => {
@@ -324,6 +335,20 @@ impl Interface {
         unfinished.extend(keepers.iter().filter(|id| {
             connections.get(id).is_some_and(|it| it.may_receive() && !it.wire.may_sleep())
         }));
+    }
+
+    /// Senders whose nodes owe acknowledgements for too long have vanished.
+    fn look_at_debtors(&mut self, epoll: &Fd, node: &Node) {
+        for id in self.debtors.due() {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let owed = connection.wire.silence();
+            if owed > silence::LIMIT {
+                connection.wire.lose();
+                self.turn(epoll, node, id);
+            } else if !owed.is_zero() {
+                self.debtors.add(id);
+            }
+        }
     }
 
     /// The silent socket of a connection over a fabric has ended: what has come is dealt with first.

@@ -4,14 +4,16 @@
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
+use std::time::Duration;
 use vmmc::error::SendError;
 use vmmc::fabric::Target;
 use vmmc::sys::Fd;
 use vmmc::sys::socket::has_spoken;
 use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::seal::{Opener, SealKeys, Sealer};
+use vmmc::transport::net::silence;
 use vmmc::{Import, Landed, Load};
 
 /// In an epoll token: the silent socket of that connection.
@@ -25,13 +27,15 @@ pub(super) struct Wire {
     seal: Option<(Sealer, Opener)>,
     /// The silent socket has spoken.
     ended: bool,
+    /// The sender's node has vanished.
+    lost: bool,
 }
 
 impl Wire {
     pub(super) fn new(stream: TcpStream, fifo: Option<Fifo>, seal: Option<&SealKeys>) -> Wire {
         let seal =
             seal.map(|keys| (Sealer::new(&keys.to_process), Opener::new(&keys.to_interface)));
-        Wire { stream, fifo, seal, ended: false }
+        Wire { stream, fifo, seal, ended: false, lost: false }
     }
 
     /// Whether something may have come that epoll does not tell of: [`Wire::may_sleep`] says.
@@ -128,6 +132,18 @@ impl Wire {
         }
     }
 
+    /// How long the sender's node has owed an acknowledgement. Over a fabric the socket says nothing that would have to be
+    /// acknowledged, and the kernel asks.
+    pub(super) fn silence(&self) -> Duration {
+        if self.fifo.is_some() { Duration::ZERO } else { silence::of(&self.stream) }
+    }
+
+    /// The sender's node has vanished: when all that has come is taken, the connection is over, and at once for what is said to it.
+    pub(super) fn lose(&mut self) {
+        self.lost = true;
+        let _ = self.stream.shutdown(Shutdown::Read);
+    }
+
     /// Receives what is there; 0 at the end.
     pub(super) fn receive(&mut self, room: &mut [u8]) -> Result<usize, Errno> {
         if let Some((_, opener)) = &mut self.seal {
@@ -144,6 +160,9 @@ impl Wire {
 
     /// Sends what there is room for. After [`Errno::AGAIN`] the same bytes are to be sent next.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        if self.lost {
+            return Err(Errno::PIPE);
+        }
         if let Some((sealer, _)) = &mut self.seal {
             return sealer.send(bytes, &[], |bytes| write(&self.stream, bytes));
         }

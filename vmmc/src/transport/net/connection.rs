@@ -8,6 +8,7 @@ mod answers;
 mod direct;
 
 use super::frame::{CAPABILITY_LEN, HEADER_LEN, Header, Kind};
+use super::silence;
 use super::wire::Wire;
 use crate::control::message::CloseReason;
 use crate::control::network::{Capability, Mask};
@@ -23,10 +24,6 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-
-/// How long another node that owes an acknowledgement may be silent. Above the longest that a healthy
-/// kernel takes, and above what a lost packet costs.
-const SILENCE: Duration = Duration::from_secs(10);
 
 /// The connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,10 +277,10 @@ impl Connection {
         self.wire.wait_for_room(Duration::ZERO)
     }
 
-    /// Gives the connection up when the other node has acknowledged nothing for [`SILENCE`], not
+    /// Gives the connection up when the other node has acknowledged nothing for [`silence::LIMIT`], not
     /// even that it has no room.
     fn check_alive(&self) {
-        if self.wire.silence() > SILENCE {
+        if self.wire.silence() > silence::LIMIT {
             self.close();
         }
     }

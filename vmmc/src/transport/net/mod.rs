@@ -5,6 +5,7 @@
 //! * [`connection`]: the connection, shared by all imports of this process from that node.
 //! * [`wire`]: what carries their bytes: its socket, or
 //! * [`fifo`]: a fabric, where one is configured.
+//! * [`silence`]: when a node counts as vanished.
 //! * [`seal`]: what nobody on the way can read or change, where that is configured.
 //! * [`outgoing`]: the importer's half of a link.
 //!
@@ -21,6 +22,7 @@ pub mod fifo;
 pub mod frame;
 pub mod outgoing;
 pub mod seal;
+pub mod silence;
 pub mod wire;
 
 pub use connection::Connection;

@@ -3,12 +3,12 @@
 //! Over a fabric the socket stays, silent: its end is the end of the connection. One thread sleeps on an
 //! epoll descriptor in front of all; another that spins may switch it off for what it reads itself.
 //!
-//! A node that vanishes without a word is found by its silence. The kernel's keep-alive asks only while nothing is owed, and
-//! its time limit for what is (`TCP_USER_TIMEOUT`) also ends a connection whose receiver acknowledges that it has no room,
-//! which may be for minutes. So the first send after a while sets a timer, at which the thread looks who owes what.
+//! A node that vanishes without a word is found by its [`silence`]: the first send after a while sets a timer, at which the
+//! thread looks whether the other node owes something.
 
 use super::fifo::Fifo;
 use super::seal::{Opener, SealKeys, Sealer};
+use super::silence;
 use crate::control::network::Meeting;
 use crate::error::{SystemError, system};
 use crate::fabric::{FabricError, Target};
@@ -39,8 +39,6 @@ pub struct Wire {
 
 /// Token of the timer.
 const TIMER: u64 = 1;
-/// How long after a send the other node is looked after.
-const LOOK: Duration = Duration::from_secs(5);
 
 /// Both directions of a sealed connection.
 #[derive(Debug)]
@@ -137,7 +135,7 @@ impl Wire {
     #[cold]
     fn look_later(&self) {
         if !self.is_watched.swap(true, Ordering::SeqCst) {
-            let [it_value, it_interval] = [LOOK, Duration::ZERO].map(timespec);
+            let [it_value, it_interval] = [silence::LOOK, Duration::ZERO].map(timespec);
             let once = Itimerspec { it_interval, it_value };
             // Cannot fail: the timer is one, and the time makes sense.
             let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
@@ -146,12 +144,12 @@ impl Wire {
 
     /// The timer has run out: ends the connection if the other node has owed an acknowledgement for so long, and looks again
     /// while it owes one.
-    fn look(&self, silence: Duration) {
+    fn look(&self) {
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
         // Before the look: what is sent from now on is looked after anew.
         self.is_watched.store(false, Ordering::SeqCst);
         let owed = self.silence();
-        if owed > silence {
+        if owed > silence::LIMIT {
             self.close();
         } else if !owed.is_zero() {
             self.look_later();
@@ -265,14 +263,7 @@ impl Wire {
 
     /// How long the other node has owed an acknowledgement.
     pub(super) fn silence(&self) -> Duration {
-        let Some(info) = socket::tcp_info(&self.socket) else { return Duration::ZERO };
-        let field = |at: usize| {
-            let bytes = info.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>());
-            bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-        };
-        // linux/tcp.h: tcpi_probes, tcpi_unacked, tcpi_last_ack_recv (milliseconds).
-        let owed = info.get(3).is_some_and(|&probes| probes > 0) || field(24) > 0;
-        if owed { Duration::from_millis(u64::from(field(56).max(1))) } else { Duration::ZERO }
+        silence::of(&self.socket)
     }
 
     /// Ends it, for both sides.
@@ -303,8 +294,8 @@ impl Wire {
     }
 
     /// Sleeps until there may be something to receive; false at the end of the connection. Ends it if the other node owes an
-    /// acknowledgement for longer than `silence`.
-    pub(super) fn sleep(&self, silence: Duration) -> bool {
+    /// acknowledgement for longer than [`silence::LIMIT`].
+    pub(super) fn sleep(&self) -> bool {
         if !self.may_sleep() {
             return true;
         }
@@ -314,7 +305,7 @@ impl Wire {
             Err(_) => return false,
         }
         if events.iter().any(|event: &epoll::Event| event.data.u64() == TIMER) {
-            self.look(silence);
+            self.look();
         }
         self.fabric.is_none() || !socket::has_spoken(&self.socket)
     }

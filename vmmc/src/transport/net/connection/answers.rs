@@ -1,6 +1,6 @@
 //! What comes back over a connection: answers, and ends of links.
 
-use super::{ATTACHMENTS, Answer, Connection, Inbox, Lost, SILENCE, Slot, direct};
+use super::{ATTACHMENTS, Answer, Connection, Inbox, Lost, Slot, direct};
 use crate::control::message::CloseReason;
 use crate::counters::index as count;
 use crate::fabric::Target;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 impl Connection {
     /// A turn of the connection's thread; false when the connection is lost.
     pub(super) fn read_in_turn(&self) -> bool {
-        if !self.wire.sleep(SILENCE) {
+        if !self.wire.sleep() {
             self.lose();
             return false;
         }
