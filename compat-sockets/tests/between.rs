@@ -153,7 +153,8 @@ macro_rules! scenarios {
 // What each is: `programs.rs`.
 scenarios! {
     echo half_close eof_after_data reset broken_pipe killed_reader_waits killed_writer_waits forked pump_et pump_poll full_lt churn
-    passed_after_the_end left_at_the_end
+    passed_after_the_end
+    left_at_the_end
 }
 
 /// What is not carried goes by TCP as ever.
