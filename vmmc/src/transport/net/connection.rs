@@ -57,9 +57,16 @@ pub struct Slot {
     mask: Mask,
     /// Where the exporter's pages may be written to by the fabric itself. Taken away with the connection's writer locked.
     window: Mutex<Option<Target>>,
+    /// What the interface waits to hear of the link: bits of [`answers::bit`].
+    owed: AtomicU32,
 }
 
 impl Slot {
+    fn new(number: u32, mask: Mask) -> Slot {
+        let (ended, window, owed) = (AtomicU32::new(0), Mutex::default(), AtomicU32::new(0));
+        Slot { number, generation: number, ended, mask, window, owed }
+    }
+
     /// Its number on the connection.
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -299,8 +306,7 @@ impl Connection {
             }
             state.next_slot = state.next_slot.wrapping_add(1);
             let number = state.next_slot;
-            let (ended, window) = (AtomicU32::new(0), Mutex::default());
-            let slot = Arc::new(Slot { number, generation: number, ended, mask, window });
+            let slot = Arc::new(Slot::new(number, mask));
             state.slots.insert(number, slot.clone());
             state.answers.insert(ATTACHMENTS | u64::from(number), Answer::Waiting);
             slot

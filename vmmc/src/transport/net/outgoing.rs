@@ -128,17 +128,37 @@ impl NetOutgoing {
         self.check(offset, source.len(), 1)?;
         self.check_open()?;
         self.header(Kind::Write, offset.saturating_add(source.len()), 0)?;
-        if source.len() >= DIRECT && last != Flags::UPDATE && self.directly(offset, source)? {
-            let header = match last {
-                Flags::NOTIFY => self.header(Kind::Notify, offset, source.len())?,
-                Flags::FENCE => Header::new(Kind::Fence, 0, 0),
-                _ => return Ok(()),
-            };
-            let sent = self.connection.send_for(&self.slot, &header.value(value), &[]);
-            sent.map_err(|unsent| self.unsent(unsent))?;
-            self.count(1, 0);
-            return Ok(());
+        let done = if source.len() >= DIRECT && last != Flags::UPDATE {
+            self.directly(offset, source)?
+        } else {
+            0
+        };
+        if done == 0 {
+            return self.in_packets(offset, source, last, value);
         }
+        if let Some(rest) = source.get(done..).filter(|rest| !rest.is_empty()) {
+            // What follows it is of the whole message, and has a packet of its own.
+            self.in_packets(offset + done, rest, Flags::empty(), 0)?;
+        }
+        let header = match last {
+            Flags::NOTIFY => self.header(Kind::Notify, offset, source.len())?,
+            Flags::FENCE => Header::new(Kind::Fence, 0, 0),
+            _ => return Ok(()),
+        };
+        let sent = self.connection.send_for(&self.slot, &header.value(value), &[]);
+        sent.map_err(|unsent| self.unsent(unsent))?;
+        self.count(1, 0);
+        Ok(())
+    }
+
+    /// The same, whatever its length, without the fabric's own writes.
+    fn in_packets(
+        &self,
+        offset: usize,
+        source: &[u8],
+        last: Flags,
+        value: u64,
+    ) -> Result<(), TransportError> {
         let parts = source.len().div_ceil(MAX_DATA as usize).max(1);
         let frames = (0..parts).filter_map(|i| {
             let at = i * MAX_DATA as usize;
@@ -152,16 +172,16 @@ impl NetOutgoing {
         Ok(())
     }
 
-    /// Whether the fabric itself has been given these bytes to write, straight into the exporter's pages.
-    fn directly(&self, offset: usize, source: &[u8]) -> Result<bool, TransportError> {
+    /// How many of these bytes the fabric itself has been given to write, straight into the exporter's pages: from the first on.
+    fn directly(&self, offset: usize, source: &[u8]) -> Result<usize, TransportError> {
         let written = self.connection.write_directly(&self.slot, offset as u64, source);
-        if !written.map_err(|unsent| self.unsent(unsent))? {
-            return Ok(false);
+        let written = written.map_err(|unsent| self.unsent(unsent))?;
+        if written > 0 {
+            self.meter.add(count::DIRECT_WRITES, 1);
+            self.meter.add(count::DIRECT_BYTES, written as u64);
+            self.meter.add(count::NET_BYTES, written as u64);
         }
-        self.meter.add(count::DIRECT_WRITES, 1);
-        self.meter.add(count::DIRECT_BYTES, source.len() as u64);
-        self.meter.add(count::NET_BYTES, source.len() as u64);
-        Ok(true)
+        Ok(written)
     }
 
     /// One packet of an automatic update: it does not cross a page (H8).

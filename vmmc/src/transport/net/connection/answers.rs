@@ -12,6 +12,11 @@ use crate::transport::net::frame::{
 use rustix::io::Errno;
 use std::sync::Arc;
 
+/// In [`Slot::owed`].
+fn bit(kind: Kind) -> u32 {
+    if kind == Kind::Yielded { 1 } else { 2 }
+}
+
 impl Connection {
     /// A turn of the connection's thread; false when the connection is lost.
     pub(super) fn read_in_turn(&self) -> bool {
@@ -72,7 +77,7 @@ impl Connection {
         Ok(())
     }
 
-    fn handle_frame(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
+    pub(super) fn handle_frame(&self, header: &Header, body: &[u8]) -> Result<(), Lost> {
         let attachment = ATTACHMENTS | u64::from(header.slot);
         let (tag, answer) = match header.kind {
             Kind::Attached => (attachment, Answer::Attached),
@@ -130,7 +135,12 @@ impl Connection {
     /// Says that nothing follows for a link, for which its exporter waits (V8). By a thread: this one must not wait for room,
     /// which the interface may have only when what it has said was read.
     /// The same where only direct writes end.
+    ///
+    /// Whoever asks again before it is answered is not answered twice: what is kept of questions has a bound.
     fn answer(&self, slot: Arc<Slot>, kind: Kind) {
+        if slot.owed.fetch_or(bit(kind), Ordering::AcqRel) & bit(kind) != 0 {
+            return;
+        }
         let mut state = self.state.lock();
         state.stopped.push((slot, kind));
         if !state.answering
@@ -153,6 +163,7 @@ impl Connection {
             let stopped = Header::new(kind, slot.number, slot.generation);
             let mut turn = self.writer.lock();
             *slot.window.lock() = None;
+            slot.owed.fetch_and(!bit(kind), Ordering::AcqRel);
             // One that was detached says as much by that, and its slot is no more.
             let attached = self.state.lock().slots.contains_key(&slot.number);
             if attached && self.send_frame(&mut turn, &stopped, &[]).is_err() {

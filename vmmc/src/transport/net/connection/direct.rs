@@ -23,6 +23,9 @@ const WORTH_ASKING: usize = 128 * 1024;
 /// How long it waits for the answer.
 const MOMENT: Duration = Duration::from_millis(1);
 
+/// Bytes written between two looks at whether the exporter wants the window shut.
+const AT_ONCE: usize = 256 * 1024;
+
 /// What was sent, as far as direct writes must know it. With the writer's lock.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
@@ -56,27 +59,36 @@ impl Sent {
 }
 
 impl Connection {
-    /// Writes bytes straight to the exporter's pages. False: they must go by packets. What is sent later comes after them.
+    /// Writes bytes straight to the exporter's pages; how many it were. The others must go by packets. What is sent later comes
+    /// after them.
     pub(in crate::transport::net) fn write_directly(
         &self,
         slot: &Slot,
         at: u64,
         bytes: &[u8],
-    ) -> Result<bool, Unsent> {
+    ) -> Result<usize, Unsent> {
         if slot.window.lock().is_none() {
-            return Ok(false);
+            return Ok(0);
         }
         let mut turn = self.writer.lock();
         if let Some(reason) = slot.ended() {
             return Err(Unsent::Ended(reason));
         }
         if !self.settle(&mut turn, bytes.len())? {
-            return Ok(false);
+            return Ok(0);
         }
-        let Some(window) = *slot.window.lock() else { return Ok(false) };
+        let Some(window) = *slot.window.lock() else { return Ok(0) };
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-            match self.wire.write_window(window, at + done as u64, rest, done == 0) {
+            // The exporter waits for the end of this, and not for long; the answer waits for the writer's lock.
+            if let Some(reason) = slot.ended() {
+                return Err(Unsent::Ended(reason));
+            }
+            if slot.owed.load(Ordering::Acquire) != 0 {
+                break;
+            }
+            let part = rest.get(..AT_ONCE).unwrap_or(rest);
+            match self.wire.write_window(window, at + done as u64, part, done == 0) {
                 Ok(len) => done += len,
                 Err(rustix::io::Errno::AGAIN) => {
                     if !self.wire.wait_for_place(Duration::from_secs(1)) {
@@ -92,7 +104,7 @@ impl Connection {
                 }
             }
         }
-        Ok(true)
+        Ok(done)
     }
 
     /// Whether the interface has dealt with every packet so far. Asks and waits for a moment if so many bytes are worth it.

@@ -1,8 +1,11 @@
 use super::*;
 use crate::control::network::Meeting;
 use crate::fabric::{Domain, Endpoint, Target};
-use crate::sys::Fd;
+use crate::mem::View;
+use crate::sys::mmap::{Access, GuardedMapping};
+use crate::sys::{Fd, memfd};
 use crate::transport::net::fifo::{Fifo, LEN};
+use crate::transport::net::frame::reason_code;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicBool;
@@ -75,9 +78,7 @@ fn a_link_whose_sender_found_the_connection_lost_is_told_of_like_the_others() {
     let on_closed = Box::new(move |slot, reason| told.send((slot, reason)).unwrap());
     let connection = Connection::new("b".to_owned(), wire, 0, Duration::ZERO, on_closed).unwrap();
     let slots = [1, 2].map(|number| {
-        let (ended, window) = (AtomicU32::new(0), Mutex::default());
-        let slot = Slot { number, generation: number, ended, mask: Mask(0), window };
-        let slot = Arc::new(slot);
+        let slot = Arc::new(Slot::new(number, Mask(0)));
         connection.state.lock().slots.insert(number, slot.clone());
         slot
     });
@@ -87,4 +88,87 @@ fn a_link_whose_sender_found_the_connection_lost_is_told_of_like_the_others() {
     heard.sort_by_key(|(slot, _)| *slot);
     assert_eq!(heard, [1, 2].map(|slot| (slot, CloseReason::Unreachable)));
     assert!(slots.iter().all(|slot| slot.ended() == Some(CloseReason::Unreachable)));
+}
+
+/// An exporter's daemon that asks again and again costs the sender neither memory nor threads.
+#[test]
+fn of_questions_that_are_repeated_before_they_are_answered_one_is_kept() {
+    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
+    let (socket, _peer) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    let wire = Wire::new(Fd::from(socket), None, None).unwrap();
+    let connection =
+        Connection::new("b".to_owned(), wire, 0, Duration::ZERO, Box::new(|_, _| {})).unwrap();
+    connection.state.lock().slots.insert(1, Arc::new(Slot::new(1, Mask(0))));
+    let writing = connection.writer.lock(); // nothing is answered meanwhile
+    let unexported = Header::new(Kind::Closed, 1, 1).value(reason_code(CloseReason::Unexported));
+    for _ in 0..1000 {
+        connection.handle_frame(&Header::new(Kind::Recall, 1, 1), &[]).unwrap();
+        connection.handle_frame(&unexported, &[]).unwrap();
+    }
+    let kept = connection.state.lock().stopped.len();
+    assert!(kept <= 2, "{kept}");
+    drop(writing);
+    connection.close();
+}
+
+/// A long message is on its way by direct writes when the exporter wants its window shut, for which it does not wait long.
+#[test]
+fn a_message_of_any_length_makes_way_for_a_recall() {
+    const LONG: usize = 64 << 20;
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let ends = [(); 2].map(|()| Fifo::open(PROVIDER, local).unwrap());
+    let [(ours, our_meeting), (mut theirs, their_meeting)] = ends.map(|end| {
+        let meeting = end.meeting().unwrap();
+        (end, meeting)
+    });
+    theirs.meet(&our_meeting).unwrap();
+    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
+    let (socket, silent) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    let greeted = std::thread::spawn(move || {
+        theirs.join(&silent, false).unwrap();
+        (theirs, silent)
+    });
+    let wire = Wire::new(Fd::from(socket), Some((ours, their_meeting)), None).unwrap();
+    let (mut theirs, _silent) = greeted.join().unwrap();
+    let connection =
+        Connection::new("b".to_owned(), wire, 0, Duration::ZERO, Box::new(|_, _| {})).unwrap();
+    let slot = Arc::new(Slot::new(1, Mask(0)));
+    connection.state.lock().slots.insert(1, slot.clone());
+
+    let file = memfd::create("vmmc-window", LONG as u64).unwrap();
+    let pages = GuardedMapping::new(&file, LONG, Access::ReadWrite).unwrap();
+    let seen = |at: usize| {
+        let mut byte = [0];
+        View::of(&pages).read(at, &mut byte).unwrap();
+        byte[0]
+    };
+    let (_, window) = theirs.open_window(pages.again().unwrap(), LONG).unwrap();
+    *slot.window.lock() = Some(window);
+    let sender = {
+        let (connection, slot) = (connection.clone(), slot.clone());
+        std::thread::spawn(move || connection.write_directly(&slot, 0, &vec![7; LONG]))
+    };
+    let end = Instant::now() + PATIENCE;
+    while seen(0) == 0 {
+        theirs.poll().unwrap();
+        assert!(Instant::now() < end, "nothing came");
+    }
+    let recall = Header::new(Kind::Recall, 1, 1).encode();
+    assert_eq!(theirs.send(&[&recall]), Ok(recall.len()));
+    // The sender gets no further than the fabric's own memory while nothing is taken here.
+    while slot.owed.load(Ordering::Acquire) == 0 && slot.window.lock().is_some() {
+        (0..10_000).for_each(|_| std::thread::yield_now());
+        theirs.poll().unwrap();
+        assert!(Instant::now() < end, "it does not hear");
+    }
+    let mut answer = [0; HEADER_LEN];
+    while !matches!(theirs.receive(&mut answer), Ok(HEADER_LEN)) {
+        assert!(Instant::now() < end, "no answer");
+    }
+    assert_eq!(Header::decode(&answer).unwrap().kind, Kind::Yielded);
+    let done = sender.join().unwrap().unwrap();
+    assert!(0 < done && done < LONG, "{done}");
+    // The answer is behind what was written, and nothing is behind the answer.
+    assert_eq!((seen(done - 1), seen(done)), (7, 0));
+    assert!(slot.window.lock().is_none());
 }
