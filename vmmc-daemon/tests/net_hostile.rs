@@ -4,7 +4,7 @@
 mod cluster;
 mod common;
 
-use cluster::{KEY, Place, address, node, pair};
+use cluster::{KEY, Place, address, node, pair, pair_with};
 use common::{WATCHDOG, eventually};
 use proptest::prelude::*;
 use rustix::net::SendFlags;
@@ -19,8 +19,10 @@ use vmmc::control::network::{
 };
 use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
+use vmmc::fabric::Target;
 use vmmc::id::{ClientId, ExportId, Name, PeerInfo, Rights, Token, Who};
-use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of};
+use vmmc::transport::net::fifo::Fifo;
+use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of, window_of};
 use vmmc::{CloseReason, Event, Export, Import, Node, Region};
 use vmmc_daemon::net::secure::Secure;
 
@@ -161,6 +163,65 @@ impl Raw {
             }
             heard.push(next);
         }
+    }
+}
+
+/// A data connection over a fabric whose sender says and writes what it likes.
+struct RawFabric {
+    fifo: Fifo,
+    _silent: TcpStream,
+}
+
+impl RawFabric {
+    fn open(place: &Place, origin: &Origin, provider: &str) -> RawFabric {
+        let to: SocketAddr = place.address.parse().unwrap();
+        let mut fifo = Fifo::open(provider, to.ip()).unwrap();
+        let meeting = Some(fifo.meeting().unwrap());
+        let mut secure = open(place, origin, Purpose::Data { meeting, seal: None });
+        let accepted: Accepted = secure.receive(Some(WATCHDOG)).unwrap();
+        assert_eq!(accepted.refused, None);
+        fifo.meet(&accepted.meeting.unwrap()).unwrap();
+        let silent = secure.into_stream();
+        fifo.join(&silent, true).unwrap();
+        RawFabric { fifo, _silent: silent }
+    }
+
+    fn hear(&mut self, bytes: &mut [u8]) {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            filled += eventually("an answer", || self.fifo.receive(&mut bytes[filled..]).ok());
+        }
+    }
+
+    /// Opens slot 1; its window.
+    fn attach(&mut self, granted: &RemoteGrant) -> Target {
+        let mut header = Header::new(Kind::Attach, 1, 1);
+        header.len = granted.capability.0.len() as u64;
+        eventually("room", || self.fifo.send(&[&header.encode(), &granted.capability.0]).ok());
+        let (mut head, mut window) = ([0; HEADER_LEN], None);
+        loop {
+            self.hear(&mut head);
+            let header = Header::decode(&head).unwrap();
+            let mut body = vec![0; header.body_len() as usize];
+            self.hear(&mut body);
+            match header.kind {
+                Kind::Window => window = window_of(&body, granted.mask),
+                kind => {
+                    assert_eq!(kind, Kind::Attached);
+                    let (key, base) = window.expect("a window before that");
+                    return Target { key, base };
+                }
+            }
+        }
+    }
+
+    /// Writes straight to a window; false: it was refused.
+    fn write(&mut self, window: Target, bytes: &[u8]) -> bool {
+        eventually("a place", || match self.fifo.write_window(window, 0, bytes, true) {
+            Ok(_) => Some(true),
+            Err(rustix::io::Errno::AGAIN) => None,
+            Err(_) => Some(false),
+        })
     }
 }
 
@@ -324,6 +385,31 @@ fn an_unexport_waits_for_a_sender_that_answers_and_a_while_for_one_that_does_not
         raw.say(Header::new(Kind::Stopped, 1, 1), &[]);
         assert!(raw.fence().is_empty());
         assert_eq!(&region.as_slice()[..10], b"on its way");
+        bystander.is_well();
+    }
+}
+
+/// A sender with a right key that goes on after the end of its link writes to nobody, and not for ever: what it writes is kept in the
+/// daemon's memory meanwhile.
+#[test]
+fn who_never_says_that_it_stopped_is_shut_out_of_an_export_that_is_no_more() {
+    for provider in ["net", "tcp;ofi_rxm"] {
+        let fabric = format!("[fabric]\nprovider = {provider:?}\ndirect = \"on\"\n");
+        let (a, b) = pair_with(&fabric);
+        let bystander = Bystander::new(&a, &b);
+        let exporter = connect_with(&a, |config| config.drain = Duration::from_millis(300));
+        let x = export(&exporter, "x", 1 << 16);
+        let who = origin(1);
+        let mut raw = RawFabric::open(&a, &who, provider);
+        let window = raw.attach(&grant(&a, &who, "x", Rights::WRITE));
+        assert!(raw.write(window, &[1; 1 << 16]));
+        eventually("the write is there", || {
+            let _ = raw.fifo.poll();
+            (bytes_of(&x) == [1; 1 << 16]).then_some(())
+        });
+        let region = x.unexport().unwrap();
+        eventually("it is refused", || (!raw.write(window, &[2; 1 << 16])).then_some(()));
+        assert!(region.as_slice().iter().all(|&byte| byte == 1), "written after the unexport");
         bystander.is_well();
     }
 }

@@ -61,8 +61,8 @@ struct Slot {
 #[derive(Debug)]
 struct Window {
     number: usize,
-    /// The exporter disables a page: when the window is shut, whatever its sender says.
-    recalled: Option<Instant>,
+    /// The exporter disables a page, or the link is over: when the window is shut, whatever its sender says.
+    until: Option<Instant>,
 }
 
 /// Why the connection ends.

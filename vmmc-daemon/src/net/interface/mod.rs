@@ -362,7 +362,6 @@ impl Interface {
     /// Links that ended: their senders are told.
     fn settle(&mut self, epoll: &Fd, node: &Node) {
         node.dispatch();
-        self.recall_windows(epoll, node);
         let mut early = HashSet::new();
         for token in self.offers.ending() {
             let Some(&(id, slot)) = self.links.get(&token) else {
@@ -384,9 +383,10 @@ impl Interface {
                 self.turn(epoll, node, id);
             }
         }
+        self.recall_windows(epoll, node);
     }
 
-    /// Windows that their exporters want to be shut. They have rung.
+    /// Windows that their exporters want to be shut, who have rung, and those of links that are over.
     fn recall_windows(&mut self, epoll: &Fd, node: &Node) {
         if !self.direct {
             return;

@@ -66,10 +66,10 @@ impl Wire {
     }
 
     /// What comes for that window from now on reaches no exporter.
-    pub(super) fn cover_window(&self, number: usize) {
-        let covered = self.fifo.as_ref().map_or(Ok(()), |fifo| fifo.cover_window(number));
-        if let Err(errno) = covered {
-            tracing::error!(%errno, "covering a window");
+    pub(super) fn cover_window(&mut self, number: usize) {
+        let covered = self.fifo.as_mut().map_or(Ok(()), |fifo| fifo.cover_window(number));
+        if let Err(error) = covered {
+            tracing::error!(%error, "covering a window");
         }
     }
 

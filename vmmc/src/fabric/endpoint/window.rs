@@ -110,16 +110,27 @@ impl Endpoint {
         Ok((number, Target { key, base }))
     }
 
-    /// What the peer writes there from now on goes to pages that nobody else has, where a provider writes by way of our mapping.
+    /// What the peer writes there from now on reaches the owner of the pages no more: it goes to pages that nobody else has, where a
+    /// provider writes by way of our mapping, and is refused where hardware writes to the pages themselves.
     ///
     /// # Errors
-    /// As mmap(2).
-    pub fn cover_window(&self, number: usize) -> rustix::io::Result<()> {
+    /// As [`Endpoint::shut_window`].
+    pub fn cover_window(&mut self, number: usize) -> Result<(), FabricError> {
+        if self.domain.mr_mode() & abi::FI_MR_ALLOCATED != 0 {
+            return self.shut_window(number);
+        }
+        self.forsake(number)
+    }
+
+    fn forsake(&self, number: usize) -> Result<(), FabricError> {
+        let Some(window) = self.windows.get(number) else { return Ok(()) };
         // Nobody writes meanwhile but the kernel, for the provider.
-        self.windows.get(number).map_or(Ok(()), |window| {
-            let _alone = self.domain.gate.alone();
-            window.pages.forsake()
-        })
+        let _alone = self.domain.gate.alone();
+        let failed = |errno: rustix::io::Errno| FabricError::Call {
+            call: "mmap over a window",
+            why: errno.to_string(),
+        };
+        window.pages.forsake().map_err(failed)
     }
 
     /// The peer may write there no more: its key opens nothing, and what is on its way is refused, or goes to pages that nobody
@@ -130,12 +141,8 @@ impl Endpoint {
     pub fn shut_window(&mut self, number: usize) -> Result<(), FabricError> {
         let Some(window) = self.windows.get_mut(number) else { return Ok(()) };
         let code = window.mr.take().map_or(0, Owned::close);
-        let covered = self.cover_window(number);
+        let forsaken = self.forsake(number);
         self.domain.library.check("fi_close of a window", code)?;
-        let failed = |errno: rustix::io::Errno| FabricError::Call {
-            call: "mmap over a window",
-            why: errno.to_string(),
-        };
-        covered.map_err(failed)
+        forsaken
     }
 }

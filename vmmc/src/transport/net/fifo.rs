@@ -349,8 +349,8 @@ impl Fifo {
     /// See [`Endpoint::cover_window`].
     ///
     /// # Errors
-    /// As mmap(2).
-    pub fn cover_window(&self, number: usize) -> rustix::io::Result<()> {
+    /// As libfabric says.
+    pub fn cover_window(&mut self, number: usize) -> Result<(), FabricError> {
         self.endpoint.cover_window(number)
     }
 

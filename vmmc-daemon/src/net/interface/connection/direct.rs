@@ -3,7 +3,7 @@
 //! A window is opened when its link is, and shut when the sender says that it writes no more: it has unimported, has heard of an
 //! unexport, or has been asked because the exporter disables a page, of which no fabric knows. Then its key opens nothing. Until
 //! the sender has said so, what it wrote while its library had not heard yet must not be refused, which would cost its
-//! connection: it goes to the pages while the exporter waits for it, and to nobody's pages after that.
+//! connection: it goes to the pages while the exporter waits for it, and to nobody's pages after that, for a while.
 
 use super::{Connection, Window};
 use crate::net::interface::count;
@@ -14,6 +14,10 @@ use vmmc::{Import, Node};
 
 /// How long a sender may take to answer a recall: the exporter waits for it, `VMMC_DRAIN_MS` at most (a second).
 const RECALL: Duration = Duration::from_millis(500);
+
+/// How long a sender may take to say that it has heard of the end of a link. Nobody waits for it, but what it writes meanwhile is
+/// kept in memory of this process.
+const ENDED: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Opens a window to the pages of a slot, if the fabric may and can, and says so.
@@ -29,7 +33,7 @@ impl Connection {
                 return;
             }
         };
-        slot.window = Some(Window { number: window, recalled: None });
+        slot.window = Some(Window { number: window, until: None });
         self.windows.insert(number);
         node.counters().add(count::WINDOWS, 1);
         let header = Header::new(Kind::Window, number, slot.generation);
@@ -41,8 +45,9 @@ impl Connection {
     pub(super) fn let_go(&mut self, number: u32) -> Option<Import> {
         let slot = self.slots.get_mut(&number)?;
         let import = slot.import.take()?;
-        if let Some(window) = &slot.window {
+        if let Some(window) = &mut slot.window {
             self.wire.cover_window(window.number);
+            window.until = Some(Instant::now() + ENDED);
         }
         Some(import)
     }
@@ -58,22 +63,22 @@ impl Connection {
         }
     }
 
-    /// Looks after windows that their exporters want to be shut; until when it need not do that again.
+    /// Looks after windows that are to be shut; until when it need not do that again.
     pub(in crate::net::interface) fn recall_windows(&mut self, node: &Node) -> Option<Instant> {
         let now = Instant::now();
         let (mut asked, mut late, mut next) = (Vec::new(), Vec::new(), None);
         for &number in &self.windows {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
-            let (Some(window), Some(import)) = (&mut slot.window, &slot.import) else { continue };
-            match window.recalled {
-                None if import.is_recalled() => {
+            let Some(window) = &mut slot.window else { continue };
+            match window.until {
+                None if slot.import.as_ref().is_some_and(Import::is_recalled) => {
                     asked.push(Header::new(Kind::Recall, number, slot.generation));
-                    window.recalled = Some(now + RECALL);
+                    window.until = Some(now + RECALL);
                 }
                 Some(end) if end <= now => late.push(number),
                 _ => {}
             }
-            next = next.into_iter().chain(window.recalled.filter(|&end| end > now)).min();
+            next = next.into_iter().chain(window.until.filter(|&end| end > now)).min();
         }
         for header in asked {
             node.counters().add(count::RECALLS, 1);
@@ -81,7 +86,11 @@ impl Connection {
         }
         for number in late {
             let (name, pid) = (&self.origin.node, self.origin.pid);
-            tracing::warn!(node = name, pid, "no answer to a recall; window shut");
+            tracing::warn!(
+                node = name,
+                pid,
+                "a sender does not say that it writes no more; window shut"
+            );
             self.shut_window(number);
         }
         next
