@@ -17,6 +17,13 @@ fn bit(kind: Kind) -> u32 {
     if kind == Kind::Yielded { 1 } else { 2 }
 }
 
+impl Slot {
+    /// Whether the interface waits to hear that nothing is written to the window any more.
+    pub(super) fn owes_window(&self) -> bool {
+        self.owed.load(Ordering::Acquire) & bit(Kind::Yielded) != 0
+    }
+}
+
 impl Connection {
     /// A turn of the connection's thread; false when the connection is lost.
     pub(super) fn read_in_turn(&self) -> bool {

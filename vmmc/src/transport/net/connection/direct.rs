@@ -80,11 +80,9 @@ impl Connection {
         let Some(window) = *slot.window.lock() else { return Ok(0) };
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-            // The exporter waits for the end of this, and not for long; the answer waits for the writer's lock.
-            if let Some(reason) = slot.ended() {
-                return Err(Unsent::Ended(reason));
-            }
-            if slot.owed.load(Ordering::Acquire) != 0 {
+            // An exporter that wants the window shut waits for the end of this, and not for long; the answer waits for the
+            // writer's lock. One that withdraws its pages has the message whole, as by packets (V8).
+            if slot.owes_window() && slot.ended().is_none() {
                 break;
             }
             let part = rest.get(..AT_ONCE).unwrap_or(rest);
