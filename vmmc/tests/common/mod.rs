@@ -328,6 +328,18 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// How many descriptors a process has.
+pub fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Resident memory in KiB.
+pub fn resident(pid: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 /// An export that its own user may do everything with.
 pub fn export(node: &Node, name: &str, len: usize) -> vmmc::Export {
     open(node.export(Region::new(len).expect("memory")).name(name))
