@@ -57,6 +57,7 @@ mod client;
 mod counters;
 mod crossing;
 pub mod descriptors;
+mod examination;
 pub mod failpoint;
 pub mod handover;
 mod helpers;

@@ -1,7 +1,7 @@
 //! Finding the two ends of one TCP connection among the sockets that clients pass.
 //!
 //! A client passes a descriptor of its socket; the daemon asks the kernel for its addresses, cookie and network
-//! namespace, and closes the copy at once (a copy held keeps the peer from seeing
+//! namespace ([`crate::examination`]), and closes the copy at once (a copy held keeps the peer from seeing
 //! the close). Two sockets of one namespace whose addresses mirror each other are the two ends of one
 //! connection: a live pair of addresses is unique there, and only established ones count. Of two namespaces that proves
 //! nothing: [`crate::crossing`].
@@ -19,12 +19,13 @@ use crate::client::{Client, OutFd};
 use crate::counters::Counter;
 use crate::crossing::OnTrial;
 use crate::descriptors;
+use crate::examination::Offer;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::read_u64;
 use crate::net::carry::Attempt;
 use crate::receive::{Fds, Suspect};
 use crate::requests;
-use crate::tcp::{self, Endpoint};
+use crate::tcp::{self, Endpoint, Examined};
 use crate::timers::{Timer, TimerKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -354,23 +355,30 @@ impl Broker {
                 Err(refusal) => return Err(Fault::new(refusal.to_string())),
             },
         };
-        let examined = socket.look().and_then(tcp::examine);
-        let mut socket = Some(socket).filter(|_| shape.carried.is_some() && self.carries());
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let uid = client.peer.uid;
+        self.examine(Offer { client: id, uid, said, shape, bell }, socket);
+        Ok(())
+    }
+
+    /// Goes on with an offer of which the socket has been looked at.
+    pub(crate) fn examined(
+        &mut self,
+        offer: Offer,
+        examined: Option<Examined>,
+        mut socket: Option<Suspect>,
+    ) {
+        let Offer { client: id, uid, said, shape, bell } = offer;
         // The answer carries the number that the client knows the socket by.
         let Some(examined) = examined.filter(|it| it.cookie == said) else {
-            self.not_paired(id, said, None, NotPairedReason::NotEstablished);
-            return Ok(());
+            return self.not_paired(id, said, None, NotPairedReason::NotEstablished);
         };
         let (cookie, endpoint) = (examined.cookie, examined.endpoint);
         if self.pairing.knows(cookie) {
-            self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Conflict);
-            return Ok(());
+            return self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Conflict);
         }
         if self.quotas.take(uid, QuotaKind::Connections, 1).is_err() {
-            self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Quota);
-            return Ok(());
+            return self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Quota);
         }
         // The same addresses again: the earlier socket is closed, or it could not be.
         if let Some(&stale) = self.pairing.by_endpoint.get(&endpoint) {
@@ -380,19 +388,17 @@ impl Broker {
         let partner = self.pairing.by_endpoint.get(&endpoint.mirrored()).copied();
         let partner = partner.filter(|_| shape.carried.is_none() || !self.carries_own(&endpoint));
         if let Some(other) = partner {
-            self.pair(other, offered, bell);
-            return Ok(());
+            return self.pair(other, offered, bell);
         }
         if self.offer_to_node(&offered, bell.as_ref(), &mut socket) {
-            return Ok(());
+            return;
         }
         drop(socket);
         // A library that offers such connections leaves it to the daemon to know the nodes.
         let by_kernel = shape.carried.is_some_and(|words| words.kernel.is_some());
         if by_kernel && !self.may_be_here(&endpoint) {
             self.quotas.give(uid, QuotaKind::Connections, 1);
-            self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Remote);
-            return Ok(());
+            return self.not_paired(id, cookie, Some(endpoint), NotPairedReason::Remote);
         }
         let mirrored = (endpoint.remote, endpoint.local);
         let others = self.pairing.by_address.get(&mirrored).cloned().unwrap_or_default();
@@ -421,7 +427,6 @@ impl Broker {
         for other in others {
             self.try_crossing(other, cookie);
         }
-        Ok(())
     }
 
     /// Whether the other end may be on this machine, as far as that can be known without it.
@@ -590,6 +595,7 @@ impl Broker {
 
     /// A client is done with a socket.
     pub(crate) fn forget_socket(&mut self, id: ClientId, cookie: u64) {
+        self.end_examination(id, cookie);
         let known = self.clients.get_mut(&id).is_some_and(|client| client.sockets.remove(&cookie));
         if known {
             self.release_socket(id, cookie, false);
@@ -598,6 +604,7 @@ impl Broker {
 
     /// A client is gone, with all its sockets.
     pub(crate) fn forget_sockets(&mut self, id: ClientId, client: &Client) {
+        self.end_examinations(id);
         for &cookie in &client.sockets {
             self.release_socket(id, cookie, true);
         }

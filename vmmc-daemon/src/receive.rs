@@ -38,6 +38,11 @@ impl Suspect {
         self.fd.take()
     }
 
+    /// Whether it may stay for a while ([`descriptors::enough`]).
+    pub(crate) fn is_of_enough(&self) -> bool {
+        self.fd.as_ref().is_some_and(|fd| descriptors::enough(fd).is_ok())
+    }
+
     pub(crate) fn look(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }

@@ -15,6 +15,7 @@ mod time;
 use crate::acquaintances::Partings;
 use crate::client::Client;
 use crate::counters::Counters;
+use crate::examination::Examinations;
 use crate::links::Links;
 use crate::listener::Listener;
 use crate::pairing::Pairing;
@@ -140,6 +141,8 @@ enum Source {
     Carry,
     /// Verdicts on connections between namespaces.
     Crossings,
+    /// Offered sockets that have been looked at.
+    Examinations,
 }
 
 impl Source {
@@ -151,6 +154,7 @@ impl Source {
             Source::Stop => 3,
             Source::Carry => 1 << 2 | 3,
             Source::Crossings => 2 << 2 | 3,
+            Source::Examinations => 3 << 2 | 3,
         })
     }
 
@@ -161,6 +165,7 @@ impl Source {
             (2, _) => Source::Listener,
             (3, 1) => Source::Carry,
             (3, 2) => Source::Crossings,
+            (3, 3) => Source::Examinations,
             _ => Source::Stop,
         }
     }
@@ -178,6 +183,7 @@ pub struct Broker {
     pub(crate) network: Option<crate::net::Service>,
     /// Set where connections between network namespaces are paired.
     pub(crate) crossings: Option<crate::crossing::Crossings>,
+    pub(crate) examinations: Examinations,
     pub(crate) clients: HashMap<ClientId, Client>,
     pub(crate) registry: Registry,
     pub(crate) links: Links,
@@ -225,6 +231,10 @@ impl Broker {
             epoll::add(&epoll, stop, Source::Stop.token(), epoll::EventFlags::IN)
                 .map_err(system("epoll_ctl"))?;
         }
+        let examinations = Examinations::new().map_err(system("eventfd"))?;
+        let token = Source::Examinations.token();
+        epoll::add(&epoll, examinations.bell(), token, epoll::EventFlags::IN)
+            .map_err(system("epoll_ctl"))?;
         let incarnation = listener.incarnation;
         let mut broker = Broker {
             epoll,
@@ -234,6 +244,7 @@ impl Broker {
             options,
             network: None,
             crossings: None,
+            examinations,
             clients: HashMap::new(),
             registry: Registry::default(),
             links: Links::new(),
@@ -360,6 +371,7 @@ impl Broker {
                     Source::Listener => self.accept_some(),
                     Source::Carry => self.hear_of_carried(),
                     Source::Crossings => self.hear_of_crossings(),
+                    Source::Examinations => self.hear_of_examinations(),
                     Source::Process(id) => {
                         self.read_some(id, LAST_PACKETS);
                         self.doom(id, Doom::Gone);
@@ -387,6 +399,7 @@ impl Broker {
         tracing::info!(?ending, clients = self.clients.len(), "ending");
         self.leave_carried();
         self.leave_crossings();
+        self.leave_examinations();
         if ending == Ending::Stopped && !self.clients.is_empty() && self.store() {
             return Ending::Stored;
         }

@@ -297,6 +297,7 @@ impl Broker {
         // The successor's own connection is not part of what it takes.
         self.doom(id, crate::broker::Doom::Gone);
         self.bury();
+        self.leave_examinations();
         match self.try_hand_over(&socket) {
             Ok(()) => true,
             Err(errno) => {

@@ -1,0 +1,223 @@
+//! Sockets of other users' that the kernel tells nothing of, because a call on them does not end: a matter of who
+//! offers them, and of nobody else.
+
+mod common;
+use common::*;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::ioctl::{self, Opcode, opcode};
+use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
+use vmmc::control::message::*;
+
+const GREEDY: u32 = 61_005;
+const HONEST: u32 = 61_006;
+const SHAPE: StreamShape = StreamShape {
+    version: 1,
+    control_len: 4096,
+    produced_at: [256, 512],
+    words: None,
+    bells: false,
+    carried: None,
+};
+
+const PAGE: usize = 4096;
+// As linux/userfaultfd.h has them.
+const API: Opcode = opcode::read_write::<[u64; 3]>(0xaa, 0x3f);
+const REGISTER: Opcode = opcode::read_write::<[u64; 4]>(0xaa, 0);
+const ZEROPAGE: Opcode = opcode::read_write::<[u64; 4]>(0xaa, 4);
+const MODE_MISSING: u64 = 1;
+
+fn control<const N: usize>(faults: &OwnedFd, number: Opcode, mut argument: [u64; N]) {
+    struct Call<'a, const N: usize>(Opcode, &'a mut [u64; N]);
+    // SAFETY: the argument is as long as the number says, and of integers, which may have any value; it is the call's
+    // alone while it lasts.
+    unsafe impl<const N: usize> ioctl::Ioctl for Call<'_, N> {
+        type Output = ();
+        const IS_MUTATING: bool = true;
+        fn opcode(&self) -> Opcode {
+            self.0
+        }
+        fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+            self.1.as_mut_ptr().cast()
+        }
+        unsafe fn output_from_ptr(
+            _: ioctl::IoctlOutput,
+            _: *mut std::ffi::c_void,
+        ) -> rustix::io::Result<()> {
+            Ok(())
+        }
+    }
+    // SAFETY: a userfaultfd takes these numbers with such arguments, and the range they name is a mapping of ours
+    // which nobody has a reference to.
+    unsafe { ioctl::ioctl(faults, Call(number, &mut argument)) }.unwrap();
+}
+
+/// A send that stands in a page fault, in the kernel, with the lock of its socket.
+struct StandingSend {
+    faults: OwnedFd,
+    page: usize,
+    sender: JoinHandle<isize>,
+}
+
+impl StandingSend {
+    fn by(socket: &TcpStream) -> StandingSend {
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let page = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        };
+        let page = page.unwrap() as usize;
+        // SAFETY: it concerns the page above only.
+        let faults = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) }.unwrap();
+        control(&faults, API, [0xaa, 0, 0]);
+        control(&faults, REGISTER, [page as u64, PAGE as u64, MODE_MISSING, 0]);
+        let socket = socket.try_clone().unwrap();
+        let sender = std::thread::spawn(move || {
+            use std::os::fd::AsRawFd;
+            // SAFETY: the page is there until this thread has been joined.
+            unsafe { libc::send(socket.as_raw_fd(), page as *const _, PAGE, 0) }
+        });
+        let mut fault = [PollFd::new(&faults, PollFlags::IN)];
+        poll(&mut fault, None).unwrap();
+        StandingSend { faults, page, sender }
+    }
+
+    /// Lets it go on.
+    fn end(self) {
+        control(&self.faults, ZEROPAGE, [self.page as u64, PAGE as u64, 0, 0]);
+        assert_eq!(self.sender.join().unwrap(), PAGE as isize);
+        // SAFETY: the mapping made by `by`; the sender has ended.
+        unsafe { munmap(self.page as *mut _, PAGE) }.unwrap();
+    }
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let server = listener.accept().unwrap().0;
+    (client, server)
+}
+
+fn cookie(socket: &TcpStream) -> u64 {
+    rustix::net::sockopt::socket_cookie(socket).unwrap()
+}
+
+fn offer(client: &Client, socket: &TcpStream) {
+    let request = Request::RegisterSocket { cookie: cookie(socket), shape: SHAPE };
+    client.send(&request, &[socket.as_fd()]);
+}
+
+fn is_not_paired(client: &Client, socket: &TcpStream, why: NotPairedReason) {
+    match client.receive().event {
+        Event::NotPaired { cookie: of, reason } => assert_eq!((of, reason), (cookie(socket), why)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The client is told next that these are paired, in whatever order.
+fn are_paired(client: &Client, ends: [&TcpStream; 2]) {
+    let mut told = ends.map(|_| match client.receive().event {
+        Event::Paired { cookie, .. } => cookie,
+        other => panic!("{other:?}"),
+    });
+    let mut cookies = ends.map(cookie);
+    told.sort_unstable();
+    cookies.sort_unstable();
+    assert_eq!(told, cookies);
+}
+
+fn can_pair(client: &Client) {
+    let (a, b) = connection();
+    offer(client, &a);
+    offer(client, &b);
+    are_paired(client, [&a, &b]);
+}
+
+/// One for all users; an end waits for its other one for as long as the test takes.
+fn daemon_for_all() -> Daemon {
+    Daemon::start_activated(&[], &[("VMMC_PAIR_MS", "60000")])
+}
+
+fn client_of(daemon: &Daemon, uid: u32) -> Client {
+    as_user(uid, uid, &[], || Client::connect_as(&daemon.path, Role::Sockets))
+}
+
+#[test]
+fn a_socket_with_a_call_that_does_not_end_delays_its_offer_and_nothing_else() {
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let daemon = daemon_for_all();
+    let (greedy, honest) = (client_of(&daemon, GREEDY), client_of(&daemon, HONEST));
+    let mut witness = Client::connect(&daemon.path);
+    let (a, b) = connection();
+    let held = StandingSend::by(&a);
+    offer(&greedy, &a);
+    witness.assert_silent();
+    can_pair(&honest);
+    can_pair(&greedy);
+    // Offered once more, it is known.
+    offer(&greedy, &a);
+    is_not_paired(&greedy, &a, NotPairedReason::Conflict);
+    offer(&greedy, &b);
+    witness.assert_silent();
+    held.end();
+    are_paired(&greedy, [&a, &b]);
+}
+
+#[test]
+fn an_offer_that_is_taken_back_while_it_is_looked_at_is_forgotten() {
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let daemon = daemon_for_all();
+    let greedy = client_of(&daemon, GREEDY);
+    let before = daemon.settled_descriptors();
+    let (a, b) = connection();
+    let held = StandingSend::by(&a);
+    offer(&greedy, &a);
+    greedy.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
+    // The same of a client that goes.
+    let gone = client_of(&daemon, GREEDY);
+    offer(&gone, &a);
+    drop(gone);
+    // The other end waits for one that was forgotten.
+    offer(&greedy, &b);
+    eventually("only the end that is left waits", || {
+        let connections = daemon.snapshot().connections;
+        let [only] = &*connections else { return None };
+        (only.cookie == cookie(&b) && only.state == ConnectionState::Waiting).then_some(())
+    });
+    held.end();
+    offer(&greedy, &a);
+    are_paired(&greedy, [&a, &b]);
+    greedy.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
+    greedy.send(&Request::ForgetSocket { cookie: cookie(&b) }, &[]);
+    eventually("nothing is kept", || (daemon.settled_descriptors() <= before).then_some(()));
+}
+
+#[test]
+fn a_daemon_that_ends_answers_for_what_it_could_not_look_at() {
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let mut daemon = daemon_for_all();
+    let greedy = client_of(&daemon, GREEDY);
+    let (a, _b) = connection();
+    let held = StandingSend::by(&a);
+    offer(&greedy, &a);
+    Client::connect(&daemon.path).assert_silent();
+    daemon.signal(rustix::process::Signal::TERM);
+    is_not_paired(&greedy, &a, NotPairedReason::Resources);
+    held.end();
+    assert!(daemon.wait().success());
+}
