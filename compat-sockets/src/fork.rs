@@ -23,6 +23,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
 use vmmc::sys::fork::ForkGuard;
+use vmmc::sys::membarrier;
 
 static GUARD: OnceLock<Option<ForkGuard>> = OnceLock::new();
 /// The process this memory belongs to.
@@ -175,6 +176,6 @@ fn after(announced: bool) {
         // The parent does not know, and may take its locks as one that is alone.
         for_each_active(|_, link| family::was_born_unseen(link.side, parent));
         // PAIRS(births): with `Lock::lock_by`, whose caller looks at the births when it has set its mark.
-        owner::make_seen();
+        membarrier::heavy_for_sure();
     }
 }

@@ -87,30 +87,12 @@ fn other_thread() {
     }
     // PAIRS(owner): with the load in `sleeps::begin`: we see the sleep, or it sees us.
     OWNER.store(LOST, Ordering::SeqCst);
-    make_seen();
+    // What it has stored before is seen after this, or it sees what we have stored.
+    membarrier::heavy_for_sure();
     // PAIRS(many): with the load in `noticed`.
     OWNER.store(MANY, Ordering::SeqCst);
     counters::one(Counter::owner_lost);
     crate::epoll::rouse();
-}
-
-/// What an owner has stored before is seen after this, or it sees what the caller has stored.
-#[cold]
-pub(crate) fn make_seen() {
-    if membarrier::heavy() {
-        return;
-    }
-    // Forbidden since we were loaded (seccomp). The owner's processor has long done what it was at after this, which a
-    // signal must not shorten.
-    let nobody = AtomicU32::new(0);
-    let until = raw::now_ns().saturating_add(membarrier::SETTLED.as_nanos() as u64);
-    loop {
-        let left = until.saturating_sub(raw::now_ns());
-        if left == 0 {
-            return;
-        }
-        let _ = raw::futex_wait(nobody.as_ptr(), 0, left);
-    }
 }
 
 /// In a forked child, whose only thread is the caller.

@@ -5,7 +5,8 @@ mod support;
 
 use common::{Daemon, PATIENCE, export, import, says};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use support::impostor::{Answers, Impostor, imported, welcome};
 use vmmc::config::{Config, DaemonStart};
 use vmmc::control::ConnectError;
@@ -16,6 +17,7 @@ use vmmc::error::{
     WaitError,
 };
 use vmmc::id::RequestId;
+use vmmc::sys::membarrier;
 use vmmc::sys::memfd::{self, SegmentError};
 use vmmc::{Node, Region, Rights, Who};
 
@@ -303,7 +305,11 @@ fn starved(_: &[String]) {
 
 #[test]
 fn second_process() {
-    common::second_process(&[("starved", starved), ("without_features", without_features)]);
+    common::second_process(&[
+        ("starved", starved),
+        ("without_features", without_features),
+        ("without_membarrier", without_membarrier),
+    ]);
 }
 
 /// A kernel without a feature that is needed (or a seccomp profile that forbids it): the error names
@@ -347,6 +353,40 @@ fn without_features(_: &[String]) {
     assert!(matches!(end, WaitError::System(_)), "{end:?}");
     says(&end, &["poll of the doorbell", doctor]);
     common::say("all said so");
+    common::pause();
+}
+
+/// A filter that is set while the program runs, when others count on being reached: who has to know that their stores
+/// have arrived waits for that, and no signal shortens it.
+#[test]
+fn a_membarrier_that_is_forbidden_later_is_waited_for() {
+    let daemon = Daemon::start();
+    let mut second = daemon.second("without_membarrier", &[]);
+    second.expect("waited");
+    second.finish();
+}
+
+fn without_membarrier(_: &[String]) {
+    extern "C" fn hears(_: libc::c_int) {
+        SIGNALS.fetch_add(1, Ordering::Relaxed);
+    }
+    static SIGNALS: AtomicU32 = AtomicU32::new(0);
+    assert!(membarrier::register() && membarrier::heavy());
+    support::forbid(libc::SYS_membarrier, libc::EPERM);
+    assert!(!membarrier::heavy());
+    let handler = hears as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler only adds to an atomic.
+    assert_ne!(unsafe { libc::signal(libc::SIGALRM, handler) }, libc::SIG_ERR);
+    let tick = libc::timeval { tv_sec: 0, tv_usec: 5000 };
+    let timer = libc::itimerval { it_interval: tick, it_value: tick };
+    // SAFETY: the kernel reads `timer`, and writes nothing.
+    let rc = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+    assert_eq!(rc, 0);
+    let start = Instant::now();
+    membarrier::heavy_for_sure();
+    assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
+    assert_ne!(SIGNALS.load(Ordering::Relaxed), 0);
+    common::say("waited");
     common::pause();
 }
 

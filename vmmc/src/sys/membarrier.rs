@@ -5,8 +5,9 @@
 //! the sender sees the new state or the exporter sees the mark (the store-buffering case of
 //! Dekker's handshake), and sends cost no fence.
 
+use rustix::thread::clock_nanosleep_absolute;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence, fence};
-use std::time::Duration;
 
 const CMD_GLOBAL: libc::c_int = 1;
 const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
@@ -39,9 +40,8 @@ pub fn register() -> bool {
     ANSWER.load(Ordering::Relaxed) == REGISTERED
 }
 
-/// How long the store of another thread may be on its way to memory at the very most, many ticks of any kernel: for who has to go
-/// on although [`heavy`] has reached nobody.
-pub const SETTLED: Duration = Duration::from_millis(50);
+/// How long the store of another thread may be on its way to memory at the very most, many ticks of any kernel.
+const SETTLED: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// A full memory barrier on every running thread of every registered process, this one included.
 /// Some microseconds; a system call.
@@ -55,6 +55,21 @@ pub fn heavy() -> bool {
     let reached = membarrier(CMD_GLOBAL_EXPEDITED) || membarrier(CMD_GLOBAL);
     fence(Ordering::SeqCst);
     reached || !registered
+}
+
+/// [`heavy`] for who has to go on although it has reached nobody: what the others stored has arrived after this in any
+/// case.
+pub fn heavy_for_sure() {
+    if heavy() {
+        return;
+    }
+    // Forbidden since this process was registered (seccomp). Signals do not shorten this, and no thread is cancelled in
+    // it, as it could be in the C library's.
+    let now = || clock_gettime(ClockId::Monotonic);
+    let until = now() + SETTLED;
+    while now() < until {
+        let _ = clock_nanosleep_absolute(ClockId::Monotonic, &until);
+    }
 }
 
 /// The sender's half: orders its mark before its load of the state word as far as the compiler

@@ -163,12 +163,7 @@ impl<T> Biased<T> {
     fn lock_ordinary(&self, me: usize) -> MutexGuard<'_, Turns> {
         let mut turns = self.turns.lock();
         if !self.bias.is_biased_to(NOBODY) {
-            self.bias.take_back(|| {
-                if !membarrier::heavy() {
-                    // Forbidden since this process was registered (seccomp). What the favourite stored has long arrived after this.
-                    std::thread::sleep(membarrier::SETTLED);
-                }
-            });
+            self.bias.take_back(membarrier::heavy_for_sure);
             while self.bias.is_inside() {
                 futex::wait(&self.bias.inside, 1);
             }
