@@ -30,12 +30,11 @@ pub(super) struct Hot {
 /// stack, unless there are more than usual, because many have bytes at once.
 pub(super) struct HotList {
     items: Few<Hot, { HOT + 1 }>,
-    pub(super) len: usize,
 }
 
 impl HotList {
     pub(super) fn collect(set: &EpollSet) -> HotList {
-        let mut list = HotList { items: Few::new(), len: 0 };
+        let mut list = HotList { items: Few::new() };
         set.with(|members| {
             let Members { records, hot, .. } = members;
             for &fd in hot.iter() {
@@ -49,8 +48,11 @@ impl HotList {
                 }
             }
         });
-        list.len = list.items.as_slice().len();
         list
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.items.as_slice().len()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Hot> {

@@ -188,7 +188,7 @@ unsafe fn one_wait(
     let may_wait = left != Some(0);
     let mut left = left;
     let mut ready = false;
-    let mut spins = may_wait && hot.len > 0;
+    let mut spins = may_wait && hot.len() > 0;
     if spins {
         if set.yields.is_due(left) {
             // What the kernel has already does not wait for the others' turn.
@@ -234,10 +234,10 @@ unsafe fn one_wait(
     let full = full && (mask_full(epfd, set, hot) | inner_await_room(set));
     let (mut quiet, mut rung) = (true, true);
     // With one member there is nothing to save.
-    if hot.len > 1 {
+    if hot.len() > 1 {
         set.asleep_at.store(epfd as u32 + 1, Ordering::SeqCst);
     }
-    let sleep = if hot.len > 1 { sleeps::begin() } else { 0 };
+    let sleep = if hot.len() > 1 { sleeps::begin() } else { 0 };
     let asleep = Asleep(hot);
     for item in hot.iter() {
         let others = item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
@@ -257,11 +257,11 @@ unsafe fn one_wait(
     if quiet {
         counters::one(Counter::sleeps);
     }
-    let before = if hot.len > 0 { raw::now_ns() } else { 0 };
+    let before = if hot.len() > 0 { raw::now_ns() } else { 0 };
     // SAFETY: passed on.
     let count = unsafe { ask_kernel(epfd, set, out, 0, most, mask) };
     drop(asleep);
-    if hot.len > 0 && quiet {
+    if hot.len() > 0 && quiet {
         set.spins.slept(before);
     }
     // With nothing to report, the clock and the rings are looked at anew: what woke us may have
@@ -306,12 +306,12 @@ unsafe fn add_from_kernel(
     // SAFETY: passed on.
     let more = unsafe { ask_kernel(epfd, set, out, rings.count, Some(0), mask) };
     let mut count = rings.count + more.max(0) as usize;
-    if count < out.len() && rings.next < hot.len {
+    if count < out.len() && rings.next < hot.len() {
         // The place that was kept for the kernel it has not used: what it told of was told already.
         count +=
             take_from(epfd, set, hot, out.get_mut(count..).unwrap_or_default(), rings.next).count;
     }
-    if rings.count < out.len() && rings.next == hot.len {
+    if rings.count < out.len() && rings.next == hot.len() {
         return count as i32;
     }
     // There is no room for all that the kernel would tell, but these members' own events must be whole: a program
@@ -358,7 +358,7 @@ unsafe fn spin_on(
     while spent < budget {
         let polled = spin(part, || {
             // With many members each look is a look at many lines: prefetching is for one.
-            if hot.len == 1 {
+            if hot.len() == 1 {
                 for item in hot.iter() {
                     item.link.consumer().prefetch();
                 }
@@ -406,12 +406,12 @@ fn take_ready(
     out: &mut [epoll_event],
     kept: usize,
 ) -> Taken {
-    if hot.len == 0 {
+    if hot.len() == 0 {
         return Taken { count: 0, next: 0 };
     }
     let room = out.len().saturating_sub(kept);
     let taken = take_from(epfd, set, hot, out.get_mut(..room).unwrap_or_default(), 0);
-    if taken.count > 0 && hot.len > 1 {
+    if taken.count > 0 && hot.len() > 1 {
         set.with(Members::age);
     }
     taken
@@ -426,7 +426,7 @@ fn take_from(
     from: usize,
 ) -> Taken {
     let mut count = 0;
-    let mut next = hot.len;
+    let mut next = hot.len();
     for (at, item) in hot.iter().enumerate().skip(from) {
         let ready = item.ready();
         if ready == 0 {
