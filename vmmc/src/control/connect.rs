@@ -162,10 +162,12 @@ pub fn socket_path(config: &Config) -> PathBuf {
     if let Some(path) = &config.socket {
         return path.clone();
     }
-    if has_listener(SYSTEM_SOCKET) {
+    let own = user_socket_path();
+    // Root's is the one for all: nothing is to be found out.
+    if own != Path::new(SYSTEM_SOCKET) && has_listener(SYSTEM_SOCKET) {
         return SYSTEM_SOCKET.into();
     }
-    user_socket_path()
+    own
 }
 
 /// Whether somebody listens at a socket. One that root's daemon has left in a crash only root can remove, and all
