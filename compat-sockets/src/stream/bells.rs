@@ -46,9 +46,10 @@ pub(super) fn after_space(link: &Link, fd: i32) {
 }
 
 /// The same after a light barrier only, where half of the ring was free before, by the last tail seen. A sender that polls
-/// has made up for the rest ([`Link::arm_space`]). One that is blocked has found all of the ring taken; to be missed here it
-/// has to fill half of it after that tail was seen and to look just while our head, stored since, is on its way to memory, and
-/// it looks again after 20 ms ([`super::wait::for_space`]).
+/// has made up for the rest ([`Link::arm_space`]). One that is blocked has found all of the ring taken, which happens here
+/// too: that tail may be old, and where little is read at a time the ring can be full while half of it seems free. If it looks
+/// just while our head, stored since, is on its way to memory, it is missed, and looks again after 20 ms
+/// ([`super::wait::for_space`]).
 #[inline]
 pub(super) fn after_space_for_nobody(link: &Link, fd: i32) {
     who_waits(link, fd);

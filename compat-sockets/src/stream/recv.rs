@@ -37,7 +37,8 @@ fn settle(link: &Link, fd: i32) -> bool {
     link.looks_readable(fd)
 }
 
-/// Whether half of the ring was free before these bytes were taken, under the rx lock: then nobody waits for room.
+/// Whether half of the ring was free before these bytes were taken, by the last tail seen, under the rx lock: then who may
+/// wait for room is not worth a fence ([`bells::after_space_for_nobody`]).
 #[inline]
 fn peer_had_room(link: &Link, taken: usize) -> bool {
     let side = link.side;
