@@ -12,7 +12,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;
 use std::collections::VecDeque;
-use vmmc::sync::{Ordering, fence};
+use vmmc::sync::Ordering;
+use vmmc::sys::membarrier::Barrier;
 
 const CAPACITY: usize = 2;
 
@@ -147,36 +148,6 @@ fn loom_without_the_wakers_fence_a_wake_up_is_lost() {
 
 const DATA: u8 = 1;
 const BELL: u8 = 0;
-
-/// One membarrier: it falls at one of the points of who does not fence, `at`. Where that is passed before it is asked
-/// for, the run says nothing: then it falls at another point, in another model.
-struct Barrier {
-    asked: AtomicU32,
-    done: AtomicU32,
-    at: u32,
-}
-
-impl Barrier {
-    fn new(at: u32) -> Barrier {
-        Barrier { asked: AtomicU32::new(0), done: AtomicU32::new(0), at }
-    }
-
-    fn passes(&self, at: u32) {
-        if at == self.at && self.asked.load(Ordering::Acquire) != 0 {
-            fence(Ordering::SeqCst);
-            self.done.store(1, Ordering::Release);
-        }
-    }
-
-    /// True when it has been made.
-    fn heavy(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.asked.store(1, Ordering::Release);
-        let done = self.done.load(Ordering::Acquire) != 0;
-        fence(Ordering::SeqCst);
-        done
-    }
-}
 
 /// A receiver makes room and looks without a fence whether its sender waits; the sender arms, has a membarrier
 /// pass through the receiver where the word was not armed, looks for room and sleeps. Its second sleep may find the word

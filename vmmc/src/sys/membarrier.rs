@@ -9,6 +9,11 @@ use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence, fence};
 
+#[cfg(vmmc_loom)]
+mod model;
+#[cfg(vmmc_loom)]
+pub use model::Barrier;
+
 const CMD_GLOBAL: libc::c_int = 1;
 const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;

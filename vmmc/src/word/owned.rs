@@ -60,42 +60,12 @@ pub fn give<M: Word>(
 mod loom_tests {
     use super::*;
     use crate::sync::AtomicU32;
+    use crate::sys::membarrier::Barrier;
     use loom::sync::Arc;
     use loom::thread;
 
     const OWNER: u32 = 1;
     const OTHERS: u32 = 2;
-
-    /// A membarrier: the owner's code is passed through by one full fence, at one of its points. Each model is run for each
-    /// of them; where the point is passed before the other thread has asked, that thread's turn ends there, since then
-    /// the fence falls at another point.
-    struct Barrier {
-        asked: AtomicU32,
-        done: AtomicU32,
-        at: u32,
-    }
-
-    impl Barrier {
-        fn new(at: u32) -> Barrier {
-            Barrier { asked: AtomicU32::new(0), done: AtomicU32::new(0), at }
-        }
-
-        /// The owner's code is at this point.
-        fn passes(&self, at: u32) {
-            if at == self.at && self.asked.load(Ordering::Acquire) != 0 {
-                fence(Ordering::SeqCst);
-                self.done.store(1, Ordering::Release);
-            }
-        }
-
-        fn heavy(&self) -> bool {
-            fence(Ordering::SeqCst);
-            self.asked.store(1, Ordering::Release);
-            let done = self.done.load(Ordering::Acquire) != 0;
-            fence(Ordering::SeqCst);
-            done
-        }
-    }
 
     struct Shared {
         owner: AtomicU32,
