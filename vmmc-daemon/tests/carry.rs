@@ -6,7 +6,7 @@ mod cluster;
 mod common;
 
 use cluster::{KEY, Place, address_of, node_in, node_with, pair_in, pair_with};
-use common::{Client, as_user, eventually, is_root, same_file};
+use common::{Client, as_user, cookie, eventually, is_root, same_file};
 use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -47,10 +47,6 @@ fn connection(from: IpAddr, to: IpAddr) -> (TcpStream, TcpStream) {
     rustix::net::bind(&socket, &SocketAddr::new(from, 0)).unwrap();
     rustix::net::connect(&socket, &listener.local_addr().unwrap()).unwrap();
     (TcpStream::from(socket), listener.accept().unwrap().0)
-}
-
-fn cookie(socket: &TcpStream) -> u64 {
-    rustix::net::sockopt::socket_cookie(socket).unwrap()
 }
 
 /// One end, offered to its node's daemon.

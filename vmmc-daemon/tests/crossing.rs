@@ -9,20 +9,11 @@ use rustix::net::sockopt::{ip_ttl, set_ip_ttl, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use vmmc::control::message::*;
 use vmmc::sys::{Fd, namespace};
 
-const SHAPE: StreamShape = StreamShape {
-    version: 1,
-    control_len: 4096,
-    produced_at: [256, 512],
-    words: None,
-    bells: false,
-    carried: None,
-};
 /// Addresses of the two namespaces on the link between them.
 const A: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
@@ -105,9 +96,11 @@ fn converse(ends: [&TcpStream; 2], stop: &AtomicBool, mut between: impl FnMut() 
     }
 }
 
-fn register(client: &Client, socket: &TcpStream) {
-    let cookie = rustix::net::sockopt::socket_cookie(socket).unwrap();
-    client.send(&Request::RegisterSocket { cookie, shape: SHAPE }, &[socket.as_fd()]);
+/// Offers both ends of a connection.
+fn register_both(client: &Client, ends: [&TcpStream; 2]) {
+    for end in ends {
+        register(client, end, SHAPE);
+    }
 }
 
 /// What became of two ends that were offered.
@@ -120,27 +113,52 @@ fn daemon() -> Daemon {
     Daemon::start_with(&["--across-namespaces"], &[("VMMC_PAIR_MS", "20000")])
 }
 
+/// A connection from one namespace to the other, and a client that may offer both of its ends.
+struct Crossing {
+    a: TcpStream,
+    b: TcpStream,
+    client: Client,
+    daemon: Daemon,
+    two: Two,
+}
+
+impl Crossing {
+    /// `None`, and said, where this is not root.
+    fn new() -> Option<Crossing> {
+        let two = Two::new()?;
+        let daemon = daemon();
+        let client = Client::connect_as(&daemon.path, Role::Sockets);
+        let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
+        let to = listener.local_addr().unwrap();
+        let a = two.within(0, || TcpStream::connect(to).unwrap());
+        let b = listener.accept().unwrap().0;
+        Some(Crossing { a, b, client, daemon, two })
+    }
+
+    fn register(&self) {
+        register_both(&self.client, [&self.a, &self.b]);
+    }
+
+    /// The hop limits of both ends.
+    fn hop_limits(&self) -> [u32; 2] {
+        [&self.a, &self.b].map(|end| ip_ttl(end).unwrap())
+    }
+}
+
 #[test]
 fn the_ends_in_two_namespaces_are_paired_by_their_packets() {
-    let Some(two) = Two::new() else { return };
-    let daemon = daemon();
-    let client = Client::connect_as(&daemon.path, Role::Sockets);
-    assert!(client.welcome.crosses);
-    let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
-    let to = listener.local_addr().unwrap();
-    let a = two.within(0, || TcpStream::connect(to).unwrap());
-    let b = listener.accept().unwrap().0;
+    let Some(it) = Crossing::new() else { return };
+    assert!(it.client.welcome.crosses);
     // What the program has set is as before.
-    set_ip_ttl(&b, 99).unwrap();
-    let before = [ip_ttl(&a).unwrap(), 99];
+    set_ip_ttl(&it.b, 99).unwrap();
+    let before = it.hop_limits();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| converse([&a, &b], &stop, || {}));
+        scope.spawn(|| converse([&it.a, &it.b], &stop, || {}));
         // A trial is given up when a machine is so busy that no packet comes: then it is made again.
         eventually("a trial that ends well", || {
-            register(&client, &a);
-            register(&client, &b);
-            match outcomes(&client) {
+            it.register();
+            match outcomes(&it.client) {
                 [Event::Paired { .. }, Event::Paired { .. }] => Some(()),
                 others => {
                     let proved = |it: &Event| matches!(it, Event::Paired { .. });
@@ -151,8 +169,8 @@ fn the_ends_in_two_namespaces_are_paired_by_their_packets() {
         });
         stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(daemon.counter("crossed"), 1);
-    assert_eq!([ip_ttl(&a).unwrap(), ip_ttl(&b).unwrap()], before);
+    assert_eq!(it.daemon.counter("crossed"), 1);
+    assert_eq!(it.hop_limits(), before);
 }
 
 #[test]
@@ -184,8 +202,7 @@ fn two_connections_with_the_same_addresses_are_not_taken_for_one() {
         let (ends, until) = ([&b_peer, &b], &stop);
         scope.spawn(move || converse(ends, until, guess));
         for _ in 0..3 {
-            register(&client, &a);
-            register(&client, &b);
+            register_both(&client, [&a, &b]);
             for event in outcomes(&client) {
                 let NotPairedReason::OtherNamespace = (match event {
                     Event::NotPaired { reason, .. } => reason,
@@ -203,22 +220,14 @@ fn two_connections_with_the_same_addresses_are_not_taken_for_one() {
 
 #[test]
 fn an_end_that_is_closed_on_trial_is_let_go() {
-    let Some(two) = Two::new() else { return };
-    let daemon = daemon();
-    let client = Client::connect_as(&daemon.path, Role::Sockets);
-    let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
-    let to = listener.local_addr().unwrap();
-    let a = two.within(0, || TcpStream::connect(to).unwrap());
-    let mut b = listener.accept().unwrap().0;
+    let Some(mut it) = Crossing::new() else { return };
     // Nobody says anything: the trial goes on until it is given up.
-    register(&client, &a);
-    register(&client, &b);
-    let cookie = rustix::net::sockopt::socket_cookie(&a).unwrap();
-    client.send(&Request::ForgetSocket { cookie }, &[]);
-    drop(a);
+    it.register();
+    it.client.send(&Request::ForgetSocket { cookie: cookie(&it.a) }, &[]);
+    drop(it.a);
     // Its other end sees the end: no copy is left in the daemon.
-    assert_eq!(b.read(&mut [0]).unwrap(), 0);
-    assert_eq!(daemon.counter("crossed"), 0);
+    assert_eq!(it.b.read(&mut [0]).unwrap(), 0);
+    assert_eq!(it.daemon.counter("crossed"), 0);
 }
 
 /// What the trial of a connection that says nothing has set, once it has.
@@ -228,55 +237,36 @@ fn changed(socket: &TcpStream, before: u32) -> u32 {
 
 #[test]
 fn a_daemon_that_ends_gives_the_hop_limits_back() {
-    let Some(two) = Two::new() else { return };
-    let mut daemon = daemon();
-    let client = Client::connect_as(&daemon.path, Role::Sockets);
-    let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
-    let to = listener.local_addr().unwrap();
-    let a = two.within(0, || TcpStream::connect(to).unwrap());
-    let b = listener.accept().unwrap().0;
-    set_ip_ttl(&b, 99).unwrap();
-    let before = [ip_ttl(&a).unwrap(), 99];
-    register(&client, &a);
-    register(&client, &b);
-    changed(&a, before[0]);
-    assert!(daemon.terminate().success());
-    assert_eq!([ip_ttl(&a).unwrap(), ip_ttl(&b).unwrap()], before);
+    let Some(mut it) = Crossing::new() else { return };
+    set_ip_ttl(&it.b, 99).unwrap();
+    let before = it.hop_limits();
+    it.register();
+    changed(&it.a, before[0]);
+    assert!(it.daemon.terminate().success());
+    assert_eq!(it.hop_limits(), before);
 }
 
 #[test]
 fn a_hop_limit_that_the_program_sets_on_trial_stays() {
-    let Some(two) = Two::new() else { return };
-    let daemon = daemon();
-    let client = Client::connect_as(&daemon.path, Role::Sockets);
-    let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
-    let to = listener.local_addr().unwrap();
-    let a = two.within(0, || TcpStream::connect(to).unwrap());
-    let b = listener.accept().unwrap().0;
-    register(&client, &a);
-    register(&client, &b);
-    changed(&a, ip_ttl(&listener).unwrap());
-    set_ip_ttl(&a, 33).unwrap();
-    outcomes(&client);
-    assert_eq!(ip_ttl(&a).unwrap(), 33);
+    let Some(it) = Crossing::new() else { return };
+    let before = ip_ttl(&it.a).unwrap();
+    it.register();
+    changed(&it.a, before);
+    set_ip_ttl(&it.a, 33).unwrap();
+    outcomes(&it.client);
+    assert_eq!(ip_ttl(&it.a).unwrap(), 33);
 }
 
 #[test]
 fn a_receiver_that_minds_hop_limits_loses_no_packet() {
-    let Some(two) = Two::new() else { return };
-    let daemon = daemon();
-    let client = Client::connect_as(&daemon.path, Role::Sockets);
-    let listener = two.within(1, || TcpListener::bind((B, 0)).unwrap());
-    let to = listener.local_addr().unwrap();
-    let a = two.within(0, || TcpStream::connect(to).unwrap());
-    let b = listener.accept().unwrap().0;
+    let Some(it) = Crossing::new() else { return };
     // As routers do that take nothing from farther away.
-    set_ip_ttl(&a, 255).unwrap();
+    set_ip_ttl(&it.a, 255).unwrap();
     let least = 255i32;
     // SAFETY: a number on this stack, and its length.
     let rc = unsafe {
         libc::setsockopt(
-            std::os::fd::AsRawFd::as_raw_fd(&b),
+            std::os::fd::AsRawFd::as_raw_fd(&it.b),
             libc::IPPROTO_IP,
             libc::IP_MINTTL,
             (&raw const least).cast(),
@@ -286,14 +276,13 @@ fn a_receiver_that_minds_hop_limits_loses_no_packet() {
     assert_eq!(rc, 0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| converse([&a, &b], &stop, || {}));
-        register(&client, &a);
-        register(&client, &b);
-        outcomes(&client);
+        scope.spawn(|| converse([&it.a, &it.b], &stop, || {}));
+        it.register();
+        outcomes(&it.client);
         stop.store(true, Ordering::Relaxed);
     });
     let counts =
-        two.within(1, || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
+        it.two.within(1, || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
     let mut lines = counts.lines().filter(|it| it.starts_with("TcpExt:"));
     let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
     let mut both = names.split(' ').zip(values.split(' '));

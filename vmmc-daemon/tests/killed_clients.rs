@@ -9,7 +9,6 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -84,7 +83,7 @@ fn second_process() {
             let client = Client::connect_as(Path::new(&daemon), Role::Sockets);
             say("connected");
             pause();
-            register(&client, &socket);
+            register(&client, &socket, SHAPE);
             pause();
         }
         "exporter" => {
@@ -101,19 +100,6 @@ fn second_process() {
         }
         other => panic!("no part {other:?}"),
     }
-}
-
-fn register(client: &Client, socket: &TcpStream) {
-    let cookie = rustix::net::sockopt::socket_cookie(socket).unwrap();
-    let shape = StreamShape {
-        version: 1,
-        control_len: 4096,
-        produced_at: [256, 512],
-        words: None,
-        bells: false,
-        carried: None,
-    };
-    client.send(&Request::RegisterSocket { cookie, shape }, &[socket.as_fd()]);
 }
 
 #[test]
@@ -141,7 +127,7 @@ fn killed_while_pairing(point: &str, dies: &str) {
     let survivor = Client::connect_as(&daemon.path, Role::Sockets);
     let mut registers = |first: bool| match (dies == "first") == first {
         true => victim.go_on(),
-        false => register(&survivor, &ours),
+        false => register(&survivor, &ours, SHAPE),
     };
     registers(true);
     eventually("one end waits", || (daemon.snapshot().connections.len() == 1).then_some(()));

@@ -10,29 +10,11 @@ use vmmc::sys::Fd;
 use vmmc_ring::pump::request;
 use vmmc_ring::switch::mode;
 
-const SHAPE: StreamShape = StreamShape {
-    version: 1,
-    control_len: 4096,
-    produced_at: [256, 512],
-    words: None,
-    bells: false,
-    carried: None,
-};
-
 fn connection(at: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(at).unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let server = listener.accept().unwrap().0;
     (client, server)
-}
-
-fn cookie(socket: &TcpStream) -> u64 {
-    rustix::net::sockopt::socket_cookie(socket).unwrap()
-}
-
-fn register(client: &Client, socket: &TcpStream, shape: StreamShape) {
-    let request = Request::RegisterSocket { cookie: cookie(socket), shape };
-    client.send(&request, &[socket.as_fd()]);
 }
 
 fn attach(client: &Client, socket: &TcpStream) {

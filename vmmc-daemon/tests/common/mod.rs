@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -483,6 +484,26 @@ pub struct Opened {
     pub importer: PeerInfo,
     pub segment: Fd,
     pub introduced: Option<(Fd, Fd)>,
+}
+
+/// Two rings, and nothing else that the daemon knows of.
+pub const SHAPE: StreamShape = StreamShape {
+    version: 1,
+    control_len: 4096,
+    produced_at: [256, 512],
+    words: None,
+    bells: false,
+    carried: None,
+};
+
+pub fn cookie(socket: impl AsFd) -> u64 {
+    rustix::net::sockopt::socket_cookie(socket).unwrap()
+}
+
+/// Offers one end of a connection.
+pub fn register(client: &Client, socket: &TcpStream, shape: StreamShape) {
+    let request = Request::RegisterSocket { cookie: cookie(socket), shape };
+    client.send(&request, &[socket.as_fd()]);
 }
 
 /// Whether a descriptor is readable now.
