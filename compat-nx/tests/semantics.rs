@@ -365,6 +365,74 @@ fn common_path(engine: &Engine, wait: &str) {
     assert_eq!(engine.counter(count::LINKS), 1, "one to each other process, and none later");
 }
 
+/// Around every length at which a message is sent, found or copied in another way, there and back by blocking calls, by
+/// calls with ids, and by both with two receives posted, which are matched in the order of posting.
+fn lengths(engine: &Engine, _: &str) {
+    let other = 1 - engine.node();
+    let slot = 8320 - 64 - 24;
+    let around = |len: usize| [len - 1, len, len + 1];
+    let all = [1, 8, 40, 64, 104, 128, 5120, slot, 16_384].into_iter().flat_map(around);
+    for (turn, len) in all.enumerate() {
+        let bytes =
+            |salt: usize| (0..len).map(|at| (at * 7 + turn + salt) as u8).collect::<Vec<_>>();
+        let expected = |room: &[u8], salt| room[..len] == bytes(salt) && room[len..] == [0xee; 3];
+        let send = |salt: usize, with_id: bool| {
+            let bytes = bytes(salt);
+            match with_id {
+                false => csend(engine, 1, &bytes, other),
+                true => {
+                    let id = isend(engine, 1, &bytes, other);
+                    assert_eq!(engine.msgwait(id), Ok(Outcome::Sent));
+                }
+            }
+        };
+        let info = Info { type_: 1, count: len, node: other, ptype: 0 };
+        for with_id in [false, true] {
+            let mut room = vec![0xee; len + 3];
+            let (mine, theirs) = (engine.node() as usize, other as usize);
+            if engine.node() == 0 {
+                send(mine, with_id);
+            }
+            let found = match with_id {
+                false => crecv(engine, 1, &mut room),
+                true => {
+                    let id = irecv(engine, 1, &mut room);
+                    match engine.msgwait(id) {
+                        Ok(Outcome::Received(info)) => info,
+                        other => panic!("{other:?}"),
+                    }
+                }
+            };
+            assert!(found == info && expected(&room, theirs), "{len} {with_id}");
+            if engine.node() == 1 {
+                send(mine, with_id);
+            }
+        }
+        let mut rooms = [vec![0xee; len + 3], vec![0xee; len + 3]];
+        let ids = rooms.each_mut().map(|room| irecv(engine, 1, room));
+        send(3, false);
+        send(4, true);
+        // Also the later one first: the earlier one is not passed over for it.
+        let ids = if turn % 2 == 0 { ids } else { [ids[1], ids[0]] };
+        for id in ids {
+            assert_eq!(engine.msgwait(id), Ok(Outcome::Received(info)));
+        }
+        assert!(expected(&rooms[0], 3) && expected(&rooms[1], 4), "{len}");
+        // One too long for its room is told of, whole, and the room holds its beginning.
+        send(5, false);
+        let mut room = vec![0xee; len];
+        let id = irecv(engine, 1, &mut room[..len.saturating_sub(1)]);
+        let found = engine.msgwait(id);
+        match len {
+            0 => assert_eq!(found, Ok(Outcome::Received(info))),
+            _ => assert_eq!(found, Err(NxError::MessageTooLong { info, room: len - 1 })),
+        }
+        assert!(
+            room.iter().zip(bytes(5)).take(len.saturating_sub(1)).all(|(to, from)| *to == from)
+        );
+    }
+}
+
 /// N12: the second large message makes no trip to the daemon.
 fn second_large_send(engine: &Engine, _: &str) {
     let mut room = vec![0; 1 << 20];
@@ -770,6 +838,7 @@ fn rank() {
         ("late_receiver", late_receiver),
         ("other_lengths", other_lengths),
         ("common_path", common_path),
+        ("lengths", lengths),
         ("second_large_send", second_large_send),
         ("direct", direct),
         ("counter_server", counter_server),
@@ -818,6 +887,13 @@ fn a_late_receiver_gets_the_bytes_of_the_send() {
 #[test]
 fn the_common_path_copies_once_and_interrupts_nobody() {
     Daemon::start().run(2, "common_path", "spin", &[("VMMC_WAIT", "spin")]);
+}
+
+#[test]
+fn messages_of_all_lengths_arrive_whole_however_they_are_awaited() {
+    for (wait, send) in [("spin", "au"), ("block", "au"), ("hybrid", "du1"), ("hybrid", "du2")] {
+        Daemon::start().run(2, "lengths", "", &[("VMMC_WAIT", wait), ("NX_SEND", send)]);
+    }
 }
 
 #[test]

@@ -27,8 +27,20 @@ impl Engine {
     /// [`NxError::BadMid`]; [`NxError::MessageTooLong`], the id is free then, too;
     /// [`NxError::PeerDied`] and its like when the job has ended.
     pub fn msgwait(&self, mid: Mid) -> Result<Outcome, NxError> {
-        let op = self.inner.state.lock().ops.find(mid)?;
-        self.inner.wait(|state| match state.ops.find(mid) {
+        let inner = &*self.inner;
+        let mut state = inner.state.lock();
+        let op = state.ops.find(mid)?;
+        if let Some(info) = state.receive_posted(inner, op) {
+            return Ok(Outcome::Received(info));
+        }
+        let before = inner.changes();
+        let glanced =
+            inner.glance(&mut state, |state| state.ops.is_done(op).then(|| finish(state, op)));
+        inner.wake_others(state, before);
+        if let Some(result) = glanced {
+            return result;
+        }
+        inner.wait(|state| match state.ops.find(mid) {
             Err(error) => Some(Err(error)), // another thread waited for it, too
             Ok(_) => state.ops.is_done(op).then(|| finish(state, op)),
         })

@@ -55,7 +55,7 @@ use settings::Settings;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use types::{FORCE_LAST, FORCE_TYPE, InfoTarget, NORMAL_LAST};
+use types::{FORCE_LAST, FORCE_TYPE, NORMAL_LAST};
 use vmmc::sync::{Mutex, Ordering};
 
 /// Channel of user messages.

@@ -3,10 +3,11 @@
 
 use super::ops::{OpId, Owner};
 use super::send::received;
-use super::state::{Found, Want};
+use super::state::{Found, State, Want};
 use super::types::{Handler, Info, InfoTarget, Mid, Select, Target};
 use super::{Engine, USER, check_memory};
 use crate::error::NxError;
+use vmmc::word::biased::BiasedGuard;
 
 impl Engine {
     #[inline]
@@ -34,14 +35,23 @@ impl Engine {
         channel: u32,
         select: Select,
     ) -> Result<(), NxError> {
+        self.post(self.inner.state.lock(), op, channel, select)
+    }
+
+    fn post(
+        &self,
+        mut state: BiasedGuard<'_, State>,
+        op: OpId,
+        channel: u32,
+        select: Select,
+    ) -> Result<(), NxError> {
         let inner = &*self.inner;
-        let mut state = inner.state.lock();
         let before = inner.changes();
         let result = state
             .progress(inner)
             .and_then(|()| state.post(inner, op, channel, select))
             // Handlers: what was sent before the senders knew that they must interrupt us.
-            .and_then(|()| state.progress(inner));
+            .and_then(|()| if state.has_handlers() { state.progress(inner) } else { Ok(()) });
         inner.wake_others(state, before);
         result.inspect_err(|error| inner.fail(error.clone()))
     }
@@ -124,8 +134,11 @@ impl Engine {
         info: Option<InfoTarget>,
     ) -> Result<Mid, NxError> {
         self.check_receive(select, room)?;
-        let (op, mid) = self.new_mid(1, room, info)?;
-        self.start_receive(op, select)?;
+        let mut state = self.inner.state.lock();
+        self.check_mids(&state)?;
+        let op = state.ops.add(Owner::Program, 1, room, info);
+        let mid = state.ops.mid(op);
+        self.post(state, op, USER, select)?;
         Ok(mid)
     }
 

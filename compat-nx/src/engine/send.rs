@@ -194,19 +194,20 @@ impl Engine {
     }
 
     /// A new operation that the program will hold an id of.
-    pub(super) fn new_mid(
-        &self,
-        parts: u32,
-        room: Target,
-        info: Option<super::InfoTarget>,
-    ) -> Result<(OpId, Mid), NxError> {
+    fn new_mid(&self, parts: u32, room: Target) -> Result<(OpId, Mid), NxError> {
         let mut state = self.inner.state.lock();
-        if state.ops.mids() >= self.inner.settings.mids {
-            return Err(NxError::NoMid { limit: self.inner.settings.mids });
+        self.check_mids(&state)?;
+        let op = state.ops.add(Owner::Program, parts, room, None);
+        Ok((op, state.ops.mid(op)))
+    }
+
+    /// Whether there may be one more.
+    #[inline]
+    pub(super) fn check_mids(&self, state: &State) -> Result<(), NxError> {
+        match self.inner.settings.mids {
+            limit if state.ops.mids() >= limit => Err(NxError::NoMid { limit }),
+            _ => Ok(()),
         }
-        let op = state.ops.add(Owner::Program, parts, room, info);
-        let mid = state.ops.mid(op);
-        Ok((op, mid))
     }
 
     /// Starts sending and returns an id at once.
@@ -218,9 +219,17 @@ impl Engine {
     /// `data` must stay readable and unchanged until the id is done.
     pub unsafe fn isend(&self, type_: i32, data: Source, to: Dest) -> Result<Mid, NxError> {
         self.check_send(type_, data, to)?;
-        self.route(to)?;
-        let (op, mid) = self.new_mid(1, NOWHERE, None)?;
-        self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)?;
+        let letter = Letter { channel: USER, type_, ptype: to.ptype, data };
+        if let Route::One(peer) = self.route(to)? {
+            let mut state = self.inner.state.lock();
+            self.check_mids(&state)?;
+            if state.send_short(&self.inner, peer, letter) {
+                let op = state.ops.add(Owner::Program, 0, NOWHERE, None);
+                return Ok(state.ops.mid(op));
+            }
+        }
+        let (op, mid) = self.new_mid(1, NOWHERE)?;
+        self.start_send(op, letter, to)?;
         Ok(mid)
     }
 
@@ -335,7 +344,7 @@ impl Engine {
         room: Target,
     ) -> Result<Mid, NxError> {
         let letter = self.check_both(type_, data, to, select, room)?;
-        let (op, mid) = self.new_mid(2, room, None)?;
+        let (op, mid) = self.new_mid(2, room)?;
         self.start_both(op, select, letter, to)?;
         Ok(mid)
     }

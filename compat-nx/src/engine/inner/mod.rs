@@ -11,12 +11,12 @@ mod ends;
 mod waiting;
 
 pub(in crate::engine) use ends::is_wanted;
+pub(in crate::engine) use waiting::LOOKS;
 
 use super::counters as count;
 use super::exchange;
 use super::handlers::Handlers;
 use super::handshake;
-use super::layout::FIRST_LINE;
 use super::opening::Home;
 use super::peer::{Own, Peer};
 use super::peers::Peers;
@@ -68,7 +68,7 @@ impl OnEnd {
 pub(in crate::engine) struct Inner {
     pub(in crate::engine) job: Job,
     pub(in crate::engine) settings: Settings,
-    /// Messages of fewer bytes take the way of short ones.
+    /// Messages of fewer bytes take the short way, where they fit a slot.
     pub(in crate::engine) too_long: usize,
     /// Stride of the slots that we own.
     pub(in crate::engine) stride: usize,
@@ -132,7 +132,7 @@ impl Inner {
         let Parts { job, settings, home, peers, on_end, on_request } = parts;
         let inner = Inner {
             too_long: match settings.send {
-                SendMode::Automatic => FIRST_LINE.min(settings.large) + 1,
+                SendMode::Automatic => settings.large.saturating_add(1),
                 SendMode::Deliberate1 | SendMode::Deliberate2 => 0,
             },
             stride: settings.stride(peers.first()),

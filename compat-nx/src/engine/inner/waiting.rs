@@ -7,13 +7,15 @@ use crate::engine::types::Outcome;
 use crate::error::NxError;
 use std::time::{Duration, Instant};
 use vmmc::config::WaitPolicy;
-use vmmc::sync::Ordering;
+use vmmc::sync::{Ordering, spin_hint};
 use vmmc::wait::{self, Spun};
 use vmmc::word::biased::BiasedGuard;
 
 /// How long a thread gives its processor away before it sleeps, when there are more processes than
 /// processors.
 const YIELDING: Duration = Duration::from_micros(500);
+/// Looks of a thread that keeps the lock meanwhile.
+pub(in crate::engine) const LOOKS: u32 = 64;
 
 impl Inner {
     fn shares_cpu(&self, cpu: u32) -> bool {
@@ -34,6 +36,31 @@ impl Inner {
         self.state.is_wanted()
             || self.on_end.0.load(Ordering::Relaxed)
             || self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Looks a few times, and makes progress, without giving the lock back as long as nobody else wants it: what `done` waits for
+    /// is at hand at once when it comes.
+    #[inline]
+    pub(in crate::engine) fn glance<T>(
+        &self,
+        state: &mut State,
+        mut done: impl FnMut(&mut State) -> Option<T>,
+    ) -> Option<T> {
+        let mut found = done(state);
+        for _ in 0..LOOKS {
+            if found.is_some() || !self.may_glance() || self.has_other_news() {
+                break;
+            }
+            if let Err(error) = state.progress(self) {
+                self.fail(error);
+                break;
+            }
+            found = done(state);
+            if found.is_none() {
+                spin_hint();
+            }
+        }
+        found
     }
 
     /// Waits until `done` finds something in the state; makes progress meanwhile.

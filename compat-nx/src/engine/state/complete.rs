@@ -11,9 +11,11 @@ impl State {
     /// One part of an operation is complete; `info` if it was a receive.
     #[inline]
     pub(in crate::engine) fn complete(&mut self, e: &Inner, id: OpId, info: Option<Info>) {
+        if info.is_some() {
+            self.tally(e).add(count::RECEIVED, 1);
+        }
         let op = self.ops.get_mut(id);
         if let Some(info) = info {
-            e.count(count::RECEIVED, 1);
             if info.count > op.room.len && !e.settings.truncate {
                 op.result = Err(NxError::MessageTooLong { info, room: op.room.len });
             } else {

@@ -63,6 +63,11 @@ impl State {
         Ok(())
     }
 
+    /// Whether receives of handlers are posted.
+    pub(in crate::engine) fn has_handlers(&self) -> bool {
+        self.handlers > 0
+    }
+
     /// The first unexpected message that is selected.
     fn find(&self, e: &Inner, channel: u32, select: Select) -> Option<Arrival> {
         if self.unexpected.is_empty() {

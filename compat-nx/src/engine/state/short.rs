@@ -1,15 +1,16 @@
-//! Short messages between processes that wait for each other.
+//! Messages that fit a slot, between processes that wait for each other.
 //!
 //! What lies between one message seen and the next one stored is the latency that the library adds to that of a cache line.
-//! So messages that share their descriptor's line have a way of their own through it, which does what the ordinary
+//! So such messages have a way of their own through it, which does what the ordinary
 //! one would do, and only that: while nothing is queued, posted or kept that could come first. Everything
 //! else it leaves as it is to the ordinary way.
 
 use super::State;
 use crate::engine::counters as count;
-use crate::engine::inner::Inner;
+use crate::engine::inner::{Inner, LOOKS};
 use crate::engine::layout::{self, DESCRIPTOR, FIRST_LINE, SLOTS, kind};
 use crate::engine::mem;
+use crate::engine::ops::OpId;
 use crate::engine::peer::Peer;
 use crate::engine::state::Letter;
 use crate::engine::types::{Info, Select, Target};
@@ -18,8 +19,6 @@ use vmmc::mem::View;
 use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::{MappedU64, Word};
 
-/// Looks of a receive that keeps the lock.
-const LOOKS: u32 = 64;
 /// Where there are several peers, one receive of so many goes the ordinary way, which looks at all: whoever sends to a process that
 /// only ever finds others' messages is heard now and then.
 const HASTY: u32 = 16;
@@ -29,6 +28,9 @@ const WORDS: usize = 8;
 const HEAD: usize = DESCRIPTOR / 8;
 const _: () =
     assert!(DESCRIPTOR == 8 * HEAD && FIRST_LINE == 8 * (WORDS - HEAD), "a line is eight words");
+
+/// Where what does not fit the descriptor's line begins in a slot.
+const SECOND_LINE: usize = 8 * WORDS;
 
 /// What there is of a peer.
 enum Seen {
@@ -48,14 +50,16 @@ fn line(lane: View<'_>, at: usize) -> [MappedU64<'_>; WORDS] {
 }
 
 impl State {
-    /// Sends a message that fits one line. False: nothing was done, the message is for the ordinary way.
+    /// Sends a message that fits a slot. False: nothing was done, the message is for the ordinary way.
     ///
     /// Credits are looked for when half of the slots are in use, after the message: who waits for its answer has the time, and
     /// their line is fetched once for all of them.
     #[inline(always)]
     pub(in crate::engine) fn send_short(&mut self, e: &Inner, peer: &Peer, letter: Letter) -> bool {
         let Some(lane) = peer.out.view() else { return false };
-        if letter.data.len >= e.too_long || peer.gone.load(Ordering::Relaxed) {
+        let len = letter.data.len;
+        if len >= e.too_long || len > layout::room(peer.stride) || peer.gone.load(Ordering::Relaxed)
+        {
             return false;
         }
         let Some(pair) = self.pairs.get_mut(peer.number as usize) else { return false };
@@ -66,10 +70,16 @@ impl State {
         let free = pair.out.free.len();
         let sequence = pair.out.sequence;
         pair.out.sequence = sequence.wrapping_add(1);
-        let [arrival, what, ptypes, data @ ..] = line(lane, layout::SLOTS_AT + slot * peer.stride);
+        let at = layout::SLOTS_AT + slot * peer.stride;
+        let [arrival, what, ptypes, data @ ..] = line(lane, at);
         // SAFETY: the operation is not complete before this returns.
         #[allow(unsafe_code)]
         let bytes = unsafe { mem::source(letter.data) };
+        // The first line last and at one go: the receiver polls it, and would take it back while the others are being written.
+        let (bytes, rest) = bytes.split_at(len.min(FIRST_LINE));
+        if !rest.is_empty() && lane.write(at + SECOND_LINE, rest).is_err() {
+            unreachable!("the length was checked against the slot");
+        }
         // The bytes behind the last one are the slot's, too.
         let mut places = data.iter();
         let (whole, rest) = bytes.as_chunks();
@@ -79,7 +89,7 @@ impl State {
         if let (false, Some(place)) = (rest.is_empty(), places.next()) {
             place.store(partial(rest), Ordering::Relaxed);
         }
-        let kind = slots::arrival(sequence, kind::DATA, bytes.len());
+        let kind = slots::arrival(sequence, kind::DATA, len);
         what.store(
             u64::from(letter.channel) << 32 | u64::from(letter.type_ as u32),
             Ordering::Relaxed,
@@ -99,7 +109,7 @@ impl State {
         true
     }
 
-    /// The first looks of a blocking receive of a user's message: takes the one that comes next, if it is short and
+    /// The first looks of a blocking receive of a user's message: takes the one that comes next, if it is in a slot and
     /// wanted. As long as nobody else wants the lock it is kept meanwhile: what was seen is at hand at once.
     #[inline(always)]
     pub(in crate::engine) fn receive_short(
@@ -135,6 +145,25 @@ impl State {
         None
     }
 
+    /// The same for a receive that the program has an id of, if no other one is posted. When it has its message nothing is left of it.
+    #[inline]
+    pub(in crate::engine) fn receive_posted(&mut self, e: &Inner, id: OpId) -> Option<Info> {
+        let &[posted] = &*self.posted else { return None };
+        let op = self.ops.get(id);
+        let alone = posted.op == id && posted.channel == USER && op.left == 1 && op.info.is_none();
+        if !alone {
+            return None;
+        }
+        let room = op.room;
+        self.posted.clear();
+        let found = self.receive_short(e, posted.select, room);
+        match found {
+            Some(_) => drop(self.ops.remove(id)),
+            None => self.posted.push(posted),
+        }
+        found
+    }
+
     /// Looks at one peer.
     #[inline(always)]
     fn look(&mut self, e: &Inner, peer: &Peer, select: Select, room: Target) -> Seen {
@@ -154,7 +183,7 @@ impl State {
             ptype: ptypes as u32 as i32,
         };
         if kind != kind::DATA
-            || len > FIRST_LINE.min(room.len)
+            || len > layout::room(e.stride).min(room.len)
             || (what >> 32) as u32 != USER
             || (ptypes >> 32) as u32 as i32 != e.ptype()
             || !select.takes(info.type_, info.node, info.ptype)
@@ -168,6 +197,10 @@ impl State {
         // SAFETY: the caller of the receive lends the room for the call.
         #[allow(unsafe_code)]
         let target = unsafe { mem::room(room, 0, len) };
+        let (target, beyond) = target.split_at_mut(len.min(FIRST_LINE));
+        if !beyond.is_empty() && peer.lane().read(expected.at + SECOND_LINE, beyond).is_err() {
+            unreachable!("the length was checked against the slot");
+        }
         let mut places = data.iter();
         let (whole, rest) = target.as_chunks_mut();
         for (word, place) in whole.iter_mut().zip(&mut places) {
