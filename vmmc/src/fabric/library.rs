@@ -1,6 +1,7 @@
 //! libfabric as loaded at run time.
 
 use super::abi::{self, Info};
+use super::environment;
 use crate::sys::own::OwnMutex;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::net::IpAddr;
@@ -97,7 +98,11 @@ impl Library {
     /// The library, loaded once. (A forked child asks the loader again, which has it.)
     pub(super) fn get() -> Result<&'static Library, FabricError> {
         static LIBRARY: OwnMutex<Option<Result<&'static Library, FabricError>>> = OwnMutex::new();
-        let load = || Library::load().map(|library| &*Box::leak(Box::new(library)));
+        let load = || {
+            let library = Library::load()?;
+            environment::with_wanted(|| library.begin());
+            Ok(&*Box::leak(Box::new(library)))
+        };
         LIBRARY.lock().get_or_insert_with(load).clone()
     }
 
@@ -148,6 +153,20 @@ impl Library {
                 std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn() -> u32>(version)
             },
         })
+    }
+
+    /// Its first use, for which providers are loaded and read what they are told by the environment.
+    fn begin(&self) {
+        let mut found = std::ptr::null_mut();
+        // SAFETY: no texts, no hints, and `found` is ours.
+        let code = unsafe {
+            let none = std::ptr::null();
+            (self.getinfo)(abi::VERSION, none, none, 0, std::ptr::null(), &mut found)
+        };
+        if code == 0 && !found.is_null() {
+            // SAFETY: a list that the library made, freed once.
+            unsafe { (self.freeinfo)(found) };
+        }
     }
 
     /// What an error number means.

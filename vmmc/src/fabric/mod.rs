@@ -15,6 +15,7 @@
 mod abi;
 mod domain;
 mod endpoint;
+mod environment;
 mod gate;
 mod library;
 
