@@ -68,7 +68,7 @@ fn in_rings(record: &Record, fd: i32) -> bool {
         && side.rx_left.load(Ordering::Relaxed) == 0
         && side.rx_error.load(Ordering::Relaxed) == 0
         && side.shut.load(Ordering::Relaxed) == 0
-        && side.eager.load(Ordering::Relaxed) == 0
+        && !link.is_waited_for_elsewhere()
         && side.sharers.load(Ordering::Relaxed) == 1
         && sock.epoll_refs.load(Ordering::Relaxed) == 1
         && fd_table::is_last(sock);

@@ -210,7 +210,7 @@ impl Link {
     /// Whether somebody may wait for the connection where this process cannot see it: an outer set, or another process.
     /// Whether there is one still is asked now and then.
     #[inline]
-    fn is_waited_for_elsewhere(&self) -> bool {
+    pub(crate) fn is_waited_for_elsewhere(&self) -> bool {
         match self.side.eager.load(Ordering::Relaxed) {
             0 => false,
             FORKED => self.is_shared(),
