@@ -534,6 +534,29 @@ fn direct(engine: &Engine, _: &str) {
     while sent_directly(engine) == begun {
         turn(100, place);
     }
+
+    // Longer and longer messages into the same buffer, each with bytes of its own, and a shorter one afterwards.
+    let mut room = vec![0u8; 4 * LEN];
+    for (round, len) in [LEN, 2 * LEN, 3 * LEN, 4 * LEN, LEN].into_iter().enumerate() {
+        let begun = sent_directly(engine);
+        let mut times = 0u8;
+        while sent_directly(engine) == begun {
+            times = times.wrapping_add(1);
+            let byte = times ^ (round as u8) << 4;
+            engine.gsync().expect("gsync");
+            if engine.node() == 0 {
+                engine.gsync().expect("gsync");
+                csend(engine, 3, &vec![byte; len], 1);
+            } else {
+                room.fill(0xee);
+                let id = irecv(engine, 3, &mut room[..len]);
+                engine.gsync().expect("gsync");
+                engine.msgwait(id).expect("msgwait");
+                assert!(room[..len].iter().all(|&there| there == byte), "{len}, time {times}");
+                assert!(room[len..].iter().all(|&there| there == 0xee), "{len}, time {times}");
+            }
+        }
+    }
 }
 
 /// How many messages went from user memory to user memory so far, of both nodes.

@@ -86,6 +86,8 @@ struct Uses {
     count: u32,
     /// Windows of it whose memory the program had given back when it was used again.
     stale: u32,
+    /// Longest message that its windows were too short for.
+    beyond: usize,
 }
 
 impl Uses {
@@ -125,6 +127,8 @@ pub(super) struct Maker<'e> {
     pub(super) after: u32,
     /// `NX_DIRECT_CHECK`: the kernel is not asked.
     pub(super) by_pages: bool,
+    /// Whether a message may be on its way into a window of the sender's.
+    pub(super) is_busy: &'e dyn Fn(u32) -> bool,
 }
 
 /// The whole pages of `len` bytes at `start`.
@@ -156,10 +160,10 @@ impl Windows {
         {
             self.forget(maker.sender, number);
             let uses = self.uses.entry((maker.sender, first)).or_default();
-            *uses = Uses { count: 0, stale: uses.stale.saturating_add(1) };
+            *uses = Uses { count: 0, stale: uses.stale.saturating_add(1), ..*uses };
             found = None;
         }
-        if found.is_none() && self.is_worth_one(maker, first) {
+        if found.is_none() && self.is_worth_one(maker, first, inner) {
             // A failure (memory that cannot be remapped, no descriptors) means: by the safe copy.
             found = self.make(maker, first, inner);
             let by_pages = matches!(self.asker, Some(None));
@@ -200,8 +204,8 @@ impl Windows {
         Asker::ask(asker, first, len, open.backing.at(offset))
     }
 
-    /// Counts a use of the buffer.
-    fn is_worth_one(&mut self, maker: &Maker<'_>, first: usize) -> bool {
+    /// Counts a use of the buffer: anew, if it is for a longer message than before.
+    fn is_worth_one(&mut self, maker: &Maker<'_>, first: usize, len: usize) -> bool {
         if self.open >= MOST {
             return false;
         }
@@ -209,13 +213,37 @@ impl Windows {
             self.uses.clear();
         }
         let uses = self.uses.entry((maker.sender, first)).or_default();
+        if uses.beyond < len {
+            (uses.beyond, uses.count) = (len, 0);
+        }
         uses.count = uses.count.saturating_add(1);
         uses.are_enough(maker.after)
     }
 
+    /// The sender's windows that lie in these pages, which are theirs still, and nothing is on its way into.
+    fn inside(&mut self, maker: &Maker<'_>, first: usize, len: usize) -> Vec<(usize, Backing)> {
+        let windows = self.of.get(&maker.sender).into_iter().flatten().enumerate();
+        let lie = windows.filter_map(|(number, window)| {
+            let Open { start, len: open, backing, .. } = window.open.as_ref()?;
+            (first <= *start && start + open <= first + len)
+                .then_some((number, *start, *open, *backing))
+        });
+        lie.filter(|&(number, ..)| !(maker.is_busy)(number as u32))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .filter(|&(number, start, len, _)| self.is_current(maker.sender, number, start, len))
+            .map(|(number, _, _, backing)| (number, backing))
+            .collect()
+    }
+
     fn make(&mut self, maker: &Maker<'_>, start: usize, len: usize) -> Option<usize> {
-        if !is_private_memory(start, len) {
+        // Those of shorter messages end: memory is in one at a time.
+        let (inside, theirs): (Vec<_>, Vec<_>) = self.inside(maker, start, len).into_iter().unzip();
+        if !is_private_memory(start, len, &theirs) {
             return None;
+        }
+        for number in inside {
+            self.forget(maker.sender, number);
         }
         let windows = self.of.entry(maker.sender).or_default();
         let number = windows.len();
@@ -223,7 +251,7 @@ impl Windows {
             return None; // the sender would take it for nonsense
         }
         let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start))?;
-        // SAFETY: whole pages of private writable memory inside the room of a receive under way:
+        // SAFETY: whole pages of private writable memory, or of windows that have ended, inside the room of a receive under way:
         // nobody touches it meanwhile, no reference into it exists. That it stays is not promised,
         // and is why windows are checked before use and forgotten rather than dropped when stale.
         let region = unsafe { Region::adopt(pointer, len) }.ok()?;
@@ -259,7 +287,7 @@ impl Windows {
         Some(number)
     }
 
-    /// A window whose memory the program has given back: nothing at its addresses is touched, which are others' now.
+    /// A window whose memory the program has given back, or is to be another's: nothing at its addresses is touched.
     fn forget(&mut self, sender: u32, number: usize) {
         if let Some(open) =
             self.of.get_mut(&sender).and_then(|of| of.get_mut(number)).and_then(|it| it.open.take())

@@ -74,9 +74,13 @@ fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool 
     at >= start + len
 }
 
-/// Memory that may be remapped: private and writable, and not the stack, which grows.
-pub(super) fn is_private_memory(start: usize, len: usize) -> bool {
-    covered(start, len, |mapping| mapping.private_rw && !mapping.is_stack)
+/// Memory that may be remapped: private and writable, and not the stack, which grows; or of one of these files.
+pub(super) fn is_private_memory(start: usize, len: usize, or: &[Backing]) -> bool {
+    covered(start, len, |mapping| {
+        let Mapping { device, inode, .. } = *mapping;
+        mapping.private_rw && !mapping.is_stack
+            || or.iter().any(|it| (it.device, it.inode) == (device, inode))
+    })
 }
 
 pub(super) fn covers(start: usize, len: usize, inode: u64) -> bool {

@@ -87,6 +87,12 @@ impl State {
             return None;
         }
         let room = self.ops.get(op).room;
+        let fetching = &self.fetching;
+        let is_busy = |window| {
+            fetching.iter().any(|it| {
+                it.from == peer.number as usize && it.go.is_some_and(|go| go.window == window)
+            })
+        };
         let maker = direct::Maker {
             node: &e.data,
             own: &e.own,
@@ -94,6 +100,7 @@ impl State {
             pid: peer.out.import().exporter().pid,
             after: e.settings.direct_after,
             by_pages: e.settings.direct_by_pages,
+            is_busy: &is_busy,
         };
         let (go, trips) = self.windows.open_for(&maker, room, len);
         e.count(count::DAEMON_TRIPS, trips);
