@@ -9,7 +9,7 @@ mod raw;
 mod support;
 
 use common::{Daemon, PATIENCE, pause, say, says, second_process as play, until};
-use program::{FILL, PROGRAM, REVERSE, connect, dispatch, fill, reverse};
+use program::{FILL, NULL, PROGRAM, REVERSE, connect, dispatch, fill, reverse};
 use shrimp_rpc::layout::{self, Answer, Kind};
 use shrimp_rpc::process::count;
 use shrimp_rpc::{
@@ -304,5 +304,121 @@ fn a_buffer_that_is_bound_is_not_bound_again_and_the_refusal_speaks_of_no_limit(
     knocked.answer();
     assert_eq!(knocked.knock_again(5), Some(Answer::Failed));
     assert_eq!(server.bindings(), 1);
+    server.stop();
+}
+
+/// Two clients that leave a server no moment without a call: before the one's is answered, the other's is there.
+struct Relay {
+    clients: Vec<raw::Client>,
+    calls: usize,
+}
+
+/// One procedure per client of the relay.
+const RELAY: [u32; 2] = [200, 201];
+
+impl Relay {
+    fn new(node: &Node, service: &str) -> Arc<Mutex<Relay>> {
+        let clients = (0..2).map(|number| raw::Client::bind(node, service, number, PROGRAM));
+        Arc::new(Mutex::new(Relay { clients: clients.collect(), calls: 0 }))
+    }
+
+    /// That client calls.
+    fn call(&mut self, at: usize) {
+        self.calls += 1;
+        self.clients[at].send(Kind::Whole, RELAY[at] as u16, 0);
+    }
+}
+
+/// The relay of a server, once it has one.
+type Running = Arc<Mutex<Option<Arc<Mutex<Relay>>>>>;
+
+/// The program, and the relay: in the handler of the one's call the other one calls.
+fn relaying(
+    running: &Running,
+) -> impl Fn(u32, ServerCall<'_>) -> Result<Finished, DispatchError> + use<> {
+    let running = running.clone();
+    move |procedure, call: ServerCall<'_>| {
+        let Some(at) = RELAY.iter().position(|it| *it == procedure) else {
+            return dispatch(procedure, call);
+        };
+        if let Some(relay) = &*running.lock().unwrap() {
+            relay.lock().unwrap().call(1 - at);
+        }
+        call.reply(0)?.send()
+    }
+}
+
+#[test]
+fn clients_that_leave_no_pause_keep_nobody_from_being_bound_served_and_forgotten() {
+    let watchdog = Watchdog::new("clients_that_leave_no_pause");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let running = Running::default();
+    let server = Server::builder("relay").node(&node).raw_program(PROGRAM, 1, relaying(&running));
+    let server = server.start().unwrap();
+    let busy = daemon.node();
+    let relay = Relay::new(&busy, "relay");
+    // With these two all hot places are taken.
+    let friend = daemon.node();
+    let bind = || Binding::builder("relay", PROGRAM, 1).node(&friend).buffer_len(raw::LEN);
+    let hot: Vec<_> = (0..6).map(|_| bind().connect().unwrap()).collect();
+    let cold = bind().timeout(PATIENCE.unwrap()).connect().unwrap();
+    for binding in &hot {
+        reverse(binding, 100).unwrap();
+    }
+    *running.lock().unwrap() = Some(relay.clone());
+    relay.lock().unwrap().call(0);
+    let calls = || relay.lock().unwrap().calls;
+    until("every look finds a call", || calls() > 100);
+    watchdog.step("one that is cold is served");
+    for _ in 0..20 {
+        reverse(&cold, 100).unwrap();
+    }
+    watchdog.step("one that comes is served");
+    for _ in 0..3 {
+        let late = bind().timeout(PATIENCE.unwrap()).connect().unwrap();
+        reverse(&late, 100).unwrap();
+    }
+    watchdog.step("those that went are forgotten");
+    let left = 2 + hot.len() + 1;
+    until("their bindings are forgotten", || server.bindings() == left);
+    until("their buffers are let go", || node.exports().len() == 1 + left);
+    let before = calls();
+    until("all that was beside the two", || calls() > before + 100);
+    *running.lock().unwrap() = None;
+    server.stop();
+}
+
+/// Bindings that end before the poller knows them are not kept until it looks.
+#[test]
+fn bindings_that_come_and_go_while_a_handler_takes_long_are_let_go() {
+    let _watchdog = Watchdog::new("bindings_that_come_and_go");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let (begin, begun) = std::sync::mpsc::channel::<()>();
+    let (let_go, go) = std::sync::mpsc::channel::<()>();
+    let go = Mutex::new(go);
+    let server =
+        Server::builder("long").node(&node).raw_program(PROGRAM, 1, move |number, call| {
+            if number == KEEP {
+                begin.send(()).unwrap();
+                let _ = go.lock().unwrap().recv();
+            }
+            dispatch(NULL, call)
+        });
+    let server = server.start().unwrap();
+    // Knocks are heard though no worker waits.
+    let _handlers = node.start_handler_thread().unwrap();
+    let friend = daemon.node();
+    let mut holder = raw::Client::bind(&friend, "long", 0, PROGRAM);
+    holder.send(Kind::Whole, KEEP as u16, 0);
+    begun.recv().unwrap();
+    for number in 1..20 {
+        drop(raw::Client::bind(&friend, "long", number, PROGRAM));
+    }
+    until("they are forgotten", || server.bindings() == 1);
+    until("their buffers are let go", || node.exports().len() == 2);
+    let_go.send(()).unwrap();
+    holder.reply();
     server.stop();
 }

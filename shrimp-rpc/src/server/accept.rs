@@ -213,6 +213,7 @@ pub(super) fn forget(shared: &Shared, key: &Key) {
     if let Some(slot) = slot {
         shared.left.add(&slot);
         slot.end();
+        shared.forget_fresh(&slot);
         shared.note_change();
         // The poller drops its own; a deferred call may hold another for long. Whoever is
         // last withdraws the buffer.

@@ -283,9 +283,19 @@ impl Shared {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn fresh(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn add_fresh(&self, slot: Arc<Slot>) {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        self.fresh().push(slot);
         self.note_change();
+    }
+
+    /// The poller needs not know of one that has ended. It may be in a handler for long, and as many clients as like come
+    /// and go meanwhile.
+    fn forget_fresh(&self, slot: &Arc<Slot>) {
+        self.fresh().retain(|fresh| !Arc::ptr_eq(fresh, slot));
     }
 
     fn note_change(&self) {
@@ -470,7 +480,7 @@ impl Drop for Server {
             slot.end();
         }
         self.shared.post.close(Poll::default());
-        self.shared.fresh.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.shared.fresh().clear();
         drop(slots);
     }
 }

@@ -6,12 +6,18 @@
 //! server pays one load per turn for a thousand idle clients, an idle one finds a
 //! cold client's call within a few microseconds per hundred clients, and a sleeping one is woken by the
 //! doorbell and looks at all.
+//!
+//! A turn ends at the first message. Where each hot client calls again before its next turn, none would ever come to the
+//! cold ones; so one of them is looked at besides after every [`HEED`] messages, in which each hot one has had its turn.
 
 use super::slot::Slot;
 use crate::config::HOT;
 use crate::process::count;
 use std::sync::Arc;
 use vmmc::{Look, Node};
+
+/// Messages after which a cold slot is looked at, whatever the hot ones have.
+const HEED: u64 = HOT as u64;
 
 /// A slot that is looked at in every turn.
 #[derive(Debug)]
@@ -30,8 +36,10 @@ pub(super) struct Poll {
     next_hot: usize,
     /// Which cold one is next.
     next_cold: usize,
-    /// Calls found so far.
+    /// Messages found so far.
     found: u64,
+    /// Value of `found` at which a cold one is looked at besides.
+    heed_at: u64,
 }
 
 impl Poll {
@@ -45,15 +53,14 @@ impl Poll {
 
     /// Forgets those that have ended, and returns them: their end may block.
     pub(super) fn take_ended(&mut self) -> Vec<Arc<Slot>> {
-        let mut ended: Vec<_> = self.cold.extract_if(.., |slot| !slot.is_open()).collect();
-        ended.extend(self.hot.extract_if(.., |hot| !hot.slot.is_open()).map(|hot| hot.slot));
+        let mut ended = extract_ended(&mut self.cold, &mut self.next_cold, |slot| slot);
+        let hot = extract_ended(&mut self.hot, &mut self.next_hot, |hot| &hot.slot);
+        ended.extend(hot.into_iter().map(|hot| hot.slot));
         while self.hot.len() < HOT
             && let Some(slot) = self.cold.pop()
         {
             self.hot.push(Hot { slot, last: self.found });
         }
-        // Fewer than before, perhaps: a turn that began beyond the last would look at none.
-        self.next_hot = 0;
         ended
     }
 
@@ -88,6 +95,22 @@ impl Poll {
         }
     }
 
+    /// Looks at a cold slot now and then, while messages of hot ones are found all the time.
+    #[inline]
+    pub(super) fn heed_cold(&mut self, node: &Node) {
+        if self.found >= self.heed_at {
+            self.look_at_one_cold(node);
+        }
+    }
+
+    #[cold]
+    fn look_at_one_cold(&mut self, node: &Node) {
+        self.heed_at = self.found + HEED;
+        if let Some((at, _)) = self.look_at_cold(Look::Quick, node) {
+            self.next_hot = at;
+        }
+    }
+
     #[inline(never)]
     fn look_at_cold(&mut self, look: Look, node: &Node) -> Option<(usize, u64)> {
         let turns = if look == Look::Complete { self.cold.len() } else { 1 };
@@ -109,4 +132,22 @@ impl Poll {
         std::mem::swap(&mut hot.slot, self.cold.get_mut(cold)?);
         Some(at)
     }
+}
+
+/// Takes out those whose slot has ended. Who was next is next, or who comes after it: clients that come and go turn nobody's
+/// turn away.
+fn extract_ended<T>(list: &mut Vec<T>, next: &mut usize, slot: fn(&T) -> &Arc<Slot>) -> Vec<T> {
+    let (mut at, mut before) = (0, 0);
+    let ended = list.extract_if(.., |one| {
+        let ended = !slot(one).is_open();
+        before += usize::from(ended && at < *next);
+        at += 1;
+        ended
+    });
+    let ended = ended.collect();
+    *next -= before;
+    if *next >= list.len() {
+        *next = 0; // a turn that began beyond the last would look at none
+    }
+    ended
 }

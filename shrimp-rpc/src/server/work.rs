@@ -183,6 +183,13 @@ pub(super) fn worker(shared: &Arc<Shared>) {
         let Some(mut poll) = held.take().or_else(|| shared.staff.relieve(&shared.post)) else {
             return;
         };
+        // Before each look: where every look finds a message, nothing else would come to it.
+        if shared.has_changed() {
+            change(shared, &mut poll);
+            // Nothing of a client that has gone is kept.
+            desk = desk.filter(|desk: &Desk| desk.slot().is_open());
+        }
+        poll.heed_cold(&shared.node);
         let found = next(shared, &mut poll, &mut slept);
         let at_once = matches!(found, Some(Found::AtOnce(..)));
         match found {
@@ -216,12 +223,7 @@ pub(super) fn worker(shared: &Arc<Shared>) {
                     shared.node.dispatch();
                 }
             }
-            Some(Found::Change) => {
-                change(shared, &mut poll);
-                // Nothing of a client that has gone is kept.
-                desk = desk.filter(|desk: &Desk| desk.slot().is_open());
-                held = Some(poll);
-            }
+            Some(Found::Change) => held = Some(poll),
             None => return,
         }
     }
@@ -236,12 +238,10 @@ const LINGER: Duration = Duration::from_micros(120);
 /// registers.
 #[inline(always)]
 fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> Option<Found> {
-    if !shared.has_changed() {
-        let look = || poll.look(Look::Quick, &shared.node);
-        if let Some((hot, word)) = wait::glance(shared.node.wait_policy(), look) {
-            *slept = false;
-            return Some(Found::AtOnce(hot, word));
-        }
+    let look = || poll.look(Look::Quick, &shared.node);
+    if let Some((hot, word)) = wait::glance(shared.node.wait_policy(), look) {
+        *slept = false;
+        return Some(Found::AtOnce(hot, word));
     }
     await_next(shared, poll, slept)
 }
@@ -277,7 +277,7 @@ fn await_next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool
 fn change(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) {
     shared.changed.store(false, Ordering::Relaxed);
     vmmc::sync::fence(Ordering::SeqCst);
-    let fresh = std::mem::take(&mut *shared.fresh.lock().unwrap_or_else(PoisonError::into_inner));
+    let fresh = std::mem::take(&mut *shared.fresh());
     for slot in fresh {
         poll.add(slot);
     }
