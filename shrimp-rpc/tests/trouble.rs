@@ -507,6 +507,62 @@ fn a_handler_that_panics_answers_a_fault_and_one_that_drops_the_call_too() {
     server.stop();
 }
 
+/// The worker answered too, and the late reply was written over that to a later call.
+#[test]
+fn a_handler_that_fails_or_panics_after_it_put_the_reply_off_does_not_answer_besides() {
+    let _watchdog = Watchdog::new("a_handler_that_fails_or_panics_after");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let calls = kept.clone();
+    let server = Server::builder("hasty")
+        .node(&node)
+        .raw_program(PROGRAM, 1, move |procedure, call| {
+            if procedure == 0 {
+                return call.reply(0)?.send();
+            }
+            let (call, finished) = call.defer();
+            calls.lock().unwrap().push(call);
+            match procedure {
+                1 => Err(Fault::new(7, "too late").into()),
+                2 => panic!("on purpose"),
+                3 => {
+                    // It ends here: that is the answer, and the only one.
+                    calls.lock().unwrap().pop();
+                    Err(Fault::new(7, "too late").into())
+                }
+                _ => Ok(finished),
+            }
+        })
+        .start()
+        .unwrap();
+    let friend = daemon.node();
+    let binding = bind(&friend, "hasty");
+    let other = bind(&friend, "hasty");
+    for procedure in [1, 2, 4] {
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let mut reply = binding.request(procedure, 0, 0).unwrap().call()?;
+                Ok::<_, CallError>(u64::decode(&mut reply).unwrap())
+            });
+            until("it is put off", || !kept.lock().unwrap().is_empty());
+            // The worker is out of that handler once it has served another call.
+            other.request(0, 0, 0).unwrap().call().unwrap();
+            let late = kept.lock().unwrap().pop().unwrap();
+            let mut reply = late.reply(8).unwrap();
+            u64::from(procedure).encode(&mut reply).unwrap();
+            reply.send().unwrap();
+            assert_eq!(call.join().unwrap().unwrap(), u64::from(procedure));
+        });
+    }
+    match binding.request(3, 0, 0).unwrap().call() {
+        Err(CallError::Fault(fault)) => assert_eq!(fault.number(), Fault::DROPPED),
+        other => panic!("{other:?}"),
+    }
+    binding.request(0, 0, 0).unwrap().call().unwrap();
+    server.stop();
+}
+
 /// The service and the call it kept held each other for ever once.
 #[test]
 fn calls_that_their_service_kept_end_with_the_server() {

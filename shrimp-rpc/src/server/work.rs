@@ -6,7 +6,7 @@ use super::post::Post;
 use super::slot::{Ready, Slot, Step};
 use super::{Shared, Task};
 use crate::error::{DispatchError, Fault, ReplyError};
-use crate::layout::{Status, Turn};
+use crate::layout::Status;
 use crate::process::count;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -343,27 +343,28 @@ fn faulty(shared: &Shared, slot: &Arc<Slot>) {
 /// Runs the handler of a call.
 #[inline(always)]
 fn run(shared: &Shared, desk: &Desk, far: Option<Box<Far>>) {
-    let (turn, procedure) = (desk.turn(), desk.context().procedure());
-    let slot = desk.slot();
-    let Some(program) = shared.programs.get(slot.program) else {
+    let procedure = desk.context().procedure();
+    let Some(program) = shared.programs.get(desk.slot().program) else {
         unreachable!("a slot is of one of the server's programs")
     };
     let call = ServerCall::new(desk, far);
     let dispatch = AssertUnwindSafe(|| (program.dispatch)(procedure, call));
     match catch_unwind(dispatch) {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => refuse(slot, turn, &error),
+        Ok(Err(error)) => refuse(desk, &error),
         Err(_) => {
             let fault = Fault::new(Fault::PANICKED, "the handler panicked");
-            refuse(slot, turn, &DispatchError::Fault(fault));
+            refuse(desk, &DispatchError::Fault(fault));
         }
     }
 }
 
-/// Tells the client why there is no reply, unless there was one.
+/// Tells the client why there is no reply, unless there was one, or there will be: then two would answer, and the later one
+/// would write over the reply to a later call.
 #[cold]
-fn refuse(slot: &Slot, turn: Turn, error: &DispatchError) {
-    if !slot.is_unanswered(turn) {
+fn refuse(desk: &Desk, error: &DispatchError) {
+    let (slot, turn) = (desk.slot(), desk.turn());
+    if desk.is_put_off() || !slot.is_unanswered(turn) {
         return;
     }
     let (status, fault) = match error {

@@ -79,6 +79,8 @@ pub(in crate::server) struct Desk {
     pub(super) start: usize,
     pub(super) one_way: bool,
     pub(super) answered: Cell<bool>,
+    /// The reply is put off: whoever has the call answers it, and nobody else.
+    pub(super) put_off: Cell<bool>,
     /// Where the next block begins, from the start of the message.
     pub(super) next_block: Cell<usize>,
     /// Bytes before the flag that OUT blocks take.
@@ -100,6 +102,7 @@ impl Desk {
             start: layout::HEAD_LEN,
             one_way: false,
             answered: Cell::new(true),
+            put_off: Cell::new(false),
             next_block: Cell::new(0),
             outs: Cell::new(0),
             close_len: Cell::new(0),
@@ -122,6 +125,7 @@ impl Desk {
         self.start = ready.start;
         self.one_way = ready.one_way;
         self.answered = Cell::new(false);
+        self.put_off = Cell::new(false);
         self.next_block = Cell::new(0);
         self.outs = Cell::new(0);
         self.close_len = Cell::new(0);
@@ -131,6 +135,11 @@ impl Desk {
     #[inline]
     pub(in crate::server) fn turn(&self) -> Turn {
         self.context.turn
+    }
+
+    /// Whether somebody else is to answer the call, or has.
+    pub(in crate::server) fn is_put_off(&self) -> bool {
+        self.put_off.get()
     }
 
     #[inline]
@@ -156,6 +165,7 @@ impl Desk {
             start: self.start,
             one_way: self.one_way,
             answered: self.answered.clone(),
+            put_off: Cell::new(false),
             next_block: self.next_block.clone(),
             outs: self.outs.clone(),
             close_len: self.close_len.clone(),
