@@ -29,9 +29,22 @@ static int get(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *v
     return SHRIMP_RPC_DEFERRED;
 }
 
+/* Its answer does not encode: the call is still there then, and is ended by a fault. */
+static int list(void *user, shrimp_rpc_call *call, const struct entry *entries, struct answer *result)
+{
+    char name[] = "a name of more than the sixty-four characters that the interface allows";
+    struct entry entry = {.name = name};
+    struct answer wrong = {.s = OK, .answer_u.list = &entry};
+    (void)user, (void)entries, (void)result;
+    shrimp_rpc_call *later = shrimp_rpc_defer(call);
+    if (later == NULL || list_1_answer(later, &wrong) == 0 || shrimp_rpc_reply_fault(later, 10, "too long") != 0)
+        abort();
+    return SHRIMP_RPC_DEFERRED;
+}
+
 int main(int argc, char **argv)
 {
-    kv_v1_ops ops = {.get_1 = get};
+    kv_v1_ops ops = {.get_1 = get, .list_1 = list};
     shrimp_rpc_server *server;
     shrimp_rpc_builder *builder = argc == 2 ? shrimp_rpc_builder_new(argv[1]) : NULL;
     if (kv_v1_add(builder, &ops) != 0 || shrimp_rpc_builder_start(builder, &server) != 0)

@@ -94,10 +94,12 @@ fn a_generated_c_server_puts_answers_off() {
         assert_eq!(kv.get("key", &mut value).expect("answered"), Status::Ok);
         assert_eq!(value, b"later");
     }
-    match kv.get("never", &mut value) {
-        Err(CallError::Fault(fault)) => assert_eq!((fault.number(), fault.text()), (9, "never")),
+    let fault = |failed: Option<CallError>| match failed {
+        Some(CallError::Fault(fault)) => (fault.number(), fault.text().to_owned()),
         other => panic!("{other:?}"),
-    }
+    };
+    assert_eq!(fault(kv.get("never", &mut value).err()), (9, "never".into()));
+    assert_eq!(fault(kv.list(&Vec::new()).err()), (10, "too long".into()));
     drop(server.0.stdin.take());
     assert!(server.0.wait().expect("it ends").success());
 }

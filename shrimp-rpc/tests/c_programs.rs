@@ -5,6 +5,10 @@ mod c_compiler;
 mod common;
 mod program;
 
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
+
 use common::{Daemon, second_process as play};
 use program::{FAIL, FILL, NULL, PROGRAM, REVERSE, serve};
 use shrimp_rpc::{Binding, ConnectError};
@@ -14,9 +18,22 @@ use std::process::{Command, Stdio};
 use vmmc::Token;
 use xdr::Encode;
 
+/// The secret of `several`.
+const SECRET: Token = Token(*b"of several secre");
+
+/// Answered by `several` when its client has gone.
+const GONE: u32 = 5;
+
+/// Makes that call, until it is killed.
+fn mortal(args: &[String]) {
+    support::die_with_parent();
+    let binding = Binding::builder(&args[0], PROGRAM, 1).token(SECRET).connect().expect("binds");
+    let _ = binding.request(GONE, 0, 0).expect("a lane").call();
+}
+
 #[test]
 fn second_process() {
-    play(&[("serve", serve)]);
+    play(&[("serve", serve), ("mortal", mortal)]);
 }
 
 /// Compiles a program of `tests/c`.
@@ -107,15 +124,23 @@ fn a_c_server_of_several_programs_asks_for_a_secret_and_answers_late() {
     };
     let mut serve = command("serve");
     let mut server = serve.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "SAYS ready\n");
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut says = || lines.next().expect("it lives").unwrap();
+    assert_eq!(says(), "SAYS ready");
     let node = daemon.node();
     let builder = || Binding::builder("several", PROGRAM, 1).node(&node);
     let refused = builder().connect().unwrap_err();
     assert!(matches!(refused, ConnectError::Service { .. }), "{refused:?}");
-    let binding = builder().token(Token(*b"of several secre")).connect().unwrap();
+    let binding = builder().token(SECRET).connect().unwrap();
     binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
+    calls_of_each_kind(&binding, "fault 78: late, as asked");
+    // A call whose client has gone is over when it is answered, once.
+    for _ in 0..3 {
+        let mut client = daemon.second("mortal", &["several"]);
+        assert_eq!(says(), "SAYS late");
+        client.kill();
+        assert_eq!(says(), "SAYS 0");
+    }
     calls_of_each_kind(&binding, "fault 78: late, as asked");
     let output = command("call").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

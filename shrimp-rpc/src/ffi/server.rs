@@ -72,6 +72,16 @@ impl CState {
     }
 }
 
+impl CCall {
+    /// Whether nothing more can be said to the client: it was answered, or is told why not, or has gone.
+    fn is_over(&self) -> bool {
+        match &self.call {
+            CState::Later(call) => call.is_answered() || !call.context().is_client_there(),
+            CState::Now(_) | CState::Gone => false,
+        }
+    }
+}
+
 /// `shrimp_rpc_server`.
 #[derive(Debug)]
 pub struct CServer(pub(super) Server);
@@ -340,10 +350,12 @@ pub unsafe extern "C" fn shrimp_rpc_reply_send(call: *mut CCall) -> c_int {
             }
             Some(CWriter::Later(mut writer)) => {
                 writer.assume_written();
-                let sent = writer.send();
+                if writer.send().is_err() && !this.is_over() {
+                    return Code::SystemErr; // it is still the program's
+                }
                 // SAFETY: one that was put off is in a box, and not used again.
                 drop(unsafe { Box::from_raw(call) });
-                if sent.is_ok() { Code::Ok } else { Code::SystemErr }
+                Code::Ok
             }
         }
     })
@@ -403,10 +415,11 @@ pub unsafe extern "C" fn shrimp_rpc_reply_fault(
         let CCall { writer, call, .. } = *unsafe { Box::from_raw(call) };
         drop(writer);
         match call {
-            CState::Later(call) => match call.fault(fault) {
-                Ok(()) => Code::Ok,
-                Err(_) => Code::SystemErr,
-            },
+            // It is over, whether its client was there or not.
+            CState::Later(call) => {
+                let _ = call.fault(fault);
+                Code::Ok
+            }
             CState::Now(_) | CState::Gone => unreachable!("looked at above"),
         }
     })

@@ -2,6 +2,7 @@
  * its client. The procedures are those of tests/program/mod.rs, answered by a thread of their own. */
 #include "shrimp_rpc.h"
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,13 @@ static void *answer(void *at) {
             late.block[late.number - 1 - i] = byte;
         }
         status = send_plain(late.call, "", 0);
+    } else if (late.procedure == 5) { /* answers when the client has gone */
+        puts("SAYS late");
+        fflush(stdout);
+        while (!shrimp_rpc_is_cancelled(late.call)) sched_yield();
+        status = send_plain(late.call, "nobody reads this", 17);
+        printf("SAYS %d\n", status);
+        fflush(stdout);
     } else if (late.procedure == 3) { /* fills an OUT block */
         uint32_t plain[2] = {0, late.number};
         uint64_t *block = shrimp_rpc_out(late.call, (size_t)late.number * 8, &plain[0]);
@@ -53,7 +61,7 @@ static int dispatch(void *user, uint32_t procedure, shrimp_rpc_call *call) {
     pthread_t thread;
     (void)user;
     if (procedure == 0) return send_plain(call, "", 0);
-    if (procedure < 2 || procedure > 4) return SHRIMP_RPC_PROC_UNAVAIL;
+    if (procedure < 2 || procedure > 5) return SHRIMP_RPC_PROC_UNAVAIL;
     shrimp_rpc_args(call, &args, &len);
     struct late *late = calloc(1, sizeof *late);
     late->procedure = procedure;

@@ -296,9 +296,14 @@ impl Emitter<'_> {
         ));
         let answered: Vec<_> = version.procedures.iter().filter(|p| !p.oneway).collect();
         if !answered.is_empty() {
-            self.out.line("/* Answer calls that were put off. What is sent stays the caller's to free; the call is gone then, unless");
-            self.out.line("   this fails before: shrimp_rpc_reply_fault ends it. An OUT block is {call, most elements, 0, {NULL, 0,");
-            self.out.line("   bytes of one}}, opened after shrimp_rpc_defer; INOUT blocks are where they were. */");
+            for line in [
+                "/* Answer calls that were put off. What is sent stays the caller's to free. The call is gone once this has returned",
+                "   0, whether its client was still there or not; after an error it is still there, and shrimp_rpc_reply_fault ends",
+                "   it. An OUT block is {call, most elements, 0, {NULL, 0, bytes of one}}, opened after shrimp_rpc_defer; INOUT",
+                "   blocks are where they were. */",
+            ] {
+                self.out.plain(line);
+            }
         }
         for procedure in answered {
             let list = self.answer_params(procedure, &params(procedure));

@@ -88,9 +88,10 @@ typedef struct kv_v1_ops {
     void *user;
 } kv_v1_ops;
 int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call);
-/* Answer calls that were put off. What is sent stays the caller's to free; the call is gone then, unless
-   this fails before: shrimp_rpc_reply_fault ends it. An OUT block is {call, most elements, 0, {NULL, 0,
-   bytes of one}}, opened after shrimp_rpc_defer; INOUT blocks are where they were. */
+/* Answer calls that were put off. What is sent stays the caller's to free. The call is gone once this has returned
+   0, whether its client was still there or not; after an error it is still there, and shrimp_rpc_reply_fault ends
+   it. An OUT block is {call, most elements, 0, {NULL, 0, bytes of one}}, opened after shrimp_rpc_defer; INOUT
+   blocks are where they were. */
 int put_1_answer(shrimp_rpc_call *call, shrimp_bool *result);
 int get_1_answer(shrimp_rpc_call *call, status *result, shrimp_out *value);
 int scale_1_answer(shrimp_rpc_call *call);

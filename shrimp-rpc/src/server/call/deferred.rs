@@ -52,6 +52,11 @@ impl DeferredCall {
         Ok(DeferredReply { writer: self.core.writer(plain)? })
     }
 
+    /// Whether the client was sent something.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.core.desk().answered.get()
+    }
+
     /// The whole request, for stubs that read by pointer.
     pub(crate) fn request(&self) -> View<'_> {
         self.core.request()

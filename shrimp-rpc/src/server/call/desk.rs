@@ -54,6 +54,11 @@ impl Context {
         self.slot.head32(layout::CALL_CANCELLED) == self.turn.number() || !self.slot.is_open()
     }
 
+    /// Whether the client is there to be told anything.
+    pub(crate) fn is_client_there(&self) -> bool {
+        self.slot.is_open() && self.slot.reply_buffer().import().check_open().is_ok()
+    }
+
     /// How long the client will still wait, by its own word; `None`: for ever.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {

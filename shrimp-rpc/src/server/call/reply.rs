@@ -58,6 +58,13 @@ impl<D: Deref<Target = Desk>> Core<D> {
         Ok(Writer { core: self, place, at: start, plain_end: start + plain, total })
     }
 
+    /// A reply that failed before anything was sent is none: the client can still be told.
+    #[cold]
+    fn note_failure(&self) {
+        let Context { slot, turn, .. } = self.context();
+        self.desk().answered.set(!slot.is_unanswered(*turn));
+    }
+
     #[cold]
     fn send_long(&self, memory: Box<Memory>, inout: (usize, usize)) -> Result<(), ReplyError> {
         self.gather(&memory, inout)?;
@@ -188,11 +195,20 @@ impl<D: Deref<Target = Desk>> Writer<'_, D> {
             self.plain_end += gap;
             self.put(|put| put.pad_to(put.at() + gap))?;
         }
-        let desk = self.core.desk();
-        if desk.answered.replace(true) {
+        let core = self.core;
+        if core.desk().answered.replace(true) {
             return Err(ReplyError::Answered);
         }
-        let context = self.core.context();
+        let sent = self.transmit();
+        if sent.is_err() {
+            core.note_failure();
+        }
+        sent
+    }
+
+    #[inline(always)]
+    fn transmit(self) -> Result<(), ReplyError> {
+        let (desk, context) = (self.core.desk(), self.core.context());
         let replies = context.slot.replies();
         let end = layout::flag_at(replies.len());
         match self.place {
