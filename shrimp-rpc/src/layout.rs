@@ -132,6 +132,13 @@ pub fn buffer_len(asked: usize) -> usize {
     asked.clamp(BUFFER_MIN, BUFFER_MAX).next_multiple_of(4096)
 }
 
+/// Whether the other side's buffer can have that length: it may be no whole number of pages, but what lies in it is aligned,
+/// and the flag can say how long it is.
+#[must_use]
+pub fn is_buffer_len(len: usize) -> bool {
+    (BUFFER_MIN..=BUFFER_MAX).contains(&len) && len.is_multiple_of(UNIT)
+}
+
 /// Name of the export that a service's clients knock at.
 #[must_use]
 pub fn door_name(service: &str) -> Name {

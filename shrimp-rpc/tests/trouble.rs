@@ -431,6 +431,52 @@ fn lies_of_a_client_cost_it_its_binding_and_nobody_else_anything() {
     server.stop();
 }
 
+/// By the length of another node's buffer memory is allocated, and a flag's length field has an end.
+#[test]
+fn buffers_of_impossible_lengths_are_not_bound_by_either_side() {
+    let _watchdog = Watchdog::new("buffers_of_impossible_lengths");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "lengths", 1);
+    let friend = daemon.node();
+    let lengths = [layout::BUFFER_MAX + 4096, 8193, layout::BUFFER_MIN - 8];
+    let mut number = 10..;
+    for len in lengths {
+        let knock =
+            |len, number| raw::Knocked::knock_with(&friend, "lengths", number, PROGRAM, len);
+        let wrong = knock(len, number.next().unwrap());
+        // The acceptor takes them one by one.
+        let right = knock(raw::LEN, number.next().unwrap());
+        right.answer();
+        assert_eq!(server.bindings(), 1, "{len} bytes are bound");
+        assert!(!wrong.is_answered(), "{len} bytes");
+        drop(right);
+        until("it is forgotten", || server.bindings() == 0);
+    }
+    for len in [layout::BUFFER_MAX, layout::BUFFER_MIN] {
+        raw::Knocked::knock_with(&friend, "lengths", number.next().unwrap(), PROGRAM, len).answer();
+    }
+    server.stop();
+    for len in lengths {
+        let (liar, (ready, opened)) = (daemon.node(), std::sync::mpsc::channel());
+        let name = format!("liar {len}");
+        let lie = {
+            let name = name.clone();
+            std::thread::spawn(move || {
+                let heard = raw::Heard::hear(&liar, &name, || ready.send(()).unwrap());
+                let server = heard.answer_with(&liar, len);
+                until("it is let go", || server.replies.signal64(0, 0).is_err());
+            })
+        };
+        opened.recv().unwrap();
+        match Binding::builder(&name, PROGRAM, 1).node(&friend).connect().map(drop) {
+            Err(ConnectError::Refused { why, .. }) => assert!(why.contains("length"), "{why}"),
+            other => panic!("{len} bytes: {other:?}"),
+        }
+        lie.join().unwrap();
+    }
+}
+
 #[test]
 fn arguments_that_change_while_they_are_used_hurt_nobody() {
     let _watchdog = Watchdog::new("arguments_that_change");

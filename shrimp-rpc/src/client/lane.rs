@@ -93,11 +93,11 @@ impl Lane {
             .timeout(patience.saturating_sub(start.elapsed()))
             .open()
             .map_err(TransportError::from)?;
-        let calls = PeerBuffer::new(link).map_err(TransportError::from)?;
-        if calls.len() < layout::BUFFER_MIN || !calls.len().is_multiple_of(layout::UNIT) {
+        if !layout::is_buffer_len(link.len()) {
             let why = "its buffer is of no possible length";
             return Err(ConnectError::Refused { service: wanted.service.clone(), why });
         }
+        let calls = PeerBuffer::new(link).map_err(TransportError::from)?;
         node.counters().add(count::BOUND, 1);
         let ends = (layout::flag_at(calls.len()), layout::flag_at(replies.view().len()));
         Ok(Lane {

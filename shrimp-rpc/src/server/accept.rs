@@ -92,8 +92,9 @@ fn replies_of(shared: &Arc<Shared>, knock: &Knock) -> Result<Option<PeerBuffer>,
         link = link.node(&**node);
     }
     let link = link.open()?;
-    // The same number of another process, should process ids be used again.
-    if link.exporter() != knock.peer || link.len() < layout::BUFFER_MIN {
+    // The same number of another process, should process ids be used again; or a length of the client's choice, by which we
+    // are about to allocate if it is of another node.
+    if link.exporter() != knock.peer || !layout::is_buffer_len(link.len()) {
         return Ok(None);
     }
     Ok(Some(PeerBuffer::new(link)?))

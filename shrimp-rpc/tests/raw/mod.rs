@@ -10,9 +10,9 @@ use vmmc::{Binding, Event, Export, Import, Node, PeerInfo, Region, Rights, Who};
 /// Length of the buffers here.
 pub const LEN: usize = 8192;
 
-/// Asks for a program in the head of a fresh buffer, which only the server may map.
-fn replies(node: &Node, server: PeerInfo, number: u32, program: u32) -> Export {
-    let mut region = Region::new(LEN).unwrap();
+/// Asks for a program in the head of a fresh buffer of that length, which only the server may map.
+fn replies(node: &Node, server: PeerInfo, number: u32, program: u32, len: usize) -> Export {
+    let mut region = Region::new(len).unwrap();
     for (at, value) in [
         (layout::BIND_VERSION, layout::VERSION),
         (layout::BIND_PROGRAM, program),
@@ -34,8 +34,19 @@ pub struct Knocked {
 
 impl Knocked {
     pub fn knock(node: &Node, service: &str, number: u32, program: u32) -> Knocked {
+        Knocked::knock_with(node, service, number, program, LEN)
+    }
+
+    /// Knocks with a buffer of that length.
+    pub fn knock_with(
+        node: &Node,
+        service: &str,
+        number: u32,
+        program: u32,
+        len: usize,
+    ) -> Knocked {
         let door = node.import(layout::door_name(service)).open().unwrap();
-        let replies = replies(node, door.exporter(), number, program);
+        let replies = replies(node, door.exporter(), number, program, len);
         door.send_notification(0, 0, u64::from(number)).unwrap();
         Knocked { door, replies }
     }
@@ -46,6 +57,11 @@ impl Knocked {
         let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
         let other = |it| it != Answer::Bound as u32;
         Answer::from_word(answer.wait_until(other, PATIENCE).unwrap())
+    }
+
+    /// Whether there is an answer.
+    pub fn is_answered(&self) -> bool {
+        self.replies.flag32(layout::BIND_ANSWER).unwrap().load().unwrap() != 0
     }
 
     /// Waits for the answer.
@@ -166,9 +182,14 @@ impl Heard {
 
     /// Makes a buffer and answers.
     pub fn answer(self, node: &Node) -> Server {
+        self.answer_with(node, LEN)
+    }
+
+    /// Answers with a buffer of that length.
+    pub fn answer_with(self, node: &Node, len: usize) -> Server {
         const NUMBER: u32 = 77;
         let calls = node
-            .export(Region::new(LEN).unwrap())
+            .export(Region::new(len).unwrap())
             .name(NUMBER)
             .grant(Who::Process(self.client.pid), Rights::BIND)
             .open()
