@@ -16,8 +16,10 @@ use shrimp_rpc::{
     Binding, CallError, ConnectError, DeferredCall, DispatchError, Finished, Server, ServerCall,
 };
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use support::Watchdog;
-use vmmc::Node;
+use vmmc::layout::link;
+use vmmc::{Node, Rights};
 use xdr::Encode;
 
 /// Binds, over two connections to its daemon, until it is refused.
@@ -146,6 +148,7 @@ fn second_process() {
         ("memory", greedy_for_memory),
         ("returns", greedy_who_returns),
         ("buffers", greedy_for_buffers),
+        ("friend", friend),
     ]);
 }
 
@@ -421,4 +424,123 @@ fn bindings_that_come_and_go_while_a_handler_takes_long_are_let_go() {
     let_go.send(()).unwrap();
     holder.reply();
     server.stop();
+}
+
+/// The link segments of a client that leaves a transfer begun in each of them.
+struct Stuck {
+    raw: support::raw::Raw,
+    links: Vec<support::raw::RawImport>,
+}
+
+impl Stuck {
+    fn connect(daemon: &Daemon) -> Stuck {
+        Stuck { raw: support::raw::Raw::connect(&daemon.socket()), links: Vec::new() }
+    }
+
+    /// Imports the buffer that a server has made for this process, and begins.
+    fn import(&mut self, number: u32) {
+        let own = Some(std::process::id());
+        let link = self.raw.import_of(own, number.into(), Rights::BIND);
+        support::raw::set32(link.segment, link::BUSY, 1);
+        self.links.push(link);
+    }
+
+    fn end(&self) {
+        for link in &self.links {
+            support::raw::set32(link.segment, link::BUSY, 0);
+        }
+    }
+}
+
+/// A node that waits for ever for who has a transfer begun in a link to its buffers.
+fn patient(daemon: &Daemon) -> Node {
+    let config = vmmc::Config { drain: support::stage::FOR_LONG, ..daemon.config() };
+    Node::builder().config(config).connect().unwrap()
+}
+
+#[test]
+fn a_client_that_ends_no_transfer_holds_up_nobody_and_has_no_more_than_its_limit() {
+    let watchdog = Watchdog::new("a_client_that_ends_no_transfer");
+    let daemon = Daemon::start();
+    let node = patient(&daemon);
+    let kept = Kept::default();
+    // More than sixteen, of which as many may always be on their way out.
+    let server = Server::builder("stuck").node(&node).bindings_each(20);
+    let server = server.raw_program(PROGRAM, 1, keeping(&kept)).start().unwrap();
+    let client = daemon.node();
+    let mut stuck = Stuck::connect(&daemon);
+    for number in 0..20 {
+        let knocked = raw::Knocked::knock(&client, "stuck", number, PROGRAM);
+        let export = knocked.answer();
+        stuck.import(export);
+        let mut one = knocked.bind(&client, export);
+        // Some are served, and are on a worker's desk; one is put off, and let go by another thread.
+        let procedure = if number == 7 { KEEP } else { NULL };
+        one.send(Kind::Whole, procedure as u16, 0);
+        if number == 7 {
+            until("it is put off", || kept.lock().unwrap().len() == 1);
+        } else {
+            one.reply();
+        }
+        drop(one);
+        until("it is forgotten", || server.bindings() == 0);
+    }
+    watchdog.step("the one that was put off is let go");
+    kept.lock().unwrap().clear();
+    watchdog.step("another process binds");
+    let mut friend = daemon.second("friend", &["stuck"]);
+    friend.expect("served");
+    friend.finish();
+    watchdog.step("the stuck one does not");
+    let builder = Binding::builder("stuck", PROGRAM, 1).node(&client);
+    until("its buffers are on their way out", || {
+        let refused = builder.clone().connect();
+        matches!(refused, Err(ConnectError::TooManyOfProcess { max: 20, .. }))
+    });
+    watchdog.step("it does when it ends them");
+    stuck.end();
+    until("it binds", || builder.clone().connect().is_ok());
+    server.stop();
+    assert!(node.exports().is_empty());
+}
+
+/// Binds and calls.
+fn friend(args: &[String]) {
+    support::die_with_parent();
+    reverse(&connect(&Node::connect().expect("connects"), &args[0]), 100).expect("served");
+    say("served");
+    pause();
+}
+
+#[test]
+fn the_end_of_a_server_withdraws_all_buffers_at_once() {
+    let _watchdog = Watchdog::new("the_end_of_a_server_withdraws_all");
+    let daemon = Daemon::start();
+    let node = patient(&daemon);
+    let server = Server::builder("ends").node(&node).raw_program(PROGRAM, 1, dispatch);
+    let server = server.start().unwrap();
+    let client = daemon.node();
+    let mut stuck = Stuck::connect(&daemon);
+    let mut bind = |number| {
+        let knocked = raw::Knocked::knock(&client, "ends", number, PROGRAM);
+        let export = knocked.answer();
+        stuck.import(export);
+        (export, knocked)
+    };
+    let bound: Vec<_> = (0..5).map(&mut bind).collect();
+    let is_there = |export: u32| {
+        let import = client.import(export).process(std::process::id()).rights(Rights::BIND);
+        import.timeout(Duration::ZERO).open().is_ok()
+    };
+    assert!(bound.iter().all(|(export, _)| is_there(*export)));
+    std::thread::scope(|scope| {
+        let end = scope.spawn(|| server.stop());
+        // None is given back yet, and none can be had any more.
+        for (export, _) in &bound {
+            until("it is withdrawn", || !is_there(*export));
+        }
+        assert!(!end.is_finished());
+        stuck.end();
+    });
+    assert!(node.exports().is_empty());
 }

@@ -98,7 +98,7 @@ pub use auto_update::{AutoUpdate, Combining};
 pub use binding::{Binding, Initial};
 pub use config::Config;
 pub use control::message::CloseReason;
-pub use export::{Export, ExportBuilder, ExportSummary, Importer};
+pub use export::{Export, ExportBuilder, ExportSummary, Importer, Withdrawal};
 pub use flag::Flag;
 pub use id::{Grant, Name, PeerInfo, Rights, Token, Who};
 pub use import::{Import, ImportBuilder, ImportSummary, PendingImport};

@@ -493,6 +493,30 @@ fn a_kept_mapping_reaches_no_later_export_of_the_region() {
     }
 }
 
+/// Who withdraws and does other things meanwhile is not held up by a slot that is busy for ever; nobody begins anew, and the pages
+/// are taken away in the end.
+#[test]
+fn a_withdrawal_that_must_wait_says_so_and_waits_for_nothing() {
+    let _dog = Watchdog::new("a_withdrawal_that_must_wait_says_so_and_waits_for_nothing");
+    let daemon = Daemon::start();
+    let config = vmmc::Config { drain: support::stage::FOR_LONG, ..daemon.config() };
+    let node = Node::builder().config(config).connect().unwrap();
+    let export = common::export(&node, "left", 8192);
+    let mut raw = Bare::connect(&daemon.socket());
+    let kept = raw.import("left", Rights::all());
+    set32(kept.segment, link::BUSY, 1);
+    let mut withdrawal = export.withdraw().expect("it is imported");
+    assert!(!withdrawal.try_finish());
+    assert_eq!(support::raw::get32(kept.segment, link::STATE), link::CLOSING);
+    let refused = node.import("left").timeout(std::time::Duration::ZERO).open();
+    assert!(refused.is_err(), "it is found");
+    set32(kept.segment, link::BUSY, 2);
+    assert!(withdrawal.try_finish() && withdrawal.try_finish());
+    assert_eq!(support::raw::get32(kept.segment, link::STATE), link::REVOKED);
+    assert!(node.exports().is_empty());
+    assert!(common::export(&node, "alone", 8192).withdraw().is_none(), "nobody had it");
+}
+
 /// G3: what is not sealed, too short, too long or no memory file at all is refused, from an
 /// exporter and from an importer, and the daemon keeps none of it.
 #[test]

@@ -8,6 +8,7 @@
 //! Which process of which node knocks is the word of the daemons. Its buffer is imported from that very process,
 //! so nobody knocks for another.
 
+use super::leaving::{Calls, FEW};
 use super::slot::Slot;
 use super::{Program, Shared};
 use crate::error::TransportError;
@@ -156,12 +157,14 @@ fn consider(
 /// Why no further binding is made, and how many are allowed.
 fn too_many(shared: &Shared, knock: &Knock) -> Option<(Answer, usize)> {
     let (kept, kept_of_process) = shared.left.kept(knock);
+    let (gone, gone_of_process) = shared.tasks.gone(&knock.process());
     let (slots, settings) = (shared.slots(), &shared.settings);
-    if slots.len() + kept >= settings.bindings_max {
+    if slots.len() + kept >= settings.bindings_max || gone >= settings.bindings_max.max(FEW) {
         return Some((Answer::TooMany, settings.bindings_max));
     }
     let of_process = slots.values().filter(|slot| knock.is_of(slot)).count() + kept_of_process;
-    let full = of_process >= settings.bindings_each;
+    let full =
+        of_process >= settings.bindings_each || gone_of_process >= settings.bindings_each.max(FEW);
     full.then_some((Answer::TooManyOfProcess, settings.bindings_each))
 }
 
@@ -186,6 +189,7 @@ fn open(
             return Err(error);
         }
     };
+    let calls = Calls::new(calls, knock.process(), shared.tasks.clone());
     let account = shared.budget.account(knock.process());
     let call_max = shared.settings.call_max;
     let slot = Slot::new(&shared.node, (calls, replies), knock.peer, program, account, call_max);
@@ -208,7 +212,7 @@ impl Slot {
     }
 }
 
-/// Ends the binding of a client that has gone. Blocks while its buffer is withdrawn.
+/// Ends the binding of a client that has gone.
 pub(super) fn forget(shared: &Shared, key: &Key) {
     let slot = shared.slots().remove(key);
     if let Some(slot) = slot {
@@ -216,8 +220,6 @@ pub(super) fn forget(shared: &Shared, key: &Key) {
         slot.end();
         shared.forget_fresh(&slot);
         shared.note_change();
-        // The poller drops its own; a deferred call may hold another for long. Whoever is
-        // last withdraws the buffer.
-        drop(slot);
+        // The poller drops its own; a deferred call may hold another for long.
     }
 }

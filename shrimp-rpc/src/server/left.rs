@@ -25,7 +25,7 @@ impl Left {
     pub(super) fn kept(&self, knock: &Knock) -> (usize, usize) {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let kept: Vec<_> = slots.iter().filter_map(Weak::upgrade).collect();
-        drop(slots); // the last holder of a slot withdraws its buffer, which blocks
+        drop(slots); // some of the others may be let go meanwhile, by us
         let kept = kept.iter().filter(|slot| slot.is_put_off());
         kept.fold((0, 0), |(all, own), slot| (all + 1, own + usize::from(knock.is_of(slot))))
     }

@@ -4,6 +4,7 @@ mod accept;
 mod budget;
 mod call;
 mod duty;
+mod leaving;
 mod left;
 mod poll;
 mod post;
@@ -20,6 +21,7 @@ use crate::layout;
 use crate::process;
 use accept::{Key, Knock, Process};
 use budget::Budget;
+use leaving::Leaving;
 use left::Left;
 use poll::Poll;
 use post::Post;
@@ -28,6 +30,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use vmmc::sync::{AtomicBool, Ordering};
 use vmmc::{Event, Export, Grant, Node, Region, Rights, Token, Who};
 
@@ -150,7 +153,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Most bindings of one client process at a time.
+    /// Most bindings of one client process at a time. As many of its buffers, or sixteen, may wait to be withdrawn besides.
     pub fn bindings_each(mut self, bindings: usize) -> Self {
         self.settings.bindings_each = bindings;
         self
@@ -195,7 +198,7 @@ impl ServerBuilder {
         process::name_counters(&node);
         let shared = Arc::new(Shared {
             budget: Budget::new(&self.settings),
-            tasks: Tasks::new(self.settings.bindings_each),
+            tasks: Arc::new(Tasks::new(self.settings.bindings_each)),
             node,
             programs: self.programs,
             settings: self.settings,
@@ -256,7 +259,7 @@ pub(crate) struct Shared {
     settings: Settings,
     budget: Arc<Budget>,
     stop: AtomicBool,
-    tasks: Tasks,
+    tasks: Arc<Tasks>,
     slots: Mutex<HashMap<Key, Arc<Slot>>>,
     left: Left,
     /// Slots that the poller does not know yet.
@@ -298,6 +301,16 @@ impl Shared {
         self.fresh().retain(|fresh| !Arc::ptr_eq(fresh, slot));
     }
 
+    /// The server ends, and nobody polls any more.
+    fn end_all(&self) {
+        let slots: Vec<_> = self.slots().drain().map(|(_, slot)| slot).collect();
+        for slot in &slots {
+            slot.end();
+        }
+        self.post.close(Poll::default());
+        self.fresh().clear();
+    }
+
     fn note_change(&self) {
         self.changed.store(true, Ordering::Release);
         self.node.wake_waiters();
@@ -320,6 +333,10 @@ struct Queue {
     tasks: VecDeque<Task>,
     /// How many of them are knocks, by process; of those that have any.
     knocks: HashMap<Process, usize>,
+    /// Buffers that are not withdrawn yet, by process; of those that have any.
+    gone: HashMap<Process, usize>,
+    /// The acceptor takes nothing any more.
+    closed: bool,
 }
 
 #[derive(Debug)]
@@ -328,8 +345,9 @@ enum Task {
     /// One too many.
     TurnAway(Knock),
     Forget(Key),
-    /// The last holder of a buffer withdraws it, which blocks.
-    Drop(Arc<Slot>),
+    /// The buffer of a binding that nobody holds any more.
+    Withdraw(Process, Export),
+    /// The other threads have ended, and so does the acceptor once nothing is left.
     Stop,
 }
 
@@ -365,40 +383,90 @@ impl Tasks {
         self.push(Task::Forget(key));
     }
 
-    fn next(&self) -> Task {
+    /// A buffer of that process is to be withdrawn. After the acceptor's end that is done here, and blocks.
+    fn push_gone(&self, process: Process, export: Export) {
         let mut queue = self.queue();
+        if queue.closed {
+            drop(queue);
+            drop(export);
+            return;
+        }
+        *queue.gone.entry(process.clone()).or_default() += 1;
+        queue.tasks.push_back(Task::Withdraw(process, export));
+        drop(queue);
+        self.more.notify_one();
+    }
+
+    /// One of them is withdrawn.
+    fn forget_gone(&self, process: &Process) {
+        count_down(&mut self.queue().gone, process.clone());
+    }
+
+    /// How many are not withdrawn yet, and how many of them are of that process.
+    fn gone(&self, process: &Process) -> (usize, usize) {
+        let gone = &self.queue().gone;
+        (gone.values().sum(), gone.get(process).copied().unwrap_or(0))
+    }
+
+    /// The next one; `None`: none came for so long.
+    fn next(&self, patience: Option<Duration>) -> Option<Task> {
+        let mut queue = self.queue();
+        let mut late = false;
         loop {
             if let Some(task) = queue.tasks.pop_front() {
                 if let Task::Admit(knock) | Task::TurnAway(knock) = &task {
-                    queue.forget_knock(knock);
+                    count_down(&mut queue.knocks, knock.process());
                 }
-                return task;
+                return Some(task);
             }
-            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            match patience {
+                _ if late => return None,
+                None => queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(patience) => {
+                    let waited = self.more.wait_timeout(queue, patience);
+                    let (again, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                    (queue, late) = (again, timeout.timed_out());
+                }
+            }
         }
+    }
+
+    /// Takes nothing any more, if nothing is there.
+    fn close(&self) -> bool {
+        let mut queue = self.queue();
+        queue.closed |= queue.tasks.is_empty();
+        queue.closed
     }
 }
 
-impl Queue {
-    fn forget_knock(&mut self, knock: &Knock) {
-        if let Entry::Occupied(mut waiting) = self.knocks.entry(knock.process()) {
-            *waiting.get_mut() -= 1;
-            if *waiting.get() == 0 {
-                waiting.remove();
-            }
+fn count_down(counts: &mut HashMap<Process, usize>, process: Process) {
+    if let Entry::Occupied(mut count) = counts.entry(process) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
     }
 }
 
 fn accept_tasks(shared: &Arc<Shared>) {
-    loop {
-        match shared.tasks.next() {
+    let tasks = &*shared.tasks;
+    let mut leaving = Leaving::new();
+    let mut stopped = false;
+    while !(stopped && leaving.is_empty() && tasks.close()) {
+        let patience = (stopped || !leaving.is_empty()).then_some(leaving::LOOK);
+        let task = tasks.next(patience);
+        leaving.look(tasks);
+        let Some(task) = task else { continue };
+        match task {
             // What fails here concerns one client, which waits in vain.
             Task::Admit(knock) => drop(accept::admit(shared, &knock)),
             Task::TurnAway(knock) => drop(accept::turn_away(shared, &knock)), // as above
             Task::Forget(key) => accept::forget(shared, &key),
-            Task::Drop(slot) => drop(slot),
-            Task::Stop => return,
+            Task::Withdraw(process, export) => leaving.begin(process, export, tasks),
+            Task::Stop => {
+                shared.end_all();
+                stopped = true;
+            }
         }
     }
 }
@@ -471,17 +539,16 @@ impl Drop for Server {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.node.wake_waiters();
         self.shared.staff.wake_all();
+        // The first thread is the acceptor: all buffers are withdrawn by it, together.
+        let mut threads = self.threads.drain(..);
+        let acceptor = threads.next();
+        for worker in threads {
+            let _ = worker.join();
+        }
         self.shared.tasks.push(Task::Stop);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        if let Some(acceptor) = acceptor {
+            let _ = acceptor.join();
         }
-        let slots: Vec<_> = self.shared.slots().drain().map(|(_, slot)| slot).collect();
-        for slot in &slots {
-            slot.end();
-        }
-        self.shared.post.close(Poll::default());
-        self.shared.fresh().clear();
-        drop(slots);
     }
 }
 
@@ -499,7 +566,7 @@ mod tests {
             let peer = PeerInfo { client: ClientId(client), pid, uid: 1, gid: 1 };
             tasks.push_knock(Knock { node: None, peer, number });
         };
-        let heard = || match tasks.next() {
+        let heard = || match tasks.next(None).unwrap() {
             Task::Admit(knock) => (knock.peer.pid, knock.number, true),
             Task::TurnAway(knock) => (knock.peer.pid, knock.number, false),
             other => panic!("{other:?}"),

@@ -51,17 +51,15 @@ impl Poll {
         }
     }
 
-    /// Forgets those that have ended, and returns them: their end may block.
-    pub(super) fn take_ended(&mut self) -> Vec<Arc<Slot>> {
-        let mut ended = extract_ended(&mut self.cold, &mut self.next_cold, |slot| slot);
-        let hot = extract_ended(&mut self.hot, &mut self.next_hot, |hot| &hot.slot);
-        ended.extend(hot.into_iter().map(|hot| hot.slot));
+    /// Forgets those that have ended.
+    pub(super) fn forget_ended(&mut self) {
+        forget_ended(&mut self.cold, &mut self.next_cold, |slot| slot);
+        forget_ended(&mut self.hot, &mut self.next_hot, |hot| &hot.slot);
         while self.hot.len() < HOT
             && let Some(slot) = self.cold.pop()
         {
             self.hot.push(Hot { slot, last: self.found });
         }
-        ended
     }
 
     /// The hot slot of that number.
@@ -136,18 +134,16 @@ impl Poll {
 
 /// Takes out those whose slot has ended. Who was next is next, or who comes after it: clients that come and go turn nobody's
 /// turn away.
-fn extract_ended<T>(list: &mut Vec<T>, next: &mut usize, slot: fn(&T) -> &Arc<Slot>) -> Vec<T> {
+fn forget_ended<T>(list: &mut Vec<T>, next: &mut usize, slot: fn(&T) -> &Arc<Slot>) {
     let (mut at, mut before) = (0, 0);
-    let ended = list.extract_if(.., |one| {
+    list.retain(|one| {
         let ended = !slot(one).is_open();
         before += usize::from(ended && at < *next);
         at += 1;
-        ended
+        !ended
     });
-    let ended = ended.collect();
     *next -= before;
     if *next >= list.len() {
         *next = 0; // a turn that began beyond the last would look at none
     }
-    ended
 }

@@ -10,6 +10,7 @@
 
 use super::budget::{Account, Kept};
 use super::duty::Duty;
+use super::leaving::Calls;
 use crate::error::{NoRoom, ReplyError};
 use crate::layout::{self, FlagWord, Kind, Status, Turn};
 use crate::memory::{Memory, copy};
@@ -20,14 +21,14 @@ use vmmc::counters::Tally;
 use vmmc::mem::View;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vmmc::word::Word as _;
-use vmmc::{Export, Node, PeerInfo};
+use vmmc::{Node, PeerInfo};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Slot {
     node: Node,
     /// Our buffer.
-    calls: Export,
+    calls: Calls,
     /// The client's.
     replies: PeerBuffer,
     pub(crate) peer: PeerInfo,
@@ -98,7 +99,7 @@ pub(crate) enum Step {
 impl Slot {
     pub(crate) fn new(
         node: &Node,
-        (calls, replies): (Export, PeerBuffer),
+        (calls, replies): (Calls, PeerBuffer),
         peer: PeerInfo,
         program: usize,
         account: Arc<Account>,
@@ -223,7 +224,7 @@ impl Slot {
     /// Where the message before a flag begins; `None`: it would reach into the head.
     #[inline(always)]
     fn start_of(&self, flag: FlagWord) -> Option<usize> {
-        let end = layout::flag_at(self.calls.len());
+        let end = layout::flag_at(self.calls.view().len());
         end.checked_sub(flag.len_bytes()).filter(|it| *it >= layout::HEAD_LEN)
     }
 

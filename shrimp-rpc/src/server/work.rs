@@ -1,10 +1,10 @@
 //! The threads that serve.
 
+use super::Shared;
 use super::call::{self, Desk, Far, ServerCall};
 use super::poll::Poll;
 use super::post::Post;
 use super::slot::{Ready, Slot, Step};
-use super::{Shared, Task};
 use crate::error::{DispatchError, Fault, ReplyError};
 use crate::layout::Status;
 use crate::process::count;
@@ -174,11 +174,8 @@ pub(super) fn worker(shared: &Arc<Shared>) {
     let mut calls = 0u32;
     let mut held = shared.post.try_take();
     while !shared.is_stopping() {
-        if held.is_none()
-            && let Some(desk) = desk.take()
-        {
-            // The wait may be long, and the client be gone before it ends.
-            shared.tasks.push(Task::Drop(desk.into_slot()));
+        if held.is_none() {
+            desk = None; // the wait may be long, and the client be gone before it ends
         }
         let Some(mut poll) = held.take().or_else(|| shared.staff.relieve(&shared.post)) else {
             return;
@@ -281,9 +278,7 @@ fn change(shared: &Shared, poll: &mut MutexGuard<'_, Poll>) {
     for slot in fresh {
         poll.add(slot);
     }
-    for slot in poll.take_ended() {
-        shared.tasks.push(Task::Drop(slot));
-    }
+    poll.forget_ended();
 }
 
 /// Takes a message; `Some` when it is a call to run, which is on the desk, but for arguments that came in pieces.

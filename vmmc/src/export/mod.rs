@@ -19,6 +19,7 @@ use crate::word::{MappedU32, MappedU64};
 use std::sync::Arc;
 use std::time::Duration;
 use withdraw::Remote;
+pub use withdraw::Withdrawal;
 
 /// A buffer of this process that others write into. Dropping it unexports.
 #[derive(Debug)]
@@ -157,6 +158,13 @@ impl Export {
             self.node.abandon(&self.inner);
         }
         region.abandon();
+    }
+
+    /// Withdraws the export as dropping it does, and leaves the wait for transfers in progress to the caller: an importer that
+    /// never ends one keeps nobody waiting who has other things to do. `None`: there was nothing to wait for.
+    #[must_use]
+    pub fn withdraw(self) -> Option<Withdrawal> {
+        Withdrawal::begin(self)
     }
 
     pub(crate) fn node(&self) -> &NodeInner {

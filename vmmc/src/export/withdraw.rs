@@ -1,6 +1,6 @@
 //! Unexport, step by step; see the module comment of [`crate::transport::shm::busy`].
 
-use super::{ExportInner, IncomingLink};
+use super::{Export, ExportInner, IncomingLink};
 use crate::control::message::{CloseReason, NO_CPU, Request};
 use crate::error::SystemError;
 use crate::layout::link;
@@ -38,13 +38,16 @@ impl NodeInner {
     ) {
         let give_up = Instant::now() + self.config.drain;
         for link in links {
-            // An importer that has died, or has closed the link, is in no transfer, whatever its
-            // slots say: the control thread takes its link out of the table.
-            let is_known = || self.tables.lock().incoming.contains_key(&link.id());
-            while !over(link) && is_known() && Instant::now() < give_up {
+            while !over(link) && self.knows(link) && Instant::now() < give_up {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// An importer that has died, or has closed the link, is in no transfer, whatever its slots say: the control thread
+    /// takes its link out of the table.
+    fn knows(&self, link: &IncomingLink) -> bool {
+        self.tables.lock().incoming.contains_key(&link.id())
     }
 
     /// Waits until what processes of other nodes had sent has landed: vmmcd, which was asked to withdraw the export, has their
@@ -105,6 +108,13 @@ impl NodeInner {
         remote: Remote,
         take_away: impl FnOnce() -> Result<(), SystemError>,
     ) -> Result<(), SystemError> {
+        let Some(links) = self.begin_end(export, remote) else { return Ok(()) };
+        self.drain(&links);
+        self.finish_end(export, &links, take_away)
+    }
+
+    /// No transfer begins after this. Returns the links that may be in one; `None`: no other process ever had the pages.
+    fn begin_end(&self, export: &ExportInner, remote: Remote) -> Option<Vec<Arc<IncomingLink>>> {
         export.withdrawn.store(true, Ordering::Release);
         // After the answer no link of it is opened any more. A daemon that is gone opens none.
         let id = export.id();
@@ -122,7 +132,7 @@ impl NodeInner {
 
         let links = export.links.lock().clone();
         if matches!(answer, Answer::Unexported { untouched: true }) && links.is_empty() {
-            return Ok(()); // no other process ever had the pages
+            return None;
         }
         for link in &links {
             link.shm.set_state(link::CLOSING);
@@ -130,14 +140,74 @@ impl NodeInner {
         if !links.is_empty() {
             membarrier::heavy();
         }
-        self.drain(&links);
+        Some(links)
+    }
+
+    fn finish_end(
+        &self,
+        export: &Arc<ExportInner>,
+        links: &[Arc<IncomingLink>],
+        take_away: impl FnOnce() -> Result<(), SystemError>,
+    ) -> Result<(), SystemError> {
         let swapped = take_away();
-        for link in &links {
+        for link in links {
             link.shm.set_state(link::REVOKED);
             self.close_incoming(export, link, CloseReason::Unexported);
         }
         self.control.tell(Request::Revoked { export: export.id() });
         self.local.hub.wake_all();
         swapped
+    }
+}
+
+/// An export that is being withdrawn, by who does other things meanwhile. Dropping it waits, `VMMC_DRAIN_MS` from its beginning at
+/// most.
+#[derive(Debug)]
+pub struct Withdrawal {
+    node: Arc<NodeInner>,
+    inner: Arc<ExportInner>,
+    /// `None` when it is finished.
+    region: Option<Region>,
+    links: Vec<Arc<IncomingLink>>,
+    give_up: Instant,
+}
+
+impl Withdrawal {
+    /// Asks the daemon; `None`: nothing is to be waited for.
+    pub(super) fn begin(mut export: Export) -> Option<Withdrawal> {
+        let (node, inner) = (export.node.clone(), export.inner.clone());
+        let region = export.region.take()?;
+        if node.local.check().is_err() {
+            return None;
+        }
+        let links = node.begin_end(&inner, Remote::Cut)?;
+        let give_up = Instant::now() + node.config.drain;
+        Some(Withdrawal { node, inner, region: Some(region), links, give_up })
+    }
+
+    /// Takes the pages away from whoever still has them, unless a transfer is in progress and has time left: then it returns
+    /// false, at once.
+    pub fn try_finish(&mut self) -> bool {
+        let Some(mut region) = self.region.take() else { return true };
+        if self.node.local.check().is_err() {
+            return true;
+        }
+        let is_over = |link: &Arc<IncomingLink>| link.shm.is_idle() || !self.node.knows(link);
+        if !self.links.iter().all(is_over) && Instant::now() < self.give_up {
+            self.region = Some(region);
+            return false;
+        }
+        if self.node.finish_end(&self.inner, &self.links, || region.revoke()).is_err() {
+            std::mem::forget(region); // as in `Export::unexport`
+        }
+        true
+    }
+}
+
+impl Drop for Withdrawal {
+    fn drop(&mut self) {
+        while !self.try_finish() {
+            std::thread::yield_now();
+        }
     }
 }

@@ -171,11 +171,22 @@ impl Raw {
         segment: View<'static>,
         fds: &[BorrowedFd<'_>],
     ) -> Result<RawImport, Refusal> {
+        self.try_import_of(None, name.into(), rights, segment, fds)
+    }
+
+    /// The same of a process, if one is named.
+    fn try_import_of(
+        &mut self,
+        process: Option<u32>,
+        name: Name,
+        rights: Rights,
+        segment: View<'static>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<RawImport, Refusal> {
         let request = self.request();
-        let name = Name::from(name);
         let message = Request::Import {
             request,
-            process: None,
+            process,
             name,
             rights,
             token: None,
@@ -214,11 +225,17 @@ impl Raw {
 
     /// Imports as an honest library would.
     pub fn import(&mut self, name: &str, rights: Rights) -> RawImport {
+        self.import_of(None, name.into(), rights)
+    }
+
+    /// The same of a process, if one is named.
+    pub fn import_of(&mut self, process: Option<u32>, name: Name, rights: Rights) -> RawImport {
         let (segment, file) = link_segment();
         // Asleep: an exporter that has heard of the link rings.
         self.bell.drain();
         set32(self.page, page::ARMED, self.next as u32 | 1 << 31);
-        let import = self.try_import_with(name, rights, segment, &[file.as_fd()]).expect("imports");
+        let fds = [file.as_fd()];
+        let import = self.try_import_of(process, name, rights, segment, &fds).expect("imports");
         while !self.bell.wait(Some(patience())).expect("polls") {}
         set32(self.page, page::ARMED, 0);
         import

@@ -157,11 +157,6 @@ impl Desk {
         &self.context.slot
     }
 
-    /// The client whose desk it was: its end may block.
-    pub(in crate::server) fn into_slot(self) -> Arc<Slot> {
-        self.context.slot
-    }
-
     /// A desk of a call's own, with what is on this one.
     pub(super) fn take_over(&self) -> Desk {
         let Context { slot, turn, procedure } = &self.context;
