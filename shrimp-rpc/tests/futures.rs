@@ -363,3 +363,35 @@ fn a_future_dropped_while_it_binds_wakes_who_waits_for_its_lane() {
     drop(binds);
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
 }
+
+/// As trouble::who_asks_for_the_server_keeps_no_caller_asleep.
+#[test]
+fn who_asks_for_the_server_keeps_no_future_asleep() {
+    let _watchdog = Watchdog::new("who_asks_for_the_server_keeps_no_future");
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["asked"]);
+    server.expect("ready");
+    let node = daemon.node();
+    let builder = Binding::builder("asked", PROGRAM, 1).node(&node).lanes(1);
+    let binding = builder.timeout(PATIENCE.unwrap()).connect().unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let _ = binding.server();
+            }
+        });
+        let calls: Result<Vec<_>, _> = (0..2000)
+            .map(|_| {
+                block_on(async {
+                    let mut request = binding.request_async(ECHO, 4, 0).await?;
+                    0u32.encode(&mut request)?;
+                    request.call_async().await.map(drop)
+                })
+            })
+            .collect();
+        done.store(true, Ordering::Relaxed);
+        calls.unwrap();
+    });
+    server.finish();
+}

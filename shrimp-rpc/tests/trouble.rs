@@ -198,6 +198,37 @@ fn threads_that_wait_for_a_lane_go_on_when_those_before_them_cannot_bind_anew() 
     second.finish();
 }
 
+/// Who asks for the server has a lane for a moment; a caller that found it taken just then slept for ever.
+#[test]
+fn who_asks_for_the_server_keeps_no_caller_asleep() {
+    let _watchdog = Watchdog::new("who_asks_for_the_server");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "asked", 1);
+    let friend = daemon.node();
+    let builder = Binding::builder("asked", PROGRAM, 1).node(&friend).lanes(1);
+    let binding = builder.timeout(PATIENCE.unwrap()).connect().unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ask = || {
+            while !done.load(Ordering::Relaxed) {
+                let found = binding.server();
+                assert!(found.is_none_or(|it| it.pid == std::process::id()));
+            }
+        };
+        // One that is put aside has the lane for long.
+        for _ in 0..2 {
+            scope.spawn(ask);
+        }
+        // Takes it, and gives it back without a call: as often as can be.
+        let calls: Result<Vec<_>, _> =
+            (0..100_000).map(|_| binding.request(0, 0, 0).map(drop)).collect();
+        done.store(true, Ordering::Relaxed);
+        calls.unwrap();
+    });
+    server.stop();
+}
+
 #[test]
 fn clients_that_are_killed_at_any_moment_leave_nothing_and_disturb_nobody() {
     let watchdog = Watchdog::new("clients_that_are_killed");

@@ -109,6 +109,37 @@ mod loom_tests {
         a_lane_is_freed(Queue::freed);
     }
 
+    /// One lane, free; one thread wants it while another has it for a moment, to look at it, and says so by `free`.
+    fn a_lane_is_looked_at(free: fn(&Queue)) {
+        loom::model(move || {
+            let shared = Arc::new((Queue::default(), TryLock::new(())));
+            let other = shared.clone();
+            let onlooker = thread::spawn(move || {
+                if let Some(guard) = other.1.try_lock() {
+                    drop(guard);
+                    free(&other.0);
+                }
+            });
+            let (queue, lane) = &*shared;
+            while lane.try_lock().is_none() {
+                queue.wait(None, || lane.try_lock().is_some());
+            }
+            onlooker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_who_looks_at_a_lane_keeps_nobody_asleep() {
+        a_lane_is_looked_at(Queue::freed);
+    }
+
+    /// It took a lane for a moment and told nobody: who came just then slept for ever.
+    #[test]
+    #[should_panic]
+    fn loom_who_looks_at_a_lane_and_tells_nobody_is_caught() {
+        a_lane_is_looked_at(|_| {});
+    }
+
     /// Without the barrier between giving back and looking, loom finds the sleep without an end.
     #[test]
     #[should_panic]
