@@ -61,7 +61,7 @@ pub const BUFFER_MIN: usize = 4096;
 /// Longest buffer in bytes, by the width of the flag's length field.
 pub const BUFFER_MAX: usize = 64 << 20;
 
-/// In the server's buffer, `u32`: the turn of the call that the client has given up.
+/// In the server's buffer, `u32`: the turn of the call that the client has given up; 0 from its next call on.
 pub const CALL_CANCELLED: usize = 0;
 /// In the server's buffer, `u32`: the procedure, when the flag says [`WIDE`].
 pub const CALL_PROCEDURE: usize = 4;

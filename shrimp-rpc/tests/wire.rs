@@ -4,10 +4,11 @@
 mod common;
 mod raw;
 
-use common::Daemon;
+use common::{Daemon, until};
 use raw::Heard;
-use shrimp_rpc::Binding;
 use shrimp_rpc::layout::{self, Kind, Turn};
+use shrimp_rpc::{Binding, CallError};
+use std::time::Duration;
 use xdr::{Encode, Sink};
 
 const PROGRAM: u32 = 9;
@@ -56,6 +57,39 @@ fn data_of_any_length_ends_at_the_flag_which_is_always_at_the_same_place() {
             // The same as a block that is copied.
             request.loan::<u8>(*two).unwrap().fill(0x33);
             request.call().unwrap();
+        }
+        server.join().unwrap();
+    });
+}
+
+/// The turn of a call that was given up comes again. By then the head speaks of no call.
+#[test]
+fn a_call_given_up_is_not_given_up_any_more_when_the_next_one_comes() {
+    let daemon = Daemon::start();
+    let (server_node, client_node) = (daemon.node(), daemon.node());
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let server = Heard::hear(&server_node, "late", || {}).answer(&server_node);
+            let given_up = server.calls.flag32(layout::CALL_CANCELLED).unwrap();
+            let mut last = Turn::NONE;
+            for _ in 0..3 {
+                let turn = server.call(last).turn;
+                // Nobody rings for it.
+                until("it is given up", || given_up.load().unwrap() == turn.number());
+                server.reply(turn, Kind::Whole, 0);
+                last = server.call(turn).turn;
+                assert_eq!(given_up.load().unwrap(), 0);
+                server.reply(last, Kind::Whole, 0);
+            }
+        });
+        let binding =
+            Binding::builder("late", PROGRAM, 1).node(&client_node).lanes(1).connect().unwrap();
+        for _ in 0..3 {
+            binding.set_timeout(Some(Duration::from_millis(2)));
+            let late = binding.request(1, 0, 0).unwrap().call().map(drop);
+            assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+            binding.set_timeout(None);
+            binding.request(1, 0, 0).unwrap().call().unwrap();
         }
         server.join().unwrap();
     });

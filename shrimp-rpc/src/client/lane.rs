@@ -53,6 +53,8 @@ pub(crate) struct Lane {
     watch: Arc<Watch>,
     /// The reply to `turn` was not waited for.
     owed: bool,
+    /// The head says that a call was given up.
+    given_up: bool,
     /// What the head says of a deadline.
     deadline: u64,
     /// Replies that came at the first looks, and are counted with the next message.
@@ -104,6 +106,7 @@ impl Lane {
             ends,
             watch: Arc::new(Watch { calls, replies, turn: AtomicU32::new(Turn::NONE.number()) }),
             owed: false,
+            given_up: false,
             deadline: 0,
             spin_hits: 0,
             short: Small::new(),
@@ -163,6 +166,9 @@ impl Lane {
         code: u16,
         len: usize,
     ) -> Result<Tally<'n>, SendError> {
+        if self.given_up {
+            self.take_back()?;
+        }
         let turn = self.watch.turn().next();
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code, units }.pack();
@@ -231,10 +237,19 @@ impl Lane {
 
     /// Tells the server that nobody waits for the last call any more.
     #[cold]
-    pub(super) fn give_up(&self, node: &Node) {
+    pub(super) fn give_up(&mut self, node: &Node) {
         // A server that has gone needs not be told.
         let _ = self.put32(layout::CALL_CANCELLED, self.watch.turn().number());
+        self.given_up = true;
         node.counters().add(count::TIMEOUTS, 1);
+    }
+
+    /// The call that was given up is over. Its turn comes again, after 2^20 - 1 messages, and means another call then.
+    #[cold]
+    fn take_back(&mut self) -> Result<(), SendError> {
+        self.put32(layout::CALL_CANCELLED, Turn::NONE.number())?;
+        self.given_up = false;
+        Ok(())
     }
 
     /// Says in the head how long we wait for the next call. Another node has another clock: it is

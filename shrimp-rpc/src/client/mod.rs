@@ -491,7 +491,7 @@ impl<'b> Taken<'b> {
         drop(dropped);
         match &reply {
             Ok(_) => self.lane_mut().settle(),
-            Err(CallError::TimedOut { .. }) => self.lane().give_up(&binding.node),
+            Err(CallError::TimedOut { .. }) => self.lane_mut().give_up(&binding.node),
             Err(_) => {}
         }
         reply
@@ -511,14 +511,15 @@ impl<'b> Taken<'b> {
 
 /// Tells the server when a future is dropped that waits for it.
 struct Dropped<'t, 'b> {
-    taken: &'t Taken<'b>,
+    taken: &'t mut Taken<'b>,
     armed: bool,
 }
 
 impl Drop for Dropped<'_, '_> {
     fn drop(&mut self) {
         if self.armed {
-            self.taken.lane().give_up(&self.taken.binding().node);
+            let binding = self.taken.binding();
+            self.taken.lane_mut().give_up(&binding.node);
         }
     }
 }
