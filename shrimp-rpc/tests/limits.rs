@@ -310,6 +310,44 @@ fn a_buffer_that_is_bound_is_not_bound_again_and_the_refusal_speaks_of_no_limit(
     server.stop();
 }
 
+/// Calls that were begun, and replies that were not fetched, of clients that have made short calls since.
+#[test]
+fn what_was_not_finished_is_given_up_for_a_short_call_too() {
+    let _watchdog = Watchdog::new("what_was_not_finished");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let max = CALL_MAX as usize;
+    let server = Server::builder("short").node(&node).call_max(max).pieces_max(6 * max);
+    let server = server.raw_program(PROGRAM, 1, dispatch).start().unwrap();
+    let friend = daemon.node();
+    let client = |number| raw::Client::bind(&friend, "short", number, PROGRAM);
+    let mut clients: Vec<_> = (0..3).map(client).collect();
+    let binding = connect(&friend, "short");
+    for kind in [Kind::Whole, Kind::OneWay] {
+        for (at, client) in clients.iter_mut().enumerate() {
+            if at == 0 {
+                let numbers = (CALL_MAX / 8) as u32 - 1;
+                client.calls.write(client.start(8), &numbers.to_le_bytes()).unwrap();
+                client.send(Kind::Whole, FILL as u16, 8);
+                assert_eq!(client.reply().kind, Kind::First);
+            } else {
+                client.calls.write(layout::CALL_TOTAL, &CALL_MAX.to_ne_bytes()).unwrap();
+                client.send(Kind::First, REVERSE as u16, layout::room(raw::LEN));
+                assert_eq!(client.reply().kind, Kind::More);
+            }
+        }
+        let refused = reverse(&binding, max - 8).expect_err("there is no room");
+        assert!(matches!(refused, CallError::NoRoom { .. }), "{refused:?}");
+        for client in &mut clients {
+            client.send(kind, NULL as u16, 0);
+            client.reply();
+        }
+        reverse(&binding, max - 8).expect("there is room again");
+    }
+    assert_eq!(node.counters().get(count::FAULTY_PEERS), 0);
+    server.stop();
+}
+
 /// Two clients that leave a server no moment without a call: before the one's is answered, the other's is there.
 struct Relay {
     clients: Vec<raw::Client>,

@@ -42,6 +42,8 @@ pub(crate) struct Slot {
     deadline: AtomicU64,
     /// Of a call or reply in pieces.
     pieces: Mutex<Pieces>,
+    /// Something is kept there. Written rarely, by whoever serves the present call.
+    keeps_pieces: AtomicBool,
     /// What the client's process may take for them.
     account: Arc<Account>,
     pub(crate) call_max: usize,
@@ -116,6 +118,7 @@ impl Slot {
             put_off: AtomicU32::new(0),
             deadline: AtomicU64::new(0),
             pieces: Mutex::default(),
+            keeps_pieces: AtomicBool::new(false),
             account,
             call_max,
         }
@@ -214,11 +217,21 @@ impl Slot {
             _ => return None,
         };
         let start = self.start_of(flag)?;
+        if self.keeps_pieces.load(Ordering::Relaxed) {
+            self.drop_pieces();
+        }
         if self.replies.is_elsewhere() {
             self.note_deadline();
         }
         let procedure = self.procedure(flag.code);
         Some(Ready { turn: flag.turn, procedure, one_way, start })
+    }
+
+    /// A new call ends an old one, or the reply to it, that was not finished: its client gave it up.
+    #[cold]
+    fn drop_pieces(&self) {
+        *self.pieces() = Pieces::default();
+        self.keeps_pieces.store(false, Ordering::Relaxed);
     }
 
     /// Where the message before a flag begins; `None`: it would reach into the head.
@@ -287,6 +300,7 @@ impl Slot {
             return Step::Call(Ready { turn: flag.turn, procedure, one_way, start }, memory);
         }
         pieces.call = Some(partial);
+        self.keeps_pieces.store(true, Ordering::Relaxed);
         drop(pieces);
         let _ = self.send(flag.turn, Kind::More, Status::Ok, 0);
         Step::Done
@@ -351,7 +365,10 @@ impl Slot {
         let counters = self.node.counters();
         counters.add(count::COPIED_BYTES, len as u64);
         counters.add(count::PACKET_BYTES, (len + layout::FLAG_LEN) as u64);
-        self.pieces().reply = (rest.sent < total).then_some(rest);
+        if rest.sent < total {
+            self.pieces().reply = Some(rest);
+            self.keeps_pieces.store(true, Ordering::Relaxed);
+        }
         self.send(turn, kind, Status::Ok, len).map(drop)
     }
 
