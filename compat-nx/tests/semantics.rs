@@ -433,6 +433,63 @@ fn lengths(engine: &Engine, _: &str) {
     }
 }
 
+/// N16: a long message to a handler of a program that computes: it is here before the receive is posted, or comes after it.
+fn large_to_a_handler(engine: &Engine, _: &str) {
+    let lens = [8_300, 100_000, 3 << 20, 9 << 20];
+    for (turn, len) in lens.into_iter().enumerate() {
+        for early in [true, false] {
+            let byte = turn as u8 * 2 + u8::from(early) + 1;
+            if engine.node() == 0 {
+                let id = early.then(|| isend(engine, 1, &vec![byte; len], 1));
+                engine.gsync().expect("gsync");
+                engine.gsync().expect("gsync");
+                match id {
+                    Some(id) => assert_eq!(engine.msgwait(id), Ok(Outcome::Sent)),
+                    None => csend(engine, 1, &vec![byte; len], 1),
+                }
+                crecv(engine, 2, &mut []);
+                continue;
+            }
+            let mut room = vec![0; len];
+            let came = Arc::new(AtomicU32::new(0));
+            engine.gsync().expect("gsync");
+            if !early {
+                engine.gsync().expect("gsync");
+            }
+            let tell = came.clone();
+            let handler =
+                Box::new(move |info: Info| tell.store(info.count as u32, Ordering::Release));
+            // SAFETY: the room is used when the handler has run.
+            unsafe { engine.hrecv(Select::types(1), dst(&mut room), handler) }.expect("hrecv");
+            if early {
+                engine.gsync().expect("gsync");
+            }
+            while came.load(Ordering::Acquire) == 0 {
+                std::hint::spin_loop(); // computes
+            }
+            assert!(
+                came.load(Ordering::Acquire) as usize == len && room.iter().all(|&it| it == byte)
+            );
+            csend(engine, 2, b"", 0);
+        }
+    }
+}
+
+/// A process that leaves while one that has not fetched its message ends without a word goes on.
+fn ends_without_a_word(engine: &Engine, _: &str) {
+    let mut room = vec![0; 6 << 20];
+    if engine.node() == 1 {
+        irecv(engine, 1, &mut room);
+        engine.gsync().expect("gsync");
+        while engine.iprobe(Select::types(2)).expect("iprobe").is_none() {}
+        // SAFETY: ends this process, with nothing to come back to.
+        unsafe { libc::_exit(0) };
+    }
+    engine.gsync().expect("gsync");
+    csend(engine, 1, &room, 1);
+    csend(engine, 2, b"", 1);
+}
+
 /// N12: the second large message makes no trip to the daemon.
 fn second_large_send(engine: &Engine, _: &str) {
     let mut room = vec![0; 1 << 20];
@@ -862,6 +919,8 @@ fn rank() {
         ("other_lengths", other_lengths),
         ("common_path", common_path),
         ("lengths", lengths),
+        ("large_to_a_handler", large_to_a_handler),
+        ("ends_without_a_word", ends_without_a_word),
         ("second_large_send", second_large_send),
         ("direct", direct),
         ("counter_server", counter_server),
@@ -917,6 +976,18 @@ fn messages_of_all_lengths_arrive_whole_however_they_are_awaited() {
     for (wait, send) in [("spin", "au"), ("block", "au"), ("hybrid", "du1"), ("hybrid", "du2")] {
         Daemon::start().run(2, "lengths", "", &[("VMMC_WAIT", wait), ("NX_SEND", send)]);
     }
+}
+
+#[test]
+fn long_messages_come_to_handlers_while_the_program_computes() {
+    for direct in ["off", "65536"] {
+        Daemon::start().run(2, "large_to_a_handler", "", &[("NX_DIRECT", direct)]);
+    }
+}
+
+#[test]
+fn who_leaves_does_not_wait_for_one_that_ended_without_a_word() {
+    Daemon::start().run(2, "ends_without_a_word", "", &[("NX_DIRECT", "off")]);
 }
 
 #[test]

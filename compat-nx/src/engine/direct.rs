@@ -242,9 +242,8 @@ impl Windows {
         if !is_private_memory(start, len, &theirs) {
             return None;
         }
-        for number in inside {
-            self.forget(maker.sender, number);
-        }
+        let forgotten: Vec<_> =
+            inside.into_iter().filter_map(|number| self.forget(maker.sender, number)).collect();
         let windows = self.of.entry(maker.sender).or_default();
         let number = windows.len();
         if number >= MOST_NUMBERS as usize {
@@ -254,7 +253,13 @@ impl Windows {
         // SAFETY: whole pages of private writable memory, or of windows that have ended, inside the room of a receive under way:
         // nobody touches it meanwhile, no reference into it exists. That it stays is not promised,
         // and is why windows are checked before use and forgotten rather than dropped when stale.
-        let region = unsafe { Region::adopt(pointer, len) }.ok()?;
+        let region = match unsafe { Region::adopt(pointer, len) } {
+            Ok(region) => region,
+            Err(_) => {
+                std::mem::forget(forgotten); // children go on getting private copies
+                return None;
+            }
+        };
         let backing = backing_at(start)?;
         let noted = fork::add(start, len, backing.inode)?;
         let name = name(maker.own, maker.own.number, maker.sender, number);
@@ -288,13 +293,12 @@ impl Windows {
     }
 
     /// A window whose memory the program has given back, or is to be another's: nothing at its addresses is touched.
-    fn forget(&mut self, sender: u32, number: usize) {
-        if let Some(open) =
-            self.of.get_mut(&sender).and_then(|of| of.get_mut(number)).and_then(|it| it.open.take())
-        {
-            self.open -= 1;
-            open.export.abandon();
-        }
+    /// What is returned are its rows in the table for forked children.
+    fn forget(&mut self, sender: u32, number: usize) -> Option<fork::Noted> {
+        let open = self.of.get_mut(&sender)?.get_mut(number)?.open.take()?;
+        self.open -= 1;
+        open.export.abandon();
+        Some(open.noted)
     }
 
     /// Ends the windows. Their memory stays what it is, the program's with its bytes: it may have been

@@ -266,8 +266,8 @@ mod tests {
         let heap = vec![1u8; 64 * PAGE];
         let start = heap.as_ptr().addr().next_multiple_of(PAGE);
         let len = 63 * PAGE;
-        assert!(is_private_memory(start, len));
-        assert!(!is_private_memory(0, PAGE));
-        assert!(!is_private_memory(start, usize::MAX / 2));
+        assert!(is_private_memory(start, len, &[]));
+        assert!(!is_private_memory(0, PAGE, &[]));
+        assert!(!is_private_memory(start, usize::MAX / 2, &[]));
     }
 }

@@ -160,7 +160,9 @@ impl Engine {
         self.check_receive(select, room)?;
         self.start_handlers()?;
         let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 1, room, None);
-        self.start_receive(op, select)
+        self.start_receive(op, select)?;
+        self.inner.fetch_rest();
+        Ok(())
     }
 
     pub(super) fn start_handlers(&self) -> Result<(), NxError> {

@@ -368,7 +368,9 @@ impl Engine {
         let letter = self.check_both(type_, data, to, select, room)?;
         self.start_handlers()?;
         let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 2, room, None);
-        self.start_both(op, select, letter, to)
+        self.start_both(op, select, letter, to)?;
+        self.inner.fetch_rest();
+        Ok(())
     }
 }
 

@@ -44,6 +44,7 @@ impl Inner {
         }
         self.at(Point::Staged);
         peer.out.ring();
+        self.interrupt_who_wants(peer);
         self.count(count::STAGED_BYTES, done as u64);
         self.count(count::SAFE_COPIES, 1);
         Ok(())
@@ -84,6 +85,7 @@ impl Inner {
         // PAIRS(staged): with the acquire in `fetch_some`.
         staged(all);
         peer.out.ring();
+        self.interrupt_who_wants(peer);
         self.count(count::DIRECT, 1);
         self.count(count::DIRECT_BYTES, data.len as u64);
         Ok(true)

@@ -66,10 +66,16 @@ impl Inner {
             }
             let bye = peer.bye();
             let on_request = || is_wanted(self.on_request.as_ref(), peer);
-            if bye == Some(Bye::Orderly) || (bye.is_none() && on_request()) {
+            // Who leaves itself has nothing to do without a peer.
+            let leaving = self.left.load(Ordering::Acquire);
+            if bye == Some(Bye::Orderly) || (bye.is_none() && on_request()) || leaving {
                 peer.gone.store(true, Ordering::Relaxed);
+                // Whoever waits for that one looks again, whichever thread took the mark.
+                let state = self.state.lock();
+                self.changed();
+                drop(state);
                 self.data.wake_waiters();
-            } else if !self.left.load(Ordering::Acquire) {
+            } else {
                 self.fail(self.lost(peer));
             }
         }

@@ -17,6 +17,7 @@ use super::counters as count;
 use super::exchange;
 use super::handlers::Handlers;
 use super::handshake;
+use super::layout;
 use super::opening::Home;
 use super::peer::{Own, Peer};
 use super::peers::Peers;
@@ -28,6 +29,7 @@ use crate::error::NxError;
 use crate::job::Job;
 use std::sync::{Arc, OnceLock};
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use vmmc::word::Word;
 use vmmc::word::biased::Biased;
 use vmmc::{Export, Node};
 
@@ -182,6 +184,8 @@ impl Inner {
     }
 
     pub(in crate::engine) fn set_ptype(&self, ptype: i32) {
+        // Not while a process joins, which is told the type that was there.
+        let _state = self.state.lock();
         self.ptype.store(ptype as u32, Ordering::SeqCst);
         for peer in self.peers() {
             peer.say_ptype(ptype);
@@ -212,6 +216,17 @@ impl Inner {
     pub(in crate::engine) fn interrupt(&self, peer: &Peer) {
         self.count(count::INTERRUPTS, 1);
         peer.interrupt();
+    }
+
+    /// Interrupts a receiver whose handlers wait for messages, after it was rung for one.
+    #[inline]
+    pub(in crate::engine) fn interrupt_who_wants(&self, peer: &Peer) {
+        // The fence of the ring is between what was said and this; the receiver sets the word,
+        // and then looks for what was said after a fence of its own.
+        // Over a network there is no such fence: a receiver that wants it watches (see `Watch`).
+        if !peer.out.is_elsewhere() && peer.in32(layout::WANTS).load(Ordering::Relaxed) != 0 {
+            self.interrupt(peer);
+        }
     }
 
     /// Reaches a named point: see [`super::points`].
@@ -247,7 +262,23 @@ impl Inner {
         if let Err(error) = state.interrupted(self) {
             self.fail(error);
         }
-        state.want_no_more(self);
         self.wake_others(state, before);
+        self.fetch_rest();
+        self.state.lock().want_no_more(self);
+    }
+
+    /// Fetches what is ready of announced messages, for a program that computes. One step of it holds the lock at a time.
+    pub(in crate::engine) fn fetch_rest(&self) {
+        loop {
+            let mut state = self.state.lock();
+            if !state.can_fetch() || self.check().is_err() {
+                return;
+            }
+            let before = self.changes();
+            if let Err(error) = state.progress(self) {
+                self.fail(error);
+            }
+            self.wake_others(state, before);
+        }
     }
 }

@@ -30,6 +30,12 @@ impl Inner {
             && self.data.wait_policy() != WaitPolicy::Block
     }
 
+    /// Whether another thread waits in a call.
+    #[inline]
+    pub(in crate::engine) fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether such a thread should stop, though no message has come: another one wants the lock, or something has ended.
     #[inline]
     pub(in crate::engine) fn has_other_news(&self) -> bool {

@@ -96,7 +96,14 @@ impl State {
             let is_handler = matches!(self.ops.get(posted.op).owner, Owner::Handler(_));
             if is_handler && posted.select.typesel == typesel {
                 let posted = self.unpost(i);
-                self.ops.remove(posted.op);
+                let op = self.ops.get_mut(posted.op);
+                op.left -= 1;
+                if op.is_done() {
+                    self.ops.remove(posted.op);
+                } else {
+                    // A send with a receive, of which the send is under way.
+                    self.ops.disown(posted.op, Owner::Nobody);
+                }
                 cancelled += 1;
             } else {
                 i += 1;

@@ -5,7 +5,7 @@ use super::State;
 use crate::engine::counters as count;
 use crate::engine::inner::Inner;
 use crate::engine::layout::{self, Scout};
-use crate::engine::ops::{Head, OpId};
+use crate::engine::ops::{Head, OpId, Owner};
 use crate::engine::peer::Peer;
 use crate::engine::points::Point;
 use crate::engine::{direct, mem};
@@ -29,6 +29,8 @@ pub(super) struct Fetching {
     pub(super) done: usize,
     /// What the sender was told: it may send these directly.
     pub(super) go: Option<direct::Go>,
+    /// More of it is ready than one step fetched.
+    pub(super) left: bool,
 }
 
 impl State {
@@ -62,9 +64,13 @@ impl State {
         scout: Scout,
     ) -> Result<(), NxError> {
         let import = self.region(e, peer, &scout)?;
+        if self.is_for_handler(op) {
+            // The program computes: it is interrupted when the message is complete, too.
+            self.want(e);
+        }
         let go = self.reply(e, peer, op, &head, &scout);
         let from = peer.number as usize;
-        let mut fetching = Fetching { op, from, head, scout, import, done: 0, go };
+        let mut fetching = Fetching { op, from, head, scout, import, done: 0, go, left: false };
         if !self.fetch_some(e, peer, &mut fetching)? {
             self.fetching.push(fetching);
         }
@@ -129,6 +135,20 @@ impl State {
         }))
     }
 
+    fn is_for_handler(&self, op: OpId) -> bool {
+        matches!(self.ops.get(op).owner, Owner::Handler(_))
+    }
+
+    /// Whether a message is on its way that a handler waits for.
+    pub(super) fn fetches_for_handlers(&self) -> bool {
+        self.fetching.iter().any(|fetching| self.is_for_handler(fetching.op))
+    }
+
+    /// Whether more can be fetched at once.
+    pub(in crate::engine) fn can_fetch(&self) -> bool {
+        self.fetching.iter().any(|fetching| fetching.left)
+    }
+
     pub(super) fn fetch_all(&mut self, e: &Inner) -> Result<(), NxError> {
         let mut i = 0;
         while let Some(fetching) = self.fetching.get(i) {
@@ -148,6 +168,7 @@ impl State {
     fn fetch_some(&mut self, e: &Inner, peer: &Peer, it: &mut Fetching) -> Result<bool, NxError> {
         let fault = |what| NxError::PeerFault { node: peer.node, what };
         let block = it.scout.block;
+        it.left = false;
         let staged = peer.in64(layout::STAGED + 8 * block as usize).load(Ordering::Acquire);
         let ready = staged & layout::STAGED_COUNT;
         if ready > it.scout.len {
@@ -194,7 +215,8 @@ impl State {
             return Ok(true);
         }
         // Seen as it was only if nothing of it is left to fetch.
-        let seen = if it.done == take.min(ready as usize) { staged } else { u64::MAX };
+        it.left = it.done < take.min(ready as usize);
+        let seen = if it.left { u64::MAX } else { staged };
         peer.watch(block, seen);
         Ok(false)
     }

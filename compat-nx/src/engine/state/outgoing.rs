@@ -209,19 +209,8 @@ impl State {
                 import.flag64(at).map_err(|_| e.lost(peer))?.signal(arrival).map_err(gone)?;
             }
         }
-        self.interrupt_who_wants(e, peer);
+        e.interrupt_who_wants(peer);
         Ok(())
-    }
-
-    /// Interrupts a receiver whose handlers wait for messages, after it was rung for one.
-    #[inline]
-    pub(super) fn interrupt_who_wants(&self, e: &Inner, peer: &Peer) {
-        // The fence of the ring is between our arrival word and this; the receiver sets the word,
-        // and then looks for arrivals after a fence of its own.
-        // Over a network there is no such fence: a receiver that wants it watches (see `Watch`).
-        if !peer.out.is_elsewhere() && peer.in32(layout::WANTS).load(Ordering::Relaxed) != 0 {
-            e.interrupt(peer);
-        }
     }
 
     /// Announces a large message.

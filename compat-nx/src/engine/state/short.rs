@@ -99,7 +99,7 @@ impl State {
         // PAIRS(arrival): with the acquire in `look`.
         arrival.store(kind, Ordering::Release);
         peer.out.ring();
-        self.interrupt_who_wants(e, peer);
+        e.interrupt_who_wants(peer);
         self.tally(e).add(count::SENT_SMALL, 1);
         if free == SLOTS / 2
             && let Err(error) = self.take_credits(peer)
@@ -150,6 +150,9 @@ impl State {
     pub(in crate::engine) fn receive_posted(&mut self, e: &Inner, id: OpId) -> Option<Info> {
         let &[posted] = &*self.posted else { return None };
         let op = self.ops.get(id);
+        if e.has_waiters() || e.has_other_news() {
+            return None; // another thread may wait for this one; or the room is the program's again
+        }
         let alone = posted.op == id && posted.channel == USER && op.left == 1 && op.info.is_none();
         if !alone {
             return None;

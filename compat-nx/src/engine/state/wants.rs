@@ -28,7 +28,8 @@ impl State {
     /// Called by the progress thread: with no handler posted, interrupts for messages end. A handler
     /// that is about to run will most likely post its receive again.
     pub(in crate::engine) fn want_no_more(&mut self, e: &Inner) {
-        if self.wants && self.handlers == 0 && e.handlers.is_idle() {
+        let handlers_wait = self.handlers > 0 || self.fetches_for_handlers();
+        if self.wants && !handlers_wait && e.handlers.is_idle() {
             self.wants = false;
             if e.watch.set(false) {
                 e.data.wake_waiters();
