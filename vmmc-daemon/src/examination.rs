@@ -34,6 +34,7 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 struct Seen {
     client: ClientId,
+    uid: u32,
     said: u64,
     /// Of this offer and no earlier one.
     number: u64,
@@ -46,7 +47,7 @@ struct Seen {
 #[derive(Debug)]
 pub(crate) struct Examinations {
     post: Arc<Mailbox<Seen>>,
-    /// By client, and the cookie that it says; each with its number. They count among the user's connections.
+    /// By client, and the cookie that it says; each with its number. Its user has a connection more until the helper is done.
     under_way: HashMap<ClientId, HashMap<u64, (u64, Offer)>>,
 }
 
@@ -68,13 +69,19 @@ impl Examinations {
         Some(self.under_way.get(&client)?.get(&said)?.0)
     }
 
-    fn take(&mut self, client: ClientId, said: u64) -> Option<Offer> {
+    /// The offer of which the socket has been looked at, or that the client takes back.
+    pub(crate) fn take(&mut self, client: ClientId, said: u64) -> Option<Offer> {
         let offers = self.under_way.get_mut(&client)?;
         let (_, offer) = offers.remove(&said)?;
         if offers.is_empty() {
             self.under_way.remove(&client);
         }
         Some(offer)
+    }
+
+    /// The client is gone.
+    pub(crate) fn forget_all(&mut self, client: ClientId) {
+        self.under_way.remove(&client);
     }
 }
 
@@ -105,42 +112,32 @@ impl Broker {
             let examined = socket.look().and_then(tcp::examine);
             // A copy kept longer would keep the peer from seeing the close.
             let socket = Some(socket).filter(|_| keeps);
-            post.put(Seen { client, said, number, examined, socket });
+            post.put(Seen { client, uid, said, number, examined, socket });
         });
     }
 
     /// Sockets that have been looked at.
     pub(crate) fn hear_of_examinations(&mut self) {
-        for Seen { client, said, number, examined, socket } in self.examinations.post.take() {
+        for Seen { client, uid, said, number, examined, socket } in self.examinations.post.take() {
+            // Also of what nobody waits for any more: it had its descriptors until now.
+            self.quotas.give(uid, QuotaKind::Connections, 1);
             if self.examinations.number(client, said) == Some(number)
-                && let Some(offer) = self.end_examination(client, said)
+                && let Some(offer) = self.examinations.take(client, said)
             {
                 self.examined(offer, examined, socket);
             }
         }
     }
 
-    /// What a client offered that nobody waits for any more, or that has been looked at.
-    pub(crate) fn end_examination(&mut self, client: ClientId, said: u64) -> Option<Offer> {
-        let offer = self.examinations.take(client, said)?;
-        self.quotas.give(offer.uid, QuotaKind::Connections, 1);
-        Some(offer)
-    }
-
-    /// The same for all that it offered.
-    pub(crate) fn end_examinations(&mut self, client: ClientId) -> Vec<Offer> {
-        let offers = self.examinations.under_way.get(&client);
-        let offers: Vec<u64> = offers.into_iter().flat_map(HashMap::keys).copied().collect();
-        offers.into_iter().filter_map(|said| self.end_examination(client, said)).collect()
-    }
-
     /// Before this process ends: nobody comes for what is seen later.
     pub(crate) fn leave_examinations(&mut self) {
         self.hear_of_examinations();
-        for client in self.examinations.under_way.keys().copied().collect::<Vec<_>>() {
-            for offer in self.end_examinations(client) {
-                self.not_paired(client, offer.said, None, NotPairedReason::Resources);
-            }
+        let left = std::mem::take(&mut self.examinations.under_way);
+        for (client, said) in left
+            .into_iter()
+            .flat_map(|(client, offers)| offers.into_keys().map(move |said| (client, said)))
+        {
+            self.not_paired(client, said, None, NotPairedReason::Resources);
         }
     }
 }

@@ -76,6 +76,7 @@ mod registry;
 mod requests;
 pub mod resume;
 mod snapshot;
+mod sock_diag;
 mod tcp;
 mod timers;
 pub mod wakecost;

@@ -25,6 +25,7 @@ use crate::links::read_u64;
 use crate::net::carry::Attempt;
 use crate::receive::{Fds, Suspect};
 use crate::requests;
+use crate::sock_diag::SockDiag;
 use crate::tcp::{self, Endpoint, Examined};
 use crate::timers::{Timer, TimerKey};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ pub(crate) struct Waiting {
     pub(crate) endpoint: Endpoint,
     pub(crate) shape: StreamShape,
     pub(crate) timer: TimerKey,
+    /// It is bound to an interface.
+    pub(crate) is_bound: bool,
     /// Mirrored addresses were seen in another network namespace.
     pub(crate) elsewhere: bool,
     /// Its time was prolonged because the daemon had stood still.
@@ -139,6 +142,8 @@ pub(crate) struct Pairing {
     pub(crate) attempts: HashMap<u64, (u32, Weak<Attempt>)>,
     /// The latest that stayed plain.
     pub(crate) plain: VecDeque<Plain>,
+    /// `Some(None)`: there is none to be had.
+    diag: Option<Option<SockDiag>>,
 }
 
 impl Pairing {
@@ -170,6 +175,18 @@ impl Pairing {
             self.paired.insert(end.cookie, (number, side));
         }
         self.pairs.insert(number, pair);
+    }
+
+    /// Who knows this namespace's sockets.
+    fn diag(&mut self) -> Option<&mut SockDiag> {
+        let open = || {
+            let opened = SockDiag::new();
+            let opened = opened.inspect_err(|errno| {
+                tracing::warn!(%errno, "no sock_diag: connections between two users stay plain");
+            });
+            opened.ok()
+        };
+        self.diag.get_or_insert_with(open).as_mut()
     }
 
     /// Whether a socket is here already, in whatever state.
@@ -388,7 +405,16 @@ impl Broker {
         let partner = self.pairing.by_endpoint.get(&endpoint.mirrored()).copied();
         let partner = partner.filter(|_| shape.carried.is_none() || !self.carries_own(&endpoint));
         if let Some(other) = partner {
-            return self.pair(other, offered, bell);
+            match self.is_one_connection(other, &offered, examined.is_bound) {
+                Ok(true) => return self.pair(other, offered, bell),
+                // Its connection is over, and these addresses are another's.
+                Ok(false) => self.stop_waiting_socket(other, NotPairedReason::NoPartner),
+                Err(reason) => {
+                    self.quotas.give(uid, QuotaKind::Connections, 1);
+                    self.not_paired(id, cookie, Some(endpoint), reason);
+                    return self.stop_waiting_socket(other, reason);
+                }
+            }
         }
         if self.offer_to_node(&offered, bell.as_ref(), &mut socket) {
             return;
@@ -415,6 +441,7 @@ impl Broker {
             endpoint,
             shape,
             timer,
+            is_bound: examined.is_bound,
             elsewhere,
             prolonged: false,
             bell,
@@ -426,6 +453,39 @@ impl Broker {
         }
         for other in others {
             self.try_crossing(other, cookie);
+        }
+    }
+
+    /// Whether a waiting end and one that is offered are the ends of one connection still, and not of two that had these addresses one after
+    /// the other, or have them both: a socket that is bound to an interface stands beside one that is not. Two ends of
+    /// one user are taken for one where the kernel cannot say, of two users they are not.
+    fn is_one_connection(
+        &mut self,
+        other: u64,
+        offered: &Offered,
+        is_bound: bool,
+    ) -> Result<bool, NotPairedReason> {
+        let Some(waiting) = self.pairing.waiting.get(&other) else { return Ok(false) };
+        let same_user = waiting.uid == offered.uid;
+        let ends = [(waiting.endpoint, other), (offered.endpoint, offered.cookie)];
+        let unknown = waiting.is_bound
+            || is_bound
+            || self.pairing.diag().is_none_or(|it| it.namespace() != Some(ends[0].0.namespace));
+        let mut lives = |(Endpoint { local, remote, .. }, cookie)| {
+            let found = self.pairing.diag()?.find(local, remote, Some(cookie));
+            let found = found.inspect_err(|errno| {
+                tracing::debug!(%errno, "sock_diag does not say whose a connection is");
+            });
+            Some(found.ok()?.is_some_and(|it| it.is_established))
+        };
+        let live = match unknown {
+            true => None,
+            false => ends.into_iter().try_fold(true, |all, end| Some(all && lives(end)?)),
+        };
+        match live {
+            Some(live) => Ok(live),
+            None if same_user => Ok(true),
+            None => Err(NotPairedReason::Policy),
         }
     }
 
@@ -595,7 +655,7 @@ impl Broker {
 
     /// A client is done with a socket.
     pub(crate) fn forget_socket(&mut self, id: ClientId, cookie: u64) {
-        self.end_examination(id, cookie);
+        self.examinations.take(id, cookie);
         let known = self.clients.get_mut(&id).is_some_and(|client| client.sockets.remove(&cookie));
         if known {
             self.release_socket(id, cookie, false);
@@ -604,7 +664,7 @@ impl Broker {
 
     /// A client is gone, with all its sockets.
     pub(crate) fn forget_sockets(&mut self, id: ClientId, client: &Client) {
-        self.end_examinations(id);
+        self.examinations.forget_all(id);
         for &cookie in &client.sockets {
             self.release_socket(id, cookie, true);
         }

@@ -38,6 +38,8 @@ pub(crate) struct Examined {
     /// `SO_COOKIE`.
     pub(crate) cookie: u64,
     pub(crate) endpoint: Endpoint,
+    /// It is bound to an interface (`SO_BINDTODEVICE`): another socket may have the same addresses.
+    pub(crate) is_bound: bool,
 }
 
 /// IPv4-mapped addresses as IPv4, and no flow label or scope: both ends must look the same.
@@ -70,7 +72,8 @@ pub(crate) fn examine(socket: impl AsFd + Copy) -> Option<Examined> {
     let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
     let remote = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
     let endpoint = Endpoint { namespace, local: normal(local), remote: normal(remote) };
-    Some(Examined { cookie, endpoint })
+    let is_bound = vmmc::sys::socket::bound_interface(socket) != Some(0);
+    Some(Examined { cookie, endpoint, is_bound })
 }
 
 /// The network namespace of the calling thread.

@@ -687,3 +687,97 @@ fn a_daemon_that_ends_has_the_kernel_take_the_rest_or_resets_the_connection() {
         }
     }
 }
+
+/// A connection from this port of the loopback interface, and the other end.
+fn from_port(listener: &TcpListener, port: u16) -> (TcpStream, TcpStream) {
+    use rustix::net::{AddressFamily, SocketType};
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    rustix::net::connect(&socket, &listener.local_addr().unwrap()).unwrap();
+    (socket.into(), listener.accept().unwrap().0)
+}
+
+/// Whoever offered a connection that is over by now does not get the next one with the same addresses, which may be
+/// another user's.
+#[test]
+fn an_end_whose_connection_is_over_is_not_the_other_end_of_the_next() {
+    const GREEDY: u32 = 61_007;
+    let daemon = Daemon::start_activated(&[], &[("VMMC_PAIR_MS", "60000")]);
+    let uids = if is_root() { vec![GREEDY, 0] } else { vec![rustix::process::geteuid().as_raw()] };
+    for uid in uids {
+        let greedy = match is_root() {
+            true => as_user(uid, uid, &[], || sockets_client(&daemon)),
+            false => sockets_client(&daemon),
+        };
+        let server = sockets_client(&daemon);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (first, reset) = from_port(&listener, port);
+        register(&greedy, &first, SHAPE);
+        let waits = |socket: &TcpStream| {
+            let cookie = cookie(socket);
+            eventually("it waits", || {
+                let connections = daemon.snapshot().connections;
+                let waits = |it: &ConnectionInfo| {
+                    it.cookie == cookie && it.state == ConnectionState::Waiting
+                };
+                connections.iter().any(waits).then_some(())
+            });
+        };
+        waits(&first);
+        let cookie = cookie(&first);
+        let at_once = Some(std::time::Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&first, at_once).unwrap();
+        drop((first, reset));
+        // The same addresses, and another connection.
+        let (second, accepted) = from_port(&listener, port);
+        register(&server, &accepted, SHAPE);
+        match greedy.receive().event {
+            Event::NotPaired { cookie: of, reason } => {
+                assert_eq!((of, reason), (cookie, NotPairedReason::NoPartner));
+            }
+            other => panic!("{other:?}"),
+        }
+        waits(&accepted);
+        let honest = sockets_client(&daemon);
+        register(&honest, &second, SHAPE);
+        assert_eq!(paired(&server, &accepted).0, 0);
+        assert_eq!(paired(&honest, &second).0, 1);
+    }
+}
+
+/// Of two users a socket that is bound to an interface proves nothing: it stands beside one that is not, with the same addresses.
+#[test]
+fn an_end_that_is_bound_to_an_interface_is_paired_with_its_own_users_alone() {
+    const GREEDY: u32 = 61_007;
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let daemon = Daemon::start_activated(&[], &[("VMMC_PAIR_MS", "60000")]);
+    let greedy = as_user(GREEDY, GREEDY, &[], || sockets_client(&daemon));
+    let (server, own) = (sockets_client(&daemon), sockets_client(&daemon));
+    for (client, may) in [(&greedy, false), (&own, true)] {
+        let (a, b) = connection("127.0.0.1:0");
+        bind_to_loopback(&a);
+        register(client, &a, SHAPE);
+        register(&server, &b, SHAPE);
+        if may {
+            paired(client, &a);
+            paired(&server, &b);
+        } else {
+            assert_eq!(not_paired(client, &a), NotPairedReason::Policy);
+            assert_eq!(not_paired(&server, &b), NotPairedReason::Policy);
+        }
+    }
+}
+
+fn bind_to_loopback(socket: &TcpStream) {
+    use std::os::fd::AsRawFd;
+    let (name, len) = (c"lo".as_ptr().cast(), 3);
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+    // SAFETY: a name with its zero, and its length.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, name, len) };
+    assert_eq!(done, 0);
+}

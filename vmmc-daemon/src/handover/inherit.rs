@@ -233,6 +233,8 @@ impl Broker {
             shape: state.shape,
             timer: self.timers.add(due, Timer::Pairing(state.cookie)),
             elsewhere: state.elsewhere,
+            // Not handed over either; it is the careful guess.
+            is_bound: true,
             prolonged: false,
             // Doorbells are not handed over: such an end stays with TCP.
             bell: None,

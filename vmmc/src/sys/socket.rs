@@ -48,6 +48,14 @@ pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {
     (len == 8).then(|| u64::from_ne_bytes(value))
 }
 
+/// The interface that a socket is bound to (`SO_BINDTOIFINDEX`, Linux 5.0), 0 for none.
+#[must_use]
+pub fn bound_interface(socket: impl AsFd) -> Option<u32> {
+    const SO_BINDTOIFINDEX: i32 = 62;
+    let (value, len) = option::<4>(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX)?;
+    (len == 4).then(|| u32::from_ne_bytes(value))
+}
+
 /// `struct tcp_info` of a TCP socket, as far as its byte counts (linux/tcp.h).
 #[must_use]
 pub fn tcp_info(socket: impl AsFd) -> Option<[u8; TCP_INFO_LEN]> {
