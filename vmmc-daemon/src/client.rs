@@ -162,6 +162,8 @@ pub(crate) struct Client {
     owned_in_queue: usize,
     /// What epoll watches now.
     pub(crate) watched: (bool, bool),
+    /// Its requests wait: its user's descriptors come faster than they can be closed.
+    pub(crate) is_held: bool,
     /// The hello that has not come.
     pub(crate) nascent_timer: Option<TimerKey>,
     /// Whether a retry is due after a shortage of descriptors.
@@ -188,6 +190,7 @@ impl Client {
             queue: VecDeque::new(),
             owned_in_queue: 0,
             watched: (false, false),
+            is_held: false,
             nascent_timer: None,
             retry_due: false,
             doomed: false,
@@ -222,6 +225,7 @@ impl Client {
     pub(crate) fn wants_reading(&self) -> bool {
         self.queue.len() < PAUSE_READING_AT
             && self.owned_in_queue < PAUSE_READING_AT_OWNED
+            && !self.is_held
             && !matches!(self.stage, Stage::Leaving)
     }
 

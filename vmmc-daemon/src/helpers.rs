@@ -14,7 +14,7 @@ use std::time::Duration;
 const MAX: usize = 256;
 /// Pieces of work under way for one holder.
 const EACH: usize = 16;
-/// Pieces that wait for one holder, but for such as cannot be refused: each has descriptors.
+/// Pieces that wait for one holder, but for such as cannot be refused: each has descriptors. See [`Helpers::is_behind`].
 const WAITING: usize = 64;
 /// A helper without work ends after this, unless it is the only one.
 const IDLE: Duration = Duration::from_secs(2);
@@ -116,6 +116,11 @@ impl Helpers {
     /// Whether something is under way, or waits.
     pub(crate) fn is_busy(&self) -> bool {
         !self.state().lanes.is_empty()
+    }
+
+    /// Whether so many of a holder's pieces wait that no more should be begun for him.
+    pub(crate) fn is_behind(&self, holder: Holder) -> bool {
+        self.state().lanes.get(&holder).is_some_and(|lane| lane.waiting.len() >= WAITING)
     }
 
     /// Has a piece of work done, in its turn.

@@ -175,6 +175,11 @@ pub(crate) fn apart(uid: u32, work: impl FnOnce() + Send + 'static) {
     closers().leave((uid, uid), Box::new(work));
 }
 
+/// Whether this user's descriptors come faster than they can be closed: what comes next should wait where it is.
+pub(crate) fn is_behind(uid: u32) -> bool {
+    closers().is_behind((uid, uid))
+}
+
 /// Waits until the helpers have done all that they were given, but no longer than this.
 pub(crate) fn settle(limit: Duration) {
     let deadline = Instant::now() + limit;

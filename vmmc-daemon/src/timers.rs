@@ -18,6 +18,8 @@ pub(crate) enum Timer {
     PairLinger(u64),
     /// Sending stopped for want of descriptors.
     Flush(ClientId),
+    /// Reading stopped because the user's descriptors come faster than they can be closed.
+    Read(ClientId),
     /// Accepting stopped for want of descriptors.
     Accept,
     /// Two clients have had no link for a while.

@@ -8,6 +8,7 @@ use rustix::ioctl::{self, Opcode, opcode};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use vmmc::control::message::*;
 
@@ -59,6 +60,26 @@ struct StandingSend {
     faults: OwnedFd,
     page: usize,
     sender: JoinHandle<isize>,
+    waiter: JoinHandle<()>,
+}
+
+/// A thread that asks the kernel of a socket and waits for its lock; `None`: it was answered.
+fn waiter_for(socket: &Arc<TcpStream>) -> Option<JoinHandle<()>> {
+    let (say, said) = std::sync::mpsc::channel();
+    let socket = socket.clone();
+    let waiter = std::thread::spawn(move || {
+        say.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+        vmmc::sys::socket::tcp_info(&*socket).unwrap();
+    });
+    let stat = format!("/proc/self/task/{}/stat", said.recv().unwrap());
+    while !waiter.is_finished() {
+        let stat = std::fs::read_to_string(&stat).unwrap_or_default();
+        if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D')) {
+            return Some(waiter);
+        }
+    }
+    waiter.join().unwrap();
+    None
 }
 
 impl StandingSend {
@@ -77,21 +98,25 @@ impl StandingSend {
         let faults = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) }.unwrap();
         control(&faults, API, [0xaa, 0, 0]);
         control(&faults, REGISTER, [page as u64, PAGE as u64, MODE_MISSING, 0]);
-        let socket = socket.try_clone().unwrap();
+        let socket = Arc::new(socket.try_clone().unwrap());
+        let sending = socket.clone();
         let sender = std::thread::spawn(move || {
             use std::os::fd::AsRawFd;
             // SAFETY: the page is there until this thread has been joined.
-            unsafe { libc::send(socket.as_raw_fd(), page as *const _, PAGE, 0) }
+            unsafe { libc::send(sending.as_raw_fd(), page as *const _, PAGE, 0) }
         });
         let mut fault = [PollFd::new(&faults, PollFlags::IN)];
         poll(&mut fault, None).unwrap();
-        StandingSend { faults, page, sender }
+        // The fault may be told of before the lock is taken.
+        let waiter = eventually("who asks of the socket waits", || waiter_for(&socket));
+        StandingSend { faults, page, sender, waiter }
     }
 
     /// Lets it go on.
     fn end(self) {
         control(&self.faults, ZEROPAGE, [self.page as u64, PAGE as u64, 0, 0]);
         assert_eq!(self.sender.join().unwrap(), PAGE as isize);
+        self.waiter.join().unwrap();
         // SAFETY: the mapping made by `by`; the sender has ended.
         unsafe { munmap(self.page as *mut _, PAGE) }.unwrap();
     }
@@ -213,11 +238,11 @@ fn a_daemon_that_ends_answers_for_what_it_could_not_look_at() {
         return;
     }
     let mut daemon = daemon_for_all();
-    let greedy = client_of(&daemon, GREEDY);
+    let mut greedy = client_of(&daemon, GREEDY);
     let (a, _b) = connection();
     let held = StandingSend::by(&a);
     offer(&greedy, &a);
-    Client::connect(&daemon.path).assert_silent();
+    greedy.assert_silent();
     daemon.signal(rustix::process::Signal::TERM);
     is_not_paired(&greedy, &a, NotPairedReason::Resources);
     held.end();

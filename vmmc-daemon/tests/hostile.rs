@@ -355,6 +355,61 @@ fn a_socket_that_lingers_for_ever_stalls_nobody() {
     witness.assert_silent();
 }
 
+/// A connection of which one end lingers for an hour with what the other one never reads, and that.
+fn full() -> (std::net::TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Far less than the sender keeps: what is left never goes.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 1 << 12).unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&client, 1 << 17).unwrap();
+    client.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut &client, &[0; 65536]).is_ok() {}
+    let hour = Some(std::time::Duration::from_secs(3600));
+    rustix::net::sockopt::set_socket_linger(&client, hour).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+/// Descriptors of one user whose closes wait do not pile up in the daemon: what comes with the next ones is left unread.
+#[test]
+fn sockets_that_linger_are_not_taken_without_end() {
+    const GREEDY: u32 = 61_008;
+    const MANY: usize = 300;
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let daemon = Daemon::start_activated(&[], &[]);
+    let mut witness = Client::connect(&daemon.path);
+    let greedy = as_user(GREEDY, GREEDY, &[], || Client::connect_as(&daemon.path, Role::Sockets));
+    let before = daemon.settled_descriptors();
+    let alone = STARTING.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (lingering, never_read): (Vec<_>, Vec<_>) = (0..MANY).map(|_| full()).unzip();
+    let sender = std::thread::scope(|scope| {
+        let sends = scope.spawn(|| {
+            // The last copies are those that the daemon gets.
+            for socket in lingering {
+                greedy.send(&Request::AttachSocket { cookie: 1 }, &[socket.as_fd()]);
+                drop(socket);
+            }
+        });
+        drop(alone);
+        eventually("as many wait as may", || (daemon.descriptors() >= before + 60).then_some(()));
+        for _ in 0..50 {
+            witness.assert_silent();
+            let now = daemon.descriptors() - before;
+            assert!(now <= 16 + 64 + 4, "{now} descriptors of one user");
+        }
+        // Nobody is there for what they linger for: they are closed, and the rest is taken.
+        drop(never_read);
+        sends.join()
+    });
+    sender.unwrap();
+    for _ in 0..MANY {
+        assert!(matches!(greedy.receive().event, Event::NotPaired { .. }));
+    }
+    eventually("all are closed", || (daemon.descriptors() <= before).then_some(()));
+}
+
 /// Descriptors of one user whose closes wait keep no other user's from being closed.
 #[test]
 fn sockets_of_one_user_that_linger_delay_no_other_users() {
@@ -367,19 +422,7 @@ fn sockets_of_one_user_that_linger_delay_no_other_users() {
     let mut witness = Client::connect(&daemon.path);
     let greedy = || as_user(GREEDY, GREEDY, &[], || raw(&daemon.path));
     let alone = STARTING.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let full = |_| {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        // Far less than the sender keeps: what is left never goes.
-        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 1 << 12).unwrap();
-        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        rustix::net::sockopt::set_socket_send_buffer_size(&client, 1 << 17).unwrap();
-        client.set_nonblocking(true).unwrap();
-        while std::io::Write::write(&mut &client, &[0; 65536]).is_ok() {}
-        let hour = Some(std::time::Duration::from_secs(3600));
-        rustix::net::sockopt::set_socket_linger(&client, hour).unwrap();
-        (client, listener.accept().unwrap().0)
-    };
-    let (lingering, _never_read): (Vec<_>, Vec<_>) = (0..100).map(full).unzip();
+    let (lingering, _never_read): (Vec<_>, Vec<_>) = (0..100).map(|_| full()).unzip();
     // So that the last copies are those that the daemon gets.
     daemon.signal(rustix::process::Signal::STOP);
     daemon.wait_stopped();

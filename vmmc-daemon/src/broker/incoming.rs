@@ -3,16 +3,19 @@
 use super::{Broker, Doom, EVENTS, Fault, HELLO_TIMEOUT, PACKETS, SHORTAGE_RETRY, Source};
 use crate::client::{Client, Stage};
 use crate::counters::Counter;
-use crate::receive::{Fds, Received, receive};
+use crate::receive::{self, Fds, Received, receive};
 use crate::timers::Timer;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vmmc::control::codec;
 use vmmc::control::message::{MAX_PACKET_LEN, Request};
 use vmmc::id::{ClientId, PeerInfo};
 use vmmc::sys::{Fd, process, sched};
+
+/// How long a client's requests are left when its user's descriptors come faster than they can be closed.
+const READ_AGAIN: Duration = Duration::from_millis(2);
 
 impl Broker {
     pub(super) fn accept_some(&mut self) {
@@ -124,6 +127,9 @@ impl Broker {
             if client.doomed || !client.wants_reading() {
                 return;
             }
+            if receive::is_behind(client.peer.uid) {
+                return self.read_later(id);
+            }
             let Received { len, mut fds } =
                 match receive(&client.socket, client.peer.uid, &mut buffer) {
                     Ok(Some(received)) => received,
@@ -156,6 +162,15 @@ impl Broker {
             if answered && most == PACKETS {
                 return;
             }
+        }
+    }
+
+    /// Leaves a client's requests where they are for a moment.
+    fn read_later(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.is_held = true;
+            self.timers.add(Instant::now() + READ_AGAIN, Timer::Read(id));
+            self.watch_output(id);
         }
     }
 

@@ -380,6 +380,14 @@ impl Broker {
                         if flags.contains(epoll::EventFlags::OUT) {
                             self.flush(id);
                         }
+                        // What it has said is not waited for any more: that may take for ever.
+                        let held = |client: &Client| client.is_held;
+                        if flags.contains(epoll::EventFlags::HUP)
+                            && self.clients.get(&id).is_some_and(held)
+                        {
+                            self.doom(id, Doom::Gone);
+                            continue;
+                        }
                         let read =
                             epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
                         if flags.intersects(read) {

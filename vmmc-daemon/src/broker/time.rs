@@ -27,6 +27,12 @@ impl Broker {
                         self.flush(id);
                     }
                 }
+                Timer::Read(id) => {
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.is_held = false;
+                        self.watch_output(id);
+                    }
+                }
                 Timer::Accept => self.set_accepting(true),
                 Timer::Partings => self.end_acquaintances(),
                 Timer::Watchdog => self.feed_watchdog(),
