@@ -12,7 +12,9 @@ use vmmc::sys::{activation, fork, signal};
 use vmmc_daemon::handover::store;
 use vmmc_daemon::handover::{self, Inherited, TakeOverError};
 use vmmc_daemon::listener::{Audience, ListenError, Listener};
+use vmmc_daemon::net::StartError;
 use vmmc_daemon::net::cluster::Cluster;
+use vmmc_daemon::net::entrance::Entrance;
 use vmmc_daemon::policy::{Limits, PairUsers};
 use vmmc_daemon::{Broker, Ending, Options, descriptors, failpoint, net, notify, pump, wakecost};
 
@@ -275,19 +277,32 @@ fn serve(arguments: &Arguments, started: Started) -> Result<(), String> {
     let mut options = arguments.options(pair);
     options.wake_cost = wakecost::measure();
     let wake_cost_us = options.wake_cost.as_micros() as u64;
-    let (broker, took_over) = match source {
-        Source::Listener(listener) => (Broker::new(listener, options, Some(stop)), false),
+    let took_over = matches!(source, Source::Predecessor(_));
+    // What is wrong with the address is found while a predecessor can still go on.
+    let node = cluster.map(|cluster| {
+        let entrance = Entrance::new(&cluster, took_over)?;
+        Ok((cluster, entrance))
+    });
+    let node = node.transpose().map_err(|error: StartError| error.to_string())?;
+    let broker = match source {
+        Source::Listener(listener) => Broker::new(listener, options, Some(stop)),
         Source::Predecessor(inherited) => {
             inherited.manager().inherit();
             let broker = Broker::inherit(*inherited, options, Some(stop));
-            (Ok(broker.map_err(|error| error.to_string())?), true)
+            Ok(broker.map_err(|error| error.to_string())?)
         }
     };
     let mut broker = broker.map_err(|error| error.to_string())?;
-    if let Some(cluster) = cluster {
+    if let Some((cluster, entrance)) = node {
         let socket = broker.path().map(Path::to_path_buf).unwrap_or_else(|| arguments.socket());
-        let network = net::start(cluster, socket).map_err(|error| error.to_string())?;
-        broker.set_network(network).map_err(|error| error.to_string())?;
+        let network = net::start(cluster, entrance, socket).map_err(|error| error.to_string());
+        let started = network
+            .and_then(|network| broker.set_network(network).map_err(|error| error.to_string()));
+        match started {
+            // Nobody else has what was taken over.
+            Err(error) if took_over => tracing::error!(error, "goes on without its cluster"),
+            started => started?,
+        }
     }
     if arguments.across_namespaces {
         broker.cross_namespaces().map_err(|error| error.to_string())?;

@@ -1,5 +1,7 @@
 //! The two ends of real TCP connections.
 
+#[path = "../../vmmc/tests/support/cluster.rs"]
+mod cluster;
 mod common;
 use common::*;
 use std::io::Read;
@@ -593,12 +595,16 @@ const WORDS: StreamWords = StreamWords {
     pumper: 1088,
 };
 
-/// A daemon that gives the bytes of a ring back to the kernel's connection, which is read as the caller likes, and whose sender
-/// has closed: the daemon is the only one who has its socket.
 fn given_back() -> (Daemon, TcpStream, usize) {
-    const RING: usize = 4096 * 1024;
     let daemon = Daemon::start_with(&["--ring-kib", "4096"], &[]);
-    let client = sockets_client(&daemon);
+    let (receiver, len) = given_back_by(&daemon);
+    (daemon, receiver, len)
+}
+
+/// Has a daemon give the bytes of a ring back to the kernel's connection, which is read as the caller likes, and whose sender
+/// has closed: the daemon is the only one who has its socket.
+fn given_back_by(daemon: &Daemon) -> (TcpStream, usize) {
+    let client = sockets_client(daemon);
     let (sender, receiver) = connection("127.0.0.1:0");
     // The kernel does not take all.
     rustix::net::sockopt::set_socket_send_buffer_size(&sender, 1 << 16).unwrap();
@@ -608,20 +614,20 @@ fn given_back() -> (Daemon, TcpStream, usize) {
     register(&client, &receiver, shape);
     let (side, ring_len, segment) = paired(&client, &sender);
     paired(&client, &receiver);
-    assert_eq!(ring_len as usize, RING);
+    let len = ring_len as usize;
     let put = |at: u32, bytes: &[u8]| {
         assert_eq!(rustix::io::pwrite(&segment, bytes, at.into()), Ok(bytes.len()));
     };
     let ring = SHAPE.control_len + u32::from(side) * ring_len;
-    put(ring, &vec![b'r'; RING]);
-    put(SHAPE.produced_at[usize::from(side)], &(RING as u64).to_ne_bytes());
+    put(ring, &vec![b'r'; len]);
+    put(SHAPE.produced_at[usize::from(side)], &(len as u64).to_ne_bytes());
     put(WORDS.mode, &mode::RING.to_ne_bytes());
     put(WORDS.request, &request::BACK.to_ne_bytes());
     let ask = Request::PumpSocket { cookie: cookie(&receiver) };
     client.send(&ask, &[receiver.as_fd()]);
     eventually("bytes come", || readable(&receiver).then_some(()));
     drop(sender);
-    (daemon, receiver, RING)
+    (receiver, len)
 }
 
 /// Who asks for bytes that the daemon may not send again sees at once that nothing comes of it.
@@ -671,6 +677,71 @@ fn a_daemon_that_is_told_to_end_gives_bytes_back_first() {
     eventually("it ends", || (!daemon.path.exists()).then_some(()));
     assert_eq!(read_all(receiver), (all, None));
     daemon.wait();
+}
+
+/// A daemon that has handed over stays for a receiver that does not read. Its successor has its node's address meanwhile, and
+/// answers other nodes; links that are there go on, until their process wants another.
+#[test]
+fn a_daemon_that_stays_to_give_bytes_back_answers_no_other_node() {
+    let (mut a, b) = cluster::pair();
+    let process_of = |place: &cluster::Place| {
+        let mut config = vmmc::Config::from_env().unwrap();
+        config.socket = Some(place.daemon.path.clone());
+        config.daemon = vmmc::config::DaemonStart::Never;
+        vmmc::Node::builder().config(config).connect().unwrap()
+    };
+    let (exporter, importer) = (process_of(&a), process_of(&b));
+    let export = exporter.export(vmmc::Region::new(4096).unwrap()).name("x");
+    let export = export.grant(vmmc::Who::Anyone, vmmc::Rights::WRITE).open().unwrap();
+    let import = |node: &vmmc::Node| {
+        node.import("x").node("a").rights(vmmc::Rights::WRITE).timeout(WATCHDOG).open().unwrap()
+    };
+    let arrives = |import: &vmmc::Import, value: u32| {
+        import.flag32(0).unwrap().signal(value).unwrap();
+        eventually("it has arrived", || {
+            let mut seen = [0; 4];
+            export.read(0, &mut seen).unwrap();
+            (u32::from_ne_bytes(seen) == value).then_some(())
+        });
+    };
+    let before = import(&importer);
+    let (receiver, all) = given_back_by(&a.daemon);
+    let file = a.file();
+    let arguments = ["--replace", "--cluster", file.to_str().unwrap()];
+    let new = Daemon::start_in(a.daemon.dir.clone(), &arguments, &[]);
+    let mut old = std::mem::replace(&mut a.daemon, new);
+    eventually("the successor listens", || listens(a.daemon.pid()).then_some(()));
+    assert!(!listens(old.pid()));
+    arrives(&before, 1);
+    // By the connection that the daemons kept, then by one of a process that has none to that node.
+    arrives(&import(&importer), 2);
+    arrives(&import(&process_of(&b)), 3);
+    assert!(before.check_open().is_err(), "it came by the old daemon");
+    assert!(old.child.try_wait().unwrap().is_none(), "it still has bytes");
+    assert_eq!(read_all(receiver), (all, None));
+    assert!(old.wait().success());
+    arrives(&import(&importer), 4);
+    assert_eq!(a.daemon.snapshot().pid, a.daemon.pid());
+}
+
+/// Whether a process listens by TCP.
+fn listens(pid: u32) -> bool {
+    let tables = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    let sockets = sockets_of(pid);
+    tables.lines().skip(1).any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        words[3] == "0A" && sockets.iter().any(|inode| inode == words[9])
+    })
+}
+
+/// Inodes of a process's sockets.
+fn sockets_of(pid: u32) -> Vec<String> {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let targets =
+        fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()?.to_str().map(str::to_owned));
+    targets
+        .filter_map(|it| Some(it.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect()
 }
 
 /// An end of file says that all has come. A daemon that may (as root, or for as much as `net.core.wmem_max` lets it) has the

@@ -1,9 +1,56 @@
 //! Hot restart: the successor has everything, clients notice nothing.
 
+#[path = "../../vmmc/tests/support/cluster.rs"]
+mod cluster;
 mod common;
+use cluster::{KEY, Place, address, node, pair};
 use common::*;
+use std::net::{TcpListener, TcpStream};
+use vmmc::config::{Config, DaemonStart};
 use vmmc::control::message::*;
+use vmmc::error::WaitError;
 use vmmc::id::*;
+use vmmc::{Node, Region};
+
+/// A successor of a node's daemon.
+fn successor_of(place: &Place) -> Daemon {
+    let file = place.file();
+    Daemon::start_in(
+        place.daemon.dir.clone(),
+        &["--replace", "--cluster", file.to_str().unwrap()],
+        &[],
+    )
+}
+
+fn process_of(place: &Place) -> Node {
+    let mut config = Config::from_env().unwrap();
+    config.socket = Some(place.daemon.path.clone());
+    config.daemon = DaemonStart::Never;
+    Node::builder().config(config).connect().unwrap()
+}
+
+fn export_of(node: &Node, name: &str) -> vmmc::Export {
+    let export = node.export(Region::new(4096).unwrap()).name(name);
+    export.grant(Who::Anyone, Rights::WRITE | Rights::READ).open().unwrap()
+}
+
+/// Imports from the node `a`, and shows that what is sent arrives.
+fn reach(node: &Node, export: &vmmc::Export, name: &str, value: u32) -> vmmc::Import {
+    let import = node.import(name).node("a").rights(Rights::WRITE | Rights::READ);
+    let import = import.timeout(WATCHDOG).open().unwrap();
+    signal(&import, export, value);
+    import
+}
+
+fn signal(import: &vmmc::Import, export: &vmmc::Export, value: u32) {
+    import.flag32(0).unwrap().signal(value).unwrap();
+    // Not a wait on a flag, which ends when an earlier importer's end is heard of.
+    eventually("it has arrived", || {
+        let mut seen = [0; 4];
+        export.read(0, &mut seen).unwrap();
+        (u32::from_ne_bytes(seen) == value).then_some(())
+    });
+}
 
 #[test]
 fn clients_notice_nothing_of_a_takeover() {
@@ -80,6 +127,103 @@ fn a_successor_that_dies_on_the_way_changes_nothing() {
     exporter.receive_opened();
     assert_eq!(old.snapshot().pid, old.pid());
     assert!(old.terminate().success());
+}
+
+/// What was local goes on; what came from another node ends with the daemon that received it, and can be had again.
+#[test]
+fn a_node_of_a_cluster_is_one_after_a_takeover() {
+    let (mut a, b) = pair();
+    let (exporter, importer) = (process_of(&a), process_of(&b));
+    let export = export_of(&exporter, "x");
+    let neighbour = process_of(&a);
+    let local = neighbour.import("x").rights(Rights::WRITE).open().unwrap();
+    for round in 1..=3 {
+        let import = reach(&importer, &export, "x", round);
+        let new = successor_of(&a);
+        assert!(std::mem::replace(&mut a.daemon, new).wait().success());
+        let ended = import.flag32(64).unwrap().wait_until(|it| it == 1, Some(WATCHDOG));
+        match ended {
+            Err(WaitError::Closed(closed)) => {
+                assert_eq!(closed.reason, vmmc::CloseReason::Unreachable);
+            }
+            other => panic!("{other:?}"),
+        }
+        a.wait_for_others();
+        assert_eq!(a.daemon.snapshot().pid, a.daemon.pid());
+        reach(&importer, &export, "x", 10 * round);
+        signal(&local, &export, 100 * round);
+    }
+}
+
+/// The successor of a daemon that was not, too.
+#[test]
+fn a_successor_whose_address_is_taken_serves_and_listens_once_it_is_free() {
+    let at = address();
+    let holder = TcpListener::bind(&at).unwrap();
+    let mut old = Daemon::start();
+    let mut exporter = Client::connect(&old.path);
+    exporter.export("kept");
+    let file = old.dir.path().join("cluster.toml");
+    std::fs::write(old.dir.path().join("key"), KEY).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(old.dir.path().join("key"), mode).unwrap();
+    std::fs::write(&file, format!("node = \"a\"\nlisten = {at:?}\nkey = \"key\"\n[nodes]\n"))
+        .unwrap();
+    let arguments = ["--replace", "--cluster", file.to_str().unwrap()];
+    let new = Daemon::start_in(old.dir.clone(), &arguments, &[]);
+    assert!(old.wait().success());
+    // It has tried: it does so before it takes over.
+    assert_eq!(new.snapshot().exports.len(), 1);
+    exporter.export("more");
+    drop(holder);
+    eventually("it listens", || TcpStream::connect(&at).ok());
+    assert_eq!(new.snapshot().pid, new.pid());
+}
+
+#[test]
+fn a_node_whose_successor_dies_on_the_way_stays_one() {
+    let (mut a, b) = pair();
+    let (exporter, importer) = (process_of(&a), process_of(&b));
+    let export = export_of(&exporter, "x");
+    let before = reach(&importer, &export, "x", 1);
+    let file = a.file();
+    let arguments = ["--replace", "--cluster", file.to_str().unwrap()];
+    let mut successor =
+        command(&a.daemon.path, &arguments, &[("VMMCD_FAILPOINT", "takeover-received")])
+            .spawn()
+            .unwrap();
+    assert!(!eventually("the successor dies", || successor.try_wait().unwrap()).success());
+    signal(&before, &export, 2);
+    // Nobody has asked from there yet.
+    let c = node("c", &address(), &[("a", &a.address)], Some(KEY));
+    reach(&process_of(&c), &export, "x", 3);
+    reach(&importer, &export, "x", 4);
+    assert!(a.daemon.terminate().success());
+}
+
+/// An address that cannot be had, whoever goes, is an error before anything is taken.
+#[test]
+fn a_successor_whose_address_is_not_of_this_machine_takes_nothing() {
+    let (a, b) = pair();
+    let (exporter, importer) = (process_of(&a), process_of(&b));
+    let export = export_of(&exporter, "x");
+    let before = reach(&importer, &export, "x", 1);
+    let text = std::fs::read_to_string(a.file()).unwrap();
+    // For documentation alone (RFC 5737).
+    std::fs::write(a.file(), text.replace(&a.address, "192.0.2.1:4790")).unwrap();
+    let file = a.file();
+    let arguments = ["--replace", "--cluster", file.to_str().unwrap()];
+    let successor = command(&a.daemon.path, &arguments, &[])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = successor.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("192.0.2.1:4790"), "{said}");
+    signal(&before, &export, 2);
+    reach(&importer, &export, "x", 3);
+    assert_eq!(a.daemon.snapshot().pid, a.daemon.pid());
 }
 
 #[test]

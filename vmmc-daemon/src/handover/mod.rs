@@ -18,6 +18,9 @@
 //! if nothing had been. If the daemon dies, the successor has everything or starts with nothing
 //! (then clients come back as after a crash, see [`crate::resume`]).
 //!
+//! A node of a cluster listens to other nodes until it hears *taken*, and then no more, so that the successor can
+//! ([`crate::net::entrance`]). What the successor cannot have after it has said that, it does without: nobody else has what it took.
+//!
 //! Header: `"VMHO"`, version u32, number of descriptors u32, reserved u32, little-endian. The state is a
 //! `State` (state.rs) in postcard; a change to it raises [`VERSION`].
 
@@ -298,7 +301,7 @@ impl Broker {
         self.doom(id, crate::broker::Doom::Gone);
         self.bury();
         self.leave_examinations();
-        match self.try_hand_over(&socket) {
+        let taken = match self.try_hand_over(&socket) {
             Ok(()) => true,
             Err(errno) => {
                 // From here on it cannot say *taken*; it may have said it just before.
@@ -313,7 +316,12 @@ impl Broker {
                 }
                 taken
             }
+        };
+        // First of all: the successor waits for the address.
+        if taken && let Some(network) = &self.network {
+            network.leave();
         }
+        taken
     }
 
     fn try_hand_over(&self, socket: &Fd) -> rustix::io::Result<()> {

@@ -7,6 +7,7 @@
 //! | [`address`] | where a node is, by address or host name |
 //! | [`cluster`] | reads the cluster file and the key |
 //! | [`secure`] | a connection between two daemons on which both have proved that they know the key |
+//! | [`entrance`] | where other nodes come in, and how a successor gets it |
 //! | `owner` | without a key: whose the other end of a connection is |
 //! | `conversation` | outward: carries a process's question to another node, brings back the answer |
 //! | `idle` | proved connections, kept for the next question |
@@ -24,6 +25,7 @@ pub mod address;
 pub mod carry;
 pub mod cluster;
 mod conversation;
+pub mod entrance;
 mod idle;
 pub mod interface;
 mod lifelines;
@@ -40,10 +42,10 @@ use crate::client::OutFd;
 use carry::Carry;
 use cluster::Cluster;
 use conversation::Turns;
+use entrance::Entrance;
 use idle::Idle;
 use lifelines::Lifelines;
 use offers::Offers;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::control::message::{Event, Refusal};
@@ -60,6 +62,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Debug)]
 pub struct Service {
     cluster: Arc<Cluster>,
+    entrance: Arc<Entrance>,
+    offers: Arc<Offers>,
     idle: Arc<Idle>,
     lifelines: Arc<Lifelines>,
     /// Of the processes' questions.
@@ -72,6 +76,13 @@ impl Service {
     /// Whether connections within this machine are carried too.
     pub(crate) fn carries_own(&self) -> bool {
         self.cluster.carries_own()
+    }
+
+    /// A successor has everything: other nodes' questions are answered there. Data connections go on for as long as this
+    /// process does.
+    pub(crate) fn leave(&self) {
+        self.entrance.leave();
+        self.offers.leave();
     }
 
     /// A client is no more; whether its process has died, or has given its node up.
@@ -104,16 +115,14 @@ pub enum StartError {
     },
 }
 
-/// Starts the network service of a node: listens, and makes its threads. `socket` is where the broker will
-/// be found.
+/// Starts the network service of a node: makes its threads. `entrance` is where other nodes come in, `socket` where
+/// the broker will be found.
 ///
 /// # Errors
-/// See [`StartError`].
-pub fn start(cluster: Cluster, socket: PathBuf) -> Result<Service, StartError> {
+/// [`StartError::System`].
+pub fn start(cluster: Cluster, entrance: Entrance, socket: PathBuf) -> Result<Service, StartError> {
     let cluster = Arc::new(cluster);
-    let address = cluster.listen;
-    let listener =
-        TcpListener::bind(address).map_err(|error| StartError::Listen { address, error })?;
+    let entrance = Arc::new(entrance);
     let offers = Arc::new(Offers::default());
     let system = |what| move |errno| StartError::System { what, errno };
     let (door, interface) =
@@ -128,16 +137,17 @@ pub fn start(cluster: Cluster, socket: PathBuf) -> Result<Service, StartError> {
     };
     tracing::info!(
         node = us.node,
-        %address,
+        address = %us.listen,
         nodes = us.nodes.len(),
         key = us.key.is_some(),
         carries = carry.is_some(),
         "part of a cluster"
     );
+    let (way_in, granted) = (entrance.clone(), offers.clone());
     spawn_quiet("net-interface", move || {
         let Some(node) = interface::connect(&socket) else { return };
-        let server = serve::Server::new(us, offers, door, node.clone());
-        match spawn_quiet("net-accept", move || server.run(&listener)) {
+        let server = serve::Server::new(us, way_in, granted, door, node.clone());
+        match spawn_quiet("net-accept", move || server.run()) {
             Ok(_) => interface.run(&node),
             Err(errno) => tracing::error!(%errno, "no thread to listen to other nodes"),
         }
@@ -145,6 +155,8 @@ pub fn start(cluster: Cluster, socket: PathBuf) -> Result<Service, StartError> {
     .map_err(system("thread"))?;
     Ok(Service {
         cluster,
+        entrance,
+        offers,
         idle: Arc::default(),
         lifelines: Arc::default(),
         turns: Arc::default(),

@@ -38,6 +38,8 @@ pub(crate) struct Offers {
     ended: Mutex<Vec<(u64, CloseReason)>>,
     ending: Mutex<Vec<u64>>,
     tokens: AtomicU64,
+    /// A successor grants what is granted now.
+    left: AtomicBool,
 }
 
 /// Why a capability opens nothing.
@@ -47,9 +49,16 @@ pub(crate) enum NoOffer {
     Unknown,
     /// Given to another process.
     NotYours,
+    /// Never given here, and perhaps by the successor.
+    Elsewhere,
 }
 
 impl Offers {
+    /// A successor has everything.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
     /// A name for a link to be.
     pub(crate) fn watch(&self) -> Watch {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +119,11 @@ impl Offers {
     /// What a capability opens. It is of no use afterwards.
     pub(crate) fn take(&self, capability: &Capability, origin: &Origin) -> Result<Offer, NoOffer> {
         let mut waiting = lock(&self.waiting);
-        let (offer, end) = waiting.get(capability).ok_or(NoOffer::Unknown)?;
+        let unknown = || match self.left.load(Ordering::Acquire) {
+            true => NoOffer::Elsewhere,
+            false => NoOffer::Unknown,
+        };
+        let (offer, end) = waiting.get(capability).ok_or_else(unknown)?;
         if *end <= Instant::now() {
             return Err(NoOffer::Unknown); // given up soon
         }

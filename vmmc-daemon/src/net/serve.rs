@@ -1,6 +1,7 @@
 //! Inward: what daemons of other nodes ask, each in a connection of its own.
 
 use super::cluster::Cluster;
+use super::entrance::Entrance;
 use super::idle::OTHERS_KEEP;
 use super::interface::Door;
 use super::offers::{Offer, Offers, Watch};
@@ -9,7 +10,7 @@ use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::strangers::{Most, Stranger, Strangers, neighbourhood};
 use crate::requests::random_bytes;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -48,6 +49,7 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     cluster: Arc<Cluster>,
+    entrance: Arc<Entrance>,
     offers: Arc<Offers>,
     door: Door,
     /// The interface's own connection to the broker.
@@ -84,12 +86,14 @@ impl Drop for Open {
 impl Server {
     pub(super) fn new(
         cluster: Arc<Cluster>,
+        entrance: Arc<Entrance>,
         offers: Arc<Offers>,
         door: Door,
         node: Node,
     ) -> Server {
         Server {
             cluster,
+            entrance,
             offers,
             door,
             node,
@@ -102,13 +106,15 @@ impl Server {
         self.cluster.nodes.values().any(|at| at.is_at(address, neighbourhood))
     }
 
-    /// Takes connections for ever.
-    pub(super) fn run(self, listener: &TcpListener) {
+    /// Takes connections until a successor does.
+    pub(super) fn run(self) {
+        let Some(listener) = self.entrance.listener() else { return };
         let open = Arc::new(AtomicUsize::new(0));
         let strangers = Strangers::new(STRANGERS);
         loop {
             let (stream, from) = match listener.accept() {
                 Ok(accepted) => accepted,
+                Err(_) if self.entrance.is_left() => return,
                 Err(error) => {
                     tracing::warn!(%error, "accept of another node's connection");
                     // Out of descriptors, most likely: others give some back meanwhile.
@@ -164,6 +170,10 @@ impl Server {
                         wrong = wrong.or(Some(why));
                     }
                 }
+            }
+            // The broker knows this process no more. Who asks on a connection that was kept asks again on a new one.
+            if self.entrance.is_left() {
+                return Ok(());
             }
             let wanted = match purpose {
                 Purpose::Data { meeting, seal } => {

@@ -22,7 +22,7 @@ impl Connection {
         let header = packet.header;
         match header.kind {
             Kind::Attach => {
-                self.attach(&header, Capability(packet.capability), node, offers, links);
+                self.attach(&header, Capability(packet.capability), node, offers, links)?;
                 Ok(true)
             }
             Kind::Detach => {
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Opens a slot, if the capability does.
+    /// Opens a slot, if the capability does. One of a successor's needs a connection to that: who loses this one makes it.
     fn attach(
         &mut self,
         header: &Header,
@@ -71,7 +71,7 @@ impl Connection {
         node: &Node,
         offers: &Offers,
         links: &mut Links,
-    ) {
+    ) -> Result<(), End> {
         let why = match offers.take(&capability, &self.origin) {
             Ok(offer) => {
                 let (generation, token) = (header.generation, offer.watch.token);
@@ -92,8 +92,9 @@ impl Connection {
                     self.say_closed(header.slot, reason);
                     self.link_ended(header.slot, reason);
                 }
-                return;
+                return Ok(());
             }
+            Err(NoOffer::Elsewhere) => return Err(End::Closed),
             Err(NoOffer::Unknown) => "the capability was used, or has expired",
             Err(NoOffer::NotYours) => "the capability is another process's",
         };
@@ -103,6 +104,7 @@ impl Connection {
         let mut refused = Header::new(Kind::Refused, header.slot, header.generation);
         refused.len = why.len() as u64;
         self.say(&refused, why.as_bytes());
+        Ok(())
     }
 
     /// A notification behind the data (H14); false while the receiver's queue is full.
