@@ -142,11 +142,19 @@ pub(crate) struct Pairing {
     pub(crate) attempts: HashMap<u64, (u32, Weak<Attempt>)>,
     /// The latest that stayed plain.
     pub(crate) plain: VecDeque<Plain>,
-    /// `Some(None)`: there is none to be had.
-    diag: Option<Option<SockDiag>>,
+    /// Who knows this namespace's sockets, if the kernel can be asked.
+    diag: Option<SockDiag>,
 }
 
 impl Pairing {
+    /// None yet.
+    pub(crate) fn new() -> Pairing {
+        let diag = SockDiag::new().inspect_err(|errno| {
+            tracing::warn!(%errno, "no sock_diag: connections between two users stay plain");
+        });
+        Pairing { diag: diag.ok(), ..Pairing::default() }
+    }
+
     pub(crate) fn insert_waiting(&mut self, cookie: u64, waiting: Waiting) {
         let endpoint = waiting.endpoint;
         self.by_endpoint.insert(endpoint, cookie);
@@ -175,18 +183,6 @@ impl Pairing {
             self.paired.insert(end.cookie, (number, side));
         }
         self.pairs.insert(number, pair);
-    }
-
-    /// Who knows this namespace's sockets.
-    fn diag(&mut self) -> Option<&mut SockDiag> {
-        let open = || {
-            let opened = SockDiag::new();
-            let opened = opened.inspect_err(|errno| {
-                tracing::warn!(%errno, "no sock_diag: connections between two users stay plain");
-            });
-            opened.ok()
-        };
-        self.diag.get_or_insert_with(open).as_mut()
     }
 
     /// Whether a socket is here already, in whatever state.
@@ -470,9 +466,13 @@ impl Broker {
         let ends = [(waiting.endpoint, other), (offered.endpoint, offered.cookie)];
         let unknown = waiting.is_bound
             || is_bound
-            || self.pairing.diag().is_none_or(|it| it.namespace() != Some(ends[0].0.namespace));
+            || self
+                .pairing
+                .diag
+                .as_ref()
+                .is_none_or(|it| it.namespace() != Some(ends[0].0.namespace));
         let mut lives = |(Endpoint { local, remote, .. }, cookie)| {
-            let found = self.pairing.diag()?.find(local, remote, Some(cookie));
+            let found = self.pairing.diag.as_mut()?.find(local, remote, Some(cookie));
             let found = found.inspect_err(|errno| {
                 tracing::debug!(%errno, "sock_diag does not say whose a connection is");
             });

@@ -205,8 +205,6 @@ fn an_offer_that_is_taken_back_while_it_is_looked_at_is_forgotten() {
     }
     let daemon = daemon_for_all();
     let greedy = client_of(&daemon, GREEDY);
-    // What the daemon opens for its first pair stays.
-    can_pair(&client_of(&daemon, HONEST));
     let before = daemon.settled_descriptors();
     let (a, b) = connection();
     let held = StandingSend::by(&a);

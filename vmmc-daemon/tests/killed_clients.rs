@@ -166,19 +166,24 @@ fn holds(daemon: &Daemon) -> BTreeMap<String, usize> {
     kinds
 }
 
+/// The one at which it listens, and the one by which it asks the kernel about others.
+const OWN_SOCKETS: usize = 2;
+
 /// What it holds for so many clients, once it has forgotten those that only looked.
 fn at_rest(daemon: &Daemon, clients: usize) -> BTreeMap<String, usize> {
     daemon.snapshot(); // it has started
     eventually("the daemon is at rest", || {
         let now = holds(daemon);
         let count = |kind| now.get(kind).copied().unwrap_or_default();
-        (count("socket:[") == clients + 1 && count("anon_inode:[pidfd") == clients).then_some(())
+        (count("socket:[") == clients + OWN_SOCKETS && count("anon_inode:[pidfd") == clients)
+            .then_some(())
     });
     daemon.snapshot(); // by then it has done what it was at
     eventually("the daemon is at rest", || {
         let now = holds(daemon);
         let count = |kind| now.get(kind).copied().unwrap_or_default();
-        (count("socket:[") == clients + 1 && count("anon_inode:[pidfd") == clients).then_some(now)
+        (count("socket:[") == clients + OWN_SOCKETS && count("anon_inode:[pidfd") == clients)
+            .then_some(now)
     })
 }
 

@@ -248,7 +248,7 @@ impl Broker {
             clients: HashMap::new(),
             registry: Registry::default(),
             links: Links::new(),
-            pairing: Pairing::default(),
+            pairing: Pairing::new(),
             timers: Timers::default(),
             partings: Partings::default(),
             counters: Counters::default(),
