@@ -2,7 +2,7 @@
 //! is possible.
 
 use crate::sock::Link;
-use crate::stream::send::{InPlace, send_in_place};
+use crate::stream::send::{InPlace, is_refused_for_good, send_in_place};
 use crate::stream::{Outcome, recv, wait};
 use crate::{raw, real, user_memory};
 use libc::{iovec, off64_t};
@@ -93,7 +93,9 @@ fn fill_ring(
             InPlace::Unswitched => break Outcome::Unswitched,
             InPlace::Full => {
                 if raw::is_nonblocking(fd) {
-                    link.side.tx_refused.fetch_add(1, vmmc::sync::Ordering::Relaxed);
+                    if is_refused_for_good(link, fd) {
+                        break Outcome::Kernel;
+                    }
                     break Outcome::Failed(libc::EAGAIN);
                 }
                 match wait::for_space(link, fd) {

@@ -213,8 +213,17 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         events |= libc::EPOLLERR as u32;
     }
     let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
-    if events & OUT != 0 && ringing && !link.looks_writable() {
-        events &= !OUT;
+    let is_full = || ringing && !link.looks_writable();
+    // Before the look at room: a refusal that comes later waits for an edge of its own.
+    let refused = link.side.tx_refused.load(Ordering::SeqCst);
+    if events & OUT != 0 && is_full() {
+        // What woke us may have been for others too, and we may leave with other events.
+        if edge && set.waiters.load(Ordering::SeqCst) > 1 {
+            link.arm_space();
+        }
+        if is_full() {
+            events &= !OUT;
+        }
     }
     let told = in_ring || (prefix_told && record.prefix_told);
     if edge && told && position == record.reported && events & !IN == 0 {
@@ -227,6 +236,9 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         members.warm(fd);
         let Some(kept) = members.records.get_mut(&fd) else { return };
         kept.ended |= events & ENDS != 0;
+        if events & OUT != 0 {
+            kept.refused = refused;
+        }
         if events & IN != 0 {
             kept.reported = position;
             kept.prefix_told = prefix_told;

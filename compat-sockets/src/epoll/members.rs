@@ -2,7 +2,7 @@
 
 use super::deferred::Deferred;
 use super::departed::Departed;
-use super::{EXCLUSIVE, EpollSet, OUT};
+use super::{EDGE, EXCLUSIVE, EpollSet, OUT};
 use crate::fd_table::{self, Known};
 use crate::raw;
 use crate::sock::{Link, Sock};
@@ -10,6 +10,7 @@ use libc::epoll_event;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use vmmc::sync::Ordering;
+use vmmc::word::Word;
 
 /// One registration.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +110,21 @@ impl Record {
             self.kernel = events;
         }
         told
+    }
+
+    /// Whether a change to room is told, and told once.
+    pub(super) fn wants_edge_of_room(&self) -> bool {
+        self.events & OUT != 0 && self.events & EDGE != 0 && !self.spent && !self.gone
+    }
+
+    /// Whether room makes an event in the kernel's set, where whoever is woken looks for it.
+    pub(super) fn is_rung_for_room(&self, fd: i32) -> bool {
+        let Some((link, _)) = self.enter(fd) else { return false };
+        let rung = self.masked
+            && link.mine().armed_space().load(Ordering::SeqCst) != 0
+            && link.is_rung_for_room();
+        link.leave();
+        rung
     }
 
     /// Wakes who waits in the set, by an event that it will find to be none.

@@ -319,45 +319,75 @@ fn calm(epfd: i32, set: &EpollSet) {
 
 /// The socket behind `fd` was upgraded: sets that have it look at its ring from now on.
 pub(crate) fn activated(fd: i32, sock: &Sock) {
-    if sock.epoll_refs.load(Ordering::Relaxed) == 0 {
-        return;
+    let mut warmed = Vec::new();
+    each_registration(fd, sock, |number, set, members, member| {
+        members.warm(member);
+        if members.nested {
+            warmed.push((number, set));
+        }
+    });
+    // Sets around one of which a member was warmed look at it.
+    for (number, set) in warmed {
+        if let Some(epfd) = set.descriptor_of(number) {
+            rouse_for_news(number, epfd);
+        }
     }
+}
+
+/// A send on `fd` found no room, which is counted in `Side::tx_refused`, and the program was told so: it waits for an
+/// edge. True when only the kernel can make that.
+pub(crate) fn refused(fd: i32, sock: &Sock) -> bool {
+    let mut by_kernel = false;
+    each_registration(fd, sock, |number, set, members, member| {
+        // Room is looked for in hot members only.
+        members.warm(member);
+        // PAIRS(waiters): who comes in from now on takes the lock after this, and sees what is counted.
+        let is_awaited = members.nested || set.waiters.load(Ordering::SeqCst) != 0;
+        let Some(record) = members.records.get_mut(&member).filter(|_| is_awaited) else { return };
+        // Who sleeps has found room there, or did not look: the peer was not asked to ring.
+        if !record.wants_edge_of_room() || record.is_rung_for_room(member) {
+            return;
+        }
+        if record.events & EXCLUSIVE != 0 {
+            by_kernel = true;
+        } else if let Some(epfd) = set.descriptor_of(number) {
+            record.rouse(set, epfd, member);
+        }
+    });
+    by_kernel
+}
+
+/// Does something with each registration of the socket behind `fd`, under the lock of its set: the set's number, the set,
+/// its members, and the number under which the socket is one.
+fn each_registration(
+    fd: i32,
+    sock: &Sock,
+    mut body: impl FnMut(usize, &'static EpollSet, &mut Members, i32),
+) {
+    let all = sock.epoll_refs.load(Ordering::Relaxed);
     let mut found = 0;
     for (number, set) in sets() {
-        let warmed = set.with(|members| {
-            let is_it = members.records.get(&fd).is_some_and(|record| record.is_of(sock));
-            if is_it {
-                members.warm(fd);
+        if found >= all {
+            return;
+        }
+        set.with(|members| {
+            if members.records.get(&fd).is_some_and(|record| record.is_of(sock)) {
+                found += 1;
+                body(number, set, members, fd);
             }
-            (u32::from(is_it), members.nested)
         });
-        found += tell_of_warmth(number, set, warmed);
     }
-    if found >= sock.epoll_refs.load(Ordering::Relaxed) {
+    if found >= all {
         return;
     }
     // It is registered under another number than the one in use.
     for (number, set) in sets() {
-        let warmed = set.with(|members| {
-            let of_it = members.records.iter().filter(|(_, record)| record.is_of(sock));
-            let others: Vec<i32> = of_it.map(|(&other, _)| other).filter(|&it| it != fd).collect();
-            others.iter().for_each(|&other| members.warm(other));
-            (others.len() as u32, members.nested)
+        set.with(|members| {
+            for other in members.numbers_of(sock).into_iter().filter(|&it| it != fd) {
+                body(number, set, members, other);
+            }
         });
-        tell_of_warmth(number, set, warmed);
     }
-}
-
-/// Sets around one of which members were warmed look at it; returns how many were.
-fn tell_of_warmth(number: usize, set: &EpollSet, warmed: Option<(u32, bool)>) -> u32 {
-    let (count, nested) = warmed.unwrap_or_default();
-    if count > 0
-        && nested
-        && let Some(epfd) = set.descriptor_of(number)
-    {
-        rouse_for_news(number, epfd);
-    }
-    count
 }
 
 /// epoll_ctl(2).

@@ -7,8 +7,7 @@ use super::{Outcome, SHUT_WRITE, bells, demote};
 use crate::counters::{self, Counter};
 use crate::side::tx;
 use crate::sock::Link;
-use crate::upgrade;
-use crate::{carrier, parked, raw, real, settings, user_memory};
+use crate::{carrier, epoll, parked, raw, real, settings, upgrade, user_memory};
 use libc::iovec;
 use vmmc::config::StreamProtocol;
 use vmmc::sync::{AtomicU64, Ordering};
@@ -57,17 +56,8 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
             Step::Full => {
                 counters::one(Counter::ring_full);
                 if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
-                    side.tx_refused.fetch_add(1, Ordering::Relaxed);
-                    if link.sock.cold.load(Ordering::Relaxed) != 0 {
-                        // Room is looked for in hot members only.
-                        crate::epoll::activated(fd, link.sock);
-                    }
-                    if link.sock.watched.load(Ordering::Relaxed) == 0 {
-                        // Whoever watches this descriptor does it where we cannot see it; only
-                        // the kernel can tell it about room.
-                        if demote::our_way(link, fd) {
-                            break Outcome::Kernel;
-                        }
+                    if is_refused_for_good(link, fd) {
+                        break Outcome::Kernel;
                     }
                     break Outcome::Failed(libc::EAGAIN);
                 }
@@ -104,6 +94,16 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         // The rest of a call that began in the ring.
         _ => Outcome::Done(done + finish(fd, &mut cursor, flags)),
     }
+}
+
+/// A send finds no room and does not wait: whoever waits for room is to hear of it. True when nobody but the kernel can
+/// tell him, and our direction is its own from now on.
+#[cold]
+pub(crate) fn is_refused_for_good(link: &Link, fd: i32) -> bool {
+    link.side.tx_refused.fetch_add(1, Ordering::SeqCst);
+    // Whoever watches a descriptor that nobody was seen to watch does it where we cannot see it.
+    let by_kernel = epoll::refused(fd, link.sock) || link.sock.watched.load(Ordering::Relaxed) == 0;
+    by_kernel && demote::our_way(link, fd)
 }
 
 enum Step {

@@ -1,5 +1,6 @@
 /* Edge-triggered and one-shot epoll: one report per arrival, none lost, none invented. */
 #include "semantics.h"
+#include <semaphore.h>
 
 static const uint64_t data = 0x0123456789abcdef;
 
@@ -467,6 +468,105 @@ static void many_full(void) {
     CHECK(true, "each was told of room");
 }
 
+/* One thread waits, another one sends until it is refused: room is for the first to hear of, though it had
+ * found some when it fell asleep. */
+struct waiting {
+    int epoll;
+    sem_t told;
+    _Atomic pid_t tid;
+    _Atomic bool over;
+};
+static void *waits_for_room(void *argument) {
+    struct waiting *it = argument;
+    it->tid = (pid_t)syscall(SYS_gettid);
+    while (!it->over) {
+        struct epoll_event event;
+        REQUIRE(epoll_wait(it->epoll, &event, 1, -1) == 1);
+        sem_post(&it->told);
+    }
+    return NULL;
+}
+static void send_for_another(int fd, uint32_t flags) {
+    pthread_t thread;
+    struct waiting it = {.epoll = new_epoll()};
+    size_t at = 0;
+    sem_init(&it.told, 0, 0);
+    set_nonblocking(fd, true);
+    change(it.epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLET | flags);
+    CHECK_EQ(edges_of(it.epoll, -1), EPOLLOUT, "an edge at the start");
+    helper_start(&thread, waits_for_room, &it);
+    UNTIL(it.tid != 0);
+    for (int round = 0; at < 8 * MIB; round++) {
+        if (round < 20)
+            until_asleep(it.tid);
+        at += fill(fd, at, 1);
+        if (round == 0)
+            tell('f');
+        while (sem_wait(&it.told) != 0)
+            REQUIRE(errno == EINTR);
+    }
+    it.over = true;
+    NEED(shutdown(fd, SHUT_WR));
+    tell('e');
+    pthread_join(thread, NULL);
+    set_nonblocking(fd, false);
+    uint64_t all;
+    read_all(fd, &all, sizeof all);
+    CHECK_EQ(all, at, "each time an edge when there was room again");
+}
+static void drain_for_another(int fd) {
+    await('f');
+    uint64_t at = (uint64_t)drain(fd, 0, 1);
+    await('e');
+    write_all(fd, &at, sizeof at);
+}
+static void writable_edge_to_another_here(int fd) { send_for_another(fd, 0); }
+static void writable_edge_to_another_peer(int fd) { drain_for_another(fd); }
+/* A registration that cannot be modified. */
+static void exclusive_edge_to_another_here(int fd) { send_for_another(fd, EPOLLEXCLUSIVE); }
+static void exclusive_edge_to_another_peer(int fd) { drain_for_another(fd); }
+
+/* The same by sendfile, and for more connections than are looked at in every wait. */
+static void many_full_of_a_file(void) {
+    enum { PAIRS = 80, PART = 256 * KIB };
+    static int ends[PAIRS][2];
+    static char bytes[PART];
+    static bool told[PAIRS];
+    struct epoll_event events[PAIRS];
+    int epoll = new_epoll(), file = (int)NEED(memfd_create("file", MFD_CLOEXEC));
+    write_all(file, bytes, PART);
+    for (int i = 0; i < PAIRS; i++) {
+        make_pair(ends[i]);
+        set_option(ends[i][0], SOL_SOCKET, SO_SNDBUF, 20000);
+        set_option(ends[i][1], SOL_SOCKET, SO_RCVBUF, 20000);
+        set_nonblocking(ends[i][0], true);
+        set_nonblocking(ends[i][1], true);
+        add(epoll, ends[i][0], EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uint64_t)i);
+    }
+    while (NEED(epoll_wait(epoll, events, PAIRS, 0)) > 0)
+        ;
+    /* What has had room since is told, then nobody is. */
+    do
+        for (int i = 0; i < PAIRS; i++) {
+            off_t offset = 0;
+            while (sendfile(ends[i][0], file, &offset, PART) > 0)
+                offset = 0;
+            REQUIRE(errno == EAGAIN);
+        }
+    while (NEED(epoll_wait(epoll, events, PAIRS, 20)) > 0);
+    for (int i = 0; i < PAIRS; i++) {
+        while (!told[i]) {
+            while (recv(ends[i][1], bytes, sizeof bytes, 0) > 0)
+                ;
+            int count = (int)NEED(epoll_wait(epoll, events, PAIRS, 20));
+            for (int at = 0; at < count; at++)
+                told[events[at].data.u64] |= (events[at].events & EPOLLOUT) != 0;
+        }
+        NEED(close(ends[i][0]) + close(ends[i][1]));
+    }
+    CHECK(true, "each was told of room");
+}
+
 static const struct test_case cases[] = {
     PAIR(one_edge_per_arrival),
     PAIR(exactly_one),
@@ -482,5 +582,8 @@ static const struct test_case cases[] = {
     PAIR(end_of_file),
     PAIR(workers),
     LONER(many_full),
+    PAIR(writable_edge_to_another),
+    PAIR(exclusive_edge_to_another),
+    LONER(many_full_of_a_file),
 };
 MAIN(cases)
