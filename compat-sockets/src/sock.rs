@@ -94,7 +94,8 @@ pub(crate) struct Sock {
     pub(crate) tries: AtomicU32,
     /// Registrations in epoll sets that we know of.
     pub(crate) epoll_refs: AtomicU32,
-    /// Some epoll set relies on the doorbell for this one, because it was idle for long.
+    /// Somebody who waits in an epoll set relies on the doorbell for this one and has not counted himself in as asleep for
+    /// it: because it was idle for long, or came to the set or its rings after he had.
     pub(crate) cold: AtomicU32,
     /// The program's `TCP_NODELAY` and `TCP_CORK`, as bits of [`shadow`]; the kernel's are always
     /// on and off, for the doorbells.

@@ -4,7 +4,7 @@ use super::nested::make_eager;
 use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record};
 use crate::few::Few;
 use crate::side::{rx, tx};
-use crate::sock::{Link, state};
+use crate::sock::{Link, Sock, state};
 use crate::stream::recv::{Readiness, readiness};
 use vmmc::sync::Ordering;
 
@@ -37,12 +37,17 @@ impl HotList {
         let mut list = HotList { items: Few::new() };
         set.with(|members| {
             let Members { records, hot, .. } = members;
+            // Nobody else is inside who may not have it in his list. PAIRS(waiters): who comes in from now on lists it.
+            let alone = set.waiters.load(Ordering::SeqCst) == 1;
             for &fd in hot.iter() {
                 let Some(record) = records.get(&fd) else { continue };
                 if record.spent || record.gone {
                     continue;
                 }
                 if let Some((link, number)) = record.enter(fd) {
+                    if alone {
+                        counts_on_no_bell(link.sock);
+                    }
                     let Record { events, reported, ended, .. } = *record;
                     list.items.push(Hot { fd, number, link, events, reported, ended });
                 }
@@ -138,6 +143,7 @@ impl Hot {
         self.events & IN != 0
             && self.events & (ONCE | EXCLUSIVE) == 0
             && self.link.sock.epoll_refs.load(Ordering::Relaxed) == 1
+            && self.link.sock.cold.load(Ordering::SeqCst) == 0
             && side.eager.load(Ordering::Relaxed) == 0
             && side.sharers.load(Ordering::Relaxed) == 1
             && side.rx_state.load(Ordering::Relaxed) == rx::RING
@@ -155,9 +161,18 @@ impl Hot {
     }
 }
 
+/// Whoever waits for the connection in this set counts himself in and arms for himself, as does everybody in poll,
+/// select and receives.
+fn counts_on_no_bell(sock: &Sock) {
+    let alone = || sock.epoll_refs.load(Ordering::Relaxed) <= 1;
+    if sock.cold.load(Ordering::Relaxed) != 0 && alone() {
+        sock.cold.store(0, Ordering::SeqCst);
+    }
+}
+
 impl Members {
-    /// Puts an upgraded member on the hot list.
-    pub(super) fn warm(&mut self, fd: i32) {
+    /// Puts an upgraded member on the hot list; `own`: of the threads inside a wait in the set, whether the caller is one.
+    pub(super) fn warm(&mut self, set: &EpollSet, fd: i32, own: u32) {
         let nested = self.nested;
         let Some(record) = self.records.get_mut(&fd) else { return };
         record.idle = 0;
@@ -167,7 +182,17 @@ impl Members {
         }
         record.hot = true;
         self.hot.push(fd);
-        sock.cold.store(0, Ordering::SeqCst);
+        // PAIRS(waiters): who comes in from now on lists it.
+        if set.waiters.load(Ordering::SeqCst) > own {
+            // It is in none of their lists: as long as they may sleep it must be armed.
+            sock.cold.store(1, Ordering::SeqCst);
+            if let Some((link, _)) = record.enter(fd) {
+                link.arm_data();
+                link.leave();
+            }
+        } else {
+            counts_on_no_bell(sock);
+        }
         if nested && let Some((link, number)) = record.enter(fd) {
             make_eager(&link, number);
             link.leave();

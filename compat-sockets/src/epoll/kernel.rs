@@ -194,6 +194,11 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         return if closing { 0 } else { event.events };
     };
     demote::comply(&link, number);
+    if event.events & IN != 0 && record.events & ONCE == 0 && set.waiters.load(Ordering::SeqCst) > 1
+    {
+        // The others sleep on: what comes after this look is for one of them.
+        link.arm_data();
+    }
     let mut events = link.without_reset(event.events);
     let edge = record.events & EDGE != 0;
     let mut in_ring = false;
@@ -233,7 +238,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     // What the program does not want is no event, and uses up nothing.
     events &= record.events | ALWAYS;
     set.with(|members| {
-        members.warm(fd);
+        members.warm(set, fd, 1);
         let Some(kept) = members.records.get_mut(&fd) else { return };
         kept.ended |= events & ENDS != 0;
         if events & OUT != 0 {

@@ -189,7 +189,7 @@ impl Members {
         op: i32,
     ) {
         let before = self.records.get(&fd).map(|record| record.data);
-        self.insert(fd, known, event);
+        self.insert(set, fd, known, event);
         // A record that an addition replaces is of a file that is still a member, by a duplicate.
         if let Some(before) = before
             && before != event.u64
@@ -213,7 +213,7 @@ impl Members {
         }
     }
 
-    fn insert(&mut self, fd: i32, known: Known, event: &epoll_event) {
+    fn insert(&mut self, set: &EpollSet, fd: i32, known: Known, event: &epoll_event) {
         let (sock, inner) = match known {
             Known::Sock(sock) => (Some(sock), None),
             Known::Epoll(number) => (None, Some(number)),
@@ -252,7 +252,7 @@ impl Members {
         self.records.insert(fd, record);
         let slot = self.by_data.entry(event.u64).or_insert((0, fd));
         *slot = (slot.0 + 1, fd);
-        self.warm(fd);
+        self.warm(set, fd, 0);
         if inner.is_some() {
             self.inner.push(fd);
         }

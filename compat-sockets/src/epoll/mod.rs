@@ -11,6 +11,13 @@
 //! * What the kernel reports is corrected: a byte that is only a doorbell is thrown away and the
 //!   event dropped, `EPOLLOUT` is dropped while the ring is full.
 //!
+//! # Several waiters
+//! Who sleeps has armed the members that were in his list. One that joined the set, was armed again or upgraded when he
+//! slept already is not among them, and he hears of it by the kernel alone: it stays armed, whoever wakes or reads
+//! ([`Sock::cold`]), until a wait lists it that is alone in the set. And of a doorbell the kernel tells one waiter, who may
+//! not come back for long: what was told of is armed for the others at once. So where several wait, and only there, each
+//! message may ring.
+//!
 //! # Edge-triggered members
 //! are reported once per change: the ring position at the last report is kept, and the same
 //! position is not reported again.
@@ -38,7 +45,7 @@ mod wait;
 pub(crate) use deferred::{before_fork, before_sharing, settle_member};
 use members::{Map, Members, Record, uncount};
 pub(crate) use nested::{awaits_room, has_news, has_rings, is_ready, nested};
-use nested::{forget_inner, rouse_for_news};
+use nested::{forget_inner, has_event, rouse_for_news};
 pub(crate) use wait::{ACTIVE, wait};
 
 use crate::fd_table::{self, Known};
@@ -317,21 +324,20 @@ fn calm(epfd: i32, set: &EpollSet) {
     });
 }
 
-/// The socket behind `fd` was upgraded: sets that have it look at its ring from now on.
+/// The socket behind `fd` was upgraded, or bytes may have come for which nobody was rung: sets that have it look at its
+/// ring from now on, and so does who sleeps there, or around.
 pub(crate) fn activated(fd: i32, sock: &Sock) {
-    let mut warmed = Vec::new();
     each_registration(fd, sock, |number, set, members, member| {
-        members.warm(member);
-        if members.nested {
-            warmed.push((number, set));
+        members.warm(set, member, 0);
+        let is_awaited = members.nested || set.waiters.load(Ordering::SeqCst) != 0;
+        if is_awaited
+            && let Some(record) = members.records.get_mut(&member)
+            && has_event(member, record)
+            && let Some(epfd) = set.descriptor_of(number)
+        {
+            record.rouse(set, epfd, member);
         }
     });
-    // Sets around one of which a member was warmed look at it.
-    for (number, set) in warmed {
-        if let Some(epfd) = set.descriptor_of(number) {
-            rouse_for_news(number, epfd);
-        }
-    }
 }
 
 /// A send on `fd` found no room, which is counted in `Side::tx_refused`, and the program was told so: it waits for an
@@ -340,7 +346,7 @@ pub(crate) fn refused(fd: i32, sock: &Sock) -> bool {
     let mut by_kernel = false;
     each_registration(fd, sock, |number, set, members, member| {
         // Room is looked for in hot members only.
-        members.warm(member);
+        members.warm(set, member, 0);
         // PAIRS(waiters): who comes in from now on takes the lock after this, and sees what is counted.
         let is_awaited = members.nested || set.waiters.load(Ordering::SeqCst) != 0;
         let Some(record) = members.records.get_mut(&member).filter(|_| is_awaited) else { return };

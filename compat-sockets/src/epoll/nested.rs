@@ -45,7 +45,7 @@ pub(crate) fn nested(number: usize) {
 
 /// Whether the ring of a member has an event that the kernel may not know of: bytes that were there before
 /// [`nested`] armed, for which nobody rang.
-fn has_event(fd: i32, record: &Record) -> bool {
+pub(super) fn has_event(fd: i32, record: &Record) -> bool {
     if record.spent || record.gone || record.events & IN == 0 {
         return false;
     }

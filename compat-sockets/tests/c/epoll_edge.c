@@ -567,6 +567,82 @@ static void many_full_of_a_file(void) {
     CHECK(true, "each was told of room");
 }
 
+/* A thread sleeps in a set, and another one makes a connection known to it, waits there itself, and goes: what
+ * comes then is for the first to hear of. */
+static _Atomic pid_t sleeper_tid;
+static _Atomic int sleepers_told;
+static void *sleeps_in_set(void *epoll) {
+    sleeper_tid = (pid_t)syscall(SYS_gettid);
+    void *events = wait_in_set(epoll);
+    sleepers_told++;
+    return events;
+}
+static void start_sleeper(pthread_t *thread, int *epoll) {
+    sleeper_tid = 0;
+    helper_start(thread, sleeps_in_set, epoll);
+    UNTIL(sleeper_tid != 0);
+    until_asleep(sleeper_tid);
+}
+static void other_sleeper_here(int fd) {
+    char buffer[64];
+    void *events;
+    pthread_t thread;
+    set_nonblocking(fd, true);
+    for (int round = 0; round < 6; round++) {
+        uint32_t flags = (uint32_t[]){0, EPOLLET, EPOLLONESHOT}[round % 3];
+        int epoll = new_epoll();
+        if (flags == EPOLLONESHOT) { /* it has fired when the thread falls asleep */
+            change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | flags);
+            tell('s');
+            REQUIRE(edges_of(epoll, -1) == EPOLLIN);
+            REQUIRE(read(fd, buffer, sizeof buffer) == 5);
+            REQUIRE(read(fd, buffer, sizeof buffer) == -1 && errno == EAGAIN);
+        }
+        start_sleeper(&thread, &epoll);
+        int operation = flags == EPOLLONESHOT ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+        change(epoll, operation, fd, EPOLLIN | flags);
+        CHECK_EQ(edges_of(epoll, 5), 0, "nothing yet");
+        tell('s');
+        pthread_join(thread, &events);
+        CHECK_EQ((uintptr_t)events, EPOLLIN, "who slept before hears of it");
+        REQUIRE(read(fd, buffer, sizeof buffer) == 5);
+        NEED(close(epoll));
+    }
+    tell('q');
+}
+static void other_sleeper_peer(int fd) {
+    for (char what; (what = await_any()) != 'q';)
+        write_all(fd, "01234", 5);
+}
+
+/* Two threads wait; one hears of an arrival and is busy with it when the next one comes. */
+static void both_sleepers_here(int fd) {
+    char buffer[64];
+    pthread_t threads[2];
+    set_nonblocking(fd, true);
+    for (int round = 0; round < 4; round++) {
+        int epoll = new_epoll();
+        change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+        for (int i = 0; i < 2; i++)
+            start_sleeper(&threads[i], &epoll);
+        sleepers_told = 0;
+        for (int i = 0; i < 2; i++) {
+            tell('s');
+            UNTIL(sleepers_told == i + 1);
+            /* A short count: all that has come. */
+            REQUIRE(read(fd, buffer, sizeof buffer) == 5);
+        }
+        for (int i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        CHECK(true, "both were told");
+        NEED(close(epoll));
+    }
+    tell('q');
+}
+static void both_sleepers_peer(int fd) {
+    other_sleeper_peer(fd);
+}
+
 static const struct test_case cases[] = {
     PAIR(one_edge_per_arrival),
     PAIR(exactly_one),
@@ -585,5 +661,7 @@ static const struct test_case cases[] = {
     PAIR(writable_edge_to_another),
     PAIR(exclusive_edge_to_another),
     LONER(many_full_of_a_file),
+    PAIR(other_sleeper),
+    PAIR(both_sleepers),
 };
 MAIN(cases)
