@@ -232,8 +232,11 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     }
     let told = in_ring || (prefix_told && record.prefix_told);
     if edge && told && position == record.reported && events & !IN == 0 {
-        // The doorbell of a change that was told already.
-        events = 0;
+        // The doorbell of a change that was told already; unless it is the end, which has no other edge.
+        let ended = in_ring && raw::pending_events(number, libc::POLLRDHUP) != 0;
+        if !ended {
+            events = 0;
+        }
     }
     // What the program does not want is no event, and uses up nothing.
     events &= record.events | ALWAYS;

@@ -387,6 +387,25 @@ static void end_of_file_peer(int fd) {
     await('q');
 }
 
+/* The same for who did not ask for EPOLLRDHUP: the end is an edge of its own on top of unread data. Else who takes these
+ * by a short read waits for ever. */
+static void end_on_unread_here(int fd) {
+    char buffer[16];
+    int epoll = new_epoll();
+    change(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    tell('s');
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "data");
+    CHECK_EQ(edges_of(epoll, 5), 0, "once");
+    tell('e');
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "the end, with the data unread");
+    CHECK_EQ(edges_of(epoll, 0), 0, "once");
+    CHECK_EQ(read(fd, buffer, 16), 5, "the data");
+    CHECK_EQ(edges_of(epoll, 0), 0, "no more edges");
+    CHECK_EQ(read(fd, buffer, 16), 0, "the end");
+    tell('q');
+}
+static void end_on_unread_peer(int fd) { end_of_file_peer(fd); }
+
 /* Two threads wait in one set; arrivals one at a time: each is served by one of them. */
 static _Atomic int served;
 static void *edge_worker(void *argument) {
@@ -656,6 +675,7 @@ static const struct test_case cases[] = {
     PAIR(exclusive),
     PAIR(two_sets),
     PAIR(end_of_file),
+    PAIR(end_on_unread),
     PAIR(workers),
     LONER(many_full),
     PAIR(writable_edge_to_another),
