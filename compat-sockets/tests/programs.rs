@@ -327,6 +327,15 @@ fn protocols_differ_in_their_copies_and_in_nothing_else() {
     }
 }
 
+/// A peer that sends what is neither data nor a doorbell ends its own connection; who waits for that is told (G3).
+#[test]
+fn who_waits_is_told_of_a_byte_that_nobody_counted() {
+    // One connection for each way of waiting.
+    let refused = |counters: &HashMap<String, u64>| count(counters, "poisoned") >= 5;
+    let counters = three_ways_until("scribble_uncounted", refused);
+    assert!(refused(&counters), "{counters:?}");
+}
+
 /// Once another thread has to do with the same sockets, each connection is rung for again.
 #[test]
 fn no_wake_up_is_lost_when_a_second_thread_meddles() {

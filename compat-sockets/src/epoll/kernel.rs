@@ -206,7 +206,8 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     if events & IN != 0 {
         match readiness(&link, number) {
             Readiness::NotReady => events &= !IN,
-            Readiness::Ready => in_ring = link.looks_readable(number),
+            // That the connection is over was not told with any position.
+            Readiness::Ready => in_ring = !link.is_poisoned() && link.looks_readable(number),
             Readiness::Kernel => prefix_told = edge && recv::prefix_is_here(&link, number),
         }
         events &= record.events | !IN;

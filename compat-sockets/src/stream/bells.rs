@@ -12,6 +12,7 @@ use crate::{carrier, sleeps, upgrade};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
+use vmmc_ring::switch::Standing;
 
 /// After bytes were published in our ring: rings if the peer wants to hear of data. After the tx lock was given back,
 /// which is an exchange.
@@ -152,6 +153,9 @@ pub(crate) enum Drained {
 /// until then their sender sends ten packets: the next doorbell would wait for that.
 const UNREAD: u64 = 4;
 
+/// More doorbells than this at once no peer has sent that counts them.
+const MOST_BELLS: u64 = u32::MAX as u64;
+
 /// Throws doorbells away if there are many, after a sleep in a set: who is told of edges may take its data for ever
 /// without finding the ring empty. Not where somebody else relies on them: a sleeper, who may have been woken by them and
 /// not have looked yet, or a set to which the connection is readable by them. Who begins to sleep now looks at
@@ -189,7 +193,7 @@ pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
     loop {
         let sent = link.peer().bells().load(Ordering::SeqCst);
         let there = sent.wrapping_sub(side.drained.load(Ordering::Relaxed));
-        if there == 0 || there > u64::from(u32::MAX) {
+        if there == 0 || there > MOST_BELLS {
             return Drained::Empty;
         }
         counters::one(Counter::drains);
@@ -219,4 +223,18 @@ pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
             Err(errno) => return Drained::Failed(errno),
         }
     }
+}
+
+/// Whether the kernel's queue has a byte that is neither data nor a counted doorbell: the peer does not keep the protocol.
+/// Under the rx lock, the ring part begun, and what was counted thrown away.
+pub(super) fn is_uncounted(link: &Link, fd: i32) -> bool {
+    let uncounted = || {
+        let sent = link.peer().bells().load(Ordering::SeqCst);
+        let there = sent.wrapping_sub(link.side.drained.load(Ordering::Relaxed));
+        (there == 0 || there > MOST_BELLS)
+            && matches!(link.rx().switch().standing(), Standing::Ring { .. })
+            && !link.ring_has_more()
+    };
+    // Counted before it is sent, and data comes after the end of the ring part: looked at behind the byte.
+    uncounted() && raw::peek_one(fd).is_ok_and(|len| len > 0) && uncounted()
 }

@@ -241,6 +241,11 @@ impl Link {
         self.side.rx_state.store(rx::POISONED, Ordering::SeqCst);
     }
 
+    /// Whether it was found to be over for that.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.side.rx_state.load(Ordering::Relaxed) == rx::POISONED
+    }
+
     /// Whether an RST stands for a FIN: the peer's kernel reset the connection for nothing but doorbells.
     ///
     /// TCP resets when a process ends that has left data unread, or when data come after that, and to it doorbells are

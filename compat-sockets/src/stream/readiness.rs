@@ -52,6 +52,11 @@ fn at_end(link: &Link, fd: i32) -> Readiness {
             }
             Readiness::Ready
         }
+        // Nobody is to wait for it to go away: the kernel would tell of it for ever.
+        Ok(_) if bells::is_uncounted(link, fd) => {
+            link.poison();
+            Readiness::Ready
+        }
         // A doorbell that came just now: seen at the next look.
         Ok(_) | Err(libc::EAGAIN | libc::EINTR) => Readiness::NotReady,
         Err(libc::ECONNRESET) if link.reset_means_end() => Readiness::Ready,

@@ -6,7 +6,7 @@
 //! wakes nobody, so after each slice the kernel is asked about it.
 
 use super::send::peer_is_gone;
-use super::{SHUT_WRITE, demote, recv};
+use super::{SHUT_WRITE, bells, demote, recv};
 use crate::counters::{self, Counter};
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
@@ -186,12 +186,7 @@ fn refuse_uncounted(link: &Link, fd: i32) {
     {
         return;
     }
-    let uncounted = || {
-        link.peer().bells().load(Ordering::SeqCst) == side.drained.load(Ordering::Relaxed)
-            && matches!(link.rx().switch().standing(), Standing::Ring { .. })
-            && !link.ring_has_more()
-    };
-    if uncounted() && raw::peek_one(fd).is_ok_and(|len| len > 0) && uncounted() {
+    if bells::is_uncounted(link, fd) {
         link.poison();
     }
     side.rx_lock.unlock();

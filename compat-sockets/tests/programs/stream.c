@@ -1431,6 +1431,54 @@ static void scribble(void) {
     printf("survived\n");
 }
 
+/* One byte on the TCP connection that no part of the library has seen. */
+static void send_unseen(int fd) {
+    char byte = 'u';
+    long sent;
+    __asm__ volatile("syscall" : "=a"(sent) : "a"(SYS_write), "D"(fd), "S"(&byte), "d"(1) : "rcx", "r11", "memory");
+    CHECK(sent == 1);
+}
+
+/* To who has switched that is nonsense, and he is told so: he must not wait for it to go away, at full speed for ever. */
+static void scribble_uncounted(void) {
+    for (int how = LT; how <= SELECT; how++) {
+        int fd = join();
+        char byte = 's';
+        warm_up(fd);
+        if (!server) {
+            recv_all(fd, &byte, 1);
+            send_unseen(fd);
+            while (recv(fd, &byte, 1, 0) > 0)
+                ;
+            close(fd);
+            continue;
+        }
+        nonblocking(fd);
+        CHECK(recv(fd, &byte, 1, 0) == -1 && errno == EAGAIN);
+        int set = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLIN};
+        event.events |= how == ET ? (uint32_t)EPOLLET : how == ONESHOT ? (uint32_t)EPOLLONESHOT : 0;
+        if (how != POLL && how != SELECT)
+            CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+        send_all(fd, &byte, 1);
+        struct pollfd entry = {.fd = fd, .events = POLLIN};
+        fd_set reads;
+        FD_ZERO(&reads);
+        FD_SET(fd, &reads);
+        if (how == POLL)
+            CHECK(poll(&entry, 1, -1) == 1);
+        else if (how == SELECT)
+            CHECK(select(fd + 1, &reads, NULL, NULL, NULL) == 1);
+        else
+            CHECK(epoll_wait(set, &event, 1, -1) == 1);
+        ssize_t got = recv(fd, &byte, 1, 0);
+        CHECK(got == 1 || (got < 0 && errno == ECONNRESET));
+        close(set);
+        close(fd);
+    }
+    printf("told\n");
+}
+
 /* One client scribbles, another one is honest. One thread of the server sleeps for both; the honest
  * connection must carry every byte, and must be woken. */
 static void scribble_beside(void) {
@@ -1751,6 +1799,7 @@ int main(int count, char **arguments) {
                  {"cancelled", cancelled},
                  {"downloads", downloads},
                  {"scribble", scribble},
+                 {"scribble_uncounted", scribble_uncounted},
                  {"scribble_beside", scribble_beside}};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (strcmp(name, plain[i].name) == 0) {
