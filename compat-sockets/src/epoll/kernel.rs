@@ -232,10 +232,15 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         }
     }
     let told = in_ring || (prefix_told && record.prefix_told);
+    let mut ends = false;
     if edge && told && position == record.reported && events & !IN == 0 {
-        // The doorbell of a change that was told already; unless it is the end, which has no other edge.
-        let ended = in_ring && raw::pending_events(number, libc::POLLRDHUP) != 0;
-        if !ended {
+        // The doorbell of a change that was told already; unless it is the end, for who asked for no bit of its own. That
+        // may have come after the doorbell, and makes an edge once more.
+        ends = in_ring
+            && record.events & libc::EPOLLRDHUP as u32 == 0
+            && !record.ended
+            && raw::pending_events(number, libc::POLLRDHUP) != 0;
+        if !ends {
             events = 0;
         }
     }
@@ -244,7 +249,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     set.with(|members| {
         members.warm(set, fd, 1);
         let Some(kept) = members.records.get_mut(&fd) else { return };
-        kept.ended |= events & ENDS != 0;
+        kept.ended |= ends || events & ENDS != 0;
         if events & OUT != 0 {
             kept.refused = refused;
         }

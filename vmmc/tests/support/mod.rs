@@ -85,8 +85,8 @@ pub fn settles(who: &str, pid: u32, baseline: &Footprint) {
 /// What a daemon holds for so many clients, once it is done with those that only looked.
 pub fn at_rest(pid: u32, clients: usize) -> Footprint {
     footprint_at_rest(pid, |found| {
-        // Its listening socket, and one for each.
-        found.fds.get("socket") == Some(&(clients + 1)) && found.mappings.is_empty()
+        // Its listening socket, the one by which it asks the kernel about others, and one for each.
+        found.fds.get("socket") == Some(&(clients + 2)) && found.mappings.is_empty()
     })
 }
 
