@@ -132,12 +132,10 @@ impl Broker {
     /// Before this process ends: nobody comes for what is seen later.
     pub(crate) fn leave_examinations(&mut self) {
         self.hear_of_examinations();
-        let left = std::mem::take(&mut self.examinations.under_way);
-        for (client, said) in left
-            .into_iter()
-            .flat_map(|(client, offers)| offers.into_keys().map(move |said| (client, said)))
-        {
-            self.not_paired(client, said, None, NotPairedReason::Resources);
+        for (client, offers) in std::mem::take(&mut self.examinations.under_way) {
+            for said in offers.into_keys() {
+                self.not_paired(client, said, None, NotPairedReason::Resources);
+            }
         }
     }
 }

@@ -463,25 +463,14 @@ impl Broker {
     ) -> Result<bool, NotPairedReason> {
         let Some(waiting) = self.pairing.waiting.get(&other) else { return Ok(false) };
         let same_user = waiting.uid == offered.uid;
-        let ends = [(waiting.endpoint, other), (offered.endpoint, offered.cookie)];
-        let unknown = waiting.is_bound
-            || is_bound
-            || self
-                .pairing
-                .diag
-                .as_ref()
-                .is_none_or(|it| it.namespace() != Some(ends[0].0.namespace));
-        let mut lives = |(Endpoint { local, remote, .. }, cookie)| {
-            let found = self.pairing.diag.as_mut()?.find(local, remote, Some(cookie));
-            let found = found.inspect_err(|errno| {
-                tracing::debug!(%errno, "sock_diag does not say whose a connection is");
-            });
-            Some(found.ok()?.is_some_and(|it| it.is_established))
-        };
-        let live = match unknown {
-            true => None,
-            false => ends.into_iter().try_fold(true, |all, end| Some(all && lives(end)?)),
-        };
+        let can_be_known = !waiting.is_bound && !is_bound;
+        let diag = self.pairing.diag.as_mut().filter(|_| can_be_known);
+        let live = diag.and_then(|diag| {
+            Some(
+                diag.lives(&waiting.endpoint, other)?
+                    && diag.lives(&offered.endpoint, offered.cookie)?,
+            )
+        });
         match live {
             Some(live) => Ok(live),
             None if same_user => Ok(true),

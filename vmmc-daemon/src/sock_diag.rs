@@ -1,20 +1,18 @@
 //! What the kernel knows of this network namespace's TCP sockets by their addresses (sock_diag(7)). It takes no socket's lock
 //! for that.
 
+use crate::tcp::Endpoint;
 use rustix::io::Errno;
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use std::net::{IpAddr, SocketAddr};
 use vmmc::sys::Fd;
+use vmmc_ring::tcp_count::ESTABLISHED;
 
 /// `SOCK_DIAG_BY_FAMILY`, of a question and of its answer.
 const BY_FAMILY: u16 = 20;
-/// `NLMSG_ERROR`, an answer.
-const ERROR: u16 = 2;
-/// `NLM_F_REQUEST`.
-const REQUEST: u16 = 1;
-const IPPROTO_TCP: u8 = 6;
-const TCP_ESTABLISHED: u8 = 1;
+/// An answer.
+const ERROR: u16 = libc::NLMSG_ERROR as u16;
 /// Length of `struct nlmsghdr`.
 const HEAD_LEN: usize = 16;
 /// Length of `struct inet_diag_req_v2`.
@@ -28,6 +26,8 @@ const PAIR_LEN: usize = 36;
 #[derive(Debug)]
 pub(crate) struct SockDiag {
     kernel: Fd,
+    /// The network namespace of which it tells.
+    namespace: Option<u64>,
     asked: u32,
 }
 
@@ -70,12 +70,23 @@ impl SockDiag {
     pub(crate) fn new() -> Result<SockDiag, Errno> {
         let flags = SocketFlags::CLOEXEC;
         let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(SOCK_DIAG))?;
-        Ok(SockDiag { kernel: kernel.into(), asked: 0 })
+        let namespace = vmmc::sys::socket::netns_cookie(&kernel);
+        Ok(SockDiag { kernel: kernel.into(), namespace, asked: 0 })
     }
 
-    /// The network namespace of which it tells.
-    pub(crate) fn namespace(&self) -> Option<u64> {
-        vmmc::sys::socket::netns_cookie(&self.kernel)
+    /// Whether the socket with this `SO_COOKIE` is established between these addresses, and bound to no interface. `None`: the
+    /// kernel does not say.
+    pub(crate) fn lives(&mut self, endpoint: &Endpoint, cookie: u64) -> Option<bool> {
+        if self.namespace != Some(endpoint.namespace) {
+            return None;
+        }
+        match self.find(endpoint.local, endpoint.remote, Some(cookie)) {
+            Ok(found) => Some(found.is_some_and(|it| it.is_established)),
+            Err(errno) => {
+                tracing::debug!(%errno, "sock_diag does not say whose a connection is");
+                None
+            }
+        }
     }
 
     /// The socket that is connected from one address to another, by any interface, if it has this `SO_COOKIE`.
@@ -112,15 +123,14 @@ fn question(number: u32, local: SocketAddr, remote: SocketAddr, cookie: Option<u
     let mut bytes = Vec::with_capacity(HEAD_LEN + QUESTION_LEN);
     bytes.extend_from_slice(&((HEAD_LEN + QUESTION_LEN) as u32).to_ne_bytes());
     bytes.extend_from_slice(&BY_FAMILY.to_ne_bytes());
-    bytes.extend_from_slice(&REQUEST.to_ne_bytes());
+    bytes.extend_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
     bytes.extend_from_slice(&number.to_ne_bytes());
     bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(&[family.as_raw() as u8, IPPROTO_TCP, 0, 0]);
+    bytes.extend_from_slice(&[family.as_raw() as u8, libc::IPPROTO_TCP as u8, 0, 0]);
     bytes.extend_from_slice(&u32::MAX.to_ne_bytes()); // in any state
     bytes.extend_from_slice(&pair(local, remote));
     bytes.extend_from_slice(&0u32.to_ne_bytes()); // of those that are bound to no interface
-    let any = u64::MAX;
-    let cookie = cookie.unwrap_or(any);
+    let cookie = cookie.unwrap_or(u64::MAX); // any
     bytes.extend_from_slice(&(cookie as u32).to_ne_bytes());
     bytes.extend_from_slice(&((cookie >> 32) as u32).to_ne_bytes());
     bytes
@@ -139,7 +149,7 @@ fn found(answer: &[u8]) -> Result<Option<Found>, Errno> {
     }
     let told = || {
         let (uid, inode) = (word(answer, HEAD_LEN + 64)?, word(answer, HEAD_LEN + 68)?);
-        let is_established = *answer.get(HEAD_LEN + 1)? == TCP_ESTABLISHED;
+        let is_established = *answer.get(HEAD_LEN + 1)? == ESTABLISHED;
         let pair = *answer.get(ID_AT..)?.first_chunk()?;
         Some(Found { is_established, uid, is_held: inode != 0, pair })
     };

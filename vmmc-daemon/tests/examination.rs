@@ -6,22 +6,14 @@ use common::*;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::ioctl::{self, Opcode, opcode};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use vmmc::control::message::*;
 
 const GREEDY: u32 = 61_005;
 const HONEST: u32 = 61_006;
-const SHAPE: StreamShape = StreamShape {
-    version: 1,
-    control_len: 4096,
-    produced_at: [256, 512],
-    words: None,
-    bells: false,
-    carried: None,
-};
 
 const PAGE: usize = 4096;
 // As linux/userfaultfd.h has them.
@@ -122,29 +114,6 @@ impl StandingSend {
     }
 }
 
-fn connection() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let server = listener.accept().unwrap().0;
-    (client, server)
-}
-
-fn cookie(socket: &TcpStream) -> u64 {
-    rustix::net::sockopt::socket_cookie(socket).unwrap()
-}
-
-fn offer(client: &Client, socket: &TcpStream) {
-    let request = Request::RegisterSocket { cookie: cookie(socket), shape: SHAPE };
-    client.send(&request, &[socket.as_fd()]);
-}
-
-fn is_not_paired(client: &Client, socket: &TcpStream, why: NotPairedReason) {
-    match client.receive().event {
-        Event::NotPaired { cookie: of, reason } => assert_eq!((of, reason), (cookie(socket), why)),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// The client is told next that these are paired, in whatever order.
 fn are_paired(client: &Client, ends: [&TcpStream; 2]) {
     let mut told = ends.map(|_| match client.receive().event {
@@ -158,9 +127,9 @@ fn are_paired(client: &Client, ends: [&TcpStream; 2]) {
 }
 
 fn can_pair(client: &Client) {
-    let (a, b) = connection();
-    offer(client, &a);
-    offer(client, &b);
+    let (a, b) = connection("127.0.0.1:0");
+    register(client, &a, SHAPE);
+    register(client, &b, SHAPE);
     are_paired(client, [&a, &b]);
 }
 
@@ -182,16 +151,16 @@ fn a_socket_with_a_call_that_does_not_end_delays_its_offer_and_nothing_else() {
     let daemon = daemon_for_all();
     let (greedy, honest) = (client_of(&daemon, GREEDY), client_of(&daemon, HONEST));
     let mut witness = Client::connect(&daemon.path);
-    let (a, b) = connection();
+    let (a, b) = connection("127.0.0.1:0");
     let held = StandingSend::by(&a);
-    offer(&greedy, &a);
+    register(&greedy, &a, SHAPE);
     witness.assert_silent();
     can_pair(&honest);
     can_pair(&greedy);
     // Offered once more, it is known.
-    offer(&greedy, &a);
-    is_not_paired(&greedy, &a, NotPairedReason::Conflict);
-    offer(&greedy, &b);
+    register(&greedy, &a, SHAPE);
+    assert_eq!(not_paired(&greedy, &a), NotPairedReason::Conflict);
+    register(&greedy, &b, SHAPE);
     witness.assert_silent();
     held.end();
     are_paired(&greedy, [&a, &b]);
@@ -206,23 +175,23 @@ fn an_offer_that_is_taken_back_while_it_is_looked_at_is_forgotten() {
     let daemon = daemon_for_all();
     let greedy = client_of(&daemon, GREEDY);
     let before = daemon.settled_descriptors();
-    let (a, b) = connection();
+    let (a, b) = connection("127.0.0.1:0");
     let held = StandingSend::by(&a);
-    offer(&greedy, &a);
+    register(&greedy, &a, SHAPE);
     greedy.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
     // The same of a client that goes.
     let gone = client_of(&daemon, GREEDY);
-    offer(&gone, &a);
+    register(&gone, &a, SHAPE);
     drop(gone);
     // The other end waits for one that was forgotten.
-    offer(&greedy, &b);
+    register(&greedy, &b, SHAPE);
     eventually("only the end that is left waits", || {
         let connections = daemon.snapshot().connections;
         let [only] = &*connections else { return None };
         (only.cookie == cookie(&b) && only.state == ConnectionState::Waiting).then_some(())
     });
     held.end();
-    offer(&greedy, &a);
+    register(&greedy, &a, SHAPE);
     are_paired(&greedy, [&a, &b]);
     greedy.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
     greedy.send(&Request::ForgetSocket { cookie: cookie(&b) }, &[]);
@@ -237,12 +206,12 @@ fn a_daemon_that_ends_answers_for_what_it_could_not_look_at() {
     }
     let mut daemon = daemon_for_all();
     let mut greedy = client_of(&daemon, GREEDY);
-    let (a, _b) = connection();
+    let (a, _b) = connection("127.0.0.1:0");
     let held = StandingSend::by(&a);
-    offer(&greedy, &a);
+    register(&greedy, &a, SHAPE);
     greedy.assert_silent();
     daemon.signal(rustix::process::Signal::TERM);
-    is_not_paired(&greedy, &a, NotPairedReason::Resources);
+    assert_eq!(not_paired(&greedy, &a), NotPairedReason::Resources);
     held.end();
     assert!(daemon.wait().success());
 }

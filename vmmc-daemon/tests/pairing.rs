@@ -12,13 +12,6 @@ use vmmc::sys::Fd;
 use vmmc_ring::pump::request;
 use vmmc_ring::switch::mode;
 
-fn connection(at: &str) -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(at).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let server = listener.accept().unwrap().0;
-    (client, server)
-}
-
 fn attach(client: &Client, socket: &TcpStream) {
     client.send(&Request::AttachSocket { cookie: cookie(socket) }, &[socket.as_fd()]);
 }
@@ -30,16 +23,6 @@ fn paired(client: &Client, socket: &TcpStream) -> (u8, u32, Fd) {
             (side, ring_len, incoming.fds.take().unwrap())
         }
         other => panic!("{other:?}, expected Paired"),
-    }
-}
-
-fn not_paired(client: &Client, socket: impl AsFd) -> NotPairedReason {
-    match client.receive().event {
-        Event::NotPaired { cookie: of, reason } => {
-            assert_eq!(of, rustix::net::sockopt::socket_cookie(socket).unwrap());
-            reason
-        }
-        other => panic!("{other:?}, expected NotPaired"),
     }
 }
 

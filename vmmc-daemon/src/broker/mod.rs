@@ -381,9 +381,8 @@ impl Broker {
                             self.flush(id);
                         }
                         // What it has said is not waited for any more: that may take for ever.
-                        let held = |client: &Client| client.is_held;
                         if flags.contains(epoll::EventFlags::HUP)
-                            && self.clients.get(&id).is_some_and(held)
+                            && self.clients.get(&id).is_some_and(|client| client.is_held)
                         {
                             self.doom(id, Doom::Gone);
                             continue;

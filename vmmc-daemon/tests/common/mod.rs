@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -504,6 +504,25 @@ pub fn cookie(socket: impl AsFd) -> u64 {
 pub fn register(client: &Client, socket: &TcpStream, shape: StreamShape) {
     let request = Request::RegisterSocket { cookie: cookie(socket), shape };
     client.send(&request, &[socket.as_fd()]);
+}
+
+/// The two ends of a connection to a listener at this address.
+pub fn connection(at: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(at).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let server = listener.accept().unwrap().0;
+    (client, server)
+}
+
+/// Why the client is told next that this socket stays plain.
+pub fn not_paired(client: &Client, socket: impl AsFd) -> NotPairedReason {
+    match client.receive().event {
+        Event::NotPaired { cookie: of, reason } => {
+            assert_eq!(of, cookie(socket));
+            reason
+        }
+        other => panic!("{other:?}, expected NotPaired"),
+    }
 }
 
 /// Whether a descriptor is readable now.
