@@ -223,20 +223,25 @@ impl Windows {
     /// The sender's windows that lie in these pages, which are theirs still, and nothing is on its way into.
     fn inside(&mut self, maker: &Maker<'_>, first: usize, len: usize) -> Vec<(usize, Backing)> {
         let windows = self.of.get(&maker.sender).into_iter().flatten().enumerate();
-        let lie = windows.filter_map(|(number, window)| {
-            let Open { start, len: open, backing, .. } = window.open.as_ref()?;
-            (first <= *start && start + open <= first + len)
-                .then_some((number, *start, *open, *backing))
+        let mut inside: Vec<_> = windows
+            .filter_map(|(number, window)| {
+                let Open { start, len: open, backing, .. } = window.open.as_ref()?;
+                let lies = first <= *start && start + open <= first + len;
+                lies.then_some((number, *start, *open, *backing))
+            })
+            .collect();
+        inside.retain(|&(number, start, len, _)| {
+            !(maker.is_busy)(number as u32) && self.is_current(maker.sender, number, start, len)
         });
-        lie.filter(|&(number, ..)| !(maker.is_busy)(number as u32))
-            .collect::<Vec<_>>()
-            .into_iter()
-            .filter(|&(number, start, len, _)| self.is_current(maker.sender, number, start, len))
-            .map(|(number, _, _, backing)| (number, backing))
-            .collect()
+        inside.into_iter().map(|(number, _, _, backing)| (number, backing)).collect()
     }
 
     fn make(&mut self, maker: &Maker<'_>, start: usize, len: usize) -> Option<usize> {
+        let number = self.of.get(&maker.sender).map_or(0, Vec::len);
+        if number >= MOST_NUMBERS as usize {
+            return None; // the sender would take it for nonsense
+        }
+        let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start))?;
         // Those of shorter messages end: memory is in one at a time.
         let (inside, theirs): (Vec<_>, Vec<_>) = self.inside(maker, start, len).into_iter().unzip();
         if !is_private_memory(start, len, &theirs) {
@@ -244,12 +249,6 @@ impl Windows {
         }
         let forgotten: Vec<_> =
             inside.into_iter().filter_map(|number| self.forget(maker.sender, number)).collect();
-        let windows = self.of.entry(maker.sender).or_default();
-        let number = windows.len();
-        if number >= MOST_NUMBERS as usize {
-            return None; // the sender would take it for nonsense
-        }
-        let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start))?;
         // SAFETY: whole pages of private writable memory, or of windows that have ended, inside the room of a receive under way:
         // nobody touches it meanwhile, no reference into it exists. That it stays is not promised,
         // and is why windows are checked before use and forgotten rather than dropped when stale.
@@ -287,7 +286,7 @@ impl Windows {
             }
         };
         let open = Open { start, len, export, backing, alias, noted };
-        windows.push(Window { open: Some(open) });
+        self.of.entry(maker.sender).or_default().push(Window { open: Some(open) });
         self.open += 1;
         Some(number)
     }

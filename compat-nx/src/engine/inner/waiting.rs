@@ -141,8 +141,7 @@ impl Inner {
     /// What this thread completed for others while it had the lock is told to them.
     #[inline]
     pub(in crate::engine) fn wake_others(&self, state: BiasedGuard<'_, State>, before: u64) {
-        let others = self.waiters.load(Ordering::Relaxed) > 0
-            && self.changes.load(Ordering::Relaxed) != before;
+        let others = self.has_waiters() && self.changes.load(Ordering::Relaxed) != before;
         drop(state);
         if others {
             self.data.wake_waiters();

@@ -93,8 +93,7 @@ impl State {
         let mut cancelled = 0;
         let mut i = 0;
         while let Some(posted) = self.posted.get(i) {
-            let is_handler = matches!(self.ops.get(posted.op).owner, Owner::Handler(_));
-            if is_handler && posted.select.typesel == typesel {
+            if self.is_for_handler(posted.op) && posted.select.typesel == typesel {
                 let posted = self.unpost(i);
                 let op = self.ops.get_mut(posted.op);
                 op.left -= 1;

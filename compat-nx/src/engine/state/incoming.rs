@@ -226,7 +226,7 @@ impl State {
 
     pub(super) fn unpost(&mut self, index: usize) -> Posted {
         let posted = self.posted.remove(index);
-        if matches!(self.ops.get(posted.op).owner, Owner::Handler(_)) {
+        if self.is_for_handler(posted.op) {
             self.handlers -= 1;
         }
         posted

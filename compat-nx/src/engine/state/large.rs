@@ -5,7 +5,7 @@ use super::State;
 use crate::engine::counters as count;
 use crate::engine::inner::Inner;
 use crate::engine::layout::{self, Scout};
-use crate::engine::ops::{Head, OpId, Owner};
+use crate::engine::ops::{Head, OpId};
 use crate::engine::peer::Peer;
 use crate::engine::points::Point;
 use crate::engine::{direct, mem};
@@ -133,10 +133,6 @@ impl State {
             e.count(count::DAEMON_TRIPS, u64::from(made));
             import
         }))
-    }
-
-    fn is_for_handler(&self, op: OpId) -> bool {
-        matches!(self.ops.get(op).owner, Owner::Handler(_))
     }
 
     /// Whether a message is on its way that a handler waits for.

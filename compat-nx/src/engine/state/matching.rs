@@ -56,11 +56,15 @@ impl State {
             return self.take(e, op, arrival);
         }
         self.posted.push(Posted { op, channel, select });
-        if matches!(self.ops.get(op).owner, Owner::Handler(_)) {
+        if self.is_for_handler(op) {
             self.handlers += 1;
             self.want(e);
         }
         Ok(())
+    }
+
+    pub(super) fn is_for_handler(&self, op: OpId) -> bool {
+        matches!(self.ops.get(op).owner, Owner::Handler(_))
     }
 
     /// Whether receives of handlers are posted.
