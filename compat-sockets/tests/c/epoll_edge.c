@@ -451,30 +451,24 @@ static void workers_peer(int fd) {
     tell('d');
 }
 
-/* More connections without room than any list is long: each is told of room when it has some. */
-static void many_full(void) {
-    enum { PAIRS = 80 };
-    static int ends[PAIRS][2];
+/* More than any list is long. */
+enum { PAIRS = 80 };
+
+/* Whose ends hold little, and do not wait. */
+static void narrow_pair(int ends[2]) {
+    make_pair(ends);
+    set_option(ends[0], SOL_SOCKET, SO_SNDBUF, 20000);
+    set_option(ends[1], SOL_SOCKET, SO_RCVBUF, 20000);
+    set_nonblocking(ends[0], true);
+    set_nonblocking(ends[1], true);
+}
+
+/* Reads what the first ends have sent, one connection after the other, until each is told of room; closes them. */
+static void each_is_told_of_room(int epoll, int ends[PAIRS][2]) {
+    static char buffer[64 * KIB];
+    bool told[PAIRS] = {false}; /* an edge may come while another is waited for */
     struct epoll_event events[PAIRS];
-    int epoll = (int)NEED(epoll_create1(0));
     for (int i = 0; i < PAIRS; i++) {
-        make_pair(ends[i]);
-        set_option(ends[i][0], SOL_SOCKET, SO_SNDBUF, 20000);
-        set_option(ends[i][1], SOL_SOCKET, SO_RCVBUF, 20000);
-        set_nonblocking(ends[i][0], true);
-        set_nonblocking(ends[i][1], true);
-        uint32_t edge = i % 2 ? EPOLLET : 0;
-        struct epoll_event event = {.events = EPOLLOUT | edge, .data.u64 = (uint64_t)i};
-        NEED(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[i][0], &event));
-        fill(ends[i][0], 0, (uint32_t)i);
-    }
-    /* What was writable before is told, then nobody is. */
-    while (NEED(epoll_wait(epoll, events, PAIRS, 20)) > 0)
-        for (int i = 0; i < PAIRS; i++)
-            fill(ends[i][0], 0, 0);
-    for (int i = 0; i < PAIRS; i++) {
-        static char buffer[64 * KIB];
-        static bool told[PAIRS]; /* an edge may come while another is waited for */
         while (!told[i]) {
             while (recv(ends[i][1], buffer, sizeof buffer, 0) > 0)
                 ;
@@ -485,6 +479,25 @@ static void many_full(void) {
         NEED(close(ends[i][0]) + close(ends[i][1]));
     }
     CHECK(true, "each was told of room");
+}
+
+/* Connections without room: each is told of room when it has some. */
+static void many_full(void) {
+    static int ends[PAIRS][2];
+    struct epoll_event events[PAIRS];
+    int epoll = (int)NEED(epoll_create1(0));
+    for (int i = 0; i < PAIRS; i++) {
+        narrow_pair(ends[i]);
+        uint32_t edge = i % 2 ? EPOLLET : 0;
+        struct epoll_event event = {.events = EPOLLOUT | edge, .data.u64 = (uint64_t)i};
+        NEED(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[i][0], &event));
+        fill(ends[i][0], 0, (uint32_t)i);
+    }
+    /* What was writable before is told, then nobody is. */
+    while (NEED(epoll_wait(epoll, events, PAIRS, 20)) > 0)
+        for (int i = 0; i < PAIRS; i++)
+            fill(ends[i][0], 0, 0);
+    each_is_told_of_room(epoll, ends);
 }
 
 /* One thread waits, another one sends until it is refused: room is for the first to hear of, though it had
@@ -547,19 +560,14 @@ static void exclusive_edge_to_another_peer(int fd) { drain_for_another(fd); }
 
 /* The same by sendfile, and for more connections than are looked at in every wait. */
 static void many_full_of_a_file(void) {
-    enum { PAIRS = 80, PART = 256 * KIB };
+    enum { PART = 256 * KIB };
     static int ends[PAIRS][2];
     static char bytes[PART];
-    static bool told[PAIRS];
     struct epoll_event events[PAIRS];
     int epoll = new_epoll(), file = (int)NEED(memfd_create("file", MFD_CLOEXEC));
     write_all(file, bytes, PART);
     for (int i = 0; i < PAIRS; i++) {
-        make_pair(ends[i]);
-        set_option(ends[i][0], SOL_SOCKET, SO_SNDBUF, 20000);
-        set_option(ends[i][1], SOL_SOCKET, SO_RCVBUF, 20000);
-        set_nonblocking(ends[i][0], true);
-        set_nonblocking(ends[i][1], true);
+        narrow_pair(ends[i]);
         add(epoll, ends[i][0], EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uint64_t)i);
     }
     while (NEED(epoll_wait(epoll, events, PAIRS, 0)) > 0)
@@ -573,17 +581,7 @@ static void many_full_of_a_file(void) {
             REQUIRE(errno == EAGAIN);
         }
     while (NEED(epoll_wait(epoll, events, PAIRS, 20)) > 0);
-    for (int i = 0; i < PAIRS; i++) {
-        while (!told[i]) {
-            while (recv(ends[i][1], bytes, sizeof bytes, 0) > 0)
-                ;
-            int count = (int)NEED(epoll_wait(epoll, events, PAIRS, 20));
-            for (int at = 0; at < count; at++)
-                told[events[at].data.u64] |= (events[at].events & EPOLLOUT) != 0;
-        }
-        NEED(close(ends[i][0]) + close(ends[i][1]));
-    }
-    CHECK(true, "each was told of room");
+    each_is_told_of_room(epoll, ends);
 }
 
 /* A thread sleeps in a set, and another one makes a connection known to it, waits there itself, and goes: what
