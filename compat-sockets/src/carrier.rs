@@ -1,7 +1,7 @@
 //! Connections to another node, whose far end this node's daemon stands in for: it *carries* them.
 //!
 //! In the segment the far end looks as it would on this machine. What is different is how it hears of things: the daemon
-//! sleeps on a pipe, of which each process that has the connection has the write end. It is rung where a peer on this
+//! sleeps at one end of a line ([`vmmc::sys::bell_line`]), of which each process that has the connection has the other. It is rung where a peer on this
 //! machine would be by a byte of the TCP connection, and for the words that such a peer would look at by itself. When
 //! nobody has that end any more the daemon knows that the connection is closed; so it is kept as long as
 //! the segment, is close-on-exec, and comes to children by fork as the socket does.
@@ -18,7 +18,7 @@ use crate::{control, family, fd_table, fork, raw};
 use rustix::event::EventfdFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use vmmc::sync::{AtomicU32, Ordering};
-use vmmc::sys::{Fd, doorbell};
+use vmmc::sys::{Fd, bell_line};
 use vmmc::word::{MappedU32, MappedU64, Word};
 use vmmc_ring::pump::{Claim, Words};
 use vmmc_ring::taken::Found;
@@ -89,7 +89,7 @@ pub(crate) fn ring(link: &Link) {
     counters::one(Counter::carrier_rings);
     let side = link.side;
     if let Some(bell) = bell(side) {
-        return doorbell::ring(bell);
+        return bell_line::ring(bell);
     }
     // Closed just now by another thread, or in a child that has descriptors of its own: the others go on.
     let is_silent = number(side).and_then(raw::borrowed).is_some_and(is_silent);
@@ -100,7 +100,7 @@ pub(crate) fn ring(link: &Link) {
 
 /// Whether the daemon that carries the connection is no more.
 pub(crate) fn is_gone(side: &Side) -> bool {
-    bell(side).is_some_and(|bell| raw::pending_events(bell.as_raw_fd(), 0) & libc::POLLERR != 0)
+    bell(side).is_some_and(|bell| raw::pending_events(bell.as_raw_fd(), 0) & libc::POLLHUP != 0)
 }
 
 /// The kernel has said that the stream has ended: an error in place of the end, which it told the daemon that sends

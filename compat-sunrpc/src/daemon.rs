@@ -152,7 +152,7 @@ fn open(bell: &Doorbell) -> Option<(Connection, bool)> {
         .unwrap_or_default();
     let page = counters::PAGE.share()?;
     let hello = Hello { role: Role::Rpc, program, resume: None };
-    let welcome = connection.hello(hello, &[page.as_fd(), bell.write_end().as_fd()]).ok()?;
+    let welcome = connection.hello(hello, &[page.as_fd(), bell.fd().as_fd()]).ok()?;
     settings::set_wake_cost(welcome.wake_cost_ns);
     Some((connection, welcome.carries))
 }
@@ -176,7 +176,7 @@ pub(crate) fn register(socket: BorrowedFd<'_>, cookie: u64, bell: &Doorbell) -> 
     let link = guard.get_or_insert_default();
     let Some(connection) = link.connection(bell) else { return false };
     let request = Request::RegisterSocket { cookie, shape: segment::SHAPE };
-    match connection.try_send(&request, &[socket, bell.write_end().as_fd()]) {
+    match connection.try_send(&request, &[socket, bell.fd().as_fd()]) {
         Ok(()) => {
             link.waiting.push(cookie);
             true

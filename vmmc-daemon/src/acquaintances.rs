@@ -12,6 +12,7 @@
 //! [`Event::PeerGone`]: vmmc::control::message::Event::PeerGone
 
 use crate::broker::Broker;
+use crate::doorbell::Kept;
 use crate::timers::Timer;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ struct Acquaintance {
     links: u32,
     /// Whether it has what it takes to wake the other.
     introduced: bool,
+    /// The button that it has of the other's doorbell, where that must be kept.
+    button: Option<Kept>,
     /// When the last link ended.
     parted: Instant,
 }
@@ -44,19 +47,25 @@ impl Acquaintances {
         self.known.get(&other).is_some_and(|it| it.introduced)
     }
 
-    /// All of them, and whether they have been introduced.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (ClientId, bool)> + '_ {
-        self.known.iter().map(|(&client, it)| (client, it.introduced))
+    /// All of them, whether they have been introduced, and what is kept for that.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (ClientId, bool, Option<&Kept>)> + '_ {
+        self.known.iter().map(|(&client, it)| (client, it.introduced, it.button.as_ref()))
     }
 
     fn entry(&mut self, other: ClientId) -> &mut Acquaintance {
         let parted = Instant::now();
-        self.known.entry(other).or_insert(Acquaintance { links: 0, introduced: false, parted })
+        self.known.entry(other).or_insert(Acquaintance {
+            links: 0,
+            introduced: false,
+            button: None,
+            parted,
+        })
     }
 
     /// As the predecessor had it, without a link yet.
-    pub(crate) fn inherit(&mut self, other: ClientId, introduced: bool) {
-        self.entry(other).introduced = introduced;
+    pub(crate) fn inherit(&mut self, other: ClientId, introduced: bool, button: Option<Kept>) {
+        let it = self.entry(other);
+        (it.introduced, it.button) = (introduced, button);
     }
 
     /// There is one more link.
@@ -101,12 +110,16 @@ impl Partings {
 }
 
 impl Broker {
-    /// Two clients have one more link, and have been introduced.
-    pub(crate) fn link_made(&mut self, one: ClientId, other: ClientId) {
-        for (who, whom) in [(one, other), (other, one)] {
+    /// Two clients have one more link, and have been introduced: each to the other, with what is kept for that if it was just now.
+    pub(crate) fn link_made(&mut self, ends: [(ClientId, ClientId, Option<Kept>); 2]) {
+        for (who, whom, button) in ends {
             if let Some(client) = self.clients.get_mut(&who) {
                 client.acquaintances.link(whom);
-                client.acquaintances.entry(whom).introduced = true;
+                let it = client.acquaintances.entry(whom);
+                it.introduced = true;
+                if let Some(before) = button.and_then(|button| it.button.replace(button)) {
+                    before.take_out();
+                }
             }
         }
     }
@@ -155,7 +168,9 @@ impl Broker {
     /// One client need not know another any more.
     fn tell_gone(&mut self, id: ClientId, gone: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        if client.acquaintances.known.remove(&gone).is_some_and(|it| it.introduced) {
+        let Some(it) = client.acquaintances.known.remove(&gone) else { return };
+        it.button.into_iter().for_each(Kept::take_out);
+        if it.introduced {
             self.send(id, &Event::PeerGone { client: gone }, Vec::new());
         }
     }
@@ -169,9 +184,10 @@ impl Broker {
         }
     }
 
-    /// A client that is removed is forgotten by all who know it.
-    pub(crate) fn mourn(&mut self, gone: ClientId, acquaintances: &Acquaintances) {
-        for (other, _) in acquaintances.all() {
+    /// A client that is removed is forgotten by all who know it, and rings none of them.
+    pub(crate) fn mourn(&mut self, gone: ClientId, acquaintances: &mut Acquaintances) {
+        for (other, it) in acquaintances.known.drain() {
+            it.button.into_iter().for_each(Kept::take_out);
             self.tell_gone(other, gone);
         }
     }

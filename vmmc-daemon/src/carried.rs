@@ -6,6 +6,7 @@
 use crate::broker::Broker;
 use crate::client::OutFd;
 use crate::counters::Counter;
+use crate::doorbell::Button;
 use crate::net::Service;
 use crate::net::carry::{Attempt, Carried, Carry, Outcome, Wanted, side_of};
 use crate::pairing::Offered;
@@ -30,8 +31,8 @@ pub(crate) struct CarriedEnd {
     pub(crate) uid: u32,
     pub(crate) endpoint: Endpoint,
     pub(crate) shape: StreamShape,
-    /// The process's doorbell; `None` where doorbells are bytes of the kernel's connection.
-    bell: Option<Arc<Fd>>,
+    /// A button of the process's doorbell; `None` where doorbells are bytes of the kernel's connection.
+    bell: Option<Button>,
     /// The segment; `None` while it is opened.
     pub(crate) segment: Option<Arc<Fd>>,
     attempt: Arc<Attempt>,
@@ -70,7 +71,7 @@ impl Broker {
     pub(crate) fn offer_to_node(
         &mut self,
         offered: &Offered,
-        bell: Option<&Arc<Fd>>,
+        bell: Option<Button>,
         socket: &mut Option<Suspect>,
     ) -> bool {
         let Offered { client, uid, cookie, endpoint, shape } = *offered;
@@ -88,7 +89,7 @@ impl Broker {
             uid,
             endpoint,
             shape,
-            bell: bell.cloned(),
+            bell: bell.clone(),
             segment: None,
             attempt: attempt.clone(),
         };
@@ -106,7 +107,7 @@ impl Broker {
             words,
             ring_len: self.options.ring_len,
             node,
-            bell: bell.cloned(),
+            bell,
             incarnation: self.incarnation,
             wait: self.options.pair,
             users: self.options.limits.pair_users,
@@ -157,13 +158,12 @@ impl Broker {
         let (peer, ring_len) = (ClientId(self.next_id()), self.options.ring_len);
         let Some(end) = self.pairing.carried.get_mut(&cookie) else { return };
         end.segment = Some(carried.memory.clone());
-        let mut fds =
-            vec![OutFd::Same(carried.memory.clone()), OutFd::Doorbell(carried.bell.clone())];
-        // Rung by the far end before it knows of the segment it finds nothing, and sleeps again.
-        fds.extend(end.bell.clone().map(OutFd::Ring));
+        let mut fds = vec![OutFd::Same(carried.memory.clone()), OutFd::Line(carried.bell.clone())];
+        // Rung by the far end before it knows of the segment, it hears of it when it does.
+        fds.extend(end.bell.clone().map(OutFd::Install));
         let paired = Event::Paired { cookie, side: carried.side, ring_len, peer };
         carried.told();
-        // The doorbell's write ends must be the process's alone.
+        // The process's end of the line must be the process's alone.
         drop(carried);
         self.counters.add(Counter::Carried);
         self.send(client, &paired, fds);

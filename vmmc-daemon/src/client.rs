@@ -1,20 +1,20 @@
 //! One connection: who is at the other end, what it owns, what waits to be sent to it.
 
 use crate::acquaintances::Acquaintances;
+use crate::doorbell::{Button, Doorbell, Shared};
 use crate::policy::Caller;
 use crate::registry::WaitFor;
 use crate::timers::TimerKey;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use vmmc::control::codec;
 use vmmc::control::message::{Event, MAX_PACKET_LEN, NO_CPU, RemoteCaller, Role};
 use vmmc::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
-use vmmc::sys::{Fd, doorbell, memfd, packet};
+use vmmc::sys::{Fd, memfd, packet};
 
 /// Messages that may wait for a client that does not read; one more and it is cut off. Enough for an
 /// exporter that is stopped for a while with thousands of importers coming.
@@ -40,18 +40,12 @@ pub(crate) enum OutFd {
     Owned(Arc<Fd>),
     /// A new, read-only one.
     ReadOnly(Arc<Fd>),
-    /// A new, write-only, non-blocking one of a doorbell: the receiver cannot change the flags of
-    /// anybody else's.
-    Doorbell(Arc<Fd>),
-    /// Not sent: the receiver's own doorbell, rung once the message is there.
-    Ring(Arc<Fd>),
-}
-
-/// Opens a doorbell anew.
-pub(crate) fn reopen_doorbell(doorbell: &Fd) -> rustix::io::Result<Fd> {
-    let path = format!("/proc/self/fd/{}", doorbell.as_raw_fd());
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).map(Fd::from)
+    /// The same, of another client's doorbell.
+    Button(Button),
+    /// The same, of this daemon's own.
+    Line(Arc<Shared>),
+    /// Not sent: put into the receiver's own doorbell once the message is there, and rings then.
+    Install(Button),
 }
 
 /// A message on its way to a client.
@@ -83,8 +77,7 @@ pub(crate) enum Flushed {
 pub(crate) struct Attached {
     /// Process page, read-only.
     pub(crate) page: Arc<Fd>,
-    /// Write end of the doorbell.
-    pub(crate) doorbell: Arc<Fd>,
+    pub(crate) doorbell: Doorbell,
 }
 
 /// How far a connection has come.
@@ -164,6 +157,8 @@ pub(crate) struct Client {
     pub(crate) watched: (bool, bool),
     /// Its requests wait: its user's descriptors come faster than they can be closed.
     pub(crate) is_held: bool,
+    /// Its requests wait: it has asked for a listing, and its turn has not come.
+    pub(crate) is_asking: bool,
     /// The hello that has not come.
     pub(crate) nascent_timer: Option<TimerKey>,
     /// Whether a retry is due after a shortage of descriptors.
@@ -191,6 +186,7 @@ impl Client {
             owned_in_queue: 0,
             watched: (false, false),
             is_held: false,
+            is_asking: false,
             nascent_timer: None,
             retry_due: false,
             doomed: false,
@@ -226,6 +222,7 @@ impl Client {
         self.queue.len() < PAUSE_READING_AT
             && self.owned_in_queue < PAUSE_READING_AT_OWNED
             && !self.is_held
+            && !self.is_asking
             && !matches!(self.stage, Stage::Leaving)
     }
 
@@ -286,15 +283,15 @@ fn send(socket: &Fd, message: &Outgoing) -> rustix::io::Result<()> {
         New(Fd),
     }
     let mut ready = Vec::with_capacity(message.fds.len());
-    let mut to_ring = None;
+    let mut to_install = None;
     for fd in &message.fds {
         ready.push(match fd {
             OutFd::Same(fd) | OutFd::Owned(fd) => Ready::Kept(fd),
             OutFd::ReadOnly(fd) => Ready::New(memfd::reopen_read_only(fd.as_ref())?),
-            OutFd::Doorbell(fd) => Ready::New(reopen_doorbell(fd)?),
-            OutFd::Ring(fd) => {
-                // One of our own: its owner can make the one it passed to us block.
-                to_ring = Some(reopen_doorbell(fd)?);
+            OutFd::Button(button) => Ready::Kept(button.shared().fd()),
+            OutFd::Line(line) => Ready::Kept(line.fd()),
+            OutFd::Install(button) => {
+                to_install = Some(button);
                 continue;
             }
         });
@@ -307,8 +304,8 @@ fn send(socket: &Fd, message: &Outgoing) -> rustix::io::Result<()> {
         })
         .collect();
     packet::send(socket, &message.packet, &borrowed, SendFlags::DONTWAIT)?;
-    if let Some(bell) = to_ring {
-        doorbell::ring(&bell);
+    if let Some(button) = to_install {
+        button.install();
     }
     Ok(())
 }

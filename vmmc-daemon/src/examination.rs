@@ -9,6 +9,7 @@
 //! gone, and with one when the daemon ends first.
 
 use crate::broker::Broker;
+use crate::doorbell::Button;
 use crate::net::mailbox::Mailbox;
 use crate::receive::{self, Suspect};
 use crate::tcp::{self, Examined};
@@ -17,7 +18,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use vmmc::control::message::{NotPairedReason, QuotaKind, StreamShape};
 use vmmc::id::ClientId;
-use vmmc::sys::Fd;
 
 /// What comes with a socket that is offered.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Offer {
     /// The cookie, as the client says.
     pub(crate) said: u64,
     pub(crate) shape: StreamShape,
-    pub(crate) bell: Option<Arc<Fd>>,
+    pub(crate) bell: Option<Button>,
 }
 
 /// What a helper saw.
@@ -90,7 +90,7 @@ impl Broker {
     pub(crate) fn examine(&mut self, offer: Offer, socket: Suspect) {
         let keeps = offer.shape.carried.is_some() && self.carries();
         let Offer { client, uid, said, .. } = offer;
-        if uid == 0 || uid == self.uid {
+        if receive::is_trusted(uid) {
             let examined = socket.look().and_then(tcp::examine);
             return self.examined(offer, examined, Some(socket).filter(|_| keeps));
         }
@@ -111,7 +111,13 @@ impl Broker {
         receive::apart(uid, move || {
             let examined = socket.look().and_then(tcp::examine);
             // A copy kept longer would keep the peer from seeing the close.
-            let socket = Some(socket).filter(|_| keeps);
+            let socket = match keeps {
+                true => Some(socket),
+                false => {
+                    drop(socket.keep());
+                    None
+                }
+            };
             post.put(Seen { client, uid, said, number, examined, socket });
         });
     }

@@ -19,12 +19,12 @@ use crate::client::{Client, OutFd};
 use crate::counters::Counter;
 use crate::crossing::OnTrial;
 use crate::descriptors;
+use crate::doorbell::{Button, Doorbell, Kept};
 use crate::examination::Offer;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::read_u64;
 use crate::net::carry::Attempt;
 use crate::receive::{Fds, Suspect};
-use crate::requests;
 use crate::sock_diag::SockDiag;
 use crate::tcp::{self, Endpoint, Examined};
 use crate::timers::{Timer, TimerKey};
@@ -65,8 +65,8 @@ pub(crate) struct Waiting {
     pub(crate) elsewhere: bool,
     /// Its time was prolonged because the daemon had stood still.
     pub(crate) prolonged: bool,
-    /// Its doorbell, for the other end.
-    pub(crate) bell: Option<Arc<Fd>>,
+    /// A button of its doorbell, for the other end.
+    pub(crate) bell: Option<Button>,
     /// It is being found out whether an end in another namespace is its other one.
     pub(crate) on_trial: Option<OnTrial>,
 }
@@ -102,6 +102,8 @@ pub(crate) struct End {
     pub(crate) owner: Owner,
     /// Processes that have it.
     pub(crate) holders: HashSet<ClientId>,
+    /// The button of its doorbell, where that must be kept.
+    pub(crate) bell: Option<Kept>,
 }
 
 /// An upgraded connection.
@@ -267,7 +269,7 @@ impl Broker {
 
     /// Every end, as tools see it, with the user it belongs to. Pairs that no process has are not
     /// shown: they are kept for a program that replaces itself.
-    pub(crate) fn connections(&self) -> Vec<(u32, ConnectionInfo)> {
+    pub(crate) fn connections(&self, shown: impl Fn(u32) -> bool) -> Vec<ConnectionInfo> {
         let mut all = Vec::new();
         let info = |client, owner: Owner, cookie, endpoint: Option<_>, state| {
             let text = |address: SocketAddr| address.to_string();
@@ -286,14 +288,15 @@ impl Broker {
             }
         };
         let addresses = |endpoint: &Endpoint| Some((endpoint.local, endpoint.remote));
-        for (&cookie, waiting) in &self.pairing.waiting {
+        for (&cookie, waiting) in self.pairing.waiting.iter().filter(|(_, it)| shown(it.uid)) {
             let owner = self.owner(waiting.client);
             let endpoint = addresses(&waiting.endpoint);
             let info = info(waiting.client, owner, cookie, endpoint, ConnectionState::Waiting);
-            all.push((waiting.uid, info));
+            all.push(info);
         }
         for pair in self.pairing.pairs.values().filter(|pair| pair.linger.is_none()) {
-            for (end, at) in pair.ends.iter().zip(pair.shape.produced_at) {
+            let ends = pair.ends.iter().zip(pair.shape.produced_at);
+            for (end, at) in ends.filter(|(end, _)| shown(end.uid)) {
                 let (client, owner) = match end.holders.iter().min() {
                     Some(&holder) => (holder, self.owner(holder)),
                     None => (end.first, end.owner.clone()),
@@ -301,10 +304,10 @@ impl Broker {
                 let endpoint = addresses(&end.endpoint);
                 let mut info = info(client, owner, end.cookie, endpoint, ConnectionState::Paired);
                 info.ring_bytes = read_u64(&pair.segment, u64::from(at));
-                all.push((end.uid, info));
+                all.push(info);
             }
         }
-        for (&cookie, end) in &self.pairing.carried {
+        for (&cookie, end) in self.pairing.carried.iter().filter(|(_, end)| shown(end.uid)) {
             let state = match end.segment {
                 Some(_) => ConnectionState::Carried,
                 None => ConnectionState::Waiting,
@@ -314,15 +317,12 @@ impl Broker {
             if let Some(segment) = &end.segment {
                 info.ring_bytes = read_u64(segment, u64::from(end.sends_at()));
             }
-            all.push((end.uid, info));
+            all.push(info);
         }
-        for plain in &self.pairing.plain {
+        for plain in self.pairing.plain.iter().filter(|plain| shown(plain.owner.uid)) {
             let state = ConnectionState::Plain(plain.reason);
             let owner = plain.owner.clone();
-            all.push((
-                plain.owner.uid,
-                info(plain.client, owner, plain.cookie, plain.endpoint, state),
-            ));
+            all.push(info(plain.client, owner, plain.cookie, plain.endpoint, state));
         }
         all
     }
@@ -358,8 +358,8 @@ impl Broker {
         let bell = match shape.bells.then(|| fds.take()) {
             None => None,
             Some(None) => return Err(Fault::new("no doorbell came with a socket's registration")),
-            Some(Some(passed)) => match requests::doorbell_of(passed) {
-                Ok(bell) => Some(Arc::new(bell)),
+            Some(Some(passed)) => match Doorbell::of(passed).and_then(|bell| bell.rung_button()) {
+                Ok(bell) => Some(bell),
                 // The daemon's shortage, not the client's fault.
                 Err(Refusal::Internal { .. }) => {
                     self.not_paired(id, said, None, NotPairedReason::Resources);
@@ -412,7 +412,7 @@ impl Broker {
                 }
             }
         }
-        if self.offer_to_node(&offered, bell.as_ref(), &mut socket) {
+        if self.offer_to_node(&offered, bell.clone(), &mut socket) {
             return;
         }
         drop(socket);
@@ -487,7 +487,7 @@ impl Broker {
     }
 
     /// Joins a waiting end with one that has just come.
-    pub(crate) fn pair(&mut self, first: u64, second: Offered, bell: Option<Arc<Fd>>) {
+    pub(crate) fn pair(&mut self, first: u64, second: Offered, bell: Option<Button>) {
         let Offered { client, uid, cookie, endpoint, shape } = second;
         let Some(waiting) = self.pairing.waiting.get(&first) else { return };
         let refused = if !self.options.limits.pair_users.allows(waiting.uid, uid) {
@@ -518,17 +518,18 @@ impl Broker {
         };
         let Some(waiting) = self.pairing.remove_waiting(first) else { return };
         self.timers.cancel(waiting.timer);
-        let end = |cookie, endpoint, uid, holder| End {
+        let end = |cookie, endpoint, uid, holder, bell: &Option<Button>, other| End {
             cookie,
             endpoint,
             uid,
             first: holder,
             owner: self.owner(holder),
             holders: HashSet::from([holder]),
+            bell: bell.clone().and_then(|bell| bell.keep_for(other)),
         };
         let ends = [
-            end(first, waiting.endpoint, waiting.uid, waiting.client),
-            end(cookie, endpoint, uid, client),
+            end(first, waiting.endpoint, waiting.uid, waiting.client, &waiting.bell, uid),
+            end(cookie, endpoint, uid, client, &bell, waiting.uid),
         ];
         let number = self.next_id();
         tracing::debug!(local = %endpoint.local, remote = %endpoint.remote, "paired");
@@ -540,12 +541,11 @@ impl Broker {
         self.counters.add(Counter::Pairs);
         hit(Failpoint::PairMade);
         let paired = |cookie, side, peer| Event::Paired { cookie, side, ring_len, peer };
-        // An end that is rung by the other before it is told of the pair finds nothing and sleeps
-        // again: so it is rung once more when it has been told.
-        let with = |others: Option<Arc<Fd>>, own: Option<Arc<Fd>>| {
+        // The other end may ring an end before that one is told of the pair: it hears of it when it has been told.
+        let with = |others: Option<Button>, own: Option<Button>| {
             let mut fds = vec![OutFd::Same(segment.clone())];
-            fds.extend(others.map(OutFd::Doorbell));
-            fds.extend(own.map(OutFd::Ring));
+            fds.extend(others.map(OutFd::Button));
+            fds.extend(own.map(OutFd::Install));
             fds
         };
         let (others, own) = (bell.clone(), waiting.bell.clone());
@@ -689,9 +689,10 @@ impl Broker {
     /// Forgets a pair that nobody has.
     pub(crate) fn pair_lingered(&mut self, number: u64) {
         let Some(pair) = self.pairing.pairs.remove(&number) else { return };
-        for end in &pair.ends {
+        for end in pair.ends {
             self.pairing.paired.remove(&end.cookie);
             self.quotas.give(end.uid, QuotaKind::Connections, 1);
+            end.bell.into_iter().for_each(Kept::take_out);
         }
         self.count_ended(&pair.segment, &pair.shape);
     }

@@ -43,6 +43,11 @@ impl Suspect {
         self.fd.as_ref().is_some_and(|fd| descriptors::enough(fd).is_ok())
     }
 
+    /// Who passed it.
+    pub(crate) fn sender(&self) -> u32 {
+        self.uid
+    }
+
     pub(crate) fn look(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
@@ -140,15 +145,19 @@ pub(crate) fn receive(
     Ok(Some(Received { len: message.bytes, fds }))
 }
 
-/// Whether closing this can block, judged without asking any file system.
-fn may_block(fd: &Fd) -> bool {
-    if rustix::pipe::fcntl_getpipe_size(fd).is_ok() || rustix::fs::fcntl_get_seals(fd).is_ok() {
+/// Whether a user could stop the daemon anyway: root, and the daemon's own.
+pub(crate) fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+/// Whether the last close of this can block, judged without taking any lock of its. Of another user's
+/// everything but memory: whatever epoll watches takes the lock of the epoll descriptor, which somebody may have for as long as he likes.
+fn may_block(uid: u32, fd: &Fd) -> bool {
+    if rustix::fs::fcntl_get_seals(fd).is_ok() {
         return false;
     }
     match rustix::net::sockopt::socket_domain(fd) {
-        Ok(AddressFamily::INET | AddressFamily::INET6) => {
-            // Whoever passed it may set it just now; the helper's turn is then lost, not ours
-            // for long: it also has to close its own copy first.
+        Ok(AddressFamily::INET | AddressFamily::INET6) if is_trusted(uid) => {
             rustix::net::sockopt::socket_linger(fd)
                 .map_or(true, |linger| linger.is_some_and(|time| !time.is_zero()))
         }
@@ -164,7 +173,7 @@ fn closers() -> &'static Helpers {
 
 /// Closes a descriptor without ever waiting for it. It came from a process of this user.
 pub(crate) fn close(uid: u32, fd: Fd) {
-    if may_block(&fd) {
+    if may_block(uid, &fd) {
         apart(uid, move || drop(fd));
     }
 }

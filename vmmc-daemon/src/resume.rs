@@ -8,7 +8,7 @@
 //! 1. Its socket ends (end of file, `ECONNRESET` or `EPIPE`). It connects again, starting a
 //!    daemon if it may, and shakes hands.
 //! 2. [`Hello`] with `resume: Some(Resume { client, session })` as last welcomed, and both descriptors
-//!    again, as the first time (the same process page, a write end of the same doorbell pipe).
+//!    again, as the first time (the same process page, the same doorbell).
 //! 3. [`Welcome`]: `client` is the old number if it was still free, else a new one. `session` and
 //!    `incarnation` are new: keep them for the next time. `resumed` is false: everything is to be announced.
 //! 4. For each live export: [`Request::Export`] with `restore: Some(old number)` and the same

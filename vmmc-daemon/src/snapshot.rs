@@ -1,8 +1,9 @@
 //! What tools see. Answers may be long, so they travel in a memory file.
 
 use crate::broker::Broker;
-use crate::client::OutFd;
+use crate::client::{Client, OutFd};
 use crate::policy::granted;
+use crate::registry::Export;
 use std::sync::Arc;
 use vmmc::control::message::{ClientInfo, Event, ExportInfo, LinkInfo, Refusal, Snapshot};
 use vmmc::id::{ClientId, ExportId, PeerInfo, RequestId, Rights};
@@ -51,32 +52,35 @@ impl Broker {
             })
     }
 
-    fn export_info(&self, asking: ClientId, export: ExportId) -> Option<ExportInfo> {
-        let known = self.registry.exports.get(&export)?;
-        let exporter = self.peer(known.owner);
-        let asking = self.clients.get(&asking)?;
-        let caller = asking.caller();
-        Some(ExportInfo {
+    fn rights(&self, asking: &Client, known: &Export) -> Rights {
+        granted(&known.entries, self.peer(known.owner).uid, asking.caller())
+    }
+
+    fn export_info(&self, asking: &Client, export: ExportId, known: &Export) -> ExportInfo {
+        ExportInfo {
             export,
             name: known.name.clone(),
             len: known.len,
-            exporter,
-            rights: granted(&known.entries, exporter.uid, caller),
+            exporter: self.peer(known.owner),
+            rights: self.rights(asking, known),
             needs_token: known.token.is_some(),
             importers: known.links.len() as u32,
-        })
+        }
     }
 
     /// The exports that the client may import, and those of its own user.
     pub(crate) fn list(&mut self, id: ClientId, request: RequestId) {
-        let uid = self.peer(id).uid;
+        let Some(asking) = self.clients.get(&id) else { return };
         let mut exports: Vec<ExportInfo> = self
             .registry
             .exports
             .iter()
-            .filter(|(_, export)| !export.withdrawn)
-            .filter_map(|(&export, _)| self.export_info(id, export))
-            .filter(|info| info.rights != Rights::empty() || info.exporter.uid == uid)
+            .filter(|(_, known)| !known.withdrawn)
+            .filter(|(_, known)| {
+                self.peer(known.owner).uid == asking.peer.uid
+                    || self.rights(asking, known) != Rights::empty()
+            })
+            .map(|(&export, known)| self.export_info(asking, export, known))
             .collect();
         exports.sort_unstable_by_key(|info| info.export);
         self.answer_listing(id, request, &exports);
@@ -84,8 +88,9 @@ impl Broker {
 
     /// Everything, or the caller's user's part of it.
     pub(crate) fn snapshot(&mut self, id: ClientId, request: RequestId) {
+        let Some(asking) = self.clients.get(&id) else { return };
         let all = self.is_administrator(id);
-        let uid = self.peer(id).uid;
+        let uid = asking.peer.uid;
         let shown = |of: u32| all || of == uid;
         let mut clients: Vec<ClientInfo> = self
             .clients
@@ -109,7 +114,7 @@ impl Broker {
             .exports
             .iter()
             .filter(|(_, export)| shown(self.peer(export.owner).uid))
-            .filter_map(|(&export, _)| self.export_info(id, export))
+            .map(|(&export, known)| self.export_info(asking, export, known))
             .collect();
         exports.sort_unstable_by_key(|info| info.export);
         let mut links: Vec<LinkInfo> = self
@@ -129,12 +134,7 @@ impl Broker {
             })
             .collect();
         links.sort_unstable_by_key(|link| link.link);
-        let connections = self
-            .connections()
-            .into_iter()
-            .filter(|(of, _)| shown(*of))
-            .map(|(_, info)| info)
-            .collect();
+        let connections = self.connections(shown);
         let snapshot = Snapshot {
             pid: std::process::id(),
             uid: self.uid,

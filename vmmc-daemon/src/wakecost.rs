@@ -1,6 +1,6 @@
 //! What it costs to wake a sleeping process on this machine, for the waiters' spin budget.
 //!
-//! A helper thread sleeps in `poll` on a pipe, as a waiter sleeps on its doorbell. Each round waits
+//! A helper thread sleeps on a doorbell, as a waiter does. Each round waits
 //! until it surely sleeps, rings, and takes the time until it runs. The median of the rounds
 //! is reported: it spans the sender's system call, the inter-processor interrupt and the scheduler.
 //! The two are on different processors, as the processes that will spin are: left alone, the
@@ -8,11 +8,10 @@
 //! For the same reason all processors are used that this process could have: it may have been
 //! started by one that is bound to a processor, as its clients need not be.
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use vmmc::sys::doorbell::{self, Doorbell};
 
 const ROUNDS: usize = 31;
 /// Long enough for the sleeper to be asleep, short enough for deep idle states not to dominate.
@@ -64,20 +63,19 @@ fn move_to(first: bool) {
 }
 
 fn try_measure() -> Option<Duration> {
-    let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).ok()?;
+    let bell = Doorbell::new().ok()?;
+    let button = bell.button().ok()?;
     let (woken, wakes) = mpsc::sync_channel(1);
     let sleeper = std::thread::Builder::new().name("wakecost".into()).spawn(move || {
         move_to(false);
-        let mut byte = [0u8; 1];
         loop {
-            let mut fds = [PollFd::new(&read_end, PollFlags::IN)];
-            if poll(&mut fds, None).is_err() {
+            if !bell.wait(None).unwrap_or(false) {
                 continue;
             }
             let now = Instant::now();
-            match rustix::io::read(&read_end, &mut byte) {
-                Ok(1) if woken.send(now).is_ok() => {}
-                _ => return,
+            bell.drain();
+            if woken.send(now).is_err() {
+                return;
             }
         }
     });
@@ -91,11 +89,13 @@ fn try_measure() -> Option<Duration> {
             std::thread::yield_now();
         }
         let rung = Instant::now();
-        rustix::io::write(&write_end, &[1]).ok()?;
+        doorbell::ring(&button);
         let ran = wakes.recv_timeout(Duration::from_millis(200)).ok()?;
         costs.push(ran.saturating_duration_since(rung));
     }
-    drop(write_end);
+    // With nobody to tell it ends.
+    drop(wakes);
+    doorbell::ring(&button);
     let _ = sleeper.join();
     costs.sort_unstable();
     costs.get(costs.len() / 2).copied().filter(|cost| !cost.is_zero())

@@ -14,7 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use vmmc::control::message::*;
 use vmmc::sys::Fd;
-use vmmc::sys::doorbell::{self, Doorbell};
+use vmmc::sys::bell_line;
+use vmmc::sys::doorbell::Doorbell;
 
 const ON: &str = "[streams]\nbetween-nodes = \"on\"\n";
 /// Where both ends come: however long a busy machine stands still.
@@ -72,7 +73,7 @@ impl End {
     fn offer_as(client: Client, socket: TcpStream, shape: StreamShape) -> End {
         let end = End { client, socket, bell: Doorbell::new().unwrap() };
         let request = Request::RegisterSocket { cookie: cookie(&end.socket), shape };
-        end.client.send(&request, &[end.socket.as_fd(), end.bell.write_end().as_fd()]);
+        end.client.send(&request, &[end.socket.as_fd(), end.bell.fd().as_fd()]);
         end
     }
 
@@ -129,7 +130,7 @@ fn the_ends_get_a_segment_each_and_what_one_puts_in_comes_out_of_the_other() {
             let tail = SHAPE.produced_at[usize::from(near.side)];
             rustix::io::pwrite(&near.memory, b"carried", ring).unwrap();
             rustix::io::pwrite(&near.memory, &7u64.to_ne_bytes(), u64::from(tail)).unwrap();
-            doorbell::ring(&near.far_bell);
+            bell_line::ring(&near.far_bell);
             eventually("it has come", || (word(far, tail) == 7).then_some(()));
             let mut found = [0; 7];
             rustix::io::pread(&far.memory, &mut found, ring).unwrap();
@@ -160,13 +161,13 @@ fn an_end_that_lies_ends_its_connection_and_no_other() {
     let (ends, (liar, _other)) = made();
     let tail = SHAPE.produced_at[usize::from(liar.side)];
     rustix::io::pwrite(&liar.memory, &u64::MAX.to_ne_bytes(), u64::from(tail)).unwrap();
-    doorbell::ring(&liar.far_bell);
+    bell_line::ring(&liar.far_bell);
     for end in [&ends.0, &ends.1] {
         assert_eq!((&end.socket).read(&mut [0]).unwrap(), 0, "the connection is shut down");
     }
     let tail = SHAPE.produced_at[usize::from(between.0.side)];
     rustix::io::pwrite(&between.0.memory, &9u64.to_ne_bytes(), u64::from(tail)).unwrap();
-    doorbell::ring(&between.0.far_bell);
+    bell_line::ring(&between.0.far_bell);
     eventually("others go on", || (word(&between.1, tail) == 9).then_some(()));
     drop(honest);
 }

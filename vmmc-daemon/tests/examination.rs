@@ -2,12 +2,9 @@
 //! offers them, and of nobody else.
 
 mod common;
+use common::standing::{PAGE, StandingCall};
 use common::*;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::ioctl::{self, Opcode, opcode};
-use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
 use std::net::TcpStream;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use vmmc::control::message::*;
@@ -15,43 +12,9 @@ use vmmc::control::message::*;
 const GREEDY: u32 = 61_005;
 const HONEST: u32 = 61_006;
 
-const PAGE: usize = 4096;
-// As linux/userfaultfd.h has them.
-const API: Opcode = opcode::read_write::<[u64; 3]>(0xaa, 0x3f);
-const REGISTER: Opcode = opcode::read_write::<[u64; 4]>(0xaa, 0);
-const ZEROPAGE: Opcode = opcode::read_write::<[u64; 4]>(0xaa, 4);
-const MODE_MISSING: u64 = 1;
-
-fn control<const N: usize>(faults: &OwnedFd, number: Opcode, mut argument: [u64; N]) {
-    struct Call<'a, const N: usize>(Opcode, &'a mut [u64; N]);
-    // SAFETY: the argument is as long as the number says, and of integers, which may have any value; it is the call's
-    // alone while it lasts.
-    unsafe impl<const N: usize> ioctl::Ioctl for Call<'_, N> {
-        type Output = ();
-        const IS_MUTATING: bool = true;
-        fn opcode(&self) -> Opcode {
-            self.0
-        }
-        fn as_ptr(&mut self) -> *mut std::ffi::c_void {
-            self.1.as_mut_ptr().cast()
-        }
-        unsafe fn output_from_ptr(
-            _: ioctl::IoctlOutput,
-            _: *mut std::ffi::c_void,
-        ) -> rustix::io::Result<()> {
-            Ok(())
-        }
-    }
-    // SAFETY: a userfaultfd takes these numbers with such arguments, and the range they name is a mapping of ours
-    // which nobody has a reference to.
-    unsafe { ioctl::ioctl(faults, Call(number, &mut argument)) }.unwrap();
-}
-
-/// A send that stands in a page fault, in the kernel, with the lock of its socket.
+/// A send that stands in a page fault with the lock of its socket.
 struct StandingSend {
-    faults: OwnedFd,
-    page: usize,
-    sender: JoinHandle<isize>,
+    send: StandingCall,
     waiter: JoinHandle<()>,
 }
 
@@ -76,41 +39,22 @@ fn waiter_for(socket: &Arc<TcpStream>) -> Option<JoinHandle<()>> {
 
 impl StandingSend {
     fn by(socket: &TcpStream) -> StandingSend {
-        // SAFETY: a new mapping, at a place that the kernel chooses.
-        let page = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                PAGE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        };
-        let page = page.unwrap() as usize;
-        // SAFETY: it concerns the page above only.
-        let faults = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) }.unwrap();
-        control(&faults, API, [0xaa, 0, 0]);
-        control(&faults, REGISTER, [page as u64, PAGE as u64, MODE_MISSING, 0]);
         let socket = Arc::new(socket.try_clone().unwrap());
         let sending = socket.clone();
-        let sender = std::thread::spawn(move || {
+        let send = StandingCall::of(move |page| {
             use std::os::fd::AsRawFd;
-            // SAFETY: the page is there until this thread has been joined.
+            // SAFETY: the page is there until the call has ended.
             unsafe { libc::send(sending.as_raw_fd(), page as *const _, PAGE, 0) }
         });
-        let mut fault = [PollFd::new(&faults, PollFlags::IN)];
-        poll(&mut fault, None).unwrap();
         // The fault may be told of before the lock is taken.
         let waiter = eventually("who asks of the socket waits", || waiter_for(&socket));
-        StandingSend { faults, page, sender, waiter }
+        StandingSend { send, waiter }
     }
 
     /// Lets it go on.
     fn end(self) {
-        control(&self.faults, ZEROPAGE, [self.page as u64, PAGE as u64, 0, 0]);
-        assert_eq!(self.sender.join().unwrap(), PAGE as isize);
+        assert_eq!(self.send.end(), PAGE as isize);
         self.waiter.join().unwrap();
-        // SAFETY: the mapping made by `by`; the sender has ended.
-        unsafe { munmap(self.page as *mut _, PAGE) }.unwrap();
     }
 }
 

@@ -476,7 +476,7 @@ proptest! {
             }
             if stage > 1 {
                 let hello = Hello { role: Role::Process, program: "x".to_owned(), resume: None };
-                let fds = [belongings.page.as_fd(), belongings.doorbell_write.as_fd()];
+                let fds = [belongings.page.as_fd(), belongings.doorbell.fd().as_fd()];
                 say(&socket, &encoded(&Request::Hello(hello)), &fds);
             }
             for (mut bytes, fds, kind) in packets {

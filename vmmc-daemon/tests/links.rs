@@ -5,6 +5,7 @@ use common::*;
 use std::os::fd::AsFd;
 use vmmc::control::message::*;
 use vmmc::id::*;
+use vmmc::sys::doorbell;
 
 /// V1, V5: both sides get what they need of each other, from the daemon alone.
 #[test]
@@ -26,17 +27,13 @@ fn an_import_gives_each_side_the_others_memory_page_and_doorbell() {
     assert!(same_file(&opened.segment, &segment));
 
     for (introduced, of) in [(imported.introduced, &exporter), (opened.introduced, &importer)] {
-        let (page, doorbell) = introduced.unwrap();
+        let (page, button) = introduced.unwrap();
         let belongings = of.belongings.as_ref().unwrap();
         assert!(same_file(&page, &belongings.page));
         assert!(!is_writable(&page), "a page is the owner's alone to write");
-        assert!(!readable(&belongings.doorbell_read));
-        rustix::io::write(&doorbell, &[1]).unwrap();
-        assert!(readable(&belongings.doorbell_read));
-        // Flags of the peer's descriptor are the peer's own.
-        let flags = rustix::fs::fcntl_getfl(&belongings.doorbell_write).unwrap();
-        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
-        assert!(rustix::fs::fcntl_getfl(&doorbell).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
+        assert!(!readable(belongings.doorbell.fd()));
+        doorbell::ring(&button);
+        assert!(readable(belongings.doorbell.fd()));
     }
 
     importer.send(&Request::CloseLink { link: imported.link }, &[]);
@@ -306,4 +303,44 @@ fn a_listing_shows_what_may_be_imported() {
     let page = incoming.fds.take().unwrap();
     assert!(same_file(page.as_fd(), &exporter.belongings.as_ref().unwrap().page));
     assert!(!is_writable(&page));
+}
+
+/// Listings of one user are made one in a round: those that came together are all answered, each in its place among its
+/// client's requests.
+#[test]
+fn listings_that_come_together_are_all_answered_in_order() {
+    let daemon = Daemon::start();
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(&daemon.path)).collect();
+    daemon.signal(rustix::process::Signal::STOP);
+    let sent: Vec<Vec<RequestId>> = clients
+        .iter_mut()
+        .map(|client| {
+            let mut sent = Vec::new();
+            for round in 0..3 {
+                let request = client.request_id();
+                let message = match round {
+                    1 => Request::Snapshot { request },
+                    _ => Request::List { request },
+                };
+                client.send(&message, &[]);
+                sent.push(request);
+                sent.push(client.send_import(Import::of("nothing"), Some(&link_segment())));
+            }
+            sent
+        })
+        .collect();
+    // One goes without its answers.
+    let gone = clients.remove(0);
+    drop(gone);
+    daemon.signal(rustix::process::Signal::CONT);
+    for (client, sent) in clients.iter().zip(&sent[1..]) {
+        let answered: Vec<RequestId> = sent
+            .iter()
+            .map(|_| match client.receive().event {
+                Event::Listing { request, .. } | Event::Refused { request, .. } => request,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(&answered, sent);
+    }
 }

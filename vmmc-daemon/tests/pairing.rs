@@ -533,7 +533,7 @@ fn with_bells_each_end_gets_the_others_doorbell() {
     let bells = [(); 2].map(|()| vmmc::sys::doorbell::Doorbell::new().unwrap());
     for ((client, bell), socket) in clients.iter().zip(&bells).zip([&a, &b]) {
         let request = Request::RegisterSocket { cookie: cookie(socket), shape };
-        client.send(&request, &[socket.as_fd(), bell.write_end().as_fd()]);
+        client.send(&request, &[socket.as_fd(), bell.fd().as_fd()]);
     }
     let peers = [0, 1].map(|side| {
         let mut incoming = clients[side].receive();
@@ -554,7 +554,7 @@ fn with_bells_each_end_gets_the_others_doorbell() {
 }
 
 #[test]
-fn a_doorbell_that_is_no_pipe_cuts_off_the_one_who_sent_it() {
+fn a_doorbell_that_is_none_cuts_off_the_one_who_sent_it() {
     let daemon = Daemon::start();
     let shape = StreamShape { bells: true, ..SHAPE };
     let (a, _b) = connection("127.0.0.1:0");

@@ -5,6 +5,7 @@ use common::*;
 use std::os::fd::AsFd;
 use vmmc::control::message::*;
 use vmmc::id::*;
+use vmmc::sys::doorbell::Doorbell;
 use vmmc::sys::memfd;
 
 const ALICE: u32 = 61_001;
@@ -278,13 +279,13 @@ fn hello_without_the_right_descriptors_is_refused() {
     let daemon = Daemon::start();
     let (page, _mapping) = process_page();
     let unsealed = memory(vmmc::layout::page::LEN as u64);
-    let (read, write) = rustix::pipe::pipe().unwrap();
+    let (read, bell) = (rustix::pipe::pipe().unwrap().0, Doorbell::new().unwrap());
     let bad: [(&[std::os::fd::BorrowedFd<'_>], &str); 5] = [
         (&[], "no process page"),
         (&[page.as_fd()], "no doorbell"),
-        (&[write.as_fd(), page.as_fd()], "process page"),
-        (&[unsealed.as_fd(), write.as_fd()], "F_SEAL_FUTURE_WRITE"),
-        (&[page.as_fd(), read.as_fd()], "write end"),
+        (&[bell.fd().as_fd(), page.as_fd()], "process page"),
+        (&[unsealed.as_fd(), bell.fd().as_fd()], "F_SEAL_FUTURE_WRITE"),
+        (&[page.as_fd(), read.as_fd()], "not an epoll descriptor"),
     ];
     for (fds, expected) in bad {
         let connection = vmmc::control::Connection::open_existing(&daemon.path).unwrap();

@@ -1,4 +1,4 @@
-//! What we know of another process: its page and our own end of its doorbell.
+//! What we know of another process: its page and our own button of its doorbell.
 
 use crate::counters::index as count;
 use crate::error::{SystemError, system};
@@ -8,12 +8,12 @@ use crate::local::Local;
 use crate::process::{ProcessPage, fixed32, owned_view};
 use crate::sync::Ordering;
 use crate::sys::mmap::{Access, GuardedMapping};
-use crate::sys::{Fd, doorbell, memfd, packet};
+use crate::sys::{Fd, doorbell, memfd};
 use crate::word::arm::Ringer;
 use crate::word::{MappedU32, Word};
 use std::sync::Arc;
 
-/// Another process: its page, read-only, and our own end of its doorbell.
+/// Another process: its page, read-only, and our own button of its doorbell.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) info: PeerInfo,
@@ -70,7 +70,7 @@ impl Peer {
     /// A process of another node: never rung from here, and on no processor of ours.
     pub(crate) fn elsewhere(info: PeerInfo, local: Arc<Local>) -> Result<Peer, SystemError> {
         let page = ProcessPage::new()?;
-        let (_, bell) = packet::pair().map_err(system("socketpair"))?;
+        let bell = doorbell::button(0).map_err(system("eventfd"))?;
         match Peer::new(info, page.file(), bell, local) {
             Ok(peer) => Ok(peer),
             Err(PeerError::System(error)) => Err(error),

@@ -104,7 +104,7 @@ impl Outside {
         let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let event =
             Fd::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        for (fd, tag) in [(doorbell.read_end(), 0), (&event, 1)] {
+        for (fd, tag) in [(doorbell.fd(), 0), (&event, 1)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(tag), epoll::EventFlags::IN)?;
         }
         Ok(Outside { epoll, event })
@@ -113,12 +113,12 @@ impl Outside {
 
 impl NodeBell {
     pub(crate) fn new() -> Result<NodeBell, SystemError> {
-        let doorbell = Doorbell::new().map_err(system("pipe of the doorbell"))?;
+        let doorbell = Doorbell::new().map_err(system("making the doorbell"))?;
         Ok(NodeBell { doorbell, outside: OnceLock::new() })
     }
 
-    pub(crate) fn write_end(&self) -> &Fd {
-        self.doorbell.write_end()
+    pub(crate) fn fd(&self) -> &Fd {
+        self.doorbell.fd()
     }
 
     /// The descriptor for outside event loops, made at the first call.
@@ -163,7 +163,7 @@ impl Bell for NodeBell {
     }
 }
 
-/// The hub over the process page and the pipe.
+/// The hub over the process page and the doorbell.
 pub(crate) type NodeHub = Hub<MappedU32<'static>, NodeBell>;
 
 /// Counts an event of this process's, in a value that is cheap to keep anywhere.

@@ -109,7 +109,7 @@ mod tests {
         let bell = Doorbell::new().unwrap();
         let peer = |client| {
             let info = PeerInfo { client: ClientId(client), pid: 1, uid: 0, gid: 0 };
-            let end = bell.write_end().try_clone().unwrap();
+            let end = bell.button().unwrap();
             Arc::new(Peer::new(info, local.page.file(), end, local.clone()).unwrap())
         };
         (0..count).map(peer).collect()

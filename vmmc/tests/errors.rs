@@ -137,7 +137,7 @@ fn memory_that_is_not_what_was_announced_is_not_imported() {
     fn with(file: vmmc::sys::Fd) -> Vec<vmmc::sys::Fd> {
         let (_, page) = support::raw::process_page();
         let bell = vmmc::sys::doorbell::Doorbell::new().unwrap();
-        vec![file, page, bell.write_end().try_clone().unwrap()]
+        vec![file, page, bell.button().unwrap()]
     }
     let refused = |answers: Answers| {
         let error = Impostor::start(codec::handshake().to_vec(), answers).node().import("x").open();
@@ -343,7 +343,7 @@ fn without_features(_: &[String]) {
     let error = Node::connect().unwrap_err();
     assert!(matches!(error, ConnectError::System { .. }), "{error:?}");
     says(&error, &["process page", "seccomp", doctor]);
-    forbid(libc::SYS_pipe2, libc::ENOSYS);
+    forbid(libc::SYS_eventfd2, libc::ENOSYS);
     // What was there goes on.
     there.send(0, b"still").unwrap();
     // Sleeping fails: the wait says so, and does not spin for ever.

@@ -116,7 +116,7 @@ fn raw_import() -> Raw {
     memfd::seal_single_writer(&page).unwrap();
     let bell = doorbell::Doorbell::new().unwrap();
     let hello = Hello { role: Role::Process, program: "hostile".into(), resume: None };
-    connection.hello(hello, &[page.as_fd(), bell.write_end().as_fd()]).unwrap();
+    connection.hello(hello, &[page.as_fd(), bell.fd().as_fd()]).unwrap();
 
     let len = vmmc::layout::link::LEN;
     let file = memfd::create("link", len as u64).unwrap();
@@ -293,7 +293,7 @@ fn socket() -> std::path::PathBuf {
     std::env::var_os("VMMC_SOCKET").expect("set by the first process").into()
 }
 
-/// Scribbles over all it can map and keeps the doorbell's pipe full, until it is killed.
+/// Scribbles over all it can map and rings without end, until it is killed.
 fn scribbler(_: &[String]) {
     support::die_with_parent();
     let mut raw = Bare::connect(&socket());
@@ -308,7 +308,6 @@ fn scribbler(_: &[String]) {
                 _ => (import.segment, import.segment.len()),
             };
             set64(target, at % (len / 8) * 8, value);
-            // Writing one byte to a full pipe fails and does no harm.
             doorbell::ring(bell);
         }
     };
@@ -319,8 +318,8 @@ fn scribbler(_: &[String]) {
     }
 }
 
-/// Hundreds of thousands of random stores to the memory and the link, with the doorbell's pipe
-/// kept full: an honest importer of the same process's other export gets every wake-up, and every
+/// Hundreds of thousands of random stores to the memory and the link, with the doorbell
+/// rung without end: an honest importer of the same process's other export gets every wake-up, and every
 /// message of it arrives whole and in order.
 #[test]
 fn scribbling_and_flooding_disturb_no_other_link() {

@@ -36,9 +36,8 @@ use segment::Segment;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use vmmc::sync::Ordering;
-use vmmc::sys::Fd;
-use vmmc::sys::doorbell;
 use vmmc::sys::mirror::MirroredMapping;
+use vmmc::sys::{Fd, bell_line, doorbell};
 use vmmc::word::{MappedU64, Word};
 use vmmc_ring::{Consumer, Poisoned, Producer, ViewBytes, bell};
 
@@ -69,13 +68,37 @@ impl From<Poisoned> for Broken {
     }
 }
 
+/// What rings the other side.
+#[derive(Debug)]
+enum PeerBell {
+    /// A process of this machine.
+    Button(Fd),
+    /// This node's daemon, which carries the connection to another node.
+    Line(Fd),
+}
+
+impl PeerBell {
+    fn new(fd: Fd) -> PeerBell {
+        match bell_line::is_line(&fd) {
+            true => PeerBell::Line(fd),
+            false => PeerBell::Button(fd),
+        }
+    }
+
+    fn ring(&self) {
+        match self {
+            PeerBell::Button(button) => doorbell::ring(button),
+            PeerBell::Line(line) => bell_line::ring(line),
+        }
+    }
+}
+
 /// One end of a channel. Used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Channel {
     segment: Segment,
     own: Own,
-    /// Rings the other side.
-    peer_bell: Fd,
+    peer_bell: PeerBell,
     /// Of a record of which not all pieces have come.
     assembly: RefCell<Pieces>,
     /// What that, and what waits to be sent, is taken from.
@@ -109,7 +132,7 @@ impl Channel {
         let channel = Channel {
             segment: Segment::new(mapping, side),
             own: Own::new()?,
-            peer_bell,
+            peer_bell: PeerBell::new(peer_bell),
             assembly: RefCell::new(Pieces::of(&POOL)),
             pool: &POOL,
             handed_out: Cell::new(None),
@@ -182,7 +205,7 @@ impl Channel {
 
     fn ring(&self) {
         counters::one(Counter::doorbells);
-        doorbell::ring(&self.peer_bell);
+        self.peer_bell.ring();
     }
 
     /// Whether a record (or a piece of one) seems to be there; for spinning.

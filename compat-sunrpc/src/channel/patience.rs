@@ -117,7 +117,7 @@ impl Channel {
             bell::arm(&armed);
             if !self.looks_readable() {
                 let mut fds = [
-                    PollFd::new(bell.read_end(), PollFlags::IN),
+                    PollFd::new(bell.fd(), PollFlags::IN),
                     PollFd::from_borrowed_fd(socket, PollFlags::IN | PollFlags::RDHUP),
                 ];
                 let ended = poll(&mut fds, None);
@@ -288,10 +288,8 @@ fn sleep(bell: &Doorbell, socket: BorrowedFd<'_>, deadline: Option<Instant>) -> 
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(left.subsec_nanos()),
     });
-    let mut fds = [
-        PollFd::new(bell.read_end(), PollFlags::IN),
-        PollFd::from_borrowed_fd(socket, PollFlags::RDHUP),
-    ];
+    let mut fds =
+        [PollFd::new(bell.fd(), PollFlags::IN), PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
     match poll(&mut fds, timeout.as_ref()) {
         Ok(_) => {}
         Err(Errno::INTR) => return Ok(()),

@@ -26,7 +26,7 @@ struct Pair {
 fn pair() -> Pair {
     let memory = memfd::create("test", segment::CONTROL_LEN as u64 + 2 * u64::from(RING)).unwrap();
     let bells = [Doorbell::new().unwrap(), Doorbell::new().unwrap()];
-    let other = |bell: &Doorbell| bell.write_end().dup_above(3).unwrap();
+    let other = |bell: &Doorbell| bell.button().unwrap();
     let client = Channel::attach(&memory, RING, 0, other(&bells[1])).unwrap();
     let server = Channel::attach(&memory, RING, 1, other(&bells[0])).unwrap();
     let sockets = UnixStream::pair().unwrap().into();
@@ -687,7 +687,7 @@ fn an_answer_gives_the_room_back_and_wakes_for_both() {
         pair.server.submit_and_release(writer).unwrap();
         assert_eq!(own.armed_data().load(Ordering::Relaxed), 0);
         assert_eq!(own.armed_space().load(Ordering::Relaxed), 0);
-        let bell = pair.bells[0].read_end();
+        let bell = pair.bells[0].fd();
         let mut rung = [rustix::event::PollFd::new(&bell, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let rung = rustix::event::poll(&mut rung, Some(&now)).unwrap();

@@ -12,7 +12,7 @@ use crate::real;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use vmmc::sys::doorbell::{self, Doorbell};
+use vmmc::sys::doorbell::Doorbell;
 
 /// `MAX_AUTH_BYTES`: room for a verifier.
 const VERIFIER_LEN: usize = 400;
@@ -45,7 +45,7 @@ pub(super) fn with<R>(with: impl FnOnce(&Doorbell) -> R) -> Option<R> {
 /// Rings it ourselves, to be called again by whatever loop the program has.
 pub(super) fn ring() {
     if let Some(bell) = bell().as_ref() {
-        doorbell::ring(bell.doorbell.write_end());
+        bell.doorbell.ring_self();
     }
 }
 
@@ -69,7 +69,7 @@ fn register(doorbell: &'static Doorbell) -> Option<()> {
     };
     let verifier = Box::leak(Box::new([0u8; VERIFIER_LEN]));
     let mut handle = Svcxprt::zeroed();
-    handle.xp_fd = doorbell.read_end().as_raw_fd();
+    handle.xp_fd = doorbell.fd().as_raw_fd();
     handle.xp_ops = &raw const OPS;
     handle.xp_ops2 = &raw const OPS2;
     handle.xp_verf = OpaqueAuth { oa_base: verifier.as_mut_ptr().cast(), ..OpaqueAuth::NULL };

@@ -200,7 +200,7 @@ impl RingPeer {
     fn has_closed(&self, wait: i64) -> bool {
         let seconds = if wait < 0 { WATCHDOG.as_secs().cast_signed() } else { 0 };
         let mut fds = [
-            PollFd::new(self.bell.read_end(), PollFlags::IN),
+            PollFd::new(self.bell.fd(), PollFlags::IN),
             PollFd::new(&self.stream, PollFlags::RDHUP),
         ];
         let got = poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).unwrap();
@@ -222,10 +222,10 @@ fn register(stream: &TcpStream, daemon: &Daemon) -> (Connection, Doorbell) {
     let bell = Doorbell::new().unwrap();
     let page = vrpc::counters::PAGE.share().unwrap();
     let hello = Hello { role: Role::Rpc, program: "hostile".into(), resume: None };
-    link.hello(hello, &[page.as_fd(), bell.write_end().as_fd()]).unwrap();
+    link.hello(hello, &[page.as_fd(), bell.fd().as_fd()]).unwrap();
     let cookie = rustix::net::sockopt::socket_cookie(stream).unwrap();
     let request = Request::RegisterSocket { cookie, shape: SHAPE };
-    link.send(&request, &[stream.as_fd(), bell.write_end().as_fd()]).unwrap();
+    link.send(&request, &[stream.as_fd(), bell.fd().as_fd()]).unwrap();
     (link, bell)
 }
 

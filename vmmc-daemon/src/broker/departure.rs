@@ -66,7 +66,7 @@ impl Broker {
         for export in client.exports.drain() {
             self.drop_export(export, pid, uid, CloseReason::PeerDied);
         }
-        self.mourn(id, &client.acquaintances);
+        self.mourn(id, &mut client.acquaintances);
         if let Some(network) = &self.network {
             network.client_gone(id, matches!(why, Doom::Gone));
         }

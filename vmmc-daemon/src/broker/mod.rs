@@ -18,6 +18,7 @@ use crate::counters::Counters;
 use crate::examination::Examinations;
 use crate::links::Links;
 use crate::listener::Listener;
+use crate::listings::Listings;
 use crate::pairing::Pairing;
 use crate::placement::Placement;
 use crate::policy::{Limits, Quotas};
@@ -200,6 +201,7 @@ pub struct Broker {
     doomed: Vec<(ClientId, Doom)>,
     /// A client that has asked to take over.
     pub(crate) successor: Option<ClientId>,
+    pub(crate) listings: Listings,
     /// Set by a request that ends the loop.
     pub(crate) ending: Option<Ending>,
     accepting: bool,
@@ -260,6 +262,7 @@ impl Broker {
             uid: rustix::process::geteuid().as_raw(),
             doomed: Vec::new(),
             successor: None,
+            listings: Listings::default(),
             ending: None,
             accepting: true,
             idle_timer: None,
@@ -333,6 +336,10 @@ impl Broker {
         loop {
             self.handle_timers();
             self.bury();
+            self.tell_waiting();
+            if self.successor.is_some() || self.ending.is_some() {
+                self.tell_all_waiting();
+            }
             if let Some(id) = self.successor.take()
                 && let Some(successor) = self.clients.get(&id).map(|client| client.peer.pid)
                 && self.hand_over(id)
@@ -350,7 +357,8 @@ impl Broker {
             }
             events.clear();
             let due = [self.timers.next_due(), self.placement.due(), self.deferred_until];
-            let due = due.into_iter().flatten().min();
+            let now = self.listings.is_due().then(Instant::now);
+            let due = due.into_iter().chain([now]).flatten().min();
             let timeout = due.map(|due| {
                 let left = due.saturating_duration_since(Instant::now());
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
@@ -382,7 +390,10 @@ impl Broker {
                         }
                         // What it has said is not waited for any more: that may take for ever.
                         if flags.contains(epoll::EventFlags::HUP)
-                            && self.clients.get(&id).is_some_and(|client| client.is_held)
+                            && self
+                                .clients
+                                .get(&id)
+                                .is_some_and(|client| client.is_held || client.is_asking)
                         {
                             self.doom(id, Doom::Gone);
                             continue;

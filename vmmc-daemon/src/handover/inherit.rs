@@ -1,12 +1,13 @@
 //! The broker that goes on where its predecessor stopped.
 
 use super::state::{
-    ClientState, ExportState, LinkState, OutState, PairState, PendingState, Slot, StageState,
-    WaitingState,
+    ButtonState, ClientState, ExportState, LinkState, OutState, PairState, PendingState, Slot,
+    StageState, WaitingState,
 };
 use super::{Inherited, TakeOverError};
 use crate::broker::{Broker, BrokerError, Options};
 use crate::client::{Attached, Client, Introduced, OutFd, Pending, Stage};
+use crate::doorbell::{Button, Doorbell, Kept};
 use crate::links::Link;
 use crate::listener::{Listener, OwnedName};
 use crate::pairing::{End, Pair, Waiting};
@@ -63,7 +64,7 @@ impl Broker {
             broker.inherit_pending(client, pending, &mut fds)?;
         }
         for waiting in state.waiting {
-            broker.inherit_waiting(waiting);
+            broker.inherit_waiting(waiting, &fds)?;
         }
         for pair in state.pairs {
             broker.inherit_pair(pair, &mut fds)?;
@@ -94,7 +95,8 @@ impl Broker {
                 let attached = match attached {
                     None => None,
                     Some((page, doorbell)) => {
-                        Some(Attached { page: fds.get(page)?, doorbell: fds.get(doorbell)? })
+                        let doorbell = Doorbell::inherit(fds.get(doorbell)?, state.peer.uid);
+                        Some(Attached { page: fds.get(page)?, doorbell })
                     }
                 };
                 if role != Role::Tool {
@@ -111,15 +113,16 @@ impl Broker {
                         OutState::Same(slot) => OutFd::Same(fds.get(slot)?),
                         OutState::Owned(slot) => OutFd::Owned(fds.get(slot)?),
                         OutState::ReadOnly(slot) => OutFd::ReadOnly(fds.get(slot)?),
-                        OutState::Doorbell(slot) => OutFd::Doorbell(fds.get(slot)?),
-                        OutState::Ring(slot) => OutFd::Ring(fds.get(slot)?),
+                        OutState::Button(button) => OutFd::Button(fds.button(button)?),
+                        OutState::Install(button) => OutFd::Install(fds.button(button)?),
                     })
                 })
                 .collect::<Result<_, TakeOverError>>()?;
             client.push(packet, out);
         }
-        for (other, introduced) in state.acquaintances {
-            client.acquaintances.inherit(other, introduced);
+        for (other, introduced, button) in state.acquaintances {
+            let button = fds.kept(button, state.peer.uid)?;
+            client.acquaintances.inherit(other, introduced, button);
             self.watch_parting(id, other);
         }
         pendings.extend(state.pending.into_iter().map(|pending| (id, pending)));
@@ -220,8 +223,8 @@ impl Broker {
         Ok(())
     }
 
-    fn inherit_waiting(&mut self, state: WaitingState) {
-        let Some(client) = self.clients.get_mut(&state.client) else { return };
+    fn inherit_waiting(&mut self, state: WaitingState, fds: &Fds) -> Result<(), TakeOverError> {
+        let Some(client) = self.clients.get_mut(&state.client) else { return Ok(()) };
         client.sockets.insert(state.cookie);
         let uid = client.peer.uid;
         self.quotas.take_over(uid, QuotaKind::Connections, 1);
@@ -236,15 +239,18 @@ impl Broker {
             // Not handed over either; it is the careful guess.
             is_bound: true,
             prolonged: false,
-            // Doorbells are not handed over: such an end stays with TCP.
-            bell: None,
+            bell: state.bell.map(|bell| fds.button(bell)).transpose()?,
             on_trial: None,
         };
         self.pairing.insert_waiting(state.cookie, waiting);
+        Ok(())
     }
 
     fn inherit_pair(&mut self, state: PairState, fds: &mut Fds) -> Result<(), TakeOverError> {
         let segment = fds.get(state.segment)?;
+        let [one, other] = &state.ends;
+        let bells = [fds.kept(one.bell, other.uid)?, fds.kept(other.bell, one.uid)?];
+        let mut bells = bells.into_iter();
         let ends = state.ends.map(|end| {
             self.quotas.take_over(end.uid, QuotaKind::Connections, 1);
             for holder in &end.holders {
@@ -259,6 +265,7 @@ impl Broker {
                 first: end.first,
                 owner: end.owner,
                 holders: end.holders.into_iter().collect(),
+                bell: bells.next().flatten(),
             }
         });
         let linger = state.linger_ms.map(|left| {
@@ -280,6 +287,17 @@ impl Fds {
             .get(slot as usize)
             .and_then(Clone::clone)
             .ok_or_else(|| TakeOverError::BadState(format!("descriptor {slot} is missing")))
+    }
+
+    fn button(&self, state: ButtonState) -> Result<Button, TakeOverError> {
+        let doorbell = Doorbell::inherit(self.get(state.doorbell)?, state.owner);
+        Ok(Button::inherit(self.get(state.button)?, doorbell))
+    }
+
+    /// A button that this user has as well.
+    fn kept(&self, state: Option<ButtonState>, user: u32) -> Result<Option<Kept>, TakeOverError> {
+        let button = state.map(|state| self.button(state)).transpose()?;
+        Ok(button.and_then(|button| button.keep_for(user)))
     }
 
     /// One that is used once only.

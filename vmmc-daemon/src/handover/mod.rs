@@ -51,7 +51,7 @@ use vmmc::id::{ClientId, RequestId};
 use vmmc::sys::{Fd, process};
 
 /// Version of the header's meaning and of the state.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Descriptors per packet; the kernel takes at most 253.
 const BATCH: usize = 250;

@@ -1,11 +1,12 @@
 //! The tables of the broker that hands over.
 
 use super::state::{
-    ClientState, EndState, ExportState, LinkState, ListenerState, OutState, PairState,
+    ButtonState, ClientState, EndState, ExportState, LinkState, ListenerState, OutState, PairState,
     PendingState, Slot, StageState, State, WaitingState,
 };
 use crate::broker::Broker;
 use crate::client::{Attached, Client, Introduced, OutFd, Outgoing, Stage};
+use crate::doorbell::Button;
 use crate::pairing::End;
 use crate::timers::TimerKey;
 use std::collections::HashMap;
@@ -34,8 +35,17 @@ impl<'b> Slots<'b> {
             OutFd::Same(fd) => OutState::Same(self.put(fd)),
             OutFd::Owned(fd) => OutState::Owned(self.put(fd)),
             OutFd::ReadOnly(fd) => OutState::ReadOnly(self.put(fd)),
-            OutFd::Doorbell(fd) => OutState::Doorbell(self.put(fd)),
-            OutFd::Ring(fd) => OutState::Ring(self.put(fd)),
+            OutFd::Line(line) => OutState::Same(self.put(line.fd())),
+            OutFd::Button(button) => OutState::Button(self.put_button(button)),
+            OutFd::Install(button) => OutState::Install(self.put_button(button)),
+        }
+    }
+
+    fn put_button(&mut self, it: &'b Button) -> ButtonState {
+        ButtonState {
+            button: self.put(it.shared().fd()),
+            doorbell: self.put(it.doorbell().fd()),
+            owner: it.shared().owner(),
         }
     }
 }
@@ -46,7 +56,7 @@ fn left_ms(key: TimerKey) -> u64 {
 
 impl Broker {
     /// Everything that a successor needs.
-    pub(super) fn state(&self) -> (State, Vec<BorrowedFd<'_>>) {
+    pub(super) fn state<'b>(&'b self) -> (State, Vec<BorrowedFd<'b>>) {
         let mut slots = Slots::default();
         let listener = ListenerState {
             socket: slots.put(&self.listener.socket),
@@ -98,15 +108,17 @@ impl Broker {
                 shape: waiting.shape,
                 left_ms: left_ms(waiting.timer),
                 elsewhere: waiting.elsewhere,
+                bell: waiting.bell.as_ref().map(|bell| slots.put_button(bell)),
             })
             .collect();
-        let end = |end: &End| EndState {
+        let end = |end: &'b End, slots: &mut Slots<'b>| EndState {
             cookie: end.cookie,
             endpoint: end.endpoint.into(),
             uid: end.uid,
             first: end.first,
             owner: end.owner.clone(),
             holders: end.holders.iter().copied().collect(),
+            bell: end.bell.as_ref().map(|bell| slots.put_button(bell.button())),
         };
         let pairs = self
             .pairing
@@ -117,7 +129,7 @@ impl Broker {
                 segment: slots.put(&pair.segment),
                 shape: pair.shape,
                 ring_len: pair.ring_len,
-                ends: [end(&pair.ends[0]), end(&pair.ends[1])],
+                ends: [end(&pair.ends[0], &mut slots), end(&pair.ends[1], &mut slots)],
                 linger_ms: pair.linger.map(left_ms),
             })
             .collect();
@@ -149,7 +161,7 @@ fn client_state<'b>(client: &'b Client, slots: &mut Slots<'b>) -> ClientState {
             session: *session,
             attached: attached
                 .as_ref()
-                .map(|Attached { page, doorbell }| (slots.put(page), slots.put(doorbell))),
+                .map(|Attached { page, doorbell }| (slots.put(page), slots.put(doorbell.fd()))),
         },
     };
     let pending = client
@@ -184,7 +196,14 @@ fn client_state<'b>(client: &'b Client, slots: &mut Slots<'b>) -> ClientState {
         pidfd: slots.put(&client.pidfd),
         stage,
         pending,
-        acquaintances: client.acquaintances.all().collect(),
+        acquaintances: client
+            .acquaintances
+            .all()
+            .map(|(other, introduced, kept)| {
+                let kept = kept.map(|kept| slots.put_button(kept.button()));
+                (other, introduced, kept)
+            })
+            .collect(),
         queue,
     }
 }

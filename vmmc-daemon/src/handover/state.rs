@@ -56,8 +56,8 @@ pub(super) struct ClientState {
     pub(super) pidfd: Slot,
     pub(super) stage: StageState,
     pub(super) pending: Vec<PendingState>,
-    /// Whom it knows, and whether they have been introduced to it.
-    pub(super) acquaintances: Vec<(ClientId, bool)>,
+    /// Whom it knows, whether they have been introduced to it, and the button that is kept for that.
+    pub(super) acquaintances: Vec<(ClientId, bool, Option<ButtonState>)>,
     pub(super) queue: Vec<(Vec<u8>, Vec<OutState>)>,
 }
 
@@ -80,8 +80,16 @@ pub(super) enum OutState {
     Same(Slot),
     Owned(Slot),
     ReadOnly(Slot),
-    Doorbell(Slot),
-    Ring(Slot),
+    Button(ButtonState),
+    Install(ButtonState),
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct ButtonState {
+    pub(super) button: Slot,
+    pub(super) doorbell: Slot,
+    /// The doorbell's.
+    pub(super) owner: u32,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -138,6 +146,7 @@ pub(super) struct WaitingState {
     pub(super) shape: StreamShape,
     pub(super) left_ms: u64,
     pub(super) elsewhere: bool,
+    pub(super) bell: Option<ButtonState>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -148,6 +157,7 @@ pub(super) struct EndState {
     pub(super) first: ClientId,
     pub(super) owner: Owner,
     pub(super) holders: Vec<ClientId>,
+    pub(super) bell: Option<ButtonState>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

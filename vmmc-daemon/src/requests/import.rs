@@ -5,6 +5,7 @@ use crate::broker::{Broker, Fault};
 use crate::client::{Client, MAX_QUEUED_FOR_LINKS, OutFd, Pending};
 use crate::counters::Counter;
 use crate::descriptors::plenty;
+use crate::doorbell::Button;
 use crate::failpoint::{Failpoint, hit};
 use crate::links::Link;
 use crate::policy::granted;
@@ -222,16 +223,29 @@ impl Broker {
         // With its first link to a process a client gets what it takes to wake it.
         let to_importer_new = !importer.acquaintances.knows(known.owner);
         let to_exporter_new = !exporter.acquaintances.knows(id) && known.owner != id;
-        let introduce = |client: &Client, new: bool| -> Vec<OutFd> {
-            client.attached().filter(|_| new).map_or_else(Vec::new, |attached| {
-                vec![OutFd::Same(attached.page.clone()), OutFd::Doorbell(attached.doorbell.clone())]
-            })
+        let introduce = |client: &Client, new: bool| {
+            let attached = client.attached().filter(|_| new);
+            attached
+                .map(|attached| Ok((attached.page.clone(), attached.doorbell.button()?)))
+                .transpose()
         };
+        let (exporter_new, importer_new) =
+            (introduce(exporter, to_importer_new)?, introduce(importer, to_exporter_new)?);
         let mut to_importer = vec![memory];
-        to_importer.extend(introduce(exporter, to_importer_new));
         let mut to_exporter = vec![OutFd::Same(pending.segment.clone())];
-        to_exporter.extend(introduce(importer, to_exporter_new));
+        for (fds, introduced) in
+            [(&mut to_importer, &exporter_new), (&mut to_exporter, &importer_new)]
+        {
+            if let Some((page, button)) = introduced {
+                fds.extend([OutFd::Same(page.clone()), OutFd::Button(button.clone())]);
+            }
+        }
         let (importer_peer, exporter_peer) = (importer.peer, exporter.peer);
+        let kept = |introduced: Option<(Arc<Fd>, Button)>, who: PeerInfo| {
+            introduced.and_then(|(_, button)| button.keep_for(who.uid))
+        };
+        let importer_has = (id, exporter_peer.client, kept(exporter_new, importer_peer));
+        let exporter_has = (exporter_peer.client, id, kept(importer_new, exporter_peer));
         let len = known.len;
         self.quotas.take(importer_peer.uid, QuotaKind::Imports, 1)?;
         let old =
@@ -264,7 +278,7 @@ impl Broker {
             export.links.insert(link);
             export.touched = true;
         }
-        self.link_made(id, exporter_peer.client);
+        self.link_made([importer_has, exporter_has]);
         if let Some(importer) = self.clients.get_mut(&id) {
             importer.imports.insert(link);
         }

@@ -7,10 +7,10 @@ mod import;
 mod passed;
 
 pub(crate) use hello::random_bytes;
-pub(crate) use passed::doorbell_of;
 
 use crate::broker::{Broker, Ending, Fault};
 use crate::client::Client;
+use crate::listings::What;
 use crate::receive::Fds;
 use export::ExportRequest;
 use import::ImportRequest;
@@ -105,11 +105,11 @@ impl Broker {
                 Ok(())
             }
             Request::List { request } => {
-                self.list(id, request);
+                self.ask(id, request, What::Exports);
                 Ok(())
             }
             Request::Snapshot { request } => {
-                self.snapshot(id, request);
+                self.ask(id, request, What::Snapshot);
                 Ok(())
             }
             Request::Page { request, client } => {

@@ -1,7 +1,8 @@
 //! What the descriptors must be that come with a request.
 
-use crate::client::{Attached, reopen_doorbell};
-use crate::descriptors::{self};
+use crate::client::Attached;
+use crate::descriptors;
+use crate::doorbell::Doorbell;
 use crate::receive::{Fds, Suspect};
 use rustix::fs::{OFlags, SealFlags};
 use std::os::fd::AsFd;
@@ -61,22 +62,5 @@ pub(super) fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
     let page = memfd::reopen_read_only(page)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the process page", errno) })?;
     let passed = fds.need("no doorbell came with hello")?;
-    Ok(Attached { page: Arc::new(page), doorbell: Arc::new(doorbell_of(passed)?) })
-}
-
-/// Checks that a descriptor is the write end of a pipe, which peers can be given their own of.
-pub(crate) fn doorbell_of(passed: Suspect) -> Result<Fd, Refusal> {
-    let nothing = || bad_segment("doorbell: not a descriptor");
-    let doorbell = passed.look().ok_or_else(nothing)?;
-    if rustix::pipe::fcntl_getpipe_size(doorbell).is_err() {
-        return Err(bad_segment("doorbell: not a pipe"));
-    }
-    if access_mode(doorbell) != OFlags::WRONLY {
-        return Err(bad_segment("doorbell: not the write end of a pipe"));
-    }
-    let doorbell = passed.keep().ok_or_else(nothing)?;
-    descriptors::enough(&doorbell)?;
-    reopen_doorbell(&doorbell)
-        .map_err(|errno| Refusal::Internal { why: cannot_reopen("the doorbell", errno) })?;
-    Ok(doorbell)
+    Ok(Attached { page: Arc::new(page), doorbell: Doorbell::of(passed)? })
 }

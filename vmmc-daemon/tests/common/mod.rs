@@ -14,10 +14,12 @@ use vmmc::control::connect::Incoming;
 use vmmc::control::message::*;
 use vmmc::id::*;
 use vmmc::layout;
+use vmmc::sys::doorbell::Doorbell;
 use vmmc::sys::mmap::{Access, GuardedMapping};
 use vmmc::sys::{Fd, memfd};
 
 pub mod manager;
+pub mod standing;
 
 /// Ends a hang. Never an assertion on speed.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
@@ -211,15 +213,13 @@ pub fn is_writable(fd: impl AsFd) -> bool {
 pub struct Belongings {
     pub page: Fd,
     pub page_mapping: GuardedMapping,
-    pub doorbell_read: Fd,
-    pub doorbell_write: Fd,
+    pub doorbell: Doorbell,
 }
 
 impl Belongings {
     pub fn new() -> Belongings {
         let (page, page_mapping) = process_page();
-        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-        Belongings { page, page_mapping, doorbell_read: read.into(), doorbell_write: write.into() }
+        Belongings { page, page_mapping, doorbell: Doorbell::new().unwrap() }
     }
 }
 
@@ -249,7 +249,7 @@ impl Client {
     ) -> Result<Client, vmmc::control::ConnectError> {
         let connection = Connection::open_existing(path)?;
         let fds: Vec<BorrowedFd<'_>> =
-            belongings.iter().flat_map(|it| [it.page.as_fd(), it.doorbell_write.as_fd()]).collect();
+            belongings.iter().flat_map(|it| [it.page.as_fd(), it.doorbell.fd().as_fd()]).collect();
         let hello = Hello { role, program: "test".to_owned(), resume };
         let welcome = connection.hello(hello, &fds)?;
         Ok(Client { connection, welcome, belongings, next: 0 })

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -33,7 +33,7 @@ pub enum Role {
 
 /// First packet of a connection after the version handshake.
 ///
-/// Descriptors: process page (read-only use), write end of the doorbell pipe; none for
+/// Descriptors: process page (read-only use), the [doorbell](crate::sys::doorbell); none for
 /// [`Role::Tool`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -92,8 +92,8 @@ pub struct StreamShape {
     /// Words of the directions that side 0 and side 1 send in, for [`Request::PumpSocket`].
     /// `None`: the daemon cannot be asked.
     pub words: Option<[StreamWords; 2]>,
-    /// Whether each end brings a doorbell for the other: the write end of a pipe, which the other
-    /// gets with the segment.
+    /// Whether each end brings a [doorbell](crate::sys::doorbell), of which the other gets a button
+    /// with the segment.
     pub bells: bool,
     /// Words that the daemon needs where the other end is on another node, and it stands in for that end.
     /// `None`: such connections stay plain. Needs `bells`, or [`CarriedWords::kernel`].
@@ -311,7 +311,7 @@ pub enum Request {
     },
     /// Offers one end of an established TCP connection for pairing.
     /// Descriptors: the TCP socket, which the daemon examines and closes at once; with
-    /// [`StreamShape::bells`], the write end of a doorbell pipe, which the daemon rings once
+    /// [`StreamShape::bells`], a [doorbell](crate::sys::doorbell), which rings once
     /// [`Event::Paired`] can be received: the other end may have rung before. The answer,
     /// [`Event::Paired`] or [`Event::NotPaired`], comes when the other end has registered or
     /// the wait is over.
@@ -415,7 +415,7 @@ pub enum Event {
     },
     /// Answer to [`Request::Import`]. Descriptors: the export's memory (read-only when only
     /// [`Rights::READ`] was asked for), and, when `introduces`, the exporter's process page and
-    /// doorbell.
+    /// a button of its doorbell.
     Imported {
         /// The request.
         request: RequestId,
@@ -429,7 +429,7 @@ pub enum Event {
         rights: Rights,
         /// The exporter.
         exporter: PeerInfo,
-        /// Whether the exporter's page and doorbell are attached: with the first link between two
+        /// Whether the exporter's page and button are attached: with the first link between two
         /// processes, in whichever direction, and not again until [`Event::PeerGone`] or
         /// [`Request::Introduce`]. A client that has them already closes these.
         introduces: bool,
@@ -437,7 +437,7 @@ pub enum Event {
         cpu: u32,
     },
     /// To the exporter: somebody imported. Descriptors: the link segment, and, when
-    /// `introduces`, the importer's process page and doorbell. From here on the exporter rings the
+    /// `introduces`, the importer's process page and a button of its doorbell. From here on the exporter rings the
     /// importer; it rings once now, for what it stored before it knew.
     LinkOpened {
         /// The link's number.
@@ -450,7 +450,7 @@ pub enum Event {
         importer: PeerInfo,
         /// For whom it imported, if it is this node's network interface.
         behalf: Option<RemoteCaller>,
-        /// Whether the importer's page and doorbell are attached (see [`Event::Imported`]).
+        /// Whether the importer's page and button are attached (see [`Event::Imported`]).
         introduces: bool,
     },
     /// The other side of a link is gone.
@@ -467,7 +467,7 @@ pub enum Event {
         link: LinkId,
     },
     /// A process that was introduced is dead, or has had no link with this one for a while: its page and
-    /// doorbell are needed no more. It is introduced again with the next link.
+    /// button are needed no more. It is introduced again with the next link.
     PeerGone {
         /// The process.
         client: ClientId,
@@ -493,9 +493,9 @@ pub enum Event {
         request: RequestId,
     },
     /// The two ends of a TCP connection are both ours. Descriptor: the connection's segment,
-    /// made and sealed by the daemon; with [`StreamShape::bells`], then the other end's doorbell
-    /// (non-blocking, write only; none in an answer to [`Request::AttachSocket`]). Where the other end is on
-    /// another node, both are the daemon's, which stands in for it.
+    /// made and sealed by the daemon; with [`StreamShape::bells`], then a button of the other
+    /// end's doorbell (none in an answer to [`Request::AttachSocket`]). Where the other end is on another node the segment is
+    /// the daemon's, which stands in for it, and what comes then is the process's end of a [line](crate::sys::bell_line).
     Paired {
         /// The socket's cookie.
         cookie: u64,

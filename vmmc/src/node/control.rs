@@ -579,7 +579,7 @@ fn introduce(
 ) -> Result<(Connection, Welcome), ConnectError> {
     let connection = Connection::open(config)?;
     let hello = Hello { role, program: program.to_owned(), resume };
-    let fds = [local.page.file().as_fd(), local.hub.bell().write_end().as_fd()];
+    let fds = [local.page.file().as_fd(), local.hub.bell().fd().as_fd()];
     let welcome = connection.hello(hello, &fds)?;
     Ok((connection, welcome))
 }

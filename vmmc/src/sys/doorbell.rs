@@ -1,47 +1,59 @@
-//! A doorbell: a pipe whose bytes mean nothing but "look again".
+//! A doorbell: a descriptor that becomes readable when somebody rings, and counts nothing.
 //!
-//! The owner keeps both ends: it polls the read end, and rings itself through the write end when
-//! one of its threads has news for another. Peers get write ends of their own from the daemon
-//! (see DESIGN.md for why it is a pipe).
+//! It is an epoll descriptor that its owner polls, and in it an eventfd for each who may ring: a *button*. The daemon makes
+//! the buttons of others and puts them in; the owner never has them, nor one ringer another's. So nothing that any of them
+//! does with a descriptor of its own keeps a ringer from ringing, or makes it wait (see DESIGN.md for what was rejected).
+//!
+//! ```text
+//!   ringer ── write ──▶ button (eventfd) ──┐ edge-triggered
+//!   ringer ── write ──▶ button (eventfd) ──┴▶ doorbell (epoll) ──▶ owner polls
+//! ```
+//!
+//! A button is never read: each write is an edge, and taking the edges out of the doorbell silences it.
 
 use super::Fd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, ReadWriteFlags};
-use rustix::pipe::PipeFlags;
-use std::io::IoSlice;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// The owner's side.
 #[derive(Debug)]
 pub struct Doorbell {
-    /// Non-blocking, polled by at most one sleeper at a time.
-    read: Fd,
-    /// Non-blocking; a copy goes to the daemon.
-    write: Fd,
+    /// Polled by at most one sleeper at a time; a copy goes to the daemon.
+    set: Fd,
+    /// The owner's own button.
+    own: Fd,
 }
 
 impl Doorbell {
     /// A doorbell nobody has rung.
     ///
     /// # Errors
-    /// As pipe2(2).
+    /// As epoll_create1(2), epoll_ctl(2) and eventfd(2).
     pub fn new() -> rustix::io::Result<Doorbell> {
-        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Doorbell { read: read.into(), write: write.into() })
+        let set = Fd::from(epoll::create(CreateFlags::CLOEXEC)?);
+        let own = button(0)?;
+        install(&set, &own)?;
+        Ok(Doorbell { set, own })
     }
 
-    /// The end to give to the daemon.
+    /// What becomes readable when somebody rings, and what the daemon puts buttons in.
     #[must_use]
-    pub fn write_end(&self) -> &Fd {
-        &self.write
+    pub fn fd(&self) -> &Fd {
+        &self.set
     }
 
-    /// The end that becomes readable when somebody rings.
-    #[must_use]
-    pub fn read_end(&self) -> &Fd {
-        &self.read
+    /// A further button.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2) and eventfd(2).
+    pub fn button(&self) -> rustix::io::Result<Fd> {
+        let button = button(0)?;
+        install(&self.set, &button)?;
+        Ok(button)
     }
 
     /// Sleeps until somebody has rung; false when `deadline` came first, or a signal.
@@ -54,19 +66,21 @@ impl Doorbell {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         });
-        match poll(&mut [PollFd::new(&self.read, PollFlags::IN)], timeout.as_ref()) {
+        match poll(&mut [PollFd::new(&self.set, PollFlags::IN)], timeout.as_ref()) {
             Ok(count) => Ok(count > 0),
             Err(Errno::INTR) => Ok(false),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Takes the rings out. Bounded work: a peer that keeps ringing is read again later.
+    /// Takes the rings out. Bounded work: a peer that keeps ringing is heard again later.
     pub fn drain(&self) {
-        let mut bytes = [0u8; 4096];
+        const AT_ONCE: usize = 64;
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); AT_ONCE];
         for _ in 0..16 {
-            match rustix::io::read(&self.read, &mut bytes) {
-                Ok(len) if len == bytes.len() => {}
+            match epoll::wait(&self.set, &mut space[..], Some(&NOW)) {
+                Ok((taken, _)) if taken.len() == AT_ONCE => {}
                 Err(Errno::INTR) => {}
                 _ => return,
             }
@@ -75,88 +89,40 @@ impl Doorbell {
 
     /// Rings oneself.
     pub fn ring_self(&self) {
-        ring(&self.write);
+        ring(&self.own);
     }
 }
 
-/// Rings a doorbell. Nothing is lost when its pipe is full: it is readable then. Nothing happens
-/// when its owner is gone: no error, and no `SIGPIPE` either.
-/// One system call where the kernel can write without `SIGPIPE` (Linux 6.18), four elsewhere.
-pub fn ring(write_end: impl AsFd) {
-    if !ring_quietly(&write_end) {
-        ring_masked(&write_end);
-    }
+/// A new button, which belongs to no doorbell yet. With `rung` other than 0 it rings as it is put in.
+///
+/// # Errors
+/// As eventfd(2).
+pub fn button(rung: u32) -> rustix::io::Result<Fd> {
+    eventfd(rung, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Fd::from)
 }
 
-/// For kernels that cannot write without the signal.
-fn ring_masked(write_end: impl AsFd) {
-    let _quiet = NoSigpipe::new();
-    while rustix::io::write(&write_end, &[1]) == Err(Errno::INTR) {}
+/// Puts a button into a doorbell. What was rung before is heard now.
+///
+/// May wait as long as the doorbell's owner likes: the kernel holds the descriptor's lock while it tells the owner of edges, and the memory
+/// it writes that to may be somebody's who never gives it.
+///
+/// # Errors
+/// As epoll_ctl(2): `EINVAL` for what is no doorbell.
+pub fn install(doorbell: impl AsFd, button: impl AsFd) -> rustix::io::Result<()> {
+    epoll::add(doorbell, button, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)
 }
 
-/// pwritev2(2)'s `RWF_NOSIGNAL`.
-const RWF_NOSIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
-/// Whether the kernel may know it: until it has said that it does not.
-static QUIET_WRITES: AtomicBool = AtomicBool::new(true);
-
-/// False: nothing was written, for the kernel knows no such write.
-fn ring_quietly(write_end: impl AsFd) -> bool {
-    while QUIET_WRITES.load(Ordering::Relaxed) {
-        // At the present position (-1): a pipe has no other.
-        match rustix::io::pwritev2(&write_end, &[IoSlice::new(&[1])], u64::MAX, RWF_NOSIGNAL) {
-            Err(Errno::INTR) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
-                QUIET_WRITES.store(false, Ordering::Relaxed);
-            }
-            _ => return true,
-        }
-    }
-    false
+/// Takes a button out of a doorbell; may wait as [`install`].
+///
+/// # Errors
+/// As epoll_ctl(2).
+pub fn remove(doorbell: impl AsFd, button: impl AsFd) -> rustix::io::Result<()> {
+    epoll::delete(doorbell, button)
 }
 
-/// Keeps a `SIGPIPE` raised by this thread meanwhile from being delivered.
-struct NoSigpipe {
-    /// The thread's signal mask before, as the kernel keeps it.
-    before: u64,
-}
-
-const SIGPIPE_BIT: u64 = 1 << (libc::SIGPIPE - 1);
-
-fn sigmask(how: libc::c_int, set: u64) -> u64 {
-    let mut before = 0u64;
-    // SAFETY: both pointers are to eight-byte masks, the size named in the last argument. The raw
-    // call, because an interposer above may export the C symbol.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set, &raw mut before, 8usize)
-    };
-    before
-}
-
-impl NoSigpipe {
-    fn new() -> NoSigpipe {
-        NoSigpipe { before: sigmask(libc::SIG_BLOCK, SIGPIPE_BIT) }
-    }
-}
-
-impl Drop for NoSigpipe {
-    fn drop(&mut self) {
-        if self.before & SIGPIPE_BIT != 0 {
-            return; // it was blocked already: not ours to take
-        }
-        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let set = SIGPIPE_BIT;
-        // SAFETY: an eight-byte mask, no siginfo wanted, a valid timeout.
-        unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigtimedwait,
-                &raw const set,
-                std::ptr::null_mut::<libc::siginfo_t>(),
-                &raw const at_once,
-                8usize,
-            )
-        };
-        sigmask(libc::SIG_SETMASK, self.before);
-    }
+/// Presses a button. Waits for nobody, and does no harm where the doorbell is gone. One system call.
+pub fn ring(button: impl AsFd) {
+    while rustix::io::write(&button, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
 }
 
 #[cfg(all(test, not(vmmc_loom)))]
@@ -164,36 +130,57 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    fn soon() -> Option<Instant> {
+        Some(Instant::now() + Duration::from_millis(1))
+    }
+
     #[test]
     fn rings_are_heard_once_and_drained_together() {
         let bell = Doorbell::new().unwrap();
-        let soon = || Some(Instant::now() + Duration::from_millis(1));
         assert!(!bell.wait(soon()).unwrap());
-        ring(bell.write_end());
-        bell.ring_self();
-        assert!(bell.wait(soon()).unwrap());
+        let button = bell.button().unwrap();
+        for _ in 0..3 {
+            ring(&button);
+            bell.ring_self();
+            assert!(bell.wait(soon()).unwrap());
+            assert!(bell.wait(soon()).unwrap(), "heard until it is drained");
+            bell.drain();
+            assert!(!bell.wait(soon()).unwrap());
+        }
+    }
+
+    #[test]
+    fn many_buttons_are_drained_together() {
+        let bell = Doorbell::new().unwrap();
+        let buttons: Vec<Fd> = (0..200).map(|_| bell.button().unwrap()).collect();
+        buttons.iter().for_each(ring);
         bell.drain();
         assert!(!bell.wait(soon()).unwrap());
-        ring_masked(bell.write_end());
+        buttons.iter().for_each(ring);
         assert!(bell.wait(soon()).unwrap());
     }
 
     #[test]
-    fn a_full_doorbell_and_one_without_owner_are_rung_without_harm() {
-        let test = "a_full_doorbell_and_one_without_owner_are_rung_without_harm";
-        if !crate::testing::alone(&format!("sys::doorbell::tests::{test}")) {
-            return;
-        }
+    fn what_was_rung_before_is_heard_as_the_button_is_put_in() {
         let bell = Doorbell::new().unwrap();
-        for _ in 0..70_000 {
-            bell.ring_self();
+        for (at_first, rings, heard) in [(0, 0, false), (0, 1, true), (1, 0, true)] {
+            let button = button(at_first).unwrap();
+            (0..rings).for_each(|_| ring(&button));
+            install(bell.fd(), &button).unwrap();
+            assert_eq!(bell.wait(soon()).unwrap(), heard);
+            bell.drain();
+            remove(bell.fd(), &button).unwrap();
+            ring(&button);
+            assert!(!bell.wait(soon()).unwrap());
         }
-        assert!(bell.wait(Some(Instant::now())).unwrap());
-        let orphan = bell.write_end().try_clone().unwrap();
+        assert_eq!(install(button(0).unwrap(), bell.fd()), Err(Errno::INVAL), "no doorbell");
+    }
+
+    #[test]
+    fn one_without_owner_is_rung_without_harm() {
+        let bell = Doorbell::new().unwrap();
+        let orphan = bell.button().unwrap();
         drop(bell);
-        // SAFETY: sets the disposition of one signal, in a process that has no other test.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-        ring(&orphan); // would end this process
-        ring_masked(&orphan); // as on an older kernel
+        ring(&orphan);
     }
 }

@@ -5,6 +5,7 @@
 //! export. ([`process`] uses `getsockopt` of libc: it is for the daemon and for set-up.)
 
 pub mod activation;
+pub mod bell_line;
 pub mod doorbell;
 pub mod fd;
 pub mod fork;

@@ -100,10 +100,10 @@ pub fn connect(socket: &Path) -> Connection {
 impl Raw {
     pub fn connect(socket: &Path) -> Raw {
         let (page, page_file) = process_page();
-        let bell = Doorbell::new().expect("a pipe");
+        let bell = Doorbell::new().expect("a doorbell");
         let connection = connect(socket);
         let hello = Hello { role: Role::Process, program: "hostile".into(), resume: None };
-        let fds = [page_file.as_fd(), bell.write_end().as_fd()];
+        let fds = [page_file.as_fd(), bell.fd().as_fd()];
         let welcome = connection.hello(hello, &fds).expect("welcome");
         Raw { connection, welcome, page, bell, next: 1 }
     }

@@ -10,6 +10,7 @@ use super::stream::{Standing, Stream};
 use super::talk::Talk;
 use super::{Cost, count};
 use crate::net::mailbox::Mailbox;
+use crate::receive;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
@@ -39,8 +40,10 @@ pub(super) struct Load {
     pub(super) import: Import,
     /// This node's, which the other daemon writes as long as this is kept.
     pub(super) _export: Export,
-    /// Read end of the pipe that the process rings. At its end nobody has the connection any more.
+    /// This daemon's end of the [line](vmmc::sys::bell_line) by which the process rings. Hung up, nobody has the connection any more.
     pub(super) bell: Fd,
+    /// Whose process that is.
+    pub(super) uid: u32,
     pub(super) node: Node,
     /// This daemon, to processes.
     pub(super) incarnation: u64,
@@ -166,7 +169,9 @@ impl Work {
 
     fn begin(&mut self, number: u64, load: Load) {
         let data = epoll::EventData::new_u64(number);
-        if let Err(errno) = epoll::add(&self.epoll, &load.bell, data, epoll::EventFlags::IN) {
+        // By edges: the process can make its end readable for good.
+        let rings = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        if let Err(errno) = epoll::add(&self.epoll, &load.bell, data, rings) {
             return load.stream.lose(&format!("its doorbell cannot be watched ({errno})"));
         }
         load.node.counters().add(count::CONNECTIONS, 1);
@@ -188,7 +193,7 @@ impl Work {
             // What the process says now reaches nobody. The other daemon has sent all before, and closed its copy of
             // the socket; should its process still have the connection, it is not to wait for ours.
             Standing::Ended => {
-                drain(&load.bell);
+                load.drain();
                 load.stream.shut();
                 Ok(false)
             }
@@ -247,6 +252,17 @@ impl Work {
 }
 
 impl Load {
+    /// Takes the rings out. What is left at the bound has been heard with the rest; only a process that rings for nothing has so many.
+    fn drain(&self) {
+        for _ in 0..16 {
+            // A process may send descriptors along.
+            match receive::receive(&self.bell, self.uid, &mut [0u8; 4096]) {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
     /// Whether the other daemon has withdrawn its segment.
     fn is_withdrawn(&self) -> bool {
         let open = self.import.check_open();
@@ -255,7 +271,7 @@ impl Load {
 
     /// Sends what is new. True when there may be more.
     fn turn(&self, progress: &mut Progress) -> Result<bool, Failed<FarError>> {
-        drain(&self.bell);
+        self.drain();
         self.stream.segment.arm();
         let Progress { sent, talk, .. } = progress;
         self.hear(talk, sent)?;
@@ -282,19 +298,13 @@ impl Load {
 
     /// The other daemon has said its last.
     fn last_turn(&self, progress: &mut Progress) -> Result<bool, Failed<FarError>> {
-        drain(&self.bell);
+        self.drain();
         self.stream.segment.arm();
         let Progress { sent, talk, .. } = progress;
         // Nobody hears an answer.
         let _ = self.hear(talk, sent);
         self.part(talk, sent)
     }
-}
-
-/// Takes the rings out.
-fn drain(bell: &Fd) {
-    // A pipe holds no more than it did when this began, or the process rings without end: then it is seen again.
-    let _ = rustix::io::read(bell, &mut [0u8; 4096]);
 }
 
 /// The segment of the other node.

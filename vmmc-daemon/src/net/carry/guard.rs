@@ -15,6 +15,7 @@
 //! doorbell of a process that has one.
 
 use super::attempt::Attempt;
+use crate::doorbell::Button;
 use crate::net::lock;
 use crate::receive;
 use rustix::io::Errno;
@@ -80,7 +81,7 @@ struct State {
 #[derive(Debug)]
 struct Held {
     attempt: Weak<Attempt>,
-    bell: Option<Arc<Fd>>,
+    bell: Option<Button>,
 }
 
 /// See the module.
@@ -98,7 +99,7 @@ impl Guard {
         self: &Arc<Self>,
         number: u64,
         attempt: &Arc<Attempt>,
-        bell: Option<&Arc<Fd>>,
+        bell: Option<&Button>,
     ) -> rustix::io::Result<()> {
         let mut state = lock(&self.state);
         if state.socket.is_none() {
@@ -201,7 +202,10 @@ struct Kept {
 
 impl Kept {
     fn let_go(self) {
-        receive::close(self.uid, self.socket);
+        let Kept { uid, socket, bell, .. } = self;
+        for fd in std::iter::once(socket).chain(bell) {
+            receive::close(uid, fd);
+        }
     }
 
     /// The daemon is dead, and bytes may be lost.

@@ -47,6 +47,7 @@ use super::cluster::Cluster;
 use super::mailbox::Mailbox;
 use super::places::Places;
 use super::{interface, lock};
+use crate::doorbell::{Button, Shared};
 use crate::tcp::{self, Endpoint};
 pub(crate) use attempt::Attempt;
 use carrier::Carrier;
@@ -108,8 +109,8 @@ pub(crate) struct Wanted {
     pub(crate) node: String,
     /// Has the process's socket.
     pub(crate) attempt: Arc<Attempt>,
-    /// The process's doorbell; `None` where doorbells are bytes of the kernel's connection.
-    pub(crate) bell: Option<Arc<Fd>>,
+    /// A button of the process's doorbell; `None` where doorbells are bytes of the kernel's connection.
+    pub(crate) bell: Option<Button>,
     /// This daemon, to processes ([`vmmc::control::message::StreamWords::pumper`]).
     pub(crate) incarnation: u64,
     /// How long the other end is waited for.
@@ -155,8 +156,8 @@ impl Drop for Cost {
 pub(crate) struct Carried {
     /// The segment.
     pub(crate) memory: Arc<Fd>,
-    /// Write end of the carrier's doorbell. The process's must be the only ones left.
-    pub(crate) bell: Arc<Fd>,
+    /// The process's end of its [line](vmmc::sys::bell_line) to the carrier. The process's copies must be the only ones left.
+    pub(crate) bell: Arc<Shared>,
     /// The process's side of the segment.
     pub(crate) side: u8,
     stream: Arc<Stream>,

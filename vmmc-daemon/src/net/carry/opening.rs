@@ -19,18 +19,18 @@ use super::said::Said;
 use super::segment::Segment;
 use super::stream::{Standing, Stream};
 use super::{Carried, Carry, Cost, Wanted, side_of};
+use crate::doorbell::Shared;
 use crate::tcp::Endpoint;
 use blake2::Blake2sMac;
 use blake2::digest::consts::U16;
 use blake2::digest::{FixedOutput, KeyInit, Update};
-use rustix::pipe::PipeFlags;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{NotPairedReason, Refusal};
 use vmmc::error::ImportError;
 use vmmc::id::{ClientId, PeerInfo, RESERVED};
-use vmmc::sys::Fd;
 use vmmc::sys::mmap::{Access, GuardedMapping};
+use vmmc::sys::{Fd, bell_line};
 use vmmc::{Export, Import, Node, Region, Rights, Token, Who};
 
 /// Opens one; blocks for as long as the other end is waited for.
@@ -55,14 +55,15 @@ pub(super) fn open(carry: &Carry, wanted: &Wanted, cost: Cost) -> Result<Carried
         stream: stream.clone(),
         _export: export,
         import,
+        uid: wanted.uid,
         bell: rung,
         node,
         incarnation: wanted.incarnation,
         _cost: cost,
     });
     let side = side_of(&wanted.endpoint);
-    let carried =
-        Carried { memory: Arc::new(memory), bell: Arc::new(bell), side, stream, told: false };
+    let bell = Arc::new(Shared::new(bell, wanted.uid));
+    let carried = Carried { memory: Arc::new(memory), bell, side, stream, told: false };
     // Who has had enough is dropped untold, which ends the connection.
     if wanted.attempt.is_cancelled() {
         return Err(NotPairedReason::NoPartner);
@@ -112,8 +113,7 @@ fn make(carry: &Carry, node: &Node, wanted: &Wanted) -> Result<Opened, NotPaired
     let side = side_of(&wanted.endpoint);
     let segment = Segment::new(mapping, &wanted.shape, &wanted.words, ring_len, side);
     segment.attach();
-    let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
-    let (rung, bell) = rustix::pipe::pipe_with(flags).map_err(no_means("doorbell"))?;
+    let (rung, bell) = bell_line::pair().map_err(no_means("doorbell"))?;
     let stream = Stream::new(segment, wanted.bell.clone(), wanted.attempt.clone());
     let export = node
         .export(region)
@@ -123,7 +123,7 @@ fn make(carry: &Carry, node: &Node, wanted: &Wanted) -> Result<Opened, NotPaired
         .handler(stream.on_export(node));
     // The same addresses twice: the connection before was closed, and its carrier is about to see it.
     let export = export.open().map_err(no_means("export"))?;
-    Ok(Opened { stream, memory, export, bells: (rung.into(), bell.into()) })
+    Ok(Opened { stream, memory, export, bells: (rung, bell) })
 }
 
 /// Waits for the other end's segment.

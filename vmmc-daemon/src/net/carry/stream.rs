@@ -5,6 +5,7 @@ use super::carrier::News;
 use super::count;
 use super::said::Said;
 use super::segment::{End, KernelSides, RESET, Segment};
+use crate::doorbell::Button;
 use crate::helpers::Holder;
 use crate::net::lock;
 use crate::net::mailbox::Mailbox;
@@ -17,7 +18,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vmmc::control::message::CloseReason;
 use vmmc::sync::Ordering;
-use vmmc::sys::{Fd, doorbell};
 use vmmc::word::{MappedU32, Word};
 use vmmc::{Event, Node, Notification};
 use vmmc_ring::taken::Taken;
@@ -68,8 +68,8 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) segment: Segment,
-    /// The process's doorbell; `None` where doorbells are bytes of the kernel's connection.
-    bell: Option<Arc<Fd>>,
+    /// A button of the process's doorbell; `None` where doorbells are bytes of the kernel's connection.
+    bell: Option<Button>,
     /// Has the process's socket.
     attempt: Arc<Attempt>,
     state: Mutex<State>,
@@ -79,7 +79,7 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(
         segment: Segment,
-        bell: Option<Arc<Fd>>,
+        bell: Option<Button>,
         attempt: Arc<Attempt>,
     ) -> Arc<Stream> {
         let state = State {
@@ -227,7 +227,7 @@ impl Stream {
     pub(super) fn lose(&self, why: &str) {
         if self.change(Standing::Lost) {
             tracing::info!(why, "lost a connection to another node");
-            self.bell.iter().for_each(doorbell::ring);
+            self.bell.iter().for_each(Button::ring);
         }
     }
 
@@ -264,7 +264,7 @@ impl Stream {
         });
     }
 
-    /// The process has no use of it, and if it has never used it, nobody rings, nor does the pipe end: its end lies
+    /// The process has no use of it, and if it has never used it, nobody rings, nor does the line end: its end lies
     /// among what the process has not read.
     pub(super) fn is_forgotten(&self) {
         if self.segment.withdraw_if_unused() {
@@ -298,7 +298,7 @@ impl Stream {
             return false;
         }
         match &self.bell {
-            Some(bell) => doorbell::ring(bell),
+            Some(bell) => bell.ring(),
             None => return self.count_bell(),
         }
         true
@@ -496,7 +496,10 @@ mod tests {
         while !reset[0].revents().contains(PollFlags::ERR) {
             poll(&mut reset, None).unwrap();
         }
-        let attempt = Arc::new(Attempt::new(Fd::from(OwnedFd::from(near.try_clone().unwrap())), 0));
+        let attempt = Arc::new(Attempt::new(
+            vmmc::sys::Fd::from(OwnedFd::from(near.try_clone().unwrap())),
+            0,
+        ));
         let stream = Stream::new(of_sockets(0), None, attempt);
         lock(&stream.state).due = 1;
         stream.send_bells();
