@@ -208,6 +208,8 @@ numbers! {
     TooManyOfProcess = 8,
     /// As many of the client's process waited to be bound as the server allows: how many follows.
     TooManyWaiting = 9,
+    /// The server has no memory left for the replies of a client on another node.
+    NoRoom = 10,
 }
 
 numbers! {

@@ -306,6 +306,31 @@ fn who_is_not_allowed_or_asks_for_what_is_not_there_is_told_so() {
     server.finish();
 }
 
+/// For each of them the server keeps an image of the client's buffer.
+#[test]
+fn clients_of_another_node_take_memory_for_replies_until_there_is_none() {
+    let (a, b) = pair();
+    const BUFFER: usize = 128 << 10;
+    let server = Server::builder("narrow").node(&a.daemon.node()).call_max(BUFFER / 2);
+    let server = server.pieces_max(0).allow(Who::Anyone).raw_program(PROGRAM, 1, dispatch);
+    let _server = server.start().unwrap();
+    let node = b.daemon.node();
+    let far = || Binding::builder("narrow@a", PROGRAM, 1).node(&node).buffer_len(BUFFER).connect();
+    let one = far().unwrap();
+    null(&one).unwrap();
+    let error = far().unwrap_err().to_string();
+    assert!(error.contains("SHRIMP_RPC_PIECES"), "{error}");
+    // Of this node's clients it keeps none.
+    let near = a.daemon.node();
+    let near = |_| {
+        let near = Binding::builder("narrow", PROGRAM, 1).node(&near).buffer_len(BUFFER);
+        near.connect().unwrap()
+    };
+    Vec::from_iter((0..3).map(near)).iter().for_each(|near| null(near).unwrap());
+    drop(one);
+    until("there is room again", || far().is_ok());
+}
+
 /// Knocks from node b by hand, and then writes what no client writes.
 fn lie(node: &Node, number: u32, word: u64) {
     let door = node.import(layout::door_name("x")).node("a").open().unwrap();

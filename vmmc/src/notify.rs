@@ -34,6 +34,8 @@ pub struct Notification {
     /// The process at the other end. Of an importer on another node ([`crate::Node::importer_node`])
     /// number and process id are that node's.
     pub from: PeerInfo,
+    /// Whether that process is one of another node.
+    pub from_elsewhere: bool,
     /// The link it came over: tells importers of one export apart.
     pub link: LinkId,
     /// What happened.
@@ -130,7 +132,7 @@ impl Inbox {
                 Item::Message(_) => Event::Message { offset, len, last_word },
                 Item::Frozen(_) => Event::Frozen { offset, len },
             };
-            let notification = Notification { from: link.importer(), link: link.id(), event };
+            let notification = link.notification(event);
             self.place(&mut state, export, link, notification);
         });
         drop(state);
@@ -177,11 +179,7 @@ impl Inbox {
         link: &Arc<IncomingLink>,
         reason: CloseReason,
     ) {
-        let notification = Notification {
-            from: link.importer(),
-            link: link.id(),
-            event: Event::Closed { reason },
-        };
+        let notification = link.notification(Event::Closed { reason });
         self.place(&mut self.state.lock(), export, link, notification);
     }
 
@@ -195,7 +193,9 @@ impl Inbox {
         if import.handler.is_none() {
             return;
         }
-        let notification = Notification { from: import.peer.info, link: import.id(), event };
+        let from_elsewhere = import.link.net().is_some();
+        let notification =
+            Notification { from: import.peer.info, from_elsewhere, link: import.id(), event };
         let target = Target::Import(import.clone());
         self.state.lock().queue.push_back(Queued { target, notification });
     }

@@ -410,6 +410,11 @@ fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
         Answer::TooMany => ConnectError::TooManyBindings { service, max: highest },
         Answer::TooManyOfProcess => ConnectError::TooManyOfProcess { service, max: highest },
         Answer::TooManyWaiting => ConnectError::TooManyWaiting { service, max: highest },
+        Answer::NoRoom => ConnectError::Refused {
+            service,
+            why: "it has no memory left for replies to another node: close bindings, ask for a shorter buffer, or raise its \
+                  `pieces_max` (SHRIMP_RPC_PIECES)",
+        },
         Answer::Ending => ConnectError::Refused { service, why: "it is ending" },
         Answer::Failed | Answer::Bound => {
             let why = "it could not make its buffer, or has bound ours already";

@@ -175,6 +175,12 @@ fn open(
     program: usize,
     len: usize,
 ) -> Result<(), TransportError> {
+    let account = shared.budget.account(knock.process());
+    // Of a client on another node we keep its buffer's image.
+    let image = match knock.node.as_ref().map(|_| account.take(replies.len())).transpose() {
+        Ok(image) => image,
+        Err(_) => return reply(&replies, Answer::NoRoom, 0),
+    };
     let made = export_for(
         &shared.node,
         len,
@@ -190,9 +196,9 @@ fn open(
         }
     };
     let calls = Calls::new(calls, knock.process(), shared.tasks.clone());
-    let account = shared.budget.account(knock.process());
     let call_max = shared.settings.call_max;
-    let slot = Slot::new(&shared.node, (calls, replies), knock.peer, program, account, call_max);
+    let buffers = (calls, replies, image);
+    let slot = Slot::new(&shared.node, buffers, knock.peer, program, account, call_max);
     let slot = Arc::new(slot);
     shared.slots().insert(knock.key(), slot.clone());
     shared.add_fresh(slot.clone());

@@ -1,4 +1,4 @@
-//! Memory for calls and replies in pieces: how much all clients may take, and how much one process of them.
+//! Memory for calls and replies in pieces, and for what replies to other nodes are put together in: how much all clients may take, and how much one process of them.
 //!
 //! The first piece of a call says how long all of it is, and a client that never sends the rest, or never fetches the
 //! rest of a reply, keeps that memory. So whatever is kept is charged, and given back when it is dropped: to
@@ -85,7 +85,7 @@ impl Account {
         Arc::new(Account { own, budget: budget.clone() })
     }
 
-    fn take(self: &Arc<Self>, len: usize) -> Result<Charge, NoRoom> {
+    pub(super) fn take(self: &Arc<Self>, len: usize) -> Result<Charge, NoRoom> {
         self.own.take(len)?;
         if let Err(full) = self.budget.all.take(len) {
             self.own.give_back(len);
@@ -95,8 +95,9 @@ impl Account {
     }
 }
 
+/// So much of it, until this is dropped.
 #[derive(Debug)]
-struct Charge {
+pub(crate) struct Charge {
     account: Arc<Account>,
     len: usize,
 }

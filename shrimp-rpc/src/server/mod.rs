@@ -235,6 +235,10 @@ fn open_door(
             };
             if let Ok(number) = u32::try_from(last_word) {
                 let node = shared.node.importer_node(notification.link).map(Arc::from);
+                // Gone, and its number is not to be taken for one of this node's processes.
+                if notification.from_elsewhere && node.is_none() {
+                    return;
+                }
                 shared.tasks.push_knock(Knock { node, peer: notification.from, number });
             }
         },

@@ -8,7 +8,7 @@
 //! A slot knows its program by number: a deferred call holds its slot, the service may hold the deferred
 //! call, and nothing may hold the service but the server.
 
-use super::budget::{Account, Kept};
+use super::budget::{Account, Charge, Kept};
 use super::duty::Duty;
 use super::leaving::Calls;
 use crate::error::{NoRoom, ReplyError};
@@ -31,6 +31,8 @@ pub(crate) struct Slot {
     calls: Calls,
     /// The client's.
     replies: PeerBuffer,
+    /// What its image is charged with, if it has one.
+    _image: Option<Charge>,
     pub(crate) peer: PeerInfo,
     /// Place of the program among the server's.
     pub(super) program: usize,
@@ -101,7 +103,7 @@ pub(crate) enum Step {
 impl Slot {
     pub(crate) fn new(
         node: &Node,
-        (calls, replies): (Calls, PeerBuffer),
+        (calls, replies, image): (Calls, PeerBuffer, Option<Charge>),
         peer: PeerInfo,
         program: usize,
         account: Arc<Account>,
@@ -111,6 +113,7 @@ impl Slot {
             node: node.clone(),
             calls,
             replies,
+            _image: image,
             peer,
             program,
             duty: Duty::new(),

@@ -200,12 +200,16 @@ pub(super) fn worker(shared: &Arc<Shared>) {
                         poll.note(hot);
                         Some(poll)
                     }
-                    Some((desk, far)) => {
+                    Some((given, far)) => {
                         poll.note(hot);
                         shared.staff.leave(&shared.post, poll);
-                        run(shared, desk, far);
+                        run(shared, given, far);
                         // If it was taken meanwhile, another polls now.
-                        shared.post.try_take()
+                        let held = shared.post.try_take();
+                        if !given.slot().is_open() {
+                            desk = None; // the other one may have heard of that
+                        }
+                        held
                     }
                     None => {
                         poll.note(hot);

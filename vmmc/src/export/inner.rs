@@ -4,7 +4,7 @@ use crate::control::message::{CloseReason, NO_CPU, RemoteCaller, Request};
 use crate::error::Closed;
 use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, Rights, Token};
 use crate::local::Local;
-use crate::notify::{Handler, Notification};
+use crate::notify::{Event, Handler, Notification};
 use crate::peer::Peer;
 use crate::roll::Roll;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
@@ -140,6 +140,12 @@ impl IncomingLink {
     /// The importer's node, if it is another one.
     pub(crate) fn importer_node(&self) -> Option<&str> {
         self.behalf.as_ref().map(|behalf| behalf.node.as_str())
+    }
+
+    /// That something happened over it.
+    pub(crate) fn notification(&self, event: Event) -> Notification {
+        let from_elsewhere = self.behalf.is_some();
+        Notification { from: self.importer(), from_elsewhere, link: self.id(), event }
     }
 
     fn summary(&self) -> Importer {
