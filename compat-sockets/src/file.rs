@@ -98,7 +98,8 @@ fn fill_ring(
                     }
                     break Outcome::Failed(libc::EAGAIN);
                 }
-                match wait::for_space(link, fd) {
+                // The kernel sends files piece by piece: the time begins anew with each.
+                match wait::for_space(link, fd, &mut wait::Waited::default()) {
                     Ok(wait::Room::Look) => {}
                     Ok(wait::Room::Gone) => break Outcome::Kernel,
                     Err(errno) => break Outcome::Failed(errno),

@@ -19,7 +19,7 @@ use crate::stream::readiness::{Readiness, readiness};
 use crate::stream::spin::Lesson;
 use crate::stream::wait::shares_cpu;
 use crate::{raw, real};
-use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t, timespec};
+use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t};
 use vmmc::sync::Ordering;
 
 /// Events that mean "there is something to receive".
@@ -251,17 +251,10 @@ unsafe fn poll_loop(
 /// # Safety
 /// `mask` must be null or valid.
 unsafe fn real_ppoll(fds: &mut [pollfd], wait: Option<u64>, mask: *const sigset_t) -> i32 {
-    let time = wait.map(timespec_of);
+    let time = wait.map(raw::timespec_of);
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the array is borrowed, the time is on this stack, the mask is the caller's.
     unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, mask) }
-}
-
-pub(crate) fn timespec_of(nanoseconds: u64) -> timespec {
-    timespec {
-        tv_sec: (nanoseconds / 1_000_000_000) as i64,
-        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
-    }
 }
 
 fn any_ring_ready(fds: &[pollfd], items: &[Item]) -> bool {

@@ -181,6 +181,14 @@ pub(crate) fn pending_events(fd: i32, events: i16) -> i16 {
     }
 }
 
+/// A time, as the kernel takes it.
+pub(crate) fn timespec_of(nanoseconds: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    }
+}
+
 /// Waits for events on one descriptor, at most so many milliseconds.
 pub(crate) fn wait_for(fd: i32, events: i16, milliseconds: u64) {
     let mut entry = libc::pollfd { fd, events, revents: 0 };

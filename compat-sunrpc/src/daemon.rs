@@ -73,7 +73,7 @@ impl Link {
         self.not_before = Some(Instant::now() + RETRY);
     }
 
-    fn connection(&mut self, bell: &Doorbell) -> Option<&Connection> {
+    fn connection(&mut self) -> Option<&Connection> {
         if self.owner != own_pid() {
             // In a child: the parent's connection is not ours, nor what it waits for.
             if self.owner != 0 {
@@ -82,7 +82,7 @@ impl Link {
             *self = Link { owner: own_pid(), ..Link::default() };
         }
         if self.connection.is_none() && self.not_before.is_none_or(|at| Instant::now() >= at) {
-            match open(bell) {
+            match open() {
                 Some((connection, carries)) => {
                     (self.connection, self.carries) = (Some(connection), carries);
                 }
@@ -140,7 +140,7 @@ impl Link {
 }
 
 /// A conversation, and whether connections to other nodes may be offered in it.
-fn open(bell: &Doorbell) -> Option<(Connection, bool)> {
+fn open() -> Option<(Connection, bool)> {
     let config = &settings::get()?.config;
     let connection = Connection::open(config).ok()?;
     let socket = connection.into_fd();
@@ -152,7 +152,7 @@ fn open(bell: &Doorbell) -> Option<(Connection, bool)> {
         .unwrap_or_default();
     let page = counters::PAGE.share()?;
     let hello = Hello { role: Role::Rpc, program, resume: None };
-    let welcome = connection.hello(hello, &[page.as_fd(), bell.fd().as_fd()]).ok()?;
+    let welcome = connection.hello(hello, &[page.as_fd()]).ok()?;
     settings::set_wake_cost(welcome.wake_cost_ns);
     Some((connection, welcome.carries))
 }
@@ -174,7 +174,7 @@ fn attach(fds: (Option<Fd>, Option<Fd>), side: u8, ring_len: u32) -> Option<Box<
 pub(crate) fn register(socket: BorrowedFd<'_>, cookie: u64, bell: &Doorbell) -> bool {
     let mut guard = link();
     let link = guard.get_or_insert_default();
-    let Some(connection) = link.connection(bell) else { return false };
+    let Some(connection) = link.connection() else { return false };
     let request = Request::RegisterSocket { cookie, shape: segment::SHAPE };
     match connection.try_send(&request, &[socket, bell.fd().as_fd()]) {
         Ok(()) => {
@@ -198,9 +198,7 @@ pub(crate) fn appear() {
     if DONE.swap(own, Ordering::Relaxed) == own || !settings::is_on() {
         return;
     }
-    if let Ok(bell) = Doorbell::new() {
-        link().get_or_insert_default().connection(&bell);
-    }
+    link().get_or_insert_default().connection();
 }
 
 /// The daemon's answer about a connection, if it has come.
@@ -254,8 +252,7 @@ pub(crate) fn is_neighbour(address: IpAddr) -> bool {
         let link = guard.get_or_insert_default();
         // After a daemon's end: this may be all that the process ever asks.
         if link.connection.is_none() || link.owner != own_pid() {
-            let Ok(bell) = Doorbell::new() else { return false };
-            link.connection(&bell);
+            link.connection();
         }
         if link.connection.is_none() {
             return false;

@@ -77,7 +77,8 @@ pub(crate) enum Flushed {
 pub(crate) struct Attached {
     /// Process page, read-only.
     pub(crate) page: Arc<Fd>,
-    pub(crate) doorbell: Doorbell,
+    /// Of who exports and imports.
+    pub(crate) doorbell: Option<Doorbell>,
 }
 
 /// How far a connection has come.

@@ -1,6 +1,6 @@
 //! Living within `RLIMIT_NOFILE`.
 //!
-//! A process costs four descriptors, an export one, a link one that is only for statistics, an upgraded connection
+//! A process costs four descriptors, or three if it neither exports nor imports, an export one, a link one that is only for statistics, an upgraded connection
 //! one, one to another node six. A new descriptor gets the lowest free number, so its number tells how many are in use. With
 //! half of them in use links keep none any more; the last of them are kept back, for what lets
 //! those who are there already go on: sending, tools, a successor.

@@ -1,7 +1,7 @@
-//! The connection to the daemon: its two descriptors, how it is opened, and when it may be tried
+//! The connection to the daemon: its descriptor, how it is opened, and when it may be tried
 //! again.
 //!
-//! The descriptors are close-on-exec and have numbers over [`FLOOR`], out of the way of `select`
+//! The descriptor is close-on-exec and has a number over [`FLOOR`], out of the way of `select`
 //! and of programs that assume the low numbers. A program that closes them all the same (a daemon
 //! closing everything) is caught in `close`, `close_range` and `dup2`: the connection is given
 //! up, and a later offer opens a new one. One that closes them where we do not see it, and gives
@@ -26,8 +26,6 @@ const RETRY_NS: u64 = 1_000_000_000;
 
 /// The connection's descriptor.
 pub(super) static SOCKET: Slot = Slot::empty();
-/// The doorbell pipe's read end, kept open only because the daemon wants the other end to work.
-static PIPE: Slot = Slot::empty();
 /// Whether the daemon's handshake packet has come.
 static SHAKEN: AtomicU32 = AtomicU32::new(0);
 /// Which daemon it is, once it has greeted us; 0 before.
@@ -101,25 +99,19 @@ pub(crate) fn out_of_the_way(fd: &Fd) -> Option<Fd> {
 
 /// Whether a descriptor is ours, so that the program's blanket closing can be told.
 pub(crate) fn owns(fd: i32) -> bool {
-    fd >= 0 && [&SOCKET, &PIPE].iter().any(|slot| slot.fd.load(Ordering::Relaxed) == fd as u32)
+    fd >= 0 && SOCKET.fd.load(Ordering::Relaxed) == fd as u32
 }
 
 /// The program is about to close these descriptors; whether one of them was ours.
 pub(super) fn lose(first: u32, last: u32) -> bool {
-    let mut some = false;
-    for slot in [&SOCKET, &PIPE] {
-        some |= slot.lose(first, last);
-    }
-    some
+    SOCKET.lose(first, last)
 }
 
 /// Closes what is still ours, and forgets which daemon it was.
 pub(super) fn let_go() {
     INCARNATION.store(0, Ordering::Relaxed);
     SHAKEN.store(0, Ordering::Relaxed);
-    for slot in [&SOCKET, &PIPE] {
-        slot.let_go();
-    }
+    SOCKET.let_go();
 }
 
 /// At load: prepares the greeting.
@@ -170,21 +162,11 @@ pub(super) fn open() -> Option<BorrowedFd<'static>> {
         return None;
     }
     let socket = out_of_the_way(&socket).unwrap_or(socket);
-    let (read, write) = rustix::pipe::pipe_with(
-        rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
-    )
-    .ok()?;
-    let (read, write) = (Fd::from(read), Fd::from(write));
-    let read = out_of_the_way(&read).unwrap_or(read);
     let page = counters::share()?;
     packet::send(&socket, &codec::handshake(), &[], SendFlags::DONTWAIT).ok()?;
-    let fds = [page.as_fd(), write.as_fd()];
-    packet::send(&socket, HELLO.get()?, &fds, SendFlags::DONTWAIT).ok()?;
+    packet::send(&socket, HELLO.get()?, &[page.as_fd()], SendFlags::DONTWAIT).ok()?;
     let raw = socket.as_raw_fd();
     SHAKEN.store(0, Ordering::Relaxed);
-    // The program may have closed the other one of the last two.
-    PIPE.let_go();
-    PIPE.keep(read);
     SOCKET.keep(socket);
     raw::borrowed(raw)
 }

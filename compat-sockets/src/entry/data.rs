@@ -289,7 +289,7 @@ export! {
         }
         if let Some(left) = left {
             // SAFETY: the program's own, not null since there is a limit.
-            unsafe { timeout.write(crate::poll::timespec_of(left)) };
+            unsafe { timeout.write(crate::raw::timespec_of(left)) };
         }
         done as c_int
     }

@@ -9,7 +9,7 @@ use crate::side::tx;
 use crate::sock::Sock;
 use crate::stream::demote;
 use crate::stream::recv::{self, Readiness, readiness};
-use crate::{poll, raw, real, sleeps};
+use crate::{raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::Ordering;
 
@@ -151,7 +151,7 @@ unsafe fn kernel_wait(
             i32::try_from(ns / 1_000_000).unwrap_or(i32::MAX)
         }
         Some(ns) => {
-            let time = poll::timespec_of(ns);
+            let time = raw::timespec_of(ns);
             // SAFETY: the array is borrowed, the time on this stack, the mask the caller's.
             let count =
                 unsafe { real::epoll_pwait2(epfd, out.as_mut_ptr(), max, &raw const time, mask) };

@@ -4,7 +4,7 @@ use super::bells::{self, Drained};
 pub(crate) use super::readiness::{Readiness, prefix_is_here, readiness};
 use super::source::{Source, available, source};
 use super::vectors::{Cursor, receive_kernel, total};
-use super::wait::{self, Wake};
+use super::wait::{self, Waited, Wake};
 use super::{Outcome, SHUT_READ, demote, peek};
 use crate::counters::{self, Counter};
 use crate::side::rx;
@@ -84,6 +84,7 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     let mut cursor = Cursor::new(vectors);
     let mut done = 0;
     let mut counted = 0;
+    let mut time = Waited::default();
     let outcome = loop {
         let Ok(held) = link.lock_rx() else { break Outcome::Failed(libc::EAGAIN) };
         let in_prefix = side.rx_left.load(Ordering::Relaxed) != 0;
@@ -142,7 +143,7 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                     break Outcome::Done(done);
                 }
                 demote::comply(link, fd);
-                let waited = wait::for_data(link, fd, flags);
+                let waited = wait::for_data(link, fd, flags, &mut time);
                 // Another thread may have closed the number while we slept.
                 fd = parked::number_now(link, fd).unwrap_or(-1);
                 match waited {

@@ -2,7 +2,7 @@
 
 use super::demote::Ended;
 use super::vectors::{Cursor, total};
-use super::wait::{self, Room};
+use super::wait::{self, Room, Waited};
 use super::{Outcome, SHUT_WRITE, bells, demote};
 use crate::counters::{self, Counter};
 use crate::side::tx;
@@ -41,6 +41,7 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     }
     let mut cursor = Cursor::new(vectors);
     let mut done = 0;
+    let mut time = Waited::default();
     let outcome = loop {
         let Ok(held) = link.lock_tx() else { break Outcome::Failed(libc::EAGAIN) };
         let step = locked_step(link, fd, &mut cursor);
@@ -61,7 +62,7 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                     }
                     break Outcome::Failed(libc::EAGAIN);
                 }
-                let waited = wait::for_space(link, fd);
+                let waited = wait::for_space(link, fd, &mut time);
                 fd = parked::number_now(link, fd).unwrap_or(-1);
                 match waited {
                     Ok(Room::Look) => {}

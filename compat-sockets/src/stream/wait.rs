@@ -40,6 +40,26 @@ pub(crate) enum Room {
     Gone,
 }
 
+/// How long a call has waited so far, in nanoseconds. `SO_SNDTIMEO` and `SO_RCVTIMEO` are for a call, and begin not anew with
+/// each progress that it makes.
+#[derive(Debug, Default)]
+pub(crate) struct Waited(u64);
+
+impl Waited {
+    /// What is left of a time.
+    fn left_of(&self, time: u64) -> u64 {
+        time.saturating_sub(self.0)
+    }
+
+    /// Counts what passes while `wait` does.
+    fn during<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let began = raw::now_ns();
+        let result = wait();
+        self.0 = self.0.saturating_add(raw::now_ns().saturating_sub(began));
+        result
+    }
+}
+
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
@@ -84,7 +104,7 @@ fn something_new(link: &Link) -> bool {
 }
 
 /// Waits until there is something to receive, as the descriptor and `flags` allow.
-pub(super) fn for_data(link: &Link, fd: i32, flags: i32) -> Result<Wake, i32> {
+pub(super) fn for_data(link: &Link, fd: i32, flags: i32, waited: &mut Waited) -> Result<Wake, i32> {
     let sock = link.sock;
     if flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed) != 0 {
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd);
@@ -97,7 +117,7 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32) -> Result<Wake, i32> {
     let in_ring = link.side.rx_state.load(Ordering::Relaxed) == rx::RING
         && link.side.rx_left.load(Ordering::Relaxed) == 0;
     if !in_ring {
-        return sleep(link, fd);
+        return sleep(link, fd, waited);
     }
     if spin_for(link, || {
         consumer.prefetch();
@@ -106,7 +126,7 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32) -> Result<Wake, i32> {
         return Ok(Wake::Look);
     }
     let began = raw::now_ns();
-    let woken = sleep(link, fd);
+    let woken = sleep(link, fd, waited);
     sock.spins.slept(began);
     woken
 }
@@ -122,7 +142,7 @@ fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
     answer(link, fd, raw::peek_one(fd))
 }
 
-fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
+fn sleep(link: &Link, fd: i32, waited: &mut Waited) -> Result<Wake, i32> {
     let Some(parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
     let asleep = link.asleep(fd);
     link.arm_data();
@@ -130,10 +150,9 @@ fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
         Ok(1)
     } else {
         counters::one(Counter::sleeps);
-        let mut byte = 0u8;
-        // SAFETY: one byte on this stack.
-        let got = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-        usize::try_from(got).map_err(|_| real::errno())
+        let limit = if waited.0 == 0 { None } else { time_limit(fd, libc::SO_RCVTIMEO) };
+        let left = limit.map(|limit| waited.left_of(limit));
+        waited.during(|| peek(fd, left))
     };
     drop(asleep);
     let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
@@ -142,6 +161,26 @@ fn sleep(link: &Link, fd: i32) -> Result<Wake, i32> {
         link.sock.nonblocking.store(1, Ordering::Relaxed);
     }
     answer(link, fd, result)
+}
+
+/// Sleeps until there is a byte, an end or an error in the kernel's queue, and no longer than what is `left`, if that is less than what
+/// the kernel would wait by itself.
+fn peek(fd: i32, left: Option<u64>) -> raw::Result<usize> {
+    if let Some(left) = left {
+        let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let time = raw::timespec_of(left);
+        // A receive with a time limit is never restarted after a signal, and nor is this.
+        // SAFETY: both are on this stack.
+        match unsafe { real::ppoll(&raw mut entry, 1, &raw const time, std::ptr::null()) } {
+            0 => return Err(libc::EAGAIN),
+            ready if ready < 0 => return Err(real::errno()),
+            _ => {}
+        }
+    }
+    let mut byte = 0u8;
+    // SAFETY: one byte on this stack.
+    let got = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    usize::try_from(got).map_err(|_| real::errno())
 }
 
 /// What the kernel's answer to a peek means.
@@ -193,16 +232,27 @@ fn refuse_uncounted(link: &Link, fd: i32) {
 }
 
 /// Waits until a full ring has room.
-pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
-    let side = link.side;
-    let seen = side.head_seen.load(Ordering::Relaxed);
+pub(crate) fn for_space(link: &Link, fd: i32, waited: &mut Waited) -> Result<Room, i32> {
+    let seen = link.side.head_seen.load(Ordering::Relaxed);
     let head = link.tx().head();
     let moved = || head.load(Ordering::Acquire) != seen;
     if spin_for(link, moved) {
         return Ok(Room::Look);
     }
+    let left = time_limit(fd, libc::SO_SNDTIMEO).map(|limit| waited.left_of(limit));
+    waited.during(|| sleep_for_space(link, fd, left, moved))
+}
+
+/// Sleeps until a full ring has room, no longer than what is `left`.
+fn sleep_for_space(
+    link: &Link,
+    fd: i32,
+    left: Option<u64>,
+    moved: impl Fn() -> bool,
+) -> Result<Room, i32> {
+    let side = link.side;
     let Some(_parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
-    let deadline = send_timeout(fd).map(|timeout| raw::now_ns().saturating_add(timeout));
+    let deadline = left.map(|left| raw::now_ns().saturating_add(left));
     counters::one(Counter::space_sleeps);
     loop {
         let word = link.tx().space_wait();
@@ -245,10 +295,10 @@ pub(crate) fn for_space(link: &Link, fd: i32) -> Result<Room, i32> {
     }
 }
 
-/// `SO_SNDTIMEO` in nanoseconds, `None` for no limit.
-fn send_timeout(fd: i32) -> Option<u64> {
+/// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds, `None` for no limit.
+fn time_limit(fd: i32, option: i32) -> Option<u64> {
     let none = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let value = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, none).ok()?;
+    let value = raw::socket_option(fd, libc::SOL_SOCKET, option, none).ok()?;
     let nanoseconds =
         (value.tv_sec as u64).saturating_mul(1_000_000_000) + value.tv_usec as u64 * 1000;
     (nanoseconds > 0).then_some(nanoseconds)

@@ -83,6 +83,46 @@ static void send_limit_peer(int fd) {
     write_all(fd, &got, sizeof got);
 }
 
+/* The time is for a call: it does not begin anew with each bit of progress. */
+
+static char many[64 * MIB];
+
+static void trickle_in_here(int fd) {
+    ssize_t got;
+    int limit_ms = 100;
+    tell('s');
+    do {
+        set_time_limit(fd, SO_RCVTIMEO, limit_ms *= 2);
+        got = recv(fd, many, sizeof many, MSG_WAITALL);
+    } while (got < 0 && errno == EAGAIN && limit_ms < 60000);
+    CHECK(got > 0 && got < (ssize_t)sizeof many, "recv: what came in time");
+    write_all(fd, "q", 1);
+}
+static void trickle_in_peer(int fd) {
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    await('s');
+    while (poll(&wait, 1, 10) == 0)
+        write_all(fd, "0", 1);
+}
+
+static void trickle_out_here(int fd) {
+    int length = 64 * KIB;
+    NEED(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &length, sizeof length));
+    set_time_limit(fd, SO_SNDTIMEO, 200);
+    ssize_t sent = send(fd, many, sizeof many, 0);
+    CHECK(sent > 0 && sent < (ssize_t)sizeof many, "send: what there was room for in time");
+    NEED(shutdown(fd, SHUT_WR));
+    await('q');
+}
+static void trickle_out_peer(int fd) {
+    int length = 64 * KIB;
+    NEED(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &length, sizeof length));
+    char buffer[4 * KIB];
+    while (read(fd, buffer, sizeof buffer) > 0)
+        poll(NULL, 0, 10);
+    tell('q');
+}
+
 /* ---- signals ---- */
 
 static timer_t start_timer(int signal, int every_ms) {
@@ -569,6 +609,8 @@ static const struct role roles[] = {{"spinner", role_spinner}};
 static const struct test_case cases[] = {
     PAIR(receive_limit),
     PAIR(send_limit),
+    PAIR(trickle_in),
+    PAIR(trickle_out),
     PAIR(interrupted),
     PAIR_OF_PROCESSES(restarted),
     PAIR_OF_PROCESSES(send_interrupted),

@@ -222,7 +222,7 @@ fn register(stream: &TcpStream, daemon: &Daemon) -> (Connection, Doorbell) {
     let bell = Doorbell::new().unwrap();
     let page = vrpc::counters::PAGE.share().unwrap();
     let hello = Hello { role: Role::Rpc, program: "hostile".into(), resume: None };
-    link.hello(hello, &[page.as_fd(), bell.fd().as_fd()]).unwrap();
+    link.hello(hello, &[page.as_fd()]).unwrap();
     let cookie = rustix::net::sockopt::socket_cookie(stream).unwrap();
     let request = Request::RegisterSocket { cookie, shape: SHAPE };
     link.send(&request, &[stream.as_fd(), bell.fd().as_fd()]).unwrap();

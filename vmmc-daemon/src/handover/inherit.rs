@@ -95,7 +95,9 @@ impl Broker {
                 let attached = match attached {
                     None => None,
                     Some((page, doorbell)) => {
-                        let doorbell = Doorbell::inherit(fds.get(doorbell)?, state.peer.uid);
+                        let owner = state.peer.uid;
+                        let doorbell =
+                            doorbell.map(|slot| fds.doorbell(slot, owner)).transpose()?;
                         Some(Attached { page: fds.get(page)?, doorbell })
                     }
                 };
@@ -289,8 +291,12 @@ impl Fds {
             .ok_or_else(|| TakeOverError::BadState(format!("descriptor {slot} is missing")))
     }
 
+    fn doorbell(&self, slot: Slot, owner: u32) -> Result<Doorbell, TakeOverError> {
+        Ok(Doorbell::inherit(self.get(slot)?, owner))
+    }
+
     fn button(&self, state: ButtonState) -> Result<Button, TakeOverError> {
-        let doorbell = Doorbell::inherit(self.get(state.doorbell)?, state.owner);
+        let doorbell = self.doorbell(state.doorbell, state.owner)?;
         Ok(Button::inherit(self.get(state.button)?, doorbell))
     }
 

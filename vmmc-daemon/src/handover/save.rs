@@ -159,9 +159,9 @@ fn client_state<'b>(client: &'b Client, slots: &mut Slots<'b>) -> ClientState {
             role: *role,
             program: program.clone(),
             session: *session,
-            attached: attached
-                .as_ref()
-                .map(|Attached { page, doorbell }| (slots.put(page), slots.put(doorbell.fd()))),
+            attached: attached.as_ref().map(|Attached { page, doorbell }| {
+                (slots.put(page), doorbell.as_ref().map(|doorbell| slots.put(doorbell.fd())))
+            }),
         },
     };
     let pending = client

@@ -70,7 +70,7 @@ pub(super) enum StageState {
         program: String,
         session: Token,
         /// Page and doorbell.
-        attached: Option<(Slot, Slot)>,
+        attached: Option<(Slot, Option<Slot>)>,
     },
     Leaving,
 }

@@ -46,7 +46,7 @@ impl Broker {
         let gone = || Refusal::Internal { why: "find the client".to_owned() };
         let attached = match hello.role {
             Role::Tool => None,
-            Role::Process | Role::Sockets | Role::Rpc => Some(attach(fds)?),
+            Role::Process | Role::Sockets | Role::Rpc => Some(attach(hello.role, fds)?),
         };
         let peer = self.caller(id).ok_or_else(gone)?.peer;
         let session = Token(random_bytes()?);

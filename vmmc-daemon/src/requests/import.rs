@@ -225,9 +225,8 @@ impl Broker {
         let to_exporter_new = !exporter.acquaintances.knows(id) && known.owner != id;
         let introduce = |client: &Client, new: bool| {
             let attached = client.attached().filter(|_| new);
-            attached
-                .map(|attached| Ok((attached.page.clone(), attached.doorbell.button()?)))
-                .transpose()
+            let doorbell = attached.and_then(|it| Some((it.page.clone(), it.doorbell.as_ref()?)));
+            doorbell.map(|(page, doorbell)| Ok((page, doorbell.button()?))).transpose()
         };
         let (exporter_new, importer_new) =
             (introduce(exporter, to_importer_new)?, introduce(importer, to_exporter_new)?);

@@ -164,9 +164,9 @@ impl Broker {
     }
 
     fn needs_attachment(&self, id: ClientId) -> Result<(), Fault> {
-        match self.caller(id).and_then(Client::attached) {
+        match self.caller(id).and_then(Client::attached).and_then(|it| it.doorbell.as_ref()) {
             Some(_) => Ok(()),
-            None => Err(Fault::new("a tool may neither export nor import")),
+            None => Err(Fault::new("who has no doorbell may neither export nor import")),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::receive::{Fds, Suspect};
 use rustix::fs::{OFlags, SealFlags};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use vmmc::control::message::Refusal;
+use vmmc::control::message::{Refusal, Role};
 use vmmc::layout;
 use vmmc::sys::{Fd, memfd};
 
@@ -44,9 +44,9 @@ pub(super) fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
     format!("open {what} anew ({errno}{hint})")
 }
 
-/// Checks the two descriptors of a hello. The kinds are asked for before anything else: calls like
+/// Checks the descriptors of a hello. The kinds are asked for before anything else: calls like
 /// fstat(2) on a descriptor of a file system that a client runs could block.
-pub(super) fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
+pub(super) fn attach(role: Role, fds: &mut Fds) -> Result<Attached, Refusal> {
     const NO_PAGE: &str = "no process page came with hello";
     let no_page = || bad_segment(NO_PAGE);
     let passed = fds.need(NO_PAGE)?;
@@ -61,6 +61,9 @@ pub(super) fn attach(fds: &mut Fds) -> Result<Attached, Refusal> {
     }
     let page = memfd::reopen_read_only(page)
         .map_err(|errno| Refusal::Internal { why: cannot_reopen("the process page", errno) })?;
-    let passed = fds.need("no doorbell came with hello")?;
-    Ok(Attached { page: Arc::new(page), doorbell: Doorbell::of(passed)? })
+    let doorbell = match role {
+        Role::Process => Some(Doorbell::of(fds.need("no doorbell came with hello")?)?),
+        _ => None,
+    };
+    Ok(Attached { page: Arc::new(page), doorbell })
 }

@@ -248,8 +248,10 @@ impl Client {
         resume: Option<Resume>,
     ) -> Result<Client, vmmc::control::ConnectError> {
         let connection = Connection::open_existing(path)?;
-        let fds: Vec<BorrowedFd<'_>> =
-            belongings.iter().flat_map(|it| [it.page.as_fd(), it.doorbell.fd().as_fd()]).collect();
+        let mut fds: Vec<BorrowedFd<'_>> = belongings.iter().map(|it| it.page.as_fd()).collect();
+        if role == Role::Process {
+            fds.extend(belongings.iter().map(|it| it.doorbell.fd().as_fd()));
+        }
         let hello = Hello { role, program: "test".to_owned(), resume };
         let welcome = connection.hello(hello, &fds)?;
         Ok(Client { connection, welcome, belongings, next: 0 })

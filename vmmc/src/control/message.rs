@@ -33,7 +33,7 @@ pub enum Role {
 
 /// First packet of a connection after the version handshake.
 ///
-/// Descriptors: process page (read-only use), the [doorbell](crate::sys::doorbell); none for
+/// Descriptors: process page (read-only use), and of a [`Role::Process`] its [doorbell](crate::sys::doorbell); none for
 /// [`Role::Tool`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
