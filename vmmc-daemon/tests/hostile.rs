@@ -386,10 +386,10 @@ fn sockets_that_linger_are_not_taken_without_end() {
     let (lingering, never_read): (Vec<_>, Vec<_>) = (0..MANY).map(|_| full()).unzip();
     let sender = std::thread::scope(|scope| {
         let sends = scope.spawn(|| {
-            // The last copies are those that the daemon gets.
+            // The last copies are those that the daemon gets, but where it is quicker than we are: then our close waits.
             for socket in lingering {
                 greedy.send(&Request::AttachSocket { cookie: 1 }, &[socket.as_fd()]);
-                drop(socket);
+                scope.spawn(move || drop(socket));
             }
         });
         drop(alone);
