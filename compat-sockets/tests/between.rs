@@ -103,18 +103,16 @@ fn ended(mut child: Child, what: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Whether a process has the descriptor by which its daemon knows that it has not closed a connection: the write end of a
-/// pipe, above 512, where the library's others are read.
+/// Whether a process has the descriptor by which its daemon knows that it has not closed a connection: a socket of the library's, above
+/// 512, beside the one by which it talks to the daemon.
 fn is_carried(child: &Child) -> bool {
-    let files = std::fs::read_dir(format!("/proc/{}/fdinfo", child.id())).unwrap();
-    let is_bell = |file: std::fs::DirEntry| {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+    let is_ours = |file: &std::fs::DirEntry| {
         let number = file.file_name().to_str().unwrap().parse::<u32>().unwrap();
-        let info = std::fs::read_to_string(file.path()).unwrap_or_default();
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-        number >= 512 && flags.is_some_and(|flags| flags & 3 == libc::O_WRONLY as u32)
+        let link = std::fs::read_link(file.path()).unwrap_or_default();
+        number >= 512 && link.to_string_lossy().starts_with("socket:")
     };
-    files.flatten().any(is_bell)
+    files.flatten().filter(is_ours).count() >= 2
 }
 
 /// The same lines as over TCP alone, and bytes by rings that were carried. On a busy machine both ends of a short scenario
