@@ -24,7 +24,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ] {
         let dir = out.join(dir);
         std::fs::create_dir_all(&dir)?;
-        builder.out_dir(&dir).compile(Path::new("idl/everything.x"))?;
+        for file in ["idl/everything.x", "idl/names.x"] {
+            builder.clone().out_dir(&dir).compile(Path::new(file))?;
+        }
     }
 
     // What compat-sunrpc tries against rpcgen's programs, and others' clients.

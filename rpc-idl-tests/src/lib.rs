@@ -15,6 +15,16 @@ pub mod sunrpc {
     include!(concat!(env!("OUT_DIR"), "/sunrpc/everything.rs"));
 }
 
+/// `names.x` for SHRIMP RPC.
+pub mod names {
+    include!(concat!(env!("OUT_DIR"), "/shrimp/names.rs"));
+}
+
+/// `names.x` for Sun RPC.
+pub mod sunrpc_names {
+    include!(concat!(env!("OUT_DIR"), "/sunrpc/names.rs"));
+}
+
 /// `types.x` of compat-sunrpc, which rpcgen takes too, for Sun RPC.
 pub mod types {
     include!(concat!(env!("OUT_DIR"), "/types.rs"));

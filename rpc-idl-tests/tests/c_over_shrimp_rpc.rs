@@ -6,7 +6,7 @@ mod c_stubs_of;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 
-use common::{Daemon, Ended, PATIENCE, until};
+use common::{until, Daemon, Ended, PATIENCE};
 use rpc_idl_tests::shrimp::*;
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, Fault, Server, ServerCall};

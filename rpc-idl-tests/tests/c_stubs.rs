@@ -3,7 +3,7 @@
 mod c_stubs_of;
 
 use c_stubs_of::generate;
-use rpc_idl_tests::random::{Def, Random, defined, definitions, text};
+use rpc_idl_tests::random::{defined, definitions, text, Def, Random};
 use rpc_idl_tests::{COUNT, SEED};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -20,7 +20,11 @@ fn gcc(dir: &Path, sources: &[&str], more: &[&str]) {
         .arg(&own)
         .args(sources.iter().map(|source| {
             let ours = own.join(source);
-            if ours.exists() { ours } else { source.into() }
+            if ours.exists() {
+                ours
+            } else {
+                source.into()
+            }
         }))
         .current_dir(dir)
         .output()
@@ -55,6 +59,17 @@ fn c_clients_call_c_servers() {
         "{output:?}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Names that generated code might take for its own, and types that are used before they are defined.
+#[test]
+fn c_of_all_sorts_of_names_compiles() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let interface = Path::new(env!("CARGO_MANIFEST_DIR")).join("idl/names.x");
+    generate(dir.path(), "names", &std::fs::read_to_string(interface).expect("readable"));
+    std::fs::write(dir.path().join("empty.c"), "int main(void) { return 0; }\n").expect("ours");
+    let generated = ["names_codec.c", "names_client.c", "names_server.c"];
+    gcc(dir.path(), &[&["empty.c", "loopback.c"], &generated[..]].concat(), &["-Wno-unused"]);
 }
 
 /// What was checked is what is used: the compiler does not take shared memory for what it was when it was read, and

@@ -3,7 +3,7 @@
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 
-use common::{Daemon, PATIENCE, say, second_process as play};
+use common::{say, second_process as play, Daemon, PATIENCE};
 use rpc_idl_tests::shrimp::*;
 use shrimp_rpc::{Binding, Bulk, BulkMut, BulkOut, CallError, Context, Fault, Server};
 
@@ -64,7 +64,11 @@ impl KvV1 for Kv {
     }
 
     fn copy(&self, _: &Context, a: Vec<u8>) -> Result<(), Fault> {
-        if a == b"copy" { Ok(()) } else { Err(Fault::new(5, "another one")) }
+        if a == b"copy" {
+            Ok(())
+        } else {
+            Err(Fault::new(5, "another one"))
+        }
     }
 
     fn later(
@@ -98,6 +102,111 @@ impl KvV1 for Kv {
     }
 }
 
+/// The same in `async` code, which owns arguments and results.
+struct Slow;
+
+impl KvV1Async for Slow {
+    async fn put(&self, _: &Context, key: String, value: Vec<u8>) -> Result<bool, Fault> {
+        later().await;
+        Ok(key == "the key" && value == b"bytes")
+    }
+
+    async fn get(&self, _: &Context, key: String) -> Result<GetResults, Fault> {
+        later().await;
+        let (result, value) = match &*key {
+            "there" => (Status::Ok, vec![7; 100_000]),
+            "too long" => (Status::Ok, vec![7; 20 << 20]),
+            _ => (Status::Missing, Vec::new()),
+        };
+        Ok(GetResults { result, value })
+    }
+
+    async fn scale(&self, _: &Context, by: f64, m: Vec<f64>) -> Result<Vec<f64>, Fault> {
+        later().await;
+        Ok(m.into_iter().map(|x| x * by).collect())
+    }
+
+    async fn divide(&self, _: &Context, a: i32, b: i32) -> Result<DivideReply, Fault> {
+        later().await;
+        if b == 0 {
+            return Err(Fault::new(3, "division by zero"));
+        }
+        Ok(DivideReply { result: a / b, rest: a % b })
+    }
+
+    async fn log(&self, context: &Context, text: String) -> Result<(), Fault> {
+        later().await;
+        say(&format!("logged {text} for {}", context.peer().pid));
+        Ok(())
+    }
+
+    async fn list(&self, _: &Context, entries: Vec<Entry>) -> Result<Answer, Fault> {
+        later().await;
+        Ok(Answer::Ok(entries.into_iter().rev().collect()))
+    }
+
+    async fn points(
+        &self,
+        _: &Context,
+        p: Vec<Point>,
+        mut fixed: Vec<i32>,
+    ) -> Result<PointsResults, Fault> {
+        later().await;
+        fixed[99] = p.len() as i32;
+        Ok(PointsResults { q: p, fixed, ofixed: vec![2; 100] })
+    }
+
+    async fn copy(&self, _: &Context, a: Vec<u8>) -> Result<(), Fault> {
+        assert_eq!(a, b"copy", "a panic of a task is its executor's");
+        Ok(())
+    }
+
+    async fn later(
+        &self,
+        _: &Context,
+        _: Num,
+        m: Maybe,
+        mut x: Vec<i64>,
+        t: Tree,
+        node: Node,
+    ) -> Result<LaterResults, Fault> {
+        later().await;
+        x.reverse();
+        let result = Big {
+            // One element too many: it does not fit the interface.
+            data: vec![1; if node.v < 0 { 10_001 } else { 10_000 }],
+            many: vec![t.children.len() as i32; 5000],
+            c: [1, 2, 3, 4],
+            s: -5,
+            u: vec![200],
+            e: BigE::B,
+            f: 0.0,
+        };
+        Ok(LaterResults { result, m, x, d: vec![f64::from(node.v)] })
+    }
+
+    async fn r#type(&self, _: &Context, r#type: i32, request_: String) -> Result<(), Fault> {
+        later().await;
+        Err(Fault::with_text(r#type as u32, request_))
+    }
+}
+
+/// Is not ready at once: another task runs first.
+async fn later() {
+    tokio::task::yield_now().await;
+}
+
+fn serve_async(args: &[String]) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build();
+    let runtime = runtime.expect("threads");
+    let handle = runtime.handle().clone();
+    let service = KvV1AsyncService::new(Slow, move |task| drop(handle.spawn(task)));
+    let server = Server::builder(&args[0]).program(service).start().expect("serves");
+    say("ready");
+    common::pause();
+    server.stop();
+}
+
 fn serve(args: &[String]) {
     let server = Server::builder(&args[0]).program(KvV1Service(Kv)).start().expect("serves");
     say("ready");
@@ -107,16 +216,19 @@ fn serve(args: &[String]) {
 
 #[test]
 fn second_process() {
-    play(&[("serve", serve)]);
+    play(&[("serve", serve), ("serve_async", serve_async)]);
 }
 
-fn bound(daemon: &Daemon) -> KvV1Client {
-    let binding = Binding::builder("kv", kv_v1::PROGRAM, kv_v1::VERSION)
+fn binding(daemon: &Daemon) -> Binding {
+    Binding::builder("kv", kv_v1::PROGRAM, kv_v1::VERSION)
         .node(&daemon.node())
         .connect_timeout(PATIENCE.expect("there is one"))
         .connect()
-        .expect("binds");
-    KvV1Client::new(binding)
+        .expect("binds")
+}
+
+fn bound(daemon: &Daemon) -> KvV1Client {
+    KvV1Client::new(binding(daemon))
 }
 
 /// F1: a real RPC, with nested structs, arrays, strings, IN, OUT and INOUT.
@@ -224,5 +336,78 @@ fn bulk_data_is_written_and_read_where_it_lies() {
     assert_eq!(q_first, Some(Ok(Point { x: 3.0, y: 2.0, tag: [3, 4, 5] })));
     assert_eq!(fixed_ends, Some((Some(Ok(8)), Some(Ok(2)), 100)));
     assert_eq!(other, [0; 100]);
+    server.finish();
+}
+
+/// `async` on both sides, and an executor that knows nothing of us.
+#[test]
+fn every_construct_goes_there_and_back_between_async_client_and_server() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve_async", &["kv"]);
+    server.expect("ready");
+    let kv = KvV1AsyncClient::new(binding(&daemon));
+    let executor = tokio::runtime::Builder::new_current_thread().build().expect("an executor");
+    executor.block_on(async {
+        assert!(kv.put("the key", b"bytes").await.expect("answered"));
+        assert!(matches!(kv.put(&"x".repeat(65), b"").await, Err(CallError::Encode(_))));
+        let mut value = vec![1];
+        assert_eq!(kv.get("there", &mut value).await.expect("answered"), Status::Ok);
+        assert_eq!(value, [7; 100_000]);
+        let mut m: Vec<f64> = (0..65_536).map(f64::from).collect();
+        kv.scale(0.5, &mut m).await.expect("answered");
+        assert!(m.iter().enumerate().all(|(i, x)| *x == i as f64 / 2.0));
+
+        // Calls at a time over one client.
+        let (one, other) = tokio::join!(kv.divide(17, -5), kv.divide(7, 2));
+        assert_eq!((one.expect("answered").result, other.expect("answered").rest), (-3, 1));
+        match kv.divide(1, 0).await {
+            Err(CallError::Fault(fault)) => assert_eq!(fault.text(), "division by zero"),
+            other => panic!("{other:?}"),
+        }
+        kv.log("a line").await.expect("sent");
+
+        let entries: Vec<Entry> =
+            (0..1000).map(|n| Entry { name: format!("e{n}"), size: n }).collect();
+        let reversed = entries.iter().rev().cloned().collect();
+        assert_eq!(kv.list(&entries).await.expect("answered"), Answer::Ok(reversed));
+
+        let points = [Point { x: 1.0, y: 2.0, tag: [3, 4, 5] }; 3];
+        let (mut q, mut fixed, mut other) = (Vec::new(), [1; 100], [1; 100]);
+        kv.points(&points, &mut q, &mut fixed, &mut other).await.expect("answered");
+        assert_eq!((&q[..], fixed[98], fixed[99], other), (&points[..], 1, 3, [2; 100]));
+
+        let (mut x, mut d) = ((0..5000).collect::<Vec<i64>>(), Vec::new());
+        let tree = Tree { v: 1, children: vec![Tree { v: 2, children: Vec::new() }; 3] };
+        let node = |v| Node { left: None, right: None, v };
+        let (kind, quad) = (Num::Case1(6), Maybe::True(xdr::Quad(1 << 100 | 1)));
+        let later = kv.later(&kind, &quad, &mut x, &mut d, &tree, &node(9)).await;
+        let later = later.expect("answered");
+        assert_eq!((&later.m, x[0], &d[..]), (&quad, 4999, &[9.0][..]));
+
+        // What a task returns and the interface does not allow, as of a blocking server; a task that panics.
+        let bad = kv.later(&kind, &quad, &mut x, &mut d, &tree, &node(-1)).await;
+        assert!(matches!(bad, Err(CallError::BadResults { .. })), "{bad:?}");
+        let too_long = kv.get("too long", &mut value).await;
+        assert!(matches!(too_long, Err(CallError::BadResults { .. })), "{too_long:?}");
+        match kv.copy(b"other").await {
+            Err(CallError::Fault(fault)) => assert_eq!(fault.number(), Fault::DROPPED),
+            other => panic!("{other:?}"),
+        }
+        match kv.r#type(12, "as asked").await {
+            Err(CallError::Fault(fault)) => {
+                assert_eq!((fault.number(), fault.text()), (12, "as asked"));
+            }
+            other => panic!("{other:?}"),
+        }
+        // Given up while the server works on it; the client goes on.
+        let given_up = tokio::select! {
+            biased;
+            () = std::future::ready(()) => true,
+            _ = kv.list(&entries) => false,
+        };
+        assert!(given_up);
+        assert!(kv.put("the key", b"bytes").await.expect("answered"));
+    });
+    server.expect(&format!("logged a line for {}", std::process::id()));
     server.finish();
 }

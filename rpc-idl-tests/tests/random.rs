@@ -1,7 +1,7 @@
 //! Random values of random types, against an XDR that shares nothing with the compiler.
 
-use rpc_idl_tests::random::{Random, defined, definitions, text};
-use rpc_idl_tests::{COUNT, SEED, again};
+use rpc_idl_tests::random::{defined, definitions, text, Random};
+use rpc_idl_tests::{again, COUNT, SEED};
 
 /// F1: complex types, nested to any depth.
 #[test]

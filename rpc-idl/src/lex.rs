@@ -65,7 +65,7 @@ struct Lexer<'a> {
 pub(crate) fn lex(sources: &SourceMap, file: u32, diagnostics: &mut Diagnostics) -> Vec<Token> {
     let mut lexer =
         Lexer { text: sources.text(file), file, at: 0, tokens: Vec::new(), line_start: true };
-    while !diagnostics.is_full() && lexer.step(diagnostics) {}
+    while lexer.step(diagnostics) {}
     let end = lexer.text.len();
     lexer.push(Kind::End, end, end);
     lexer.tokens
@@ -108,6 +108,34 @@ impl Lexer<'_> {
         }
     }
 
+    /// End of the preprocessor line that begins here, its newline excluded. A comment in it may go on in the next line, and the line behind
+    /// that.
+    fn directive_end(&self) -> usize {
+        let bytes = self.text.as_bytes();
+        let mut line = self.line_end(true);
+        let mut at = self.at;
+        while at < line {
+            match &bytes[at..] {
+                [b'/', b'/', ..] => break,
+                [b'/', b'*', ..] => match self.text[at + 2..].find("*/") {
+                    Some(end) => {
+                        at += 2 + end + 2;
+                        if at > line {
+                            line = Lexer { at, tokens: Vec::new(), ..*self }.line_end(true);
+                        }
+                    }
+                    None => break, // reported when it is looked for
+                },
+                [quote @ (b'"' | b'\''), ..] => {
+                    let close = bytes[at + 1..line].iter().position(|byte| byte == quote);
+                    at += close.map_or(1, |close| close + 2);
+                }
+                _ => at += 1,
+            }
+        }
+        line
+    }
+
     fn step(&mut self, diagnostics: &mut Diagnostics) -> bool {
         let bytes = self.text.as_bytes();
         let Some(&byte) = bytes.get(self.at) else { return false };
@@ -128,7 +156,7 @@ impl Lexer<'_> {
                 self.push(Kind::Passthrough, start, end);
             }
             b'#' if self.line_start => {
-                let end = self.line_end(true);
+                let end = self.directive_end();
                 self.push(Kind::Directive, start, end);
             }
             b'/' if self.rest().starts_with("/*") => self.block_comment(diagnostics),

@@ -125,19 +125,33 @@ impl<'a> Preprocessor<'a> {
             );
             return;
         }
-        let tokens = lex::lex(self.sources, file, self.diagnostics);
+        let mut lexical = Diagnostics::default();
+        let tokens = lex::lex(self.sources, file, &mut lexical);
         let mut conditionals: Vec<Conditional> = Vec::new();
+        // Where text begins to be left out, and ends to be, in turn: it may be anything.
+        let mut borders: Vec<u32> = Vec::new();
         for token in tokens {
             if self.diagnostics.is_full() || self.overflow {
-                return;
+                break;
             }
             let active = conditionals.last().is_none_or(|c| c.taken);
             match token.kind {
                 Kind::End => break,
-                Kind::Directive => self.directive(token.span, active, &mut conditionals, nesting),
+                Kind::Directive => {
+                    self.directive(token.span, active, &mut conditionals, nesting);
+                    if active != conditionals.last().is_none_or(|c| c.taken) {
+                        borders.push(token.span.end);
+                    }
+                }
                 _ if !active => {}
                 Kind::BlockComment | Kind::LineComment => self.comment(token.span),
                 _ => self.expand(token, token.span, &mut Vec::new()),
+            }
+        }
+        for diagnostic in lexical.into_sorted() {
+            let before = borders.partition_point(|border| *border <= diagnostic.span.start);
+            if before.is_multiple_of(2) {
+                self.diagnostics.push(diagnostic);
             }
         }
         for open in conditionals {

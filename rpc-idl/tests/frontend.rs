@@ -16,7 +16,11 @@ fn everything(text: &str) {
     }
     let formatted = format("any.x", text);
     if !compilation.has_errors() {
-        let formatted = formatted.expect("what compiles can be formatted");
+        // The formatter reads what the preprocessor leaves out, too.
+        let Ok(formatted) = formatted else {
+            assert!(text.contains("#if"), "what compiles can be formatted");
+            return;
+        };
         assert_eq!(format("any.x", &formatted).as_ref(), Ok(&formatted), "formatted again");
         let again = compile("any.x", &formatted, &Options::new());
         assert_eq!(again.file(), compilation.file(), "it says the same:\n{formatted}");
@@ -52,6 +56,26 @@ fn what_stands_between_a_brace_and_its_semicolon_stays_there() {
     for between in ["// c\n", " /* c */ ", "\n/* c */\n", "\n%c\n", "\n#ifdef a\n#endif\n"] {
         everything(&format!("enum e {{ A = 1 }}{between};"));
         everything(&format!("program P {{ version V {{ void F(void) = 1; }}{between}= 1; }} = 2;"));
+    }
+}
+
+/// Text that is left out may be anything, and a comment on a preprocessor line may be longer than that.
+#[test]
+fn what_the_preprocessor_leaves_out_is_not_looked_at() {
+    for text in [
+        "#if 0\nthis isn't $ 0x 09 \"text\n#endif\nconst A = 1;",
+        "#if 1\nconst A = 1;\n#else\n'oops\n#endif",
+        "#ifdef B\n$\n#if 1\n$\n#endif\n$\n#endif\n#define A 1 /* which goes\n on */\nconst C = A;",
+        "#define S \"/* no comment\" // nor */\nconst C = S;",
+    ] {
+        let compilation = compile("any.x", text, &Options::new());
+        assert_eq!(compilation.render(), "", "{text}");
+        everything(text);
+    }
+    for text in ["#if 1\n$\n#endif", "#if 0\n$\n#else\n$\n#endif", "#if 0\n#endif\n$ const A = 1;"]
+    {
+        assert_eq!(compile("any.x", text, &Options::new()).diagnostics().len(), 1, "{text}");
+        everything(text);
     }
 }
 

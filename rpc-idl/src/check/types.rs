@@ -6,7 +6,7 @@ use crate::ast::{Base, BaseKind, Declaration, Doc, Shape, Tag, UnionBody, Value,
 use crate::diag::Diagnostic;
 use crate::model::{Arm, Case, Field, Type, TypeId, TypeKind, Union};
 use crate::source::Span;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where a type is used: some are allowed in some places only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,12 +296,14 @@ impl<'a> Checker<'a> {
         for (id, body) in std::mem::take(&mut self.unions) {
             let TypeKind::Union(union) = &self.model.def(id).kind else { continue };
             let switch = self.model.resolve(&union.switch).clone();
-            let mut members: Option<Vec<i64>> = None;
+            let mut members: Option<HashSet<i64>> = None;
             let (what, low, high): (String, i128, i128) = match &switch {
                 Type::Void => continue, // reported
                 Type::Bool => ("bool".to_owned(), 0, 1),
                 Type::Int { bits, unsigned: true } => {
-                    ("unsigned number".to_owned(), 0, (1i128 << bits) - 1)
+                    // Cases are kept as `i64`; nobody numbers them from the other end.
+                    let high = ((1i128 << bits) - 1).min(i128::from(i64::MAX));
+                    ("unsigned number".to_owned(), 0, high)
                 }
                 Type::Int { bits, unsigned: false } => {
                     ("number".to_owned(), -(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
@@ -327,7 +329,7 @@ impl<'a> Checker<'a> {
             };
             let mut seen: HashMap<i128, Span> = HashMap::new();
             for case in body.arms.iter().flat_map(|arm| &arm.cases) {
-                self.case(case, &what, (low, high), members.as_deref(), &mut seen);
+                self.case(case, &what, (low, high), members.as_ref(), &mut seen);
             }
         }
     }
@@ -337,7 +339,7 @@ impl<'a> Checker<'a> {
         case: &Value,
         what: &str,
         (low, high): (i128, i128),
-        members: Option<&[i64]>,
+        members: Option<&HashSet<i64>>,
         seen: &mut HashMap<i128, Span>,
     ) {
         // A constant that is no number was reported when the union was defined.
@@ -360,7 +362,7 @@ impl<'a> Checker<'a> {
             );
             return;
         }
-        let member = members.is_none_or(|m| m.iter().any(|v| i128::from(*v) == number));
+        let member = members.is_none_or(|m| i64::try_from(number).is_ok_and(|it| m.contains(&it)));
         if !member || !(low..=high).contains(&number) {
             let help = if members.is_some() {
                 "take one of the enum's values".to_owned()

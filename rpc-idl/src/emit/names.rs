@@ -92,6 +92,14 @@ impl Scope {
         }
         name
     }
+
+    /// The name, with a number behind it if it is taken: for names that are to be parts of others.
+    pub(crate) fn claim_part(&mut self, name: &str) -> String {
+        let name = name.trim_end_matches('_');
+        let numbered = (2..).map(|number| format!("{name}{number}"));
+        let mut names = std::iter::once(name.to_owned()).chain(numbered);
+        names.find(|name| self.used.insert(name.clone())).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

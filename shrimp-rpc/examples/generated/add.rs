@@ -185,25 +185,25 @@ pub trait AddV1Async: Send + Sync + 'static {
         context: &::shrimp_rpc::Context,
         a: i32,
         b: i32,
-    ) -> impl Future<Output = Result<i32, ::shrimp_rpc::Fault>> + Send;
+    ) -> impl ::core::future::Future<Output = Result<i32, ::shrimp_rpc::Fault>> + Send;
 }
 
 /// Serves an implementation of [`AddV1Async`]: `spawn` gives each call's task to an executor.
 #[derive(Clone, Debug)]
 pub struct AddV1AsyncService<S, E> {
-    implementation: std::sync::Arc<S>,
+    implementation: ::std::sync::Arc<S>,
     spawn: E,
 }
 
-impl<S: AddV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync> AddV1AsyncService<S, E> {
+impl<S: AddV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output = ()> + Send>>) + Send + Sync> AddV1AsyncService<S, E> {
     /// Serves `implementation` on the executor behind `spawn`.
     #[must_use]
     pub fn new(implementation: S, spawn: E) -> Self {
-        Self { implementation: std::sync::Arc::new(implementation), spawn }
+        Self { implementation: ::std::sync::Arc::new(implementation), spawn }
     }
 }
 
-impl<S: AddV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync> ::shrimp_rpc::Service for AddV1AsyncService<S, E> {
+impl<S: AddV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output = ()> + Send>>) + Send + Sync> ::shrimp_rpc::Service for AddV1AsyncService<S, E> {
     const PROGRAM: u32 = add_v1::PROGRAM;
     const VERSION: u32 = add_v1::VERSION;
     const NAME: &'static str = "ADD_V1";
@@ -222,19 +222,23 @@ impl<S: AddV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + 
                 let b = <i32 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
                 args.finish()?;
                 let (call, finished) = call.defer();
-                let implementation = std::sync::Arc::clone(&self.implementation);
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let answered = match implementation.add(call.context(), a, b).await {
-                        Ok(results) => (|| -> Result<(), ::shrimp_rpc::ReplyError> {
-                            let mut counter = ::shrimp_rpc::xdr::Counter::new();
-                            add_v1_add_reply(&mut counter, &results)?;
-                            let mut reply = call.reply(counter.len())?;
-                            add_v1_add_reply(&mut reply, &results)?;
-                            reply.send()
-                        })(),
-                        Err(fault) => call.fault(fault),
-                    };
-                    drop(answered);
+                    match implementation.add(call.context(), a, b).await {
+                        Ok(results) => {
+                            let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
+                                let mut counter = ::shrimp_rpc::xdr::Counter::new();
+                                add_v1_add_reply(&mut counter, &results)?;
+                                let mut reply = call.reply(counter.len())?;
+                                add_v1_add_reply(&mut reply, &results)?;
+                                reply.send()
+                            })();
+                            if let Err(error) = sent {
+                                call.cannot_reply(&error);
+                            }
+                        }
+                        Err(fault) => drop(call.fault(fault)),
+                    }
                 }));
                 Ok(finished)
             }

@@ -326,7 +326,7 @@ pub trait MatrixV1Async: Send + Sync + 'static {
         context: &::shrimp_rpc::Context,
         by: f64,
         m: Vec<f64>,
-    ) -> impl Future<Output = Result<Vec<f64>, ::shrimp_rpc::Fault>> + Send;
+    ) -> impl ::core::future::Future<Output = Result<Vec<f64>, ::shrimp_rpc::Fault>> + Send;
 
     /// Turns a matrix of so many rows on its side; says whether its rows are of one length.
     ///
@@ -337,25 +337,25 @@ pub trait MatrixV1Async: Send + Sync + 'static {
         context: &::shrimp_rpc::Context,
         rows: u32,
         m: Vec<f64>,
-    ) -> impl Future<Output = Result<TransposeResults, ::shrimp_rpc::Fault>> + Send;
+    ) -> impl ::core::future::Future<Output = Result<TransposeResults, ::shrimp_rpc::Fault>> + Send;
 }
 
 /// Serves an implementation of [`MatrixV1Async`]: `spawn` gives each call's task to an executor.
 #[derive(Clone, Debug)]
 pub struct MatrixV1AsyncService<S, E> {
-    implementation: std::sync::Arc<S>,
+    implementation: ::std::sync::Arc<S>,
     spawn: E,
 }
 
-impl<S: MatrixV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync> MatrixV1AsyncService<S, E> {
+impl<S: MatrixV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output = ()> + Send>>) + Send + Sync> MatrixV1AsyncService<S, E> {
     /// Serves `implementation` on the executor behind `spawn`.
     #[must_use]
     pub fn new(implementation: S, spawn: E) -> Self {
-        Self { implementation: std::sync::Arc::new(implementation), spawn }
+        Self { implementation: ::std::sync::Arc::new(implementation), spawn }
     }
 }
 
-impl<S: MatrixV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync> ::shrimp_rpc::Service for MatrixV1AsyncService<S, E> {
+impl<S: MatrixV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output = ()> + Send>>) + Send + Sync> ::shrimp_rpc::Service for MatrixV1AsyncService<S, E> {
     const PROGRAM: u32 = matrix_v1::PROGRAM;
     const VERSION: u32 = matrix_v1::VERSION;
     const NAME: &'static str = "MATRIX_V1";
@@ -375,16 +375,20 @@ impl<S: MatrixV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>)
                 args.finish()?;
                 let m = call.block_mut::<f64>(m)?.to_vec()?;
                 let (call, finished) = call.defer();
-                let implementation = std::sync::Arc::clone(&self.implementation);
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let answered = match implementation.scale(call.context(), by, m).await {
-                        Ok(results) => (|| -> Result<(), ::shrimp_rpc::ReplyError> {
-                            call.inout(0, &results)?;
-                            call.reply(0)?.send()
-                        })(),
-                        Err(fault) => call.fault(fault),
-                    };
-                    drop(answered);
+                    match implementation.scale(call.context(), by, m).await {
+                        Ok(results) => {
+                            let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
+                                call.inout(0, &results)?;
+                                call.reply(0)?.send()
+                            })();
+                            if let Err(error) = sent {
+                                call.cannot_reply(&error);
+                            }
+                        }
+                        Err(fault) => drop(call.fault(fault)),
+                    }
                 }));
                 Ok(finished)
             }
@@ -397,21 +401,25 @@ impl<S: MatrixV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>)
                 args.finish()?;
                 let m = call.block_mut::<f64>(m)?.to_vec()?;
                 let (call, finished) = call.defer();
-                let implementation = std::sync::Arc::clone(&self.implementation);
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let answered = match implementation.transpose(call.context(), rows, m).await {
-                        Ok(results) => (|| -> Result<(), ::shrimp_rpc::ReplyError> {
-                            call.inout(0, &results.m)?;
-                            let answer = results.result;
-                            let mut counter = ::shrimp_rpc::xdr::Counter::new();
-                            matrix_v1_transpose_reply(&mut counter, &answer)?;
-                            let mut reply = call.reply(counter.len())?;
-                            matrix_v1_transpose_reply(&mut reply, &answer)?;
-                            reply.send()
-                        })(),
-                        Err(fault) => call.fault(fault),
-                    };
-                    drop(answered);
+                    match implementation.transpose(call.context(), rows, m).await {
+                        Ok(results) => {
+                            let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
+                                call.inout(0, &results.m)?;
+                                let answer = results.result;
+                                let mut counter = ::shrimp_rpc::xdr::Counter::new();
+                                matrix_v1_transpose_reply(&mut counter, &answer)?;
+                                let mut reply = call.reply(counter.len())?;
+                                matrix_v1_transpose_reply(&mut reply, &answer)?;
+                                reply.send()
+                            })();
+                            if let Err(error) = sent {
+                                call.cannot_reply(&error);
+                            }
+                        }
+                        Err(fault) => drop(call.fault(fault)),
+                    }
                 }));
                 Ok(finished)
             }

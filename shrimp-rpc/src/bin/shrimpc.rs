@@ -187,6 +187,19 @@ fn read(path: &Path) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// As [`read`], of a file that is to be written again: no byte of it is to be lost.
+fn read_exactly(path: &Path) -> Result<String, Failure> {
+    let text = read(path)?;
+    if text.contains(char::REPLACEMENT_CHARACTER) {
+        let message = format!(
+            "{} is not in UTF-8: shrimpc fmt would lose what is not; convert it first (iconv -f latin1 -t utf-8)",
+            path.display()
+        );
+        return Err(Failure(message, REFUSED));
+    }
+    Ok(text)
+}
+
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let written = if path == Path::new("-") {
         std::io::stdout().lock().write_all(text.as_bytes())
@@ -262,7 +275,7 @@ fn check(args: &ReadArgs, files: &[PathBuf]) -> Result<(), Failure> {
 fn fmt(check: bool, files: &[PathBuf]) -> Result<(), Failure> {
     let mut refused = Vec::new();
     for file in files {
-        let text = read(file)?;
+        let text = read_exactly(file)?;
         let formatted = match rpc_idl::format(&shown(file), &text) {
             Ok(formatted) => formatted,
             Err(error) => {

@@ -98,7 +98,7 @@ impl Emitter<'_> {
             self.out.line(format!("const size_t {}_at = size;", param.name));
             self.out.line(format!("size += shrimp_padded8((size_t){}_len * {size}U);", param.name));
         }
-        self.step(&format!("shrimp_rpc_begin(binding, {}, size, &at)", procedure.name));
+        self.step(&format!("shrimp_rpc_begin(binding, {}U, size, &at)", procedure.number));
         self.out.line("w = shrimp_writer_at(at, size);");
         self.out.line("(void)w;");
         self.out.line("do {");

@@ -1,7 +1,8 @@
 //! Encoding, decoding and freeing.
 
-use super::{Emitter, Place};
+use super::{Emitter, Place, int_literal};
 use crate::model::{Field, Type, TypeId, TypeKind, Union};
+use std::collections::HashSet;
 
 /// What is done with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +56,10 @@ impl Emitter<'_> {
                         self.out.line("uint32_t bits = 0;");
                         self.step("shrimp_get_u32(r, &bits)");
                         self.out.line("switch ((int32_t)bits) {");
-                        let mut seen = Vec::new();
-                        for value in values.iter().filter(|v| {
-                            let new = !seen.contains(&v.value);
-                            seen.push(v.value);
-                            new
-                        }) {
-                            self.out.line(format!("case {}:", value.name));
+                        let mut seen = HashSet::new();
+                        for value in values.iter().filter(|v| seen.insert(v.value)) {
+                            let number = int_literal(value.value);
+                            self.out.line(format!("case {number}: /* {} */", value.name));
                         }
                         self.out.line("    break;");
                         self.out.line("default:");

@@ -116,7 +116,7 @@ impl Emitter<'_> {
             self.out.line(format!("const size_t {param}_at = size;"));
             self.out.line(format!("size += shrimp_padded8((size_t){param}_len * {each}U);"));
         }
-        self.step(&format!("shrimp_rpc_begin(binding, {}, size, &at)", procedure.name));
+        self.step(&format!("shrimp_rpc_begin(binding, {}U, size, &at)", procedure.number));
         self.out.line("w = shrimp_writer_at(at, size);");
         if names.is_empty() {
             self.out.line("(void)w;");

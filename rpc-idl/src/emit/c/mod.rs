@@ -13,6 +13,8 @@ mod types;
 
 use super::Out;
 use crate::model::{ConstValue, Item, Model, Type, TypeId, TypeKind};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 /// The header that generated C includes: written beside it.
 pub const CODEC_HEADER: &str = include_str!("../../../include/shrimp_codec.h");
@@ -33,6 +35,10 @@ pub struct CFiles {
 struct Emitter<'a> {
     model: &'a Model,
     out: Out,
+    /// Names that stand for something, and what they stand for: a macro of the same name would change what follows.
+    defined: HashMap<String, String>,
+    /// Types that are written.
+    written: HashSet<TypeId>,
 }
 
 /// Where a value is: one lvalue, or the length and the pointer of an array.
@@ -54,11 +60,12 @@ pub fn generate(model: &Model, stem: &str) -> CFiles {
         for include in includes {
             out.line(format!("#include {include}"));
         }
-        Emitter { model, out }
+        Emitter { model, out, defined: HashMap::new(), written: HashSet::new() }
     };
     let own = format!("\"{stem}.h\"");
 
     let mut header = begin(&[]);
+    header.note_names();
     let guard = format!("SHRIMP_{}_H", stem.replace('-', "_").to_ascii_uppercase());
     header.out.line(format!("#ifndef {guard}"));
     header.out.line(format!("#define {guard}"));
@@ -78,11 +85,12 @@ pub fn generate(model: &Model, stem: &str) -> CFiles {
                     ConstValue::Number(number) => number_literal(*number),
                     ConstValue::Text(text) => text.clone(),
                 };
-                header.out.line(format!("#define {} {value}", constant.name));
+                header.define(&constant.name, &value);
             }
-            Item::Type(id) => header.type_def(*id),
+            Item::Type(id) => header.type_after_its_parts(*id),
             Item::Passthrough(line) => header.out.plain(line),
             Item::Program(program) => {
+                (0..model.types.len()).for_each(|id| header.type_after_its_parts(TypeId(id)));
                 for version in &program.versions {
                     header.prototypes(program, version);
                 }
@@ -115,6 +123,13 @@ pub fn generate(model: &Model, stem: &str) -> CFiles {
     }
 }
 
+fn int_literal(number: i32) -> String {
+    match number {
+        i32::MIN => "(-2147483647 - 1)".to_owned(),
+        number => number.to_string(),
+    }
+}
+
 fn number_literal(number: i128) -> String {
     if number < 0 {
         format!("({number})")
@@ -125,7 +140,43 @@ fn number_literal(number: i128) -> String {
     }
 }
 
+/// Macros of the C library that a program may use for what they are.
+const MACROS: [&str; 12] = [
+    "NULL", "EOF", "errno", "stdin", "stdout", "stderr", "assert", "true", "false", "bool",
+    "offsetof", "BUFSIZ",
+];
+
 impl Emitter<'_> {
+    /// What names mean that are no macros of ours.
+    fn note_names(&mut self) {
+        for name in MACROS {
+            self.defined.insert(name.to_owned(), "the C library's".to_owned());
+        }
+        for def in &self.model.types {
+            self.defined.insert(def.name.clone(), format!("the type {}", def.name));
+            if let TypeKind::Enum(values) = &def.kind {
+                for value in values {
+                    self.defined.insert(value.name.clone(), format!("a value of {}", def.name));
+                }
+            }
+        }
+    }
+
+    /// Defines a macro, unless the name stands for something else.
+    fn define(&mut self, name: &str, value: &str) {
+        match self.defined.entry(name.to_owned()) {
+            Entry::Occupied(other) if other.get() != value => {
+                let other = other.get();
+                self.out.plain(&format!("/* {name} is {value} here, and stands for {other}. */"));
+            }
+            Entry::Occupied(_) => {}
+            Entry::Vacant(place) => {
+                place.insert(value.to_owned());
+                self.out.line(format!("#define {name} {value}"));
+            }
+        }
+    }
+
     fn doc(&mut self, doc: &[String]) {
         for line in doc {
             // A comment that ends early would be code.

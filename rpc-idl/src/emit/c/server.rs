@@ -22,7 +22,7 @@ impl Emitter<'_> {
         self.out.line("int shrimp_rc;");
         self.out.line("switch (procedure) {");
         for procedure in &version.procedures {
-            self.out.line(format!("case {}:", procedure.name));
+            self.out.line(format!("case {}U: /* {} */", procedure.number, procedure.name));
             self.out.line(format!(
                 "    shrimp_rc = {}_serve(ops, call);",
                 function(procedure, version)
@@ -46,16 +46,16 @@ impl Emitter<'_> {
         self.out.line(format!("int {base}_serve(const char *name, {ops} *ops)"));
         self.out.line("{");
         self.out.line(format!(
-            "return shrimp_rpc_serve(name, {}, {}, {base}_dispatch, ops);",
-            program.name, version.name
+            "return shrimp_rpc_serve(name, {}U, {}U, {base}_dispatch, ops);",
+            program.number, version.number
         ));
         self.out.line("}");
         self.out.line("");
         self.out.line(format!("int {base}_add(shrimp_rpc_builder *builder, {ops} *ops)"));
         self.out.line("{");
         self.out.line(format!(
-            "return shrimp_rpc_builder_program(builder, {}, {}, {base}_dispatch, ops);",
-            program.name, version.name
+            "return shrimp_rpc_builder_program(builder, {}U, {}U, {base}_dispatch, ops);",
+            program.number, version.number
         ));
         self.out.line("}");
     }

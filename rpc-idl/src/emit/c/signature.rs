@@ -6,9 +6,10 @@ use super::{Emitter, Place, join, pointer};
 use crate::ast::Direction;
 pub(super) use crate::emit::param::Param;
 use crate::model::{Bulk, Element, Procedure, Program, Type, TypeKind, Version};
+use std::collections::HashSet;
 
 /// Names that generated functions use, and words that C has for itself.
-const TAKEN: [&str; 60] = [
+const TAKEN: [&str; 90] = [
     "plain",
     "binding",
     "place",
@@ -69,15 +70,71 @@ const TAKEN: [&str; 60] = [
     "private",
     "delete",
     "template",
+    "result_len",
+    "bits",
+    "small",
+    "there",
+    "reader",
+    "count",
+    "distance",
+    "block",
+    "element",
+    "bytes",
+    "free",
+    "calloc",
+    "memset",
+    "memcpy",
+    "size_t",
+    "uint32_t",
+    "NULL",
+    "EOF",
+    "errno",
+    "stdin",
+    "stdout",
+    "stderr",
+    "assert",
+    "bool",
+    "true",
+    "false",
+    "asm",
+    "typeof",
+    "i2",
+    "i3",
 ];
 
+/// What stands behind a parameter's name in those of variables that belong to it.
+const DERIVED: [&str; 5] = ["", "_len", "_at", "_count", "_bulk"];
+
 pub(super) fn params(procedure: &Procedure) -> Vec<Param<'_>> {
-    let mut scope = super::super::names::Scope::with(&TAKEN);
-    procedure.parameters.iter().map(|idl| Param { name: scope.claim(&idl.name), idl }).collect()
+    let mut taken: HashSet<String> = TAKEN.iter().map(|name| (*name).to_owned()).collect();
+    // Those of the interface first: a name that is not derived stays as it is.
+    let given: HashSet<&str> = procedure.parameters.iter().map(|it| it.name.as_str()).collect();
+    let parameters = procedure.parameters.iter();
+    let named = parameters.map(|idl| {
+        let mut name = idl.name.clone();
+        let is_free = |name: &str| {
+            DERIVED.iter().all(|behind| {
+                let derived = format!("{name}{behind}");
+                !taken.contains(&derived) && (derived == idl.name || !given.contains(&*derived))
+            })
+        };
+        while !is_free(&name) {
+            name.push('_');
+        }
+        taken.extend(DERIVED.iter().map(|behind| format!("{name}{behind}")));
+        Param { name, idl }
+    });
+    named.collect()
 }
 
+/// Small letters, as rpcgen has it, unless another procedure differs in that only.
 pub(super) fn function(procedure: &Procedure, version: &Version) -> String {
-    format!("{}_{}", procedure.name.to_ascii_lowercase(), version.number)
+    let is_same = |other: &&Procedure| other.name.eq_ignore_ascii_case(&procedure.name);
+    let name = match version.procedures.iter().filter(is_same).count() {
+        1 => procedure.name.to_ascii_lowercase(),
+        _ => procedure.name.clone(),
+    };
+    format!("{name}_{}", version.number)
 }
 
 pub(super) fn ops(version: &Version) -> String {
@@ -226,13 +283,11 @@ impl Emitter<'_> {
     pub(super) fn prototypes(&mut self, program: &Program, version: &Version) {
         self.out.line("");
         self.doc(&program.doc);
-        self.out.line(format!("#ifndef {}", program.name));
-        self.out.line(format!("#define {} {}U", program.name, program.number));
-        self.out.line("#endif");
+        self.define(&program.name, &format!("{}U", program.number));
         self.doc(&version.doc);
-        self.out.line(format!("#define {} {}U", version.name, version.number));
+        self.define(&version.name, &format!("{}U", version.number));
         for procedure in &version.procedures {
-            self.out.line(format!("#define {} {}U", procedure.name, procedure.number));
+            self.define(&procedure.name, &format!("{}U", procedure.number));
         }
         self.out.line("");
         self.out

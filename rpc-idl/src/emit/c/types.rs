@@ -1,10 +1,62 @@
 //! Types.
 
-use super::Emitter;
+use super::{Emitter, int_literal};
 use crate::model::{Type, TypeId, TypeKind};
 
 impl Emitter<'_> {
-    pub(super) fn type_def(&mut self, id: TypeId) {
+    /// A type, once, behind those that C must know before: an interface file may use them before it defines them.
+    pub(super) fn type_after_its_parts(&mut self, id: TypeId) {
+        // Of each: those that are still to be written before it.
+        if !self.written.insert(id) {
+            return;
+        }
+        let mut open = vec![(id, self.parts(id))];
+        while let Some((id, parts)) = open.last_mut() {
+            let id = *id;
+            match parts.pop() {
+                Some(part) if self.written.insert(part) => open.push((part, self.parts(part))),
+                Some(_) => {}
+                None => {
+                    open.pop();
+                    self.type_def(id);
+                }
+            }
+        }
+    }
+
+    /// What the declaration of a type names and is no struct behind a pointer.
+    fn parts(&self, id: TypeId) -> Vec<TypeId> {
+        let mut parts = Vec::new();
+        match &self.model.def(id).kind {
+            TypeKind::Alias(target) => self.named(target, false, &mut parts),
+            TypeKind::Struct(fields) => {
+                fields.iter().for_each(|field| self.named(&field.ty, false, &mut parts));
+            }
+            TypeKind::Union(union) => {
+                self.named(&union.switch, false, &mut parts);
+                for field in union.arms.iter().map(|arm| &arm.field).chain(&union.default) {
+                    self.named(&field.ty, false, &mut parts);
+                }
+            }
+            TypeKind::Enum(_) | TypeKind::Extern(_) => {}
+        }
+        parts.reverse();
+        parts
+    }
+
+    fn named(&self, ty: &Type, behind_pointer: bool, parts: &mut Vec<TypeId>) {
+        match ty {
+            Type::Array(element, _) => self.named(element, behind_pointer, parts),
+            Type::Vec(element, _) | Type::Optional(element) => self.named(element, true, parts),
+            Type::Named(id) => match self.model.def(*id).kind {
+                TypeKind::Struct(_) | TypeKind::Union(_) if behind_pointer => {}
+                _ => parts.push(*id),
+            },
+            _ => {}
+        }
+    }
+
+    fn type_def(&mut self, id: TypeId) {
         let model = self.model;
         let def = model.def(id);
         let name = &def.name;
@@ -16,10 +68,7 @@ impl Emitter<'_> {
                 self.out.line(format!("enum {name} {{"));
                 for value in values {
                     self.doc(&value.doc);
-                    let number = match value.value {
-                        i32::MIN => "(-2147483647 - 1)".to_owned(),
-                        value => value.to_string(),
-                    };
+                    let number = int_literal(value.value);
                     self.out.line(format!("{} = {number},", value.name));
                 }
                 self.out.line("};");

@@ -4,15 +4,9 @@
 use super::Emitter;
 use super::shrimp::Proc;
 use crate::ast::Direction;
-use crate::emit::names::camel;
 use crate::model::Version;
 
 impl Emitter<'_> {
-    pub(super) fn replier_name(&self, procedure: &Proc<'_>) -> String {
-        let module = procedure.number.split("::").next().unwrap_or_default();
-        format!("{}{}Replier", camel(module), camel(&procedure.idl.name))
-    }
-
     /// The parameters as owned values.
     pub(super) fn owned_params(&mut self, procedure: &Proc<'_>) {
         for param in procedure.params.iter().filter(|p| p.goes_in()) {
@@ -41,12 +35,12 @@ impl Emitter<'_> {
     fn reply_owned(&mut self, procedure: &Proc<'_>) {
         // Bulk outputs first: their places go into the plain part.
         for (index, output) in procedure.owned.list.iter().enumerate() {
-            if output.bulk.is_none() {
-                continue;
-            }
+            let Some(bulk) = &output.bulk else { continue };
             let place = procedure.owned.place("results", index);
             if output.direction == Direction::Out {
-                self.out.line(format!("let {} = call.out(&{place})?;", output.name));
+                let out = if bulk.fixed { "out_array" } else { "out" };
+                let line = format!("let {} = call.{out}(&{place}, {})?;", output.name, bulk.len);
+                self.out.line(line);
             } else {
                 let block = procedure.blocks().find(|(_, p)| p.name == output.name);
                 let block = block.map_or(0, |(index, _)| index);
@@ -81,8 +75,7 @@ impl Emitter<'_> {
     /// The type that sends a deferred reply.
     pub(super) fn replier(&mut self, procedure: &Proc<'_>) {
         let runtime = self.runtime.clone();
-        let wanted = self.replier_name(procedure);
-        let name = self.types.claim(&wanted);
+        let name = procedure.replier.clone();
         self.out.line("");
         self.doc(
             &[],
@@ -116,7 +109,14 @@ impl Emitter<'_> {
             ));
         }
         self.out.line("let call = self.call;");
+        self.out.line(format!("let sent = (|| -> Result<(), {runtime}::ReplyError> {{"));
         self.reply_owned(procedure);
+        self.out.line("})();");
+        // The client is told as well.
+        self.out.line("if let Err(error) = &sent {");
+        self.out.line("call.cannot_reply(error);");
+        self.out.line("}");
+        self.out.line("sent");
         self.out.line("}");
         self.out.line("");
         self.doc(&[], "Answers that there is no answer.");
@@ -137,7 +137,7 @@ impl Emitter<'_> {
         self.out.line("let (call, finished) = call.defer();");
         let mut arguments: Vec<String> =
             procedure.params.iter().filter(|p| p.goes_in()).map(|p| p.name.clone()).collect();
-        arguments.push(format!("{} {{ call }}", self.replier_name(procedure)));
+        arguments.push(format!("{} {{ call }}", procedure.replier));
         self.out.line(format!("implementation.{}({});", procedure.method, arguments.join(", ")));
         self.out.line("Ok(finished)");
     }
@@ -167,21 +167,21 @@ impl Emitter<'_> {
             self.out.line(format!("context: &{runtime}::Context,"));
             self.owned_params(procedure);
             self.out.line(format!(
-                ") -> impl Future<Output = Result<{}, {runtime}::Fault>> + Send;",
+                ") -> impl ::core::future::Future<Output = Result<{}, {runtime}::Fault>> + Send;",
                 procedure.owned.ty
             ));
         }
         self.out.line("}");
 
         let service = self.types.claim(&format!("{base}AsyncService"));
-        let task = "std::pin::Pin<Box<dyn Future<Output = ()> + Send>>";
+        let task = "::std::pin::Pin<Box<dyn ::core::future::Future<Output = ()> + Send>>";
         self.out.line("");
         self.doc(&[], &format!(
             "Serves an implementation of [`{name}`]: `spawn` gives each call's task to an executor."
         ));
         self.out.line("#[derive(Clone, Debug)]");
         self.out.line(format!("pub struct {service}<S, E> {{"));
-        self.out.line("implementation: std::sync::Arc<S>,");
+        self.out.line("implementation: ::std::sync::Arc<S>,");
         self.out.line("spawn: E,");
         self.out.line("}");
         self.out.line("");
@@ -189,7 +189,7 @@ impl Emitter<'_> {
         self.doc(&[], "Serves `implementation` on the executor behind `spawn`.");
         self.out.line("#[must_use]");
         self.out.line("pub fn new(implementation: S, spawn: E) -> Self {");
-        self.out.line("Self { implementation: std::sync::Arc::new(implementation), spawn }");
+        self.out.line("Self { implementation: ::std::sync::Arc::new(implementation), spawn }");
         self.out.line("}");
         self.out.line("}");
         self.service_impl(
@@ -214,7 +214,7 @@ impl Emitter<'_> {
         self.take_args(procedure);
         self.take_blocks(procedure);
         self.out.line("let (call, finished) = call.defer();");
-        self.out.line("let implementation = std::sync::Arc::clone(&self.implementation);");
+        self.out.line("let implementation = ::std::sync::Arc::clone(&self.implementation);");
         self.out.line("(self.spawn)(Box::pin(async move {");
         let mut arguments = vec!["call.context()".to_owned()];
         arguments.extend(procedure.params.iter().filter(|p| p.goes_in()).map(|p| p.name.clone()));
@@ -229,15 +229,19 @@ impl Emitter<'_> {
             self.out.line("Ok(finished)");
             return;
         }
-        self.out.line(format!("let answered = match {invoke} {{"));
+        self.out.line(format!("match {invoke} {{"));
         let bind = if procedure.owned.list.is_empty() { "()" } else { "results" };
-        self.out.line(format!("Ok({bind}) => (|| -> Result<(), {runtime}::ReplyError> {{"));
+        self.out.line(format!("Ok({bind}) => {{"));
+        self.out.line(format!("let sent = (|| -> Result<(), {runtime}::ReplyError> {{"));
         self.reply_owned(procedure);
-        self.out.line("})(),");
-        self.out.line("Err(fault) => call.fault(fault),");
-        self.out.line("};");
+        self.out.line("})();");
+        self.out.line("if let Err(error) = sent {");
+        self.out.line("call.cannot_reply(&error);");
+        self.out.line("}");
+        self.out.line("}");
         // The client may have gone meanwhile; nobody else wants to know.
-        self.out.line("drop(answered);");
+        self.out.line("Err(fault) => drop(call.fault(fault)),");
+        self.out.line("}");
         self.out.line("}));");
         self.out.line("Ok(finished)");
     }

@@ -64,7 +64,7 @@ impl RustOptions {
 }
 
 /// Names that generated code itself uses.
-const RESERVED: [&str; 24] = [
+const RESERVED: [&str; 32] = [
     "String",
     "Vec",
     "Option",
@@ -89,6 +89,15 @@ const RESERVED: [&str; 24] = [
     "Default",
     "Drop",
     "Into",
+    "FnOnce",
+    "Future",
+    // Generic parameters.
+    "C",
+    "E",
+    "K",
+    "R",
+    "S",
+    "T",
 ];
 
 pub(crate) struct Emitter<'a> {
@@ -97,6 +106,8 @@ pub(crate) struct Emitter<'a> {
     out: Out,
     types: Scope,
     values: Scope,
+    /// Of functions that write arguments and results.
+    functions: Scope,
     names: HashMap<TypeId, String>,
     /// Path of the codec.
     xdr: String,
@@ -118,6 +129,7 @@ pub fn generate(model: &Model, options: &RustOptions, source: &str) -> String {
         out: Out::new(),
         types: Scope::with(&RESERVED),
         values: Scope::default(),
+        functions: Scope::default(),
         names: HashMap::new(),
         xdr,
         runtime,
@@ -165,8 +177,15 @@ impl Emitter<'_> {
             }
             return;
         }
+        // What rustdoc takes for code it compiles: that is a matter of this crate's user, and no text for it.
+        let mut fenced = false;
         for line in doc {
-            self.out.plain(&format!("/// {line}"));
+            let text = line.trim_start();
+            let indent = (line.len() - text.len()).min(3);
+            let fence = text.starts_with("```");
+            let language = if fence && !fenced && text == "```" { "text" } else { "" };
+            fenced ^= fence;
+            self.out.plain(&format!("/// {:indent$}{text}{language}", ""));
         }
     }
 
@@ -287,23 +306,60 @@ fn number_type(number: i128) -> &'static str {
     }
 }
 
-/// A string literal of C as one of Rust.
+/// A string literal of C as one of Rust. A byte of its own that is no ASCII becomes the character of that number.
 fn c_string(text: &str) -> String {
-    let inner = text.trim_start_matches('"').trim_end_matches('"');
+    let inner = text.strip_prefix('"').unwrap_or(text);
+    let inner = inner.strip_suffix('"').unwrap_or(inner);
     let mut out = String::new();
-    let mut chars = inner.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => match chars.next() {
-                Some('n') => out.push('\n'),
-                Some('t') => out.push('\t'),
-                Some('r') => out.push('\r'),
-                Some('0') => out.push('\0'),
-                Some(other) => out.push(other),
-                None => {}
-            },
-            c => out.push(c),
+    let mut rest = inner;
+    // The value of the digits that come first, `most` at most.
+    fn number(rest: &mut &str, radix: u32, most: usize) -> char {
+        let digits = rest.chars().take(most).take_while(|c| c.is_digit(radix)).count();
+        let (digits, behind) = rest.split_at(digits);
+        *rest = behind;
+        char::from(u32::from_str_radix(digits, radix).unwrap_or(0) as u8)
+    }
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        if c != '\\' {
+            out.push(c);
+            continue;
         }
+        let Some(escape) = rest.chars().next() else { break };
+        if escape.is_digit(8) {
+            out.push(number(&mut rest, 8, 3));
+            continue;
+        }
+        rest = &rest[escape.len_utf8()..];
+        out.push(match escape {
+            'n' => '\n',
+            't' => '\t',
+            'r' => '\r',
+            'a' => '\x07',
+            'b' => '\x08',
+            'f' => '\x0c',
+            'v' => '\x0b',
+            'x' => number(&mut rest, 16, 2),
+            other => other,
+        });
     }
     format!("{out:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::c_string;
+
+    #[test]
+    fn strings_of_c_mean_the_same_in_rust() {
+        for (c, rust) in [
+            (r#""plain""#, r#""plain""#),
+            (r#""say \"hi\"""#, r#""say \"hi\"""#),
+            (r#""\x41\101\0\n\\""#, r#""AA\0\n\\""#),
+            (r#""\x41f \18""#, r#""Af \u{1}8""#),
+            (r#""""#, r#""""#),
+        ] {
+            assert_eq!(c_string(c), rust, "{c}");
+        }
+    }
 }

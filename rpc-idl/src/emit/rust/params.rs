@@ -7,7 +7,7 @@ pub(super) use crate::emit::param::Param;
 use crate::model::{Bulk, Element, Procedure, Type, TypeKind};
 
 /// Names that the bodies of generated functions use.
-pub(super) const LOCALS: [&str; 16] = [
+pub(super) const LOCALS: [&str; 20] = [
     "request",
     "reply",
     "counter",
@@ -24,6 +24,10 @@ pub(super) const LOCALS: [&str; 16] = [
     "implementation",
     "spawn",
     "caller",
+    "finished",
+    "fault",
+    "sent",
+    "error",
 ];
 
 /// A value that a procedure gives back.
@@ -181,8 +185,17 @@ impl Emitter<'_> {
         self.out.plain("///");
         self.out.plain("/// # Errors");
         self.out.plain(&format!("/// {errors}"));
+        self.allow_many(params.len() + 2);
         self.out.line(format!("{function}("));
         self.out.line("&self,");
+    }
+
+    /// In front of a function of so many parameters, perhaps: how many there are is the interface's affair.
+    pub(super) fn allow_many(&mut self, parameters: usize) {
+        const CLIPPYS: usize = 7;
+        if parameters > CLIPPYS {
+            self.out.line("#[allow(clippy::too_many_arguments)]");
+        }
     }
 
     /// The documentation of a procedure with that of its parameters.

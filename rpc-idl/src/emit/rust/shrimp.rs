@@ -13,6 +13,8 @@ pub(super) struct Proc<'m> {
     pub(super) method: String,
     /// Name of its method that has bulk data in the buffers themselves; empty without bulk data.
     pub(super) in_place: String,
+    /// Name of the type that answers it later; empty where it is answered at once.
+    pub(super) replier: String,
     /// Its number, as a path.
     pub(super) number: String,
     /// Name of the functions that encode its arguments and its results.
@@ -39,6 +41,8 @@ impl Emitter<'_> {
     pub(super) fn shrimp_version(&mut self, program: &Program, version: &Version) {
         let module = self.numbers(program, version, "");
         let base = camel(&version.name);
+        let bare = |name: &str| name.trim_start_matches("r#").to_owned();
+        let bare_module = bare(&module);
         let mut methods = Scope::with(&["connect", "new", "binding", "clone"]);
         let mut constants = Scope::with(&["PROGRAM", "VERSION"]);
         let mut procs = Vec::new();
@@ -62,7 +66,13 @@ impl Emitter<'_> {
             procs.push(Proc {
                 idl: procedure,
                 number: format!("{module}::{constant}"),
-                encode: format!("{module}_{}", method.trim_start_matches("r#")),
+                encode: self.functions.claim_part(&format!("{bare_module}_{}", bare(&method))),
+                replier: if procedure.deferred {
+                    let name = format!("{base}{}Replier", camel(&procedure.name));
+                    self.types.claim(&name)
+                } else {
+                    String::new()
+                },
                 method,
                 in_place: String::new(),
                 params,
@@ -128,6 +138,7 @@ impl Emitter<'_> {
             }
         }
         self.out.line("");
+        self.allow_many(parameters.len());
         self.out.line(format!("fn {}_args<S: {xdr}::Sink + ?Sized>(", procedure.encode));
         for parameter in parameters {
             self.out.line(format!("{parameter},"));
@@ -170,6 +181,7 @@ impl Emitter<'_> {
             return;
         }
         self.out.line("");
+        self.allow_many(parameters.len());
         self.out.line(format!("fn {}_reply<S: {xdr}::Sink + ?Sized>(", procedure.encode));
         for parameter in parameters {
             self.out.line(format!("{parameter},"));

@@ -113,8 +113,7 @@ impl Emitter<'_> {
             self.out.line(format!("fn {}(", procedure.method));
             self.out.line("&self,");
             self.owned_params(procedure);
-            let replier = self.replier_name(procedure);
-            self.out.line(format!("replier: {replier},"));
+            self.out.line(format!("replier: {},", procedure.replier));
             self.out.line(");");
             return;
         }

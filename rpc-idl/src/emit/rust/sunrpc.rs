@@ -257,6 +257,15 @@ impl Emitter<'_> {
         self.out.line("sink: &mut K,");
         self.out.line(format!(") -> Result<{rpc}::Answer, {rpc}::DispatchError> {{"));
         self.out.line("let Self(implementation) = self;");
+        let has = |has: fn(&Proc<'_>) -> bool| procs.iter().any(has);
+        for (name, is_used) in [
+            ("source", has(|it| it.params.iter().any(Param::goes_in))),
+            ("sink", has(|it| !it.outputs.list.is_empty() && !it.idl.oneway)),
+        ] {
+            if !is_used {
+                self.out.line(format!("let _ = {name};"));
+            }
+        }
         self.out.line("match procedure {");
         for procedure in procs {
             self.out.line(format!("{} => {{", procedure.number));

@@ -34,7 +34,7 @@ int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, cons
     size = shrimp_padded8(w.len);
     const size_t value_at = size;
     size += shrimp_padded8((size_t)value_len * 1U);
-    if ((shrimp_rc = shrimp_rpc_begin(binding, PUT, size, &at)) != 0)
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 1U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     (void)w;
@@ -65,7 +65,7 @@ int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len
     size = shrimp_padded8(w.len);
     const size_t value_at = size;
     size += shrimp_padded8((size_t)value_len * 1U);
-    if ((shrimp_rc = shrimp_rpc_begin(binding, PUT, size, &at)) != 0)
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 1U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0) {
@@ -147,7 +147,7 @@ int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, uns
     if ((shrimp_rc = get_1_args(&w, key)) != 0)
         return shrimp_rc;
     size = shrimp_padded8(w.len);
-    if ((shrimp_rc = shrimp_rpc_begin(binding, GET, size, &at)) != 0)
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 2U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     (void)w;
@@ -174,7 +174,7 @@ int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place
     if ((shrimp_rc = get_1_args(&w, key)) != 0)
         return shrimp_rc;
     size = shrimp_padded8(w.len);
-    if ((shrimp_rc = shrimp_rpc_begin(binding, GET, size, &at)) != 0)
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 2U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = get_1_args(&w, key)) != 0) {
@@ -255,7 +255,7 @@ int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m)
     size = shrimp_padded8(w.len);
     const size_t m_at = size;
     size += shrimp_padded8((size_t)m_len * 8U);
-    if ((shrimp_rc = shrimp_rpc_begin(binding, SCALE, size, &at)) != 0)
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 3U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     (void)w;
@@ -286,7 +286,7 @@ int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_
     size = shrimp_padded8(w.len);
     const size_t m_at = size;
     size += shrimp_padded8((size_t)m_len * 8U);
-    if ((shrimp_rc = shrimp_rpc_begin(binding, SCALE, size, &at)) != 0)
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 3U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0) {
@@ -367,7 +367,7 @@ int divide_1(shrimp_rpc_binding *binding, int32_t a, int32_t b, int32_t *rest, i
     if ((shrimp_rc = divide_1_args(&w, a, b)) != 0)
         return shrimp_rc;
     size = shrimp_padded8(w.len);
-    if ((shrimp_rc = shrimp_rpc_begin(binding, DIVIDE, size, &at)) != 0)
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 4U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     (void)w;
@@ -402,7 +402,7 @@ int log_1(shrimp_rpc_binding *binding, const char *line)
     if ((shrimp_rc = log_1_args(&w, line)) != 0)
         return shrimp_rc;
     size = shrimp_padded8(w.len);
-    if ((shrimp_rc = shrimp_rpc_begin(binding, LOG, size, &at)) != 0)
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 5U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     (void)w;

@@ -15,8 +15,8 @@ int shrimp_get_status(shrimp_reader *r, status *v)
     if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
         return shrimp_rc;
     switch ((int32_t)bits) {
-        case OK:
-        case MISSING:
+        case 0: /* OK */
+        case 1: /* MISSING */
             break;
         default:
             return SHRIMP_CODEC_BAD_VALUE;

@@ -20,9 +20,7 @@ int shrimp_put_status(shrimp_writer *w, const status *v);
 int shrimp_get_status(shrimp_reader *r, status *v);
 void shrimp_free_status(status *v);
 
-#ifndef KV
 #define KV 536871065U
-#endif
 #define KV_V1 1U
 #define PUT 1U
 #define GET 2U

@@ -307,19 +307,19 @@ int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call)
     void *at;
     int shrimp_rc;
     switch (procedure) {
-        case PUT:
+        case 1U: /* PUT */
             shrimp_rc = put_1_serve(ops, call);
             break;
-        case GET:
+        case 2U: /* GET */
             shrimp_rc = get_1_serve(ops, call);
             break;
-        case SCALE:
+        case 3U: /* SCALE */
             shrimp_rc = scale_1_serve(ops, call);
             break;
-        case DIVIDE:
+        case 4U: /* DIVIDE */
             shrimp_rc = divide_1_serve(ops, call);
             break;
-        case LOG:
+        case 5U: /* LOG */
             shrimp_rc = log_1_serve(ops, call);
             break;
         case 0:
@@ -336,10 +336,10 @@ int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call)
 
 int kv_v1_serve(const char *name, kv_v1_ops *ops)
 {
-    return shrimp_rpc_serve(name, KV, KV_V1, kv_v1_dispatch, ops);
+    return shrimp_rpc_serve(name, 536871065U, 1U, kv_v1_dispatch, ops);
 }
 
 int kv_v1_add(shrimp_rpc_builder *builder, kv_v1_ops *ops)
 {
-    return shrimp_rpc_builder_program(builder, KV, KV_V1, kv_v1_dispatch, ops);
+    return shrimp_rpc_builder_program(builder, 536871065U, 1U, kv_v1_dispatch, ops);
 }

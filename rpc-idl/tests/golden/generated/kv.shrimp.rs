@@ -612,7 +612,7 @@ pub trait KvV1Async: Send + Sync + 'static {
         context: &::shrimp_rpc::Context,
         key: String,
         value: Vec<u8>,
-    ) -> impl Future<Output = Result<bool, ::shrimp_rpc::Fault>> + Send;
+    ) -> impl ::core::future::Future<Output = Result<bool, ::shrimp_rpc::Fault>> + Send;
 
     /// Procedure `GET`.
     ///
@@ -622,7 +622,7 @@ pub trait KvV1Async: Send + Sync + 'static {
         &self,
         context: &::shrimp_rpc::Context,
         key: String,
-    ) -> impl Future<Output = Result<GetResults, ::shrimp_rpc::Fault>> + Send;
+    ) -> impl ::core::future::Future<Output = Result<GetResults, ::shrimp_rpc::Fault>> + Send;
 
     /// Procedure `SCALE`.
     ///
@@ -633,7 +633,7 @@ pub trait KvV1Async: Send + Sync + 'static {
         context: &::shrimp_rpc::Context,
         by: f64,
         m: Vec<f64>,
-    ) -> impl Future<Output = Result<Vec<f64>, ::shrimp_rpc::Fault>> + Send;
+    ) -> impl ::core::future::Future<Output = Result<Vec<f64>, ::shrimp_rpc::Fault>> + Send;
 
     /// Procedure `DIVIDE`.
     ///
@@ -644,7 +644,7 @@ pub trait KvV1Async: Send + Sync + 'static {
         context: &::shrimp_rpc::Context,
         a: i32,
         b: i32,
-    ) -> impl Future<Output = Result<DivideReply, ::shrimp_rpc::Fault>> + Send;
+    ) -> impl ::core::future::Future<Output = Result<DivideReply, ::shrimp_rpc::Fault>> + Send;
 
     /// Procedure `LOG`.
     ///
@@ -654,25 +654,25 @@ pub trait KvV1Async: Send + Sync + 'static {
         &self,
         context: &::shrimp_rpc::Context,
         line: String,
-    ) -> impl Future<Output = Result<(), ::shrimp_rpc::Fault>> + Send;
+    ) -> impl ::core::future::Future<Output = Result<(), ::shrimp_rpc::Fault>> + Send;
 }
 
 /// Serves an implementation of [`KvV1Async`]: `spawn` gives each call's task to an executor.
 #[derive(Clone, Debug)]
 pub struct KvV1AsyncService<S, E> {
-    implementation: std::sync::Arc<S>,
+    implementation: ::std::sync::Arc<S>,
     spawn: E,
 }
 
-impl<S: KvV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync> KvV1AsyncService<S, E> {
+impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output = ()> + Send>>) + Send + Sync> KvV1AsyncService<S, E> {
     /// Serves `implementation` on the executor behind `spawn`.
     #[must_use]
     pub fn new(implementation: S, spawn: E) -> Self {
-        Self { implementation: std::sync::Arc::new(implementation), spawn }
+        Self { implementation: ::std::sync::Arc::new(implementation), spawn }
     }
 }
 
-impl<S: KvV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync> ::shrimp_rpc::Service for KvV1AsyncService<S, E> {
+impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output = ()> + Send>>) + Send + Sync> ::shrimp_rpc::Service for KvV1AsyncService<S, E> {
     const PROGRAM: u32 = kv_v1::PROGRAM;
     const VERSION: u32 = kv_v1::VERSION;
     const NAME: &'static str = "KV_V1";
@@ -692,19 +692,23 @@ impl<S: KvV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + S
                 args.finish()?;
                 let value = call.block::<u8>(value)?.to_vec()?;
                 let (call, finished) = call.defer();
-                let implementation = std::sync::Arc::clone(&self.implementation);
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let answered = match implementation.put(call.context(), key, value).await {
-                        Ok(results) => (|| -> Result<(), ::shrimp_rpc::ReplyError> {
-                            let mut counter = ::shrimp_rpc::xdr::Counter::new();
-                            kv_v1_put_reply(&mut counter, &results)?;
-                            let mut reply = call.reply(counter.len())?;
-                            kv_v1_put_reply(&mut reply, &results)?;
-                            reply.send()
-                        })(),
-                        Err(fault) => call.fault(fault),
-                    };
-                    drop(answered);
+                    match implementation.put(call.context(), key, value).await {
+                        Ok(results) => {
+                            let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
+                                let mut counter = ::shrimp_rpc::xdr::Counter::new();
+                                kv_v1_put_reply(&mut counter, &results)?;
+                                let mut reply = call.reply(counter.len())?;
+                                kv_v1_put_reply(&mut reply, &results)?;
+                                reply.send()
+                            })();
+                            if let Err(error) = sent {
+                                call.cannot_reply(&error);
+                            }
+                        }
+                        Err(fault) => drop(call.fault(fault)),
+                    }
                 }));
                 Ok(finished)
             }
@@ -714,21 +718,25 @@ impl<S: KvV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + S
                 let key = ::shrimp_rpc::xdr::get_string(source, 64)?;
                 args.finish()?;
                 let (call, finished) = call.defer();
-                let implementation = std::sync::Arc::clone(&self.implementation);
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let answered = match implementation.get(call.context(), key).await {
-                        Ok(results) => (|| -> Result<(), ::shrimp_rpc::ReplyError> {
-                            let value = call.out(&results.value)?;
-                            let answer = results.result;
-                            let mut counter = ::shrimp_rpc::xdr::Counter::new();
-                            kv_v1_get_reply(&mut counter, &answer, value)?;
-                            let mut reply = call.reply(counter.len())?;
-                            kv_v1_get_reply(&mut reply, &answer, value)?;
-                            reply.send()
-                        })(),
-                        Err(fault) => call.fault(fault),
-                    };
-                    drop(answered);
+                    match implementation.get(call.context(), key).await {
+                        Ok(results) => {
+                            let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
+                                let value = call.out(&results.value, 1048576)?;
+                                let answer = results.result;
+                                let mut counter = ::shrimp_rpc::xdr::Counter::new();
+                                kv_v1_get_reply(&mut counter, &answer, value)?;
+                                let mut reply = call.reply(counter.len())?;
+                                kv_v1_get_reply(&mut reply, &answer, value)?;
+                                reply.send()
+                            })();
+                            if let Err(error) = sent {
+                                call.cannot_reply(&error);
+                            }
+                        }
+                        Err(fault) => drop(call.fault(fault)),
+                    }
                 }));
                 Ok(finished)
             }
@@ -741,16 +749,20 @@ impl<S: KvV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + S
                 args.finish()?;
                 let m = call.block_mut::<f64>(m)?.to_vec()?;
                 let (call, finished) = call.defer();
-                let implementation = std::sync::Arc::clone(&self.implementation);
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let answered = match implementation.scale(call.context(), by, m).await {
-                        Ok(results) => (|| -> Result<(), ::shrimp_rpc::ReplyError> {
-                            call.inout(0, &results)?;
-                            call.reply(0)?.send()
-                        })(),
-                        Err(fault) => call.fault(fault),
-                    };
-                    drop(answered);
+                    match implementation.scale(call.context(), by, m).await {
+                        Ok(results) => {
+                            let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
+                                call.inout(0, &results)?;
+                                call.reply(0)?.send()
+                            })();
+                            if let Err(error) = sent {
+                                call.cannot_reply(&error);
+                            }
+                        }
+                        Err(fault) => drop(call.fault(fault)),
+                    }
                 }));
                 Ok(finished)
             }
@@ -762,19 +774,23 @@ impl<S: KvV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + S
                 let b = <i32 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
                 args.finish()?;
                 let (call, finished) = call.defer();
-                let implementation = std::sync::Arc::clone(&self.implementation);
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let answered = match implementation.divide(call.context(), a, b).await {
-                        Ok(results) => (|| -> Result<(), ::shrimp_rpc::ReplyError> {
-                            let mut counter = ::shrimp_rpc::xdr::Counter::new();
-                            kv_v1_divide_reply(&mut counter, &results)?;
-                            let mut reply = call.reply(counter.len())?;
-                            kv_v1_divide_reply(&mut reply, &results)?;
-                            reply.send()
-                        })(),
-                        Err(fault) => call.fault(fault),
-                    };
-                    drop(answered);
+                    match implementation.divide(call.context(), a, b).await {
+                        Ok(results) => {
+                            let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
+                                let mut counter = ::shrimp_rpc::xdr::Counter::new();
+                                kv_v1_divide_reply(&mut counter, &results)?;
+                                let mut reply = call.reply(counter.len())?;
+                                kv_v1_divide_reply(&mut reply, &results)?;
+                                reply.send()
+                            })();
+                            if let Err(error) = sent {
+                                call.cannot_reply(&error);
+                            }
+                        }
+                        Err(fault) => drop(call.fault(fault)),
+                    }
                 }));
                 Ok(finished)
             }
@@ -784,7 +800,7 @@ impl<S: KvV1Async, E: Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) + S
                 let line = ::shrimp_rpc::xdr::get_string(source, 200)?;
                 args.finish()?;
                 let (call, finished) = call.defer();
-                let implementation = std::sync::Arc::clone(&self.implementation);
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
                     let _ = implementation.log(call.context(), line).await;
                     if let Ok(reply) = call.reply(0) {

@@ -6,6 +6,7 @@ use crate::bulk::Element;
 use crate::error::{Fault, ReplyError};
 use crate::layout::Status;
 use vmmc::mem::View;
+use xdr::EncodeError;
 
 /// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`].
 #[derive(Debug)]
@@ -34,11 +35,35 @@ impl DeferredCall {
         Ok(T::store_all(data, self.core.request().slice(at, given)?)?)
     }
 
-    /// Adds an OUT block. Returns what the plain part says about it.
+    /// Adds an OUT block of at most `max` elements. Returns what the plain part says about it.
     ///
     /// # Errors
-    /// [`ReplyError::TooLong`].
-    pub fn out<T: Element>(&self, data: &[T]) -> Result<(u32, u32), ReplyError> {
+    /// [`ReplyError::Encode`], [`ReplyError::TooLong`].
+    pub fn out<T: Element>(&self, data: &[T], max: u32) -> Result<(u32, u32), ReplyError> {
+        let len = data.len();
+        if len > max as usize {
+            return Err(EncodeError::TooLong { len, max }.into());
+        }
+        self.add(data)
+    }
+
+    /// Adds an OUT block of so many elements.
+    ///
+    /// # Errors
+    /// As [`DeferredCall::out`].
+    pub fn out_array<T: Element>(
+        &self,
+        data: &[T],
+        expected: u32,
+    ) -> Result<(u32, u32), ReplyError> {
+        let len = data.len();
+        if len != expected as usize {
+            return Err(EncodeError::WrongLength { len, expected }.into());
+        }
+        self.add(data)
+    }
+
+    fn add<T: Element>(&self, data: &[T]) -> Result<(u32, u32), ReplyError> {
         let (view, distance) = self.core.allot(data.len().saturating_mul(T::SIZE))?;
         T::store_all(data, view)?;
         Ok((distance, data.len() as u32)) // the distance, which is not less, fits
@@ -70,6 +95,14 @@ impl DeferredCall {
     /// An OUT block in bytes, and its distance.
     pub(crate) fn out_bytes(&self, bytes: usize) -> Result<(View<'_>, u32), ReplyError> {
         self.core.allot(bytes)
+    }
+
+    /// Tells the client that there is a reply which cannot be sent, and why: what a blocking handler's client is told. Nothing, where it has
+    /// an answer already, or has gone.
+    pub fn cannot_reply(&self, error: &ReplyError) {
+        if !self.is_answered() {
+            self.core.cannot_reply(error);
+        }
     }
 
     /// Answers that there is no answer.

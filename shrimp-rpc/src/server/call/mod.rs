@@ -154,6 +154,18 @@ impl<D: Deref<Target = Desk>> Core<D> {
         Ok((place.get_or_init(|| spill).memory.view(), distance))
     }
 
+    /// Says why the reply that there is cannot be sent.
+    #[cold]
+    fn cannot_reply(&self, error: &ReplyError) {
+        // The client may have gone.
+        let _ = match error {
+            ReplyError::TooLong { len, max } if !self.desk().answered.replace(true) => {
+                send_too_long(self.slot(), self.context().turn, *len, *max)
+            }
+            error => self.fault(Status::BadResults, &Fault::with_text(0, error.to_string())),
+        };
+    }
+
     fn fault(&self, status: Status, fault: &Fault) -> Result<(), ReplyError> {
         if self.desk().answered.replace(true) {
             return Err(ReplyError::Answered);
