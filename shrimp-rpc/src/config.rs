@@ -47,7 +47,7 @@ pub const TABLE: &[Tunable] = &[
         name: "SHRIMP_RPC_PIECES",
         default: "2147483648",
         unit: "bytes",
-        help: "memory of a server for calls and replies in pieces, and for buffers of replies to other nodes, at least three of the longest; one client process gets half",
+        help: "memory of a server for calls and replies in pieces, and for buffers of replies to other nodes, at least three of the longest and a buffer; one client process gets half",
     },
     Tunable {
         name: "SHRIMP_RPC_WORKERS",

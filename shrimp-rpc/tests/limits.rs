@@ -74,7 +74,7 @@ fn greedy_for_memory(args: &[String]) {
     let binding = connect(&node, &args[0]);
     let refused = reverse(&binding, CALL_MAX as usize - 8).expect_err("there is no room");
     assert!(matches!(refused, CallError::NoRoom { .. }), "{refused:?}");
-    says(&refused, &["1048576 bytes", "more than 3145728", "pieces_max", "this client process"]);
+    says(&refused, &["1048576 bytes", "more than 3211264", "pieces_max", "this client process"]);
     let mut request = binding.request(FILL, 4, 0).unwrap();
     numbers.encode(&mut request).unwrap();
     let refused = request.call().expect_err("there is no room for its reply");

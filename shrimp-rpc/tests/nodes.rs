@@ -311,8 +311,12 @@ fn who_is_not_allowed_or_asks_for_what_is_not_there_is_told_so() {
 fn clients_of_another_node_take_memory_for_replies_until_there_is_none() {
     let (a, b) = pair();
     const BUFFER: usize = 128 << 10;
-    let server = Server::builder("narrow").node(&a.daemon.node()).call_max(BUFFER / 2);
-    let server = server.pieces_max(0).allow(Who::Anyone).raw_program(PROGRAM, 1, dispatch);
+    let server = Server::builder("narrow").node(&a.daemon.node()).call_max(BUFFER / 8);
+    let server = server
+        .buffer_max(BUFFER)
+        .pieces_max(0)
+        .allow(Who::Anyone)
+        .raw_program(PROGRAM, 1, dispatch);
     let _server = server.start().unwrap();
     let node = b.daemon.node();
     let far = || Binding::builder("narrow@a", PROGRAM, 1).node(&node).buffer_len(BUFFER).connect();

@@ -21,6 +21,8 @@ use vmmc::id::ClientId;
 
 /// How long two processes without a link remember each other.
 const LINGER: Duration = Duration::from_secs(1);
+/// Buttons of an acquaintance that are kept: who asks for more has lost the earlier ones.
+const MOST_BUTTONS: usize = 4;
 
 /// What one client knows of another.
 #[derive(Debug)]
@@ -29,8 +31,9 @@ struct Acquaintance {
     links: u32,
     /// Whether it has what it takes to wake the other.
     introduced: bool,
-    /// The button that it has of the other's doorbell, where that must be kept.
-    button: Option<Kept>,
+    /// The buttons that it has of the other's doorbell, where those must be kept: more than one if it said that it had none, which may
+    /// have crossed the next.
+    buttons: Vec<Kept>,
     /// When the last link ended.
     parted: Instant,
 }
@@ -48,8 +51,8 @@ impl Acquaintances {
     }
 
     /// All of them, whether they have been introduced, and what is kept for that.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (ClientId, bool, Option<&Kept>)> + '_ {
-        self.known.iter().map(|(&client, it)| (client, it.introduced, it.button.as_ref()))
+    pub(crate) fn all(&self) -> impl Iterator<Item = (ClientId, bool, &[Kept])> + '_ {
+        self.known.iter().map(|(&client, it)| (client, it.introduced, &it.buttons[..]))
     }
 
     fn entry(&mut self, other: ClientId) -> &mut Acquaintance {
@@ -57,15 +60,15 @@ impl Acquaintances {
         self.known.entry(other).or_insert(Acquaintance {
             links: 0,
             introduced: false,
-            button: None,
+            buttons: Vec::new(),
             parted,
         })
     }
 
     /// As the predecessor had it, without a link yet.
-    pub(crate) fn inherit(&mut self, other: ClientId, introduced: bool, button: Option<Kept>) {
+    pub(crate) fn inherit(&mut self, other: ClientId, introduced: bool, buttons: Vec<Kept>) {
         let it = self.entry(other);
-        (it.introduced, it.button) = (introduced, button);
+        (it.introduced, it.buttons) = (introduced, buttons);
     }
 
     /// There is one more link.
@@ -117,8 +120,9 @@ impl Broker {
                 client.acquaintances.link(whom);
                 let it = client.acquaintances.entry(whom);
                 it.introduced = true;
-                if let Some(before) = button.and_then(|button| it.button.replace(button)) {
-                    before.take_out();
+                it.buttons.extend(button);
+                if it.buttons.len() > MOST_BUTTONS {
+                    it.buttons.remove(0).take_out();
                 }
             }
         }
@@ -169,7 +173,7 @@ impl Broker {
     fn tell_gone(&mut self, id: ClientId, gone: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(it) = client.acquaintances.known.remove(&gone) else { return };
-        it.button.into_iter().for_each(Kept::take_out);
+        it.buttons.into_iter().for_each(Kept::take_out);
         if it.introduced {
             self.send(id, &Event::PeerGone { client: gone }, Vec::new());
         }
@@ -187,7 +191,7 @@ impl Broker {
     /// A client that is removed is forgotten by all who know it, and rings none of them.
     pub(crate) fn mourn(&mut self, gone: ClientId, acquaintances: &mut Acquaintances) {
         for (other, it) in acquaintances.known.drain() {
-            it.button.into_iter().for_each(Kept::take_out);
+            it.buttons.into_iter().for_each(Kept::take_out);
             self.tell_gone(other, gone);
         }
     }

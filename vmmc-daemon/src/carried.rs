@@ -6,7 +6,7 @@
 use crate::broker::Broker;
 use crate::client::OutFd;
 use crate::counters::Counter;
-use crate::doorbell::Button;
+use crate::doorbell::{Button, Doorbell};
 use crate::net::Service;
 use crate::net::carry::{Attempt, Carried, Carry, Outcome, Wanted, side_of};
 use crate::pairing::Offered;
@@ -20,7 +20,7 @@ use vmmc::id::ClientId;
 use vmmc::sys::Fd;
 
 /// How long a daemon that ends waits for sockets that somebody holds inside a call.
-const LEAVING: Duration = Duration::from_secs(1);
+pub(crate) const LEAVING: Duration = Duration::from_secs(1);
 
 /// One of them.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Broker {
     pub(crate) fn offer_to_node(
         &mut self,
         offered: &Offered,
-        bell: Option<Button>,
+        bell: Option<Doorbell>,
         socket: &mut Option<Suspect>,
     ) -> bool {
         let Offered { client, uid, cookie, endpoint, shape } = *offered;
@@ -79,6 +79,10 @@ impl Broker {
         let Some(carry) = self.carry() else { return false };
         let Some(node) = carry.node_beyond(&endpoint) else { return false };
         let (carry, node) = (carry.clone(), node.to_owned());
+        // For this daemon alone.
+        let Ok(bell) = bell.map(|bell| bell.rung_button(bell.owner())).transpose() else {
+            return false;
+        };
         // A socket, by what was seen of it; its close may block, and is left to `receive::close`.
         let Some(socket) = socket.take().and_then(Suspect::keep) else { return false };
         let number = self.next_id();

@@ -37,7 +37,7 @@ pub(crate) enum OutFd {
     /// The same open file description.
     Same(Arc<Fd>),
     /// Made for this message.
-    Owned(Arc<Fd>),
+    Owned(Arc<Shared>),
     /// A new, read-only one.
     ReadOnly(Arc<Fd>),
     /// The same, of another client's doorbell.
@@ -287,10 +287,10 @@ fn send(socket: &Fd, message: &Outgoing) -> rustix::io::Result<()> {
     let mut to_install = None;
     for fd in &message.fds {
         ready.push(match fd {
-            OutFd::Same(fd) | OutFd::Owned(fd) => Ready::Kept(fd),
+            OutFd::Same(fd) => Ready::Kept(fd),
             OutFd::ReadOnly(fd) => Ready::New(memfd::reopen_read_only(fd.as_ref())?),
             OutFd::Button(button) => Ready::Kept(button.shared().fd()),
-            OutFd::Line(line) => Ready::Kept(line.fd()),
+            OutFd::Owned(fd) | OutFd::Line(fd) => Ready::Kept(fd.fd()),
             OutFd::Install(button) => {
                 to_install = Some(button);
                 continue;

@@ -1,12 +1,14 @@
 //! Doorbells of clients, and the buttons by which others ring them ([`vmmc::sys::doorbell`]).
 //!
 //! A client may hold the lock of its doorbell for as long as it likes: it asks for the edges, and has them written to memory that nobody
-//! gives. Putting a button in waits for that lock, and so does the last close of a button. So a
-//! helper does the one and the other where the client is another user's ([`receive::apart`]); and while a button is with somebody whom
-//! its doorbell's owner could so keep waiting, this daemon has it as well ([`Kept`]), and takes it out of the doorbell
-//! before it lets go. (Were the daemon killed, the other would have the last one.)
+//! gives. Putting a button in waits for that lock, and so does the last close of a button; and who has a button may put it into an
+//! epoll descriptor of his own, and hold that one's lock. (Where a doorbell is within another epoll descriptor, putting in waits for
+//! a lock of all the machine's, too, which anybody can hold.) So a helper does the one and the other, at the expense of the two users together
+//! ([`receive::apart_for`]); and while a button is with another user than its doorbell's, this daemon has it as well ([`Kept`]), and takes
+//! it out of the doorbell before it lets go. (Were the daemon killed, the other would have the last one.)
 
 use crate::descriptors;
+use crate::helpers::Holder;
 use crate::receive::{self, Suspect};
 use std::fs::read_link;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -14,17 +16,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vmmc::control::message::Refusal;
 use vmmc::sys::{Fd, doorbell};
 
-/// A descriptor of which a client has copies; what is left to its last close is left to a helper.
+/// A descriptor of which clients have copies, or may have put it into epoll descriptors of theirs: its last close is left to a helper.
 #[derive(Debug)]
 pub(crate) struct Shared {
     fd: Option<Arc<Fd>>,
-    /// The user who can make that close wait.
-    owner: u32,
+    /// Who can make that close wait.
+    users: Holder,
 }
 
 impl Shared {
-    pub(crate) fn new(fd: impl Into<Arc<Fd>>, owner: u32) -> Shared {
-        Shared { fd: Some(fd.into()), owner }
+    pub(crate) fn new(fd: impl Into<Arc<Fd>>, users: Holder) -> Shared {
+        Shared { fd: Some(fd.into()), users }
     }
 
     /// The descriptor. Taken out when this is dropped, and not before.
@@ -32,18 +34,19 @@ impl Shared {
         self.fd.as_ref().unwrap_or_else(|| unreachable!("there until the drop"))
     }
 
-    /// The user who can make its last close wait.
-    pub(crate) fn owner(&self) -> u32 {
-        self.owner
+    /// Who can make its last close wait.
+    pub(crate) fn users(&self) -> Holder {
+        self.users
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let (one, other) = self.users;
         if let Some(fd) = self.fd.take().and_then(Arc::into_inner)
-            && !receive::is_trusted(self.owner)
+            && !(receive::is_trusted(one) && receive::is_trusted(other))
         {
-            receive::close(self.owner, fd);
+            receive::apart_for(self.users, move || drop(fd));
         }
     }
 }
@@ -72,42 +75,54 @@ impl Doorbell {
             }
         }
         let fd = passed.keep().ok_or_else(|| bad("not a descriptor"))?;
-        let doorbell = Doorbell(Arc::new(Shared::new(fd, owner)));
+        let doorbell = Doorbell(Arc::new(Shared::new(fd, (owner, owner))));
         descriptors::enough(doorbell.fd())?;
         Ok(doorbell)
     }
 
     /// As the predecessor had it.
     pub(crate) fn inherit(fd: Arc<Fd>, owner: u32) -> Doorbell {
-        Doorbell(Arc::new(Shared::new(fd, owner)))
+        Doorbell(Arc::new(Shared::new(fd, (owner, owner))))
     }
 
     pub(crate) fn fd(&self) -> &Fd {
         self.0.fd()
     }
 
-    /// A button that is not in it yet, and rings as it is put in.
-    ///
-    /// # Errors
-    /// What to tell the client: there are no descriptors for it.
-    pub(crate) fn rung_button(&self) -> Result<Button, Refusal> {
-        self.make(1)
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> u32 {
+        self.0.users.0
     }
 
-    /// A button that is in it, or soon.
+    /// A button for a process of the ringer's that is not in it yet, and rings as it is put in.
+    ///
+    /// # Errors
+    /// What to tell the client: there are no descriptors for it, or the two users hold up what has to be done for them.
+    pub(crate) fn rung_button(&self, ringer: u32) -> Result<Button, Refusal> {
+        self.make(1, ringer)
+    }
+
+    /// A button that is in it soon.
     ///
     /// # Errors
     /// As [`Doorbell::rung_button`].
-    pub(crate) fn button(&self) -> Result<Button, Refusal> {
-        let button = self.make(0)?;
+    pub(crate) fn button(&self, ringer: u32) -> Result<Button, Refusal> {
+        let button = self.make(0, ringer)?;
         button.install();
         Ok(button)
     }
 
-    fn make(&self, rung: u32) -> Result<Button, Refusal> {
+    fn make(&self, rung: u32, ringer: u32) -> Result<Button, Refusal> {
+        let owner = self.owner();
+        if receive::is_behind_for((owner, ringer)) {
+            let why = format!(
+                "introduce processes of uid {owner} and uid {ringer}: their doorbells are held up"
+            );
+            return Err(Refusal::Internal { why });
+        }
         let button = doorbell::button(rung).map_err(|_| descriptors::none_left())?;
         descriptors::enough(&button)?;
-        Ok(Button::inherit(button.into(), self.clone()))
+        Ok(Button::inherit(button.into(), self.clone(), ringer))
     }
 }
 
@@ -129,9 +144,9 @@ pub(crate) struct Button {
 }
 
 impl Button {
-    /// As the predecessor had it; put in by it already, or never.
-    pub(crate) fn inherit(button: Arc<Fd>, doorbell: Doorbell) -> Button {
-        let button = Arc::new(Shared::new(button, doorbell.0.owner));
+    /// As the predecessor had it.
+    pub(crate) fn inherit(button: Arc<Fd>, doorbell: Doorbell, ringer: u32) -> Button {
+        let button = Arc::new(Shared::new(button, (doorbell.owner(), ringer)));
         Button { button, doorbell, place: Arc::new(Mutex::new(Place::Outside)) }
     }
 
@@ -149,14 +164,14 @@ impl Button {
         doorbell::ring(self.button.fd());
     }
 
-    /// Puts it into its doorbell, now or soon.
+    /// Puts it into its doorbell, soon. What was rung before is heard then.
     pub(crate) fn install(&self) {
         self.change(|place, doorbell, button| {
             if *place != Place::Outside {
                 return;
             }
             match doorbell::install(doorbell, button) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => *place = Place::Inside,
+                Ok(()) => *place = Place::Inside,
                 Err(errno) => tracing::warn!(%errno, "a doorbell cannot be rung"),
             }
         });
@@ -164,9 +179,10 @@ impl Button {
 
     fn remove(&self) {
         self.change(|place, doorbell, button| {
-            // One of a predecessor's may be in it, and its owner may have closed it.
-            let _ = doorbell::remove(doorbell, button);
-            *place = Place::Removed;
+            if std::mem::replace(place, Place::Removed) == Place::Inside {
+                // It may be gone with the doorbell.
+                let _ = doorbell::remove(doorbell, button);
+            }
         });
     }
 
@@ -175,20 +191,16 @@ impl Button {
         change: impl FnOnce(&mut Place, BorrowedFd<'_>, BorrowedFd<'_>) + Send + 'static,
     ) {
         let Button { button, doorbell, place } = self.clone();
-        let owner = button.owner;
-        let work = move || {
+        receive::apart_for(button.users, move || {
             let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
             change(&mut place, doorbell.fd().as_fd(), button.fd().as_fd());
-        };
-        match receive::is_trusted(owner) {
-            true => work(),
-            false => receive::apart(owner, work),
-        }
+        });
     }
 
-    /// Keeps it for as long as a user has it, if that is another one than the doorbell's.
-    pub(crate) fn keep_for(self, user: u32) -> Option<Kept> {
-        (user != self.button.owner).then(|| Kept(self))
+    /// Keeps it for as long as its ringer has it, if that is another user than the doorbell's.
+    pub(crate) fn kept(self) -> Option<Kept> {
+        let (owner, ringer) = self.button.users;
+        (owner != ringer).then_some(Kept(self))
     }
 }
 
@@ -209,6 +221,11 @@ impl Kept {
 
     /// Nobody should ring any more. Not as this is dropped: a daemon that ends leaves those to ring each other who can.
     pub(crate) fn take_out(self) {
+        self.0.remove();
+    }
+
+    /// A successor has it, and has put it in under a number of its own.
+    pub(crate) fn leave(&self) {
         self.0.remove();
     }
 }

@@ -9,7 +9,7 @@
 //! gone, and with one when the daemon ends first.
 
 use crate::broker::Broker;
-use crate::doorbell::Button;
+use crate::doorbell::Doorbell;
 use crate::net::mailbox::Mailbox;
 use crate::receive::{self, Suspect};
 use crate::tcp::{self, Examined};
@@ -27,7 +27,7 @@ pub(crate) struct Offer {
     /// The cookie, as the client says.
     pub(crate) said: u64,
     pub(crate) shape: StreamShape,
-    pub(crate) bell: Option<Button>,
+    pub(crate) bell: Option<Doorbell>,
 }
 
 /// What a helper saw.

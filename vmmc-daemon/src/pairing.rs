@@ -65,8 +65,8 @@ pub(crate) struct Waiting {
     pub(crate) elsewhere: bool,
     /// Its time was prolonged because the daemon had stood still.
     pub(crate) prolonged: bool,
-    /// A button of its doorbell, for the other end.
-    pub(crate) bell: Option<Button>,
+    /// Its doorbell, of which the other end gets a button.
+    pub(crate) bell: Option<Doorbell>,
     /// It is being found out whether an end in another namespace is its other one.
     pub(crate) on_trial: Option<OnTrial>,
 }
@@ -358,7 +358,7 @@ impl Broker {
         let bell = match shape.bells.then(|| fds.take()) {
             None => None,
             Some(None) => return Err(Fault::new("no doorbell came with a socket's registration")),
-            Some(Some(passed)) => match Doorbell::of(passed).and_then(|bell| bell.rung_button()) {
+            Some(Some(passed)) => match Doorbell::of(passed) {
                 Ok(bell) => Some(bell),
                 // The daemon's shortage, not the client's fault.
                 Err(Refusal::Internal { .. }) => {
@@ -487,7 +487,7 @@ impl Broker {
     }
 
     /// Joins a waiting end with one that has just come.
-    pub(crate) fn pair(&mut self, first: u64, second: Offered, bell: Option<Button>) {
+    pub(crate) fn pair(&mut self, first: u64, second: Offered, bell: Option<Doorbell>) {
         let Offered { client, uid, cookie, endpoint, shape } = second;
         let Some(waiting) = self.pairing.waiting.get(&first) else { return };
         let refused = if !self.options.limits.pair_users.allows(waiting.uid, uid) {
@@ -500,15 +500,25 @@ impl Broker {
             None
         };
         let ring_len = self.options.ring_len;
-        let segment = match refused {
+        let made = match refused {
             Some(reason) => Err(reason),
-            None => make_segment(&shape, ring_len).map_err(|errno| {
-                tracing::warn!(%errno, "cannot make a connection's segment");
-                NotPairedReason::Resources
-            }),
+            None => make_segment(&shape, ring_len)
+                .map_err(|errno| {
+                    tracing::warn!(%errno, "cannot make a connection's segment");
+                    NotPairedReason::Resources
+                })
+                .and_then(|segment| {
+                    let button = |bell: &Option<Doorbell>, ringer| {
+                        bell.as_ref().map(|bell| bell.rung_button(ringer)).transpose()
+                    };
+                    let of_first = button(&waiting.bell, uid);
+                    of_first
+                        .and_then(|first| Ok((segment, first, button(&bell, waiting.uid)?)))
+                        .map_err(|_| NotPairedReason::Resources)
+                }),
         };
-        let segment = match segment {
-            Ok(segment) => Arc::new(segment),
+        let (segment, of_first, of_second) = match made {
+            Ok((segment, first, second)) => (Arc::new(segment), first, second),
             Err(reason) => {
                 self.quotas.give(uid, QuotaKind::Connections, 1);
                 self.not_paired(client, cookie, Some(endpoint), reason);
@@ -518,18 +528,18 @@ impl Broker {
         };
         let Some(waiting) = self.pairing.remove_waiting(first) else { return };
         self.timers.cancel(waiting.timer);
-        let end = |cookie, endpoint, uid, holder, bell: &Option<Button>, other| End {
+        let end = |cookie, endpoint, uid, holder, bell: &Option<Button>| End {
             cookie,
             endpoint,
             uid,
             first: holder,
             owner: self.owner(holder),
             holders: HashSet::from([holder]),
-            bell: bell.clone().and_then(|bell| bell.keep_for(other)),
+            bell: bell.clone().and_then(Button::kept),
         };
         let ends = [
-            end(first, waiting.endpoint, waiting.uid, waiting.client, &waiting.bell, uid),
-            end(cookie, endpoint, uid, client, &bell, waiting.uid),
+            end(first, waiting.endpoint, waiting.uid, waiting.client, &of_first),
+            end(cookie, endpoint, uid, client, &of_second),
         ];
         let number = self.next_id();
         tracing::debug!(local = %endpoint.local, remote = %endpoint.remote, "paired");
@@ -548,10 +558,17 @@ impl Broker {
             fds.extend(own.map(OutFd::Install));
             fds
         };
-        let (others, own) = (bell.clone(), waiting.bell.clone());
+        let (others, own) = (of_second.clone(), of_first.clone());
         self.send(waiting.client, &paired(first, 0, client), with(others, own));
         hit(Failpoint::PairHalfSent);
-        self.send(client, &paired(cookie, 1, waiting.client), with(waiting.bell, bell));
+        self.send(client, &paired(cookie, 1, waiting.client), with(of_first, of_second));
+    }
+
+    /// All buttons that are kept.
+    pub(crate) fn kept_buttons(&self) -> impl Iterator<Item = &Kept> {
+        let of_pairs = self.pairing.pairs.values().flat_map(|pair| &pair.ends);
+        let of_links = self.clients.values().flat_map(|client| client.acquaintances.all());
+        of_pairs.filter_map(|end| end.bell.as_ref()).chain(of_links.flat_map(|it| it.2))
     }
 
     pub(crate) fn not_paired(

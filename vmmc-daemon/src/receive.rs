@@ -9,7 +9,7 @@
 //! The same goes for a client's own socket: packets not read yet may hold such descriptors.
 
 use crate::descriptors;
-use crate::helpers::Helpers;
+use crate::helpers::{Helpers, Holder};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -181,12 +181,22 @@ pub(crate) fn close(uid: u32, fd: Fd) {
 /// Does something with a socket of this user's in a helper thread: the kernel waits for who is inside a call on it, and that one
 /// may read memory that a client's own file system gives.
 pub(crate) fn apart(uid: u32, work: impl FnOnce() + Send + 'static) {
-    closers().leave((uid, uid), Box::new(work));
+    apart_for((uid, uid), work);
+}
+
+/// The same with something that either of two users can hold up.
+pub(crate) fn apart_for(users: Holder, work: impl FnOnce() + Send + 'static) {
+    closers().leave(users, Box::new(work));
 }
 
 /// Whether this user's descriptors come faster than they can be closed: what comes next should wait where it is.
 pub(crate) fn is_behind(uid: u32) -> bool {
-    closers().is_behind((uid, uid))
+    is_behind_for((uid, uid))
+}
+
+/// The same of what two users have to do with each other.
+pub(crate) fn is_behind_for(users: Holder) -> bool {
+    closers().is_behind(users)
 }
 
 /// Waits until the helpers have done all that they were given, but no longer than this.

@@ -2,6 +2,7 @@
 
 use crate::broker::Broker;
 use crate::client::{Client, OutFd};
+use crate::doorbell::Shared;
 use crate::policy::granted;
 use crate::registry::Export;
 use std::sync::Arc;
@@ -35,7 +36,9 @@ impl Broker {
         match made {
             Ok((len, file)) => {
                 let event = Event::Listing { request, len };
-                self.send(id, &event, vec![OutFd::Owned(Arc::new(file))]);
+                let uid = self.peer(id).uid;
+                let file = Arc::new(Shared::new(file, (uid, uid)));
+                self.send(id, &event, vec![OutFd::Owned(file)]);
             }
             Err(why) => {
                 let why = format!("make the list ({why})");

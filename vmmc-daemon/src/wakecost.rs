@@ -11,6 +11,7 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use vmmc::sys::Fd;
 use vmmc::sys::doorbell::{self, Doorbell};
 
 const ROUNDS: usize = 31;
@@ -80,6 +81,17 @@ fn try_measure() -> Option<Duration> {
         }
     });
     let sleeper = sleeper.ok()?;
+    let costs = measure_rounds(&button, &wakes);
+    // With nobody to tell it ends.
+    drop(wakes);
+    doorbell::ring(&button);
+    let _ = sleeper.join();
+    let mut costs = costs?;
+    costs.sort_unstable();
+    costs.get(costs.len() / 2).copied().filter(|cost| !cost.is_zero())
+}
+
+fn measure_rounds(button: &Fd, wakes: &mpsc::Receiver<Instant>) -> Option<Vec<Duration>> {
     move_to(true);
     let mut costs = Vec::with_capacity(ROUNDS);
     let begun = Instant::now();
@@ -89,16 +101,11 @@ fn try_measure() -> Option<Duration> {
             std::thread::yield_now();
         }
         let rung = Instant::now();
-        doorbell::ring(&button);
+        doorbell::ring(button);
         let ran = wakes.recv_timeout(Duration::from_millis(200)).ok()?;
         costs.push(ran.saturating_duration_since(rung));
     }
-    // With nobody to tell it ends.
-    drop(wakes);
-    doorbell::ring(&button);
-    let _ = sleeper.join();
-    costs.sort_unstable();
-    costs.get(costs.len() / 2).copied().filter(|cost| !cost.is_zero())
+    Some(costs)
 }
 
 #[cfg(test)]

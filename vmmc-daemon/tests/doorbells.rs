@@ -60,6 +60,41 @@ fn a_doorbell_that_its_owner_keeps_holds_up_neither_daemon_nor_ringers() {
     eventually("nothing is kept", || (daemon.settled_descriptors() <= before).then_some(()));
 }
 
+/// Who has a button may put it into an epoll descriptor of his own, and keep that one's lock.
+#[test]
+fn a_button_that_its_ringer_keeps_holds_up_nobody_else() {
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let daemon = Daemon::start_activated(&[], &[]);
+    let before = daemon.settled_descriptors();
+    let mut trusted = Client::connect(&daemon.path);
+    trusted.export("trusted");
+    let mut greedy = client_of(&daemon, GREEDY);
+    let imported = greedy.import("trusted");
+    trusted.receive_opened();
+    let (_page, button) = imported.introduced.expect("introduced");
+    let own = Doorbell::new().unwrap();
+    doorbell::install(own.fd(), &button).unwrap();
+    let held = hold(&own);
+    // Its own close would wait as well, were it the last.
+    drop(button);
+    greedy.send(&Request::CloseLink { link: imported.link }, &[]);
+    assert!(matches!(trusted.receive().event, Event::LinkClosed { .. }));
+    let gone = trusted.receive().event;
+    assert_eq!(gone, Event::PeerGone { client: greedy.welcome.client });
+    // Another user has to do with the same one.
+    let mut honest = client_of(&daemon, HONEST);
+    let imported = honest.import("trusted");
+    doorbell::ring(&imported.introduced.expect("introduced").1);
+    let bell = &trusted.belongings.as_ref().unwrap().doorbell;
+    assert!(bell.wait(Some(Instant::now() + WATCHDOG)).unwrap());
+    assert_eq!(held.end(), 1);
+    drop((greedy, honest, trusted));
+    eventually("nothing is kept", || (daemon.settled_descriptors() <= before).then_some(()));
+}
+
 #[test]
 fn a_button_that_was_pressed_before_it_could_be_put_in_rings_then() {
     if !is_root() {

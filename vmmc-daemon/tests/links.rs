@@ -33,7 +33,7 @@ fn an_import_gives_each_side_the_others_memory_page_and_doorbell() {
         assert!(!is_writable(&page), "a page is the owner's alone to write");
         assert!(!readable(belongings.doorbell.fd()));
         doorbell::ring(&button);
-        assert!(readable(belongings.doorbell.fd()));
+        assert!(belongings.doorbell.wait(None).unwrap(), "once it is in it");
     }
 
     importer.send(&Request::CloseLink { link: imported.link }, &[]);

@@ -152,7 +152,7 @@ fn sleep(link: &Link, fd: i32, waited: &mut Waited) -> Result<Wake, i32> {
         counters::one(Counter::sleeps);
         let limit = if waited.0 == 0 { None } else { time_limit(fd, libc::SO_RCVTIMEO) };
         let left = limit.map(|limit| waited.left_of(limit));
-        waited.during(|| peek(fd, left))
+        waited.during(|| peek(link, fd, left))
     };
     drop(asleep);
     let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
@@ -165,10 +165,17 @@ fn sleep(link: &Link, fd: i32, waited: &mut Waited) -> Result<Wake, i32> {
 
 /// Sleeps until there is a byte, an end or an error in the kernel's queue, and no longer than what is `left`, if that is less than what
 /// the kernel would wait by itself.
-fn peek(fd: i32, left: Option<u64>) -> raw::Result<usize> {
-    if let Some(left) = left {
+fn peek(link: &Link, fd: i32, left: Option<u64>) -> raw::Result<usize> {
+    let Some(left) = left else {
+        let mut byte = 0u8;
+        // SAFETY: one byte on this stack.
+        let got = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+        return usize::try_from(got).map_err(|_| real::errno());
+    };
+    let until = raw::now_ns().saturating_add(left);
+    loop {
         let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let time = raw::timespec_of(left);
+        let time = raw::timespec_of(until.saturating_sub(raw::now_ns()));
         // A receive with a time limit is never restarted after a signal, and nor is this.
         // SAFETY: both are on this stack.
         match unsafe { real::ppoll(&raw mut entry, 1, &raw const time, std::ptr::null()) } {
@@ -176,11 +183,13 @@ fn peek(fd: i32, left: Option<u64>) -> raw::Result<usize> {
             ready if ready < 0 => return Err(real::errno()),
             _ => {}
         }
+        // Another thread may have closed the number meanwhile, or taken the byte.
+        let fd = parked::number_now(link, fd).ok_or(libc::EBADF)?;
+        match raw::peek_one(fd) {
+            Err(libc::EAGAIN) => {}
+            answer => return answer,
+        }
     }
-    let mut byte = 0u8;
-    // SAFETY: one byte on this stack.
-    let got = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-    usize::try_from(got).map_err(|_| real::errno())
 }
 
 /// What the kernel's answer to a peek means.

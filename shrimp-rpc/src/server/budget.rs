@@ -53,8 +53,8 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(settings: &Settings) -> Arc<Budget> {
-        // One call, and its reply with INOUT data, always fit.
-        let least = settings.call_max.saturating_mul(3);
+        // One call, its reply with INOUT data, and what that is put together in for another node, always fit.
+        let least = settings.call_max.saturating_mul(3).saturating_add(settings.buffer_len);
         let all = Purse::new(settings.pieces_max.max(least), "all clients");
         Arc::new(Budget { each: (all.max / 2).max(least), all, accounts: Mutex::default() })
     }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_process_takes_half_and_all_take_all_and_what_is_dropped_is_there_again() {
         let mut settings = Settings::from_lookup(&|_| None);
-        (settings.call_max, settings.pieces_max) = (10, 100);
+        (settings.call_max, settings.pieces_max, settings.buffer_len) = (10, 100, 0);
         let budget = Budget::new(&settings);
         let [one, two, three] = [0; 3].map(|_| Account::new(&budget));
         let full = |len, used, max, whose| NoRoom { len, used, max, whose };
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_process_has_one_account_until_nothing_is_charged_to_it() {
         let mut settings = Settings::from_lookup(&|_| None);
-        (settings.call_max, settings.pieces_max) = (10, 100);
+        (settings.call_max, settings.pieces_max, settings.buffer_len) = (10, 100, 0);
         let budget = Budget::new(&settings);
         let account = |pid| budget.account((None, pid));
         let kept = account(1).take(50).unwrap();
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn the_longest_call_and_its_reply_always_fit() {
         let mut settings = Settings::from_lookup(&|_| None);
-        (settings.call_max, settings.pieces_max) = (10, 0);
+        (settings.call_max, settings.pieces_max, settings.buffer_len) = (10, 0, 0);
         let one = Account::new(&Budget::new(&settings));
         assert!(Kept::new(30, &one).is_ok());
         assert!(Kept::new(31, &one).is_err());

@@ -52,10 +52,25 @@ impl Broker {
         }
     }
 
+    /// What is closed unused may have unread packets, with descriptors in them.
     fn welcome_connection(&mut self, socket: Fd) -> rustix::io::Result<()> {
-        let credentials = process::peer_credentials(&socket)?;
-        let groups = process::peer_groups(&socket)?;
-        let pidfd = process::peer_pidfd(&socket, credentials.pid)?;
+        let credentials = match process::peer_credentials(&socket) {
+            Ok(credentials) => credentials,
+            Err(errno) => {
+                receive::close(u32::MAX, socket);
+                return Err(errno);
+            }
+        };
+        let uid = credentials.uid;
+        let known = process::peer_groups(&socket)
+            .and_then(|groups| Ok((groups, process::peer_pidfd(&socket, credentials.pid)?)));
+        let (groups, pidfd) = match known {
+            Ok(known) => known,
+            Err(errno) => {
+                receive::close(uid, socket);
+                return Err(errno);
+            }
+        };
         let id = ClientId(self.next_id());
         let peer = PeerInfo {
             client: id,
@@ -64,12 +79,17 @@ impl Broker {
             gid: credentials.gid,
         };
         if !self.quotas.take_socket(peer.uid) {
-            tracing::warn!(pid = peer.pid, uid = peer.uid, "too many connections of one user");
+            tracing::warn!(pid = peer.pid, uid, "too many connections of one user");
+            receive::close(uid, socket);
             return Ok(());
         }
         let mut client = Client::new(socket, pidfd, peer, groups);
         self.await_hello(id, &mut client);
-        self.watch_client(id, &mut client)?;
+        if let Err(errno) = self.watch_client(id, &mut client) {
+            self.quotas.give_socket(uid);
+            receive::close(uid, client.socket);
+            return Err(errno);
+        }
         self.clients.insert(id, client);
         self.watch_idleness();
         self.send_packet(id, codec::handshake().to_vec());

@@ -13,8 +13,10 @@ mod outgoing;
 mod time;
 
 use crate::acquaintances::Partings;
+use crate::carried::LEAVING;
 use crate::client::Client;
 use crate::counters::Counters;
+use crate::doorbell::Kept;
 use crate::examination::Examinations;
 use crate::links::Links;
 use crate::listener::Listener;
@@ -22,6 +24,7 @@ use crate::listings::Listings;
 use crate::pairing::Pairing;
 use crate::placement::Placement;
 use crate::policy::{Limits, Quotas};
+use crate::receive;
 use crate::registry::Registry;
 use crate::timers::Timers;
 use rustix::event::{Timespec, epoll};
@@ -345,6 +348,8 @@ impl Broker {
                 && self.hand_over(id)
             {
                 tracing::info!(successor, "handed over");
+                self.kept_buttons().for_each(Kept::leave);
+                receive::settle(LEAVING);
                 self.leave_carried();
                 self.leave_crossings();
                 return Ok(Ending::HandedOver { successor });
@@ -425,6 +430,10 @@ impl Broker {
             self.flush(id);
         }
         self.listener.remove();
+        // Should a close wait, of this or of what is unread, they hear all the same.
+        for client in self.clients.values() {
+            let _ = rustix::net::shutdown(&client.socket, rustix::net::Shutdown::Both);
+        }
         ending
     }
 }

@@ -7,7 +7,7 @@ use super::state::{
 use super::{Inherited, TakeOverError};
 use crate::broker::{Broker, BrokerError, Options};
 use crate::client::{Attached, Client, Introduced, OutFd, Pending, Stage};
-use crate::doorbell::{Button, Doorbell, Kept};
+use crate::doorbell::{Button, Doorbell, Kept, Shared};
 use crate::links::Link;
 use crate::listener::{Listener, OwnedName};
 use crate::pairing::{End, Pair, Waiting};
@@ -74,6 +74,8 @@ impl Broker {
         if let Some(taken) = taken {
             taken.confirm()?;
         }
+        // An epoll descriptor knows a button by its number in whoever has put it in.
+        broker.kept_buttons().for_each(|kept| kept.button().install());
         Ok(broker)
     }
 
@@ -113,8 +115,9 @@ impl Broker {
                 .map(|fd| {
                     Ok(match fd {
                         OutState::Same(slot) => OutFd::Same(fds.get(slot)?),
-                        OutState::Owned(slot) => OutFd::Owned(fds.get(slot)?),
+                        OutState::Owned(slot, uid) => OutFd::Owned(fds.shared(slot, uid)?),
                         OutState::ReadOnly(slot) => OutFd::ReadOnly(fds.get(slot)?),
+                        OutState::Line(slot, uid) => OutFd::Line(fds.shared(slot, uid)?),
                         OutState::Button(button) => OutFd::Button(fds.button(button)?),
                         OutState::Install(button) => OutFd::Install(fds.button(button)?),
                     })
@@ -122,9 +125,14 @@ impl Broker {
                 .collect::<Result<_, TakeOverError>>()?;
             client.push(packet, out);
         }
-        for (other, introduced, button) in state.acquaintances {
-            let button = fds.kept(button, state.peer.uid)?;
-            client.acquaintances.inherit(other, introduced, button);
+        for (other, introduced, buttons) in state.acquaintances {
+            let buttons = buttons.into_iter().map(|button| fds.kept(button));
+            let buttons = buttons.collect::<Result<Vec<_>, TakeOverError>>()?;
+            client.acquaintances.inherit(
+                other,
+                introduced,
+                buttons.into_iter().flatten().collect(),
+            );
             self.watch_parting(id, other);
         }
         pendings.extend(state.pending.into_iter().map(|pending| (id, pending)));
@@ -241,7 +249,7 @@ impl Broker {
             // Not handed over either; it is the careful guess.
             is_bound: true,
             prolonged: false,
-            bell: state.bell.map(|bell| fds.button(bell)).transpose()?,
+            bell: state.bell.map(|bell| fds.doorbell(bell, uid)).transpose()?,
             on_trial: None,
         };
         self.pairing.insert_waiting(state.cookie, waiting);
@@ -251,7 +259,10 @@ impl Broker {
     fn inherit_pair(&mut self, state: PairState, fds: &mut Fds) -> Result<(), TakeOverError> {
         let segment = fds.get(state.segment)?;
         let [one, other] = &state.ends;
-        let bells = [fds.kept(one.bell, other.uid)?, fds.kept(other.bell, one.uid)?];
+        let mut bells = Vec::new();
+        for bell in [one.bell, other.bell] {
+            bells.push(bell.map(|bell| fds.kept(bell)).transpose()?.flatten());
+        }
         let mut bells = bells.into_iter();
         let ends = state.ends.map(|end| {
             self.quotas.take_over(end.uid, QuotaKind::Connections, 1);
@@ -291,19 +302,23 @@ impl Fds {
             .ok_or_else(|| TakeOverError::BadState(format!("descriptor {slot} is missing")))
     }
 
+    /// One that a process of that user's has, or has the other end of.
+    fn shared(&self, slot: Slot, uid: u32) -> Result<Arc<Shared>, TakeOverError> {
+        Ok(Arc::new(Shared::new(self.get(slot)?, (uid, uid))))
+    }
+
     fn doorbell(&self, slot: Slot, owner: u32) -> Result<Doorbell, TakeOverError> {
         Ok(Doorbell::inherit(self.get(slot)?, owner))
     }
 
     fn button(&self, state: ButtonState) -> Result<Button, TakeOverError> {
         let doorbell = self.doorbell(state.doorbell, state.owner)?;
-        Ok(Button::inherit(self.get(state.button)?, doorbell))
+        Ok(Button::inherit(self.get(state.button)?, doorbell, state.ringer))
     }
 
-    /// A button that this user has as well.
-    fn kept(&self, state: Option<ButtonState>, user: u32) -> Result<Option<Kept>, TakeOverError> {
-        let button = state.map(|state| self.button(state)).transpose()?;
-        Ok(button.and_then(|button| button.keep_for(user)))
+    /// A button that another user has as well.
+    fn kept(&self, state: ButtonState) -> Result<Option<Kept>, TakeOverError> {
+        Ok(self.button(state)?.kept())
     }
 
     /// One that is used once only.

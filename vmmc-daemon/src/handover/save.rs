@@ -33,20 +33,18 @@ impl<'b> Slots<'b> {
     fn put_out(&mut self, fd: &'b OutFd) -> OutState {
         match fd {
             OutFd::Same(fd) => OutState::Same(self.put(fd)),
-            OutFd::Owned(fd) => OutState::Owned(self.put(fd)),
+            OutFd::Owned(fd) => OutState::Owned(self.put(fd.fd()), fd.users().0),
             OutFd::ReadOnly(fd) => OutState::ReadOnly(self.put(fd)),
-            OutFd::Line(line) => OutState::Same(self.put(line.fd())),
+            OutFd::Line(line) => OutState::Line(self.put(line.fd()), line.users().0),
             OutFd::Button(button) => OutState::Button(self.put_button(button)),
             OutFd::Install(button) => OutState::Install(self.put_button(button)),
         }
     }
 
     fn put_button(&mut self, it: &'b Button) -> ButtonState {
-        ButtonState {
-            button: self.put(it.shared().fd()),
-            doorbell: self.put(it.doorbell().fd()),
-            owner: it.shared().owner(),
-        }
+        let (owner, ringer) = it.shared().users();
+        let (button, doorbell) = (self.put(it.shared().fd()), self.put(it.doorbell().fd()));
+        ButtonState { button, doorbell, owner, ringer }
     }
 }
 
@@ -108,7 +106,7 @@ impl Broker {
                 shape: waiting.shape,
                 left_ms: left_ms(waiting.timer),
                 elsewhere: waiting.elsewhere,
-                bell: waiting.bell.as_ref().map(|bell| slots.put_button(bell)),
+                bell: waiting.bell.as_ref().map(|bell| slots.put(bell.fd())),
             })
             .collect();
         let end = |end: &'b End, slots: &mut Slots<'b>| EndState {
@@ -200,8 +198,8 @@ fn client_state<'b>(client: &'b Client, slots: &mut Slots<'b>) -> ClientState {
             .acquaintances
             .all()
             .map(|(other, introduced, kept)| {
-                let kept = kept.map(|kept| slots.put_button(kept.button()));
-                (other, introduced, kept)
+                let kept = kept.iter().map(|kept| slots.put_button(kept.button()));
+                (other, introduced, kept.collect())
             })
             .collect(),
         queue,

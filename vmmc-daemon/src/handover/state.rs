@@ -56,8 +56,8 @@ pub(super) struct ClientState {
     pub(super) pidfd: Slot,
     pub(super) stage: StageState,
     pub(super) pending: Vec<PendingState>,
-    /// Whom it knows, whether they have been introduced to it, and the button that is kept for that.
-    pub(super) acquaintances: Vec<(ClientId, bool, Option<ButtonState>)>,
+    /// Whom it knows, whether they have been introduced to it, and the buttons that are kept for that.
+    pub(super) acquaintances: Vec<(ClientId, bool, Vec<ButtonState>)>,
     pub(super) queue: Vec<(Vec<u8>, Vec<OutState>)>,
 }
 
@@ -78,8 +78,11 @@ pub(super) enum StageState {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum OutState {
     Same(Slot),
-    Owned(Slot),
+    /// The user's who has it, or the other end.
+    Owned(Slot, u32),
     ReadOnly(Slot),
+    /// As above.
+    Line(Slot, u32),
     Button(ButtonState),
     Install(ButtonState),
 }
@@ -90,6 +93,7 @@ pub(super) struct ButtonState {
     pub(super) doorbell: Slot,
     /// The doorbell's.
     pub(super) owner: u32,
+    pub(super) ringer: u32,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -146,7 +150,7 @@ pub(super) struct WaitingState {
     pub(super) shape: StreamShape,
     pub(super) left_ms: u64,
     pub(super) elsewhere: bool,
-    pub(super) bell: Option<ButtonState>,
+    pub(super) bell: Option<Slot>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -39,6 +39,7 @@ mod strangers;
 
 use crate::broker::{Broker, Fault};
 use crate::client::OutFd;
+use crate::doorbell::Shared;
 use carry::Carry;
 use cluster::Cluster;
 use conversation::Turns;
@@ -183,7 +184,8 @@ impl Broker {
     pub(crate) fn converse(&mut self, id: ClientId, request: RequestId) {
         match self.open_conversation(id) {
             Ok(end) => {
-                let fds = vec![OutFd::Owned(Arc::new(end))];
+                let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.peer.uid);
+                let fds = vec![OutFd::Owned(Arc::new(Shared::new(end, (uid, uid))))];
                 let fabric = self.network.as_ref().and_then(|network| network.cluster.fabric());
                 self.send(id, &Event::Network { request, fabric }, fds);
             }

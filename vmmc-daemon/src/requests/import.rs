@@ -223,13 +223,15 @@ impl Broker {
         // With its first link to a process a client gets what it takes to wake it.
         let to_importer_new = !importer.acquaintances.knows(known.owner);
         let to_exporter_new = !exporter.acquaintances.knows(id) && known.owner != id;
-        let introduce = |client: &Client, new: bool| {
+        let introduce = |client: &Client, ringer: u32, new: bool| {
             let attached = client.attached().filter(|_| new);
             let doorbell = attached.and_then(|it| Some((it.page.clone(), it.doorbell.as_ref()?)));
-            doorbell.map(|(page, doorbell)| Ok((page, doorbell.button()?))).transpose()
+            doorbell.map(|(page, doorbell)| Ok((page, doorbell.button(ringer)?))).transpose()
         };
-        let (exporter_new, importer_new) =
-            (introduce(exporter, to_importer_new)?, introduce(importer, to_exporter_new)?);
+        let (exporter_new, importer_new) = (
+            introduce(exporter, importer.peer.uid, to_importer_new)?,
+            introduce(importer, exporter.peer.uid, to_exporter_new)?,
+        );
         let mut to_importer = vec![memory];
         let mut to_exporter = vec![OutFd::Same(pending.segment.clone())];
         for (fds, introduced) in
@@ -240,11 +242,9 @@ impl Broker {
             }
         }
         let (importer_peer, exporter_peer) = (importer.peer, exporter.peer);
-        let kept = |introduced: Option<(Arc<Fd>, Button)>, who: PeerInfo| {
-            introduced.and_then(|(_, button)| button.keep_for(who.uid))
-        };
-        let importer_has = (id, exporter_peer.client, kept(exporter_new, importer_peer));
-        let exporter_has = (exporter_peer.client, id, kept(importer_new, exporter_peer));
+        let kept = |introduced: Option<(Arc<Fd>, Button)>| introduced.and_then(|it| it.1.kept());
+        let importer_has = (id, exporter_peer.client, kept(exporter_new));
+        let exporter_has = (exporter_peer.client, id, kept(importer_new));
         let len = known.len;
         self.quotas.take(importer_peer.uid, QuotaKind::Imports, 1)?;
         let old =

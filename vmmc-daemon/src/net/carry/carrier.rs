@@ -9,6 +9,7 @@ use super::sent::{Failed, Far, Sent};
 use super::stream::{Standing, Stream};
 use super::talk::Talk;
 use super::{Cost, count};
+use crate::doorbell::Shared;
 use crate::net::mailbox::Mailbox;
 use crate::receive;
 use rustix::event::{Timespec, epoll};
@@ -41,9 +42,7 @@ pub(super) struct Load {
     /// This node's, which the other daemon writes as long as this is kept.
     pub(super) _export: Export,
     /// This daemon's end of the [line](vmmc::sys::bell_line) by which the process rings. Hung up, nobody has the connection any more.
-    pub(super) bell: Fd,
-    /// Whose process that is.
-    pub(super) uid: u32,
+    pub(super) bell: Shared,
     pub(super) node: Node,
     /// This daemon, to processes.
     pub(super) incarnation: u64,
@@ -171,7 +170,7 @@ impl Work {
         let data = epoll::EventData::new_u64(number);
         // By edges: the process can make its end readable for good.
         let rings = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        if let Err(errno) = epoll::add(&self.epoll, &load.bell, data, rings) {
+        if let Err(errno) = epoll::add(&self.epoll, load.bell.fd(), data, rings) {
             return load.stream.lose(&format!("its doorbell cannot be watched ({errno})"));
         }
         load.node.counters().add(count::CONNECTIONS, 1);
@@ -183,7 +182,7 @@ impl Work {
         let Some((load, progress)) = self.loads.get_mut(&number) else { return };
         if hung_up && !progress.talk.is_last {
             progress.talk.is_last = true;
-            let _ = epoll::delete(&self.epoll, &load.bell);
+            let _ = epoll::delete(&self.epoll, load.bell.fd());
             load.stream.segment.close_for_process();
         }
         let standing = load.stream.standing();
@@ -237,7 +236,7 @@ impl Work {
     fn remove(&mut self, number: u64) {
         let Some((load, progress)) = self.loads.remove(&number) else { return };
         if !progress.talk.is_last {
-            let _ = epoll::delete(&self.epoll, &load.bell);
+            let _ = epoll::delete(&self.epoll, load.bell.fd());
         }
         if progress.talk.lingers
             && let Some(socket) = load.stream.socket()
@@ -254,11 +253,15 @@ impl Work {
 impl Load {
     /// Takes the rings out. What is left at the bound has been heard with the rest; only a process that rings for nothing has so many.
     fn drain(&self) {
+        let uid = self.bell.users().0;
         for _ in 0..16 {
-            // A process may send descriptors along.
-            match receive::receive(&self.bell, self.uid, &mut [0u8; 4096]) {
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => return,
+            match receive::receive(self.bell.fd(), uid, &mut [0u8; 4096]) {
+                Ok(Some(it)) if it.fds.remaining() == 0 => {}
+                Ok(None) | Err(Errno::AGAIN | Errno::CONNRESET) => return,
+                // A ring is a byte; descriptors would be work for us without end.
+                Ok(Some(_)) | Err(_) => {
+                    return self.stream.lose("its process sends what is no ring");
+                }
             }
         }
     }

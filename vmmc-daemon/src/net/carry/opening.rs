@@ -55,14 +55,13 @@ pub(super) fn open(carry: &Carry, wanted: &Wanted, cost: Cost) -> Result<Carried
         stream: stream.clone(),
         _export: export,
         import,
-        uid: wanted.uid,
-        bell: rung,
+        bell: Shared::new(rung, (wanted.uid, wanted.uid)),
         node,
         incarnation: wanted.incarnation,
         _cost: cost,
     });
     let side = side_of(&wanted.endpoint);
-    let bell = Arc::new(Shared::new(bell, wanted.uid));
+    let bell = Arc::new(Shared::new(bell, (wanted.uid, wanted.uid)));
     let carried = Carried { memory: Arc::new(memory), bell, side, stream, told: false };
     // Who has had enough is dropped untold, which ends the connection.
     if wanted.attempt.is_cancelled() {
