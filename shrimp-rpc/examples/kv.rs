@@ -1,4 +1,4 @@
-//! A key-value store: `kv serve`, `kv put KEY VALUE`, `kv get KEY`. The clients find it as `KV_SERVICE`, which
+//! A key-value store: `kv serve`, `kv put KEY VALUE`, `kv get KEY`, `kv count`. A value of `-` is read from standard input. The clients find it as `KV_SERVICE`, which
 //! is `kv` unless it says otherwise: `KV_SERVICE=kv@a` is that of node a.
 
 #[path = "generated/kv.rs"]
@@ -9,6 +9,7 @@ mod generated;
 use generated::{KvV1, KvV1Client, KvV1Service, Status};
 use shrimp_rpc::{Bulk, BulkOut, Context, Fault, Server};
 use std::collections::HashMap;
+use std::io::{Read, Write};
 use std::sync::{Mutex, PoisonError};
 
 #[derive(Default)]
@@ -41,17 +42,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Server::builder("kv").program(KvV1Service(Store::default())).start()?.run();
         }
         ["put", key, value] => {
-            let replaced = KvV1Client::connect(&service)?.put(key, value.as_bytes())?;
+            let mut value = value.as_bytes().to_vec();
+            if value == b"-" {
+                value.clear();
+                std::io::stdin().read_to_end(&mut value)?;
+            }
+            let replaced = KvV1Client::connect(&service)?.put(key, &value)?;
             println!("{}", if replaced { "replaced" } else { "stored" });
         }
         ["get", key] => {
             let mut value = Vec::new();
             match KvV1Client::connect(&service)?.get(key, &mut value)? {
-                Status::Ok => println!("{}", String::from_utf8_lossy(&value)),
+                Status::Ok => {
+                    value.push(b'\n');
+                    std::io::stdout().write_all(&value)?;
+                }
                 Status::Missing => return Err(format!("no value for {key:?}").into()),
             }
         }
-        _ => return Err("usage: kv serve | kv put KEY VALUE | kv get KEY".into()),
+        ["count"] => println!("{}", KvV1Client::connect(&service)?.count()?),
+        _ => return Err("usage: kv serve | kv put KEY VALUE | kv get KEY | kv count".into()),
     }
     Ok(())
 }

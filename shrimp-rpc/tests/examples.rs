@@ -8,7 +8,7 @@ mod common;
 
 use common::Daemon;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 struct Serving(Child);
@@ -126,6 +126,46 @@ fn the_store_keeps_values_small_and_large() {
     assert_eq!(said(&run(&daemon, "kv", &["get", "b"])), format!("{large}\n"));
     let missing = run(&daemon, "kv", &["get", "c"]);
     assert!(!missing.status.success());
+    assert_eq!(said(&run(&daemon, "kv", &["count"])), "2\n");
+}
+
+/// Has a program read a value from its standard input.
+fn put_from_input(mut command: Command, value: &[u8]) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), value).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// The longest value there may be, of bytes of every kind, and one byte more: by both clients.
+#[test]
+fn values_of_sixteen_mebibytes_are_kept_and_longer_ones_refused() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let client = c_client("kv", dir.path());
+    let _server = Serving(command(&daemon, "kv", &["serve"]).spawn().unwrap());
+    let longest: Vec<u8> =
+        (0..16u32 << 20).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+    let put = |key, value: &[u8], by_c: bool| match by_c {
+        true => put_from_input(command_c(&daemon, &client, &["put", key, "-"]), value),
+        false => put_from_input(command(&daemon, "kv", &["put", key, "-"]), value),
+    };
+    assert_eq!(said(&put("a", &longest, true)), "stored\n");
+    assert_eq!(said(&put("b", &longest, false)), "stored\n");
+    let got = |key| [run(&daemon, "kv", &["get", key]), run_c(&daemon, &client, &["get", key])];
+    for output in ["a", "b"].into_iter().flat_map(got) {
+        assert!(output.status.success());
+        let value = output.stdout.strip_suffix(b"\n").unwrap();
+        assert!(value == longest, "{} bytes", value.len());
+    }
+    let longer = [&longest[..], b"x"].concat();
+    for (by_c, reason) in [(true, "the interface allows"), (false, "TooLong")] {
+        let refused = put("c", &longer, by_c);
+        assert!(!refused.status.success());
+        let why = String::from_utf8_lossy(&refused.stderr);
+        assert!(why.contains(reason), "{why}");
+    }
+    assert_eq!(said(&run(&daemon, "kv", &["count"])), "2\n");
 }
 
 #[test]
@@ -160,6 +200,8 @@ fn a_c_client_of_the_store_and_a_rust_client_see_the_same_values() {
     assert_eq!(String::from_utf8_lossy(&missing.stderr), "no value for \"d\"\n");
     let too_long = c(&["put", &"k".repeat(65), "v"]);
     assert!(!too_long.status.success(), "a key of 65 bytes is refused");
+    let why = String::from_utf8_lossy(&too_long.stderr);
+    assert!(why.contains("more elements, or bytes, than the interface allows"), "{why}");
 }
 
 #[test]

@@ -276,10 +276,9 @@ fn successive_calls_are_never_confused() {
     back_to_back(100_000);
 }
 
-/// `SHRIMP_RPC_CALLS=10000000 cargo test --release -p shrimp-rpc --test mechanism -- --ignored` makes
-/// ten million.
+/// `ci/scale` makes ten million (`SHRIMP_RPC_CALLS`).
 #[test]
-#[ignore = "a million calls: minutes without optimisation"]
+#[ignore = "a million calls or more: seconds for each without optimisation"]
 fn a_million_successive_calls_are_never_confused() {
     let calls = std::env::var("SHRIMP_RPC_CALLS");
     back_to_back(calls.map_or(1_000_000, |calls| calls.parse().expect("a number of calls")));

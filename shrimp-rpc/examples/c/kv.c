@@ -1,4 +1,5 @@
-/* The key-value store's client in C: kv put KEY VALUE, kv get KEY, kv count. Any server of kv.x will
+/* The key-value store's client in C: kv put KEY VALUE, kv get KEY, kv count. A value of "-" is read from standard
+ * input. Any server of kv.x will
  * do: `kv serve` of examples/kv.rs is one.
  *
  *     shrimpc c ../kv.x
@@ -12,7 +13,18 @@
 static int put(shrimp_rpc_binding *binding, const char *key, const char *value)
 {
     shrimp_bool replaced;
-    int rc = put_1(binding, key, (uint32_t)strlen(value), (const unsigned char *)value, &replaced);
+    uint32_t len = (uint32_t)strlen(value);
+    char *read = NULL;
+    if (strcmp(value, "-") == 0) {
+        /* One byte more than fits is an error of the call. */
+        read = malloc(VALUE_MAX + 1);
+        if (read == NULL)
+            return SHRIMP_RPC_SYSTEM_ERR;
+        len = (uint32_t)fread(read, 1, VALUE_MAX + 1, stdin);
+        value = read;
+    }
+    int rc = put_1(binding, key, len, (const unsigned char *)value, &replaced);
+    free(read);
     if (rc == 0)
         puts(replaced ? "replaced" : "stored");
     return rc;
@@ -27,7 +39,7 @@ static int get(shrimp_rpc_binding *binding, const char *key)
         return SHRIMP_RPC_SYSTEM_ERR;
     int rc = get_1(binding, key, &len, value, &found);
     if (rc == 0 && found == OK)
-        printf("%.*s\n", (int)len, (const char *)value);
+        fwrite(value, 1, len, stdout), putchar('\n');
     free(value);
     if (rc == 0 && found != OK) {
         fprintf(stderr, "no value for \"%s\"\n", key);

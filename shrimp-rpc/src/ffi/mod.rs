@@ -144,10 +144,26 @@ unsafe fn token(secret: *const u8) -> Option<Token> {
     Some(Token(unsafe { secret.cast::<[u8; 16]>().read() }))
 }
 
+/// `SHRIMP_CODEC_SHORT`; the others follow downwards.
+const FIRST_OF_CODEC: c_int = -101;
+const CODEC_TEXTS: [&CStr; 5] = [
+    c"a message ends early, or has no room for a value",
+    c"a value has more elements, or bytes, than the interface allows",
+    c"a value is none of its type",
+    c"values are nested too deep",
+    c"no memory, or more than a message may take",
+];
+
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn shrimp_rpc_strerror(status: c_int) -> *const c_char {
-    let known = usize::try_from(status).ok().and_then(|at| TEXTS.get(at));
+    let known = match usize::try_from(status) {
+        Ok(at) => TEXTS.get(at),
+        // What the codec of generated stubs says: `shrimp_codec.h`.
+        Err(_) => FIRST_OF_CODEC
+            .checked_sub(status)
+            .and_then(|at| CODEC_TEXTS.get(usize::try_from(at).ok()?)),
+    };
     known.copied().unwrap_or(c"unknown status").as_ptr()
 }
 
@@ -172,6 +188,13 @@ mod tests {
             );
         }
         assert_eq!(TEXTS.len(), Code::Deferred as usize + 1);
+        let codec = include_str!("../../../rpc-idl/include/shrimp_codec.h");
+        for (number, text) in (101..).zip(CODEC_TEXTS) {
+            // SAFETY: a constant string.
+            assert_eq!(unsafe { CStr::from_ptr(shrimp_rpc_strerror(-number)) }, text);
+            assert_eq!(codec.matches(&format!(" = -{number}")).count(), 1, "{number}");
+        }
+        assert_eq!(codec.matches(" = -1").count(), CODEC_TEXTS.len());
         // SAFETY: a constant string.
         assert_eq!(unsafe { CStr::from_ptr(shrimp_rpc_strerror(99)) }, c"unknown status");
     }
