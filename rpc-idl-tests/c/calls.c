@@ -114,6 +114,12 @@ static int copy(void *user, shrimp_rpc_call *call, uint32_t a_len, const unsigne
     return 0;
 }
 
+/* A server in C has no such procedure; one in Rust has all, and says that there is no answer. */
+static int is_not_served(int rc)
+{
+    return rc == SHRIMP_RPC_PROC_UNAVAIL || rc == SHRIMP_RPC_FAULT;
+}
+
 /* Numbers that are made and used in the buffer. `in_place`: neither few, which are put together elsewhere,
  * nor longer than a buffer, so that they come back where they were made, and nobody copied them. */
 static void scale_in_place(shrimp_rpc_binding *b, uint32_t elements, int in_place)
@@ -203,7 +209,7 @@ static void call_in_place(shrimp_rpc_binding *b, int over_nothing)
     struct node node = {0};
     struct big big;
     CHECK(later_1_begin(b, &num, &maybe, 9, &tree, &node, &later_place) == 0);
-    CHECK(later_1_call(b, &later_place, &big, &maybe) == SHRIMP_RPC_PROC_UNAVAIL);
+    CHECK(is_not_served(later_1_call(b, &later_place, &big, &maybe)));
     scale_in_place(b, 100, 1);
 }
 
@@ -270,7 +276,7 @@ static int call_all(const char *name, int over_nothing)
     CHECK(out_len == 3 && out[1].x == 13 && out[1].tag[2] == 10 && fixed[2] == 2 && fixed[3] == 7 && ofixed[99] == 0);
     CHECK(points_1(b, 3, in, &out_len, out, 99, fixed, &ofixed_len, ofixed) == SHRIMP_CODEC_TOO_LONG);
     CHECK(copy_1(b, 4, (const unsigned char *)"copy") == 0);
-    CHECK(type_1(b, 1, "not served") == SHRIMP_RPC_PROC_UNAVAIL);
+    CHECK(is_not_served(type_1(b, 1, "not served")));
     call_in_place(b, over_nothing);
     shrimp_rpc_close(b);
     puts("all calls answered");

@@ -9,9 +9,10 @@ mod common;
 use common::{until, Daemon, Ended, PATIENCE};
 use rpc_idl_tests::shrimp::*;
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, CallError, Fault, Server, ServerCall};
+use shrimp_rpc::{Binding, Bulk, BulkMut, BulkOut, CallError, Context, Fault, Server, ServerCall};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use xdr::Decode;
 
 /// The program of `c/calls.c`, which is both.
@@ -102,6 +103,100 @@ fn a_generated_c_server_puts_answers_off() {
     assert_eq!(fault(kv.list(&Vec::new()).err()), (10, "too long".into()));
     drop(server.0.stdin.take());
     assert!(server.0.wait().expect("it ends").success());
+}
+
+/// What `c/calls.c` answers, in Rust.
+#[derive(Default)]
+struct AsInC {
+    logged: AtomicU8,
+}
+
+impl KvV1 for AsInC {
+    fn put(&self, _: &Context, key: String, value: Bulk<'_, u8>) -> Result<bool, Fault> {
+        Ok(key == "the key" && value.to_vec().is_ok_and(|bytes| bytes == b"bytes"))
+    }
+
+    fn get(&self, _: &Context, key: String, value: &mut BulkOut<'_, u8>) -> Result<Status, Fault> {
+        let (status, bytes) = match &*key {
+            "logged" => (Status::Full, vec![self.logged.load(Ordering::Relaxed)]),
+            "there" => (Status::Ok, b"abc".to_vec()),
+            _ => return Ok(Status::Missing),
+        };
+        value.put(&bytes).map(|()| status)
+    }
+
+    fn scale(&self, _: &Context, by: f64, m: &mut BulkMut<'_, f64>) -> Result<(), Fault> {
+        for i in 0..m.len() {
+            let x = m.get(i).and_then(Result::ok).unwrap_or_default();
+            m.set(i, x * by).map_err(|_| Fault::new(2, "outside"))?;
+        }
+        Ok(())
+    }
+
+    fn divide(&self, _: &Context, a: i32, b: i32) -> Result<DivideReply, Fault> {
+        match b {
+            0 => Err(Fault::new(Fault::FAILED, "division by zero")),
+            b => Ok(DivideReply { result: a / b, rest: a % b }),
+        }
+    }
+
+    fn log(&self, _: &Context, line: String) -> Result<(), Fault> {
+        self.logged.fetch_add(line.len() as u8, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn list(&self, _: &Context, entries: Vec<Entry>) -> Result<Answer, Fault> {
+        if entries.is_empty() {
+            return Ok(Answer::Default(Status::Full, "nothing".into()));
+        }
+        let copies =
+            (1..=entries.len() as u64).map(|n| Entry { name: "copy".into(), size: n << 40 });
+        Ok(Answer::Ok(copies.collect()))
+    }
+
+    fn points(
+        &self,
+        _: &Context,
+        p: Bulk<'_, Point>,
+        q: &mut BulkOut<'_, Point>,
+        fixed: &mut BulkMut<'_, i32>,
+        _: &mut BulkMut<'_, i32>,
+    ) -> Result<(), Fault> {
+        let mut points = p.to_vec().map_err(|_| Fault::new(4, "no points"))?;
+        points.iter_mut().for_each(|point| point.x += point.y);
+        for i in 0..points.len() {
+            fixed.set(i, i as i32).map_err(|_| Fault::new(4, "outside"))?;
+        }
+        q.put(&points)
+    }
+
+    fn copy(&self, _: &Context, a: Vec<u8>) -> Result<(), Fault> {
+        if a == b"copy" {
+            Ok(())
+        } else {
+            Err(Fault::new(5, "another one"))
+        }
+    }
+
+    fn later(&self, _: Num, _: Maybe, _: Vec<i64>, _: Tree, _: Node, replier: KvV1LaterReplier) {
+        let _ = replier.fault(Fault::new(Fault::FAILED, "not in C either"));
+    }
+
+    fn r#type(&self, _: &Context, _: i32, _: String) -> Result<(), Fault> {
+        Err(Fault::new(Fault::FAILED, "not in C either"))
+    }
+}
+
+#[test]
+fn a_generated_c_client_calls_a_generated_rust_server() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = program(dir.path());
+    let server = Server::builder("kv").node(&daemon.node()).program(KvV1Service(AsInC::default()));
+    let server = server.start().expect("serves");
+    let mut client = start(&daemon, &program, "call");
+    assert!(client.0.wait().expect("it ends").success(), "see what it wrote above");
+    server.stop();
 }
 
 #[test]
