@@ -11,6 +11,9 @@ use vmmc::sync::Ordering;
 /// Receives what is in the kernel's queue, though it is an option to get.
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
+/// Has each receive told what is left unread, in a control message.
+const TCP_INQ: c_int = 36;
+
 const SO_ZEROCOPY: c_int = 60;
 /// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, and the same for 64-bit time.
 const TIME_STAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
@@ -27,6 +30,7 @@ fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
             name,
             libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_OOBINLINE | SO_ZEROCOPY
         ),
+        libc::IPPROTO_TCP if name == TCP_INQ => value.is_some_and(|on| on != 0),
         libc::IPPROTO_TCP => matches!(name, TCP_ULP | TCP_REPAIR),
         _ => false,
     }
@@ -35,6 +39,9 @@ fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
 /// Whether the socket came with such an option: set before it was connected, or inherited from the listener.
 pub(crate) fn keeps_in_kernel(fd: c_int) -> bool {
     let value = |name| crate::raw::socket_option(fd, libc::SOL_SOCKET, name, 0i32).unwrap_or(0);
+    if crate::raw::socket_option(fd, libc::IPPROTO_TCP, TCP_INQ, 0i32).unwrap_or(0) != 0 {
+        return true;
+    }
     let stays = TIME_STAMPS.into_iter().chain([libc::SO_OOBINLINE, SO_ZEROCOPY]);
     value(libc::SO_RCVLOWAT) > 1 || stays.into_iter().any(|name| value(name) != 0)
 }

@@ -2,10 +2,15 @@
 #include "semantics.h"
 #include <linux/errqueue.h>
 
+#ifndef TCP_INQ
+#define TCP_INQ 36
+#define TCP_CM_INQ TCP_INQ
+#endif
+
 /* ---- SO_TIMESTAMP and its kin ---- */
 
 /* Whether one byte came with a control message of this type. */
-static bool came_with(int fd, int type) {
+static bool came_with_at(int fd, int level, int type) {
     char byte, room[256];
     struct iovec part = {&byte, 1};
     struct msghdr message = {
@@ -13,9 +18,10 @@ static bool came_with(int fd, int type) {
     NEED(recvmsg(fd, &message, 0));
     bool found = false;
     for (struct cmsghdr *one = CMSG_FIRSTHDR(&message); one != NULL; one = CMSG_NXTHDR(&message, one))
-        found |= one->cmsg_level == SOL_SOCKET && one->cmsg_type == type;
+        found |= one->cmsg_level == level && one->cmsg_type == type;
     return found;
 }
+static bool came_with(int fd, int type) { return came_with_at(fd, SOL_SOCKET, type); }
 
 static void time_stamps_here(int fd) {
     static const int options[] = {SO_TIMESTAMP, SO_TIMESTAMPNS};
@@ -38,6 +44,19 @@ static void time_stamps_peer(int fd) {
     while (await_any() == 's')
         write_all(fd, "x", 1);
 }
+
+static void inq_here(int fd) {
+    for (int i = 0; i < 3; i++) {
+        set_option(fd, IPPROTO_TCP, TCP_INQ, 1);
+        tell('s');
+        CHECK(came_with_at(fd, IPPROTO_TCP, TCP_CM_INQ), "a receive is told what is left");
+        set_option(fd, IPPROTO_TCP, TCP_INQ, 0);
+        tell('s');
+        CHECK(!came_with_at(fd, IPPROTO_TCP, TCP_CM_INQ), "and is not when that is off");
+    }
+    tell('q');
+}
+#define inq_peer time_stamps_peer
 
 /* Asked for before there is a connection: of the one end itself, of the other by way of its listener. */
 static void time_stamps_early(void) {
@@ -127,6 +146,7 @@ static void closed_under_a_writer_peer(int fd) {
 
 static const struct test_case cases[] = {
     PAIR(time_stamps),
+    PAIR(inq),
     LONER(time_stamps_early),
     PAIR(no_copy),
     PAIR(closed_under_a_writer),

@@ -48,8 +48,9 @@ const OWED: u64 = LEN as u64 / 4;
 const FREED: u32 = 1 << 31;
 /// Numbers of records wrap around here.
 const NUMBERS: u32 = FREED - 1;
-/// How long a fabric may take to carry the first record each way.
-const GREETING: Duration = Duration::from_secs(20);
+/// How long a fabric may take to carry the first record each way. Long: of many connections that are made at once on few processors each
+/// has its turn.
+const GREETING: Duration = Duration::from_secs(60);
 
 /// One end of it. Like a socket that never waits: `Errno::AGAIN` says that there is nothing or no room
 /// now, another error that the connection is lost.
