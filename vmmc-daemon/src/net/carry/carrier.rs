@@ -183,7 +183,9 @@ impl Work {
         if hung_up && !progress.talk.is_last {
             progress.talk.is_last = true;
             let _ = epoll::delete(&self.epoll, load.bell.fd());
-            load.stream.segment.close_for_process();
+            if load.stream.segment.close_for_process() {
+                load.stream.reset_at_close();
+            }
         }
         let standing = load.stream.standing();
         let more = match standing {

@@ -191,18 +191,20 @@ impl Segment {
         unused
     }
 
-    /// Says how the process has closed, if it is gone and could not: with a reset if it has left something unread.
-    pub(super) fn close_for_process(&self) {
+    /// Says how the process has closed, if it is gone and could not: with a reset if it has left something unread. Whether that is so.
+    pub(super) fn close_for_process(&self) -> bool {
         let (Some(kernel), Some(far)) = (self.near.kernel, self.direction(End::Far)) else {
-            return;
+            return false;
         };
         let far_in_ring = self.in_ring(End::Far);
         if far_in_ring || self.in_ring(End::Near) {
             let (tail, head) = (far.tail.load(Ordering::Acquire), far.head.load(Ordering::Acquire));
             let how = if far_in_ring && tail != head { RESET } else { CLOSED };
             let closed = self.word32(kernel.closed);
-            let _ = closed.compare_exchange(0, how, Ordering::SeqCst, Ordering::SeqCst);
+            let said = closed.compare_exchange(0, how, Ordering::SeqCst, Ordering::SeqCst);
+            return said.is_ok() && how == RESET;
         }
+        false
     }
 
     /// Whether the far end's process has attached, as far as is known here.

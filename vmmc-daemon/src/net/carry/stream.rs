@@ -236,6 +236,16 @@ impl Stream {
         self.shut_down(Shutdown::Both);
     }
 
+    /// Has the last close of the process's socket send a reset: the process is gone, and has left in its ring what the kernel would
+    /// have reset the connection for. An end of file could reach who waits at the other end before the word in its segment.
+    pub(super) fn reset_at_close(&self) {
+        let Some(socket) = self.attempt.socket() else { return };
+        // With a copy of its own this is done before that close, whoever makes it.
+        receive::apart(self.attempt.uid, move || {
+            let _ = rustix::net::sockopt::set_socket_linger(&*socket, Some(Duration::ZERO));
+        });
+    }
+
     /// Sends a FIN by the process's socket, soon.
     pub(super) fn end_sending(&self) {
         self.shut_down(Shutdown::Write);
