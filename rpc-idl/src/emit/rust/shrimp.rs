@@ -41,7 +41,7 @@ impl Emitter<'_> {
     pub(super) fn shrimp_version(&mut self, program: &Program, version: &Version) {
         let module = self.numbers(program, version, "");
         let base = camel(&version.name);
-        let bare = |name: &str| name.trim_start_matches("r#").to_owned();
+        let bare = |name: &str| name.trim_start_matches("r#").trim_end_matches('_').to_owned();
         let bare_module = bare(&module);
         let mut methods = Scope::with(&["connect", "new", "binding", "clone"]);
         let mut constants = Scope::with(&["PROGRAM", "VERSION"]);
