@@ -306,7 +306,7 @@ fn send(socket: &Fd, message: &Outgoing) -> rustix::io::Result<()> {
         .collect();
     packet::send(socket, &message.packet, &borrowed, SendFlags::DONTWAIT)?;
     if let Some(button) = to_install {
-        button.install();
+        drop(button.install());
     }
     Ok(())
 }

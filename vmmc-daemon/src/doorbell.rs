@@ -12,9 +12,14 @@ use crate::helpers::Holder;
 use crate::receive::{self, Suspect};
 use std::fs::read_link;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::sys::{Fd, doorbell};
+
+/// How long the loop waits for a button to be put in: longer, and somebody has a lock that it takes.
+const HELD_UP: Duration = Duration::from_millis(20);
 
 /// A descriptor of which clients have copies, or may have put it into epoll descriptors of theirs: its last close is left to a helper.
 #[derive(Debug)]
@@ -102,13 +107,17 @@ impl Doorbell {
         self.make(1, ringer)
     }
 
-    /// A button that is in it soon.
+    /// A button that is in it, or soon. Of users who could stop the daemon anyway it is, unless somebody holds that up: should
+    /// the daemon die when it has told them of each other, nobody else would put it in.
     ///
     /// # Errors
     /// As [`Doorbell::rung_button`].
     pub(crate) fn button(&self, ringer: u32) -> Result<Button, Refusal> {
         let button = self.make(0, ringer)?;
-        button.install();
+        let installed = button.install();
+        if receive::is_trusted(self.owner()) && receive::is_trusted(ringer) {
+            let _ = installed.recv_timeout(HELD_UP);
+        }
         Ok(button)
     }
 
@@ -164,9 +173,11 @@ impl Button {
         doorbell::ring(self.button.fd());
     }
 
-    /// Puts it into its doorbell, soon. What was rung before is heard then.
-    pub(crate) fn install(&self) {
-        self.change(|place, doorbell, button| {
+    /// Puts it into its doorbell, soon. What was rung before is heard then. What is returned ends when that is done.
+    pub(crate) fn install(&self) -> Receiver<()> {
+        let (done, is_done) = sync_channel(0);
+        self.change(move |place, doorbell, button| {
+            let _done: SyncSender<()> = done;
             if *place != Place::Outside {
                 return;
             }
@@ -175,6 +186,7 @@ impl Button {
                 Err(errno) => tracing::warn!(%errno, "a doorbell cannot be rung"),
             }
         });
+        is_done
     }
 
     fn remove(&self) {

@@ -75,7 +75,7 @@ impl Broker {
             taken.confirm()?;
         }
         // An epoll descriptor knows a button by its number in whoever has put it in.
-        broker.kept_buttons().for_each(|kept| kept.button().install());
+        broker.kept_buttons().for_each(|kept| drop(kept.button().install()));
         Ok(broker)
     }
 
