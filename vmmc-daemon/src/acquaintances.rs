@@ -173,7 +173,7 @@ impl Broker {
     fn tell_gone(&mut self, id: ClientId, gone: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(it) = client.acquaintances.known.remove(&gone) else { return };
-        it.buttons.into_iter().for_each(Kept::take_out);
+        it.buttons.iter().for_each(Kept::take_out);
         if it.introduced {
             self.send(id, &Event::PeerGone { client: gone }, Vec::new());
         }
@@ -191,7 +191,7 @@ impl Broker {
     /// A client that is removed is forgotten by all who know it, and rings none of them.
     pub(crate) fn mourn(&mut self, gone: ClientId, acquaintances: &mut Acquaintances) {
         for (other, it) in acquaintances.known.drain() {
-            it.buttons.into_iter().for_each(Kept::take_out);
+            it.buttons.iter().for_each(Kept::take_out);
             self.tell_gone(other, gone);
         }
     }

@@ -231,13 +231,9 @@ impl Kept {
         &self.0
     }
 
-    /// Nobody should ring any more. Not as this is dropped: a daemon that ends leaves those to ring each other who can.
-    pub(crate) fn take_out(self) {
-        self.0.remove();
-    }
-
-    /// A successor has it, and has put it in under a number of its own.
-    pub(crate) fn leave(&self) {
+    /// Nobody should ring any more, or a successor has put it in under a number of its own. Not as this is dropped: a daemon that ends
+    /// leaves those to ring each other who can.
+    pub(crate) fn take_out(&self) {
         self.0.remove();
     }
 }

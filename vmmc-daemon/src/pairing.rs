@@ -709,7 +709,7 @@ impl Broker {
         for end in pair.ends {
             self.pairing.paired.remove(&end.cookie);
             self.quotas.give(end.uid, QuotaKind::Connections, 1);
-            end.bell.into_iter().for_each(Kept::take_out);
+            end.bell.iter().for_each(Kept::take_out);
         }
         self.count_ended(&pair.segment, &pair.shape);
     }

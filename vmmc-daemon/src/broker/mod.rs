@@ -348,7 +348,7 @@ impl Broker {
                 && self.hand_over(id)
             {
                 tracing::info!(successor, "handed over");
-                self.kept_buttons().for_each(Kept::leave);
+                self.kept_buttons().for_each(Kept::take_out);
                 receive::settle(LEAVING);
                 self.leave_carried();
                 self.leave_crossings();

@@ -100,9 +100,7 @@ impl DeferredCall {
     /// Tells the client that there is a reply which cannot be sent, and why: what a blocking handler's client is told. Nothing, where it has
     /// an answer already, or has gone.
     pub fn cannot_reply(&self, error: &ReplyError) {
-        if !self.is_answered() {
-            self.core.cannot_reply(error);
-        }
+        self.core.cannot_reply(error);
     }
 
     /// Answers that there is no answer.
