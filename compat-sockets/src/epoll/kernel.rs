@@ -3,7 +3,7 @@
 use super::deferred::settle_before_asking;
 use super::hot::HotList;
 use super::nested::{has_news, is_ready};
-use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record};
+use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, LAST, Members, ONCE, OUT, Record};
 use crate::counters::{self, Counter};
 use crate::side::tx;
 use crate::sock::Sock;
@@ -201,13 +201,17 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     }
     let mut events = link.without_reset(event.events);
     let edge = record.events & EDGE != 0;
-    let mut in_ring = false;
+    let (mut in_ring, mut at_end) = (false, false);
     let mut prefix_told = false;
     if events & IN != 0 {
         match readiness(&link, number) {
             Readiness::NotReady => events &= !IN,
             // That the connection is over was not told with any position.
-            Readiness::Ready => in_ring = !link.is_poisoned() && link.looks_readable(number),
+            Readiness::Ready => {
+                let more = link.looks_readable(number);
+                in_ring = more && !link.is_poisoned();
+                at_end = !more;
+            }
             Readiness::Kernel => prefix_told = edge && recv::prefix_is_here(&link, number),
         }
         events &= record.events | !IN;
@@ -231,9 +235,10 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
             events &= !OUT;
         }
     }
-    let told = in_ring || (prefix_told && record.prefix_told);
+    let told = in_ring || (prefix_told && record.prefix_told) || (at_end && record.last != 0);
     let mut ends = false;
-    if edge && told && position == record.reported && events & !IN == 0 {
+    // Of one FIN the kernel makes two edges: that no more comes, and that there is something to read.
+    if edge && told && position == record.reported && events & !IN & !record.last == 0 {
         // The doorbell of a change that was told already; unless it is the end, for who asked for no bit of its own. That
         // may have come after the doorbell, and makes an edge once more.
         ends = in_ring
@@ -250,6 +255,9 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         members.warm(set, fd, 1);
         let Some(kept) = members.records.get_mut(&fd) else { return };
         kept.ended |= ends || events & ENDS != 0;
+        if events & IN == kept.events & IN {
+            kept.last |= events & LAST;
+        }
         if events & OUT != 0 {
             kept.refused = refused;
         }

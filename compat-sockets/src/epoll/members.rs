@@ -36,6 +36,8 @@ pub(super) struct Record {
     pub(super) spent: bool,
     /// The kernel has told of an end or an error: its bits go with every report from now on.
     pub(super) ended: bool,
+    /// Which of [`super::LAST`] were told since it was registered, with all that can be read before them.
+    pub(super) last: u32,
     /// `Side::tx_refused` when an edge of writability was last made.
     pub(super) refused: u32,
     pub(super) hot: bool,
@@ -240,6 +242,7 @@ impl Members {
             masked: false,
             spent: false,
             ended,
+            last: 0,
             refused,
             hot: false,
             idle: 0,

@@ -67,6 +67,8 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 /// Events that do not go away again.
 const ENDS: u32 = ALWAYS | libc::EPOLLRDHUP as u32;
+/// Those of them after which no byte comes. Of an error there may be more than one to hear.
+const LAST: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32;
 
 /// Sets with a record at most; further ones are the kernel's alone.
 const SETS: usize = 4096;

@@ -406,6 +406,34 @@ static void end_on_unread_here(int fd) {
 }
 static void end_on_unread_peer(int fd) { end_of_file_peer(fd); }
 
+static void *shuts(void *fd) {
+    NEED(shutdown(*(int *)fd, SHUT_WR));
+    return NULL;
+}
+/* Of one FIN the kernel makes two edges, and whoever asks between the two is told twice. Over the ring he asks often. */
+static void one_end(void) {
+    bool by_kernel = getenv("SEMANTICS_GATE") == NULL;
+    for (int round = 0; round < 40; round++) {
+        int ends[2], epoll = new_epoll(), again = 0;
+        make_pair(ends);
+        if (round % 2)
+            write_all(ends[1], "01234", 5);
+        change(epoll, EPOLL_CTL_ADD, ends[0], EPOLLIN | EPOLLRDHUP | EPOLLET);
+        edges_of(epoll, 0);
+        pthread_t thread;
+        helper_start(&thread, shuts, &ends[1]);
+        UNTIL(edges_of(epoll, 0) == (EPOLLIN | EPOLLRDHUP));
+        for (int look = 0; look < 100; look++)
+            again += edges_of(epoll, 0) != 0;
+        REQUIRE(again == 0 || by_kernel);
+        pthread_join(thread, NULL);
+        NEED(close(epoll));
+        NEED(close(ends[0]));
+        NEED(close(ends[1]));
+    }
+    CHECK(true, "told once");
+}
+
 /* Two threads wait in one set; arrivals one at a time: each is served by one of them. */
 static _Atomic int served;
 static void *edge_worker(void *argument) {
@@ -674,6 +702,7 @@ static const struct test_case cases[] = {
     PAIR(two_sets),
     PAIR(end_of_file),
     PAIR(end_on_unread),
+    LONER(one_end),
     PAIR(workers),
     LONER(many_full),
     PAIR(writable_edge_to_another),
