@@ -10,6 +10,9 @@ use vmmc::control::Connection;
 use vmmc::control::message::{ConnectionState, Event, Hello, Request, Role, Snapshot};
 use vmmc::id::RequestId;
 
+/// The option with which a daemon serves whoever comes.
+pub const ALL_USERS: &str = "--all-users";
+
 /// A private daemon, killed at the end, with a connection to ask it.
 pub struct Daemon {
     child: Child,
@@ -31,7 +34,7 @@ impl Daemon {
     }
 
     /// One that carries connections, as to another node, to itself: both ends are its own.
-    pub fn carrying() -> Daemon {
+    pub fn carrying(options: &[&str]) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: String| {
             let path = dir.path().join(name);
@@ -49,7 +52,8 @@ impl Daemon {
                  [streams]\nbetween-nodes = \"loopback\"\n[users]\nroot = true\n"
             ),
         );
-        let mut daemon = Daemon::with(&["--cluster", file.to_str().unwrap()]);
+        let cluster = ["--cluster", file.to_str().unwrap()];
+        let mut daemon = Daemon::with(&[&cluster, options].concat());
         daemon._cluster = Some(dir);
         while std::net::TcpStream::connect(at).is_err() {
             assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon ended at once");
@@ -77,6 +81,9 @@ impl Daemon {
     fn start_with(options: &[&str], point: Option<&str>) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vmmcd.sock");
+        if options.contains(&ALL_USERS) {
+            std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        }
         let mut child = super::without_settings(Command::new(&super::artefacts().daemon))
             .arg("--socket")
             .arg(&path)

@@ -14,7 +14,7 @@ mod cargo;
 pub mod daemon;
 mod differences;
 
-pub use daemon::Daemon;
+pub use daemon::{ALL_USERS, Daemon};
 use differences::Differences;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -309,7 +309,12 @@ pub fn three_ways(name: &str) {
 
 /// Runs every case of a program plainly, and as between nodes. All lines must be `ok`, and the same.
 pub fn carried(name: &str) {
-    these_ways(name, &[Leg::Plain, Leg::Carried], Daemon::carrying());
+    these_ways(name, &[Leg::Plain, Leg::Carried], Daemon::carrying(&[]));
+}
+
+/// The same by a daemon that is for all users.
+pub fn carried_for_all(name: &str) {
+    these_ways(name, &[Leg::Plain, Leg::Carried], Daemon::carrying(&[ALL_USERS]));
 }
 
 fn these_ways(name: &str, legs: &[Leg], mut daemon: Daemon) {

@@ -59,6 +59,8 @@ pub(super) fn start(service: Service, caller: PeerInfo, process: Fd) -> Result<(
     service.lifelines.expect(caller);
     let thread = spawn_quiet("net-ask", move || {
         let _turn = turn;
+        // Closed before the turn ends: what lies in it unread may keep the close waiting.
+        let process = process;
         serve(&service, caller, &process);
     });
     match thread {

@@ -1,8 +1,9 @@
-//! A thread that carries what processes of this node say to those of one other node.
+//! A thread that carries what processes of one user on this node say to those of one other node.
 //!
 //! It sleeps until a process rings, sends what is new in that one's segment, and looks once more after it has
 //! asked to be rung again. A send may wait for the network; that keeps the connections to this other node waiting,
-//! and no others. It never waits for the other node's carrier: what comes from there is handled by the handlers of
+//! and no others. What it asks the kernel of a process's socket waits for whoever is inside a call on that, for as long as
+//! he likes: that keeps the connections of his user waiting, and no others. It never waits for the other node's carrier: what comes from there is handled by the handlers of
 //! its links, which wait for nobody, so that two carriers with full queues cannot hold each other up.
 
 use super::sent::{Failed, Far, Sent};
@@ -46,6 +47,8 @@ pub(super) struct Load {
     pub(super) node: Node,
     /// This daemon, to processes.
     pub(super) incarnation: u64,
+    /// Who carries it. The last one's end is the carrier's.
+    pub(super) carrier: Arc<Carrier>,
     /// Last: with it the broker hears that nothing is left.
     pub(super) _cost: Cost,
 }
@@ -59,9 +62,11 @@ pub(super) enum News {
     Changed(u64),
     /// Its process has never used a connection, and never will.
     Gone(u64),
+    /// It has no connection any more, and gets none.
+    Over,
 }
 
-/// See the module.
+/// See the module. The thread ends when nobody has it any more.
 #[derive(Debug)]
 pub(super) struct Carrier {
     door: Arc<Mailbox<News>>,
@@ -81,13 +86,20 @@ impl Carrier {
     }
 
     /// Carries a connection from now on.
-    pub(super) fn add(&self, load: Load) {
-        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+    pub(super) fn add(load: Load) {
+        let Carrier { door, last } = &*load.carrier;
+        let (door, number) = (door.clone(), last.fetch_add(1, Ordering::Relaxed) + 1);
         let stream = load.stream.clone();
-        stream.set_carrier(self.door.clone(), number);
-        if !self.door.put(News::New(number, Box::new(load))) {
+        stream.set_carrier(door.clone(), number);
+        if !door.put(News::New(number, Box::new(load))) {
             stream.lose(FAILED);
         }
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.door.put(News::Over);
     }
 }
 
@@ -125,7 +137,7 @@ impl Work {
                     tracing::error!(%errno, "connections to another node are carried no more");
                     let late = self.door.close().into_iter().filter_map(|news| match news {
                         News::New(_, load) => Some(load.stream),
-                        News::Changed(_) | News::Gone(_) => None,
+                        News::Changed(_) | News::Gone(_) | News::Over => None,
                     });
                     for stream in self.loads.into_values().map(|(load, _)| load.stream).chain(late)
                     {
@@ -140,15 +152,20 @@ impl Work {
             for event in &events {
                 let flags = event.flags;
                 match event.data.u64() {
-                    DOOR => self.hear(),
+                    DOOR if self.hear().is_break() => {
+                        // Streams that live on have no more to tell.
+                        self.door.close();
+                        return;
+                    }
+                    DOOR => {}
                     number => self.turn(number, flags.contains(epoll::EventFlags::HUP)),
                 }
             }
         }
     }
 
-    /// New connections, and changes.
-    fn hear(&mut self) {
+    /// New connections, and changes; or the end.
+    fn hear(&mut self) -> ControlFlow<()> {
         for news in self.door.take() {
             let number = match news {
                 News::New(number, load) => {
@@ -161,9 +178,11 @@ impl Work {
                     self.turn(number, true);
                     continue;
                 }
+                News::Over => return ControlFlow::Break(()),
             };
             self.turn(number, false);
         }
+        ControlFlow::Continue(())
     }
 
     fn begin(&mut self, number: u64, load: Load) {

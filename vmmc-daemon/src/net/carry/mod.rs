@@ -20,7 +20,7 @@
 //! | `said` | the words that two daemons send each other about a connection |
 //! | `stream` | what is known of one connection, by its carrier and by the handlers of its links |
 //! | `opening` | finds the other end by the names of both segments, agrees with it, tells the broker |
-//! | `carrier` | a thread per other node, which sends what its connections' processes ring for |
+//! | `carrier` | a thread per user and other node, which sends what the processes ring for |
 //! | `guard` | ends connections in the place of a daemon that is killed |
 //! | `talk` | what the daemons say to each other of connections whose ends speak by the kernel's connection too |
 //!
@@ -56,7 +56,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use stream::Stream;
 use vmmc::control::message::{CarriedWords, NotPairedReason, StreamShape};
@@ -193,7 +193,8 @@ pub(crate) struct Carry {
     opening: (Places<()>, Places<u32>),
     /// Made at the first use, because the broker must run then.
     node: Mutex<Option<(Node, HandlerThread)>>,
-    carriers: Mutex<HashMap<String, Arc<Carrier>>>,
+    /// Of a user's connections to a node.
+    carriers: Mutex<HashMap<(String, u32), Weak<Carrier>>>,
     /// Should this daemon be killed.
     pub(crate) guard: Arc<Guard>,
 }
@@ -277,14 +278,16 @@ impl Carry {
         made.as_ref().map(|(node, _)| node.clone())
     }
 
-    /// Who carries to a node.
-    fn carrier(&self, node: &str) -> rustix::io::Result<Arc<Carrier>> {
+    /// Who carries a user's connections to a node.
+    fn carrier(&self, node: &str, uid: u32) -> rustix::io::Result<Arc<Carrier>> {
         let mut carriers = lock(&self.carriers);
-        if let Some(carrier) = carriers.get(node) {
-            return Ok(carrier.clone());
+        let key = (node.to_owned(), uid);
+        if let Some(carrier) = carriers.get(&key).and_then(Weak::upgrade) {
+            return Ok(carrier);
         }
         let carrier = Carrier::start()?;
-        carriers.insert(node.to_owned(), carrier.clone());
+        carriers.retain(|_, it| it.strong_count() > 0);
+        carriers.insert(key, Arc::downgrade(&carrier));
         Ok(carrier)
     }
 }

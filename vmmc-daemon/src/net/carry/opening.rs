@@ -14,7 +14,7 @@
 //! comes behind it, whatever time either takes. If the link is lost it shuts the connection down; and where its
 //! process has had enough meanwhile it ends the link, at which the other daemon does. That is an error, and no silence.
 
-use super::carrier::Load;
+use super::carrier::{Carrier, Load};
 use super::said::Said;
 use super::segment::Segment;
 use super::stream::{Standing, Stream};
@@ -37,7 +37,7 @@ use vmmc::{Export, Import, Node, Region, Rights, Token, Who};
 pub(super) fn open(carry: &Carry, wanted: &Wanted, cost: Cost) -> Result<Carried, NotPairedReason> {
     let deadline = Instant::now() + wanted.wait;
     let node = carry.node().ok_or(NotPairedReason::Resources)?;
-    let carrier = carry.carrier(&wanted.node).map_err(no_means("carrier"))?;
+    let carrier = carry.carrier(&wanted.node, wanted.uid).map_err(no_means("carrier"))?;
     let Opened { stream, memory, export, bells } = make(carry, &node, wanted)?;
     let import = meet(carry, &node, wanted, &stream, deadline)?;
     if import.len() != export.len() {
@@ -51,13 +51,14 @@ pub(super) fn open(carry: &Carry, wanted: &Wanted, cost: Cost) -> Result<Carried
     }
     agree(carry, wanted, &stream, &import, deadline)?;
     let (rung, bell) = bells;
-    carrier.add(Load {
+    Carrier::add(Load {
         stream: stream.clone(),
         _export: export,
         import,
         bell: Shared::new(rung, (wanted.uid, wanted.uid)),
         node,
         incarnation: wanted.incarnation,
+        carrier,
         _cost: cost,
     });
     let side = side_of(&wanted.endpoint);
