@@ -114,7 +114,6 @@ unsafe extern "C" fn before() {
         };
         if !listed {
             sock.make_plain(fd, Counter::plain_forked);
-            control::withdraw(sock);
         }
         sock.not_alone_any_longer();
     }

@@ -295,7 +295,8 @@ impl Sock {
         exchanged
     }
 
-    /// Keeps the socket, which `fd` is, plain for good. No effect on an active one.
+    /// Keeps the socket, which `fd` is, plain for good. No effect on an active one. If it is offered, the offer is taken
+    /// back: nobody here will use what the daemon answers, nor say so when the socket is closed.
     pub(crate) fn make_plain(&self, fd: i32, reason: Counter) {
         for from in [state::CANDIDATE, state::PENDING] {
             if self
@@ -305,6 +306,9 @@ impl Sock {
             {
                 counters::one(reason);
                 counters::note(fd, reason);
+                if from == state::PENDING {
+                    crate::control::withdraw(self);
+                }
             }
         }
     }

@@ -152,6 +152,7 @@ macro_rules! scenarios {
 scenarios! {
     echo half_close eof_after_data reset broken_pipe killed_reader_waits killed_writer_waits forked pump_et pump_poll full_lt churn
     passed_after_the_end
+    passed_while_offered
     left_at_the_end
 }
 

@@ -18,7 +18,7 @@ use crate::lock::Lock;
 use crate::offers::{self, Offer};
 use crate::segment::SHAPE;
 use crate::sock::{Sock, state};
-use crate::{io_uring, raw, settings, untold, upgrade};
+use crate::{fork, io_uring, raw, settings, untold, upgrade};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -179,9 +179,10 @@ fn send_socket(socket: BorrowedFd<'_>, fd: i32, cookie: u64) -> rustix::io::Resu
     packet::send(socket, packet, &[raw::borrowed(fd).ok_or(Errno::BADF)?], SendFlags::DONTWAIT)
 }
 
-/// A socket was closed before it was upgraded. If it is offered, the offer is taken back: the daemon may have
-/// paired it, and would keep the segment for as long as this process lives.
-pub(crate) fn withdraw(sock: &'static Sock) {
+/// A socket was closed before it was upgraded, or is to stay plain. If it is offered, the offer is taken back: the daemon
+/// may have paired it, and would keep the segment for as long as this process lives, and, of a connection to another
+/// node, a copy of the socket, without whose close the other end does not hear of ours.
+pub(crate) fn withdraw(sock: &Sock) {
     let cookie = sock.cookie.load(Ordering::Relaxed);
     if !offers::any() || cookie == 0 {
         return;
@@ -191,8 +192,9 @@ pub(crate) fn withdraw(sock: &'static Sock) {
     if slot.claim(cookie) == Some(true) {
         forget(cookie);
     }
-    // The answer, if it has come, has a segment with it. One that comes later is read with the next offer.
-    if LOCK.try_lock() {
+    // The answer, if it has come, has a segment with it. One that comes later is read with the next offer. A vfork child
+    // has descriptors of its own, and would take what is its parent's.
+    if !fork::in_vfork_child() && LOCK.try_lock() {
         read_mail();
         LOCK.unlock();
     }

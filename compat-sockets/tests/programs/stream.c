@@ -229,6 +229,30 @@ static void passed(int dies) {
 }
 static void passed_after_the_end(void) { passed(0); }
 
+/* The server passes a socket on that it has just offered to the daemon, which waits for the other end, and closes it: the
+ * client, which offers nothing, hears of that now, and not when the daemon has waited enough. */
+static void passed_while_offered(void) {
+    char bytes[40] = {0};
+    int before = join();
+    warm_up(before);
+    int fd = join();
+    if (server) {
+        for (int i = 0; i < 40; i++)
+            send_all(fd, bytes + i, 1);
+        int alone = pass_to_oneself(fd);
+        close(fd);
+        close(alone);
+    } else {
+        struct timeval patience = {.tv_sec = 20};
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+        ssize_t got = recv(fd, bytes, sizeof bytes, MSG_WAITALL), end = recv(fd, bytes, 1, 0);
+        printf("%zd, %zd\n", got, end);
+        close(fd);
+    }
+    meet(before);
+    close(before);
+}
+
 /* The client sends and ends, and the server leaves for the kernel alone at some moment about then: when the end is there, or
  * at the first byte and a little later. It finds every byte. */
 static void left_at_the_end(void) {
@@ -1764,6 +1788,7 @@ int main(int count, char **arguments) {
                  {"echo_with_io_uring", echo_with_io_uring},
                  {"endless", endless},
                  {"passed_after_the_end", passed_after_the_end},
+                 {"passed_while_offered", passed_while_offered},
                  {"left_at_the_end", left_at_the_end},
                  {"passed_after_a_death", passed_after_a_death},
                  {"half_close", half_close},
