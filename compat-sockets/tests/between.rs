@@ -240,6 +240,7 @@ fn a_socket_is_passed_on_after_its_daemons_death() {
     let ends = ["server", "client"]
         .map(|role| world.start("passed_after_a_death", role, true, dir.path()));
     common::until("it is carried", || ends.iter().all(is_carried));
+    std::fs::write(dir.path().join("port.carried"), "").unwrap();
     let unread = dir.path().join("port.unread");
     common::until("bytes are unread", || unread.exists());
     let World { a, b: _b } = world;

@@ -192,11 +192,21 @@ static int pass_to_oneself(int fd) {
 }
 
 /* The server passes its socket on with bytes unread and the client's FIN behind them, or after its daemon's death: there is
- * nobody to send them again, so it does not wait for anybody. A wait is turns of a millisecond. */
+ * nobody to send them again, so it does not wait for anybody. A wait is turns of a millisecond. For the death both go on
+ * until they are told that the connection is carried. */
 static void passed(int dies) {
     char byte = 'b', name[4096];
     int fd = join(), unread = 0;
-    warm_up(fd);
+    do {
+        warm_up(fd);
+        if (!server) {
+            snprintf(name, sizeof name, "%s.carried", portfile);
+            byte = dies && access(name, F_OK) != 0 ? 'm' : 'e';
+            send_all(fd, &byte, 1);
+        } else {
+            recv_all(fd, &byte, 1);
+        }
+    } while (byte == 'm');
     if (!server) {
         send_all(fd, "0123456789", 10);
         if (!dies)
