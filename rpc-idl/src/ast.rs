@@ -3,8 +3,9 @@
 //! Trees compare equal when they say the same, wherever it stands: see [`Span`].
 
 use crate::source::Span;
+use std::collections::BTreeSet;
 
-/// A name and its place.
+/// A name and its place; empty where it could not be read, which was reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The text.
@@ -21,6 +22,8 @@ pub type Doc = Vec<String>;
 pub struct File {
     /// The definitions in order.
     pub definitions: Vec<Definition>,
+    /// Names that may be defined in what could not be read: that they are not is no error of its own.
+    pub unread: BTreeSet<String>,
 }
 
 /// A definition.
@@ -71,6 +74,8 @@ pub enum ValueKind {
     Name(String),
     /// A string, which `const` takes in rpcgen: with its quotes.
     Text(String),
+    /// One that could not be read, which was reported.
+    Unread,
 }
 
 /// `NAME` or `NAME = value` in an enumeration.

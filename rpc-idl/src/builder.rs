@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum BuildError {
     /// A file could not be read.
-    #[error("cannot read {path}: {error}")]
+    #[error("cannot read {path}: {error}; name an interface file")]
     Read {
         /// The file.
         path: PathBuf,
@@ -20,7 +20,7 @@ pub enum BuildError {
         error: std::io::Error,
     },
     /// A file could not be written.
-    #[error("cannot write {path}: {error}")]
+    #[error("cannot write {path}: {error}; name a directory for it with Builder::out_dir")]
     Write {
         /// The file.
         path: PathBuf,

@@ -35,45 +35,47 @@ pub struct Diagnostic {
     /// Other places that matter.
     pub related: Vec<(Span, String)>,
     /// What to do about it.
-    pub help: Option<String>,
+    pub help: String,
+}
+
+/// A diagnostic that does not yet say what to do: only [`Finding::help`] makes it one.
+#[derive(Debug)]
+pub(crate) struct Finding(Diagnostic);
+
+impl Finding {
+    pub(crate) fn label(mut self, label: impl Into<String>) -> Finding {
+        self.0.label = label.into();
+        self
+    }
+
+    pub(crate) fn related(mut self, span: Span, label: impl Into<String>) -> Finding {
+        self.0.related.push((span, label.into()));
+        self
+    }
+
+    pub(crate) fn help(self, help: impl Into<String>) -> Diagnostic {
+        Diagnostic { help: help.into(), ..self.0 }
+    }
 }
 
 impl Diagnostic {
     /// An error.
-    pub(crate) fn error(code: &'static str, span: Span, message: impl Into<String>) -> Diagnostic {
-        Diagnostic {
+    pub(crate) fn error(code: &'static str, span: Span, message: impl Into<String>) -> Finding {
+        Finding(Diagnostic {
             severity: Severity::Error,
             code,
             message: message.into(),
             span,
             label: String::new(),
             related: Vec::new(),
-            help: None,
-        }
+            help: String::new(),
+        })
     }
 
     /// A warning.
-    pub(crate) fn warning(
-        code: &'static str,
-        span: Span,
-        message: impl Into<String>,
-    ) -> Diagnostic {
-        Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, span, message) }
-    }
-
-    pub(crate) fn label(mut self, label: impl Into<String>) -> Diagnostic {
-        self.label = label.into();
-        self
-    }
-
-    pub(crate) fn related(mut self, span: Span, label: impl Into<String>) -> Diagnostic {
-        self.related.push((span, label.into()));
-        self
-    }
-
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Diagnostic {
-        self.help = Some(help.into());
-        self
+    pub(crate) fn warning(code: &'static str, span: Span, message: impl Into<String>) -> Finding {
+        let Finding(error) = Diagnostic::error(code, span, message);
+        Finding(Diagnostic { severity: Severity::Warning, ..error })
     }
 
     /// The diagnostic with its excerpt, as text without colours.
@@ -105,10 +107,9 @@ impl Diagnostic {
         if let Some((name, line)) = sources.origin(self.span) {
             report = report.with_note(format!("here: {name}, line {line}"));
         }
-        if let Some(help) = &self.help {
-            report = report.with_note(format!("help: {help}"));
-        }
-        let display_style = if long { DisplayStyle::Short } else { DisplayStyle::Rich };
+        report = report.with_note(format!("help: {}", self.help));
+        // Without the excerpt, but with the notes.
+        let display_style = if long { DisplayStyle::Medium } else { DisplayStyle::Rich };
         let config =
             Config { display_style, tab_width: 8, chars: Chars::ascii(), ..Config::default() };
         (report, config)

@@ -10,6 +10,7 @@
 
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::lex::{Kind, Token, lex};
+use crate::prep::too_large;
 use crate::source::{MAX_FILE, SourceMap, Span};
 
 /// Most nested braces.
@@ -34,7 +35,7 @@ pub fn format(name: &str, text: &str) -> Result<String, FormatError> {
     let mut diagnostics = Diagnostics::default();
     let file = sources.add(name, text);
     if text.len() > MAX_FILE {
-        return Err(FormatError(format!("{name}: the file has more than {MAX_FILE} bytes\n")));
+        return Err(FormatError(too_large(file, text.len()).render(&sources)));
     }
     let tokens = lex(&sources, file, &mut diagnostics);
     let mut open = 0usize;

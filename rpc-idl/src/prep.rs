@@ -76,6 +76,7 @@ pub(crate) struct Preprocessor<'a> {
     macros: HashMap<String, Vec<Token>>,
     stream: Stream,
     doc: Option<u32>,
+    /// There is too much of something, which was reported.
     overflow: bool,
 }
 
@@ -99,6 +100,10 @@ impl<'a> Preprocessor<'a> {
     /// Reads a file and all that it includes.
     pub(crate) fn run(mut self, file: u32) -> Stream {
         self.file(file, 0);
+        if self.overflow {
+            // What is left of such a file has errors of its own.
+            self.stream.words.clear();
+        }
         let end = self.sources.text(file).len() as u32;
         let span = Span { file, start: end, end };
         self.stream.words.push(Word {
@@ -114,16 +119,7 @@ impl<'a> Preprocessor<'a> {
     fn file(&mut self, file: u32, nesting: usize) {
         let text_len = self.sources.text(file).len();
         if text_len > MAX_FILE {
-            let span = Span { file, start: 0, end: 0 };
-            self.diagnostics.push(
-                Diagnostic::error(
-                    "file-too-large",
-                    span,
-                    format!("the file has {text_len} bytes, more than {MAX_FILE}"),
-                )
-                .help("split it, or generate from the interface part alone"),
-            );
-            return;
+            return self.diagnostics.push(too_large(file, text_len));
         }
         let mut lexical = Diagnostics::default();
         let tokens = lex::lex(self.sources, file, &mut lexical);
@@ -157,7 +153,8 @@ impl<'a> Preprocessor<'a> {
         for open in conditionals {
             self.diagnostics.push(
                 Diagnostic::error("unterminated-conditional", open.span, "this #if has no #endif")
-                    .label("begins here"),
+                    .label("begins here")
+                    .help("end it with #endif"),
             );
         }
     }
@@ -285,16 +282,18 @@ impl<'a> Preprocessor<'a> {
                 self.macros.remove(rest);
             }
             "include" => self.include(rest, span, nesting),
-            "error" => self.diagnostics.push(Diagnostic::error(
-                "error-directive",
-                span,
-                format!("#error {}", lex::shown(rest)),
-            )),
-            "warning" => self.diagnostics.push(Diagnostic::warning(
-                "warning-directive",
-                span,
-                format!("#warning {}", lex::shown(rest)),
-            )),
+            "error" => self.diagnostics.push(
+                Diagnostic::error("error-directive", span, format!("#error {}", lex::shown(rest)))
+                    .help("the file says so; macros are defined by -D NAME=VALUE"),
+            ),
+            "warning" => self.diagnostics.push(
+                Diagnostic::warning(
+                    "warning-directive",
+                    span,
+                    format!("#warning {}", lex::shown(rest)),
+                )
+                .help("the file asks for attention and is compiled all the same"),
+            ),
             "line" | "" if rest.starts_with(|c: char| c.is_ascii_digit()) => {
                 self.marker(rest, span);
             }
@@ -303,7 +302,7 @@ impl<'a> Preprocessor<'a> {
             _ => self.bad_directive(
                 span,
                 format!("#{} is not a preprocessor line of interface files", lex::shown(name)),
-                "known are if, ifdef, ifndef, elif, else, endif, define, undef, include, error, line",
+                "known are if, ifdef, ifndef, elif, else, endif, define, undef, include, error, warning, line, pragma",
             ),
         }
     }
@@ -339,7 +338,11 @@ impl<'a> Preprocessor<'a> {
             .unwrap_or(text.len() - start);
         let name = text[start..start + name_len].to_owned();
         if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-            return self.bad_directive(span, "#define without a name".to_owned(), "name it");
+            return self.bad_directive(
+                span,
+                "#define without a name".to_owned(),
+                "write #define NAME, or #define NAME value",
+            );
         }
         if text[start + name_len..].starts_with('(') {
             return self.bad_directive(
@@ -366,11 +369,19 @@ impl<'a> Preprocessor<'a> {
                 );
             }
         };
-        if nesting >= MAX_NESTING || self.sources.len() >= MAX_FILES {
+        if nesting >= MAX_NESTING {
             return self.bad_directive(
                 span,
                 format!("files include each other {nesting} deep"),
                 "break the circle with #ifndef NAME, #define NAME ... #endif",
+            );
+        }
+        if self.sources.len() >= MAX_FILES {
+            self.overflow = true;
+            return self.bad_directive(
+                span,
+                format!("more than {MAX_FILES} files are included"),
+                "put several into one, or include each of them once",
             );
         }
         let from = self.sources.file_name(span.file).to_owned();
@@ -398,6 +409,16 @@ impl<'a> Preprocessor<'a> {
             self.sources.mark(span.file, span.start, line, &name);
         }
     }
+}
+
+/// Says that a file is longer than [`MAX_FILE`].
+pub(crate) fn too_large(file: u32, len: usize) -> Diagnostic {
+    Diagnostic::error(
+        "file-too-large",
+        Span { file, start: 0, end: 0 },
+        format!("the file has {len} bytes, more than {MAX_FILE}"),
+    )
+    .help("split it, or generate from the interface part alone")
 }
 
 /// The line with comments replaced by a space.

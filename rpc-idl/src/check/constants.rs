@@ -171,6 +171,7 @@ fn evaluate(checker: &mut Checker<'_>, pending: &[Pending<'_>], first_aside: usi
                 Given::Value(value) | Given::Aside(value) => match &value.kind {
                     ValueKind::Number(number) => break Some(ConstValue::Number(*number)),
                     ValueKind::Text(text) => break Some(ConstValue::Text(text.clone())),
+                    ValueKind::Unread => break None,
                     ValueKind::Name(name) => (name.as_str(), value.span),
                 },
                 Given::Number(distance) | Given::After(None, distance) => {
@@ -240,15 +241,15 @@ fn builtin(name: &str) -> Option<i128> {
 }
 
 fn undefined(checker: &mut Checker<'_>, name: &str, span: Span, known: &HashMap<&str, usize>) {
-    if checker.diagnostics.is_full() {
+    if checker.diagnostics.is_full() || checker.unread.contains(name) {
         return;
     }
     let names: Vec<String> = known.keys().map(|n| (*n).to_owned()).collect();
-    let mut diagnostic =
+    let finding =
         Diagnostic::error("undefined-constant", span, format!("constant `{name}` is not defined"));
-    diagnostic = match nearest(name, names.iter()) {
-        Some(near) => diagnostic.help(format!("there is `{near}`")),
-        None => diagnostic.help(format!(
+    let diagnostic = match nearest(name, names.iter()) {
+        Some(near) => finding.help(format!("there is `{near}`")),
+        None => finding.help(format!(
             "define it: `const {name} = ...;`, or on the command line: -D {name}=..."
         )),
     };
@@ -266,9 +267,11 @@ impl Checker<'_> {
         let (known, span) = match &value.kind {
             ValueKind::Number(number) => return Some(*number),
             ValueKind::Text(_) => (Some(None), value.span),
+            ValueKind::Unread => return None,
             ValueKind::Name(name) => match self.constants.get(name) {
                 None => match builtin(name) {
                     Some(number) => return Some(number),
+                    None if self.unread.contains(name) => return None,
                     None => (None, value.span),
                 },
                 Some(known) => match &known.value {
@@ -285,28 +288,29 @@ impl Checker<'_> {
         let diagnostic = match known {
             None => {
                 let near = nearest(&text, self.constants.keys()).cloned();
-                let diagnostic = Diagnostic::error(
+                let finding = Diagnostic::error(
                     "undefined-constant",
                     span,
                     format!("constant `{text}` is not defined"),
                 );
                 match near {
-                    Some(near) => diagnostic.help(format!("there is `{near}`")),
-                    None => diagnostic.help(format!(
+                    Some(near) => finding.help(format!("there is `{near}`")),
+                    None => finding.help(format!(
                         "define it: `const {text} = ...;`, or on the command line: -D {text}=..."
                     )),
                 }
             }
             Some(definition) => {
-                let diagnostic = Diagnostic::error(
+                let finding = Diagnostic::error(
                     "not-a-number",
                     span,
                     format!("{text} is a string where a number is needed"),
                 );
                 match definition {
-                    Some(definition) => diagnostic.related(definition, "defined here"),
-                    None => diagnostic,
+                    Some(definition) => finding.related(definition, "defined here"),
+                    None => finding,
                 }
+                .help("write a number, or the name of a constant that is one")
             }
         };
         self.push(diagnostic);

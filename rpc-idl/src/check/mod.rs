@@ -15,7 +15,7 @@ use crate::model::{Constant, Item, Model, Type, TypeDef, TypeId, TypeKind};
 use crate::source::Span;
 use constants::Known;
 pub(crate) use programs::{MAX_ELEMENT, MAX_IN_PLACE};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// What the checker is told from outside.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +29,8 @@ pub(crate) struct Settings {
 struct Checker<'a> {
     diagnostics: &'a mut Diagnostics,
     settings: &'a Settings,
+    /// See [`File::unread`].
+    unread: &'a BTreeSet<String>,
     model: Model,
     /// Where each type was defined, and its id.
     types: HashMap<String, (TypeId, Option<Tag>, Span)>,
@@ -48,6 +50,7 @@ pub(crate) fn check<'a>(
     let mut checker = Checker {
         diagnostics,
         settings,
+        unread: &file.unread,
         model: Model::default(),
         types: HashMap::new(),
         constants: HashMap::new(),
@@ -116,7 +119,7 @@ impl<'a> Checker<'a> {
             };
             let name = &definition.name;
             if name.text.is_empty() {
-                continue; // typedef void: complained about later
+                continue; // complained about, or a typedef of void, which is later
             }
             if let Some((_, _, earlier)) = self.types.get(&name.text) {
                 let earlier = *earlier;
@@ -154,20 +157,16 @@ impl<'a> Checker<'a> {
                 DefinitionKind::Program(_) => continue,
                 kind => {
                     let name = &definition.name.text;
-                    let Some((id, _, span)) = self.types.get(name).copied() else {
-                        if let DefinitionKind::Typedef(declaration) = kind
-                            && name.is_empty()
-                        {
-                            self.declared_type(declaration, name, types::Place::Typedef);
-                        }
-                        continue;
-                    };
-                    // A second definition of the name was complained about; its inside still is
-                    // looked at.
-                    let first = span.start == definition.name.span.start
-                        && span.file == definition.name.span.file
-                        && !std::mem::replace(&mut defined[id.0], true);
-                    if first && let DefinitionKind::Union(body) = kind {
+                    // A second definition of the name was complained about, and so was a missing
+                    // name; the inside still is looked at.
+                    let first = self.types.get(name).copied().filter(|(id, _, span)| {
+                        span.start == definition.name.span.start
+                            && span.file == definition.name.span.file
+                            && !std::mem::replace(&mut defined[id.0], true)
+                    });
+                    if let Some((id, ..)) = first
+                        && let DefinitionKind::Union(body) = kind
+                    {
                         self.unions.push((id, body));
                     }
                     let kind = match kind {
@@ -181,9 +180,7 @@ impl<'a> Checker<'a> {
                         ),
                         _ => continue,
                     };
-                    if !first {
-                        continue;
-                    }
+                    let Some((id, ..)) = first else { continue };
                     self.model.types[id.0].kind = kind;
                     Item::Type(id)
                 }
@@ -202,6 +199,7 @@ impl<'a> Checker<'a> {
             ValueKind::Number(number) => number.to_string(),
             ValueKind::Name(name) => name.clone(),
             ValueKind::Text(text) => crate::lex::shown(text),
+            ValueKind::Unread => String::new(),
         }
     }
 }

@@ -35,22 +35,32 @@ impl<'a> Checker<'a> {
                 versions.push(Version {
                     name: version.name.text.clone(),
                     doc: version.doc.clone(),
-                    number,
+                    number: number.unwrap_or_default(),
                     procedures: self.procedures(version),
                 });
             }
             self.model.items.push(Item::Program(Program {
                 name: definition.name.text.clone(),
                 doc: definition.doc.clone(),
-                number,
+                number: number.unwrap_or_default(),
                 versions,
             }));
         }
     }
 
-    /// Checks that a name and a number occur once; gives the number, 0 if it was refused.
-    fn unique(&mut self, unique: &mut Unique, what: &str, name: &Name, number: &ast::Value) -> u32 {
-        if let Some(earlier) = unique.names.insert(name.text.clone(), name.span) {
+    /// Checks that a name and a number occur once; gives the number, unless it was refused.
+    fn unique(
+        &mut self,
+        unique: &mut Unique,
+        what: &str,
+        name: &Name,
+        number: &ast::Value,
+    ) -> Option<u32> {
+        let earlier = match name.text.as_str() {
+            "" => None, // reported
+            text => unique.names.insert(text.to_owned(), name.span),
+        };
+        if let Some(earlier) = earlier {
             self.push(
                 Diagnostic::error(
                     "duplicate-name",
@@ -63,10 +73,8 @@ impl<'a> Checker<'a> {
             );
         }
         let kind = format!("{what} number");
-        let Some(value) = self.number_within(number, &kind, 0, i128::from(u32::MAX)) else {
-            return 0;
-        };
-        let value = u32::try_from(value).unwrap_or(0);
+        let value = self.number_within(number, &kind, 0, i128::from(u32::MAX))?;
+        let value = u32::try_from(value).ok()?;
         if let Some(earlier) = unique.numbers.insert(value, number.span) {
             self.push(
                 Diagnostic::error(
@@ -79,7 +87,7 @@ impl<'a> Checker<'a> {
                 .help("give it another number; numbers once published never change"),
             );
         }
-        value
+        Some(value)
     }
 
     fn procedures(&mut self, version: &'a ast::Version) -> Vec<Procedure> {
@@ -90,7 +98,7 @@ impl<'a> Checker<'a> {
             let result = self.declared_type(&procedure.result, "", Place::Result);
             let parameters = self.parameters(procedure);
             self.modifiers(procedure);
-            if number == 0 && (!parameters.is_empty() || result != Type::Void) {
+            if number == Some(0) && (!parameters.is_empty() || result != Type::Void) {
                 self.push(
                     Diagnostic::error(
                         "null-procedure",
@@ -103,7 +111,7 @@ impl<'a> Checker<'a> {
             out.push(Procedure {
                 name: procedure.name.text.clone(),
                 doc: procedure.doc.clone(),
-                number,
+                number: number.unwrap_or_default(),
                 oneway: procedure.oneway.is_some(),
                 copyin: procedure.copyin.is_some(),
                 deferred: procedure.deferred.is_some(),

@@ -177,7 +177,7 @@ impl<'a> Checker<'a> {
             if let Some(ty) = builtin_type(name) {
                 return ty;
             }
-            if !self.diagnostics.is_full() {
+            if !self.diagnostics.is_full() && !self.unread.contains(name) {
                 let near = nearest(name, self.types.keys()).cloned();
                 let help = match near {
                     Some(near) => format!("there is `{near}`"),

@@ -8,6 +8,7 @@
 //! which use them as names stay valid.
 
 mod program;
+mod recover;
 mod types;
 
 use crate::ast::{Definition, DefinitionKind, Doc, File, Name, Value, ValueKind};
@@ -15,6 +16,7 @@ use crate::diag::{Diagnostic, Diagnostics};
 use crate::lex::{Kind, char_value, number_value, shown};
 use crate::prep::{Stream, Word};
 use crate::source::{SourceMap, Span};
+use std::collections::BTreeSet;
 
 /// Most nested unnamed types.
 const MAX_DEPTH: usize = 32;
@@ -59,12 +61,15 @@ struct Parser<'a> {
     at: usize,
     depth: usize,
     passthrough: Vec<Definition>,
+    /// See [`File::unread`].
+    unread: BTreeSet<String>,
 }
 
 /// Parses a whole file.
 pub(crate) fn parse(sources: &SourceMap, stream: &Stream, diagnostics: &mut Diagnostics) -> File {
     let passthrough = Vec::new();
-    let mut parser = Parser { sources, stream, diagnostics, at: 0, depth: 0, passthrough };
+    let unread = BTreeSet::new();
+    let mut parser = Parser { sources, stream, diagnostics, at: 0, depth: 0, passthrough, unread };
     let mut file = File::default();
     parser.skip_passthrough();
     while parser.word().kind != Kind::End && !parser.diagnostics.is_full() {
@@ -78,6 +83,7 @@ pub(crate) fn parse(sources: &SourceMap, stream: &Stream, diagnostics: &mut Diag
         }
     }
     file.definitions.append(&mut parser.passthrough);
+    file.unread = parser.unread;
     file
 }
 
@@ -149,21 +155,19 @@ impl Parser<'_> {
         }
     }
 
-    fn syntax<T>(&mut self, expected: &str, help: Option<&str>) -> Parsed<T> {
-        let mut diagnostic = Diagnostic::error(
+    fn syntax<T>(&mut self, expected: &str, help: &str) -> Parsed<T> {
+        let diagnostic = Diagnostic::error(
             "syntax",
             self.word().span,
             format!("{expected} expected, found {}", self.found()),
         )
-        .label(format!("{expected} expected"));
-        if let Some(help) = help {
-            diagnostic = diagnostic.help(help);
-        }
+        .label(format!("{expected} expected"))
+        .help(help);
         self.diagnostics.push(diagnostic);
         Err(Reported)
     }
 
-    fn expect(&mut self, punct: u8, help: Option<&str>) -> Parsed<Word> {
+    fn expect(&mut self, punct: u8, help: &str) -> Parsed<Word> {
         match self.eat(punct) {
             Some(word) => Ok(word),
             None => self.syntax(&format!("`{}`", char::from(punct)), help),
@@ -171,7 +175,7 @@ impl Parser<'_> {
     }
 
     /// A `;`. If it is missing at the end of a line, the end of the line is shown.
-    fn semicolon(&mut self, help: Option<&str>) -> Parsed<Word> {
+    fn semicolon(&mut self, help: &str) -> Parsed<Word> {
         if let Some(word) = self.eat(b';') {
             return Ok(word);
         }
@@ -182,13 +186,11 @@ impl Parser<'_> {
             return self.syntax("`;`", help);
         }
         let place = Span { start: previous.end, ..previous };
-        let mut diagnostic =
+        let diagnostic =
             Diagnostic::error("syntax", place, format!("`;` expected, found {}", self.found()))
                 .label("`;` expected")
-                .related(self.word().span, "found this instead");
-        if let Some(help) = help {
-            diagnostic = diagnostic.help(help);
-        }
+                .related(self.word().span, "found this instead")
+                .help(help);
         self.diagnostics.push(diagnostic);
         // The line is complete but for its end: no reason to give up what it says.
         Ok(self.stream.words[self.at.saturating_sub(1)])
@@ -198,17 +200,33 @@ impl Parser<'_> {
         self.stream.words[self.at.saturating_sub(1)].span
     }
 
-    fn name(&mut self, what: &str) -> Parsed<Name> {
+    /// A name; `help` shows where it stands.
+    fn name(&mut self, what: &str, help: &str) -> Parsed<Name> {
         let word = self.word();
         if word.kind != Kind::Ident {
-            return self.syntax(what, None);
+            return self.syntax(what, help);
         }
         let text = self.text(word).to_owned();
         if KEYWORDS.contains(&text.as_str()) {
-            return self.syntax(what, Some("keywords cannot be names; choose another"));
+            let reported = self.syntax(what, "keywords cannot be names; choose another");
+            // On the line of what it names it begins nothing.
+            if self.sources.line_column(self.previous()).0 == self.sources.line_column(word.span).0
+            {
+                self.advance();
+            }
+            return reported;
         }
         self.advance();
         Ok(Name { text, span: word.span })
+    }
+
+    /// The name of what has a body: a broken one is empty, so that the body is looked at all the same.
+    fn name_of_body(&mut self, what: &str, help: &str) -> Parsed<Name> {
+        let span = self.word().span;
+        self.name(what, help).or_else(|reported| match self.is_punct(b'{') {
+            true => Ok(Name { text: String::new(), span }),
+            false => Err(reported),
+        })
     }
 
     fn value(&mut self) -> Parsed<Value> {
@@ -231,7 +249,7 @@ impl Parser<'_> {
                 let digits = self.word();
                 let number = match digits.kind {
                     Kind::Number => number_value(self.text(digits)),
-                    _ => return self.syntax("a number", Some("a minus stands before digits only")),
+                    _ => return self.syntax("a number", "a minus stands before digits only"),
                 };
                 let Some(number) = number else {
                     return self.no_value(digits);
@@ -240,7 +258,7 @@ impl Parser<'_> {
                 let kind = ValueKind::Number(-number);
                 return Ok(Value { kind, span: word.span.to(digits.span) });
             }
-            _ => return self.syntax("a constant", None),
+            _ => return self.syntax("a constant", "write a number, or the name of a constant"),
         };
         self.advance();
         Ok(Value { kind, span: word.span })
@@ -298,75 +316,19 @@ impl Parser<'_> {
                     }
                     _ => "definitions begin with const, enum, struct, union, typedef or program",
                 };
-                return self.syntax("a definition", Some(help));
+                return self.syntax("a definition", help);
             }
         };
-        self.semicolon(Some("every definition ends with `;`"))?;
+        self.semicolon("every definition ends with `;`")?;
         self.doc_after(&mut doc);
         Ok(Definition { name, doc, kind })
     }
 
     fn constant(&mut self) -> Parsed<(Name, DefinitionKind)> {
         self.advance();
-        let name = self.name("the name of a constant")?;
-        self.expect(b'=', None)?;
+        let name = self.name("the name of a constant", "write `const NAME = value;`")?;
+        self.expect(b'=', "a constant has a value: `const NAME = value;`")?;
         let value = self.value()?;
         Ok((name, DefinitionKind::Const(value)))
-    }
-
-    /// Goes on behind a broken definition, which began at word `start`.
-    fn next_definition(&mut self, start: usize) {
-        // Braces that the definition opened before the error.
-        let mut open = 0usize;
-        for word in &self.stream.words[start..self.at] {
-            match word.kind {
-                Kind::Punct(b'{') => open += 1,
-                Kind::Punct(b'}') => open = open.saturating_sub(1),
-                _ => {}
-            }
-        }
-        if self.at == start {
-            self.advance();
-        }
-        loop {
-            let word = self.word();
-            let begins = word.kind == Kind::Ident
-                && matches!(
-                    self.text(word),
-                    "const" | "enum" | "struct" | "union" | "typedef" | "program"
-                );
-            // A definition at the start of a line ends any braces that were left open.
-            match word.kind {
-                Kind::End => return,
-                _ if begins && (open == 0 || self.sources.line_column(word.span).1 == 1) => return,
-                Kind::Punct(b'{') => open += 1,
-                Kind::Punct(b'}') => open = open.saturating_sub(1),
-                Kind::Punct(b';') if open == 0 => {
-                    self.advance();
-                    return;
-                }
-                _ => {}
-            }
-            self.advance();
-        }
-    }
-
-    /// Goes on behind a broken member: after the next `;`, or before the brace that ends the list.
-    fn next_member(&mut self) {
-        let mut open = 0usize;
-        loop {
-            match self.word().kind {
-                Kind::End => return,
-                Kind::Punct(b'{') => open += 1,
-                Kind::Punct(b'}') if open == 0 => return,
-                Kind::Punct(b'}') => open -= 1,
-                Kind::Punct(b';') if open == 0 => {
-                    self.advance();
-                    return;
-                }
-                _ => {}
-            }
-            self.advance();
-        }
     }
 }

@@ -1,32 +1,40 @@
 //! Types and declarations.
 
-use super::{MAX_DEPTH, Parsed, Parser, Reported};
+use super::{KEYWORDS, MAX_DEPTH, Parsed, Parser, Reported};
 use crate::ast::{
     Arm, Base, BaseKind, Declaration, DefinitionKind, Doc, EnumItem, Name, Shape, Tag, UnionBody,
-    Value,
+    Value, ValueKind,
 };
 use crate::diag::Diagnostic;
 use crate::lex::Kind;
 
+/// What a type is.
+const TYPE: &str = "write int, hyper, string, opaque, ... or the name of a defined type";
+
+/// How a union is written.
+const UNION: &str = "write `union name switch (type name) { case value: declaration; ... };`";
+
 impl Parser<'_> {
     pub(super) fn named_enum(&mut self) -> Parsed<(Name, DefinitionKind)> {
         self.advance();
-        let name = self.name("the name of the enum")?;
+        let name =
+            self.name_of_body("the name of the enum", "write `enum name { VALUE, ... };`")?;
         Ok((name, DefinitionKind::Enum(self.enum_body()?)))
     }
 
     pub(super) fn named_struct(&mut self) -> Parsed<(Name, DefinitionKind)> {
         self.advance();
-        let name = self.name("the name of the struct")?;
+        let help = "write `struct name { type field; ... };`";
+        let name = self.name_of_body("the name of the struct", help)?;
         if self.is_punct(b'*') {
-            return self.syntax("`{`", Some("name a pointer type with typedef"));
+            return self.syntax("`{`", "name a pointer type with typedef");
         }
         Ok((name, DefinitionKind::Struct(self.struct_body()?)))
     }
 
     pub(super) fn named_union(&mut self) -> Parsed<(Name, DefinitionKind)> {
         self.advance();
-        let name = self.name("the name of the union")?;
+        let name = self.name_of_body("the name of the union", UNION)?;
         Ok((name, DefinitionKind::Union(Box::new(self.union_body()?))))
     }
 
@@ -34,7 +42,7 @@ impl Parser<'_> {
         self.advance();
         let mut declaration = self.declaration()?;
         if self.is_punct(b',') {
-            return self.syntax("`;`", Some("one name per typedef: write it again for the next"));
+            return self.syntax("`;`", "one name per typedef: write it again for the next");
         }
         let name = declaration.name.clone();
         declaration.doc = Doc::new();
@@ -60,48 +68,86 @@ impl Parser<'_> {
     }
 
     fn enum_body(&mut self) -> Parsed<Vec<EnumItem>> {
-        self.expect(b'{', None)?;
+        self.expect(b'{', "the values of an enum stand in braces: `enum name { VALUE, ... };`")?;
         let mut items = Vec::new();
-        loop {
-            if self.is_punct(b'}') && !items.is_empty() {
-                // A comma before the brace: C takes it, rpcgen does not, nobody is harmed.
-                break;
+        let mut broken = false;
+        // A comma before the brace: C takes it, rpcgen does not, nobody is harmed.
+        while !self.is_punct(b'}') {
+            if self.ends_early() || self.ends_without_brace() {
+                let reported = self.syntax("`}`", "an enum ends with `};`");
+                return if self.is_punct(b';') { Ok(items) } else { reported };
             }
-            let mut doc = self.doc(self.word());
-            let name = self.name("the name of a value")?;
-            let value = match self.eat(b'=') {
-                Some(_) => Some(self.value()?),
-                None => None,
-            };
-            let more = self.eat(b',').is_some();
-            self.doc_after(&mut doc);
-            items.push(EnumItem { name, doc, value });
-            if !more {
-                break;
+            let start = self.at;
+            match self.enum_item() {
+                Ok(item) => items.push(item),
+                Err(Reported) => {
+                    broken = true;
+                    self.next_value(start);
+                }
             }
         }
-        self.expect(b'}', Some("values are separated by `,`"))?;
+        if items.is_empty() && !broken {
+            return self.syntax("the name of a value", "an enum has at least one value");
+        }
+        self.advance();
         Ok(items)
     }
 
+    /// A value of an enum, and the `,` behind it.
+    fn enum_item(&mut self) -> Parsed<EnumItem> {
+        let mut doc = self.doc(self.word());
+        let name = self.name("the name of a value", "values are separated by one `,`")?;
+        let start = self.at;
+        let value = match self.eat(b'=').map(|_| self.value()) {
+            None => None,
+            Some(Ok(value)) => Some(value),
+            Some(Err(Reported)) => {
+                let value = Value { kind: ValueKind::Unread, span: self.word().span };
+                self.next_value(start);
+                return Ok(EnumItem { name, doc, value: Some(value) });
+            }
+        };
+        let ends = self.is_punct(b'}') || self.ends_early() || self.ends_without_brace();
+        if self.eat(b',').is_none() && !ends {
+            let _: Parsed<()> = self.syntax("`}`", "values are separated by `,`");
+            // A name goes on as if the `,` were there.
+            if self.word().kind != Kind::Ident {
+                self.next_value(self.at);
+            }
+        }
+        self.doc_after(&mut doc);
+        Ok(EnumItem { name, doc, value })
+    }
+
+    /// Whether here is a `;` and behind it no further value.
+    fn ends_without_brace(&self) -> bool {
+        let next = self.ahead(1);
+        let value = next.kind == Kind::Ident && !KEYWORDS.contains(&self.text(next));
+        self.is_punct(b';') && !value && next.kind != Kind::Punct(b'}')
+    }
+
     fn struct_body(&mut self) -> Parsed<Vec<Declaration>> {
-        self.expect(b'{', None)?;
+        self.expect(
+            b'{',
+            "the fields of a struct stand in braces: `struct name { type field; ... };`",
+        )?;
         let mut fields = Vec::new();
         let mut broken = false;
         while !self.is_punct(b'}') {
-            if self.word().kind == Kind::End || self.diagnostics.is_full() {
-                return self.syntax("`}`", Some("a struct ends with `};`"));
+            if self.ends_early() {
+                return self.syntax("`}`", "a struct ends with `};`");
             }
+            let start = self.at;
             match self.member() {
                 Ok(field) => fields.push(field),
                 Err(Reported) => {
                     broken = true;
-                    self.next_member();
+                    self.next_member(start);
                 }
             }
         }
         if fields.is_empty() && !broken {
-            return self.syntax("a field", Some("a struct has at least one field"));
+            return self.syntax("a field", "a struct has at least one field");
         }
         self.advance();
         Ok(fields)
@@ -110,15 +156,13 @@ impl Parser<'_> {
     fn member(&mut self) -> Parsed<Declaration> {
         let mut declaration = self.declaration()?;
         if self.is_punct(b',') {
-            return self.syntax("`;`", Some("one name per declaration: repeat the type"));
+            return self.syntax("`;`", "one name per declaration: repeat the type");
         }
         if self.is_punct(b'[') || self.is_punct(b'<') {
-            return self.syntax(
-                "`;`",
-                Some("arrays have one dimension: name the inner array with typedef"),
-            );
+            return self
+                .syntax("`;`", "arrays have one dimension: name the inner array with typedef");
         }
-        self.semicolon(None)?;
+        self.semicolon("every member ends with `;`")?;
         let mut doc = std::mem::take(&mut declaration.doc);
         self.doc_after(&mut doc);
         declaration.doc = doc;
@@ -129,39 +173,56 @@ impl Parser<'_> {
         if !self.is_ident("switch") {
             return self.syntax(
                 "`switch`",
-                Some("unions are discriminated: union name switch (type name) { case ... }"),
+                "unions are discriminated: union name switch (type name) { case ... }",
             );
         }
         self.advance();
-        self.expect(b'(', None)?;
+        self.expect(b'(', UNION)?;
         let switch = self.declaration()?;
-        self.expect(b')', None)?;
-        self.expect(b'{', None)?;
+        self.expect(b')', "a union switches on one value: `switch (type name)`")?;
+        self.expect(
+            b'{',
+            "the arms of a union stand in braces: `{ case value: declaration; ... }`",
+        )?;
         let mut arms: Vec<Arm> = Vec::new();
         let mut default = None;
-        loop {
+        let mut broken = false;
+        while !self.is_punct(b'}') {
+            if self.ends_early() {
+                return self.syntax("`}`", "a union ends with `};`");
+            }
+            let start = self.at;
+            if default.is_some() {
+                broken = true;
+                let _: Parsed<()> =
+                    self.syntax("`}`", "there is one default arm, and it is the last one");
+            }
             let doc = self.doc(self.word());
-            if self.is_ident("case") {
-                if default.is_some() {
-                    return self.syntax("`}`", Some("the default arm is the last one"));
-                }
-                match self.arm(doc) {
-                    Ok(arm) => arms.push(arm),
-                    Err(Reported) => self.next_member(),
-                }
+            let arm = if self.is_ident("case") {
+                self.arm(doc).map(|arm| arms.push(arm))
             } else if self.is_ident("default") {
-                self.advance();
-                self.expect(b':', None)?;
-                default = Some(self.arm_declaration(doc)?);
+                self.default_arm(doc).map(|arm| default = Some(arm))
+            } else if default.is_some() {
+                Err(Reported)
             } else {
-                break;
+                self.syntax("`case`", "an arm is `case value: declaration;` or `default: ...`")
+            };
+            if let Err(Reported) = arm {
+                broken = true;
+                self.next_member(start);
             }
         }
-        if arms.is_empty() {
-            return self.syntax("`case`", Some("a union has at least one case"));
+        if arms.is_empty() && !broken {
+            return self.syntax("`case`", "a union has at least one case");
         }
-        self.expect(b'}', Some("an arm is `case value: declaration;` or `default: ...`"))?;
+        self.advance();
         Ok(UnionBody { switch, arms, default })
+    }
+
+    fn default_arm(&mut self, doc: Doc) -> Parsed<Declaration> {
+        self.advance();
+        self.expect(b':', "write `default: declaration;`")?;
+        self.arm_declaration(doc)
     }
 
     fn arm(&mut self, doc: Doc) -> Parsed<Arm> {
@@ -169,12 +230,12 @@ impl Parser<'_> {
         while self.is_ident("case") {
             self.advance();
             cases.push(self.value()?);
-            self.expect(b':', None)?;
+            self.expect(b':', "write `case value: declaration;`")?;
         }
         if self.is_ident("default") {
             return self.syntax(
                 "a declaration",
-                Some("`default` stands alone: its arm covers every value without a case"),
+                "`default` stands alone: its arm covers every value without a case",
             );
         }
         Ok(Arm { cases, declaration: self.arm_declaration(doc)? })
@@ -204,9 +265,9 @@ impl Parser<'_> {
         }
         let pointer = self.eat(b'*').is_some();
         if pointer && self.is_punct(b'*') {
-            return self.syntax("a name", Some("one `*`: name the inner pointer with typedef"));
+            return self.syntax("a name", "one `*`: name the inner pointer with typedef");
         }
-        let name = self.name("a name")?;
+        let name = self.name("a name", "a declaration is a type and a name: `int x`")?;
         let shape = self.shape(pointer)?;
         let span = first.span.to(self.previous());
         Ok(Declaration { name, doc, base, shape, span })
@@ -217,17 +278,15 @@ impl Parser<'_> {
         let opening = self.word();
         let shape = if self.eat(b'[').is_some() {
             if self.is_punct(b']') {
-                return self.syntax(
-                    "a length",
-                    Some("write <> for a variable length, [n] for a fixed one"),
-                );
+                return self
+                    .syntax("a length", "write <> for a variable length, [n] for a fixed one");
             }
             let length = self.value()?;
-            self.expect(b']', None)?;
+            self.expect(b']', "one length stands in brackets: `[n]`")?;
             Shape::Fixed(length)
         } else if self.eat(b'<').is_some() {
             let max = if self.is_punct(b'>') { None } else { Some(self.value()?) };
-            self.expect(b'>', None)?;
+            self.expect(b'>', "one limit, or none, stands in angle brackets: `<n>`, `<>`")?;
             Shape::Variable(max)
         } else if pointer {
             return Ok(Shape::Optional);
@@ -250,7 +309,7 @@ impl Parser<'_> {
     pub(super) fn base(&mut self) -> Parsed<Base> {
         let word = self.word();
         if word.kind != Kind::Ident {
-            return self.syntax("a type", None);
+            return self.syntax("a type", TYPE);
         }
         let text = self.text(word).to_owned();
         let kind = match text.as_str() {
@@ -278,8 +337,7 @@ impl Parser<'_> {
                 }
             }
             "signed" => {
-                return self
-                    .syntax("a type", Some("numbers are signed unless `unsigned`: remove it"));
+                return self.syntax("a type", "numbers are signed unless `unsigned`: remove it");
             }
             "enum" | "struct" | "union" => return self.tagged(&text),
             _ => match self.integer(&text, false) {
@@ -288,8 +346,11 @@ impl Parser<'_> {
                     return self.no_second_word(Base { kind, span: word.span });
                 }
                 None => {
-                    let name = self.name("a type")?;
-                    return Ok(Base { kind: BaseKind::Named(name.text, None), span: name.span });
+                    if KEYWORDS.contains(&text.as_str()) {
+                        return self.syntax("a type", TYPE);
+                    }
+                    self.advance();
+                    return Ok(Base { kind: BaseKind::Named(text, None), span: word.span });
                 }
             },
         };
@@ -312,7 +373,7 @@ impl Parser<'_> {
         if self.is_ident("long") || self.is_ident("int") {
             return self.syntax(
                 "a name",
-                Some("write `hyper` for 64 bits, `int` for 32; types are one word, or two with `unsigned`"),
+                "write `hyper` for 64 bits, `int` for 32; types are one word, or two with `unsigned`",
             );
         }
         Ok(base)
@@ -343,12 +404,11 @@ impl Parser<'_> {
             "struct" => Tag::Struct,
             _ => Tag::Union,
         };
-        let name = self.name("the name of a type")?;
+        let name =
+            self.name("the name of a type", "a type is defined before, and used by its name")?;
         if self.is_punct(b'{') {
-            return self.syntax(
-                "a name",
-                Some("types are not defined within others by name: define it before"),
-            );
+            return self
+                .syntax("a name", "types are not defined within others by name: define it before");
         }
         Ok(Base { kind: BaseKind::Named(name.text, Some(tag)), span: start.to(name.span) })
     }
