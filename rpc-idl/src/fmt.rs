@@ -115,6 +115,8 @@ struct Formatter<'a> {
     /// each; open parentheses.
     braces: Vec<(Brace, bool)>,
     parentheses: usize,
+    /// Where the last closing brace ends in `out`.
+    brace: usize,
     /// A line break is due before the next token.
     newline: bool,
     /// The last token was a comment.
@@ -136,6 +138,7 @@ impl<'a> Formatter<'a> {
             line: 0,
             braces: Vec::new(),
             parentheses: 0,
+            brace: 0,
             newline: false,
             after_comment: false,
             keyword: Brace::Other,
@@ -198,7 +201,9 @@ impl<'a> Formatter<'a> {
         match token.kind {
             Kind::Directive | Kind::Passthrough => {
                 self.start_line(breaks, 0);
-                for (number, line) in text.lines().enumerate() {
+                // Not by `lines`: an empty last line is what a backslash before it joins.
+                for (number, line) in text.split('\n').enumerate() {
+                    let line = line.strip_suffix('\r').unwrap_or(line);
                     let kept = line.trim_end();
                     let newline = if number > 0 { "\n" } else { "" };
                     // White space behind a backslash is why it joins no line here.
@@ -270,7 +275,7 @@ impl<'a> Formatter<'a> {
         }
         self.newline |= self.after_comment && breaks > 0;
         // What follows its brace closely, unless a comment or a line for the preprocessor came between.
-        let after_brace = matches!(text, ";" | "=") && self.out.ends_with('}');
+        let after_brace = matches!(text, ";" | "=") && self.brace == self.out.len();
         let parameter = self.parentheses > 0 && breaks > 0 && !matches!(text, ")" | ",");
         if parameter {
             self.broken = true;
@@ -289,6 +294,9 @@ impl<'a> Formatter<'a> {
         }
         self.newline = false;
         self.out.push_str(text);
+        if closing {
+            self.brace = self.out.len();
+        }
         match text {
             "enum" => self.keyword = Brace::Enum,
             "union" => self.keyword = Brace::Union,

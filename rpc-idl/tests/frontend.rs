@@ -15,6 +15,10 @@ fn everything(text: &str) {
         let _ = rpc_idl::emit::c::generate(model, "any");
     }
     let formatted = format("any.x", text);
+    if let Err(error) = &formatted {
+        // It would be the formatter's fault.
+        assert!(!error.to_string().contains("[format-changes]"), "{text:?}: {error}");
+    }
     if !compilation.has_errors() {
         // The formatter reads what the preprocessor leaves out, too.
         let Ok(formatted) = formatted else {
@@ -49,6 +53,15 @@ fn a_backslash_at_the_end_of_a_line_for_c_does_not_reach_the_header() {
     let compilation = compile("any.x", "%#define A 1 \\ \\ \nconst B = 2;", &Options::new());
     let files = rpc_idl::emit::c::generate(compilation.model().expect("it is right"), "any");
     assert!(files.header.contains("#define A 1\n"), "{}", files.header);
+}
+
+#[test]
+fn a_brace_at_the_end_of_a_line_for_c_or_of_a_comment_is_no_brace() {
+    for text in ["%c\\\n}\n;", "enum e { A = 1 }\n%}\n;", "enum e { A = 1 } // }\n;", "#a }\n;"] {
+        everything(text);
+    }
+    // The line that a backslash joins may be empty.
+    everything("%c\\\n\n\"a\"");
 }
 
 #[test]
@@ -150,6 +163,53 @@ fn words() -> impl Strategy<Value = String> {
         .prop_map(|picks| picks.iter().map(|p| WORDS[*p]).collect::<Vec<_>>().join(" "))
 }
 
+/// Lines and comments between words, which the formatter has to leave where they are.
+fn lines() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "struct",
+        "enum",
+        "union",
+        "switch",
+        "case",
+        "default",
+        "a",
+        "1",
+        "\"a\"",
+        "'b'",
+        "{",
+        "}",
+        "(",
+        ")",
+        "<",
+        ">",
+        ";",
+        ",",
+        "=",
+        ":",
+        "-",
+        "*",
+        "/* c */",
+        "/**/",
+        "// c\n",
+        "// }\n",
+        "\n#x\n",
+        "\n#}\n",
+        "\n%c\n",
+        "\n%}\n",
+        "\n%c\\\n",
+        "\n#a /*\n*/ b\n",
+        " ",
+        "\n",
+        "\r\n",
+        "\r",
+        "\t",
+        "\u{c}",
+        "\\\n",
+        "\u{a0}",
+    ]);
+    prop::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+}
+
 /// Valid definitions, and a few that are not.
 fn definitions() -> impl Strategy<Value = String> {
     let ty = prop::sample::select(vec![
@@ -209,6 +269,11 @@ proptest! {
 
     #[test]
     fn any_words_have_an_answer(text in words()) {
+        everything(&text);
+    }
+
+    #[test]
+    fn any_lines_between_words_have_an_answer(text in lines()) {
         everything(&text);
     }
 
