@@ -159,8 +159,15 @@ impl Emitter<'_> {
             return;
         }
         let mut parameters = vec!["sink: &mut S".to_owned()];
-        if !procedure.plain.list.is_empty() {
-            parameters.push(format!("results: &{}", procedure.plain.ty));
+        match &procedure.plain.list[..] {
+            [] => {}
+            // A slice, if it is a vector.
+            [only] => {
+                let ty = self.passed(&only.ty, "results").0;
+                let ty = if ty.starts_with('&') { ty } else { format!("&{ty}") };
+                parameters.push(format!("results: {ty}"));
+            }
+            _ => parameters.push(format!("results: &{}", procedure.plain.ty)),
         }
         let mut lines = Vec::new();
         let mut plain = 0;
