@@ -1,4 +1,4 @@
-//! Generates the stubs of `idl/`, for SHRIMP RPC and for Sun RPC, and a batch of random types.
+//! Generates the stubs of `idl/`, for SHRIMP RPC and for Sun RPC, and those of a random program over random types.
 //!
 //! `RPC_IDL_TESTS_SEED=7` makes another batch.
 
@@ -6,15 +6,27 @@
 #[allow(dead_code)]
 mod random;
 
+#[path = "src/random_program.rs"]
+#[allow(dead_code)]
+mod random_program;
+
+#[path = "build/glue.rs"]
+mod glue;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Definitions in the batch: some seconds of compiling.
 const COUNT: usize = 150;
 
+/// Procedures of the program.
+const PROCEDURES: usize = 40;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build/glue.rs");
     println!("cargo::rerun-if-changed=src/random.rs");
+    println!("cargo::rerun-if-changed=src/random_program.rs");
     println!("cargo::rerun-if-env-changed=RPC_IDL_TESTS_SEED");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("run by cargo only")?);
     for (dir, builder) in [
@@ -40,15 +52,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(_) => 1,
     };
     let defs = random::definitions(seed, COUNT);
-    let (batch, text) = (out.join("random.x"), random::text(&defs));
+    let procedures = random_program::procedures(seed, &defs, PROCEDURES);
+    let (batch, text) = (out.join("random.x"), random_program::text(&defs, &procedures));
     // The builder has cargo watch it: written anew it would be newer than this run, at each of them.
     if std::fs::read_to_string(&batch).ok().as_ref() != Some(&text) {
         std::fs::write(&batch, text)?;
     }
-    rpc_idl::Builder::types().compile(&batch)?;
+    let stubs = rpc_idl::Builder::shrimp_rpc().compile(&batch)?;
+    let glue = glue::generate(&std::fs::read_to_string(stubs)?, &procedures);
+    std::fs::write(out.join("glue.rs"), glue)?;
     let mut table = String::new();
     writeln!(table, "/// What the batch was made from.\npub const SEED: u64 = {seed};")?;
     writeln!(table, "/// Definitions of the batch.\npub const COUNT: usize = {COUNT};")?;
+    writeln!(table, "/// Procedures of the batch.\npub const PROCEDURES: usize = {PROCEDURES};")?;
     writeln!(table, "/// Decodes and encodes a value of definition `index`.\n#[must_use]")?;
     writeln!(
         table,

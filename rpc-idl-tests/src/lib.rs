@@ -2,6 +2,8 @@
 
 #[allow(missing_docs)]
 pub mod random;
+#[allow(missing_docs)]
+pub mod random_program;
 
 pub use xdr;
 
@@ -35,10 +37,15 @@ pub mod nfs3 {
     include!(concat!(env!("OUT_DIR"), "/nfs3.rs"));
 }
 
-/// The random types.
+/// The random types, the stubs of the random program, and what calls and serves them with bytes.
 pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/random.rs"));
+    include!(concat!(env!("OUT_DIR"), "/glue.rs"));
 }
+
+/// Serves the random program by a function from the number of a procedure and the XDR of its arguments to that of its
+/// results.
+pub struct Answers<F>(pub F);
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));
 
@@ -52,4 +59,27 @@ fn again_as<T: xdr::Decode + xdr::Encode>(bytes: &[u8]) -> Result<Vec<u8>, xdr::
     value.encode(&mut writer).expect("what was decoded is within its limits");
     assert_eq!(counter.len(), writer.bytes().len());
     Ok(writer.into_bytes())
+}
+
+fn decoded<T: xdr::Decode>(bytes: &[u8]) -> T {
+    let mut reader = xdr::Reader::<xdr::Network>::new(bytes);
+    let value = T::decode(&mut reader).expect("the test made it");
+    reader.finish().expect("the test made it");
+    value
+}
+
+fn encoded<T: xdr::Encode>(value: &T) -> Vec<u8> {
+    let mut writer = xdr::Writer::<xdr::Network>::new();
+    value.encode(&mut writer).expect("what came is within its limits");
+    writer.into_bytes()
+}
+
+/// Bulk data as a field of the same type has it: a vector or an array.
+fn owned<T, C: TryFrom<Vec<T>>>(data: Result<Vec<T>, xdr::DecodeError>) -> C {
+    let whole = C::try_from(data.expect("the elements are right"));
+    whole.unwrap_or_else(|_| panic!("there are too few or too many"))
+}
+
+fn no_room<E: std::fmt::Debug>(error: E) -> shrimp_rpc::Fault {
+    shrimp_rpc::Fault::with_text(2, format!("no room: {error:?}"))
 }

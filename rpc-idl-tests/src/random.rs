@@ -95,7 +95,8 @@ fn element(random: &mut Random, defs: &[Def]) -> Ty {
     Ty::Basic(name, basic)
 }
 
-fn ty(random: &mut Random, defs: &[Def]) -> Ty {
+/// A random type.
+pub fn ty(random: &mut Random, defs: &[Def]) -> Ty {
     match random.below(10) {
         0 => Ty::OpaqueArray(match random.below(20) {
             0 => 5001,
@@ -172,7 +173,8 @@ pub fn definitions(seed: u64, count: usize) -> Vec<Def> {
     defs
 }
 
-fn declaration(ty: &Ty, name: &str) -> String {
+/// The declaration of a name, or a type alone.
+pub fn declaration(ty: &Ty, name: &str) -> String {
     match ty {
         Ty::Basic(basic, _) => format!("{basic} {name}"),
         Ty::OpaqueArray(len) => format!("opaque {name}[{len}]"),

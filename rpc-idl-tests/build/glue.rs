@@ -1,0 +1,222 @@
+//! Rust around the generated stubs of the random program, so that a test can call any procedure with bytes: a client
+//! that takes and gives XDR, and a server that does.
+//!
+//! The signatures are those that the compiler generated; which value goes where is told from the names.
+
+use crate::random_program::{Kind, Procedure, Way};
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// A method of the generated code.
+struct Method {
+    /// From `fn` on, without what follows the result.
+    head: String,
+    parameters: Vec<(String, String)>,
+}
+
+/// The methods of the block that begins with a line; those that are marked `async` left out.
+fn methods(code: &str, first: &str) -> HashMap<String, Method> {
+    let block = code.split_once(first).map_or("", |(_, rest)| rest);
+    let block = block.find("\n}\n").map_or(block, |end| &block[..=end]);
+    let mut methods = HashMap::new();
+    for part in block.split("fn ").skip(1) {
+        let end = [part.find(";\n"), part.find(" {\n")].into_iter().flatten().min();
+        let Some(head) = end.and_then(|end| part.get(..end)) else { continue };
+        let Some((name, list)) = head.split_once("(\n") else { continue };
+        let parameters = list
+            .lines()
+            .filter_map(|line| line.trim().strip_suffix(',')?.split_once(": "))
+            .map(|(name, ty)| (name.to_owned(), ty.to_owned()))
+            .collect();
+        methods.insert(name.to_owned(), Method { head: format!("fn {head}"), parameters });
+    }
+    methods
+}
+
+/// The glue, for the module that has the stubs.
+pub fn generate(code: &str, procedures: &[Procedure]) -> String {
+    let client = methods(code, "impl CallsClient {");
+    let server = methods(code, "pub trait Calls {");
+    let (mut calls, mut served) = (String::new(), String::new());
+    for (index, procedure) in procedures.iter().enumerate() {
+        let name = format!("p{index}");
+        call(&mut calls, index, procedure, &client[&name]);
+        // What is all plain has one struct for both.
+        let owned = format!("P{index}Results");
+        let is_own = code.contains(&format!("pub struct {owned} {{"));
+        let owned = if is_own { owned } else { format!("P{index}Reply") };
+        serve(&mut served, index, procedure, &server[&name], &owned);
+    }
+    format!(
+        "/// Calls procedure `index` with XDR, and gives the XDR of what came back. `before` is what the variables hold.
+pub fn call(
+    client: &CallsClient,
+    index: usize,
+    arguments: &[u8],
+    before: &[u8],
+) -> Result<Vec<u8>, ::shrimp_rpc::CallError> {{
+    match index {{
+{calls}        _ => unreachable!(\"there are no more\"),
+    }}
+}}
+
+#[allow(clippy::useless_conversion)] // what is an array in one place is a vector in the other, now and then
+impl<F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault>> Calls for crate::Answers<F> {{
+{served}}}
+"
+    )
+}
+
+/// `let iN { p0, mut p1 } = decoded;`
+fn take(out: &mut String, of: &str, names: &[(String, bool)], from: &str) {
+    let names: Vec<String> = names
+        .iter()
+        .map(|(name, changes)| if *changes { format!("mut {name}") } else { name.clone() })
+        .collect();
+    writeln!(out, "            let {of} {{ {}, .. }} = crate::decoded({from});", names.join(", "))
+        .expect("a string takes it");
+}
+
+fn call(out: &mut String, index: usize, procedure: &Procedure, method: &Method) {
+    writeln!(out, "        {index} => {{").expect("a string takes it");
+    let of_bulk =
+        |name: &str| method.parameters.iter().any(|(it, ty)| it == name && ty.starts_with("&mut"));
+    let arguments: Vec<(String, bool)> =
+        procedure.arguments().into_iter().map(|(name, _)| (name.clone(), of_bulk(&name))).collect();
+    if !arguments.is_empty() {
+        take(out, &format!("I{index}"), &arguments, "arguments");
+    }
+    let before: Vec<(String, bool)> = method
+        .parameters
+        .iter()
+        .filter(|(name, _)| !arguments.iter().any(|(it, _)| it == name))
+        .map(|(name, _)| (name.clone(), true))
+        .collect();
+    if !before.is_empty() {
+        take(out, &format!("O{index}"), &before, "before");
+    }
+    let passed: Vec<String> = method
+        .parameters
+        .iter()
+        .map(|(name, ty)| match ty {
+            ty if ty.starts_with("&mut ") => format!("&mut {name}"),
+            ty if ty.starts_with('&') => format!("&{name}"),
+            _ => name.clone(),
+        })
+        .collect();
+    let results = procedure.results();
+    let returned: Vec<&str> =
+        results.iter().map(|(name, _)| &name[..]).filter(|name| !of_bulk(name)).collect();
+    let pattern = match &returned[..] {
+        [] => String::new(),
+        [only] => format!("let {only} = "),
+        list => format!("let P{index}Reply {{ {} }} = ", list.join(", ")),
+    };
+    let all: Vec<&str> = results.iter().map(|(name, _)| &name[..]).collect();
+    let whole = match &all[..] {
+        [] => "Ok(Vec::new())".to_owned(),
+        list => format!("Ok(crate::encoded(&O{index} {{ {} }}))", list.join(", ")),
+    };
+    writeln!(
+        out,
+        "            {pattern}client.p{index}({})?;\n            {whole}\n        }}",
+        passed.join(", ")
+    )
+    .expect("a string takes it");
+}
+
+fn serve(out: &mut String, index: usize, procedure: &Procedure, method: &Method, owned: &str) {
+    let later = procedure.kind == Kind::Later;
+    let is_bulk = |n: usize| {
+        method.parameters.iter().any(|(name, ty)| *name == format!("p{n}") && ty.contains("::Bulk"))
+    };
+    let mut body = String::new();
+    let fields: Vec<String> = procedure
+        .parameters
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| it.way != Way::Out)
+        .map(|(n, _)| {
+            let ty = method.parameters.iter().find(|(name, _)| *name == format!("p{n}"));
+            match ty.map_or("", |(_, ty)| ty) {
+                ty if ty.contains("::Bulk") => format!("p{n}: crate::owned(p{n}.to_vec())"),
+                // Of a vector an array can have been made, and the other way round.
+                ty if ty.starts_with("Vec<") => format!("p{n}: crate::owned(Ok(p{n}))"),
+                _ => format!("p{n}"),
+            }
+        })
+        .collect();
+    let sent = match fields.is_empty() {
+        true => "Vec::new()".to_owned(),
+        false => format!("crate::encoded(&I{index} {{ {} }})", fields.join(", ")),
+    };
+    let answer = format!("(self.0)({index}, {sent})");
+    let results = procedure.results();
+    let names: Vec<&str> = results.iter().map(|(name, _)| &name[..]).collect();
+    if later {
+        let send = match &names[..] {
+            [] => "replier.send()".to_owned(),
+            [only] => format!("replier.send(results.{only}.into())"),
+            list => {
+                let list: Vec<String> =
+                    list.iter().map(|it| format!("{it}: results.{it}.into()")).collect();
+                format!("replier.send({owned} {{ {} }})", list.join(", "))
+            }
+        };
+        let results = match names.is_empty() {
+            true => String::new(),
+            false => format!("let results: O{index} = crate::decoded(&answer);\n"),
+        };
+        let used = if names.is_empty() { "_" } else { "answer" };
+        write!(
+            body,
+            "let answer = {answer};
+        ::std::thread::spawn(move || match answer {{
+            Ok({used}) => {{
+                {results}                let _ = {send};
+            }}
+            Err(fault) => {{
+                let _ = replier.fault(fault);
+            }}
+        }});"
+        )
+        .expect("a string takes it");
+    } else {
+        let mut returned = Vec::new();
+        let mut writes = String::new();
+        for (name, _) in &results {
+            let n = name.strip_prefix('p').and_then(|n| n.parse().ok());
+            let ty = method.parameters.iter().find(|(it, _)| it == name);
+            match n {
+                Some(n) if is_bulk(n) => {
+                    let open = ty.is_some_and(|(_, ty)| ty.contains("::BulkOut"));
+                    let put = if open { "put(" } else { "write(0, " };
+                    writeln!(
+                        writes,
+                        "        {name}.{put}&results.{name}).map_err(crate::no_room)?;"
+                    )
+                    .expect("a string takes it");
+                }
+                _ => returned.push(name.clone()),
+            }
+        }
+        let whole = match &returned[..] {
+            [] => "Ok(())".to_owned(),
+            [only] => format!("Ok(results.{only})"),
+            list => {
+                let list: Vec<String> =
+                    list.iter().map(|it| format!("{it}: results.{it}")).collect();
+                format!("Ok(P{index}Reply {{ {} }})", list.join(", "))
+            }
+        };
+        let results = match names.is_empty() {
+            true => format!("{answer}?;\n"),
+            false => {
+                format!("let answer = {answer}?;\n        let results: O{index} = crate::decoded(&answer);\n")
+            }
+        };
+        write!(body, "{results}{writes}        {whole}").expect("a string takes it");
+    }
+    let head = method.head.replace("context:", "_:").trim_end().to_owned();
+    writeln!(out, "    {head} {{\n        {body}\n    }}\n").expect("a string takes it");
+}
