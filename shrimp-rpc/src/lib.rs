@@ -11,7 +11,7 @@
 //! * `layout`: both buffers, drawn; the flag word.
 //! * `error`: what can go wrong, typed end to end.
 //! * `config`: every tunable.
-//! * `wire`: cursors that write and read arguments: ascending, checked, copied once.
+//! * `message`: cursors that write and read arguments: ascending, checked, copied once.
 //! * `bulk`: arguments used in place: IN, OUT and INOUT data that the peer can write meanwhile.
 //! * `client`: binding, blocking calls, pieces, timeouts and cancellation, async calls.
 //! * `server`: service door, acceptor, polling of hot and cold bindings, workers, deferred replies.

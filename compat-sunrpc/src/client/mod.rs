@@ -1,6 +1,6 @@
 //! Calling Sun RPC servers from Rust, stock ones and ours, over TCP, UDP, or a ring.
 //!
-//! A [`Client`] is a [`Caller`]: generated stubs (`shrimpc --sun-rpc`, `rpc_idl::Builder::sun_rpc`)
+//! A [`Client`] is a [`Caller`]: generated stubs (`shrimpc sunrpc`, `rpc_idl::Builder::sun_rpc`)
 //! call through it. Over TCP to a server of this machine it offers a ring at its first call; everything
 //! else stays as it is.
 //!
