@@ -72,6 +72,39 @@ fn c_of_all_sorts_of_names_compiles() {
     gcc(dir.path(), &[&["empty.c", "loopback.c"], &generated[..]].concat(), &["-Wno-unused"]);
 }
 
+/// The header is for C++ as well: whatever the names are.
+#[test]
+fn the_header_is_one_of_cpp() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for stem in ["names", "everything"] {
+        let interface = own.join("idl").join(stem).with_extension("x");
+        generate(dir.path(), stem, &std::fs::read_to_string(interface).expect("readable"));
+        let source = format!("#include \"{stem}.h\"\nint main() {{ return 0; }}\n");
+        std::fs::write(dir.path().join("main.cc"), source).expect("ours");
+        for standard in ["-std=c++11", "-std=c++20"] {
+            let output = Command::new("g++")
+                .args([
+                    standard,
+                    "-fsyntax-only",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                    "-Wno-unused",
+                    "-I.",
+                ])
+                .arg("-I")
+                .arg(own.join("../shrimp-rpc/include"))
+                .arg("main.cc")
+                .current_dir(dir.path())
+                .output()
+                .expect("g++ is installed: see ci/deps");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{stem}, {standard}: {said}");
+        }
+    }
+}
+
 /// What was checked is what is used: the compiler does not take shared memory for what it was when it was read, and
 /// so does not read it again in place of the copy.
 #[test]

@@ -10,11 +10,13 @@ mod in_place;
 mod server;
 mod signature;
 mod types;
+mod words;
 
 use super::Out;
 use crate::model::{ConstValue, Item, Model, Type, TypeId, TypeKind};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use words::{LOCALS, MACROS, WORDS};
 
 /// The header that generated C includes: written beside it.
 pub const CODEC_HEADER: &str = include_str!("../../../include/shrimp_codec.h");
@@ -124,69 +126,6 @@ pub fn generate(model: &Model, stem: &str) -> CFiles {
     }
 }
 
-/// Words that C and C++ have for themselves.
-const WORDS: [&str; 59] = [
-    "asm",
-    "auto",
-    "bool",
-    "break",
-    "case",
-    "catch",
-    "char",
-    "class",
-    "const",
-    "continue",
-    "default",
-    "delete",
-    "do",
-    "double",
-    "else",
-    "enum",
-    "explicit",
-    "extern",
-    "false",
-    "float",
-    "for",
-    "friend",
-    "goto",
-    "if",
-    "inline",
-    "int",
-    "long",
-    "mutable",
-    "namespace",
-    "new",
-    "operator",
-    "private",
-    "protected",
-    "public",
-    "register",
-    "restrict",
-    "return",
-    "short",
-    "signed",
-    "sizeof",
-    "static",
-    "struct",
-    "switch",
-    "template",
-    "this",
-    "throw",
-    "true",
-    "try",
-    "typedef",
-    "typename",
-    "union",
-    "unsigned",
-    "using",
-    "virtual",
-    "void",
-    "volatile",
-    "while",
-    "errno",
-    "NULL",
-];
-
 /// The model with names that C can have.
 fn in_c(mut model: Model) -> Model {
     let rename = |name: &mut String| {
@@ -205,6 +144,11 @@ fn in_c(mut model: Model) -> Model {
             }
             TypeKind::Enum(values) => values.iter_mut().for_each(|it| rename(&mut it.name)),
             TypeKind::Alias(_) | TypeKind::Extern(_) => {}
+        }
+    }
+    for item in &mut model.items {
+        if let Item::Const(constant) = item {
+            rename(&mut constant.name);
         }
     }
     // Functions are named by procedure and version; a later program of equal ones puts its own name in front.
@@ -245,25 +189,54 @@ fn number_literal(number: i128) -> String {
     }
 }
 
-/// Macros of the C library that a program may use for what they are.
-const MACROS: [&str; 12] = [
-    "NULL", "EOF", "errno", "stdin", "stdout", "stderr", "assert", "true", "false", "bool",
-    "offsetof", "BUFSIZ",
-];
-
 impl Emitter<'_> {
     /// What names mean that are no macros of ours.
     fn note_names(&mut self) {
+        for name in WORDS {
+            self.defined.insert(name.to_owned(), "a word of C or C++".to_owned());
+        }
         for name in MACROS {
             self.defined.insert(name.to_owned(), "the C library's".to_owned());
         }
-        for def in &self.model.types {
+        for name in LOCALS {
+            self.defined.insert(name.to_owned(), "something in generated code".to_owned());
+        }
+        let model = self.model;
+        for program in model.programs() {
+            for procedure in program.versions.iter().flat_map(|it| &it.procedures) {
+                for name in signature::params(procedure).into_iter().map(|it| it.name) {
+                    self.note_member(&name, &format!("a parameter of {}", procedure.name));
+                }
+            }
+        }
+        for def in &model.types {
+            let note = format!("a field of {}", def.name);
+            match &def.kind {
+                TypeKind::Struct(fields) => {
+                    fields.iter().for_each(|it| self.note_member(&it.name, &note));
+                }
+                TypeKind::Union(union) => {
+                    self.note_member(&union.switch_name, &note);
+                    let fields = union.arms.iter().map(|arm| &arm.field).chain(&union.default);
+                    fields.for_each(|it| self.note_member(&it.name, &note));
+                }
+                TypeKind::Enum(_) | TypeKind::Alias(_) | TypeKind::Extern(_) => {}
+            }
+        }
+        for def in &model.types {
             self.defined.insert(def.name.clone(), format!("the type {}", def.name));
             if let TypeKind::Enum(values) = &def.kind {
                 for value in values {
                     self.defined.insert(value.name.clone(), format!("a value of {}", def.name));
                 }
             }
+        }
+    }
+
+    /// Notes the name of a field or a parameter, and those that are made from it.
+    fn note_member(&mut self, name: &str, what: &str) {
+        for behind in signature::DERIVED {
+            self.defined.insert(format!("{name}{behind}"), what.to_owned());
         }
     }
 

@@ -2,111 +2,19 @@
 //! for them.
 
 use super::in_place::has_bulk;
+use super::words::{LOCALS, MACROS, WORDS};
 use super::{Emitter, Place, join, pointer};
 use crate::ast::Direction;
 pub(super) use crate::emit::param::Param;
 use crate::model::{Bulk, Element, Procedure, Program, Type, TypeKind, Version};
 use std::collections::HashSet;
 
-/// Names that generated functions use, and words that C has for itself.
-const TAKEN: [&str; 90] = [
-    "plain",
-    "binding",
-    "place",
-    "shrimp_rc",
-    "w",
-    "r",
-    "at",
-    "len",
-    "reply",
-    "size",
-    "call",
-    "user",
-    "ops",
-    "start",
-    "begin",
-    "result",
-    "out",
-    "end",
-    "i0",
-    "i1",
-    "auto",
-    "break",
-    "case",
-    "char",
-    "const",
-    "continue",
-    "default",
-    "do",
-    "double",
-    "else",
-    "enum",
-    "extern",
-    "float",
-    "for",
-    "goto",
-    "if",
-    "inline",
-    "int",
-    "long",
-    "register",
-    "restrict",
-    "return",
-    "short",
-    "signed",
-    "sizeof",
-    "static",
-    "struct",
-    "switch",
-    "typedef",
-    "union",
-    "unsigned",
-    "void",
-    "volatile",
-    "while",
-    "class",
-    "new",
-    "this",
-    "private",
-    "delete",
-    "template",
-    "result_len",
-    "bits",
-    "small",
-    "there",
-    "reader",
-    "count",
-    "distance",
-    "block",
-    "element",
-    "bytes",
-    "free",
-    "calloc",
-    "memset",
-    "memcpy",
-    "size_t",
-    "uint32_t",
-    "NULL",
-    "EOF",
-    "errno",
-    "stdin",
-    "stdout",
-    "stderr",
-    "assert",
-    "bool",
-    "true",
-    "false",
-    "asm",
-    "typeof",
-    "i2",
-    "i3",
-];
-
-/// What stands behind a parameter's name in those of variables that belong to it.
-const DERIVED: [&str; 5] = ["", "_len", "_at", "_count", "_bulk"];
+/// What stands behind a parameter's or a field's name in those of variables that belong to it.
+pub(super) const DERIVED: [&str; 6] = ["", "_len", "_val", "_at", "_count", "_bulk"];
 
 pub(super) fn params(procedure: &Procedure) -> Vec<Param<'_>> {
-    let mut taken: HashSet<String> = TAKEN.iter().map(|name| (*name).to_owned()).collect();
+    let names = LOCALS.iter().chain(&WORDS).chain(&MACROS);
+    let mut taken: HashSet<String> = names.map(|name| (*name).to_owned()).collect();
     // Those of the interface first: a name that is not derived stays as it is.
     let given: HashSet<&str> = procedure.parameters.iter().map(|it| it.name.as_str()).collect();
     let parameters = procedure.parameters.iter();
