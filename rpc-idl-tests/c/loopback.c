@@ -86,7 +86,8 @@ int shrimp_rpc_inout(shrimp_rpc_binding *b, size_t offset, void *to, size_t byte
 {
     if (offset > b->call.len || bytes > b->call.len - offset)
         return SHRIMP_RPC_SYSTEM_ERR;
-    memcpy(to, b->call.request + offset, bytes);
+    if (bytes > 0)
+        memcpy(to, b->call.request + offset, bytes);
     return 0;
 }
 

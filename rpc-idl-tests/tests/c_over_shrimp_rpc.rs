@@ -2,12 +2,17 @@
 
 #[path = "../../shrimp-rpc/tests/c_compiler/mod.rs"]
 mod c_compiler;
+mod c_glue;
 mod c_stubs_of;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+mod random_calls;
 
 use common::{until, Daemon, Ended, PATIENCE};
+use random_calls::{Program, Seen};
+use rpc_idl_tests::batch::{call as random_call, calls, CallsClient, CallsService};
 use rpc_idl_tests::shrimp::*;
+use rpc_idl_tests::SEED;
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, Bulk, BulkMut, BulkOut, CallError, Context, Fault, Server, ServerCall};
 use std::path::{Path, PathBuf};
@@ -243,5 +248,64 @@ fn a_generated_rust_client_calls_a_generated_c_server() {
     match kv.r#type(12, "not served") {
         Err(CallError::UnknownProcedure { .. }) => {}
         other => panic!("{other:?}"),
+    }
+}
+
+/// Calls of each random procedure.
+const CALLS: u64 = 20;
+
+/// The program of `c/program.c`, and the file of the calls.
+fn random_program(dir: &Path) -> (PathBuf, PathBuf) {
+    let calls = dir.join("calls");
+    c_glue::write(dir, &calls, CALLS);
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/program.c");
+    // Its `shrimp_rpc.h` is not the one of the library.
+    std::fs::copy(own.with_extension("h"), dir.join("program.h")).expect("the directory is ours");
+    std::fs::copy(&own, dir.join("program.c")).expect("the directory is ours");
+    let sources: Vec<PathBuf> =
+        ["program.c"].iter().chain(&c_glue::SOURCES).map(|name| dir.join(name)).collect();
+    (c_compiler::compile("program", &sources, dir), calls)
+}
+
+fn start_random(daemon: &Daemon, dir: &Path, part: &str) -> Ended {
+    let (program, calls) = random_program(dir);
+    let mut command = Command::new(program);
+    command.args([part, "random"]).arg(calls);
+    command.env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+    command.env("SHRIMP_RPC_CONNECT_MS", "120000");
+    Ended(command.spawn().expect("it was built"))
+}
+
+/// C and Rust mean the same by whatever an interface says.
+#[test]
+fn a_random_c_client_calls_a_random_rust_server() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let seen = Seen::default();
+    let server = Server::builder("random").node(&daemon.node());
+    let server = server.program(CallsService(seen.answers())).start().expect("serves");
+    let mut client = start_random(&daemon, dir.path(), "call");
+    let ended = client.0.wait().expect("it ends");
+    assert!(ended.success(), "RPC_IDL_TESTS_SEED={SEED}, see what it wrote above");
+    server.stop();
+    seen.check(CALLS);
+}
+
+#[test]
+fn a_random_rust_client_calls_a_random_c_server() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let _server = start_random(&daemon, dir.path(), "serve");
+    let binding = Binding::builder("random", calls::PROGRAM, calls::VERSION).node(&daemon.node());
+    let binding = binding.connect_timeout(PATIENCE.expect("there is one")).connect();
+    let client = CallsClient::new(binding.expect("binds"));
+    for (index, exchange) in Program::new().calls(CALLS) {
+        let answer = random_call(&client, index, &exchange.arguments, &exchange.before);
+        let expected = Some(&exchange.results);
+        assert_eq!(
+            answer.as_ref().ok(),
+            expected,
+            "P{index}, {answer:?}, RPC_IDL_TESTS_SEED={SEED}"
+        );
     }
 }

@@ -1,6 +1,8 @@
 //! Generated C: compiled without a warning, with sanitizers, and run.
 
+mod c_glue;
 mod c_stubs_of;
+mod random_calls;
 
 use c_stubs_of::generate;
 use rpc_idl_tests::random::{defined, definitions, text, Def, Random};
@@ -57,6 +59,22 @@ fn c_clients_call_c_servers() {
     assert!(
         output.status.success() && output.stdout == b"all calls answered\n",
         "{output:?}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Random procedures with random values, as `random_program.rs` has them for Rust.
+#[test]
+fn random_c_calls_arrive_and_return() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let calls = dir.path().join("calls");
+    c_glue::write(dir.path(), &calls, 8);
+    gcc(dir.path(), &[&["program.c", "loopback.c"], &c_glue::SOURCES[..]].concat(), &[]);
+    let output = program(dir.path()).args(["both", "random"]).arg(&calls).output();
+    let output = output.expect("it was built");
+    assert!(
+        output.status.success() && output.stdout == b"all calls answered\n",
+        "RPC_IDL_TESTS_SEED={SEED}: {output:?}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }
