@@ -7,7 +7,7 @@ use codespan_reporting::term::{self, Chars, Config, DisplayStyle};
 /// After this many diagnostics a file is given up: more help nobody.
 pub const MAX_DIAGNOSTICS: usize = 100;
 
-/// Lines longer than this are not shown in excerpts.
+/// Of lines longer than this, only what is around the place is shown.
 const MAX_EXCERPT: usize = 400;
 
 /// How bad it is.
@@ -107,8 +107,11 @@ impl Diagnostic {
         if let Some((name, line)) = sources.origin(self.span) {
             report = report.with_note(format!("here: {name}, line {line}"));
         }
+        if long {
+            report = report.with_note(format!("in: {}", sources.around(self.span)));
+        }
         report = report.with_note(format!("help: {}", self.help));
-        // Without the excerpt, but with the notes.
+        // Without the lines, but with the notes.
         let display_style = if long { DisplayStyle::Medium } else { DisplayStyle::Rich };
         let config =
             Config { display_style, tab_width: 8, chars: Chars::ascii(), ..Config::default() };

@@ -137,6 +137,20 @@ impl SourceMap {
             .unwrap_or(0)
     }
 
+    /// What stands around the start of a span on its line.
+    pub(crate) fn around(&self, span: Span) -> String {
+        const EACH_SIDE: usize = 30;
+        let text = self.text(span.file);
+        let at = text.floor_char_boundary(span.start as usize);
+        let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let end = text[at..].find('\n').map_or(text.len(), |end| at + end);
+        let from = text.floor_char_boundary(at.saturating_sub(EACH_SIDE)).max(line);
+        let to = text.floor_char_boundary(at + EACH_SIDE).min(end);
+        let before = if from > line { "..." } else { "" };
+        let behind = if to < end { "..." } else { "" };
+        format!("{before}{}{behind}", text[from..to].replace(|c: char| c.is_control(), " "))
+    }
+
     /// Notes a line marker: the line after byte `at` of `file` is line `line` of `name`.
     pub(crate) fn mark(&mut self, file: u32, at: u32, line: u32, name: &str) {
         if let Some(file) = self.files.get_mut(file as usize) {

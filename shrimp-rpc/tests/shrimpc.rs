@@ -103,6 +103,28 @@ fn each_kind_of_failure_has_its_exit_status() {
     }
     let output = run(&["rust", "-DLIMIT=1", "log.x", "-o", "no/such/place.rs"]);
     assert_eq!(output.status.code(), Some(3));
+    // The texts of all failures that are not the compiler's.
+    let missing = "No such file or directory (os error 2)";
+    for (arguments, said) in [
+        (
+            &["rust", "-DLIMIT=1", "log.x", "-o", "no/such/place.rs"][..],
+            format!(
+                "shrimpc: cannot write no/such/place.rs: {missing}; name another place with -o or --out-dir\n"
+            ),
+        ),
+        (
+            &["check", "gone.x"],
+            format!(
+                "shrimpc: cannot read gone.x: {missing}; name an interface file, or - for standard input\n"
+            ),
+        ),
+        (
+            &["check", "-DLIMIT=1", "--extern-type", "line", "log.x"],
+            "--extern-type line: write NAME=PATH\n".to_owned(),
+        ),
+    ] {
+        assert_eq!(text(&run(arguments).stderr), said);
+    }
 }
 
 #[test]

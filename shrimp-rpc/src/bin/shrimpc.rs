@@ -182,7 +182,13 @@ fn read(path: &Path) -> Result<String, Failure> {
     } else {
         std::fs::read(path).map(|content| bytes = content)
     };
-    read.map_err(|error| Failure(format!("cannot read {}: {error}", path.display()), IO))?;
+    read.map_err(|error| {
+        let message = format!(
+            "cannot read {}: {error}; name an interface file, or - for standard input",
+            path.display()
+        );
+        Failure(message, IO)
+    })?;
     // A byte that is no UTF-8 shows up in a message of the compiler, or stays in its comment.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -206,7 +212,13 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     } else {
         std::fs::write(path, text)
     };
-    written.map_err(|error| Failure(format!("cannot write {}: {error}", path.display()), IO))
+    written.map_err(|error| {
+        let message = format!(
+            "cannot write {}: {error}; name another place with -o or --out-dir",
+            path.display()
+        );
+        Failure(message, IO)
+    })
 }
 
 /// Name of a file in messages and in generated code.
