@@ -1,6 +1,6 @@
 //! Parameters: their names and types in the signatures, and what comes back.
 
-use super::Emitter;
+use super::{Emitter, in_place};
 use crate::ast::Direction;
 use crate::emit::names::{Scope, camel, snake};
 pub(super) use crate::emit::param::Param;
@@ -159,6 +159,11 @@ impl Emitter<'_> {
         match self.model.resolve(ty) {
             Type::Text(_) if !self.options.strings_as_bytes => by_reference("str".to_owned()),
             Type::Text(_) | Type::Opaque(_) => by_reference("[u8]".to_owned()),
+            // Long arrays are vectors.
+            Type::OpaqueArray(len) if !in_place(u64::from(*len)) => by_reference("[u8]".to_owned()),
+            Type::Array(element, len) if !self.array_in_place(element, *len) => {
+                by_reference(format!("[{}]", self.ty(element)))
+            }
             Type::Vec(element, _) => by_reference(format!("[{}]", self.ty(element))),
             resolved @ Type::Optional(_) if let Some(id) = self.model.list_of(resolved) => {
                 by_reference(format!("[{}]", self.names[&id]))
