@@ -4,7 +4,7 @@
 //! a length belongs to the place in the interface file and not to the Rust type. Elements are
 //! written and read by the closures.
 
-use crate::{DecodeError, EncodeError, Sink, Source};
+use crate::{DecodeError, EncodeError, Sink, Source, enter, leave};
 
 /// Checks a length before it is sent.
 #[inline]
@@ -332,9 +332,9 @@ pub fn get_optional<T, S: Source + ?Sized>(
         return Ok(None);
     }
     source.charge(size_of::<T>())?;
-    source.enter()?;
+    enter::<T, S>(source)?;
     let value = get(source)?;
-    source.leave();
+    leave::<T, S>(source);
     Ok(Some(Box::new(value)))
 }
 
@@ -364,12 +364,12 @@ pub fn get_list<T, S: Source + ?Sized>(
     mut get: impl FnMut(&mut S) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let mut elements = Vec::new();
-    source.enter()?;
+    enter::<T, S>(source)?;
     while present(source)? {
         // A vector that grows takes up to twice its elements, and thrice while it moves.
         source.charge(size_of::<T>().max(1).saturating_mul(3))?;
         elements.push(get(source)?);
     }
-    source.leave();
+    leave::<T, S>(source);
     Ok(elements)
 }

@@ -30,6 +30,7 @@
 mod codec;
 mod error;
 mod items;
+mod nesting;
 mod order;
 pub mod rpc;
 mod sink;
@@ -43,6 +44,7 @@ pub use items::{
     put_exact_count, put_list, put_long_array, put_long_opaque_array, put_opaque, put_opaque_array,
     put_optional, put_string, put_vec,
 };
+pub use nesting::{enter, leave};
 pub use order::{Little, Network, Order};
 pub use sink::{Counter, Sink, SliceWriter, Writer};
 pub use source::{Budget, Limits, Reader, Source};

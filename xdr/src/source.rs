@@ -35,7 +35,7 @@ pub trait Source {
     /// [`DecodeError::TooLarge`].
     fn charge(&mut self, bytes: usize) -> Result<(), DecodeError>;
 
-    /// One level of nesting deeper; called for types that contain themselves.
+    /// One level of nesting deeper; called for types that contain themselves, by [`enter`](crate::enter).
     ///
     /// # Errors
     /// [`DecodeError::TooDeep`].
@@ -51,12 +51,13 @@ pub trait Source {
 pub struct Limits {
     /// Bytes of memory for all variable-length parts together.
     pub memory: usize,
-    /// Nesting of types that contain themselves. Lists do not count.
+    /// Nesting of types that contain themselves. Lists do not count; a value of more than a KiB counts as several
+    /// levels, one more for each KiB.
     pub depth: u32,
 }
 
 impl Limits {
-    /// 64 MiB and 128 levels. A level takes some hundred bytes of stack.
+    /// 64 MiB and 128 levels, which take about a megabyte of stack.
     pub const DEFAULT: Limits = Limits { memory: 64 << 20, depth: 128 };
 
     /// Counts `bytes` against [`Limits::memory`] of these limits, of which `spent` are spent.

@@ -120,7 +120,7 @@ impl Emitter<'_> {
             "fn decode<S: {xdr}::Source + ?Sized>(source: &mut S) -> Result<Self, {xdr}::DecodeError> {{"
         ));
         if recursive {
-            self.out.line("source.enter()?;");
+            self.out.line(format!("{xdr}::enter::<Self, S>(source)?;"));
             self.out.line("let value: Result<Self, _> = {");
         }
         for line in lines {
@@ -128,7 +128,7 @@ impl Emitter<'_> {
         }
         if recursive {
             self.out.line("};");
-            self.out.line("source.leave();");
+            self.out.line(format!("{xdr}::leave::<Self, S>(source);"));
             self.out.line("value");
         }
         self.out.line("}");
