@@ -27,6 +27,11 @@ pub mod sunrpc_names {
     include!(concat!(env!("OUT_DIR"), "/sunrpc/names.rs"));
 }
 
+/// `hostile.x` for SHRIMP RPC.
+pub mod hostile {
+    include!(concat!(env!("OUT_DIR"), "/shrimp/hostile.rs"));
+}
+
 /// `types.x` of compat-sunrpc, which rpcgen takes too, for Sun RPC.
 pub mod types {
     include!(concat!(env!("OUT_DIR"), "/types.rs"));

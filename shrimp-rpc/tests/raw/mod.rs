@@ -80,14 +80,14 @@ impl Knocked {
 
     /// Maps the server's buffer.
     pub fn bind(self, node: &Node, export: u32) -> Client {
-        let calls = node
+        let link = node
             .import(export)
             .process(self.door.exporter().pid)
             .rights(Rights::BIND)
             .open()
             .unwrap();
-        let calls = calls.bind(0..calls.len()).unwrap();
-        Client { replies: self.replies, calls, turn: Turn::NONE }
+        let calls = link.bind(0..link.len()).unwrap();
+        Client { replies: self.replies, calls, link, turn: Turn::NONE }
     }
 }
 
@@ -95,6 +95,8 @@ impl Knocked {
 pub struct Client {
     pub replies: Export,
     pub calls: Binding,
+    /// For further mappings of the server's buffer, and to see its end.
+    pub link: Import,
     turn: Turn,
 }
 
@@ -120,6 +122,30 @@ impl Client {
         self.turn = self.turn.next();
         let units = (len / layout::UNIT) as u32;
         self.flag(FlagWord { turn: self.turn, kind, code: procedure, units }.pack());
+    }
+
+    /// Ends a message by the flag of the next turn; the rest of the word is any.
+    pub fn send_word(&mut self, rest: u64) {
+        self.turn = self.turn.next();
+        self.flag(u64::from(self.turn.number()) << 44 | rest & ((1 << 44) - 1));
+    }
+
+    /// Waits for the reply, or for the server to give the binding up.
+    pub fn outcome(&self, mut meanwhile: impl FnMut()) -> Option<FlagWord> {
+        let flag = self.replies.flag64(layout::flag_at(self.replies.len())).unwrap();
+        let start = std::time::Instant::now();
+        loop {
+            let closed = self.link.check_open().is_err();
+            let word = flag.load().unwrap();
+            if FlagWord::turn_of(word) == self.turn {
+                return Some(FlagWord::unpack(word).unwrap());
+            }
+            if closed {
+                return None;
+            }
+            assert!(start.elapsed() < PATIENCE.unwrap(), "no answer, and no end");
+            meanwhile();
+        }
     }
 
     /// Gives the call that was sent last up.
