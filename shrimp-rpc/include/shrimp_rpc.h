@@ -135,7 +135,7 @@ int shrimp_rpc_reply_fault(shrimp_rpc_call *, uint32_t number, const char *text)
  * Request and INOUT blocks stay where they are; OUT blocks are to be asked for after this. It is gone
  * once shrimp_rpc_reply_send or shrimp_rpc_reply_fault has returned 0, whether the client was still
  * there or not; after an error of any function it is still the program's, and shrimp_rpc_reply_fault
- * ends it. NULL: a one-way call, or it was answered. */
+ * ends it. A one-way call can be put off too, and is answered as any other. NULL: it was answered. */
 shrimp_rpc_call *shrimp_rpc_defer(shrimp_rpc_call *);
 /* Who calls, as the daemon vouches for it; whether it still waits. */
 uint32_t shrimp_rpc_caller_uid(const shrimp_rpc_call *);

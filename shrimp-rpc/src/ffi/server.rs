@@ -374,7 +374,9 @@ pub unsafe extern "C" fn shrimp_rpc_defer(call: *mut CCall) -> *mut CCall {
         // It borrows the call.
         this.writer = None;
         match std::mem::replace(&mut this.call, CState::Gone) {
-            CState::Now(call) if !call.is_one_way() && this.finished.is_none() => {
+            // A client may say of any call that it is one-way: the program need not expect that here. The answer
+            // tells the client that its buffer is free.
+            CState::Now(call) if this.finished.is_none() => {
                 let (call, finished) = call.defer();
                 this.finished = Some(finished);
                 let call = CState::Later(call);
