@@ -68,6 +68,12 @@ impl Emitter<'_> {
                 self.out.line(format!("{}{name} = NULL;", pointer(&self.ty(ty))));
                 Place::Pair { len: format!("{name}_len"), val: name.to_owned() }
             }
+            _ if self.is_large(ty) => {
+                let held = self.held(ty, name);
+                let line = format!("{} = NULL;", self.declare(ty, &held));
+                self.out.line(line);
+                self.place(ty, &held, "")
+            }
             _ => {
                 let line = format!("{};", self.declare(ty, name));
                 self.out.line(line);
@@ -106,7 +112,8 @@ impl Emitter<'_> {
         self.out.line("int shrimp_rc = 0;");
         let mut places = Vec::new();
         if procedure.result != Type::Void {
-            places.push((procedure.result.clone(), self.local(&procedure.result, "result"), true));
+            let (ty, name) = (procedure.result.clone(), "result".to_owned());
+            places.push((ty, self.local(&procedure.result, "result"), name));
         }
         let mut arguments = vec!["ops->user".to_owned(), "call".to_owned()];
         for param in &params {
@@ -114,8 +121,9 @@ impl Emitter<'_> {
             match (&param.idl.bulk, param.idl.direction) {
                 (None, direction) => {
                     let place = self.local(&param.idl.ty, name);
-                    places.push((param.idl.ty.clone(), place, direction != Direction::In));
-                    arguments.push(self.pass(&param.idl.ty, name, direction != Direction::In));
+                    places.push((param.idl.ty.clone(), place, name.clone()));
+                    let held = self.held(&param.idl.ty, name);
+                    arguments.push(self.pass(&param.idl.ty, &held, direction != Direction::In));
                 }
                 (Some(bulk), Direction::Out) => {
                     let size = self.element_size(bulk);
@@ -138,13 +146,34 @@ impl Emitter<'_> {
             }
         }
         if procedure.result != Type::Void {
-            arguments.push(self.pass(&procedure.result, "result", true));
+            let held = self.held(&procedure.result, "result");
+            arguments.push(self.pass(&procedure.result, &held, true));
         }
         self.out.line(format!("if (ops->{name} == NULL)"));
         self.out.line("    return SHRIMP_RPC_PROC_UNAVAIL;");
         self.out.line("shrimp_rpc_args(call, &start, &len);");
         self.out.line("reader = shrimp_reader_at(start, len);");
         self.out.line("do {");
+        // What is too short to have them allocates nothing.
+        let least = |param: &&Param<'_>| self.model.min_len(&param.idl.ty);
+        let plain = params.iter().filter(|p| p.goes_in() && !p.is_bulk());
+        let least = plain.map(|param| least(&param)).fold(0, u64::saturating_add);
+        if places.iter().any(|(ty, ..)| self.is_large(ty)) && least > 0 {
+            self.out.line(format!("if (len < {least}U) {{"));
+            self.out.line("shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;");
+            self.out.line("break;");
+            self.out.line("}");
+        }
+        for (ty, _, name) in &places {
+            if !self.is_large(ty) {
+                continue;
+            }
+            self.out
+                .line(format!("if (({name}_held = calloc(1, sizeof *{name}_held)) == NULL) {{"));
+            self.out.line("shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;");
+            self.out.line("break;");
+            self.out.line("}");
+        }
         // Decoding may return from the middle: it stands in a function of its own.
         self.decode_args(procedure, &params, &name);
         self.out.line(format!("shrimp_rc = ops->{name}({});", arguments.join(", ")));
@@ -155,8 +184,17 @@ impl Emitter<'_> {
         }
         self.out.line("} while (0);");
         self.out.line("(void)r;");
-        for (ty, place, _) in &places {
-            self.value(Verb::Free, ty, place, 0);
+        for (ty, place, name) in &places {
+            if !self.is_large(ty) {
+                self.value(Verb::Free, ty, place, 0);
+                continue;
+            }
+            if self.owns_memory(ty) {
+                self.out.line(format!("if ({name}_held != NULL) {{"));
+                self.value(Verb::Free, ty, place, 0);
+                self.out.line("}");
+            }
+            self.out.line(format!("free({name}_held);"));
         }
         for param in params.iter().filter(|p| p.idl.bulk.is_some()) {
             if procedure.copyin && param.idl.direction == Direction::In {
@@ -181,7 +219,8 @@ impl Emitter<'_> {
                 passed.push(format!("&{}_count", param.name));
             } else {
                 list.push(self.by_pointer(&param.idl.ty, &param.name).0);
-                passed.push(self.pass(&param.idl.ty, &param.name, true));
+                let held = self.held(&param.idl.ty, &param.name);
+                passed.push(self.pass(&param.idl.ty, &held, true));
             }
         }
         self.out.line(format!("if ({name}_decode({}) != 0) {{", passed.join(", ")));
@@ -326,11 +365,15 @@ impl Emitter<'_> {
     fn outputs(&self, procedure: &Procedure, params: &[Param<'_>]) -> (Vec<String>, Vec<String>) {
         let (list, mut passed) = (self.answer_params(procedure, params), Vec::new());
         if procedure.result != Type::Void {
-            passed.push(self.pass(&procedure.result, "result", true));
+            let held = self.held(&procedure.result, "result");
+            passed.push(self.pass(&procedure.result, &held, true));
         }
         for param in params.iter().filter(|p| p.comes_out()) {
             match (&param.idl.bulk, param.idl.direction) {
-                (None, _) => passed.push(self.pass(&param.idl.ty, &param.name, true)),
+                (None, _) => {
+                    let held = self.held(&param.idl.ty, &param.name);
+                    passed.push(self.pass(&param.idl.ty, &held, true));
+                }
                 (Some(_), Direction::Out) => passed.push(format!("&{}", param.name)),
                 _ => {}
             }

@@ -10,7 +10,7 @@ use crate::model::{Bulk, Element, Procedure, Program, Type, TypeKind, Version};
 use std::collections::HashSet;
 
 /// What stands behind a parameter's or a field's name in those of variables that belong to it.
-pub(super) const DERIVED: [&str; 6] = ["", "_len", "_val", "_at", "_count", "_bulk"];
+pub(super) const DERIVED: [&str; 7] = ["", "_len", "_val", "_at", "_count", "_bulk", "_held"];
 
 pub(super) fn params(procedure: &Procedure) -> Vec<Param<'_>> {
     let names = LOCALS.iter().chain(&WORDS).chain(&MACROS);

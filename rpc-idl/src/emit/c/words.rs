@@ -111,7 +111,7 @@ pub(super) const MACROS: [&str; 12] = [
 ];
 
 /// Names of functions and variables that the bodies of generated functions use.
-pub(super) const LOCALS: [&str; 38] = [
+pub(super) const LOCALS: [&str; 39] = [
     "plain",
     "binding",
     "place",
@@ -133,6 +133,7 @@ pub(super) const LOCALS: [&str; 38] = [
     "i0",
     "i1",
     "result_len",
+    "result_held",
     "bits",
     "small",
     "there",
