@@ -2,17 +2,22 @@
 //!
 //! The seed is fixed and printed; `RPC_IDL_HOSTILE_SEED=7` tries another one.
 
+#[path = "../../shrimp-rpc/tests/c_compiler/mod.rs"]
+mod c_compiler;
+mod c_stubs_of;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 mod hostile;
 #[path = "../../shrimp-rpc/tests/raw/mod.rs"]
 mod raw;
 
-use common::{say, second_process as play, Daemon, Second};
+use common::{say, second_process as play, Daemon, Ended, Second};
 use hostile::attack::{attack, seed};
+use hostile::in_c;
 use hostile::service::{count_panics, panics, Async, Blocking};
 use rpc_idl_tests::hostile::{HostileV1AsyncService, HostileV1Service};
 use shrimp_rpc::Server;
+use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 
 /// Longest call in the servers here: what one client can make them allocate.
@@ -85,4 +90,19 @@ fn a_generated_server_survives_clients_that_lie() {
 #[test]
 fn a_generated_async_server_survives_clients_that_lie() {
     survives("serve_async", 2000);
+}
+
+/// The sanitizers see what is read outside, and the program what it must never get.
+#[test]
+fn a_generated_c_server_survives_clients_that_lie() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = in_c::compile(dir.path());
+    let mut command = in_c::command(&daemon, &program, &["serve", "hostile"]);
+    command.env("SHRIMP_RPC_CALL_MAX", CALL_MAX.to_string()).stdin(Stdio::piped());
+    let mut server = Ended(command.spawn().expect("it was built"));
+    attack(&daemon, "hostile", seed(1), 2000);
+    drop(server.0.stdin.take());
+    assert!(server.0.wait().expect("it ends").success(), "see what it wrote above");
 }

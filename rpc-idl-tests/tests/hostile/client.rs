@@ -9,7 +9,7 @@ use shrimp_rpc::CallError;
 type Answered = Result<bool, CallError>;
 
 /// One call of each procedure, but for LARGE.
-pub const CALLS: [fn(&HostileV1Client, &mut Random) -> Answered; 10] = [
+pub const CALLS: [fn(&HostileV1Client, &mut Random) -> Answered; 11] = [
     |client, r| {
         let all = values::all(r);
         Ok(client.echo(&all)? == all)
@@ -55,6 +55,12 @@ pub const CALLS: [fn(&HostileV1Client, &mut Random) -> Answered; 10] = [
         let (all, mut x, mut d) = (values::all(r), [1, 2, 3], Vec::new());
         let result = client.later(&all, &mut x, &mut d)?;
         Ok(result == all && x == [3, 2, 1] && d == [3.0])
+    },
+    |client, r| {
+        let (mut s, mut table) = (vec![r.number() as u8; 5000], vec![3; 2000]);
+        (s[0], table[0]) = (1, 4);
+        let TurnReply { result, table: back } = client.turn(&s, &table)?;
+        Ok(result[4999] == 1 && result[0] == s[1] && back[1999] == 4 && back[0] == 3)
     },
     |client, r| Ok(client.pages(&values::page(r, 3))? == 4),
 ];

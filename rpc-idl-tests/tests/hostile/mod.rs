@@ -4,5 +4,6 @@
 
 pub mod attack;
 pub mod client;
+pub mod in_c;
 pub mod service;
 pub mod values;

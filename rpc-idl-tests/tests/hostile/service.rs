@@ -94,6 +94,13 @@ fn later_results(a: All, mut x: Vec<i64>) -> LaterResults {
     LaterResults { result: a, x, d }
 }
 
+fn turn(mut s: Vec<u8>, mut table: Vec<i32>) -> TurnReply {
+    assert!(s.len() == 5000 && table.len() == 2000);
+    s.reverse();
+    table.reverse();
+    TurnReply { result: s, table }
+}
+
 impl HostileV1 for Blocking {
     fn echo(&self, _: &Context, a: All) -> Result<All, Fault> {
         check(&a);
@@ -186,6 +193,10 @@ impl HostileV1 for Blocking {
     fn pages(&self, _: &Context, page: Page) -> Result<u32, Fault> {
         Ok(pages(&page))
     }
+
+    fn turn(&self, _: &Context, s: Vec<u8>, table: Vec<i32>) -> Result<TurnReply, Fault> {
+        Ok(turn(s, table))
+    }
 }
 
 /// In `async` code.
@@ -263,5 +274,9 @@ impl HostileV1Async for Async {
 
     async fn pages(&self, _: &Context, page: Page) -> Result<u32, Fault> {
         Ok(pages(&page))
+    }
+
+    async fn turn(&self, _: &Context, s: Vec<u8>, table: Vec<i32>) -> Result<TurnReply, Fault> {
+        Ok(turn(s, table))
     }
 }

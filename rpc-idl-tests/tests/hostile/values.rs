@@ -122,7 +122,7 @@ impl Call {
     pub fn valid(r: &mut Random) -> Call {
         use hostile_v1 as v1;
         let mut call = Call::default();
-        match r.below(11) {
+        match r.below(12) {
             0 | 1 => {
                 let all = all(r);
                 (call.procedure, call.plain) = (v1::ECHO, plain(&[&|w| all.encode(w)]));
@@ -174,6 +174,7 @@ impl Call {
                 call.plain.extend(counts(&[x.len()]));
                 call.blocks = vec![block(&x)];
             }
+            10 => (call.procedure, call.plain) = (v1::TURN, vec![r.number() as u8; 13_000]),
             _ => {
                 let page = page(r, 0);
                 (call.procedure, call.plain) = (v1::PAGES, plain(&[&|w| page.encode(w)]));

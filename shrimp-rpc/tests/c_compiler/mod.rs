@@ -12,12 +12,18 @@ pub fn package() -> &'static Path {
 
 /// Compiles `sources`, which find headers in `dir` too, to the program `dir/name`.
 pub fn compile(name: &str, sources: &[PathBuf], dir: &Path) -> PathBuf {
+    compile_with(name, sources, dir, &[])
+}
+
+/// The same, with more options.
+pub fn compile_with(name: &str, sources: &[PathBuf], dir: &Path, more: &[&str]) -> PathBuf {
     let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     assert!(libraries.join("libshrimp_rpc.so").exists(), "no shared library in {libraries:?}");
     let program = dir.join(name);
     let status = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
         .arg(&program)
+        .args(more)
         .args(sources)
         .arg("-I")
         .arg(dir)
