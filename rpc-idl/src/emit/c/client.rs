@@ -170,10 +170,29 @@ impl Emitter<'_> {
             }
         }
         self.out.line(format!("    {line});"));
+        self.drop_results(procedure, &params);
         self.out.line("} while (0);");
         self.out.line("shrimp_rpc_end(binding);");
         self.out.line("return shrimp_rc;");
         self.results(procedure, &name, &params, &parameters);
+    }
+
+    /// Frees what there is of results that could not be read: the caller is told that there are none.
+    pub(super) fn drop_results(&mut self, procedure: &Procedure, params: &[Param<'_>]) {
+        let plain = params.iter().filter(|p| p.comes_out() && !p.is_bulk());
+        let mut owned = vec![(&procedure.result, "result")];
+        owned.extend(plain.map(|param| (&param.idl.ty, &*param.name)));
+        owned.retain(|(ty, _)| **ty != Type::Void && self.owns_memory(ty));
+        if owned.is_empty() {
+            return;
+        }
+        self.out.line("if (shrimp_rc != 0) {");
+        for (ty, name) in owned {
+            let place = self.by_pointer(ty, name).1;
+            self.value(Verb::Free, ty, &place, 0);
+            self.fresh(ty, name);
+        }
+        self.out.line("}");
     }
 
     /// The function that reads the results, before the one that calls it.

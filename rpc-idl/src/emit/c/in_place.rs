@@ -162,6 +162,8 @@ impl Emitter<'_> {
         self.step("shrimp_rpc_call_wait(binding, &reply, &len)");
         let passed = self.plain_results(procedure).1;
         self.out.line(format!("shrimp_rc = {name}_placed(binding, reply, len, place{passed});"));
+        let params = params(procedure);
+        self.drop_results(procedure, &params);
         self.out.line("if (shrimp_rc != 0)");
         self.out.line("    shrimp_rpc_end(binding);");
         self.out.line("return shrimp_rc;");

@@ -199,7 +199,7 @@ impl Emitter<'_> {
         }
         self.out.line("");
         self.out
-            .line("/* Calls: 0, or why not. Memory in what comes back is the caller's to free. */");
+            .line("/* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */");
         for procedure in &version.procedures {
             self.doc(&procedure.doc);
             let line = format!("{};", self.signature(procedure, version));

@@ -28,7 +28,7 @@ void shrimp_free_status(status *v);
 #define DIVIDE 4U
 #define LOG 5U
 
-/* Calls: 0, or why not. Memory in what comes back is the caller's to free. */
+/* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */
 /* Stores a value. */
 int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, const unsigned char *value, shrimp_bool *result);
 int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, status *result);
