@@ -290,9 +290,156 @@ static int serve(const char *name)
     return 0;
 }
 
+/* ---- client ---- */
+
+static void make_all(struct all *a)
+{
+    /* The rest is zero, as it may be. */
+    static char text[] = "text";
+    static char *names[] = {text, text};
+    static struct item item = {.key = text, .size = 7};
+    static struct node node = {.v = 9};
+    memset(a, 0, sizeof *a);
+    a->c = BLUE;
+    a->names.names_len = 2;
+    a->names.names_val = names;
+    a->num.kind = 1;
+    a->num.number_u.text = text;
+    a->list = &item;
+    a->root = &node;
+}
+
+static unsigned taken, refused;
+
+/* Whether there is an answer to look at. A call that failed left nothing to free. */
+static int is_answered(int rc, int honest)
+{
+    CHECK(rc == 0 || !honest);
+    CHECK(rc != SHRIMP_RPC_NO_SERVICE && rc != SHRIMP_RPC_SYSTEM_ERR && rc != SHRIMP_RPC_BUSY && rc != SHRIMP_RPC_INVALID);
+    *(rc == 0 ? &taken : &refused) += 1;
+    return rc == 0;
+}
+
+/* Makes each call once. An honest server answers them, and rightly. */
+static void call_all(shrimp_rpc_binding *b, int honest)
+{
+    struct all a, back;
+    make_all(&a);
+    if (is_answered(echo_1(b, &a, &back), honest)) {
+        check_all(&back);
+        CHECK(!honest || (back.list->size == 7 && back.root->v == 9 && back.c == BLUE));
+        shrimp_free_all(&back);
+    }
+    items list = NULL;
+    if (is_answered(list_1(b, a.list, "name", &list), honest)) {
+        int n = 0;
+        for (const struct item *item = list; item != NULL; item = item->next, n++)
+            CHECK(strlen(item->key) <= 40);
+        CHECK(!honest || n == 1);
+        if (list != NULL)
+            shrimp_free_item(list);
+        free(list);
+    }
+    struct tree leaf = {.v = 1};
+    uint32_t count = 0;
+    uint64_t total = 0;
+    if (is_answered(nest_1(b, &leaf, a.root, &count), honest))
+        CHECK(!honest || count == 2);
+    struct mark marks[3] = {{1, RED, 1}, {0, GREEN, 2}, {1, BLUE, 3}};
+    unsigned char data[500];
+    memset(data, 2, sizeof data);
+    if (is_answered(sum_1(b, sizeof data, data, 3, marks, &total), honest))
+        CHECK(!honest || total == 1002);
+    int32_t *table = malloc(2000 * sizeof *table), fixed[100] = {7};
+    double *numbers = malloc(1500 * sizeof *numbers);
+    CHECK(table != NULL && numbers != NULL);
+    uint32_t numbers_len = 1500, fixed_len = 100;
+    if (is_answered(fill_1(b, 1000, &numbers_len, numbers, &fixed_len, fixed, &count), honest)) {
+        CHECK(numbers_len <= 1500 && fixed_len == 100);
+        CHECK(!honest || (numbers_len == 1000 && numbers[999] == 1000 && fixed[99] == 1000));
+    }
+    for (int i = 0; i < 1500; i++)
+        numbers[i] = 3;
+    if (is_answered(scale_1(b, 2, 1500, numbers, 100, fixed, 3, marks, &count), honest)) {
+        for (int i = 0; i < 3; i++)
+            CHECK(marks[i].set == 0 || marks[i].set == 1);
+        CHECK(!honest || (numbers[1499] == 6 && marks[0].set == 0 && marks[1].set == 1));
+    }
+    if (is_answered(copy_1(b, sizeof data, data, 0, NULL, 100, fixed, &total), honest))
+        CHECK(!honest || total >= 1000);
+    (void)is_answered(note_1(b, "line", sizeof data, data), honest);
+    int64_t x[3] = {1, 2, 3};
+    uint32_t d_len = 1500;
+    if (is_answered(later_1(b, &a, 3, x, &d_len, numbers, &back), honest)) {
+        CHECK(d_len <= 1000);
+        check_all(&back);
+        CHECK(!honest || (x[0] == 3 && d_len == 1 && numbers[0] == 3));
+        shrimp_free_all(&back);
+    }
+    struct page *page = calloc(1, sizeof *page);
+    CHECK(page != NULL);
+    if (is_answered(pages_1(b, page, &count), honest))
+        CHECK(!honest || count == 1);
+    free(page);
+    sheet s = {1}, turned;
+    memset(table, 3, 2000 * sizeof *table);
+    if (is_answered(turn_1(b, s, table, &turned), honest))
+        CHECK(!honest || turned[4999] == 1);
+
+    /* Where it lies. */
+    fill_1_place filled;
+    if (is_answered(fill_1_begin(b, 100, &filled), honest) && is_answered(fill_1_call(b, &filled, &count), honest)) {
+        CHECK(filled.numbers.len <= 20000 && filled.fixed.len == 100);
+        for (uint32_t i = 0; i < filled.numbers.len; i++)
+            CHECK(shrimp_bulk_read(&filled.numbers, i, numbers, 1) == 0);
+        CHECK(shrimp_bulk_read(&filled.fixed, 0, fixed, 100) == 0 && (!honest || fixed[99] == 100));
+        shrimp_rpc_end(b);
+    }
+    scale_1_place scaled;
+    if (is_answered(scale_1_begin(b, 2, 1000, 3, &scaled), honest)) {
+        CHECK(scaled.m.len == 1000 && scaled.fixed.len == 100 && scaled.marks.len == 3);
+        CHECK(shrimp_bulk_write(&scaled.m, 0, numbers, 1000) == 0);
+        CHECK(shrimp_bulk_write(&scaled.fixed, 0, fixed, 100) == 0);
+        for (uint32_t i = 0; i < 3; i++) {
+            shrimp_writer w = shrimp_bulk_writer(&scaled.marks, i);
+            CHECK(shrimp_put_mark(&w, &marks[i]) == 0);
+        }
+        if (is_answered(scale_1_call(b, &scaled, &count), honest)) {
+            CHECK(shrimp_bulk_read(&scaled.m, 0, numbers, 1000) == 0);
+            struct mark mark;
+            (void)is_set(&scaled.marks, 2, &mark);
+            shrimp_rpc_end(b);
+        }
+    }
+    free(numbers);
+    free(table);
+}
+
+static int call(const char *name, int rounds)
+{
+    shrimp_rpc_binding *b;
+    CHECK(shrimp_rpc_connect(name, HOSTILE, HOSTILE_V1, &b) == 0);
+    shrimp_rpc_set_timeout(b, 20);
+    while (rounds-- > 0)
+        call_all(b, 0);
+    printf("%u taken, %u refused\n", taken, refused);
+    CHECK(taken > 20 && refused > 20 && fflush(stdout) == 0);
+    /* An honest server has taken its place. */
+    CHECK(getchar() != EOF);
+    shrimp_rpc_set_timeout(b, 0);
+    while (note_1(b, "line", 0, NULL) != 0)
+        ;
+    call_all(b, 1);
+    shrimp_rpc_close(b);
+    puts("served");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "serve") == 0)
         return serve(argv[2]);
+    if (argc == 4 && strcmp(argv[1], "call") == 0)
+        return call(argv[2], atoi(argv[3]));
     return 2;
 }

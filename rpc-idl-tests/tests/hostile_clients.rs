@@ -84,12 +84,12 @@ fn survives(part: &str, rounds: u64) {
 
 #[test]
 fn a_generated_server_survives_clients_that_lie() {
-    survives("serve", 3000);
+    survives("serve", 1800);
 }
 
 #[test]
 fn a_generated_async_server_survives_clients_that_lie() {
-    survives("serve_async", 2000);
+    survives("serve_async", 1200);
 }
 
 /// The sanitizers see what is read outside, and the program what it must never get.
@@ -102,7 +102,7 @@ fn a_generated_c_server_survives_clients_that_lie() {
     let mut command = in_c::command(&daemon, &program, &["serve", "hostile"]);
     command.env("SHRIMP_RPC_CALL_MAX", CALL_MAX.to_string()).stdin(Stdio::piped());
     let mut server = Ended(command.spawn().expect("it was built"));
-    attack(&daemon, "hostile", seed(1), 2000);
+    attack(&daemon, "hostile", seed(1), 1200);
     drop(server.0.stdin.take());
     assert!(server.0.wait().expect("it ends").success(), "see what it wrote above");
 }

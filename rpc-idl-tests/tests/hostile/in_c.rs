@@ -27,7 +27,7 @@ pub fn command(daemon: &Daemon, program: &Path, args: &[&str]) -> Command {
         Command::new(program)
     };
     command.args(args).env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
-    command.env("SHRIMP_RPC_CONNECT_MS", "120000");
+    command.env("SHRIMP_RPC_CONNECT_MS", "20000");
     // What was freed is not kept for long: memory that is used does not grow by that.
     command.env("ASAN_OPTIONS", "quarantine_size_mb=1:detect_leaks=1");
     command

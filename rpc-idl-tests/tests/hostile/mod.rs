@@ -5,5 +5,6 @@
 pub mod attack;
 pub mod client;
 pub mod in_c;
+pub mod liar;
 pub mod service;
 pub mod values;

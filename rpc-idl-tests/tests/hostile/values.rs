@@ -232,6 +232,53 @@ impl Call {
     }
 }
 
+/// A reply in bytes that an honest server might give: plain part, and OUT blocks in front of the flag.
+pub struct Answer {
+    pub plain: usize,
+    pub message: Vec<u8>,
+}
+
+/// A reply to that procedure.
+pub fn answer(r: &mut Random, procedure: u32) -> Answer {
+    let (mut words, mut blocks) = (Vec::new(), Vec::new());
+    let mut out = |bytes: Vec<u8>, size: usize| {
+        blocks
+            .splice(0..0, std::iter::repeat(0).take(bytes.len().next_multiple_of(8) - bytes.len()));
+        blocks.splice(0..0, bytes.iter().copied());
+        [blocks.len() as u32, (bytes.len() / size) as u32]
+    };
+    let all = all(r);
+    let mut plain = match procedure {
+        hostile_v1::ECHO => plain(&[&|w| all.encode(w)]),
+        hostile_v1::LIST => plain(&[&|w| xdr::put_list(w, &all.list, |w, it| it.encode(w))]),
+        hostile_v1::SUM | hostile_v1::COPY => vec![1; 8],
+        hostile_v1::FILL => {
+            words.extend(out(block(&some(r, 3000, |r| r.below(9) as f64)), 8));
+            words.extend(out(block(&[7i32; 100]), 4));
+            vec![1; 4]
+        }
+        hostile_v1::LATER => {
+            words.extend(out(block(&some(r, 1000, |r| r.below(9) as f64)), 8));
+            plain(&[&|w| all.encode(w)])
+        }
+        hostile_v1::TURN => vec![3; 13_000],
+        hostile_v1::NOTE => Vec::new(),
+        _ => vec![1; 4],
+    };
+    if all.root.is_none() && procedure == hostile_v1::ECHO && r.below(8) == 0 {
+        // The root is last: deeper than is allowed, or just so.
+        plain.truncate(plain.len() - 4);
+        let depth = [126, 127, 128, 1000][r.below(4) as usize];
+        (0..depth).for_each(|_| plain.extend(1u32.to_le_bytes()));
+        (0..depth * 3 - 1).for_each(|_| plain.extend([0; 4]));
+    }
+    plain.extend(words.iter().flat_map(|word: &u32| word.to_le_bytes()));
+    let len = plain.len();
+    plain.resize(len.next_multiple_of(8), 0);
+    plain.extend(blocks);
+    Answer { plain: len, message: plain }
+}
+
 /// A number of the kind that goes wrong.
 pub fn nasty(r: &mut Random, near: u64) -> u32 {
     let near = near as u32;

@@ -166,12 +166,15 @@ impl Client {
 pub struct Server {
     pub calls: Export,
     pub replies: Binding,
+    /// For further mappings of the client's buffer, and to see its end.
+    pub link: Import,
 }
 
 /// A server that has heard a client knock.
 pub struct Heard {
     door: Export,
     replies: Binding,
+    link: Import,
     client: PeerInfo,
 }
 
@@ -196,7 +199,7 @@ impl Heard {
                 .open()
                 .unwrap();
             let replies = link.bind(0..link.len()).unwrap();
-            return Heard { door, replies, client: knock.from };
+            return Heard { door, replies, link, client: knock.from };
         }
     }
 
@@ -224,7 +227,7 @@ impl Heard {
         let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
         answer.signal(Answer::Bound as u32).unwrap();
         drop(self.door);
-        Server { calls, replies: self.replies }
+        Server { calls, replies: self.replies, link: self.link }
     }
 }
 
@@ -234,6 +237,30 @@ impl Server {
         let flag = self.calls.flag64(layout::flag_at(self.calls.len())).unwrap();
         let due = |word| FlagWord::turn_of(word) == last.next();
         FlagWord::unpack(flag.wait_until(due, PATIENCE).unwrap()).unwrap()
+    }
+
+    /// Waits for the message after that of `last`, or for the client to give the binding up.
+    pub fn next_call(&self, last: Turn) -> Option<FlagWord> {
+        let flag = self.calls.flag64(layout::flag_at(self.calls.len())).unwrap();
+        let start = std::time::Instant::now();
+        loop {
+            let closed = self.link.check_open().is_err();
+            let word = flag.load().unwrap();
+            if FlagWord::turn_of(word) == last.next() {
+                return Some(FlagWord::unpack(word).unwrap());
+            }
+            if closed {
+                return None;
+            }
+            assert!(start.elapsed() < PATIENCE.unwrap(), "no call, and no end");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Stores any word where the flag is.
+    pub fn flag(&self, word: u64) {
+        let at = layout::flag_at(self.replies.len());
+        let _ = self.replies.flag64(at).unwrap().signal(word);
     }
 
     /// Where a reply of `len` bytes begins.
