@@ -6,6 +6,7 @@
 
 mod arrival;
 mod lane;
+mod patience;
 mod queue;
 mod reply;
 mod request;
@@ -179,8 +180,8 @@ impl Binding {
         BindingBuilder { node: None, wanted, timeout: None }
     }
 
-    /// How long a call may take from here on, without limit at first. When the time is over, the
-    /// server is told, and the buffers are used again only after its late reply.
+    /// How long a call may take from here on, without limit at first; a reply in pieces has as long again from its first
+    /// one on. When the time is over, the server is told, and the buffers are used again only after its late reply.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         let nanoseconds =
             timeout.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX).max(1));

@@ -1,5 +1,6 @@
 //! What came back.
 
+use super::patience::Patience;
 use super::{Mode, Taken, at_once};
 use crate::bulk::{self, Bulk, Element};
 use crate::error::{CallError, Fault};
@@ -283,7 +284,7 @@ fn protocol(taken: &mut Taken<'_>, what: &'static str) -> CallError {
 #[cold]
 async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<Image, CallError> {
     let (node, max) = (taken.binding().node(), taken.binding().call_max());
-    let timeout = taken.binding().timeout();
+    let patience = Patience::new(taken.binding().timeout());
     let word = |at| usize::try_from(taken.lane().head64(at)).unwrap_or(usize::MAX);
     let total = word(layout::REPLY_TOTAL);
     let inout_at = word(layout::REPLY_INOUT_AT);
@@ -301,8 +302,9 @@ async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<I
         let buffer = taken.lane().replies();
         let len = flag.len_bytes();
         let piece = buffer.slice(layout::flag_at(buffer.len()) - len, len)?;
-        if len == 0 || len > total - at {
-            return Err(protocol(taken, "a piece beyond the end of the reply"));
+        // All but the last one are full: short ones could go on nearly for ever.
+        if len == 0 || len != (total - at).min(layout::room(buffer.len())) {
+            return Err(protocol(taken, "a piece of another length than the reply's next"));
         }
         copy(piece, memory.view().slice(at, len)?)?;
         at += len;
@@ -310,7 +312,7 @@ async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<I
             return Ok(Image::Memory(Box::new(Collected { memory, inout_at, inout_len })));
         }
         taken.lane_mut().send(node, Kind::More, 0, 0)?;
-        let word = taken.await_reply(timeout, mode).await?;
+        let word = patience.await_reply(taken, mode).await?;
         flag = take_flag(taken, word)?;
         if flag.kind != Kind::Next || flag.code != Status::Ok as u16 {
             return Err(protocol(taken, "something else than the next piece"));

@@ -1,6 +1,7 @@
 //! One call, from its first argument to its reply.
 
 use super::lane::{CLOSE_UNITS, Lane, SHORT_UNITS};
+use super::patience::Patience;
 use super::{Mode, Reply, Taken, at_once};
 use crate::bulk::{BulkMut, Element};
 use crate::error::CallError;
@@ -179,9 +180,9 @@ impl<'b> Request<'b> {
 
     #[cold]
     fn call_in_pieces(mut self, timeout: Option<Duration>) -> Result<Reply<'b>, CallError> {
-        at_once(self.send_pieces(false, timeout, Mode::Block))?;
-        let binding = self.taken.binding();
-        let word = self.taken.lane_mut().wait(binding.node(), timeout)?;
+        let patience = Patience::new(timeout);
+        at_once(self.send_pieces(false, patience, Mode::Block))?;
+        let word = at_once(patience.await_reply(&mut self.taken, Mode::Block))?;
         let (taken, procedure, in_place) = self.into_parts();
         Reply::new(taken, procedure, word, in_place)
     }
@@ -193,10 +194,13 @@ impl<'b> Request<'b> {
     /// See [`CallError`].
     pub async fn call_async(mut self) -> Result<Reply<'b>, CallError> {
         let timeout = self.transmit(false)?;
-        if matches!(self.place, Place::Memory(_)) {
-            self.send_pieces(false, timeout, Mode::Async).await?;
-        }
-        let word = self.taken.await_reply(timeout, Mode::Async).await?;
+        let word = if matches!(self.place, Place::Memory(_)) {
+            let patience = Patience::new(timeout);
+            self.send_pieces(false, patience, Mode::Async).await?;
+            patience.await_reply(&mut self.taken, Mode::Async).await?
+        } else {
+            self.taken.await_reply(timeout, Mode::Async).await?
+        };
         let (taken, procedure, in_place) = self.into_parts();
         Reply::make(taken, procedure, word, in_place, Mode::Async).await
     }
@@ -209,7 +213,7 @@ impl<'b> Request<'b> {
     pub fn send(mut self) -> Result<(), CallError> {
         let timeout = self.transmit(true)?;
         if matches!(self.place, Place::Memory(_)) {
-            at_once(self.send_pieces(true, timeout, Mode::Block))?;
+            at_once(self.send_pieces(true, Patience::new(timeout), Mode::Block))?;
         }
         Ok(())
     }
@@ -310,7 +314,7 @@ impl Request<'_> {
     async fn send_pieces(
         &mut self,
         one_way: bool,
-        timeout: Option<Duration>,
+        patience: Patience,
         mode: Mode,
     ) -> Result<(), CallError> {
         let Place::Memory(memory) = &self.place else { return Ok(()) };
@@ -330,7 +334,7 @@ impl Request<'_> {
             if sent == message.len() {
                 return Ok(());
             }
-            let word = taken.await_reply(timeout, mode).await?;
+            let word = patience.await_reply(taken, mode).await?;
             match FlagWord::unpack(word) {
                 Some(FlagWord { kind: Kind::More, units: 0, .. }) => {}
                 // Refused before all of it was sent.
