@@ -55,6 +55,7 @@ fn binding(daemon: &Daemon) -> Binding {
         .node(&daemon.node())
         .lanes(1)
         .call_max(CALL_MAX)
+        .buffer_len(raw::LEN)
         .timeout(Duration::from_millis(20))
         .connect_timeout(Duration::from_secs(20))
         .connect()
@@ -156,6 +157,7 @@ fn a_generated_c_client_survives_servers_that_lie() {
     let liar = start(&daemon, seed(1));
     let mut command = in_c::command(&daemon, &program, &["call", "hostile", "300"]);
     command.env("SHRIMP_RPC_CALL_MAX", CALL_MAX.to_string());
+    command.env("SHRIMP_RPC_BUFFER", raw::LEN.to_string());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut client = common::Ended(command.spawn().expect("it was built"));
     let mut lines = BufReader::new(client.0.stdout.take().expect("piped")).lines();

@@ -2,7 +2,7 @@
 
 use super::values::{answer, mutate, nasty, Answer};
 use crate::common::say;
-use crate::raw::{Heard, Server};
+use crate::raw::{self, Heard, Server};
 use rpc_idl_tests::random::Random;
 use shrimp_rpc::layout::{self, FlagWord, Kind, Turn};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,7 +20,9 @@ pub fn serve(args: &[String]) {
                 say("ready");
             }
         };
-        let server = Heard::hear(&node, &args[0], ready).answer_with(&node, 65_536);
+        // Long calls to some of them go in pieces.
+        let len = [raw::LEN, 8 * raw::LEN][r.below(2) as usize];
+        let server = Heard::hear(&node, &args[0], ready).answer_with(&node, len);
         // Half of the clients find what they read changed meanwhile.
         let (done, span) = (AtomicBool::new(false), AtomicU32::new(0));
         let flips = r.below(2) == 0;
@@ -49,8 +51,8 @@ fn flip(server: &Server, seed: u64, span: &AtomicU32, done: &AtomicBool) {
         let back = len - 4 * r.below(words);
         word[..4].copy_from_slice(&nasty(&mut r, back).to_le_bytes());
         let _ = replies.write(end - back as usize, &word[..4]);
-        let at = layout::HEAD_LEN as u64 + 8 * r.below(1000);
-        let calls = server.calls.flag64(end - at as usize & !7).expect("ours");
+        let at = layout::flag_at(server.calls.len()) - 8 * (1 + r.below(900)) as usize;
+        let calls = server.calls.flag64(at).expect("ours");
         let _ = calls.store(u64::from_le_bytes(word));
         std::thread::yield_now();
     }
@@ -110,6 +112,7 @@ impl Liar<'_> {
             }
             2 => {
                 // A fault, or no status at all, with any text.
+                message.truncate(room);
                 self.write(&message);
                 let code = [self.r.below(10), self.r.number()][self.r.below(2) as usize] as u16;
                 return self.say(message.len(), Kind::Whole, code);
@@ -147,7 +150,10 @@ impl Liar<'_> {
         let head: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.server.replies.write(layout::REPLY_TOTAL, &head).expect("bound");
         let mut kind = Kind::First;
-        let len = (self.r.below(message.len() as u64 / 8 + 1) as usize * 8).clamp(1000, 60_000);
+        let room = layout::room(self.server.replies.len());
+        // Any but the last one that is not full is refused.
+        let short = self.r.below(message.len() as u64 / 8 + 1) as usize * 8;
+        let len = if self.r.below(8) == 0 { short.clamp(8, room) } else { room };
         for piece in message.chunks(len) {
             self.write(piece);
             self.say(piece.len(), kind, 0);
