@@ -165,6 +165,11 @@ impl Emitter<'_> {
                 by_reference(format!("[{}]", self.ty(element)))
             }
             Type::Vec(element, _) => by_reference(format!("[{}]", self.ty(element))),
+            // Those that are vectors here.
+            Type::OpaqueArray(len) if !in_place(u64::from(*len)) => by_reference("[u8]".to_owned()),
+            Type::Array(element, len) if !self.array_in_place(element, *len) => {
+                by_reference(format!("[{}]", self.ty(element)))
+            }
             resolved @ Type::Optional(_) if let Some(id) = self.model.list_of(resolved) => {
                 by_reference(format!("[{}]", self.names[&id]))
             }
