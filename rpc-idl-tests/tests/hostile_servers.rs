@@ -109,7 +109,7 @@ fn a_generated_client_survives_servers_that_lie() {
     let liar = start(&daemon, seed(1));
     let client = HostileV1Client::new(binding(&daemon));
     let (mut r, mut tally) = (Random::new(seed(1) + 1), Tally::default());
-    for round in 0..300 {
+    for round in 0..200 {
         for (index, call) in CALLS.iter().chain(&IN_PLACE).enumerate() {
             tally.count(&format!("round {round}, call {index}"), call(&client, &mut r));
         }
@@ -133,7 +133,7 @@ fn a_generated_async_client_survives_servers_that_lie() {
     let client = HostileV1AsyncClient::new(binding(&daemon));
     let (mut r, mut tally) = (Random::new(seed(1) + 1), Tally::default());
     let executor = tokio::runtime::Builder::new_current_thread().build().expect("an executor");
-    for round in 0..1500 {
+    for round in 0..800 {
         let answered = executor.block_on(call_async(&client, &mut r));
         tally.count(&format!("round {round}"), answered);
     }
@@ -155,7 +155,7 @@ fn a_generated_c_client_survives_servers_that_lie() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = in_c::compile(dir.path());
     let liar = start(&daemon, seed(1));
-    let mut command = in_c::command(&daemon, &program, &["call", "hostile", "300"]);
+    let mut command = in_c::command(&daemon, &program, &["call", "hostile", "200"]);
     command.env("SHRIMP_RPC_CALL_MAX", CALL_MAX.to_string());
     command.env("SHRIMP_RPC_BUFFER", raw::LEN.to_string());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -12,7 +12,7 @@ pub fn compile(dir: &Path) -> PathBuf {
     c_stubs_of::generate(dir, "hostile", &interface);
     let mut sources = vec![package.join("c/hostile.c")];
     sources.extend(["codec", "client", "server"].map(|part| dir.join(format!("hostile_{part}.c"))));
-    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let sanitizers = ["-O2", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     c_compiler::compile_with("hostile", &sources, dir, &sanitizers)
 }
 

@@ -99,7 +99,10 @@ pub struct Call {
     pub blocks: Vec<Vec<u8>>,
 }
 
-fn plain(values: &[&dyn Fn(&mut Writer<Little>) -> Result<(), xdr::EncodeError>]) -> Vec<u8> {
+/// Writes a value.
+type Put<'a> = &'a dyn Fn(&mut Writer<Little>) -> Result<(), xdr::EncodeError>;
+
+fn plain(values: &[Put<'_>]) -> Vec<u8> {
     let mut writer = Writer::<Little>::new();
     values.iter().for_each(|put| put(&mut writer).expect("within the limits"));
     writer.into_bytes()
@@ -242,10 +245,13 @@ pub struct Answer {
 pub fn answer(r: &mut Random, procedure: u32) -> Answer {
     let (mut words, mut blocks) = (Vec::new(), Vec::new());
     let mut out = |bytes: Vec<u8>, size: usize| {
-        blocks
-            .splice(0..0, std::iter::repeat(0).take(bytes.len().next_multiple_of(8) - bytes.len()));
-        blocks.splice(0..0, bytes.iter().copied());
-        [blocks.len() as u32, (bytes.len() / size) as u32]
+        let mut block = bytes;
+        let count = (block.len() / size) as u32;
+        block.resize(block.len().next_multiple_of(8), 0);
+        // Each lies before those that were there.
+        block.append(&mut blocks);
+        blocks = block;
+        [blocks.len() as u32, count]
     };
     let all = all(r);
     let mut plain = match procedure {
