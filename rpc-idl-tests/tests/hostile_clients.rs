@@ -10,6 +10,9 @@ mod common;
 mod hostile;
 #[path = "../../shrimp-rpc/tests/raw/mod.rs"]
 mod raw;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
 
 use common::{say, second_process as play, Daemon, Ended, Second};
 use hostile::attack::{attack, seed};
@@ -19,6 +22,7 @@ use rpc_idl_tests::hostile::{HostileV1AsyncService, HostileV1Service};
 use shrimp_rpc::Server;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
+use support::Watchdog;
 
 /// Longest call in the servers here: what one client can make them allocate.
 const CALL_MAX: usize = 8 << 20;
@@ -70,6 +74,7 @@ static TURN: Mutex<()> = Mutex::new(());
 
 fn survives(part: &str, rounds: u64) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _watchdog = Watchdog::new(part);
     let daemon = Daemon::start();
     let mut server = start(&daemon, part);
     let before = peak(server.pid());
@@ -96,6 +101,7 @@ fn a_generated_async_server_survives_clients_that_lie() {
 #[test]
 fn a_generated_c_server_survives_clients_that_lie() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _watchdog = Watchdog::new("a_generated_c_server");
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let program = in_c::compile(dir.path());

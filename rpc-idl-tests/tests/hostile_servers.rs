@@ -10,6 +10,9 @@ mod common;
 mod hostile;
 #[path = "../../shrimp-rpc/tests/raw/mod.rs"]
 mod raw;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
 
 use common::{second_process as play, Daemon, Second, PATIENCE};
 use hostile::attack::seed;
@@ -23,6 +26,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use support::Watchdog;
 
 #[test]
 fn second_process() {
@@ -105,6 +109,7 @@ fn is_served<T>(mut call: impl FnMut() -> Result<T, CallError>) -> T {
 #[test]
 fn a_generated_client_survives_servers_that_lie() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _watchdog = Watchdog::new("a_generated_client");
     let daemon = Daemon::start();
     let liar = start(&daemon, seed(1));
     let client = HostileV1Client::new(binding(&daemon));
@@ -128,6 +133,7 @@ fn a_generated_client_survives_servers_that_lie() {
 #[test]
 fn a_generated_async_client_survives_servers_that_lie() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _watchdog = Watchdog::new("a_generated_async_client");
     let daemon = Daemon::start();
     let liar = start(&daemon, seed(1));
     let client = HostileV1AsyncClient::new(binding(&daemon));
@@ -151,6 +157,7 @@ fn a_generated_async_client_survives_servers_that_lie() {
 #[test]
 fn a_generated_c_client_survives_servers_that_lie() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _watchdog = Watchdog::new("a_generated_c_client");
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let program = in_c::compile(dir.path());
