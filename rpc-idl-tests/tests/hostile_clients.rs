@@ -12,6 +12,7 @@ mod hostile;
 mod raw;
 #[path = "../../vmmc/tests/support/mod.rs"]
 #[allow(unused_imports)]
+#[rustfmt::skip] // it is of another edition, and is formatted there
 mod support;
 
 use common::{say, second_process as play, Daemon, Ended, Second};

@@ -8,7 +8,7 @@ mod raw;
 mod support;
 
 use common::{Daemon, PATIENCE};
-use shrimp_rpc::layout::{self, Kind, Turn};
+use shrimp_rpc::layout::{self, FlagWord, Kind, Turn};
 use shrimp_rpc::{Binding, CallError};
 use std::time::Duration;
 use support::Watchdog;
@@ -29,7 +29,9 @@ fn fails_by(name: &str, piece: usize, after: Duration, timeout: Duration) -> Cal
             while let Some(call) = server.next_call(turn) {
                 turn = call.turn;
                 std::thread::sleep(after);
-                server.reply(turn, kind, piece);
+                // The client may have had enough.
+                let units = (piece / layout::UNIT) as u32;
+                server.flag(FlagWord { turn, kind, code: 0, units }.pack());
                 kind = Kind::Next;
             }
         });
