@@ -6,6 +6,9 @@
 //! back out, as generated stubs do; a row of its own has arguments that are made, and results that are
 //! used, where they lie in the buffer (`loan`), beside the same through memory of the caller's. Each round starts every subject anew: where its buffers happen to lie
 //! in the caches differs from start to start by more than subjects do.
+//!
+//! Ours waits as programs do: it polls for as long as a wake-up takes, and sleeps then. A peer that polls for ever
+//! ([`POLLS`]) has no wake-ups, however long a handler takes, so ours is measured polling for ever too.
 
 mod ours;
 mod peers;
@@ -112,6 +115,9 @@ const OUT_SIZES: [usize; 4] = [64, 4096, 1 << 16, 1 << 20];
 /// Bytes of arguments that are made and used, copied or in place.
 const MADE_SIZES: [usize; 4] = [1 << 12, 1 << 14, 1 << 17, 1 << 20];
 
+/// The peer that polls for ever.
+const POLLS: &str = "iceoryx2";
+
 /// Turns of R and of null calls in a round.
 const NULL_TURNS: u32 = 10;
 
@@ -135,6 +141,8 @@ struct Measured {
     null: Turns,
     /// Ours first.
     subjects: Vec<Subject>,
+    /// Ours, polling for ever.
+    polling: Option<Subject>,
     /// Those that took no part, and why.
     absent: Vec<(&'static str, String)>,
     /// From the end of computing to the reply, by [`OUT_SIZES`].
@@ -168,6 +176,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         r: Rounds::default(),
         null: Turns::default(),
         subjects: vec![Subject::new(report::OURS, &cells)],
+        polling: None,
         absent: Vec::new(),
         after_computing: OUT_SIZES.iter().map(|_| Rounds::default()).collect(),
         made: MADE_SIZES.iter().map(|_| Default::default()).collect(),
@@ -175,9 +184,13 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         cells,
     };
     let mut peers = Vec::new();
+    let mut polling = None;
     for (name, peer) in found {
         match peer {
             Ok(peer) => {
+                if name == POLLS && !pair.is_single() {
+                    polling = Some(Subject::new(report::POLLING, &measured.cells));
+                }
                 measured.subjects.push(Subject::new(name, &measured.cells));
                 peers.push(peer);
             }
@@ -200,6 +213,10 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         }
         tell(report::OURS);
         ours_round(&mut measured, &setting, &plan)?;
+        if let Some(subject) = &mut polling {
+            let opponent = Opponent::start(setting.daemon, setting.scratch, pair, true)?;
+            cells_round(&opponent, &measured.cells, subject, &plan)?;
+        }
         for (peer, subject) in peers.iter().zip(measured.subjects.iter_mut().skip(1)) {
             tell(peer.name);
             let taken = peer.round(&setting, &measured.cells, &plan)?;
@@ -209,6 +226,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         }
     }
     progress.clear();
+    measured.polling = polling;
     let report = report::Report::new(head, pair, &measured);
     text::emit(&report.render());
     options.save(&report)?;
@@ -220,9 +238,23 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A round of each cell.
+fn cells_round(
+    opponent: &Opponent,
+    cells: &[Cell],
+    subject: &mut Subject,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    for (cell, rounds) in cells.iter().zip(&mut subject.rounds) {
+        let (samples, batch) = opponent.round(*cell, plan).map_err(RpcError::from)?;
+        rounds.add(samples, batch);
+    }
+    Ok(())
+}
+
 /// A round of ours, with a server and buffers of its own.
 fn ours_round(measured: &mut Measured, setting: &Setting<'_>, plan: &Plan) -> Result<(), Failure> {
-    let opponent = Opponent::start(setting.daemon, setting.scratch, setting.pair)?;
+    let opponent = Opponent::start(setting.daemon, setting.scratch, setting.pair, false)?;
     if !setting.pair.is_single() {
         for _ in 0..NULL_TURNS {
             let (r, null) = opponent.turn(plan)?;
@@ -230,10 +262,7 @@ fn ours_round(measured: &mut Measured, setting: &Setting<'_>, plan: &Plan) -> Re
         }
     }
     if let Some(ours) = measured.subjects.first_mut() {
-        for (cell, rounds) in measured.cells.iter().zip(&mut ours.rounds) {
-            let (samples, batch) = opponent.round(*cell, plan).map_err(RpcError::from)?;
-            rounds.add(samples, batch);
-        }
+        cells_round(&opponent, &measured.cells, ours, plan)?;
     }
     for (bytes, rounds) in OUT_SIZES.iter().zip(&mut measured.after_computing) {
         rounds.add(opponent.after_computing(*bytes, 50)?, 1);

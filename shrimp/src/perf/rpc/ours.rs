@@ -84,11 +84,14 @@ pub(crate) struct PeerArgs {
     socket: PathBuf,
     /// Where the bare cache line is.
     line: PathBuf,
+    /// Waits by polling, however long it takes.
+    #[arg(long)]
+    polls: bool,
 }
 
 /// `shrimp __perf-rpc-server`: says `ready`, serves until its input ends.
 pub(crate) fn serve(args: &PeerArgs) -> Result<(), Failure> {
-    let node = node(&args.socket, None)?;
+    let node = node(&args.socket, args.polls.then_some(WaitPolicy::Spin))?;
     let line = Line::open(&args.line)?;
     let serve = move |procedure, call: ServerCall<'_>| {
         if procedure != LINE {
@@ -134,10 +137,12 @@ pub(super) struct Opponent {
 }
 
 impl Opponent {
+    /// `polls`: both sides do, however long it takes.
     pub(super) fn start(
         daemon: &PrivateDaemon,
         scratch: &Path,
         pair: Pair,
+        polls: bool,
     ) -> Result<Opponent, Failure> {
         let path = scratch.join("line");
         line::create(&path)?;
@@ -145,6 +150,7 @@ impl Opponent {
         let cpu = (!pair.is_single()).then_some(pair.b);
         let mut command = children::command(&children::own_program(), cpu);
         command.arg("__perf-rpc-server").arg(&daemon.socket).arg(&path);
+        command.args(polls.then_some("--polls"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Child::spawn(command, "the measured server")?;
         let mut line = String::new();
@@ -154,7 +160,7 @@ impl Opponent {
         if line.trim() != "ready" {
             return Err(RpcError::Server(line.trim().into()).into());
         }
-        let binding = bind(&daemon.socket, None)?;
+        let binding = bind(&daemon.socket, polls.then_some(WaitPolicy::Spin))?;
         let socket = daemon.socket.clone();
         Ok(Opponent { binding, line: bare, socket, _process: process })
     }

@@ -1,6 +1,6 @@
 //! What `shrimp perf rpc` prints and saves: the table, the budgets, the graphs.
 
-use super::{Cell, Handler, LARGEST, MADE_SIZES, Measured, OUT_SIZES, ours};
+use super::{Cell, Handler, LARGEST, MADE_SIZES, Measured, OUT_SIZES, POLLS, ours};
 use crate::cpu::Pair;
 use crate::perf::Head;
 use crate::plot::{Corner, Graph, Series};
@@ -11,6 +11,8 @@ use serde::Serialize;
 /// What our own is called.
 pub(super) const OURS: &str = "SHRIMP RPC";
 const VRPC: &str = "VRPC";
+/// Ours where both sides poll for ever.
+pub(super) const POLLING: &str = "polling";
 
 /// Round trip of a null call, in R.
 const NULL_BUDGET: f64 = 2.4;
@@ -30,7 +32,7 @@ struct Point {
     round_trip: Latency,
     /// Multiples of R, which is one way; none on one processor.
     ratio_to_r: Option<f64>,
-    /// Multiples of what ours takes.
+    /// Multiples of what ours takes, as it waits or, of a peer that polls for ever, polling too.
     ratio_to_ours: f64,
 }
 
@@ -89,7 +91,8 @@ impl Report {
         let in_turns = measured.null.ratio();
         let none = Vec::new();
         let ours = measured.subjects.first().map_or(&none, |ours| &ours.rounds);
-        let line = |name, rounds: &[Rounds]| Line {
+        let polling = measured.polling.as_ref().map_or(ours, |polling| &polling.rounds);
+        let line = |name, rounds: &[Rounds], ours: &[Rounds]| Line {
             name,
             points: (measured.cells.iter().zip(rounds).zip(ours))
                 .map(|((cell, rounds), ours)| Point {
@@ -100,8 +103,16 @@ impl Report {
                 })
                 .collect(),
         };
-        let subjects: Vec<Line> =
-            measured.subjects.iter().map(|subject| line(subject.name, &subject.rounds)).collect();
+        let mut subjects: Vec<Line> = (measured.subjects.iter())
+            .map(|subject| {
+                let ours = if subject.name == POLLS { polling } else { ours };
+                line(subject.name, &subject.rounds, ours)
+            })
+            .collect();
+        if let Some(polling) = &measured.polling {
+            let peer = subjects.iter().position(|line| line.name == POLLS);
+            subjects.insert(peer.unwrap_or(1), line(POLLING, &polling.rounds, ours));
+        }
         Report {
             head,
             r: r.map(Rounds::latency),
@@ -235,9 +246,12 @@ impl Report {
                         met(point.ratio_to_ours >= budget)
                     );
                 }
-            } else if let Some(point) = Report::nearest(line, |_| true) {
+            } else if line.name != POLLING
+                && let Some(point) = Report::nearest(line, |_| true)
+            {
+                let both = if line.name == POLLS { ", both polling for ever" } else { "" };
                 text += &format!(
-                    "Ahead of {}: at least {} times ({}): {}.\n",
+                    "Ahead of {}{both}: at least {} times ({}): {}.\n",
                     line.name,
                     text::three(point.ratio_to_ours),
                     at(point),
