@@ -7,6 +7,7 @@ mod common;
 
 use cluster::{KEY, Place, address_of, node_over};
 use common::PATIENCE;
+use std::time::Duration;
 use vmmc::{Region, Rights, Who};
 
 fn places(of_a: Option<&str>, of_b: Option<&str>) -> (Place, Place) {
@@ -45,6 +46,54 @@ fn two_nodes_with_different_providers_do_not_meet() {
 fn a_provider_that_is_not_there_is_named_with_the_remedy() {
     let error = refusal(Some("nosuch"), Some("nosuch"));
     assert!(error.contains("no provider \"nosuch\"") && error.contains("fi_info"), "{error}");
+}
+
+/// Processor time of a task, in the kernel's ticks of 10 ms.
+fn ticks(stat: &str) -> u64 {
+    let text = std::fs::read_to_string(stat).unwrap_or_default();
+    // Behind the name, which may have anything in it: the state is field 3, the times are 14 and 15.
+    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    fields.split_ascii_whitespace().skip(11).take(2).map(|it| it.parse::<u64>().unwrap()).sum()
+}
+
+/// Those of both daemons, and of this process's threads that hear from other nodes.
+fn used(a: &Place, b: &Place) -> u64 {
+    let daemons = [a, b].map(|place| ticks(&format!("/proc/{}/stat", place.daemon.pid())));
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+    let hear = tasks.filter(|task| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "vmmc-net")
+    });
+    daemons.iter().sum::<u64>()
+        + hear.map(|task| ticks(task.join("stat").to_str().unwrap())).sum::<u64>()
+}
+
+/// Whatever a provider leaves in its descriptors.
+#[test]
+fn nobody_polls_where_nothing_is_said() {
+    for provider in ["net", "tcp;ofi_rxm"] {
+        let (a, b) = places(Some(provider), Some(provider));
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let region = Region::new(4096).unwrap();
+        let export = exporter.export(region).name("x").grant(Who::SameUser, Rights::all()).open();
+        let export = export.unwrap();
+        let import = importer.import("x").node("a").rights(Rights::WRITE);
+        let import = import.timeout(PATIENCE.unwrap()).open().unwrap();
+        for round in 1..=100u64 {
+            import.send(0, &round.to_ne_bytes()).unwrap();
+            import.fence().unwrap();
+        }
+        common::until(&format!("all sleep, over {provider}"), || {
+            let before = used(&a, &b);
+            std::thread::sleep(Duration::from_millis(500));
+            used(&a, &b) - before <= 5
+        });
+        // And are woken by what comes.
+        import.flag64(8).unwrap().signal(7).unwrap();
+        assert_eq!(export.flag64(8).unwrap().wait_until(|it| it == 7, PATIENCE).unwrap(), 7);
+        let mut got = [0; 8];
+        export.read(0, &mut got).unwrap();
+        assert_eq!(u64::from_ne_bytes(got), 100);
+    }
 }
 
 /// Whoever knew a key could write: it is in no log and no debugging output.

@@ -33,7 +33,7 @@ use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
 use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::seal::SealKeys;
-use vmmc::transport::net::silence;
+use vmmc::transport::net::{silence, vain};
 use wire::{LIFE, Wire};
 
 /// Most data connections: processes of other nodes.
@@ -124,6 +124,8 @@ pub(super) struct Interface {
     unfinished: BTreeSet<u64>,
     /// Connections that keep bytes which epoll does not know of: sealed ones, and those over a fabric.
     keepers: BTreeSet<u64>,
+    /// Connections whose fabric's descriptor is readable for nothing ([`vain`]).
+    vain: BTreeSet<u64>,
     last: u64,
     /// Whether senders may write to pages by themselves where they go over a fabric.
     direct: bool,
@@ -143,6 +145,7 @@ pub(super) fn make(offers: Arc<Offers>, direct: bool) -> rustix::io::Result<(Doo
         links: Links::new(),
         unfinished: BTreeSet::new(),
         keepers: BTreeSet::new(),
+        vain: BTreeSet::new(),
         last: FIRST,
         direct,
         recall: None,
@@ -199,6 +202,7 @@ impl Interface {
         let mut hot: Vec<u64> = Vec::new();
         let mut last_work = Instant::now();
         let mut last_expiry = Instant::now();
+        let mut last_look = Instant::now();
         let mut rounds = 0;
         loop {
             let polling = last_work.elapsed() < budget;
@@ -224,7 +228,8 @@ impl Interface {
                     Some(Duration::ZERO)
                 } else {
                     let next = self.offers.expire().into_iter();
-                    let next = next.chain(self.recall).chain(self.debtors.next()).min();
+                    let look = (!self.vain.is_empty()).then(|| last_look + vain::LOOK);
+                    let next = next.chain(self.recall).chain(self.debtors.next()).chain(look).min();
                     next.map(|at| at.saturating_duration_since(Instant::now()))
                 }
             };
@@ -241,6 +246,10 @@ impl Interface {
             if !polling || !events.is_empty() {
                 self.settle(&epoll, node);
             }
+            if last_look.elapsed() >= vain::LOOK {
+                last_look = Instant::now();
+                self.unfinished.extend(&self.vain);
+            }
             let mut found = Vec::new();
             for id in std::mem::take(&mut self.unfinished) {
                 if self.turn(&epoll, node, id) {
@@ -255,7 +264,7 @@ impl Interface {
                     id if id & LIFE != 0 => self.end(&epoll, node, id & !LIFE),
                     id if found.contains(&id) => {}
                     id => {
-                        if self.turn(&epoll, node, id) {
+                        if self.turn(&epoll, node, id) || self.is_under_way(&epoll, id) {
                             found.push(id);
                         }
                     }
@@ -313,6 +322,9 @@ impl Interface {
                 if connection.has_spoken() {
                     self.debtors.add(id);
                 }
+                if worked {
+                    connection.wire.vain.has_found();
+                }
                 worked
             }
             Turn::Over => {
@@ -320,6 +332,7 @@ impl Interface {
                 if let Some(connection) = self.connections.remove(&id) {
                     connection.wire.unwatch(epoll);
                     self.keepers.remove(&id);
+                    self.vain.remove(&id);
                     for token in connection.close() {
                         self.links.remove(&token);
                     }
@@ -327,6 +340,21 @@ impl Interface {
                 true
             }
         }
+    }
+
+    /// The descriptor of a connection's fabric has woken us, and nothing was there. Whether something is on its way all the same.
+    fn is_under_way(&mut self, epoll: &Fd, id: u64) -> bool {
+        let Some(Connection { wire, watched, .. }) = self.connections.get_mut(&id) else {
+            return false;
+        };
+        if !wire.is_fabric() {
+            return false;
+        }
+        if wire.vain.wakes() && wire.watch_for(epoll, id, *watched).is_ok() {
+            self.vain.insert(id);
+        }
+        // Then it has changed.
+        wire.vain.is_so()
     }
 
     /// Before a sleep: connections of which epoll would not tell what comes next.

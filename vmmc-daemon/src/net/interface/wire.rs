@@ -14,6 +14,7 @@ use vmmc::sys::socket::has_spoken;
 use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::seal::{Opener, SealKeys, Sealer};
 use vmmc::transport::net::silence;
+use vmmc::transport::net::vain::Vain;
 use vmmc::{Import, Landed, Load};
 
 /// In an epoll token: the silent socket of that connection.
@@ -24,6 +25,8 @@ pub(super) const LIFE: u64 = 1 << 63;
 pub(super) struct Wire {
     stream: TcpStream,
     fifo: Option<Fifo>,
+    /// Of the fabric's descriptor.
+    pub(super) vain: Vain,
     seal: Option<(Sealer, Opener)>,
     /// The silent socket has spoken.
     ended: bool,
@@ -35,7 +38,12 @@ impl Wire {
     pub(super) fn new(stream: TcpStream, fifo: Option<Fifo>, seal: Option<&SealKeys>) -> Wire {
         let seal =
             seal.map(|keys| (Sealer::new(&keys.to_process), Opener::new(&keys.to_interface)));
-        Wire { stream, fifo, seal, ended: false, lost: false }
+        Wire { stream, fifo, vain: Vain::default(), seal, ended: false, lost: false }
+    }
+
+    /// Whether a fabric carries it.
+    pub(super) fn is_fabric(&self) -> bool {
+        self.fifo.is_some()
     }
 
     /// Whether something may have come that epoll does not tell of: [`Wire::may_sleep`] says.
@@ -110,7 +118,7 @@ impl Wire {
         match &self.fifo {
             None => epoll::modify(epoll, &self.stream, token, flags),
             Some(fifo) => {
-                let any = if flags.is_empty() { flags } else { EventFlags::IN };
+                let any = if flags.is_empty() { flags } else { self.vain.flags() };
                 epoll::modify(epoll, fifo.wait_fd(), token, any)
             }
         }

@@ -23,6 +23,7 @@ pub mod frame;
 pub mod outgoing;
 pub mod seal;
 pub mod silence;
+pub mod vain;
 pub mod wire;
 
 pub use connection::Connection;

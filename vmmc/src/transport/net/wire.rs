@@ -9,6 +9,7 @@
 use super::fifo::Fifo;
 use super::seal::{Opener, SealKeys, Sealer};
 use super::silence;
+use super::vain::{self, Vain};
 use crate::control::network::Meeting;
 use crate::error::{SystemError, system};
 use crate::fabric::{FabricError, Target};
@@ -54,6 +55,9 @@ struct Fabric {
     room: Condvar,
     /// A write to a window was refused, or cut off.
     refused: AtomicBool,
+    vain: Vain,
+    /// Where the descriptor is readable for nothing: until when its last change has it polled.
+    polled: Mutex<Option<Instant>>,
 }
 
 /// Why there is none.
@@ -108,7 +112,8 @@ impl Wire {
                 epoll::add(&epoll, fifo.wait_fd(), token, epoll::EventFlags::IN)
                     .map_err(system("epoll_ctl of a fabric"))?;
                 let (room, refused) = (Condvar::new(), AtomicBool::new(false));
-                Some(Fabric { fifo: Mutex::new(fifo), room, refused })
+                let (fifo, polled) = (Mutex::new(fifo), Mutex::new(None));
+                Some(Fabric { fifo, room, refused, vain: Vain::default(), polled })
             }
         };
         let seal = seal.map(|keys| Seal {
@@ -211,8 +216,12 @@ impl Wire {
                 let mut fifo = fabric.fifo.lock();
                 let before = (fifo.room(), fifo.places());
                 let received = self.note(fifo.receive(room));
-                if fifo.room() > before.0 || fifo.places() > before.1 {
+                let has_room = fifo.room() > before.0 || fifo.places() > before.1;
+                if has_room {
                     fabric.room.notify_all();
+                }
+                if has_room || received.is_ok() {
+                    fabric.vain.has_found();
                 }
                 received
             }
@@ -276,7 +285,8 @@ impl Wire {
 
     /// Whether [`Wire::sleep`] is woken by what carries the frames.
     pub(super) fn watch(&self, whether: bool) -> Result<(), Errno> {
-        let flags = if whether { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let all = self.fabric.as_ref().map_or(epoll::EventFlags::IN, |it| it.vain.flags());
+        let flags = if whether { all } else { epoll::EventFlags::empty() };
         let data = epoll::EventData::new_u64(0);
         match &self.fabric {
             None => epoll::modify(&self.epoll, &self.socket, data, flags),
@@ -299,10 +309,26 @@ impl Wire {
         if !self.may_sleep() {
             return true;
         }
+        let vain = self.fabric.as_ref().filter(|fabric| fabric.vain.is_so());
+        if let Some(until) = vain.and_then(|fabric| *fabric.polled.lock())
+            && Instant::now() < until
+        {
+            return !socket::has_spoken(&self.socket);
+        }
+        let time = vain.map(|_| timespec(vain::LOOK));
         let mut events = Vec::with_capacity(3);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+        let room = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(&self.epoll, room, time.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return false,
+        }
+        if let Some(fabric) = vain {
+            *fabric.polled.lock() = (!events.is_empty()).then(|| Instant::now() + vain::POLL);
+        } else if let Some(fabric) = &self.fabric
+            && fabric.vain.wakes()
+            && self.watch(true).is_err()
+        {
+            return false;
         }
         if events.iter().any(|event: &epoll::Event| event.data.u64() == TIMER) {
             self.look();
