@@ -264,7 +264,8 @@ impl Interface {
                     id if id & LIFE != 0 => self.end(&epoll, node, id & !LIFE),
                     id if found.contains(&id) => {}
                     id => {
-                        if self.turn(&epoll, node, id) || self.is_under_way(&epoll, id) {
+                        // One that is vain has changed: something is on its way.
+                        if self.turn(&epoll, node, id) || self.vain.contains(&id) {
                             found.push(id);
                         }
                     }
@@ -294,6 +295,9 @@ impl Interface {
             self.last += 1;
             if wire.watch(epoll, id).is_ok() {
                 // Over a fabric something may have come before it was watched.
+                if wire.is_vain() {
+                    self.vain.insert(id);
+                }
                 if wire.keeps_bytes() {
                     self.keepers.insert(id);
                     self.unfinished.insert(id);
@@ -322,9 +326,6 @@ impl Interface {
                 if connection.has_spoken() {
                     self.debtors.add(id);
                 }
-                if worked {
-                    connection.wire.vain.has_found();
-                }
                 worked
             }
             Turn::Over => {
@@ -340,21 +341,6 @@ impl Interface {
                 true
             }
         }
-    }
-
-    /// The descriptor of a connection's fabric has woken us, and nothing was there. Whether something is on its way all the same.
-    fn is_under_way(&mut self, epoll: &Fd, id: u64) -> bool {
-        let Some(Connection { wire, watched, .. }) = self.connections.get_mut(&id) else {
-            return false;
-        };
-        if !wire.is_fabric() {
-            return false;
-        }
-        if wire.vain.wakes() && wire.watch_for(epoll, id, *watched).is_ok() {
-            self.vain.insert(id);
-        }
-        // Then it has changed.
-        wire.vain.is_so()
     }
 
     /// Before a sleep: connections of which epoll would not tell what comes next.

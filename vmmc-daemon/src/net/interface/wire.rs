@@ -14,7 +14,7 @@ use vmmc::sys::socket::has_spoken;
 use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::seal::{Opener, SealKeys, Sealer};
 use vmmc::transport::net::silence;
-use vmmc::transport::net::vain::Vain;
+use vmmc::transport::net::vain;
 use vmmc::{Import, Landed, Load};
 
 /// In an epoll token: the silent socket of that connection.
@@ -25,8 +25,6 @@ pub(super) const LIFE: u64 = 1 << 63;
 pub(super) struct Wire {
     stream: TcpStream,
     fifo: Option<Fifo>,
-    /// Of the fabric's descriptor.
-    pub(super) vain: Vain,
     seal: Option<(Sealer, Opener)>,
     /// The silent socket has spoken.
     ended: bool,
@@ -38,12 +36,12 @@ impl Wire {
     pub(super) fn new(stream: TcpStream, fifo: Option<Fifo>, seal: Option<&SealKeys>) -> Wire {
         let seal =
             seal.map(|keys| (Sealer::new(&keys.to_process), Opener::new(&keys.to_interface)));
-        Wire { stream, fifo, vain: Vain::default(), seal, ended: false, lost: false }
+        Wire { stream, fifo, seal, ended: false, lost: false }
     }
 
-    /// Whether a fabric carries it.
-    pub(super) fn is_fabric(&self) -> bool {
-        self.fifo.is_some()
+    /// Whether the descriptor of its fabric is readable for nothing ([`vain`]).
+    pub(super) fn is_vain(&self) -> bool {
+        self.fifo.as_ref().is_some_and(Fifo::is_vain)
     }
 
     /// Whether something may have come that epoll does not tell of: [`Wire::may_sleep`] says.
@@ -102,7 +100,7 @@ impl Wire {
             Some(fifo) => {
                 let life = EventData::new_u64(id | LIFE);
                 epoll::add(epoll, &self.stream, life, EventFlags::IN)?;
-                epoll::add(epoll, fifo.wait_fd(), token, EventFlags::IN)
+                epoll::add(epoll, fifo.wait_fd(), token, vain::flags(fifo.is_vain()))
             }
         }
     }
@@ -118,7 +116,7 @@ impl Wire {
         match &self.fifo {
             None => epoll::modify(epoll, &self.stream, token, flags),
             Some(fifo) => {
-                let any = if flags.is_empty() { flags } else { self.vain.flags() };
+                let any = if flags.is_empty() { flags } else { vain::flags(fifo.is_vain()) };
                 epoll::modify(epoll, fifo.wait_fd(), token, any)
             }
         }

@@ -25,6 +25,7 @@ use crate::fabric::{Domain, Endpoint, FabricError, Happened, PIECE, Target};
 use crate::mem::View;
 use crate::sys::mmap::GuardedMapping;
 use crate::sys::socket::has_spoken;
+use crate::transport::net::vain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
@@ -58,6 +59,8 @@ const GREETING: Duration = Duration::from_secs(60);
 pub struct Fifo {
     endpoint: Endpoint,
     provider: String,
+    /// See [`vain`].
+    is_vain: bool,
     // Outgoing. Positions count all bytes ever, and are taken modulo `LEN`.
     tail: u64,
     head: u64,
@@ -111,6 +114,7 @@ impl Fifo {
         Ok(Fifo {
             endpoint: Endpoint::open(domain, AREA)?,
             provider: provider.to_owned(),
+            is_vain: false,
             tail: 0,
             head: 0,
             sent: 0,
@@ -169,7 +173,30 @@ impl Fifo {
                 let _ = poll(&mut [PollFd::new(&wait, PollFlags::IN)], Some(&slice));
             }
         }
+        self.is_vain = self.looks_vain()?;
         Ok(())
+    }
+
+    /// Whether the descriptor is readable though there is nothing to do.
+    fn looks_vain(&mut self) -> Result<bool, Errno> {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        for _ in 0..vain::LOOKS {
+            self.poll()?;
+            let readable = || {
+                let wait = self.wait_fd();
+                poll(&mut [PollFd::new(&wait, PollFlags::IN)], Some(&at_once)) != Ok(0)
+            };
+            if self.may_sleep() && !readable() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether [`Fifo::wait_fd`] is readable for nothing ([`vain`]).
+    #[must_use]
+    pub fn is_vain(&self) -> bool {
+        self.is_vain
     }
 
     fn greet(&mut self) -> Result<bool, Errno> {
@@ -182,7 +209,7 @@ impl Fifo {
         Ok(self.come > 0)
     }
 
-    /// Readable when there may be something to do. Before sleeping on it: [`Fifo::may_sleep`].
+    /// Readable when there may be something to do. Before sleeping on it: [`Fifo::may_sleep`]. See [`Fifo::is_vain`].
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.endpoint.wait_fd()
