@@ -93,25 +93,10 @@ impl Parser<'_> {
         self.advance();
         let name = self.name_of_body("the name of the version", VERSION)?;
         self.opening(VERSION, |it| it.word().kind == Kind::Ident)?;
-        let mut procedures = Vec::new();
-        let mut broken = false;
-        while !self.is_punct(b'}') {
-            if self.ends_early() || self.is_ident("version") {
-                return self.syntax("`}`", "a version ends with `} = number;`");
-            }
-            let start = self.at;
-            match self.procedure() {
-                Ok(procedure) => procedures.push(procedure),
-                Err(Reported) => {
-                    broken = true;
-                    self.next_member(start);
-                }
-            }
-        }
-        if procedures.is_empty() && !broken {
-            return self.syntax("a procedure", "a version has at least one procedure");
-        }
-        self.advance();
+        let early = ("`}`", "a version ends with `} = number;`");
+        let none = ("a procedure", "a version has at least one procedure");
+        let over = |it: &Self| it.ends_early() || it.is_ident("version");
+        let procedures = self.list(over, early, Self::procedure, none)?;
         let number = self.number("version", "} = 1;");
         self.end_of(&number, "a version ends with `} = number;`")?;
         self.doc_after(&mut doc);

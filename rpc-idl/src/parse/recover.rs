@@ -2,7 +2,7 @@
 //!
 //! Each of these goes forward, unless it stands before what ends the list; so every loop that calls them ends.
 
-use super::{KEYWORDS, Parser};
+use super::{KEYWORDS, Parsed, Parser, Reported};
 use crate::lex::Kind;
 
 impl Parser<'_> {
@@ -34,6 +34,37 @@ impl Parser<'_> {
     pub(super) fn next_member(&mut self, start: usize) {
         self.skip(start, |it, open| it.ends_early() || (!open && it.is_punct(b'}')), b";");
         self.leave_unread(start);
+    }
+
+    /// Members or procedures, one at least, and the brace that ends them; behind a broken one it goes on. `early`: what is
+    /// missing where they are `over` without it, and the hint; `none`: the same where there is none.
+    pub(super) fn list<T>(
+        &mut self,
+        over: impl Fn(&Self) -> bool,
+        early: (&'static str, &'static str),
+        item: impl Fn(&mut Self) -> Parsed<T>,
+        none: (&'static str, &'static str),
+    ) -> Parsed<Vec<T>> {
+        let mut items = Vec::new();
+        let mut broken = false;
+        while !self.is_punct(b'}') {
+            if over(self) {
+                return self.syntax(early.0, early.1);
+            }
+            let start = self.at;
+            match item(self) {
+                Ok(item) => items.push(item),
+                Err(Reported) => {
+                    broken = true;
+                    self.next_member(start);
+                }
+            }
+        }
+        if items.is_empty() && !broken {
+            return self.syntax(none.0, none.1);
+        }
+        self.advance();
+        Ok(items)
     }
 
     /// Goes on behind a broken value of an enum, as [`Parser::next_member`]; a `,` ends it, too.

@@ -131,26 +131,9 @@ impl Parser<'_> {
             b'{',
             "the fields of a struct stand in braces: `struct name { type field; ... };`",
         )?;
-        let mut fields = Vec::new();
-        let mut broken = false;
-        while !self.is_punct(b'}') {
-            if self.ends_early() {
-                return self.syntax("`}`", "a struct ends with `};`");
-            }
-            let start = self.at;
-            match self.member() {
-                Ok(field) => fields.push(field),
-                Err(Reported) => {
-                    broken = true;
-                    self.next_member(start);
-                }
-            }
-        }
-        if fields.is_empty() && !broken {
-            return self.syntax("a field", "a struct has at least one field");
-        }
-        self.advance();
-        Ok(fields)
+        let early = ("`}`", "a struct ends with `};`");
+        let none = ("a field", "a struct has at least one field");
+        self.list(Self::ends_early, early, Self::member, none)
     }
 
     fn member(&mut self) -> Parsed<Declaration> {
