@@ -347,6 +347,26 @@ fn an_import_waits_for_its_export_or_says_that_there_is_none(world: &World) {
     waiting.cancel();
 }
 
+fn who_waits_for_an_import_hears_of_the_importers_of_its_own_exports(world: &World) {
+    let region = Region::new(4096).unwrap();
+    let own = world.importer.export(region).name("own").grant(Who::SameUser, Rights::all());
+    let own = own.queue().open().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.import());
+        // So that it is likely to wait by now. It need not.
+        std::thread::sleep(Duration::from_millis(50));
+        let back = world.exporter.import("own").timeout(PATIENCE.unwrap());
+        let back = if world.node.is_some() { back.node("b") } else { back };
+        let back = back.open().unwrap();
+        back.send_with_notify(0, &[1]).unwrap();
+        let told = own.next_notification(PATIENCE).unwrap();
+        assert!(matches!(told.event, Event::Message { len: 1, .. }), "{told:?}");
+        assert!(!waiting.is_finished(), "it was told meanwhile");
+        let _export = world.export(4096);
+        waiting.join().unwrap();
+    });
+}
+
 fn rights_and_secrets_are_asked_of_the_exporters_daemon(world: &World) {
     let secret = Token([3; 16]);
     let region = Region::new(4096).unwrap();
@@ -819,6 +839,7 @@ suite!(
     a_handler_finds_the_whole_of_a_long_message,
     what_does_not_fit_or_was_not_granted_is_refused_and_writes_nothing,
     an_import_waits_for_its_export_or_says_that_there_is_none,
+    who_waits_for_an_import_hears_of_the_importers_of_its_own_exports,
     rights_and_secrets_are_asked_of_the_exporters_daemon,
     an_exporter_knows_its_importer_by_node_process_and_user,
     started_sends_complete_in_order_and_give_their_source_back,

@@ -88,7 +88,8 @@ impl ImportBuilder {
     /// See [`ImportError`]. Nothing is mapped then.
     pub fn open(self) -> Result<Import, ImportError> {
         self.node.local.check()?;
-        let _quiet = self.node.control.quiet();
+        // Only who reads what this node's daemon says: the control thread hears the rest while another one's is waited for.
+        let _quiet = if self.remote.is_none() { self.node.control.quiet() } else { None };
         self.start()?.wait()
     }
 
