@@ -41,28 +41,14 @@ static void *look_at_set(void *set) {
     return NULL;
 }
 
-/* Whether this process has a segment of a connection. */
-static bool has_segment(void) {
-    char line[1000];
-    bool found = false;
-    FILE *maps = fopen("/proc/self/maps", "re");
-    REQUIRE(maps != NULL);
-    while (fgets(line, sizeof line, maps) != NULL) {
-        unsigned long from, to;
-        found |= sscanf(line, "%lx-%lx rw-s", &from, &to) == 2 && strstr(line, "memfd:") != NULL &&
-                 to - from > 64 * KIB;
-    }
-    fclose(maps);
-    return found;
-}
-
 /* Sends one way until that way goes through the ring, where there is one; the other has carried nothing. */
 static void warm_up_one_way(int fd) {
-    bool wanted = getenv("SEMANTICS_GATE") != NULL;
-    for (int left = 40; left > 0; left -= !wanted || has_segment()) {
-        write_all(fd, "o", 1);
-        await('o');
-    }
+    do {
+        for (int round = 0; round < 40; round++) {
+            write_all(fd, "o", 1);
+            await('o');
+        }
+    } while (wants_more_of_this_end(fd));
     write_all(fd, "e", 1);
     await('o');
 }

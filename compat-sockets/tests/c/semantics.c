@@ -298,8 +298,8 @@ void make_pair(int ends[2]) {
     warm_up(ends[0], ends[1]);
 }
 
-/* Announces the connection; true when the harness wants more messages first. */
-static bool gate(int fd) {
+/* Announces the connection; true when the harness wants more messages first, of both ends or of this one. */
+static bool gate_of(int fd, const char *ends) {
     if (!getenv("SEMANTICS_GATE"))
         return false;
     uint64_t cookie = 0;
@@ -307,11 +307,19 @@ static bool gate(int fd) {
     char text[64];
     size_t used = 0;
     NEED(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length));
-    int written = snprintf(text, sizeof text, "# warm %llu\n", (unsigned long long)cookie);
+    int written = snprintf(text, sizeof text, "# warm %s %llu\n", ends, (unsigned long long)cookie);
     put(text, (size_t)written);
     while (used < sizeof text && syscall(SYS_read, 0, text + used, 1) == 1 && text[used] != '\n')
         used++;
     return used == 4 && memcmp(text, "more", 4) == 0;
+}
+
+static bool gate(int fd) {
+    return gate_of(fd, "both");
+}
+
+bool wants_more_of_this_end(int fd) {
+    return gate_of(fd, "this");
 }
 
 void warm_up_leader(int fd) {

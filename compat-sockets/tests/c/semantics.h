@@ -155,6 +155,8 @@ size_t warm_up_unread(int a, int b, uint32_t seed);
 /* The same with the other side doing the opposite. */
 void warm_up_leader(int fd);
 void warm_up_follower(int fd);
+/* For a warm-up in which only this end sends: whether the harness wants more of it. */
+bool wants_more_of_this_end(int fd);
 /* Executes this program as `PROG peer CASE ...` would be: role "role:NAME" of the program, found
  * in the table given to set_roles. Descriptors without FD_CLOEXEC are inherited. */
 struct role {

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vmmc::control::Connection;
-use vmmc::control::message::{ConnectionState, Event, Hello, Request, Role, Snapshot};
+use vmmc::control::message::{
+    ConnectionInfo, ConnectionState, Event, Hello, Request, Role, Snapshot,
+};
 use vmmc::id::RequestId;
 
 /// The option with which a daemon serves whoever comes.
@@ -141,12 +143,7 @@ impl Daemon {
     /// How it stands instead.
     pub fn ring_carries(&mut self, cookie: u64) -> Result<(), String> {
         let connections = self.snapshot().connections;
-        let Some(one) = connections.iter().find(|one| one.cookie == cookie) else {
-            return Err("the daemon does not know it".to_owned());
-        };
-        if ![ConnectionState::Paired, ConnectionState::Carried].contains(&one.state) {
-            return Err(format!("{:?}", one.state));
-        }
+        let one = upgraded(&connections, cookie)?;
         let other = connections.iter().find(|other| {
             other.local == one.remote && other.remote == one.local && other.cookie != cookie
         });
@@ -155,6 +152,27 @@ impl Daemon {
             Some(other) => Err(format!("{} and {} ring bytes", one.ring_bytes, other.ring_bytes)),
             None => Err("paired, but its other end is not listed".to_owned()),
         }
+    }
+
+    /// Whether this end of the connection has.
+    ///
+    /// # Errors
+    /// How it stands instead.
+    pub fn ring_carries_of(&mut self, cookie: u64) -> Result<(), String> {
+        match upgraded(&self.snapshot().connections, cookie)?.ring_bytes {
+            0 => Err("no ring bytes".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn upgraded(connections: &[ConnectionInfo], cookie: u64) -> Result<&ConnectionInfo, String> {
+    let Some(one) = connections.iter().find(|one| one.cookie == cookie) else {
+        return Err("the daemon does not know it".to_owned());
+    };
+    match one.state {
+        ConnectionState::Paired | ConnectionState::Carried => Ok(one),
+        other => Err(format!("{other:?}")),
     }
 }
 

@@ -183,8 +183,8 @@ fn run(program: &Path, case: &str, leg: Leg, daemon: Option<&mut Daemon>) -> Out
     loop {
         match receiver.recv_timeout(Duration::from_millis(50)) {
             Ok(line) => match line.strip_prefix("# warm ") {
-                Some(cookie) => {
-                    let answer = gate.answer(cookie.parse().unwrap(), &mut outcome);
+                Some(question) => {
+                    let answer = gate.answer(question, &mut outcome);
                     let _ = writeln!(stdin, "{answer}");
                 }
                 None if line.starts_with('#') => {}
@@ -217,9 +217,17 @@ struct Gate<'d> {
 }
 
 impl Gate<'_> {
-    fn answer(&mut self, cookie: u64, outcome: &mut Outcome) -> &'static str {
+    /// To "ENDS COOKIE".
+    fn answer(&mut self, question: &str, outcome: &mut Outcome) -> &'static str {
         let Some(daemon) = self.daemon.as_mut() else { return "go" };
-        match daemon.ring_carries(cookie) {
+        let (ends, cookie) = question.split_once(' ').unwrap();
+        let cookie = cookie.parse().unwrap();
+        let carries = match ends {
+            "both" => daemon.ring_carries(cookie),
+            "this" => daemon.ring_carries_of(cookie),
+            _ => panic!("a program announces {question:?}"),
+        };
+        match carries {
             Ok(()) => {
                 self.warm_ups = 0;
                 outcome.upgraded += 1;
