@@ -355,10 +355,9 @@ fn who_waits_for_an_import_hears_of_the_importers_of_its_own_exports(world: &Wor
         let waiting = scope.spawn(|| world.import());
         // So that it is likely to wait by now. It need not.
         std::thread::sleep(Duration::from_millis(50));
-        let back = world.exporter.import("own").timeout(PATIENCE.unwrap());
-        let back = if world.node.is_some() { back.node("b") } else { back };
-        let back = back.open().unwrap();
-        back.send_with_notify(0, &[1]).unwrap();
+        let neighbour = world.importers_daemon().node();
+        let import = neighbour.import("own").timeout(PATIENCE.unwrap()).open().unwrap();
+        import.send_with_notify(0, &[1]).unwrap();
         let told = own.next_notification(PATIENCE).unwrap();
         assert!(matches!(told.event, Event::Message { len: 1, .. }), "{told:?}");
         assert!(!waiting.is_finished(), "it was told meanwhile");
