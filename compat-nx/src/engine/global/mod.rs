@@ -9,8 +9,7 @@
 //!   ([`super::exchange`]), n(n - 1) stores. A node that has to wait is switched out once, and
 //!   the last to come not at all.
 //! * `gsync` of more: dissemination, in ceil(log2 n) rounds (Hensgen, Finkel, Manber, 1988).
-//! * reductions of more: recursive doubling; with n no power of two, the nodes that are too many first
-//!   give their values to a neighbour and get the result from it.
+//! * reductions of more: recursive doubling, and of long vectors halving ([`reduce`]).
 //! * `gcol`, `gcolx` of more: in ceil(log2 n) rounds, each sending all that a node has (Bruck et al., 1997).
 //!
 //! Every node combines in the same order, what nodes of lower numbers have before what those of higher ones have, so all
@@ -21,18 +20,17 @@
 
 mod collect;
 mod elements;
+mod reduce;
 mod round;
 
 pub use elements::{Element, Reduction};
-use round::Round;
 
+use super::Engine;
 use super::layout::CELL_ROOM;
 use super::peer::Peer;
 use super::state::Letter;
 use super::types::{Select, Source, Target};
-use super::{Engine, mem};
 use crate::error::NxError;
-use std::ffi::c_void;
 
 /// Channel of global operations.
 const GLOBAL: u32 = 1;
@@ -153,127 +151,6 @@ impl Engine {
             distance *= 2;
         }
         Ok(())
-    }
-
-    /// `gdsum` and its like: combines `n` elements of all nodes, the result in `x` on every node.
-    /// `work` is overwritten. No alignment is asked for.
-    ///
-    /// # Errors
-    /// [`NxError::BadReduction`] for bits of floats; as [`Engine::gsync`].
-    ///
-    /// # Safety
-    /// `x` and `work` must be `n` elements each, writable, used by nobody else during the call, and not
-    /// overlap.
-    pub unsafe fn reduce<T: Element>(
-        &self,
-        op: Reduction,
-        x: *mut T,
-        n: usize,
-        work: *mut T,
-    ) -> Result<(), NxError> {
-        let len = n.checked_mul(size_of::<T>()).ok_or(NxError::BadLength { len: -1 })?;
-        super::check_memory(x.is_null(), len)?;
-        super::check_memory(work.is_null(), len)?;
-        let mut bad = false;
-        let mut combine = |x: *mut c_void, work: *mut c_void| {
-            let (x, work) = (x.cast::<T>(), work.cast::<T>());
-            for i in 0..n {
-                let (x, work) = (x.wrapping_add(i), work.wrapping_add(i));
-                // SAFETY: i < n elements, by the caller's word; any alignment.
-                let a = unsafe { x.read_unaligned() };
-                // SAFETY: as above.
-                let b = unsafe { work.read_unaligned() };
-                match T::combine(op, a, b) {
-                    // SAFETY: as above.
-                    Some(value) => unsafe { x.write_unaligned(value) },
-                    None => bad = true,
-                }
-            }
-        };
-        // SAFETY: passed on.
-        unsafe { self.gopf(x.cast(), len, work.cast(), &mut combine) }?;
-        if bad { Err(NxError::BadReduction { op }) } else { Ok(()) }
-    }
-
-    /// `gopf`: an operation of the program's own, which must be associative and commutative.
-    /// `combine(x, work)` leaves its result in `x`.
-    ///
-    /// # Errors
-    /// As [`Engine::gsync`].
-    ///
-    /// # Safety
-    /// `x` and `work` must be `len` bytes each, writable, used by nobody else during the call, and
-    /// not overlap; `combine` is called with both.
-    pub unsafe fn gopf(
-        &self,
-        x: *mut c_void,
-        len: usize,
-        work: *mut c_void,
-        combine: &mut dyn FnMut(*mut c_void, *mut c_void),
-    ) -> Result<(), NxError> {
-        let place = self.place()?;
-        super::check_memory(x.is_null(), len)?;
-        super::check_memory(work.is_null(), len)?;
-        let Place { me, nodes, .. } = place;
-        let mine = Source { start: x.cast_const().cast(), len };
-        let result = Target { start: x.cast(), len };
-        let theirs = Target { start: work.cast(), len };
-        if place.is_flat(len) {
-            let mut own = [0; CELL_ROOM];
-            let own = &mut own[..len];
-            // SAFETY: readable by the caller's word.
-            own.copy_from_slice(unsafe { mem::source(mine) });
-            let round = self.exchange(place, TAG_REDUCE, own, |_| len)?;
-            for node in 0..nodes {
-                let room = if node == 0 { result } else { theirs };
-                // SAFETY: writable and ours by the caller's word; the slice ends before `combine`.
-                let room = unsafe { mem::room(room, 0, len) };
-                match node == me {
-                    true => room.copy_from_slice(own),
-                    false => self.partner(node)?.read_round(round, room),
-                }
-                if node > 0 {
-                    combine(x, work);
-                }
-            }
-            return Ok(());
-        }
-        let mut round = self.begin(place, TAG_REDUCE, len, &[], |_| len)?;
-        // `even` is the number of nodes that double; the first `odd` pairs are too many.
-        let even = 1 << nodes.ilog2();
-        let odd = nodes - even;
-        let folded = me < 2 * odd;
-        if folded && me % 2 == 0 {
-            round.give(me + 1, mine)?;
-            return round.get(me + 1, result);
-        }
-        let mut take = |round: &mut Round<'_, _>, partner: usize| -> Result<(), NxError> {
-            if partner < me {
-                // Theirs comes first, and `x` is where the first one is, and the result.
-                // SAFETY: writable and ours by the caller's word; the slice ends before `combine`.
-                let room = unsafe { mem::room(theirs, 0, len) };
-                // SAFETY: readable by the caller's word, and not in `room`.
-                room.copy_from_slice(unsafe { mem::source(mine) });
-                round.get(partner, result)?;
-            } else {
-                round.get(partner, theirs)?;
-            }
-            combine(x, work);
-            Ok(())
-        };
-        if folded {
-            take(&mut round, me - 1)?;
-        }
-        let rank = if folded { me / 2 } else { me - odd };
-        let node = |rank: usize| if rank < odd { 2 * rank + 1 } else { rank + odd };
-        let mut distance = 1;
-        while distance < even {
-            let partner = node(rank ^ distance);
-            round.give(partner, mine)?;
-            take(&mut round, partner)?;
-            distance *= 2;
-        }
-        if folded { round.give(me - 1, mine) } else { Ok(()) }
     }
 }
 
