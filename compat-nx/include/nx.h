@@ -45,7 +45,7 @@ typedef struct s_size {
 	unsigned int slow;
 	int shigh;
 } esize_t;
-typedef int nx_nodes_t;
+typedef int *nx_nodes_t;
 
 /* ---- constants ---- */
 
@@ -268,7 +268,7 @@ extern long nx_initve_attr(char *partition, int *argc, char **argv, ...);
 extern long nx_waitall(void);
 extern long nx_pri(long group, long priority);
 extern void nx_perror(char *text);
-extern long nx_app_nodes(pid_t pid, nx_nodes_t **list, unsigned long *count);
+extern long nx_app_nodes(pid_t pid, nx_nodes_t *list, unsigned long *count);
 #ifdef NX_INT_ARRAYS
 #define nx_nfork nx32_nx_nfork
 #define nx_load nx32_nx_load

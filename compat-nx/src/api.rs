@@ -134,17 +134,18 @@ impl Nx {
     /// thread computes. Once.
     ///
     /// # Errors
-    /// As [`Engine::hrecv`].
+    /// As [`Engine::hrecv`]. The handler gets [`NxError::MessageTooLong`] with the beginning of a message that the room is too
+    /// short for.
     pub fn hrecv(
         &self,
         select: Select,
         mut room: Vec<u8>,
-        handler: impl FnOnce(Info, Vec<u8>) + Send + 'static,
+        handler: impl FnOnce(Result<Info, NxError>, Vec<u8>) + Send + 'static,
     ) -> Result<(), NxError> {
         let raw = target(&mut room);
         // SAFETY: the bytes belong to the handler, which gets them when the message is there; a
         // receive that is taken back drops the handler and with it the bytes.
-        unsafe { self.engine.hrecv(select, raw, Box::new(move |info| handler(info, room))) }
+        unsafe { self.engine.hrecv(select, raw, Box::new(move |result| handler(result, room))) }
     }
 
     /// Whether such a message is here (`iprobex`).

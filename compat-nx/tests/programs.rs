@@ -28,7 +28,17 @@ fn every_message_call_in_both_forms() {
 
 #[test]
 fn every_handler_call_in_both_forms() {
-    at_all_sizes(&compile("handlers.c", Options::default()), &[], "handlers: all good");
+    let program = compile("handlers.c", Options::default());
+    at_all_sizes(&program, &[], "handlers: all good");
+    // What its handlers and the program beside them print comes whole, each line once.
+    let done = shrimp_run(&Job::new(), 3, &program, &[]);
+    for said in ["served", "asked"] {
+        let lines = done.out.lines().filter_map(|line| line.strip_prefix(said));
+        let mut numbers: Vec<u32> = lines.map(|line| line.trim().parse().unwrap()).collect();
+        numbers.sort_unstable();
+        let expected: Vec<u32> = (0..3).flat_map(|node| node * 1000..node * 1000 + 50).collect();
+        assert_eq!(numbers, expected, "{said}: {done}");
+    }
 }
 
 #[test]
@@ -117,10 +127,20 @@ fn bad_input_to_every_underscore_call_is_minus_one_with_errno() {
 /// all with code 1. Returns who it says to be.
 #[track_caller]
 fn every_plain_form_ends_all(program: &Path, expected: u32, change: &dyn Fn(&mut Command)) {
+    every_case_ends_all(program, &[], expected, change);
+}
+
+/// Each case of a program, asked for by its number after `arguments`, prints the name of a call, which is to end the application.
+fn every_case_ends_all(
+    program: &Path,
+    arguments: &[&str],
+    expected: u32,
+    change: &dyn Fn(&mut Command),
+) {
     let job = Job::new();
     let case = |argument: &str| {
         let mut command = job.command(program);
-        change(command.arg(argument));
+        change(command.args(arguments).arg(argument));
         run(&mut command)
     };
     let count: u32 = case("count").out.trim().parse().unwrap();
@@ -141,6 +161,7 @@ fn every_plain_form_ends_all(program: &Path, expected: u32, change: &dyn Fn(&mut
 fn bad_input_to_every_plain_call_says_who_what_and_why_and_ends_the_application() {
     let program = compile("errors.c", Options { flags: &["-w"], ..Options::default() });
     every_plain_form_ends_all(&program, 199, &|_| {});
+    every_case_ends_all(&program, &["later"], 6, &|_| {});
     // The others end too.
     let done = shrimp_run(&Job::new(), 3, &program, &["0"]);
     assert_eq!(done.code, Some(1), "{done}");

@@ -457,8 +457,9 @@ fn large_to_a_handler(engine: &Engine, _: &str) {
                 engine.gsync().expect("gsync");
             }
             let tell = came.clone();
-            let handler =
-                Box::new(move |info: Info| tell.store(info.count as u32, Ordering::Release));
+            let handler = Box::new(move |came: Result<Info, _>| {
+                tell.store(came.expect("comes").count as u32, Ordering::Release)
+            });
             // SAFETY: the room is used when the handler has run.
             unsafe { engine.hrecv(Select::types(1), dst(&mut room), handler) }.expect("hrecv");
             if early {
@@ -699,7 +700,8 @@ fn counter_server(engine: &Engine, _: &str) {
             // SAFETY: alive, see above.
             let engine = unsafe { &*server.engine };
             let room = Target { start: server.room.get().cast(), len: 4 };
-            let handler = Box::new(move |info: Info| {
+            let handler = Box::new(move |came: Result<Info, _>| {
+                let info = came.expect("comes");
                 // SAFETY: as above.
                 let engine = unsafe { &*server.engine };
                 let value = server.served.load(Ordering::Relaxed);

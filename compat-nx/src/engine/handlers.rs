@@ -7,6 +7,7 @@
 //! may save and restore it.
 
 use super::types::{Handler, Info};
+use crate::error::NxError;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,7 @@ pub(super) struct Handlers {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<(Handler, Info)>,
+    queue: VecDeque<(Handler, Result<Info, NxError>)>,
     masked: bool,
     running: bool,
     stop: bool,
@@ -61,8 +62,8 @@ impl Handlers {
     }
 
     /// Runs a handler soon.
-    pub(super) fn queue(&self, handler: Handler, info: Info) {
-        self.lock().queue.push_back((handler, info));
+    pub(super) fn queue(&self, handler: Handler, result: Result<Info, NxError>) {
+        self.lock().queue.push_back((handler, result));
         self.changed.notify_all();
     }
 
@@ -77,8 +78,8 @@ impl Handlers {
                 Some(next) if !state.masked => {
                     state.running = true;
                     drop(state);
-                    let (handler, info) = next;
-                    handler(info);
+                    let (handler, result) = next;
+                    handler(result);
                     INSIDE.set(Some(true)); // whatever the handler left
                     state = self.lock();
                     state.running = false;

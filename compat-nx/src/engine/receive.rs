@@ -146,7 +146,7 @@ impl Engine {
     /// computes. Once: a handler posts the next receive.
     ///
     /// # Errors
-    /// As [`Engine::crecv`]. A message too long ends the job.
+    /// As [`Engine::crecv`]; of a message that is too long the handler is told.
     ///
     /// # Safety
     /// `room` must stay writable, and nobody else may use it, until the handler runs or the receive is

@@ -251,7 +251,7 @@ impl Engine {
         self.route(to)?;
         self.start_handlers()?;
         let sent = Info { type_, count: data.len, node: self.node(), ptype: self.ptype() };
-        let handler: Handler = Box::new(move |_| handler(sent));
+        let handler: Handler = Box::new(move |done| handler(done.map(|_| sent)));
         let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 1, NOWHERE, None);
         self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)
     }

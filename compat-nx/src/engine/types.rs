@@ -1,6 +1,7 @@
 //! Values of the interface: selectors, destinations, what is known of a message.
 #![allow(unsafe_code)] // memory of callers is an address here; each `Send` has its proof
 
+use crate::error::NxError;
 use std::ffi::c_void;
 
 /// First type of the force range.
@@ -125,8 +126,8 @@ pub enum Outcome {
 }
 
 /// A function to run when an operation completes, in the handler thread: one at a time, never while
-/// handlers are masked (`masktrap`).
-pub type Handler = Box<dyn FnOnce(Info) + Send>;
+/// handlers are masked (`masktrap`). An error is [`NxError::MessageTooLong`], with the beginning in the room.
+pub type Handler = Box<dyn FnOnce(Result<Info, NxError>) + Send>;
 
 #[cfg(all(test, not(vmmc_loom)))]
 mod tests {

@@ -1,7 +1,7 @@
 //! Handlers (table 1.4).
 
 use super::message::{source, target};
-use super::process::engine;
+use super::process::{engine, fatal};
 use super::{Code, Failure, calls};
 use crate::engine::types::{Dest, Handler, Info, Select};
 use crate::error::NxError;
@@ -11,8 +11,9 @@ type ByValue = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long);
 type ByReference = unsafe extern "C" fn(*mut i32, *mut i32, *mut i32, *mut i32, *mut i32);
 
 /// The program's function as the engine runs it. It always gets a fifth argument: who has four
-/// parameters does not see it.
-fn handler(code: Code, hparam: i32) -> Result<Handler, Failure> {
+/// parameters does not see it. What goes wrong when the call has long returned has nobody to be told, in either form of it: it ends
+/// the application.
+fn handler(call: &'static str, code: Code, hparam: i32) -> Result<Handler, Failure> {
     let address = match code {
         Code::Value(address) | Code::Reference(address) => address,
     };
@@ -24,15 +25,20 @@ fn handler(code: Code, hparam: i32) -> Result<Handler, Failure> {
         let count = i32::try_from(info.count).unwrap_or(i32::MAX);
         [info.type_, count, info.node, info.ptype, hparam]
     };
+    let told = move |result: Result<Info, NxError>| {
+        result.unwrap_or_else(|error| fatal(call, &error.into()))
+    };
     Ok(match code {
-        Code::Value(_) => Box::new(move |info| {
+        Code::Value(_) => Box::new(move |result| {
+            let info = told(result);
             // SAFETY: not null; the program says that it is a handler.
             let function = unsafe { std::mem::transmute::<usize, ByValue>(address) };
             let [type_, count, node, ptype, hparam] = words(&info).map(c_long::from);
             // SAFETY: as above.
             unsafe { function(type_, count, node, ptype, hparam) }
         }),
-        Code::Reference(_) => Box::new(move |info| {
+        Code::Reference(_) => Box::new(move |result| {
+            let info = told(result);
             // SAFETY: as above.
             let function = unsafe { std::mem::transmute::<usize, ByReference>(address) };
             let [mut type_, mut count, mut node, mut ptype, mut hparam] = words(&info);
@@ -52,7 +58,7 @@ calls! {
     fn hsend, _hsend, hsend_: (type_: int, buf: ptr, count: int, node: int, ptype: int, code: code) -> void {
         let to = Dest { node, ptype };
         // SAFETY: the buffer is the engine's until the handler runs, as NX has it.
-        Ok(unsafe { engine()?.hsend(type_, source(buf, count)?, to, handler(code, 0)?) }?)
+        Ok(unsafe { engine()?.hsend(type_, source(buf, count)?, to, handler("hsend", code, 0)?) }?)
     }
 
     fn hsendx, _hsendx, hsendx_: (
@@ -60,7 +66,7 @@ calls! {
     ) -> void {
         let to = Dest { node, ptype };
         // SAFETY: the buffer is the engine's until the handler runs, as NX has it.
-        Ok(unsafe { engine()?.hsend(type_, source(buf, count)?, to, handler(code, hparam)?) }?)
+        Ok(unsafe { engine()?.hsend(type_, source(buf, count)?, to, handler("hsendx", code, hparam)?) }?)
     }
 
     fn hrecv, _hrecv, hrecv_: (typesel: int, buf: ptr, count: int, code: code) -> void {
@@ -69,7 +75,7 @@ calls! {
         }
         let room = target(buf, count)?;
         // SAFETY: the buffer is the engine's until the handler runs, as NX has it.
-        Ok(unsafe { engine()?.hrecv(Select::types(typesel), room, handler(code, 0)?) }?)
+        Ok(unsafe { engine()?.hrecv(Select::types(typesel), room, handler("hrecv", code, 0)?) }?)
     }
 
     fn hrecvx, _hrecvx, hrecvx_: (
@@ -77,7 +83,7 @@ calls! {
     ) -> void {
         let (room, select) = (target(buf, count)?, Select { typesel, node: nodesel, ptype: ptypesel });
         // SAFETY: the buffer is the engine's until the handler runs, as NX has it.
-        Ok(unsafe { engine()?.hrecv(select, room, handler(code, hparam)?) }?)
+        Ok(unsafe { engine()?.hrecv(select, room, handler("hrecvx", code, hparam)?) }?)
     }
 
     fn hsendrecv, _hsendrecv, hsendrecv_: (
@@ -86,7 +92,7 @@ calls! {
         let (data, room) = (source(sbuf, scount)?, target(rbuf, rcount)?);
         let (to, select) = (Dest { node, ptype }, Select::types(typesel));
         // SAFETY: the buffers are the engine's until the handler runs, as NX has it.
-        Ok(unsafe { engine()?.hsendrecv(type_, data, to, select, room, handler(code, 0)?) }?)
+        Ok(unsafe { engine()?.hsendrecv(type_, data, to, select, room, handler("hsendrecv", code, 0)?) }?)
     }
 
     fn masktrap, _masktrap, masktrap_: (state: int) -> long {

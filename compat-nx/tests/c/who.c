@@ -9,7 +9,7 @@ static void identity(void)
 {
 	nx_int_t rows, cols;
 	unsigned long count;
-	nx_nodes_t *nodes;
+	nx_nodes_t nodes;
 	long i, d;
 
 	CHECK(_mynode() == me && _numnodes() == n && me >= 0 && me < n);

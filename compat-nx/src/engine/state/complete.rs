@@ -40,13 +40,12 @@ impl State {
             Owner::Handler(handler) => {
                 let handler = handler.take();
                 e.count(count::HANDLERS, 1);
-                match (handler, self.ops.remove(id).result) {
-                    (Some(handler), Ok(Outcome::Received(info))) => e.handlers.queue(handler, info),
-                    (Some(handler), Ok(Outcome::Sent)) => {
-                        e.handlers.queue(handler, Info::default())
-                    }
-                    (_, Err(error)) => e.fail(error),
-                    (None, _) => {}
+                let result = self.ops.remove(id).result.map(|outcome| match outcome {
+                    Outcome::Received(info) => info,
+                    Outcome::Sent => Info::default(),
+                });
+                if let Some(handler) = handler {
+                    e.handlers.queue(handler, result);
                 }
             }
         }
