@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 fn plain(name: &str) -> std::path::PathBuf {
     compile(name, Options { flags: &["-w"], ..Options::default() })
@@ -316,6 +317,34 @@ fn every_node_may_be_the_one_that_is_killed() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(137), "{text}");
         assert!(text.contains("was killed by signal 9"), "{text}");
+        nobody_is_left(&program);
+    }
+}
+
+#[test]
+fn any_of_16_nodes_may_be_killed_at_any_time_under_traffic() {
+    let program = plain("traffic.c");
+    let job = Job::new();
+    // While they start, meet, and talk.
+    for (round, delay) in [0, 5, 20, 50, 100, 200, 400, 800].into_iter().enumerate() {
+        let outer = launcher(&job, &["-n", "16"], &program, &["1000000"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        while processes_of(&program).is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(delay));
+        let nodes = processes_of(&program);
+        let victim = nodes[(7 * round + 3) % nodes.len()];
+        rustix::process::kill_process(victim, Signal::KILL).unwrap();
+        let output = outer.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(137), "after {delay} ms: {text}");
+        assert!(text.contains("was killed by signal 9"), "after {delay} ms: {text}");
         nobody_is_left(&program);
     }
 }

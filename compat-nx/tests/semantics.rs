@@ -310,6 +310,34 @@ fn late_receiver(engine: &Engine, _: &str) {
     }
 }
 
+/// N16: more is sent by isend than slots and blocks hold; the sender makes no NX call any more until all has
+/// come.
+fn computing_sender(engine: &Engine, _: &str) {
+    let done = std::env::temp_dir()
+        .join(format!("nx-sender-{}", std::env::var("SHRIMP_NX_JOB").expect("id")));
+    // Small ones, some in several slots, and some that are fetched.
+    let lens = |i: usize| [8, 1000, 20_000, 300_000][i % 4];
+    let message = |i: usize| vec![i as u8; lens(i)];
+    if engine.node() == 0 {
+        let messages: Vec<Vec<u8>> = (0..200).map(message).collect();
+        let mids: Vec<Mid> = messages.iter().map(|bytes| isend(engine, 1, bytes, 1)).collect();
+        while !done.exists() {
+            std::hint::black_box(&messages);
+        }
+        std::fs::remove_file(&done).expect("removes");
+        for mid in mids {
+            assert_eq!(engine.msgdone(mid).map(|done| done.is_some()), Ok(true));
+        }
+    } else {
+        for i in 0..200 {
+            let mut room = vec![0; lens(i)];
+            crecv(engine, 1, &mut room);
+            assert!(room == message(i), "message {i}");
+        }
+        std::fs::write(&done, b"").expect("writes");
+    }
+}
+
 /// N19, N20, N3: no interrupt and one copy per message in ping-pong and in bursts that fit, and less than a
 /// doorbell per message of a burst.
 fn common_path(engine: &Engine, wait: &str) {
@@ -918,6 +946,7 @@ fn rank() {
         ("head_to_head", head_to_head),
         ("flood", flood_of_a_computing_receiver),
         ("late_receiver", late_receiver),
+        ("computing_sender", computing_sender),
         ("other_lengths", other_lengths),
         ("common_path", common_path),
         ("lengths", lengths),
@@ -966,6 +995,13 @@ fn a_computing_receiver_stalls_no_sender() {
 #[test]
 fn a_late_receiver_gets_the_bytes_of_the_send() {
     Daemon::start().run(2, "late_receiver", "", &[]);
+}
+
+#[test]
+fn what_was_sent_by_isend_comes_though_the_sender_only_computes() {
+    for send in ["au", "du1", "du2"] {
+        Daemon::start().run(2, "computing_sender", "", &[("NX_SEND", send)]);
+    }
 }
 
 #[test]
