@@ -22,7 +22,7 @@ fn a_program_starts_its_nodes_itself_and_talks_to_them_as_host() {
     let program = plain("early.c");
     let job = Job::new();
     let sum = |n: u64| format!("sum {}", 100 * n + n * (n - 1) / 2);
-    for n in [1, 2, 3, 4, 8] {
+    for n in [1, 2, 3, 4, 8, 16] {
         let number = n.to_string();
         let own = run(job.command(&program).args(["keep", "-sz", &number]));
         assert_eq!(own.code, Some(0), "{own}");
@@ -95,12 +95,16 @@ fn a_process_that_cannot_join_says_so_at_its_first_call() {
 fn a_fortran_program_starts_its_nodes_itself_and_its_output_comes_once() {
     let program = build::fortran("fortran/nfork.f", &["-std=legacy", "-w"]);
     let job = Job::new();
-    for done in [run(&mut job.command(&program)), shrimp_run(&job, 3, &program, &[])] {
-        assert_eq!(done.code, Some(0), "{done}");
-        assert!(done.out.contains("nfork: all good"), "{done}");
-        // Buffers are not written twice by a fork.
-        assert_eq!(done.out.matches("controlling process").count(), 1, "{done}");
-        assert_eq!(done.out.matches(" done").count(), 3, "{done}");
+    for size in [1, 2, 3, 4, 8, 16] {
+        let own = run(job.command(&program).env("NX_DFLT_SIZE", size.to_string()));
+        for done in [own, shrimp_run(&job, size, &program, &[])] {
+            assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+            assert!(done.out.contains("nfork: all good"), "{size} nodes: {done}");
+            // Buffers are not written twice by a fork.
+            assert_eq!(done.out.matches("controlling process").count(), 1, "{size} nodes: {done}");
+            let count = done.out.matches(" done").count();
+            assert_eq!(count, size as usize, "{size} nodes: {done}");
+        }
     }
 }
 
@@ -112,7 +116,7 @@ fn hosts_and_loading_with_int_arrays() {
     let job = Job::new();
     let done = run(job.command(&early).args(["keep", "-sz", "3"]));
     assert_eq!(done.code, Some(0), "{done}");
-    let done = run(job.command(&load).arg(&ring));
+    let done = run(job.command(&load).arg(&ring).arg("3"));
     assert_eq!(done.code, Some(0), "{done}");
 }
 
@@ -184,7 +188,7 @@ fn nodes_that_end_at_once_wait_until_the_others_have_met_them() {
 fn nodes_and_hosts_add_processes_of_other_types_and_each_message_finds_its_process() {
     let program = plain("ptypes.c");
     let job = Job::new();
-    for size in [1, 2, 3, 5] {
+    for size in [1, 2, 3, 4, 5, 8, 16] {
         let number = size.to_string();
         let mut added = launcher(&job, &["-n", &number], &program, &[]);
         let ways = [
@@ -206,9 +210,12 @@ fn nodes_and_hosts_add_processes_of_other_types_and_each_message_finds_its_proce
 fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
     let (program, worker) = (plain("load.c"), plain("ring.c"));
     let job = Job::new();
-    let done = run(job.command(&program).arg(&worker));
-    assert_eq!(done.code, Some(0), "{done}");
-    assert!(done.out.contains("ring of 3: 3"), "{done}");
+    for size in [1, 2, 3, 4, 8, 16] {
+        let done = run(job.command(&program).arg(&worker).arg(size.to_string()));
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        let says = format!("ring of {size}: {}", size * (size - 1) / 2);
+        assert!(done.out.contains(&says), "{size} nodes: {done}");
+    }
 }
 
 #[test]
