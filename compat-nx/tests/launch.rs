@@ -109,6 +109,33 @@ fn a_fortran_program_starts_its_nodes_itself_and_its_output_comes_once() {
 }
 
 #[test]
+fn a_fortran_program_loads_another_onto_a_rectangle() {
+    let program = build::fortran("fortran/load.f", &["-std=legacy", "-w"]);
+    let done = run(Job::new().command(&program).arg(plain("ring.c")));
+    assert_eq!(done.code, Some(0), "{done}");
+    assert!(done.out.contains("ring of 6: 15"), "{done}");
+}
+
+#[test]
+fn entries_of_fortran_that_refuse_do_and_those_that_end_all_do() {
+    let program = build::fortran("fortran/rest.f", &["-std=legacy", "-w"]);
+    let job = Job::new();
+    let done = shrimp_run(&job, 2, &program, &[]);
+    assert_eq!(done.code, Some(0), "{done}");
+    assert_eq!(done.out.matches("rest: all good").count(), 2, "{done}");
+    for number in 1..=11 {
+        let done = shrimp_run(&job, 2, &program, &[&number.to_string()]);
+        assert_eq!(done.code, Some(1), "call {number}: {done}");
+        assert!(done.err.contains("use OPEN, READ and WRITE"), "call {number}: {done}");
+        assert!(!done.out.contains("goes on"), "call {number}: {done}");
+    }
+    let done = shrimp_run(&job, 2, &program, &["12"]);
+    assert_eq!(done.code, Some(137), "{done}");
+    assert!(done.err.contains("killed the application"), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
 fn hosts_and_loading_with_int_arrays() {
     let narrow = Options { flags: &["-w", "-DNX_INT_ARRAYS"], ..Options::default() };
     let (early, load, ring) =

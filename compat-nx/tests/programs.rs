@@ -3,6 +3,7 @@
 
 mod build;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -162,10 +163,21 @@ fn bad_input_to_every_plain_call_says_who_what_and_why_and_ends_the_application(
     let program = compile("errors.c", Options { flags: &["-w"], ..Options::default() });
     every_plain_form_ends_all(&program, 199, &|_| {});
     every_case_ends_all(&program, &["later"], 6, &|_| {});
-    // The others end too.
-    let done = shrimp_run(&Job::new(), 3, &program, &["0"]);
-    assert_eq!(done.code, Some(1), "{done}");
-    assert!(done.err.contains("ended the application"), "{done}");
+    // The others end too, whichever call it was: a case of each, on one node of three.
+    let job = Job::new();
+    let count = run(job.command(&program).arg("count"));
+    let mut calls = BTreeSet::new();
+    for number in 0..count.out.trim().parse().unwrap() {
+        let name = run(job.command(&program).args(["name", &number.to_string()]));
+        if calls.insert(name.out.clone()) {
+            let done = shrimp_run(&job, 3, &program, &["alone", &number.to_string()]);
+            assert_eq!(done.code, Some(1), "{done}");
+            let told = format!("node 1, ptype 0: {}: ", name.out.trim());
+            assert!(done.err.contains(&told), "{done}");
+            assert!(done.err.contains("ended the application"), "{done}");
+        }
+    }
+    assert!(calls.len() > 50, "{} calls", calls.len());
 }
 
 #[test]

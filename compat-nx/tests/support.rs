@@ -45,6 +45,32 @@ fn every_exported_call_of_c_is_declared() {
     }
 }
 
+#[test]
+fn every_entry_of_fortran_is_called_by_a_program() {
+    // A name with an underscore in front cannot be written in Fortran; it is there for C programs that pass all by reference.
+    const NOT_OF_FORTRAN: &str = "_gopf_";
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fortran");
+    let programs = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let programs = programs.chain([std::path::Path::new("examples/heat.f").to_owned()]);
+    let text: String = programs
+        .map(|path| std::fs::read_to_string(path).unwrap().to_lowercase())
+        .flat_map(|text| {
+            let code = text.lines().filter(|line| !line.starts_with(['c', '*'])).map(str::to_owned);
+            code.collect::<Vec<_>>()
+        })
+        .flat_map(|line| [line, "\n".to_owned()])
+        .collect();
+    let words: BTreeSet<&str> =
+        text.split(|byte: char| !byte.is_alphanumeric() && byte != '_').collect();
+    let missing: Vec<String> = read("symbols.txt")
+        .lines()
+        .filter(|symbol| symbol.ends_with('_') && *symbol != NOT_OF_FORTRAN)
+        .map(|symbol| symbol.trim_end_matches('_').to_owned())
+        .filter(|name| !words.contains(&name[..]))
+        .collect();
+    assert!(missing.is_empty(), "called by no program: {missing:?}");
+}
+
 /// Calls that no argument makes wrong: clocks, codes, what has no effect, what only reads `msginfo`, and
 /// what other tests hold (nodes of this application, handlers on and off, ticks).
 const CANNOT_FAIL: &[&str] =
