@@ -543,8 +543,11 @@ fn direct(engine: &Engine, _: &str) {
     let mut room = vec![0u8; LEN + 9000];
     let mut round = 0u8;
     // A message goes directly if the receiver comes before its safe copy is complete, which is chance: until one has.
-    while round < 30 || sent_directly(engine) == 0 {
+    let mut directly = 0;
+    while round < 30 || directly == 0 {
         round = round.wrapping_add(1);
+        let copied = || [count::STAGED_BYTES, count::FETCHED_BYTES].map(|of| engine.counter(of));
+        let before = copied();
         let shift = 4000 + usize::from(round % 3);
         if engine.node() == 0 {
             let bytes: Vec<u8> = (0..LEN).map(|i| (i as u8).wrapping_mul(31) ^ round).collect();
@@ -562,6 +565,16 @@ fn direct(engine: &Engine, _: &str) {
             assert!(room[shift..shift + LEN].iter().copied().eq(expected), "round {round}");
             assert!(room[..shift].iter().chain(&room[shift + LEN..]).all(|&byte| byte == 0xee));
         }
+        // N13: who sends it directly stops copying, and nothing is copied where it is received.
+        let (now, after) = (sent_directly(engine), copied());
+        let [staged, fetched] = [0, 1].map(|of| after[of] - before[of]);
+        match (engine.node(), now > directly) {
+            (0, true) => assert!(staged < LEN as u64, "{staged} bytes staged of a direct message"),
+            (0, false) => assert_eq!((staged, fetched), (LEN as u64, 0)),
+            (_, true) => assert_eq!((staged, fetched), (0, 0)),
+            (_, false) => assert_eq!((staged, fetched), (0, LEN as u64)),
+        }
+        directly = now;
     }
     let trips = engine.counter(count::DAEMON_TRIPS);
     for _ in 0..10 {
