@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use build::{Job, Options, compile, fortran, nodes, run, shrimp_run};
+use build::{Job, Options, compile, fortran, launcher, nodes, run, shrimp_run};
 
 /// More nodes than processors included.
 const SIZES: [u32; 6] = [1, 2, 3, 4, 8, 16];
@@ -233,6 +233,18 @@ fn a_ring_by_each_way_of_starting() {
 fn random_traffic_keeps_order_and_contents() {
     let program = compile("traffic.c", Options::default());
     at_all_sizes(&program, &["300"], "all good");
+    // The other ways of short messages, and long ones from user memory to user memory.
+    let job = Job::new();
+    for settings in [
+        [("NX_SEND", "du1"), ("NX_DIRECT", "65536")],
+        [("NX_SEND", "du2"), ("NX_DIRECT", "1048576")],
+    ] {
+        for size in ["2", "16"] {
+            let done = run(launcher(&job, &["-n", size], &program, &["300"]).envs(settings));
+            assert_eq!(done.code, Some(0), "{settings:?}, {size} nodes: {done}");
+            assert!(done.out.contains("all good"), "{settings:?}, {size} nodes: {done}");
+        }
+    }
 }
 
 #[test]

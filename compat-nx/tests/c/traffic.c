@@ -27,7 +27,11 @@ static void take(long type)
 	struct head *head = (struct head *)in;
 	long from, len;
 
-	crecv(type, in, LARGEST);
+	switch (rnd(4)) {
+	case 0: msgwait(irecv(type, in, LARGEST)); break;
+	case 1: crecvx(type, in, LARGEST, -1, -1, msginfo); break;
+	default: crecv(type, in, LARGEST);
+	}
 	len = infocount();
 	from = infonode();
 	CHECK(head->from == from && head->len == len && head->type == infotype());
