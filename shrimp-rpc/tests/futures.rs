@@ -228,6 +228,12 @@ fn a_future_that_is_dropped_or_late_tells_the_server() {
     server.finish();
 }
 
+async fn later(binding: &Binding, number: u32) -> Result<(), CallError> {
+    let mut request = binding.request_async(LATER, 4, 0).await?;
+    number.encode(&mut request)?;
+    request.call_async().await.map(drop)
+}
+
 async fn call(binding: &Binding, procedure: u32) -> Result<(), CallError> {
     binding.request_async(procedure, 0, 0).await?.call_async().await.map(drop)
 }
@@ -336,6 +342,34 @@ fn futures_that_wait_for_a_lane_go_on_when_those_before_them_cannot_bind_anew() 
         }
     });
     let mut second = daemon.second("serve", &["lost"]);
+    second.expect("ready");
+    until("bound again", || block_on(echo(&binding, 1)).is_ok());
+    second.finish();
+}
+
+/// Futures under way when their server is killed: each is told, and the next ones go to its successor.
+#[test]
+fn futures_that_wait_for_replies_are_told_of_their_servers_death() {
+    let _watchdog = Watchdog::new("futures_that_wait_for_replies");
+    let daemon = Daemon::start();
+    let mut first = daemon.second("serve", &["mortal"]);
+    first.expect("ready");
+    let node = daemon.node();
+    let builder = Binding::builder("mortal", PROGRAM, 1).node(&node).lanes(4);
+    let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
+    // Four that are answered together have bound all lanes. Now four wait for replies, and four for their lanes.
+    for result in join_all((0..4).map(|number| later(&binding, number)).collect()) {
+        result.unwrap();
+    }
+    let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(call(&binding, KEEP))).collect();
+    waiting.iter_mut().for_each(begin);
+    first.kill();
+    for (i, future) in waiting.drain(..4).enumerate() {
+        let result = block_on(future);
+        assert!(matches!(result, Err(CallError::ServerGone { .. })), "future {i}: {result:?}");
+    }
+    drop(waiting);
+    let mut second = daemon.second("serve", &["mortal"]);
     second.expect("ready");
     until("bound again", || block_on(echo(&binding, 1)).is_ok());
     second.finish();

@@ -16,6 +16,8 @@ const NULL: u32 = 0;
 const INOUT: u32 = 1;
 const OUT: u32 = 2;
 const NEXT: u32 = 3;
+/// As NEXT, with as many words in the reply as the client wants.
+const COUNTED: u32 = 4;
 
 struct Both {
     _daemon: Daemon,
@@ -59,6 +61,23 @@ fn both(buffer_len: usize) -> Both {
                 numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
                 let _ = block.write(0, &numbers); // as long
                 call.reply(0)?.send()
+            }
+            COUNTED => {
+                let mut args = call.args();
+                let [len, words, first] = [(); 3].map(|()| u32::decode(&mut args));
+                let (len, words, first) = (len?, words?, first?);
+                args.finish()?;
+                if len > 0 {
+                    let mut block = call.block_mut::<u32>(len)?;
+                    let mut numbers = block.to_vec()?;
+                    numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
+                    let _ = block.write(0, &numbers); // as long
+                }
+                let mut reply = call.reply(4 * words as usize)?;
+                for i in 0..words {
+                    first.wrapping_add(i).encode(&mut reply)?;
+                }
+                reply.send()
             }
             OUT => {
                 let mut args = call.args();
@@ -250,21 +269,37 @@ fn back_to_back(calls: u32) {
             1 if call % 64 == 0 => (state >> 33) as usize % 12_500,
             _ => (state >> 33) as usize % 50,
         };
-        if len == 0 {
+        let words = match state >> 40 & 15 {
+            0 => (state >> 44) as u32 % 1000,
+            _ => (state >> 44) as u32 % 16,
+        };
+        if len == 0 && words == 0 {
             both.binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
             continue;
         }
         data.clear();
         data.resize(len, 2 * call);
-        let mut request = both.binding.request(NEXT, 4, (4 * len).next_multiple_of(8)).unwrap();
-        (len as u32).encode(&mut request).unwrap();
-        request.block(&data).unwrap();
+        let bytes = (4 * len).next_multiple_of(8);
+        let mut request = both.binding.request(COUNTED, 12, bytes).unwrap();
+        for word in [len as u32, words, 3 * call] {
+            word.encode(&mut request).unwrap();
+        }
+        if len > 0 {
+            request.block(&data).unwrap();
+        }
         let mut reply = request.call().unwrap();
-        reply.inout(0, &mut data).unwrap();
+        for i in 0..words {
+            let word = u32::decode(&mut reply).unwrap();
+            assert_eq!(word, (3 * call).wrapping_add(i), "word {i} of {words} of call {call}");
+        }
+        if len > 0 {
+            reply.inout(0, &mut data).unwrap();
+        }
         assert!(
             data.iter().all(|number| *number == 2 * call + 1),
             "call {call} of {len} numbers: stale data"
         );
+        reply.finish().unwrap();
     }
     common::until("every call was served, once", || {
         both.server_node.counters().get(count::SERVED) == u64::from(calls)
