@@ -32,6 +32,8 @@ enum Way<'a> {
     Upgraded(&'a Path),
     /// With rules.
     Ruled(&'a Path, &'a str),
+    /// With the switch that turns all off.
+    Off(&'a Path),
     /// With rings of io_uring that are for files.
     RingsForFiles(&'a Path),
     /// By one of the paper's protocols.
@@ -110,6 +112,9 @@ fn start(scenario: &str, role: &str, way: Way<'_>, dir: &Path) -> Child {
         }
         Way::Protocol(socket, name) => {
             command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_PROTOCOL", name);
+        }
+        Way::Off(socket) => {
+            command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS", "off");
         }
         Way::RingsForFiles(socket) => {
             command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_IO_URING", "files");
@@ -456,13 +461,31 @@ fn a_direction_that_was_silent_until_a_fork_switches_after_it() {
 #[test]
 fn a_rule_keeps_a_connection_plain() {
     let daemon = Daemon::start();
-    for rules in ["deny program=stream", "allow port=1; deny address=127.0.0.0/8", "deny"] {
+    let own = format!("deny uid={}", rustix::process::geteuid().as_raw());
+    let all = [
+        "deny program=stream",
+        "allow port=1; deny address=127.0.0.0/8",
+        "deny port=1-65535",
+        &own,
+        "deny",
+    ];
+    for rules in all {
         let counters = run("echo", Way::Ruled(&daemon.path, rules)).counters;
         assert_eq!(counters.get("ring_tx_bytes"), None, "{rules}");
         assert_eq!(counters.get("plain_rule"), Some(&2), "{rules}: {counters:?}");
     }
     let counters = run("echo", Way::Ruled(&daemon.path, "deny program=other; deny uid=4294967"));
     assert_eq!(counters.counters.get("plain_rule"), None);
+}
+
+/// Turned off, the library asks no daemon.
+#[test]
+fn a_process_that_is_turned_off_takes_no_part() {
+    let daemon = Daemon::start();
+    let done = run("echo", Way::Off(&daemon.path));
+    assert_eq!(done.printed, run("echo", Way::Alone).printed);
+    assert_eq!(done.counters.get("ring_tx_bytes"), None);
+    assert_eq!(done.counters.get("plain_no_daemon"), Some(&2), "{:?}", done.counters);
 }
 
 /// A process that uses io_uring stays with TCP, because nobody sees what for; unless its user says that it is for files.
