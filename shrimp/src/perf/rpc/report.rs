@@ -215,6 +215,16 @@ impl Report {
         points.min_by(|a, b| a.ratio_to_ours.total_cmp(&b.ratio_to_ours))
     }
 
+    /// The same beside ours as programs have it, by medians: how many times as long this one takes.
+    fn nearest_as_programs_wait<'l>(&self, line: &'l Line) -> Option<(f64, &'l Point)> {
+        let ours = self.subjects.first()?;
+        let ratios =
+            line.points.iter().zip(&ours.points).map(|(point, ours)| {
+                (point.round_trip.median_ns / ours.round_trip.median_ns, point)
+            });
+        ratios.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
     fn budgets(&self) -> String {
         let mut text = String::new();
         let met = |met| if met { "met" } else { "NOT MET" };
@@ -257,6 +267,17 @@ impl Report {
                     at(point),
                     met(point.ratio_to_ours > 1.0)
                 );
+                if line.name == POLLS
+                    && let Some((ratio, point)) = self.nearest_as_programs_wait(line)
+                {
+                    text += &format!(
+                        "Ahead of {}, ours as programs wait: at least {} times ({}): {}.\n",
+                        line.name,
+                        text::three(ratio),
+                        at(point),
+                        met(ratio > 1.0)
+                    );
+                }
             }
         }
         text + &format!(
