@@ -125,10 +125,14 @@ fn bad_input_to_every_underscore_call_is_minus_one_with_errno() {
 }
 
 /// Runs the plain form of each case of a program, `expected` of them at least: it names itself, says why and ends
-/// all with code 1. Returns who it says to be.
+/// all with code 1. Returns the names, by case.
 #[track_caller]
-fn every_plain_form_ends_all(program: &Path, expected: u32, change: &dyn Fn(&mut Command)) {
-    every_case_ends_all(program, &[], expected, change);
+fn every_plain_form_ends_all(
+    program: &Path,
+    expected: u32,
+    change: &dyn Fn(&mut Command),
+) -> Vec<String> {
+    every_case_ends_all(program, &[], expected, change)
 }
 
 /// Each case of a program, asked for by its number after `arguments`, prints the name of a call, which is to end the application.
@@ -137,7 +141,7 @@ fn every_case_ends_all(
     arguments: &[&str],
     expected: u32,
     change: &dyn Fn(&mut Command),
-) {
+) -> Vec<String> {
     let job = Job::new();
     let case = |argument: &str| {
         let mut command = job.command(program);
@@ -146,6 +150,7 @@ fn every_case_ends_all(
     };
     let count: u32 = case("count").out.trim().parse().unwrap();
     assert!(count >= expected, "{count} cases");
+    let mut calls = Vec::new();
     for number in 0..count {
         let done = case(&number.to_string());
         let call = done.out.split_whitespace().next().unwrap_or_default().to_owned();
@@ -155,24 +160,24 @@ fn every_case_ends_all(
         let (who, why) = told.split_once(&format!(": {call}: ")).unwrap_or_default();
         assert!(who == "node 0, ptype 0" || who.starts_with("process "), "case {number}: {done}");
         assert!(why.len() > 10, "case {number}: {done}");
+        calls.push(call);
     }
+    calls
 }
 
 #[test]
 fn bad_input_to_every_plain_call_says_who_what_and_why_and_ends_the_application() {
     let program = compile("errors.c", Options { flags: &["-w"], ..Options::default() });
-    every_plain_form_ends_all(&program, 199, &|_| {});
+    let of_cases = every_plain_form_ends_all(&program, 199, &|_| {});
     every_case_ends_all(&program, &["later"], 6, &|_| {});
     // The others end too, whichever call it was: a case of each, on one node of three.
     let job = Job::new();
-    let count = run(job.command(&program).arg("count"));
     let mut calls = BTreeSet::new();
-    for number in 0..count.out.trim().parse().unwrap() {
-        let name = run(job.command(&program).args(["name", &number.to_string()]));
-        if calls.insert(name.out.clone()) {
+    for (number, call) in of_cases.into_iter().enumerate() {
+        if calls.insert(call.clone()) {
             let done = shrimp_run(&job, 3, &program, &["alone", &number.to_string()]);
             assert_eq!(done.code, Some(1), "{done}");
-            let told = format!("node 1, ptype 0: {}: ", name.out.trim());
+            let told = format!("node 1, ptype 0: {call}: ");
             assert!(done.err.contains(&told), "{done}");
             assert!(done.err.contains("ended the application"), "{done}");
         }

@@ -149,19 +149,6 @@ static int plain_form(int wanted)
 	return number;
 }
 
-/* The name of a case's call. */
-static int name_form(int wanted)
-{
-	int number = 0;
-
-#define CASE(name, args, expected)                                                             \
-	if (wanted == number++)                                                                \
-		printf("%s\n", #name);
-	CASES
-#undef CASE
-	return 0;
-}
-
 /* Messages that are too long for a handler: the call has long returned, and the program computes. */
 #define LATER                                                                                  \
 	CASE(hrecv, (longer(), buf, 8, H)) CASE(hrecvx, (longer(), buf, 8, -1, -1, H, 1))      \
@@ -193,8 +180,6 @@ static int later_form(int wanted)
 
 int main(int argc, char **argv)
 {
-	if (argc > 2 && strcmp(argv[1], "name") == 0)
-		return name_form(atoi(argv[2]));
 	if (argc > 2 && strcmp(argv[1], "alone") == 0) {
 		if (mynode() == 1)
 			plain_form(atoi(argv[2]));
