@@ -4,7 +4,8 @@
 mod build;
 
 use build::{
-    Job, Options, compile, launcher, nobody_is_left, nodes, processes_of, run, run_with, shrimp_run,
+    Job, Options, SIZES, compile, launcher, nobody_is_left, nodes, processes_of, run, run_with,
+    shrimp_run,
 };
 use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader};
@@ -21,13 +22,13 @@ fn plain(name: &str) -> std::path::PathBuf {
 fn a_program_starts_its_nodes_itself_and_talks_to_them_as_host() {
     let program = plain("early.c");
     let job = Job::new();
-    let sum = |n: u64| format!("sum {}", 100 * n + n * (n - 1) / 2);
-    for n in [1, 2, 3, 4, 8, 16] {
+    let sum = |n: u32| format!("sum {}", 100 * n + n * (n - 1) / 2);
+    for n in SIZES {
         let number = n.to_string();
         let own = run(job.command(&program).args(["keep", "-sz", &number]));
         assert_eq!(own.code, Some(0), "{own}");
         assert!(own.out.contains(&sum(n)), "{own}");
-        let launched = shrimp_run(&job, n as u32, &program, &["-pn", "part", "keep"]);
+        let launched = shrimp_run(&job, n, &program, &["-pn", "part", "keep"]);
         assert_eq!(launched.code, Some(0), "{launched}");
         assert!(launched.out.contains(&sum(n)), "{launched}");
         assert!(launched.out.contains(&format!("host of {n}")), "{launched}");
@@ -95,7 +96,7 @@ fn a_process_that_cannot_join_says_so_at_its_first_call() {
 fn a_fortran_program_starts_its_nodes_itself_and_its_output_comes_once() {
     let program = build::fortran("fortran/nfork.f", &["-std=legacy", "-w"]);
     let job = Job::new();
-    for size in [1, 2, 3, 4, 8, 16] {
+    for size in SIZES {
         let own = run(job.command(&program).env("NX_DFLT_SIZE", size.to_string()));
         for done in [own, shrimp_run(&job, size, &program, &[])] {
             assert_eq!(done.code, Some(0), "{size} nodes: {done}");
@@ -237,7 +238,7 @@ fn nodes_and_hosts_add_processes_of_other_types_and_each_message_finds_its_proce
 fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
     let (program, worker) = (plain("load.c"), plain("ring.c"));
     let job = Job::new();
-    for size in [1, 2, 3, 4, 8, 16] {
+    for size in SIZES {
         let done = run(job.command(&program).arg(&worker).arg(size.to_string()));
         assert_eq!(done.code, Some(0), "{size} nodes: {done}");
         let says = format!("ring of {size}: {}", size * (size - 1) / 2);

@@ -7,10 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use build::{Job, Options, compile, fortran, launcher, nodes, run, shrimp_run};
-
-/// More nodes than processors included.
-const SIZES: [u32; 6] = [1, 2, 3, 4, 8, 16];
+use build::{Job, Options, SIZES, compile, fortran, launcher, nodes, run, shrimp_run};
 
 #[track_caller]
 fn at_all_sizes(program: &Path, arguments: &[&str], says: &str) {

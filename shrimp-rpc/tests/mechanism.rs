@@ -5,7 +5,7 @@ mod common;
 
 use common::Daemon;
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, DispatchError, Server};
+use shrimp_rpc::{Binding, BulkMut, DispatchError, Server};
 use std::sync::mpsc;
 use vmmc::Node;
 use vmmc::counters::index;
@@ -30,6 +30,14 @@ struct Both {
     _server: Server,
 }
 
+/// Every number becomes the one after it.
+fn count_on(block: &mut BulkMut<'_, u32>) -> Result<(), DispatchError> {
+    let mut numbers = block.to_vec()?;
+    numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
+    let _ = block.write(0, &numbers); // as long
+    Ok(())
+}
+
 fn both(buffer_len: usize) -> Both {
     let daemon = Daemon::start();
     let (server_node, client_node) = (daemon.node(), daemon.node());
@@ -51,15 +59,11 @@ fn both(buffer_len: usize) -> Both {
                 }
                 call.reply(0)?.send()
             }
-            // Every number becomes the one after it.
             NEXT => {
                 let mut args = call.args();
                 let len = u32::decode(&mut args)?;
                 args.finish()?;
-                let mut block = call.block_mut::<u32>(len)?;
-                let mut numbers = block.to_vec()?;
-                numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
-                let _ = block.write(0, &numbers); // as long
+                count_on(&mut call.block_mut(len)?)?;
                 call.reply(0)?.send()
             }
             COUNTED => {
@@ -68,10 +72,7 @@ fn both(buffer_len: usize) -> Both {
                 let (len, words, first) = (len?, words?, first?);
                 args.finish()?;
                 if len > 0 {
-                    let mut block = call.block_mut::<u32>(len)?;
-                    let mut numbers = block.to_vec()?;
-                    numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
-                    let _ = block.write(0, &numbers); // as long
+                    count_on(&mut call.block_mut(len)?)?;
                 }
                 let mut reply = call.reply(4 * words as usize)?;
                 for i in 0..words {

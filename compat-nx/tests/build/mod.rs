@@ -13,6 +13,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+/// Numbers of nodes; more than processors included.
+pub const SIZES: [u32; 6] = [1, 2, 3, 4, 8, 16];
+
 /// Only ends a hang, on a machine as busy as it may be.
 const WATCHDOG: Duration = Duration::from_secs(300);
 
