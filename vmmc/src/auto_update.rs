@@ -2,11 +2,12 @@
 //!
 //! The paper's hardware watched the memory bus; between machines nothing of that kind exists, so the program
 //! says what it stores. What the outgoing page table of that hardware did is kept: consecutive
-//! stores are **combined** into one packet if wanted (H5), a packet ends with its page (H8), and a
-//! **timer** sends what has waited (H6). Without combining each store is a packet (H4).
+//! stores are **combined** into one packet if wanted (H5), a packet ends with its page (H8), a
+//! **timer** sends what has waited (H6), and each packet **interrupts** the receiver if wanted (H14). Without combining each
+//! store is a packet (H4).
 //!
 //! On one machine the same writer stores into the export's own pages: there is nothing to combine, and nothing
-//! waits. ([`crate::Import::bind`] needs no writer at all there.)
+//! waits; what a store has in one page counts as a packet. ([`crate::Import::bind`] needs no writer at all there.)
 //!
 //! **Order** (V13): the stores of one writer are seen in their order, combined or not, and an aligned word of 2, 4 or 8 bytes
 //! is seen whole; so a flag goes through the writer like the data before it. The bytes of one store are seen in ascending
@@ -14,17 +15,17 @@
 //! updates, flags and notifications of the import do not wait for it (H7: a combining writer without a timer
 //! may hold its last packet for ever).
 
-use crate::error::{Forked, SendError, SystemError, WaitError, system};
-use crate::import::{Import, LinkOwner, send_error};
+use crate::error::{Forked, SendError, SendNotifyError, SystemError, WaitError, system};
+use crate::import::{Import, LinkOwner, last_word, send_error};
 use crate::sync::{Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
-use crate::transport::Outgoing;
 use crate::transport::net::frame::PAGE;
+use crate::transport::{Entry, Outgoing};
 use crate::wait::deadline_after;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Settings of a writer.
+/// Settings of a writer: what an entry of the paper's outgoing page table had for its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Combining {
     /// Whether consecutive stores become one packet.
@@ -32,18 +33,27 @@ pub struct Combining {
     /// With combining: how long a packet waits for more at most, from its last store on. `None`: until a
     /// store that does not follow, or a flush.
     pub timer: Option<Duration>,
+    /// The sender's half of the interrupt: each packet is a notification, too, once its bytes are there, for a receiver that
+    /// takes them (a handler, a queue). Its last word is that of the packet.
+    pub notify: bool,
 }
 
 impl Combining {
     /// Each store is a packet.
-    pub const OFF: Combining = Combining { combine: false, timer: None };
+    pub const OFF: Combining = Combining { combine: false, timer: None, notify: false };
     /// Consecutive stores are one packet, until a flush.
-    pub const ON: Combining = Combining { combine: true, timer: None };
+    pub const ON: Combining = Combining { combine: true, timer: None, notify: false };
 
     /// Consecutive stores are one packet, which goes when nothing follows for `timer`.
     #[must_use]
     pub const fn within(timer: Duration) -> Combining {
-        Combining { combine: true, timer: Some(timer) }
+        Combining { combine: true, timer: Some(timer), notify: false }
+    }
+
+    /// The same, with [`Combining::notify`].
+    #[must_use]
+    pub const fn notifying(self) -> Combining {
+        Combining { notify: true, ..self }
     }
 }
 
@@ -58,6 +68,7 @@ pub struct AutoUpdate {
 #[derive(Debug)]
 struct Shared {
     owner: Arc<LinkOwner>,
+    notify: bool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -70,7 +81,7 @@ struct State {
     /// When the timer sends it.
     due: Option<Instant>,
     /// Why the timer could not.
-    failed: Option<SendError>,
+    failed: Option<SendNotifyError>,
     stop: bool,
 }
 
@@ -82,6 +93,7 @@ impl Import {
     pub fn auto_update(&self, combining: Combining) -> Result<AutoUpdate, SystemError> {
         let shared = Arc::new(Shared {
             owner: self.owner.clone(),
+            notify: combining.notify,
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -102,7 +114,7 @@ impl Shared {
     }
 
     /// Sends the packet that waits.
-    fn send(&self, state: &mut State) -> Result<(), SendError> {
+    fn send(&self, state: &mut State) -> Result<(), SendNotifyError> {
         state.due = None;
         if state.bytes.is_empty() {
             return Ok(());
@@ -112,10 +124,25 @@ impl Shared {
         sent
     }
 
-    fn packet(&self, at: usize, bytes: &[u8]) -> Result<(), SendError> {
+    fn packet(&self, at: usize, bytes: &[u8]) -> Result<(), SendNotifyError> {
         let inner = &self.owner.inner;
         inner.may_send()?;
-        inner.link.update(at, bytes).map_err(|error| send_error(error, inner.peer.info))
+        let entry = self.notify.then(|| Entry {
+            offset: at as u64,
+            len: bytes.len() as u64,
+            last_word: last_word(bytes),
+        });
+        let sent = inner.link.update(at, bytes, entry);
+        sent.map_err(|error| send_error(error, inner.peer.info))?;
+        match entry {
+            // Between nodes the packet says it.
+            Some(entry) if inner.link.net().is_none() => self.import().notify_waiting(entry),
+            _ => Ok(()),
+        }
+    }
+
+    fn import(&self) -> Import {
+        Import { owner: self.owner.clone() }
     }
 
     fn run_timer(&self) {
@@ -134,16 +161,18 @@ impl Shared {
 }
 
 impl AutoUpdate {
-    /// Stores `bytes` at `offset`. Any alignment and size (H9).
+    /// Stores `bytes` at `offset`. Any alignment and size (H9). With [`Combining::notify`] it waits while the receiver's queue is
+    /// full.
     ///
     /// # Errors
-    /// See [`SendError`]; also why an earlier packet could not be sent by the timer.
-    pub fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), SendError> {
-        self.shared.check()?;
+    /// See [`SendNotifyError`]; also why an earlier packet could not be sent by the timer.
+    pub fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), SendNotifyError> {
+        self.shared.check().map_err(SendError::from)?;
         let size = self.shared.owner.inner.link.len();
         if offset.checked_add(bytes.len()).is_none_or(|end| end > size) {
             let len = bytes.len();
-            return Err(crate::mem::OutOfBounds { offset, len, size, align: 1 }.into());
+            let outside = crate::mem::OutOfBounds { offset, len, size, align: 1 };
+            return Err(SendError::from(outside).into());
         }
         let mut state = self.shared.state.lock();
         if let Some(error) = state.failed.take() {
@@ -159,7 +188,12 @@ impl AutoUpdate {
         Ok(())
     }
 
-    fn store_in_page(&self, state: &mut State, at: usize, bytes: &[u8]) -> Result<(), SendError> {
+    fn store_in_page(
+        &self,
+        state: &mut State,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), SendNotifyError> {
         if !self.combining.combine || self.shared.owner.inner.link.net().is_none() {
             return self.shared.packet(at, bytes);
         }
@@ -169,7 +203,7 @@ impl AutoUpdate {
         }
         if state.bytes.is_empty() {
             self.shared.owner.inner.may_send()?;
-            self.shared.owner.inner.check_open()?;
+            self.shared.owner.inner.check_open().map_err(SendError::from)?;
             state.at = at;
         }
         state.bytes.extend_from_slice(bytes);
@@ -190,8 +224,8 @@ impl AutoUpdate {
     ///
     /// # Errors
     /// As [`AutoUpdate::store`].
-    pub fn flush(&self) -> Result<(), SendError> {
-        self.shared.check()?;
+    pub fn flush(&self) -> Result<(), SendNotifyError> {
+        self.shared.check().map_err(SendError::from)?;
         let mut state = self.shared.state.lock();
         if let Some(error) = state.failed.take() {
             return Err(error);
@@ -205,9 +239,9 @@ impl AutoUpdate {
     /// [`WaitError::Closed`] when the link has ended; others as [`Import::fence`].
     pub fn fence(&self) -> Result<(), WaitError> {
         match self.flush() {
-            Err(SendError::Closed(closed)) => Err(WaitError::Closed(closed)),
-            Err(SendError::Forked(forked)) => Err(WaitError::Forked(forked)),
-            _ => Import { owner: self.shared.owner.clone() }.fence(),
+            Err(SendNotifyError::Send(SendError::Closed(closed))) => Err(WaitError::Closed(closed)),
+            Err(SendNotifyError::Send(SendError::Forked(forked))) => Err(WaitError::Forked(forked)),
+            _ => self.shared.import().fence(),
         }
     }
 }

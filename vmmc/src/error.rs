@@ -463,6 +463,15 @@ operation_error! {
     }
 }
 
+impl From<SendNotifyError> for PropagateError {
+    fn from(error: SendNotifyError) -> PropagateError {
+        match error {
+            SendNotifyError::Send(error) => error.into(),
+            SendNotifyError::System(error) => error.into(),
+        }
+    }
+}
+
 impl From<AccessError> for SendError {
     fn from(error: AccessError) -> SendError {
         match error {

@@ -3,137 +3,21 @@
 #[path = "support/cluster.rs"]
 mod cluster;
 mod common;
+#[path = "support/engine.rs"]
+#[macro_use]
+mod engine;
+#[path = "support/proxy.rs"]
+mod proxy;
 
-use cluster::Place;
-use common::{Daemon, PATIENCE, pause, say, until};
+use common::{PATIENCE, pause, say, until};
+use engine::World;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use vmmc::counters::index::{
-    DIRECT_BYTES, DIRECT_REFUSED, DIRECT_WRITES, FABRIC_PACKETS, NET_BYTES, NET_PACKETS,
-};
+use vmmc::counters::index::{DIRECT_BYTES, DIRECT_WRITES, NET_BYTES, NET_PACKETS};
 use vmmc::error::{FlagError, ImportError, ReadError, SendError, WaitError};
-use vmmc::{
-    CloseReason, Event, Export, ExportBuilder, Import, ImportBuilder, Node, Region, Rights, Token,
-    Who,
-};
-
-/// An exporter and an importer, and what lies between them.
-struct World {
-    exporter: Node,
-    importer: Node,
-    /// The exporter's node, as the importer calls it.
-    node: Option<&'static str>,
-    /// Whether a fabric carries the packets.
-    fabric: bool,
-    /// Whether it writes long messages by itself.
-    direct: bool,
-    home: Home,
-}
-
-enum Home {
-    One(Daemon),
-    Two(Box<(Place, Place)>),
-}
-
-impl World {
-    fn shm() -> World {
-        let daemon = Daemon::start();
-        let (exporter, importer) = (daemon.node(), daemon.node());
-        World {
-            exporter,
-            importer,
-            node: None,
-            fabric: false,
-            direct: false,
-            home: Home::One(daemon),
-        }
-    }
-
-    fn tcp() -> World {
-        World::over(cluster::pair(), false)
-    }
-
-    fn sealed() -> World {
-        World::over(cluster::pair_with("[data]\nseal = true\n"), false)
-    }
-
-    /// Providers that stand in for hardware: reliable datagrams over TCP, in two implementations.
-    fn ofi_rxm() -> World {
-        World::over(cluster::pair_over("tcp;ofi_rxm"), true)
-    }
-
-    fn ofi_net() -> World {
-        World::over(cluster::pair_over("net"), true)
-    }
-
-    /// The same, with remote writes straight into exported pages.
-    fn direct_rxm() -> World {
-        World::direct("tcp;ofi_rxm")
-    }
-
-    fn direct_net() -> World {
-        World::direct("net")
-    }
-
-    fn direct(provider: &str) -> World {
-        let more = format!("[fabric]\nprovider = {provider:?}\ndirect = \"on\"\n");
-        World { direct: true, ..World::over(cluster::pair_with(&more), true) }
-    }
-
-    fn over((a, b): (Place, Place), fabric: bool) -> World {
-        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
-        let home = Home::Two(Box::new((a, b)));
-        World { exporter, importer, node: Some("a"), fabric, direct: false, home }
-    }
-
-    /// Packets went by the engine that is meant.
-    fn check_engine(&self) {
-        let count = |counter| self.importer.counters().get(counter);
-        let over_fabric = if self.fabric { count(NET_PACKETS) } else { 0 };
-        assert_eq!(count(FABRIC_PACKETS), over_fabric);
-        if !self.direct {
-            assert_eq!(count(DIRECT_WRITES), 0);
-        }
-        assert_eq!(count(DIRECT_REFUSED), 0);
-    }
-
-    fn exporters_daemon(&self) -> &Daemon {
-        match &self.home {
-            Home::One(daemon) => daemon,
-            Home::Two(places) => &places.0.daemon,
-        }
-    }
-
-    fn importers_daemon(&self) -> &Daemon {
-        match &self.home {
-            Home::One(daemon) => daemon,
-            Home::Two(places) => &places.1.daemon,
-        }
-    }
-
-    fn exporting(&self, len: usize) -> ExportBuilder {
-        let region = Region::new(len).unwrap();
-        self.exporter.export(region).name("x").grant(Who::SameUser, Rights::all())
-    }
-
-    fn export(&self, len: usize) -> Export {
-        self.exporting(len).open().unwrap()
-    }
-
-    fn importing(&self, name: &str) -> ImportBuilder {
-        let import = self.importer.import(name).rights(Rights::WRITE | Rights::READ);
-        match self.node {
-            Some(node) => import.node(node),
-            None => import,
-        }
-    }
-
-    fn import(&self) -> Import {
-        self.importing("x").timeout(PATIENCE.unwrap()).open().unwrap()
-    }
-}
+use vmmc::{CloseReason, Event, Import, Node, Region, Rights, Token, Who};
 
 /// A message that says where it belongs.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -415,6 +299,31 @@ fn started_sends_complete_in_order_and_give_their_source_back(world: &World) {
         export.read(i << 17, &mut seen).unwrap();
         assert!(seen == pattern(i, 1 << 17));
     }
+}
+
+/// V14: weaker order until a completion has been waited for, and none after.
+fn what_is_sent_after_a_completion_comes_after_it(world: &World) {
+    const LEN: usize = 50_000;
+    let (export, import) = (world.export(1 << 16), world.import());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=40u32 {
+                let taken = import.start_send(64, pattern(round as usize, LEN)).unwrap();
+                let mut back = taken.wait().unwrap();
+                back.fill(0xff); // it is the program's again
+                import.flag32(0).unwrap().signal(round).unwrap();
+                let go_on = import.flag32(8).unwrap();
+                go_on.wait_until(|seen| seen == round, PATIENCE).unwrap();
+            }
+        });
+        for round in 1..=40u32 {
+            export.flag32(0).unwrap().wait_until(|seen| seen == round, PATIENCE).unwrap();
+            let mut message = vec![0; LEN];
+            export.read(64, &mut message).unwrap();
+            assert!(message == pattern(round as usize, LEN), "round {round}: flag before data");
+            export.flag32(8).unwrap().signal(round).unwrap();
+        }
+    });
 }
 
 fn an_unexport_ends_every_wait_and_send_with_its_reason(world: &World) {
@@ -804,30 +713,6 @@ fn second_process() {
     ]);
 }
 
-macro_rules! suite {
-    ($($name:ident),* $(,)?) => {
-        suite!(shm: $($name),*);
-        suite!(tcp: $($name),*);
-        suite!(sealed: $($name),*);
-        suite!(ofi_rxm: $($name),*);
-        suite!(ofi_net: $($name),*);
-        suite!(direct_rxm: $($name),*);
-        suite!(direct_net: $($name),*);
-    };
-    ($engine:ident: $($name:ident),*) => {
-        suite!($engine as $engine: $($name),*);
-    };
-    ($engine:ident as $module:ident: $($name:ident),*) => {
-        mod $module {
-            $(#[test] fn $name() {
-                let world = super::World::$engine();
-                super::$name(&world);
-                world.check_engine();
-            })*
-        }
-    };
-}
-
 suite!(
     bytes_of_any_length_land_where_they_were_sent,
     a_source_may_be_reused_when_the_send_returns,
@@ -842,6 +727,7 @@ suite!(
     rights_and_secrets_are_asked_of_the_exporters_daemon,
     an_exporter_knows_its_importer_by_node_process_and_user,
     started_sends_complete_in_order_and_give_their_source_back,
+    what_is_sent_after_a_completion_comes_after_it,
     an_unexport_ends_every_wait_and_send_with_its_reason,
     an_unexport_loses_no_send_that_succeeded,
     an_unexport_loses_no_long_send_that_succeeded,

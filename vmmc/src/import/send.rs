@@ -25,7 +25,7 @@ pub(crate) fn send_error(error: TransportError, peer: PeerInfo) -> SendError {
 }
 
 /// The last eight bytes of a message, native-endian; of a shorter one, extended with zeros.
-fn last_word(message: &[u8]) -> u64 {
+pub(crate) fn last_word(message: &[u8]) -> u64 {
     match message.last_chunk::<8>() {
         Some(last) => u64::from_ne_bytes(*last),
         None => {
@@ -186,7 +186,7 @@ impl Import {
         }
     }
 
-    fn notify_waiting(&self, entry: Entry) -> Result<(), SendNotifyError> {
+    pub(crate) fn notify_waiting(&self, entry: Entry) -> Result<(), SendNotifyError> {
         let inner = self.inner();
         loop {
             match self.notify(entry) {

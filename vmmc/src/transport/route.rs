@@ -63,9 +63,18 @@ impl Route {
         either!(self, link => link.may_notify())
     }
 
-    /// Stores of an automatic update, within a page: seen in ascending order.
-    pub(crate) fn update(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
-        either!(self, link => link.update(offset, source))
+    /// Stores of an automatic update, within a page: seen in ascending order. Between nodes `notify` goes with them; on one
+    /// machine the caller queues it.
+    pub(crate) fn update(
+        &self,
+        offset: usize,
+        source: &[u8],
+        notify: Option<Entry>,
+    ) -> Result<(), TransportError> {
+        match self {
+            Route::Shm(link) => link.update(offset, source),
+            Route::Net(link) => link.update(offset, source, notify),
+        }
     }
 
     /// Writes, and queues a notification behind it; see [`Outgoing::notify`].

@@ -166,6 +166,12 @@ pub fn pair() -> (Place, Place) {
     (node("a", &a, &[("b", &b)], Some(KEY)), node("b", &b, &[("a", &a)], Some(KEY)))
 }
 
+/// As [`pair`], where `b` reaches `a` by another address than it listens at.
+pub fn pair_by(a: &str, way_to_a: &str) -> (Place, Place) {
+    let b = address_of("b");
+    (node("a", a, &[("b", &b)], Some(KEY)), node("b", &b, &[("a", way_to_a)], Some(KEY)))
+}
+
 /// As [`pair`], over a provider of libfabric.
 pub fn pair_over(provider: &str) -> (Place, Place) {
     pair_with(&format!("[fabric]\nprovider = {provider:?}\n"))

@@ -1,4 +1,4 @@
-//! A TCP proxy that can cut, hold and crawl, listen and change: what a network does, on demand.
+//! A TCP proxy that can cut, hold, delay and crawl, listen and change: what a network does, on demand.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
@@ -15,6 +15,8 @@ struct State {
     held: AtomicBool,
     /// Bytes a read takes at most; 0: as many as come.
     crawl: AtomicUsize,
+    /// Longest time for which a piece is kept, in nanoseconds.
+    delay: AtomicU64,
     /// Bytes until the cut, plus 1; 0: no cut is planned.
     left: AtomicU64,
     /// What has gone to the target, while somebody listens.
@@ -105,6 +107,11 @@ impl Proxy {
         self.state.crawl.store(bytes, Ordering::SeqCst);
     }
 
+    /// Keeps each piece, which is cut anywhere, for up to so long, either way.
+    pub fn delay(&self, most: Duration) {
+        self.state.delay.store(most.as_nanos() as u64, Ordering::SeqCst);
+    }
+
     /// Keeps what goes to the target from now on.
     pub fn listen(&self) {
         *self.state.heard.lock().unwrap() = Some(Vec::new());
@@ -161,11 +168,21 @@ impl Proxy {
 
 fn pump(state: &State, mut from: TcpStream, mut to: TcpStream, forward: bool) {
     let mut buffer = vec![0; 64 * 1024];
+    // Marsaglia's xorshift: no two pumps alike, and the same in each run.
+    let mut random = 0x9e37_79b9_7f4a_7c15 ^ u64::from(from.peer_addr().map_or(0, |it| it.port()));
+    let mut below = |limit: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % limit.max(1)
+    };
     loop {
         while state.held.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let delay = state.delay.load(Ordering::SeqCst);
         let most = match state.crawl.load(Ordering::SeqCst) {
+            0 if delay > 0 => 1 + below(buffer.len() as u64) as usize,
             0 => buffer.len(),
             most => most,
         };
@@ -173,6 +190,7 @@ fn pump(state: &State, mut from: TcpStream, mut to: TcpStream, forward: bool) {
             Ok(0) | Err(_) => break,
             Ok(len) => len,
         };
+        std::thread::sleep(Duration::from_nanos(below(delay)));
         let mut pass = len;
         if state.spoils[usize::from(forward)].swap(false, Ordering::SeqCst) {
             buffer[len - 1] ^= 4;

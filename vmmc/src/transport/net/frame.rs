@@ -41,8 +41,8 @@ bitflags! {
         const FAILED = 2;
         /// [`Kind::Write`], without [`Flags::NOTIFY`]: a fence as well, under tag `value`.
         const FENCE = 4;
-        /// [`Kind::Write`], alone: an automatic update. Its bytes are within one page, land together, and are seen in
-        /// ascending order.
+        /// [`Kind::Write`], without [`Flags::FENCE`]: an automatic update. Its bytes are within one page, land together, and are
+        /// seen in ascending order.
         const UPDATE = 8;
     }
 }
@@ -301,7 +301,10 @@ impl Header {
         let kind = Kind::of(kind).ok_or(FrameError::Kind(kind))?;
         let flags = Flags::from_bits(flags)
             .filter(|flags| kind.flags().contains(*flags))
-            .filter(|flags| flags.bits().count_ones() <= 1) // there is one value
+            // One value for one of them.
+            .filter(|flags| {
+                flags.bits().count_ones() <= 1 || *flags == Flags::UPDATE | Flags::NOTIFY
+            })
             .ok_or(FrameError::Flags(flags))?;
         let offset = u16::from_le_bytes([o0, o1]);
         if u64::from(offset) >= PAGE {
@@ -383,9 +386,15 @@ mod tests {
         let mut both = Header::new(Kind::Write, 1, 1).encode();
         both[1] = 5;
         assert_eq!(Header::decode(&both), Err(FrameError::Flags(5)), "one value for two");
-        let update = Header::new(Kind::Write, 1, 1).flags(Flags::UPDATE).at(4000, 97).unwrap();
-        let update = Header::decode(&update.encode());
-        assert_eq!(update, Err(FrameError::Update { offset: 4000, len: 97 }));
+        both[1] = 12;
+        assert_eq!(Header::decode(&both), Err(FrameError::Flags(12)), "no library asks for it");
+        for flags in [Flags::UPDATE, Flags::UPDATE | Flags::NOTIFY] {
+            let update = |at| Header::new(Kind::Write, 1, 1).flags(flags).at(at, 97).unwrap();
+            let decoded = |header: Header| Header::decode(&header.encode());
+            assert_eq!(decoded(update(3999)), Ok(update(3999)));
+            let crosses = FrameError::Update { offset: 4000, len: 97 };
+            assert_eq!(decoded(update(4000)), Err(crosses));
+        }
         assert_eq!(with(3, 0x10), Err(FrameError::Offset(0x1008)));
         assert_eq!(with(16, 5), Err(FrameError::Len { kind: Kind::Word, len: 5 }));
     }

@@ -128,7 +128,7 @@ impl NetOutgoing {
         self.check(offset, source.len(), 1)?;
         self.check_open()?;
         self.header(Kind::Write, offset.saturating_add(source.len()), 0)?;
-        let done = if source.len() >= DIRECT && last != Flags::UPDATE {
+        let done = if source.len() >= DIRECT && !last.contains(Flags::UPDATE) {
             self.directly(offset, source)?
         } else {
             0
@@ -184,10 +184,18 @@ impl NetOutgoing {
         Ok(written)
     }
 
-    /// One packet of an automatic update: it does not cross a page (H8).
-    pub(crate) fn update(&self, offset: usize, bytes: &[u8]) -> Result<(), TransportError> {
+    /// One packet of an automatic update: it does not cross a page (H8). With `notify` it interrupts (H14).
+    pub(crate) fn update(
+        &self,
+        offset: usize,
+        bytes: &[u8],
+        notify: Option<Entry>,
+    ) -> Result<(), TransportError> {
         debug_assert!(offset as u64 % PAGE + bytes.len() as u64 <= PAGE, "crosses a page");
-        self.packets(offset, bytes, Flags::UPDATE, 0)
+        let Some(entry) = notify else { return self.packets(offset, bytes, Flags::UPDATE, 0) };
+        self.packets(offset, bytes, Flags::UPDATE | Flags::NOTIFY, entry.last_word)?;
+        self.meter.add(count::NOTIFIES_SENT, 1);
+        Ok(())
     }
 
     /// Data and notification in one packet, where the message fits one (H14).
