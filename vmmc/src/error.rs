@@ -70,6 +70,9 @@ fn reason_text(reason: CloseReason) -> &'static str {
         CloseReason::PeerDied => "it died",
         CloseReason::PeerFault => "it broke the protocol",
         CloseReason::Unreachable => "the connection to its node is lost",
+        CloseReason::Disabled => {
+            "it kept a page disabled for longer than its node holds packets back"
+        }
     }
 }
 

@@ -15,7 +15,8 @@ use engine::World;
 use proptest::prelude::*;
 use std::time::Duration;
 use vmmc::counters::index::{NET_BYTES, NET_PACKETS, NOTIFIES_SENT};
-use vmmc::{Combining, Event, Export};
+use vmmc::error::WaitError;
+use vmmc::{CloseReason, Combining, Event, Export, Region, Rights, Who};
 
 fn packets(world: &World) -> u64 {
     world.importer.counters().get(NET_PACKETS)
@@ -244,6 +245,53 @@ fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost(world: &World) 
     assert!(matches!(event, Event::Frozen { .. }), "{event:?}");
     drop(export.unexport().unwrap());
     until("the importer knows", || held.check_open().is_err() && free.check_open().is_err());
+}
+
+/// H13, by the policy of the exporter's node: the link of a packet that is held back for too long ends, and what is behind it
+/// goes on. Whoever is held up is not, for longer than that.
+#[test]
+fn where_the_node_has_a_limit_a_frozen_link_ends_and_others_go_on() {
+    for seconds in [0, 1] {
+        let more = format!("[data]\nfreeze-limit = {seconds}\n");
+        let (a, b) = cluster::pair_with(&more);
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let exporting = |name: &str| {
+            let export = exporter.export(Region::new(1 << 16).unwrap()).name(name);
+            export.grant(Who::SameUser, Rights::all()).queue().open().unwrap()
+        };
+        let importing = |name: &str| {
+            let import = importer.import(name).node("a").rights(Rights::WRITE);
+            import.timeout(PATIENCE.unwrap()).open().unwrap()
+        };
+        let other = exporting("other");
+        let to_other = importing("other");
+        for (what, len) in [("long", 40_000), ("short", 8), ("word", 0)] {
+            let frozen = exporting("frozen");
+            let import = importing("frozen");
+            frozen.disable(8192..8193).unwrap();
+            match len {
+                0 => import.flag64(8192).unwrap().signal(1).unwrap(),
+                len => import.send(8192, &vec![7; len]).unwrap(),
+            }
+            to_other.send_with_notify(0, &[1; 8]).unwrap();
+            let event = other.next_notification(PATIENCE).unwrap().event;
+            assert!(matches!(event, Event::Message { .. }), "{what}: {event:?}");
+            let ended = import.fence().unwrap_err();
+            let disabled = CloseReason::Disabled;
+            assert!(
+                matches!(ended, WaitError::Closed(closed) if closed.reason == disabled),
+                "{what}: {ended}"
+            );
+            assert!(ended.to_string().contains("page disabled"), "{ended}");
+            frozen.enable(0..1 << 16).unwrap();
+            assert!(seen(&frozen, 8192, 40_000).iter().all(|&byte| byte == 0), "{what}");
+            let mut event = frozen.next_notification(PATIENCE).unwrap().event;
+            if matches!(event, Event::Frozen { .. }) {
+                event = frozen.next_notification(PATIENCE).unwrap().event;
+            }
+            assert_eq!(event, Event::Closed { reason: CloseReason::Unimported }, "{what}");
+        }
+    }
 }
 
 /// H14: interrupt if the receiver's flag and the sender's are both set, with the data in memory.

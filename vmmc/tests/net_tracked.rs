@@ -1,14 +1,19 @@
-//! Automatic update by plain stores between nodes (G11, H18), by counters.
+//! Automatic update by plain stores (G11, H18), over every engine, by counters.
 
 #[path = "../src/testing/alone.rs"]
 mod alone;
 #[path = "support/cluster.rs"]
 mod cluster;
 mod common;
+#[path = "support/engine.rs"]
+#[macro_use]
+mod engine;
+#[path = "support/proxy.rs"]
+mod proxy;
 
 use alone::alone;
-use cluster::Place;
-use common::{PATIENCE, export, until};
+use common::until;
+use engine::World;
 use proptest::prelude::*;
 use std::io::Read;
 use std::time::Duration;
@@ -18,24 +23,23 @@ use vmmc::{CloseReason, Combining, Export, Import, Node, Region, Rights, Tracked
 
 const PAGE: usize = 4096;
 
-struct World {
+/// An export, and who imports it.
+struct Shared<'w> {
     export: Export,
-    exporter: Node,
-    importer: Node,
-    _places: (Place, Place),
+    world: &'w World,
 }
 
-fn world(pages: usize) -> World {
-    let (a, b) = cluster::pair();
-    let exporter = a.daemon.node();
-    let export = export(&exporter, "x", pages * PAGE);
-    World { export, exporter, importer: b.daemon.node(), _places: (a, b) }
-}
+impl Shared<'_> {
+    fn of(world: &World, pages: usize) -> Shared<'_> {
+        Shared { export: world.export(pages * PAGE), world }
+    }
 
-impl World {
     fn import(&self) -> Import {
-        let import = self.importer.import("x").node("a").rights(Rights::WRITE);
-        import.timeout(PATIENCE.unwrap()).open().unwrap()
+        self.world.import()
+    }
+
+    fn importer(&self) -> &Node {
+        &self.world.importer
     }
 
     fn track(&self, tracking: Tracking) -> Tracked {
@@ -51,7 +55,7 @@ impl World {
 
     /// Packets, bytes of data, and pages found since the last time.
     fn counts(&self) -> [u64; 3] {
-        [NET_PACKETS, NET_BYTES, TRACKED_PAGES].map(|it| self.importer.counters().get(it))
+        [NET_PACKETS, NET_BYTES, TRACKED_PAGES].map(|it| self.importer().counters().get(it))
     }
 }
 
@@ -66,62 +70,58 @@ fn store(tracked: &Tracked, at: usize, byte: u8) {
     unsafe { tracked.as_ptr().as_ptr().wrapping_add(at).write_volatile(byte) };
 }
 
-#[test]
-fn what_was_stored_is_there_after_the_fence_and_nothing_else_is_sent() {
-    let world = world(64);
-    let tracked = world.track(Tracking::SHARED);
-    let before = world.counts();
+fn what_was_stored_is_there_after_the_fence_and_nothing_else_is_sent(world: &World) {
+    let shared = Shared::of(world, 64);
+    let tracked = shared.track(Tracking::SHARED);
+    let before = shared.counts();
     tracked.fence().unwrap();
-    assert_eq!(since(before, world.counts()), [0; 3], "nothing was stored");
+    assert_eq!(since(before, shared.counts()), [0; 3], "nothing was stored");
     store(&tracked, 0, 1);
     store(&tracked, 5 * PAGE + 100, 2);
     store(&tracked, 5 * PAGE + 104, 3);
     store(&tracked, 64 * PAGE - 1, 4);
-    assert_eq!(world.seen(), vec![0; 64 * PAGE], "before the fence");
+    assert_eq!(shared.seen(), vec![0; 64 * PAGE], "before the fence");
     tracked.fence().unwrap();
     let mut wanted = vec![0; 64 * PAGE];
     for (at, byte) in [(0, 1), (5 * PAGE + 100, 2), (5 * PAGE + 104, 3), (64 * PAGE - 1, 4)] {
         wanted[at] = byte;
     }
-    assert_eq!(world.seen(), wanted);
+    assert_eq!(shared.seen(), wanted);
     // Three pages. Words 12 and 13 of the sixth one follow each other: a packet for both.
-    assert_eq!(since(before, world.counts()), [3, 8 + 16 + 8, 3]);
+    assert_eq!(since(before, shared.counts()), [3, 8 + 16 + 8, 3]);
     // The same value again is a store, and no change.
     store(&tracked, 0, 1);
-    let before = world.counts();
+    let before = shared.counts();
     tracked.fence().unwrap();
-    assert_eq!(since(before, world.counts()), [0, 0, 1]);
+    assert_eq!(since(before, shared.counts()), [0, 0, 1]);
 }
 
-#[test]
-fn without_units_pages_go_whole_and_only_those_stored_to() {
-    let world = world(16);
-    let tracked = world.track(Tracking::PAGES);
-    let before = world.counts();
+fn without_units_pages_go_whole_and_only_those_stored_to(world: &World) {
+    let shared = Shared::of(world, 16);
+    let tracked = shared.track(Tracking::PAGES);
+    let before = shared.counts();
     store(&tracked, 3 * PAGE + 7, 1);
     store(&tracked, 4 * PAGE, 2);
     tracked.fence().unwrap();
-    assert_eq!(since(before, world.counts()), [2, 2 * PAGE as u64, 2]);
-    assert_eq!((world.seen()[3 * PAGE + 7], world.seen()[4 * PAGE]), (1, 2));
+    assert_eq!(since(before, shared.counts()), [2, 2 * PAGE as u64, 2]);
+    assert_eq!((shared.seen()[3 * PAGE + 7], shared.seen()[4 * PAGE]), (1, 2));
 }
 
-#[test]
-fn bytes_that_the_kernel_puts_there_are_stores_too() {
-    let world = world(4);
+fn bytes_that_the_kernel_puts_there_are_stores_too(world: &World) {
+    let shared = Shared::of(world, 4);
     let memory = Region::new(4 * PAGE).unwrap();
     let place = memory.as_ptr();
-    let tracked = world.import().track(0, memory, Tracking::SHARED).unwrap();
+    let tracked = shared.import().track(0, memory, Tracking::SHARED).unwrap();
     // SAFETY: inside the tracked memory; the only reference into it, which ends with the call.
     let target = unsafe { place.as_ptr().wrapping_add(PAGE).cast::<[u8; 100]>().as_mut() }.unwrap();
     std::fs::File::open("/proc/self/exe").unwrap().read_exact(target).unwrap();
     tracked.fence().unwrap();
-    assert_eq!(&world.seen()[PAGE..PAGE + 4], b"\x7fELF");
+    assert_eq!(&shared.seen()[PAGE..PAGE + 4], b"\x7fELF");
 }
 
-#[test]
-fn two_writers_of_one_page_keep_each_others_words() {
-    let world = world(1);
-    let (one, two) = (world.track(Tracking::SHARED), world.track(Tracking::SHARED));
+fn two_writers_of_one_page_keep_each_others_words(world: &World) {
+    let shared = Shared::of(world, 1);
+    let (one, two) = (shared.track(Tracking::SHARED), shared.track(Tracking::SHARED));
     for i in 0..PAGE / 16 {
         store(&one, 16 * i, 1);
         store(&two, 16 * i + 8, 2);
@@ -133,38 +133,40 @@ fn two_writers_of_one_page_keep_each_others_words() {
     one.fence().unwrap();
     two.fence().unwrap();
     let words = [[1, 0, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 0]].concat();
-    assert_eq!(world.seen(), words.repeat(PAGE / 16));
+    assert_eq!(shared.seen(), words.repeat(PAGE / 16));
 }
 
 #[test]
 fn with_an_interval_nobody_has_to_ask() {
-    let world = world(2);
-    let tracked = world.track(Tracking::SHARED.every(Duration::from_millis(1)));
+    let world = World::tcp();
+    let shared = Shared::of(&world, 2);
+    let tracked = shared.track(Tracking::SHARED.every(Duration::from_millis(1)));
     store(&tracked, PAGE, 7);
-    until("it was sent", || world.seen()[PAGE] == 7);
+    until("it was sent", || shared.seen()[PAGE] == 7);
     // Ending it flushes, and gives the memory back as it is.
     store(&tracked, 1, 8);
     let memory = tracked.stop().unwrap();
     assert_eq!((memory.as_slice()[1], memory.as_slice()[PAGE]), (8, 7));
-    until("the rest was sent", || world.seen()[1] == 8);
+    until("the rest was sent", || shared.seen()[1] == 8);
 }
 
 /// Beyond what the clock can say.
 #[test]
 fn an_interval_that_never_ends_is_one() {
-    let world = world(1);
-    let tracked = world.track(Tracking::SHARED.every(Duration::MAX));
-    until("it has looked", || world.importer.counters().get(TRACK_SCANS) == 1);
+    let world = World::tcp();
+    let shared = Shared::of(&world, 1);
+    let tracked = shared.track(Tracking::SHARED.every(Duration::MAX));
+    until("it has looked", || shared.importer().counters().get(TRACK_SCANS) == 1);
     store(&tracked, 0, 1);
     // Waits until the thread has let go of what it looked with.
     tracked.fence().unwrap();
-    assert_eq!((world.seen()[0], world.importer.counters().get(TRACK_SCANS)), (1, 2));
+    assert_eq!((shared.seen()[0], shared.importer().counters().get(TRACK_SCANS)), (1, 2));
     tracked.stop().unwrap();
-    let writer = world.import();
+    let writer = shared.import();
     let writer = writer.auto_update(Combining::within(Duration::MAX)).unwrap();
     writer.store(0, &[2]).unwrap();
     writer.fence().unwrap();
-    assert_eq!(world.seen()[0], 2);
+    assert_eq!(shared.seen()[0], 2);
 }
 
 /// Puts another mapping over the second page, so that every scan fails there.
@@ -191,8 +193,9 @@ fn what_a_failed_scan_has_found_goes_with_the_next_flush() {
         return;
     }
     for tracking in [Tracking::SHARED, Tracking::PAGES] {
-        let world = world(3);
-        let tracked = world.track(tracking);
+        let world = World::tcp();
+        let shared = Shared::of(&world, 3);
+        let tracked = shared.track(tracking);
         store(&tracked, 5, 1);
         let place = break_scans(&tracked);
         match tracked.flush() {
@@ -202,7 +205,7 @@ fn what_a_failed_scan_has_found_goes_with_the_next_flush() {
         mend_scans(place);
         store(&tracked, 2 * PAGE, 2);
         tracked.fence().unwrap();
-        assert_eq!((world.seen()[5], world.seen()[2 * PAGE]), (1, 2), "{tracking:?}");
+        assert_eq!((shared.seen()[5], shared.seen()[2 * PAGE]), (1, 2), "{tracking:?}");
     }
 }
 
@@ -211,37 +214,38 @@ fn a_thread_whose_scan_failed_tries_again() {
     if !alone("a_thread_whose_scan_failed_tries_again") {
         return;
     }
-    let world = world(3);
-    let scans = || world.importer.counters().get(TRACK_SCANS);
-    let tracked = world.track(Tracking::SHARED.every(Duration::from_millis(1)));
+    let world = World::tcp();
+    let shared = Shared::of(&world, 3);
+    let scans = || shared.importer().counters().get(TRACK_SCANS);
+    let tracked = shared.track(Tracking::SHARED.every(Duration::from_millis(1)));
     let place = break_scans(&tracked);
     let before = scans();
     store(&tracked, 5, 1);
     until("two scans have failed", || scans() > before + 2);
     mend_scans(place);
-    until("it was sent", || world.seen()[5] == 1);
+    until("it was sent", || shared.seen()[5] == 1);
 }
 
 #[test]
 fn memory_that_was_tracked_can_be_tracked_again() {
-    let world = world(1);
-    let tracked = world.track(Tracking::SHARED);
+    let world = World::tcp();
+    let shared = Shared::of(&world, 1);
+    let tracked = shared.track(Tracking::SHARED);
     store(&tracked, 0, 1);
     let memory = tracked.stop().unwrap();
-    let tracked = world.import().track(0, memory, Tracking::SHARED).unwrap();
-    let before = world.counts();
+    let tracked = shared.import().track(0, memory, Tracking::SHARED).unwrap();
+    let before = shared.counts();
     tracked.fence().unwrap();
-    assert_eq!(since(before, world.counts()), [0; 3], "what was there before reaches nobody");
+    assert_eq!(since(before, shared.counts()), [0; 3], "what was there before reaches nobody");
     store(&tracked, 8, 2);
     tracked.fence().unwrap();
-    assert_eq!((world.seen()[0], world.seen()[8]), (1, 2));
+    assert_eq!((shared.seen()[0], shared.seen()[8]), (1, 2));
 }
 
 #[test]
 fn an_unexport_is_an_error_of_the_next_fence_and_stores_go_on() {
-    let World { export, exporter: _exporter, importer, _places } = world(1);
-    let import = importer.import("x").node("a").rights(Rights::WRITE);
-    let import = import.timeout(PATIENCE.unwrap()).open().unwrap();
+    let world = World::tcp();
+    let (export, import) = (world.export(PAGE), world.import());
     let tracked = import.track(0, Region::new(PAGE).unwrap(), Tracking::SHARED).unwrap();
     export.unexport().unwrap();
     until("it is known", || import.check_open().is_err());
@@ -260,8 +264,9 @@ fn an_unexport_is_an_error_of_the_next_fence_and_stores_go_on() {
 
 #[test]
 fn what_cannot_be_tracked_is_refused_with_the_numbers() {
-    let world = world(2);
-    let import = world.import();
+    let world = World::tcp();
+    let shared = Shared::of(&world, 2);
+    let import = shared.import();
     let refused = |at, len, tracking| {
         let memory = Region::new(len).unwrap();
         let place = memory.as_ptr();
@@ -276,22 +281,20 @@ fn what_cannot_be_tracked_is_refused_with_the_numbers() {
     let restless = Tracking::PAGES.every(Duration::ZERO);
     assert_eq!(refused(0, PAGE, restless), TrackError::Interval);
     assert!(TrackError::Interval.to_string().contains("an interval of 0 s"));
-    let reader = world.importer.import("x").node("a").rights(Rights::READ).open().unwrap();
+    let reader = shared.importer().import("x").node("a").rights(Rights::READ).open().unwrap();
     let memory = Region::new(PAGE).unwrap();
     let error = reader.track(0, memory, Tracking::PAGES).map(drop).unwrap_err().reason;
     assert!(matches!(error, TrackError::NotGranted(_)), "{error}");
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
-    /// H18: random stores from two threads, with flushes between them, lose nothing.
-    #[test]
-    fn random_stores_leave_the_image_of_the_memory(
-        stores in proptest::collection::vec((0usize..8 * PAGE, any::<u8>()), 1..2000),
-        unit in prop_oneof![Just(None), Just(Some(1)), Just(Some(8)), Just(Some(64))],
-    ) {
-        let world = world(8);
-        let tracked = world.track(Tracking { unit, every: None });
+/// H18: random stores from two threads, with flushes between them, lose nothing.
+fn random_stores_leave_the_image_of_the_memory(world: &World) {
+    let config = ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() };
+    let stores = proptest::collection::vec((0usize..8 * PAGE, any::<u8>()), 1..2000);
+    let units = prop_oneof![Just(None), Just(Some(1)), Just(Some(8)), Just(Some(64))];
+    proptest!(config, |(stores in stores, unit in units)| {
+        let shared = Shared::of(world, 8);
+        let tracked = shared.track(Tracking { unit, every: None });
         std::thread::scope(|scope| {
             let store_half = |half: usize| {
                 let (tracked, stores) = (&tracked, &stores);
@@ -309,6 +312,15 @@ proptest! {
         tracked.fence().unwrap();
         let mut wanted = vec![0; 8 * PAGE];
         tracked.view().read(0, &mut wanted).unwrap();
-        prop_assert_eq!(world.seen(), wanted);
-    }
+        prop_assert_eq!(shared.seen(), wanted);
+    });
 }
+
+suite!(
+    bytes_that_the_kernel_puts_there_are_stores_too,
+    two_writers_of_one_page_keep_each_others_words,
+    random_stores_leave_the_image_of_the_memory;
+    between nodes:
+    what_was_stored_is_there_after_the_fence_and_nothing_else_is_sent,
+    without_units_pages_go_whole_and_only_those_stored_to,
+);

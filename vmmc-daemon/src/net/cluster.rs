@@ -15,6 +15,8 @@
 //!
 //! [data]                           # what processes send to other nodes; the same on all nodes
 //! seal = true                      # encrypted (ChaCha20-Poly1305), not over a fabric; default false. Needs a key
+//! freeze-limit = 30                # seconds for which a packet for a page that its exporter has disabled holds up what comes
+//!                                  # behind it; then its link ends. Of this node alone. Default: until the page is enabled
 //!
 //! [streams]                        # connections of programs that know one machine only: sockets, Sun RPC
 //! between-nodes = "auto"           # carried to other nodes: "on", "off"; "auto": over RDMA hardware only,
@@ -39,6 +41,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use vmmc::control::message::RemoteCaller;
 use vmmc::control::network::{FabricAt, NODE_NAME_MAX, Origin, is_node_name};
 use vmmc::id::{ClientId, PeerInfo};
@@ -62,6 +65,8 @@ pub struct Cluster {
     direct: bool,
     /// Whether data connections are sealed.
     seals: bool,
+    /// How long a packet for a disabled page is held back; `None`: for as long as it is disabled.
+    pub freeze_limit: Option<Duration>,
     /// Whether connections of programs that know one machine only are carried to other nodes.
     carries: Carries,
     /// Whom their users count as.
@@ -117,9 +122,10 @@ enum Direct {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Data {
     seal: bool,
+    freeze_limit: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -310,8 +316,20 @@ impl Cluster {
         if carries == Carries::All {
             nodes.insert(node.clone(), listen.into());
         }
+        let freeze_limit = data.freeze_limit.map(|seconds| Duration::from_secs(seconds.into()));
         let seals = data.seal;
-        Ok(Cluster { node, listen, key, nodes, fabric, direct, seals, carries, users })
+        Ok(Cluster {
+            node,
+            listen,
+            key,
+            nodes,
+            fabric,
+            direct,
+            seals,
+            freeze_limit,
+            carries,
+            users,
+        })
     }
 
     /// Whether data connections are sealed.
@@ -536,6 +554,20 @@ mod tests {
         let both = "key='key'\n[fabric]\nprovider='tcp;ofi_rxm'\n[data]\nseal=true\n";
         let error = seals(both).unwrap_err().to_string();
         assert!(error.contains("tcp;ofi_rxm") && error.contains("take one"), "{error}");
+    }
+
+    #[test]
+    fn packets_for_disabled_pages_are_held_for_ever_or_for_so_many_seconds() {
+        let place = Place::new();
+        let limit = |text: &str| {
+            let head = "node='a'\nlisten='127.0.0.1:1'\n[data]\n";
+            place.cluster(&format!("{head}{text}")).map(|cluster| cluster.freeze_limit)
+        };
+        assert_eq!(limit("").unwrap(), None);
+        assert_eq!(limit("freeze-limit = 0").unwrap(), Some(Duration::ZERO));
+        assert_eq!(limit("freeze-limit = 30").unwrap(), Some(Duration::from_secs(30)));
+        let error = limit("freeze-limit = -1").unwrap_err().to_string();
+        assert!(error.contains("freeze-limit = -1"), "{error}");
     }
 
     #[test]

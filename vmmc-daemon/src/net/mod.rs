@@ -126,8 +126,9 @@ pub fn start(cluster: Cluster, entrance: Entrance, socket: PathBuf) -> Result<Se
     let entrance = Arc::new(entrance);
     let offers = Arc::new(Offers::default());
     let system = |what| move |errno| StartError::System { what, errno };
-    let (door, interface) =
-        interface::make(offers.clone(), cluster.writes_directly()).map_err(system("eventfd"))?;
+    let rules =
+        interface::Rules { direct: cluster.writes_directly(), freeze_limit: cluster.freeze_limit };
+    let (door, interface) = interface::make(offers.clone(), rules).map_err(system("eventfd"))?;
     let us = cluster.clone();
     address::follow_names(us.clone()).map_err(system("thread"))?;
     let carry = match cluster.carries() {

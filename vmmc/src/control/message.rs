@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -554,6 +554,8 @@ pub enum CloseReason {
     PeerFault,
     /// The connection to the peer's node is lost; whether the peer lives is not known.
     Unreachable,
+    /// The exporter kept a page disabled for longer than its node holds packets back.
+    Disabled,
 }
 
 /// Why a request was not granted. Each has its own remedy in its text (G10).

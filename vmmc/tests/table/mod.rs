@@ -64,7 +64,7 @@ impl Table {
 /// program's case: the name in quotes, or as what a macro makes a case of, or a function that its `main` calls.
 fn is_test(text: &str, test: &str) -> bool {
     let function = text.find(&format!("fn {test}("));
-    let listed = |line: &str| line.trim().trim_end_matches(',') == test;
+    let listed = |line: &str| line.trim().trim_end_matches([',', ';']) == test;
     let made_by = ["PAIR", "PAIR_OF_PROCESSES", "PAIR_OF_THREADS", "COLD_PAIR", "LONER"];
     let is_case = |line: &str| {
         line.contains(&format!("{{\"{test}\""))
@@ -74,8 +74,6 @@ fn is_test(text: &str, test: &str) -> bool {
     if main.lines().any(|line| line.trim() == format!("{test}();")) {
         return true;
     }
-    match function {
-        Some(start) => text[..start].trim_end().ends_with(']'),
-        None => text.lines().any(|line| listed(line) || is_case(line)),
-    }
+    function.is_some_and(|start| text[..start].trim_end().ends_with(']'))
+        || text.lines().any(|line| listed(line) || is_case(line))
 }

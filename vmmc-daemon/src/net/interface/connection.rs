@@ -7,10 +7,11 @@
 
 mod action;
 mod direct;
+mod freeze;
 mod packet;
 
-use super::count;
 use super::wire::Wire;
+use super::{Rules, count};
 use crate::net::offers::Offers;
 use packet::Packet;
 use rustix::event::epoll::EventFlags;
@@ -108,12 +109,11 @@ pub(super) struct Connection {
     pub(super) has_more: bool,
     /// What epoll watches.
     pub(super) watched: EventFlags,
-    /// Whether senders may write to pages by themselves where they go over a fabric.
-    direct: bool,
+    rules: Rules,
 }
 
 impl Connection {
-    pub(super) fn new(id: u64, wire: Wire, origin: Origin, direct: bool) -> Connection {
+    pub(super) fn new(id: u64, wire: Wire, origin: Origin, rules: Rules) -> Connection {
         Connection {
             id,
             wire,
@@ -131,7 +131,7 @@ impl Connection {
             dry: false,
             has_more: false,
             watched: EventFlags::IN,
-            direct,
+            rules,
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let wire = Wire::new(listener.accept().unwrap().0, None, None);
         let origin = Origin { node: "b".to_owned(), client: 1, pid: 1, uid: 0, gid: 0 };
-        let mut connection = Connection::new(FIRST, wire, origin, false);
+        let mut connection = Connection::new(FIRST, wire, origin, Rules::default());
         let answer = Header { len: MAX_DATA, ..Header::new(Kind::Data, 1, 1) };
         let (body, mut taken) = (vec![7; MAX_DATA as usize], vec![0; MAX_DATA as usize / 2]);
         let mut read = 0;

@@ -72,6 +72,8 @@ pub mod count {
     pub const WINDOWS: usize = LIBRARY + 9;
     /// Of them those where that was ended for a disabled page.
     pub const RECALLS: usize = LIBRARY + 10;
+    /// Links ended because a packet was held back for too long.
+    pub const FROZEN_ENDED: usize = LIBRARY + 11;
     /// Names of these.
     pub const NAMES: &[&str] = &[
         "ni_packets",
@@ -85,6 +87,7 @@ pub mod count {
         "ni_frozen",
         "ni_windows",
         "ni_recalls",
+        "ni_frozen_ended",
     ];
 }
 
@@ -127,16 +130,24 @@ pub(super) struct Interface {
     /// Connections whose fabric's descriptor is readable for nothing ([`vain`]).
     vain: BTreeSet<u64>,
     last: u64,
-    /// Whether senders may write to pages by themselves where they go over a fabric.
-    direct: bool,
+    rules: Rules,
     /// When a window that was recalled is to be shut.
     recall: Option<Instant>,
     /// Senders that may have vanished.
     debtors: Debtors,
 }
 
-/// The interface, not running yet, and its door. `direct`: senders may write to pages by themselves where they go over a fabric.
-pub(super) fn make(offers: Arc<Offers>, direct: bool) -> rustix::io::Result<(Door, Interface)> {
+/// How the cluster file has it receive.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rules {
+    /// Whether senders may write to pages by themselves where they go over a fabric.
+    pub(super) direct: bool,
+    /// How long a packet for a disabled page is held back at most.
+    pub(super) freeze_limit: Option<Duration>,
+}
+
+/// The interface, not running yet, and its door.
+pub(super) fn make(offers: Arc<Offers>, rules: Rules) -> rustix::io::Result<(Door, Interface)> {
     let door = Door(Mailbox::new()?);
     let interface = Interface {
         door: door.clone(),
@@ -147,7 +158,7 @@ pub(super) fn make(offers: Arc<Offers>, direct: bool) -> rustix::io::Result<(Doo
         keepers: BTreeSet::new(),
         vain: BTreeSet::new(),
         last: FIRST,
-        direct,
+        rules,
         recall: None,
         debtors: Debtors::default(),
     };
@@ -229,7 +240,9 @@ impl Interface {
                 } else {
                     let next = self.offers.expire().into_iter();
                     let look = (!self.vain.is_empty()).then(|| last_look + vain::LOOK);
-                    let next = next.chain(self.recall).chain(self.debtors.next()).chain(look).min();
+                    let next = next.chain(self.recall).chain(self.debtors.next()).chain(look);
+                    let held = self.connections.values().filter_map(Connection::held_until);
+                    let next = next.chain(held).min();
                     next.map(|at| at.saturating_duration_since(Instant::now()))
                 }
             };
@@ -302,7 +315,7 @@ impl Interface {
                     self.keepers.insert(id);
                     self.unfinished.insert(id);
                 }
-                self.connections.insert(id, Connection::new(id, wire, origin, self.direct));
+                self.connections.insert(id, Connection::new(id, wire, origin, self.rules));
             }
         }
     }
@@ -402,7 +415,7 @@ impl Interface {
 
     /// Windows that their exporters want to be shut, who have rung, and those of links that are over.
     fn recall_windows(&mut self, epoll: &Fd, node: &Node) {
-        if !self.direct {
+        if !self.rules.direct {
             return;
         }
         let with = self.connections.iter_mut().filter(|(_, connection)| connection.has_windows());

@@ -50,6 +50,7 @@ pub(crate) fn encode(reason: CloseReason) -> u32 {
         CloseReason::PeerDied => 3,
         CloseReason::PeerFault => 4,
         CloseReason::Unreachable => 5,
+        CloseReason::Disabled => 6,
     }
 }
 
@@ -60,6 +61,7 @@ pub(crate) fn decode(word: u32) -> Option<CloseReason> {
         3 => Some(CloseReason::PeerDied),
         4 => Some(CloseReason::PeerFault),
         5 => Some(CloseReason::Unreachable),
+        6 => Some(CloseReason::Disabled),
         _ => None,
     }
 }

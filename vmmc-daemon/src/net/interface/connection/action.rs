@@ -135,8 +135,7 @@ impl Connection {
         };
         let put = import.land(header.byte() as usize, load);
         if put == Ok(Landed::Disabled) {
-            self.freeze(packet, node);
-            return false;
+            return !self.holds(packet, node);
         }
         if header.flags.contains(Flags::NOTIFY) {
             import.ring();

@@ -22,7 +22,7 @@ const ENDED: Duration = Duration::from_secs(2);
 impl Connection {
     /// Opens a window to the pages of a slot, if the fabric may and can, and says so.
     pub(super) fn open_window(&mut self, number: u32, mask: Mask, node: &Node) {
-        let Some(slot) = self.slots.get_mut(&number).filter(|_| self.direct) else { return };
+        let Some(slot) = self.slots.get_mut(&number).filter(|_| self.rules.direct) else { return };
         let Some(import) = slot.import.as_ref() else { return };
         let Some(opened) = self.wire.open_window(import) else { return };
         let (window, target) = match opened {

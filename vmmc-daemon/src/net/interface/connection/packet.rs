@@ -1,5 +1,6 @@
 //! One step of a connection: bytes come, a header is checked, a body lands.
 
+use super::freeze::Frozen;
 use super::{Connection, End, Links, MAX_SLOTS, Slot, Step};
 use crate::net::interface::count;
 use crate::net::offers::Offers;
@@ -27,8 +28,8 @@ pub(super) struct Packet {
     pub(super) done: u64,
     /// Of an attachment.
     pub(super) capability: [u8; 16],
-    /// Held back for a disabled page (H13), and whether the exporter has been told.
-    pub(super) frozen: Option<bool>,
+    /// Held back for a disabled page.
+    pub(super) frozen: Option<Frozen>,
 }
 
 impl Connection {
@@ -164,7 +165,7 @@ impl Connection {
                 }
             } else {
                 let offset = (packet.header.byte() + packet.done) as usize;
-                let put = match self.slots.get(&packet.header.slot) {
+                let mut put = match self.slots.get(&packet.header.slot) {
                     Some(Slot { import: Some(import), .. }) => {
                         let load = if update { Load::Ascending } else { Load::Bytes };
                         Some(import.land(offset, load(bytes)))
@@ -172,8 +173,10 @@ impl Connection {
                     _ => None,
                 };
                 if let Some(Ok(Landed::Disabled)) = put {
-                    self.freeze(packet, node);
-                    return Ok(Going::Waits);
+                    if self.holds(packet, node) {
+                        return Ok(Going::Waits);
+                    }
+                    put = None;
                 }
                 let put = put.map(|put| put.map(drop));
                 self.note(packet.header.slot, put, (count::STAGED_BYTES, now), node);
@@ -210,35 +213,15 @@ impl Connection {
             Ok(Landed::Nothing) => Ok(Step::Empty),
             Ok(Landed::End) => Err(End::Closed),
             Ok(Landed::Disabled) => {
-                if let Some(mut packet) = self.packet.take() {
-                    self.freeze(&mut packet, node);
-                    self.packet = Some(packet);
-                }
-                Ok(Step::Stalled)
+                let Some(mut packet) = self.packet.take() else { return Ok(Step::Done) };
+                let holds = self.holds(&mut packet, node);
+                self.packet = Some(packet);
+                Ok(if holds { Step::Stalled } else { Step::Done })
             }
             Err(error) => {
                 self.note(slot, Some(Err(error)), (count::DIRECT_BYTES, 0), node);
                 Ok(Step::Done)
             }
-        }
-    }
-
-    /// A page is disabled: the packet waits, and the exporter is told once.
-    pub(super) fn freeze(&self, packet: &mut Packet, node: &Node) {
-        let header = packet.header;
-        if packet.frozen.is_none() {
-            node.counters().add(count::FROZEN, 1);
-            tracing::debug!(
-                node = self.origin.node,
-                pid = self.origin.pid,
-                page = header.page,
-                "packet for a disabled page; held back"
-            );
-        }
-        if packet.frozen != Some(true)
-            && let Some(Slot { import: Some(import), .. }) = self.slots.get(&header.slot)
-        {
-            packet.frozen = Some(import.tell_frozen(header.byte(), header.len));
         }
     }
 
