@@ -1,6 +1,8 @@
 //! C clients and servers against Rust ones, linked with the shared library.
 
 mod c_compiler;
+#[path = "../../vmmc/tests/support/cluster.rs"]
+mod cluster;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 mod program;
@@ -42,47 +44,69 @@ fn compile(name: &str, dir: &Path) -> PathBuf {
     c_compiler::compile(name, &[source], dir)
 }
 
-#[test]
-fn a_c_client_calls_a_rust_server() {
-    let daemon = Daemon::start();
-    let mut server = daemon.second("serve", &["c-client"]);
-    server.expect("ready");
-    let dir = tempfile::tempdir().unwrap();
-    let output = Command::new(compile("client", dir.path()))
-        .arg("c-client")
-        .env("VMMC_SOCKET", daemon.socket())
-        .env("VMMC_DAEMON", "none")
-        .output()
-        .unwrap();
+/// A process of a node that runs such a program.
+fn command(program: &Path, daemon: &Daemon) -> Command {
+    let mut command = Command::new(program);
+    command.env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
+    command
+}
+
+/// Runs a client to its end; all was as it should be.
+fn says_ok(client: &mut Command) {
+    let output = client.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said == "ok\n", "{said}{errors}");
+}
+
+fn a_c_client_calls(server_at: &Daemon, client_at: &Daemon, service: &str) {
+    let mut server = server_at.second("serve", &["c-client"]);
+    server.expect("ready");
+    let dir = tempfile::tempdir().unwrap();
+    says_ok(command(&compile("client", dir.path()), client_at).arg(service));
     server.finish();
 }
 
 #[test]
-fn a_rust_client_calls_a_c_server() {
+fn a_c_client_calls_a_rust_server() {
     let daemon = Daemon::start();
+    a_c_client_calls(&daemon, &daemon, "c-client");
+}
+
+#[test]
+fn a_c_client_calls_a_rust_server_of_another_node() {
+    let (a, b) = cluster::pair();
+    a_c_client_calls(&a.daemon, &b.daemon, "c-client@a");
+}
+
+fn a_rust_client_calls(server_at: &Daemon, client_at: &Daemon, service: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = Command::new(compile("server", dir.path()))
-        .arg("c-server")
-        .env("VMMC_SOCKET", daemon.socket())
-        .env("VMMC_DAEMON", "none")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut server = command(&compile("server", dir.path()), server_at);
+    server.arg("c-server").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "SAYS ready\n");
-    let node = daemon.node();
-    let binding = Binding::builder("c-server", PROGRAM, 1).node(&node).connect().unwrap();
+    let node = client_at.node();
+    let binding = Binding::builder(service, PROGRAM, 1).node(&node).connect().unwrap();
     for _ in 0..1000 {
         binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
     }
     calls_of_each_kind(&binding, "fault 77: as asked");
     server.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_rust_client_calls_a_c_server() {
+    let daemon = Daemon::start();
+    a_rust_client_calls(&daemon, &daemon, "c-server");
+}
+
+#[test]
+fn a_rust_client_calls_a_c_server_of_another_node() {
+    let (a, b) = cluster::pair();
+    a_rust_client_calls(&a.daemon, &b.daemon, "c-server@a");
 }
 
 /// Calls what C serves, in place and in pieces; the fault is in those words.
@@ -116,14 +140,9 @@ fn a_c_server_of_several_programs_asks_for_a_secret_and_answers_late() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().unwrap();
     let program = compile("several", dir.path());
-    let command = |part: &str| {
-        let mut command = Command::new(&program);
-        command.args([part, "several"]);
-        command.env("VMMC_SOCKET", daemon.socket()).env("VMMC_DAEMON", "none");
-        command
-    };
-    let mut serve = command("serve");
-    let mut server = serve.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut server = command(&program, &daemon);
+    server.args(["serve", "several"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let mut says = || lines.next().expect("it lives").unwrap();
     assert_eq!(says(), "SAYS ready");
@@ -142,10 +161,7 @@ fn a_c_server_of_several_programs_asks_for_a_secret_and_answers_late() {
         assert_eq!(says(), "SAYS 0");
     }
     calls_of_each_kind(&binding, "fault 78: late, as asked");
-    let output = command("call").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said == "ok\n", "{said}{errors}");
+    says_ok(command(&program, &daemon).args(["call", "several"]));
     server.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(server.wait().unwrap().success());
 }
