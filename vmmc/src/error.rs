@@ -198,7 +198,20 @@ impl From<Refusal> for ImportError {
 operation_error! {
     /// Why a deliberate update did not happen, be it of bytes or of a flag word. Nothing was written then.
     #[derive(Clone, Copy, PartialEq, Eq)]
-    SendError from {
+    SendError {
+        /// The import is strict ([`crate::ImportBuilder::strict`]), and this is not of whole words.
+        #[error(
+            "{what} {value} is not a multiple of {align}, and this import is strict; send whole words, or open it without `strict`"
+        )]
+        Misaligned {
+            /// The offset, the length, or the address of the source.
+            what: &'static str,
+            /// Its value.
+            value: usize,
+            /// Length of a word in bytes.
+            align: usize,
+        },
+    } or from {
         /// The bytes do not fit the buffer.
         OutOfBounds(OutOfBounds),
         /// The import may not write.

@@ -25,6 +25,7 @@ use crate::counters::index as count;
 use crate::error::{
     NotTracked, PropagateError, SendError, StopError, SystemError, TrackError, WaitError, system,
 };
+use crate::id::Rights;
 use crate::import::Import;
 use crate::mem::{OutOfBounds, Region, View};
 use crate::sync::{Condvar, Mutex};
@@ -139,12 +140,8 @@ impl Import {
         memory: &Region,
         tracking: Tracking,
     ) -> Result<(Tracker, AutoUpdate), TrackError> {
-        self.inner().may_send().map_err(|error| match error {
-            SendError::NotGranted(error) => TrackError::NotGranted(error),
-            SendError::Closed(error) => TrackError::Closed(error),
-            SendError::Forked(error) => TrackError::Forked(error),
-            SendError::OutOfBounds(error) => TrackError::OutOfBounds(error),
-        })?;
+        self.inner().local.check()?;
+        self.inner().need(Rights::WRITE)?;
         let (len, size, page) = (memory.len(), self.len(), mmap::page_size());
         if at.checked_add(len).is_none_or(|end| end > size) {
             return Err(OutOfBounds { offset: at, len, size, align: 1 }.into());
@@ -297,7 +294,10 @@ impl Tracked {
     /// [`WaitError::Closed`] when the link has ended; others as [`Import::fence`].
     pub fn fence(&self) -> Result<(), WaitError> {
         match self.flush() {
-            Ok(()) | Err(PropagateError::Send(SendError::OutOfBounds(_))) => {}
+            // The latter cannot be: the memory fits, and automatic update is of any alignment.
+            Ok(())
+            | Err(PropagateError::Send(SendError::OutOfBounds(_) | SendError::Misaligned { .. })) =>
+                {}
             Err(PropagateError::Send(SendError::Closed(error))) => return Err(error.into()),
             Err(PropagateError::Send(SendError::NotGranted(error))) => return Err(error.into()),
             Err(PropagateError::Send(SendError::Forked(error))) => return Err(error.into()),

@@ -11,13 +11,14 @@ mod proxy;
 
 use common::{PATIENCE, pause, say, until};
 use engine::World;
+use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use vmmc::counters::index::{DIRECT_BYTES, DIRECT_WRITES, NET_BYTES, NET_PACKETS};
-use vmmc::error::{FlagError, ImportError, ReadError, SendError, WaitError};
-use vmmc::{CloseReason, Event, Import, Node, Region, Rights, Token, Who};
+use vmmc::error::{FlagError, ImportError, ReadError, SendError, StartSendError, WaitError};
+use vmmc::{CloseReason, Combining, Event, Import, Node, Region, Rights, Token, Who};
 
 /// A message that says where it belongs.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -214,6 +215,51 @@ fn what_does_not_fit_or_was_not_granted_is_refused_and_writes_nothing(world: &Wo
     let mut seen = vec![1; 8192];
     export.read(0, &mut seen).unwrap();
     assert!(seen.iter().all(|&byte| byte == 0));
+}
+
+/// H11: as the paper's hardware, on demand.
+fn a_strict_import_takes_whole_words_only(world: &World) {
+    let export = world.export(4096);
+    let import = world.importing("x").strict(true).timeout(PATIENCE.unwrap()).open().unwrap();
+    let words = [0x0101_0101u32; 16];
+    // SAFETY: the same bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), 64) };
+    for by in 1..4 {
+        let wrong: [(&str, Result<(), SendError>); 6] = [
+            ("offset", import.send(by, &bytes[..8])),
+            ("length", import.send(0, &bytes[..4 + by])),
+            ("source address", import.send(0, &bytes[by..by + 8])),
+            ("offset", import.send_fenced(64 + by, &bytes[..8])),
+            ("length", import.send_vectored(0, &[&bytes[..8], &bytes[..by]].map(IoSlice::new))),
+            (
+                "offset",
+                import.start_send(by, vec![1; 8]).map(drop).map_err(|error| match error {
+                    StartSendError::Send(error) => error,
+                    other => panic!("{other}"),
+                }),
+            ),
+        ];
+        for (part, sent) in wrong {
+            let error = sent.unwrap_err();
+            assert!(matches!(error, SendError::Misaligned { what, .. } if what == part), "{error}");
+        }
+        let notified = import.send_with_notify(by, &bytes[..8]).unwrap_err();
+        assert!(notified.to_string().contains(&format!("offset {by} is not")), "{notified}");
+    }
+    import.send(8, &bytes[4..16]).unwrap();
+    // Automatic update and flags are as ever, and a relaxed import next to it.
+    import.auto_update(Combining::OFF).unwrap().store(101, &bytes[..3]).unwrap();
+    world.import().send(201, &bytes[1..4]).unwrap();
+    import.fence().unwrap();
+    let mut expected = [0; 4096];
+    for range in [8..20, 101..104, 201..204] {
+        expected[range].fill(1);
+    }
+    until("all is there", || {
+        let mut seen = [0; 4096];
+        export.read(0, &mut seen).unwrap();
+        seen == expected
+    });
 }
 
 fn an_import_waits_for_its_export_or_says_that_there_is_none(world: &World) {
@@ -722,6 +768,7 @@ suite!(
     notifications_come_after_their_data_in_order_and_none_is_merged,
     a_handler_finds_the_whole_of_a_long_message,
     what_does_not_fit_or_was_not_granted_is_refused_and_writes_nothing,
+    a_strict_import_takes_whole_words_only,
     an_import_waits_for_its_export_or_says_that_there_is_none,
     who_waits_for_an_import_hears_of_the_importers_of_its_own_exports,
     rights_and_secrets_are_asked_of_the_exporters_daemon,

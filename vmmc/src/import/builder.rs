@@ -32,8 +32,8 @@ impl std::fmt::Debug for ImportBuilder {
 
 impl ImportBuilder {
     pub(crate) fn new(node: Arc<NodeInner>, name: Name) -> ImportBuilder {
-        let spec =
-            ImportSpec { process: None, name, rights: Rights::WRITE, token: None, caller: None };
+        let (rights, process, token, caller) = (Rights::WRITE, None, None, None);
+        let spec = ImportSpec { process, name, rights, token, strict: false, caller };
         ImportBuilder { node, spec, remote: None, timeout: None, handler: None }
     }
 
@@ -66,6 +66,13 @@ impl ImportBuilder {
     /// The secret that the exporter asks for.
     pub fn token(mut self, token: Token) -> Self {
         self.spec.token = Some(token);
+        self
+    }
+
+    /// Refuses deliberate updates that are not of whole words of four bytes, in offset, length and the source's address: what the
+    /// paper's hardware could do (H11). Automatic update has no such limit there either. Off unless said otherwise.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.spec.strict = strict;
         self
     }
 

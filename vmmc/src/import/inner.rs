@@ -19,6 +19,8 @@ pub(crate) struct ImportSpec {
     pub(crate) name: Name,
     pub(crate) rights: Rights,
     pub(crate) token: Option<Token>,
+    /// Deliberate updates are of whole words only.
+    pub(crate) strict: bool,
     /// Set by a node's interface: whose rights count.
     pub(crate) caller: Option<RemoteCaller>,
 }
@@ -55,6 +57,19 @@ impl ImportSpec {
             known_to,
             cpu: NO_CPU,
         }
+    }
+}
+
+/// Length in bytes of a word of deliberate update in the paper.
+const WORD: usize = 4;
+
+/// Whether an update is what the paper's hardware could do (H11).
+#[cold]
+fn of_whole_words(offset: usize, source: usize, len: usize) -> Result<(), SendError> {
+    let parts = [("offset", offset), ("length", len), ("source address", source)];
+    match parts.into_iter().find(|(_, value)| !value.is_multiple_of(WORD)) {
+        Some((what, value)) => Err(SendError::Misaligned { what, value, align: WORD }),
+        None => Ok(()),
     }
 }
 
@@ -163,6 +178,18 @@ impl ImportInner {
     #[cold]
     fn closed_by_fork(&self) -> Closed {
         Closed { peer: self.peer.info, reason: CloseReason::Unimported }
+    }
+
+    /// Whether a deliberate update may begin: `len` bytes at `offset`, from an address.
+    #[inline]
+    pub(crate) fn may_update(
+        &self,
+        offset: usize,
+        source: usize,
+        len: usize,
+    ) -> Result<(), SendError> {
+        self.may_send()?;
+        if self.spec.strict { of_whole_words(offset, source, len) } else { Ok(()) }
     }
 
     #[inline]

@@ -48,7 +48,7 @@ impl Import {
     #[inline]
     pub fn send(&self, offset: usize, source: &[u8]) -> Result<(), SendError> {
         let inner = self.inner();
-        inner.may_send()?;
+        inner.may_update(offset, source.as_ptr().addr(), source.len())?;
         inner.link.write(offset, source).map_err(|error| send_error(error, inner.peer.info))
     }
 
@@ -60,7 +60,7 @@ impl Import {
     /// See [`SendError`]; [`SendError::Closed`] between nodes: it is not known what arrived.
     pub fn send_fenced(&self, offset: usize, source: &[u8]) -> Result<(), SendError> {
         let inner = self.inner();
-        inner.may_send()?;
+        inner.may_update(offset, source.as_ptr().addr(), source.len())?;
         inner.link.write_fenced(offset, source).map_err(|error| send_error(error, inner.peer.info))
     }
 
@@ -71,6 +71,9 @@ impl Import {
     pub fn send_vectored(&self, offset: usize, sources: &[IoSlice<'_>]) -> Result<(), SendError> {
         let inner = self.inner();
         inner.may_send()?;
+        for source in sources {
+            inner.may_update(offset, source.as_ptr().addr(), source.len())?;
+        }
         inner
             .link
             .write_vectored(offset, sources)
@@ -84,7 +87,7 @@ impl Import {
     /// See [`SendError`]; nothing was written then.
     pub fn send_from(&self, offset: usize, source: View<'_>) -> Result<(), SendError> {
         let inner = self.inner();
-        inner.may_send()?;
+        inner.may_update(offset, source.as_ptr().addr().get(), source.len())?;
         inner.link.write_from(offset, source).map_err(|error| send_error(error, inner.peer.info))
     }
 
@@ -116,7 +119,7 @@ impl Import {
         let entry =
             Entry { offset: offset as u64, len: source.len() as u64, last_word: last_word(source) };
         let inner = self.inner();
-        inner.may_send()?;
+        inner.may_update(offset, source.as_ptr().addr(), source.len())?;
         if let Some(sent) = inner.link.write_notify(source, entry) {
             return Ok(sent.map_err(|error| send_error(error, inner.peer.info))?);
         }
@@ -223,9 +226,9 @@ impl Import {
         B: AsRef<[u8]> + Send + 'static,
     {
         let inner = self.inner();
-        inner.may_send()?;
+        let (from, len) = (source.as_ref().as_ptr().addr(), source.as_ref().len());
+        inner.may_update(offset, from, len)?;
         inner.link.check_open().map_err(SendError::from)?;
-        let len = source.as_ref().len();
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             let size = self.len();
             let outside = crate::mem::OutOfBounds { offset, len, size, align: 1 };
