@@ -13,13 +13,13 @@ use vmmc::control::ConnectError;
 use vmmc::control::codec::{self, CodecError};
 use vmmc::control::message::{Event, PROTOCOL_VERSION, QuotaKind, Refusal, Request};
 use vmmc::error::{
-    DaemonError, ExportError, FlagError, ImportError, ListError, RegionError, UnexportError,
-    WaitError,
+    DaemonError, ExportError, FlagError, ImportError, ListError, NotTracked, RegionError,
+    UnexportError, WaitError,
 };
 use vmmc::id::RequestId;
 use vmmc::sys::membarrier;
 use vmmc::sys::memfd::{self, SegmentError};
-use vmmc::{Node, Region, Rights, Who};
+use vmmc::{Combining, Node, Region, Rights, Tracking, Who};
 
 fn connect(config: Config) -> ConnectError {
     Node::builder().config(config).connect().expect_err("cannot connect")
@@ -317,7 +317,7 @@ fn second_process() {
 #[test]
 fn a_kernel_without_a_needed_feature_is_told_apart() {
     let daemon = Daemon::start();
-    let _export = export(&daemon.node(), "there", 64);
+    let _export = export(&daemon.node(), "there", 4096);
     let mut second = daemon.second("without_features", &[]);
     second.expect("all said so");
     second.finish();
@@ -334,6 +334,14 @@ fn without_features(_: &[String]) {
     let mine = export(&node, "mine", 64);
     import(&node, "mine").send(0, b"mine").unwrap();
     assert_eq!(&mine.unexport().unwrap().as_slice()[..4], b"mine");
+    // Stores can be named instead of found.
+    let memory = Region::new(4096).unwrap();
+    let place = memory.as_ptr();
+    forbid(libc::SYS_userfaultfd, libc::EPERM);
+    let NotTracked { memory, reason } = there.track(0, memory, Tracking::PAGES).unwrap_err();
+    says(&reason, &["userfaultfd", "not permitted", "seccomp", doctor]);
+    assert_eq!(memory.as_ptr(), place);
+    there.auto_update(Combining::OFF).unwrap().store(0, b"named").unwrap();
     forbid(libc::SYS_memfd_create, libc::EPERM);
     let error = Region::new(64).unwrap_err();
     says(&error, &["memory file of a region", "not permitted", "seccomp", doctor]);

@@ -1,0 +1,65 @@
+//! Packets for disabled pages (H13): held back with everything behind them, until the page is enabled, or for as long as the
+//! cluster file lets an exporter hold its senders up. Then the link is ended, and what is behind goes on.
+
+use super::packet::Packet;
+use super::{Connection, Slot};
+use crate::net::interface::count;
+use std::time::Instant;
+use vmmc::Node;
+use vmmc::control::message::CloseReason;
+
+/// A packet that is held back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frozen {
+    since: Instant,
+    /// The exporter has been told.
+    told: bool,
+}
+
+impl Connection {
+    /// A page is disabled: whether the packet waits, of which the exporter is told once. False: it has waited for long enough,
+    /// and its link has ended.
+    pub(super) fn holds(&mut self, packet: &mut Packet, node: &Node) -> bool {
+        let header = packet.header;
+        let frozen = packet.frozen.get_or_insert_with(|| {
+            node.counters().add(count::FROZEN, 1);
+            tracing::debug!(
+                node = self.origin.node,
+                pid = self.origin.pid,
+                page = header.page,
+                "packet for a disabled page; held back"
+            );
+            Frozen { since: Instant::now(), told: false }
+        });
+        if self.rules.freeze_limit.is_some_and(|limit| frozen.since.elapsed() >= limit) {
+            node.counters().add(count::FROZEN_ENDED, 1);
+            tracing::warn!(
+                node = self.origin.node,
+                pid = self.origin.pid,
+                page = header.page,
+                held = ?frozen.since.elapsed(),
+                "packet for a disabled page; link ended, so that others go on"
+            );
+            self.end_slot(header.slot, CloseReason::Disabled);
+            return false;
+        }
+        if !frozen.told
+            && let Some(Slot { import: Some(import), .. }) = self.slots.get(&header.slot)
+        {
+            frozen.told = import.tell_frozen(header.byte(), header.len);
+        }
+        true
+    }
+
+    /// When the packet that is held back has waited for long enough.
+    pub(in crate::net::interface) fn held_until(&self) -> Option<Instant> {
+        let frozen = self.packet.as_ref()?.frozen?;
+        frozen.since.checked_add(self.rules.freeze_limit?)
+    }
+
+    /// Ends a link of this node's own accord; its exporter finds it unimported.
+    fn end_slot(&mut self, number: u32, reason: CloseReason) {
+        drop(self.let_go(number)); // which closes the link
+        self.say_closed(number, reason);
+    }
+}
