@@ -38,6 +38,34 @@ fn reason(end: &Result<u32, WaitError>) -> Option<CloseReason> {
     }
 }
 
+/// H19: set-up goes by connections of its own, which are answered whatever becomes of the data.
+#[test]
+fn set_up_is_answered_while_data_stand_still() {
+    let (a, b) = pair();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let region = Region::new(4096).unwrap();
+    let export = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
+    let export = export.queue().open().unwrap();
+    let first = import(&importer);
+    export.disable(0..4096).unwrap();
+    first.send(0, &[1; 8]).unwrap();
+    let event = export.next_notification(PATIENCE).unwrap().event;
+    assert!(matches!(event, Event::Frozen { .. }), "{event:?}");
+    // Nothing of this process gets through; its questions and its daemons' do.
+    let refused = importer.import("nobody").node("a").timeout(Duration::ZERO).open().unwrap_err();
+    assert!(refused.to_string().contains("nothing is exported as \"nobody\""), "{refused}");
+    assert!(importer.list().unwrap().is_empty());
+    let other = b.daemon.node();
+    let second = import(&other);
+    second.fence().unwrap();
+    assert_eq!(export.importers().len(), 2);
+    export.enable(0..4096).unwrap();
+    first.fence().unwrap();
+    let mut seen = [0; 8];
+    export.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [1; 8]);
+}
+
 #[test]
 fn a_cut_link_ends_every_wait_and_the_next_import_makes_another() {
     let (a, b, proxy) = apart();
