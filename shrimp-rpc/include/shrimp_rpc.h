@@ -114,6 +114,15 @@ int shrimp_rpc_builder_token(shrimp_rpc_builder *,
                              const unsigned char token[SHRIMP_RPC_TOKEN_LEN]);
 /* Threads that call dispatch functions, at the same time. */
 int shrimp_rpc_builder_workers(shrimp_rpc_builder *, unsigned workers);
+/* What clients may take, in place of the environment's (README). Bytes but for bindings. */
+enum shrimp_rpc_limit {
+    SHRIMP_RPC_BUFFER_MAX = 0,    /* longest buffer for one client's calls */
+    SHRIMP_RPC_CALL_MAX = 1,      /* longest call, and longest reply */
+    SHRIMP_RPC_BINDINGS_MAX = 2,  /* bindings at a time */
+    SHRIMP_RPC_BINDINGS_EACH = 3, /* of one client process */
+    SHRIMP_RPC_PIECES_MAX = 4     /* memory for calls and replies in pieces */
+};
+int shrimp_rpc_builder_limit(shrimp_rpc_builder *, int which, size_t most);
 int shrimp_rpc_builder_start(shrimp_rpc_builder *, shrimp_rpc_server **out);
 void shrimp_rpc_builder_free(shrimp_rpc_builder *);
 

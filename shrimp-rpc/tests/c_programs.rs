@@ -12,13 +12,13 @@ mod program;
 mod support;
 
 use common::{Daemon, second_process as play};
-use program::{FAIL, FILL, NULL, PROGRAM, REVERSE, serve};
-use shrimp_rpc::{Binding, ConnectError};
+use program::{FAIL, FILL, NULL, PROGRAM, REVERSE, dispatch, serve};
+use shrimp_rpc::{Binding, ConnectError, Server};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vmmc::Token;
-use xdr::Encode;
+use xdr::{Decode, Encode};
 
 /// The secret of `several`.
 const SECRET: Token = Token(*b"of several secre");
@@ -33,9 +33,25 @@ fn mortal(args: &[String]) {
     let _ = binding.request(GONE, 0, 0).expect("a lane").call();
 }
 
+/// Never answered by `stays`.
+const STAY: u32 = 90;
+
+/// Serves, but for that.
+fn stays(args: &[String]) {
+    let server = Server::builder(&args[0]).workers(2).raw_program(PROGRAM, 1, |procedure, call| {
+        while procedure == STAY && !call.context().is_cancelled() {
+            std::thread::yield_now();
+        }
+        dispatch(procedure, call)
+    });
+    let server = server.start().expect("serves");
+    common::say("ready");
+    server.run();
+}
+
 #[test]
 fn second_process() {
-    play(&[("serve", serve), ("mortal", mortal)]);
+    play(&[("serve", serve), ("mortal", mortal), ("stays", stays)]);
 }
 
 /// Compiles a program of `tests/c`.
@@ -164,4 +180,71 @@ fn a_c_server_of_several_programs_asks_for_a_secret_and_answers_late() {
     says_ok(command(&program, &daemon).args(["call", "several"]));
     server.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_c_client_hears_of_lateness_and_death_and_goes_on() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = daemon.second("stays", &["x"]);
+    server.expect("ready");
+    let mut client = command(&compile("trouble", dir.path()), &daemon);
+    let mut client = client.args(["late", "x"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
+    let mut says = || lines.next().expect("it lives").unwrap();
+    assert_eq!(says(), "SAYS waits");
+    server.kill();
+    assert_eq!(says(), "SAYS gone");
+    let mut server = daemon.second("stays", &["x"]);
+    server.expect("ready");
+    assert_eq!(says(), "ok");
+    assert!(client.wait().unwrap().success());
+}
+
+/// Whom a server in C lets in, what it lets them take, and that it knows them.
+#[test]
+fn a_c_server_has_rights_and_limits_and_knows_its_callers() {
+    const WHO: u32 = 91;
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("trouble", dir.path());
+    let (me, us) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let cases = [
+        (0, 0, true),
+        (1, 0, true),
+        (2, me, true),
+        (2, me + 1, false),
+        (3, us, true),
+        (3, us + 60_000, false),
+        (4, std::process::id(), true),
+        (4, 1, false),
+    ];
+    for (who, id, may) in cases {
+        let mut server = command(&program, &daemon);
+        server.args(["serve", "x", &who.to_string(), &id.to_string()]);
+        let mut server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "SAYS ready\n");
+        let node = daemon.node();
+        match Binding::builder("x", PROGRAM, 1).node(&node).connect() {
+            Ok(binding) => {
+                assert!(may, "{who} {id} lets in everybody");
+                let mut reply = binding.request(WHO, 0, 0).unwrap().call().unwrap();
+                let mut next = || u32::decode(&mut reply).unwrap();
+                let caller = [next(), next()];
+                reply.finish().unwrap();
+                assert_eq!(caller, [std::process::id(), me]);
+            }
+            Err(error) => {
+                assert!(!may, "{who} {id}: {error}");
+                assert!(matches!(error, ConnectError::Service { .. }), "{error}");
+            }
+        }
+        if who == 0 {
+            says_ok(command(&program, &daemon).args(["much", "x"]));
+        }
+        server.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(server.wait().unwrap().success());
+    }
 }

@@ -113,6 +113,28 @@ pub unsafe extern "C" fn shrimp_rpc_builder_workers(this: *mut CBuilder, workers
 /// See the header.
 ///
 /// # Safety
+/// `this` is from `shrimp_rpc_builder_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_builder_limit(
+    this: *mut CBuilder,
+    which: c_int,
+    most: usize,
+) -> c_int {
+    let limit = match which {
+        0 => ServerBuilder::buffer_max,
+        1 => ServerBuilder::call_max,
+        2 => ServerBuilder::bindings_max,
+        3 => ServerBuilder::bindings_each,
+        4 => ServerBuilder::pieces_max,
+        _ => return Code::Invalid as c_int,
+    };
+    // SAFETY: passed on.
+    unsafe { change(this, |builder| limit(builder, most)) }
+}
+
+/// See the header.
+///
+/// # Safety
 /// `this` is from `shrimp_rpc_builder_new`, and not used again; `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shrimp_rpc_builder_start(

@@ -9,9 +9,9 @@ mod client;
 mod server;
 
 pub use builder::{
-    CBuilder, shrimp_rpc_builder_allow, shrimp_rpc_builder_free, shrimp_rpc_builder_new,
-    shrimp_rpc_builder_program, shrimp_rpc_builder_start, shrimp_rpc_builder_token,
-    shrimp_rpc_builder_workers,
+    CBuilder, shrimp_rpc_builder_allow, shrimp_rpc_builder_free, shrimp_rpc_builder_limit,
+    shrimp_rpc_builder_new, shrimp_rpc_builder_program, shrimp_rpc_builder_start,
+    shrimp_rpc_builder_token, shrimp_rpc_builder_workers,
 };
 pub use client::{
     CBinding, shrimp_rpc_begin, shrimp_rpc_call_wait, shrimp_rpc_close, shrimp_rpc_connect,
@@ -217,6 +217,7 @@ mod tests {
             assert!(shrimp_rpc_defer(null.cast()).is_null());
             assert!(shrimp_rpc_builder_new(std::ptr::null()).is_null());
             assert_eq!(shrimp_rpc_builder_allow(null.cast(), 1, 0), invalid);
+            assert_eq!(shrimp_rpc_builder_limit(null.cast(), 1, 1), invalid);
             assert_eq!(shrimp_rpc_builder_start(null.cast(), std::ptr::null_mut()), invalid);
             shrimp_rpc_builder_free(null.cast());
             assert!(shrimp_rpc_inplace(null.cast(), 0, 0).is_null());
