@@ -55,12 +55,75 @@ pub enum Basic {
 pub enum Def {
     Enum(Vec<i32>),
     Struct(Vec<Ty>),
-    /// Discriminant: an enum, or none for int; the arms; the default arm.
-    Union(Option<usize>, Vec<(Vec<i64>, Option<Ty>)>, Option<Option<Ty>>),
+    /// Discriminant; the arms with their cases; the default arm.
+    Union(Switch, Vec<(Vec<i128>, Option<Ty>)>, Option<Option<Ty>>),
     Typedef(Ty),
     /// A struct that ends with a pointer to its own kind.
     List(Vec<Ty>),
 }
+
+/// What a union switches on.
+#[derive(Clone, Copy)]
+pub enum Switch {
+    /// An enum, by its definition.
+    Enum(usize),
+    /// A basic type: its name, and its length in bytes.
+    Basic(&'static str, usize),
+}
+
+impl Switch {
+    /// Values that cases are made of, or that come as others.
+    fn values(self, defs: &[Def]) -> Vec<i128> {
+        match self {
+            Switch::Enum(index) => match &defs[index] {
+                Def::Enum(values) => values.iter().map(|v| i128::from(*v)).collect(),
+                _ => Vec::new(),
+            },
+            Switch::Basic("bool", _) => vec![0, 1],
+            Switch::Basic("int", _) => {
+                vec![-5, 2, 9, i32::MIN.into(), 1000, i32::MAX.into(), -1000]
+            }
+            Switch::Basic("unsigned int", _) => {
+                vec![0, 7, 1 << 31, u32::MAX.into(), 1000, 65_536]
+            }
+            Switch::Basic("char", _) => vec![-128, -1, 0, 127, 65],
+            Switch::Basic("unsigned short", _) => vec![0, 65_535, 32_768, 5],
+            Switch::Basic("hyper", _) => {
+                vec![-1, 0, i64::MIN.into(), i64::MAX.into(), 1 << 32, -(1 << 40)]
+            }
+            Switch::Basic(..) => vec![0, u64::MAX.into(), 1 << 63, 3, 1 << 33],
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Switch::Enum(index) => format!("t{index}"),
+            Switch::Basic(name, _) => name.to_owned(),
+        }
+    }
+
+    /// The text of a case.
+    fn case(self, defs: &[Def], case: i128) -> String {
+        match self {
+            Switch::Enum(index) => {
+                let n = self.values(defs).iter().position(|value| *value == case);
+                n.map_or(case.to_string(), |n| format!("E{index}_{n}"))
+            }
+            Switch::Basic("bool", _) => (if case == 0 { "FALSE" } else { "TRUE" }).to_owned(),
+            Switch::Basic(..) => case.to_string(),
+        }
+    }
+}
+
+const SWITCHES: [(&str, usize); 7] = [
+    ("bool", 4),
+    ("int", 4),
+    ("unsigned int", 4),
+    ("char", 4),
+    ("unsigned short", 4),
+    ("hyper", 8),
+    ("unsigned hyper", 8),
+];
 
 const BASIC: [(&str, Basic); 17] = [
     ("bool", Basic::Bool),
@@ -145,16 +208,20 @@ pub fn definitions(seed: u64, count: usize) -> Vec<Def> {
                 let enums: Vec<usize> =
                     (0..defs.len()).filter(|d| matches!(defs[*d], Def::Enum(_))).collect();
                 let switch = match enums.len() {
-                    0 => None,
-                    n if random.below(2) == 0 => Some(enums[random.below(n as u64) as usize]),
-                    _ => None,
+                    n if n > 0 && random.below(2) == 0 => {
+                        Switch::Enum(enums[random.below(n as u64) as usize])
+                    }
+                    _ => {
+                        let (name, len) = SWITCHES[random.below(SWITCHES.len() as u64) as usize];
+                        Switch::Basic(name, len)
+                    }
                 };
-                let cases: Vec<i64> = match switch.map(|s| &defs[s]) {
-                    Some(Def::Enum(values)) => values.iter().map(|v| i64::from(*v)).collect(),
-                    _ => (0..4).map(|n| n * 7 - 5).collect(),
-                };
+                // The language has no higher ones; values may be.
+                let most = i128::from(i64::MAX);
+                let cases: Vec<i128> =
+                    switch.values(&defs).into_iter().filter(|case| *case <= most).collect();
                 let kept = 1 + random.below(cases.len() as u64) as usize;
-                let mut arms: Vec<(Vec<i64>, Option<Ty>)> = Vec::new();
+                let mut arms: Vec<(Vec<i128>, Option<Ty>)> = Vec::new();
                 for case in &cases[..kept] {
                     match arms.last_mut() {
                         Some((last, _)) if random.below(3) == 0 => last.push(*case),
@@ -214,15 +281,14 @@ pub fn text(defs: &[Def]) -> String {
             }
             Def::Typedef(ty) => format!("typedef {};\n", declaration(ty, &name)),
             Def::Union(switch, arms, default) => {
-                let switch_type = switch.map_or("int".to_owned(), |s| format!("t{s}"));
-                let mut text = format!("union {name} switch ({switch_type} kind) {{\n");
+                let mut text = format!("union {name} switch ({} kind) {{\n", switch.name());
                 let arm = |ty: &Option<Ty>, n: usize| match ty {
                     Some(ty) => format!("        {};\n", declaration(ty, &format!("a{n}"))),
                     None => "        void;\n".to_owned(),
                 };
                 for (n, (cases, ty)) in arms.iter().enumerate() {
                     for case in cases {
-                        text += &format!("    case {}:\n", case_name(defs, *switch, *case));
+                        text += &format!("    case {}:\n", switch.case(defs, *case));
                     }
                     text += &arm(ty, n);
                 }
@@ -234,14 +300,6 @@ pub fn text(defs: &[Def]) -> String {
         };
     }
     out
-}
-
-/// The text of a case: of an enum, the value's name.
-fn case_name(defs: &[Def], switch: Option<usize>, case: i64) -> String {
-    let Some(index) = switch else { return case.to_string() };
-    let Def::Enum(values) = &defs[index] else { return case.to_string() };
-    let n = values.iter().position(|v| i64::from(*v) == case);
-    n.map_or(case.to_string(), |n| format!("E{index}_{n}"))
 }
 
 /// Appends the XDR of a random value (RFC 4506, section 4).
@@ -309,18 +367,18 @@ pub fn defined(random: &mut Random, defs: &[Def], index: usize, out: &mut Vec<u8
             }
         },
         Def::Union(switch, arms, default) => {
-            let mut cases: Vec<(i64, &Option<Ty>)> =
+            let mut cases: Vec<(i128, &Option<Ty>)> =
                 arms.iter().flat_map(|(cases, ty)| cases.iter().map(move |c| (*c, ty))).collect();
             if let Some(ty) = default {
-                let free: Vec<i64> = match switch.map(|s| &defs[s]) {
-                    Some(Def::Enum(values)) => values.iter().map(|v| i64::from(*v)).collect(),
-                    _ => vec![1000, -1000, i64::from(i32::MIN)],
-                };
-                let taken: Vec<i64> = cases.iter().map(|(c, _)| *c).collect();
-                cases.extend(free.into_iter().filter(|c| !taken.contains(c)).map(|c| (c, ty)));
+                let taken: Vec<i128> = cases.iter().map(|(c, _)| *c).collect();
+                let free = switch.values(defs).into_iter().filter(|c| !taken.contains(c));
+                cases.extend(free.map(|c| (c, ty)));
             }
             let (case, ty) = cases[random.below(cases.len() as u64) as usize];
-            out.extend((case as i32).to_be_bytes());
+            match switch {
+                Switch::Basic(_, 8) => out.extend((case as i64).to_be_bytes()),
+                _ => out.extend((case as i32).to_be_bytes()),
+            }
             if let Some(ty) = ty {
                 value(random, defs, ty, out);
             }
