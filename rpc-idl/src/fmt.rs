@@ -105,16 +105,32 @@ enum Brace {
     Other,
 }
 
+/// An open brace.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    brace: Brace,
+    /// The declaration of an arm, which is indented further, stands here.
+    in_arm: bool,
+    /// The parentheses around it.
+    outer: Parentheses,
+}
+
+/// Those that are open since the last open brace.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parentheses {
+    count: usize,
+    /// Their parameters stand on lines of their own.
+    broken: bool,
+}
+
 struct Formatter<'a> {
     sources: &'a SourceMap,
     tokens: &'a [Token],
     out: String,
     /// Where the last line of `out` begins.
     line: usize,
-    /// Open braces, and whether the declaration of an arm, which is indented further, stands in
-    /// each; open parentheses.
-    braces: Vec<(Brace, bool)>,
-    parentheses: usize,
+    braces: Vec<Open>,
+    parentheses: Parentheses,
     /// Where the last closing brace ends in `out`.
     brace: usize,
     /// A line break is due before the next token.
@@ -125,8 +141,6 @@ struct Formatter<'a> {
     keyword: Brace,
     /// The text of the last token that is no comment.
     last: &'a str,
-    /// Parameters of the open parenthesis stand on lines of their own.
-    broken: bool,
 }
 
 impl<'a> Formatter<'a> {
@@ -137,13 +151,12 @@ impl<'a> Formatter<'a> {
             out: String::new(),
             line: 0,
             braces: Vec::new(),
-            parentheses: 0,
+            parentheses: Parentheses::default(),
             brace: 0,
             newline: false,
             after_comment: false,
             keyword: Brace::Other,
             last: "",
-            broken: false,
         }
     }
 
@@ -170,10 +183,13 @@ impl<'a> Formatter<'a> {
     }
 
     fn indent(&self, closing: bool) -> usize {
-        let open =
-            &self.braces[..self.braces.len() - usize::from(closing && !self.braces.is_empty())];
-        let depth: usize = open.iter().map(|(_, in_arm)| 1 + usize::from(*in_arm)).sum();
-        depth + usize::from(self.parentheses > 0 && self.broken)
+        let (open, parentheses) = match self.braces.split_last() {
+            Some((last, others)) if closing => (others, last.outer),
+            _ => (&self.braces[..], self.parentheses),
+        };
+        let further = |open: &Open| usize::from(open.in_arm) + usize::from(open.outer.broken);
+        let depth: usize = open.iter().map(|open| 1 + further(open)).sum();
+        depth + usize::from(parentheses.broken)
     }
 
     /// Ends the line, and leaves an empty one if the author did.
@@ -258,13 +274,13 @@ impl<'a> Formatter<'a> {
     }
 
     fn end_arm(&mut self) {
-        if let Some((_, in_arm)) = self.braces.last_mut() {
-            *in_arm = false;
+        if let Some(open) = self.braces.last_mut() {
+            open.in_arm = false;
         }
     }
 
     fn is_in(&self, brace: Brace) -> bool {
-        self.braces.last().is_some_and(|(open, _)| *open == brace)
+        self.braces.last().is_some_and(|open| open.brace == brace)
     }
 
     fn word(&mut self, text: &'a str, breaks: usize) {
@@ -276,9 +292,10 @@ impl<'a> Formatter<'a> {
         self.newline |= self.after_comment && breaks > 0;
         // What follows its brace closely, unless a comment or a line for the preprocessor came between.
         let after_brace = matches!(text, ";" | "=") && self.brace == self.out.len();
-        let parameter = self.parentheses > 0 && breaks > 0 && !matches!(text, ")" | ",");
+        let parameter =
+            self.parentheses.count > 0 && breaks > 0 && !matches!(text, ")" | "," | "}");
         if parameter {
-            self.broken = true;
+            self.parentheses.broken = true;
         }
         if self.out.is_empty() {
             // Nothing stands before the first word.
@@ -302,24 +319,27 @@ impl<'a> Formatter<'a> {
             "union" => self.keyword = Brace::Union,
             "struct" | "program" | "version" => self.keyword = Brace::Other,
             "{" => {
-                self.braces.push((self.keyword, false));
+                let outer = std::mem::take(&mut self.parentheses);
+                self.braces.push(Open { brace: self.keyword, in_arm: false, outer });
                 self.newline = true;
                 self.keyword = Brace::Other;
             }
             "}" => {
-                self.braces.pop();
+                if let Some(open) = self.braces.pop() {
+                    self.parentheses = open.outer;
+                }
             }
-            "(" => self.parentheses += 1,
+            "(" => self.parentheses.count += 1,
             ")" => {
-                self.parentheses = self.parentheses.saturating_sub(1);
-                self.broken &= self.parentheses > 0;
+                self.parentheses.count = self.parentheses.count.saturating_sub(1);
+                self.parentheses.broken &= self.parentheses.count > 0;
             }
             ";" => self.newline = true,
-            "," => self.newline = self.parentheses == 0 && self.is_in(Brace::Enum),
+            "," => self.newline = self.parentheses.count == 0 && self.is_in(Brace::Enum),
             ":" if self.is_in(Brace::Union) => {
                 self.newline = true;
-                if let Some((_, in_arm)) = self.braces.last_mut() {
-                    *in_arm = true;
+                if let Some(open) = self.braces.last_mut() {
+                    open.in_arm = true;
                 }
             }
             _ => {}

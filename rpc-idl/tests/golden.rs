@@ -154,10 +154,26 @@ fn every_text_of_an_error_is_in_a_golden_file() {
 }
 
 #[test]
+fn files_are_laid_out_as_in_their_golden_files() {
+    let mut differences = Vec::new();
+    for path in files(&golden().join("format"), "x") {
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let laid_out = format("service.x", &text).expect("it can be formatted");
+        assert_eq!(format("service.x", &laid_out).expect("still"), laid_out, "{path:?}");
+        compare(&path.with_extension("txt"), &laid_out, &mut differences);
+    }
+    check(&differences);
+}
+
+#[test]
 fn generated_code_is_as_in_its_golden_files() {
     let mut differences = Vec::new();
-    for path in files(&golden().join("generated"), "x") {
-        let text = std::fs::read_to_string(&path).expect("readable");
+    // A small service, and every construct of the language.
+    let everything =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../rpc-idl-tests/idl/everything.x");
+    for source in files(&golden().join("generated"), "x").into_iter().chain([everything]) {
+        let path = golden().join("generated").join(source.file_name().expect("a file"));
+        let text = std::fs::read_to_string(&source).expect("readable");
         let name = path.file_name().expect("a file").to_string_lossy().into_owned();
         let compilation = compile(&name, &text, &Options::new());
         let model = compilation.model().unwrap_or_else(|| panic!("{}", compilation.render()));
