@@ -8,11 +8,11 @@ mod program;
 mod support;
 
 use common::{Daemon, pause, say, second_process as play, until};
-use program::{NULL, PROGRAM, serve};
+use program::{NULL, PROGRAM, fill, reverse, serve, sum};
 use shrimp_rpc::Binding;
 use vmmc::Node;
 
-/// Binds so many times, says so, then calls once on each when told to, from the last to the first.
+/// Binds so many times, says so, then calls some procedures on each when told to, from the last to the first.
 fn clients(args: &[String]) {
     let node = Node::connect().expect("connects");
     let bindings: Vec<Binding> = (0..args[1].parse().unwrap())
@@ -25,6 +25,13 @@ fn clients(args: &[String]) {
     pause();
     for binding in bindings.iter().rev() {
         binding.request(NULL, 0, 0).unwrap().call().unwrap();
+        let number = std::process::id();
+        sum(binding, number as i32);
+        // In a buffer's length, and in pieces.
+        for len in [number % 8000, number % 50_000] {
+            reverse(binding, len as usize).unwrap();
+            fill(binding, len / 8);
+        }
     }
     say("called");
     pause();
@@ -97,4 +104,10 @@ fn sixty_clients_are_all_served_and_the_idle_ones_do_not_hide_the_busy() {
 #[ignore = "a thousand bindings: memory and descriptors for all of them"]
 fn a_thousand_clients_are_all_served() {
     many("thousand", 20, 50);
+}
+
+#[test]
+#[ignore = "a thousand processes"]
+fn a_thousand_client_processes_are_all_served() {
+    many("processes", 1000, 1);
 }
