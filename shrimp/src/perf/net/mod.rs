@@ -6,18 +6,22 @@
 //! fenced send: a packet to the interface, its bytes into memory, and its answer, so that half of it
 //! compares with half a round trip of bare TCP between two processes that poll.
 
+mod contest;
 mod others;
 mod rates;
 mod report;
 mod sides;
 mod subjects;
+mod updates;
 mod world;
 
+use self::contest::Contest;
 use self::others::Other;
 use self::rates::tcp_rate;
-use self::report::{Line, Report};
+use self::report::{Combined, Line, Report};
 use self::sides::Sides;
 use self::subjects::{SUBJECTS, Subject};
+use self::updates::Updates;
 use self::world::{World, fabrics};
 use super::peer::PingPong;
 use super::{Head, Options};
@@ -74,6 +78,12 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
     let mut all: Vec<(Rounds, Option<f64>)> = vec![(Rounds::default(), None); subjects.len()];
     let (mut tcp, mut ours) = (Vec::new(), Vec::new());
     let mut theirs: Vec<Vec<[f64; 2]>> = vec![Vec::new(); others.len()];
+    let networks = std::iter::once("tcp").chain(fabrics.keys().copied());
+    let (mut updates, mut contest) = (Updates::over(networks.clone()), Contest::over(networks));
+    let worlds: BTreeMap<&str, &World> =
+        fabrics.iter().map(|(&over, world)| (over, world)).chain([("tcp", &world)]).collect();
+    // There are many.
+    let short = Plan { round: plan.round / 3, ..plan };
     let no_rates = || fabrics.keys().map(|&it| (it, Vec::new())).collect::<BTreeMap<_, _>>();
     let (mut over, mut direct) = (no_rates(), no_rates());
     for round in 1..=options.rounds() {
@@ -100,7 +110,12 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
             samples.iter_mut().for_each(|sample| *sample /= subject.parts());
             rounds.add(samples, batch);
         }
+        progress.step(&format!("round {round} of {}: one way", options.rounds()));
+        updates.pass(&worlds, &short).map_err(failed)?;
+        progress.step(&format!("round {round} of {}: sparse and bulk", options.rounds()));
+        contest.round(&worlds, &plan).map_err(failed)?;
         progress.step(&format!("round {round} of {}: bandwidth", options.rounds()));
+        updates.stream(&worlds, window / 2).map_err(failed)?;
         tcp.push(tcp_rate(pair, &sides, window)?);
         ours.push(world.rate(window).map_err(failed)?);
         for (worlds, all) in [(&fabrics, &mut over), (&directs, &mut direct)] {
@@ -128,8 +143,20 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
     for ((name, _), _) in others.iter().zip(&theirs).filter(|(_, took)| took.is_empty()) {
         missing.push(format!("{name}: it is here, and came to no end between these two sides"));
     }
+    let combining = [("bulk", "bulk_combined", "bulk"), ("sparse", "sparse_combined", "sparse")];
+    let combining = combining.iter().filter_map(|&(stores, on, off)| {
+        let of = |wanted| subjects.iter().zip(&all).find(|((id, _, _), _)| *id == wanted);
+        let ((_, (on, some)), (_, (off, many))) = (of(on)?, of(off)?);
+        let (packets_ratio, is_faster) = ((*many)? / (*some)?, stats::ratio(off, on));
+        Some(Combined { stores, packets_ratio, is_faster })
+    });
+    let (one_way, streams) = updates.finish();
     let report = Report {
         head,
+        one_way,
+        streams,
+        combining: combining.collect(),
+        contest: contest.finish(),
         latency: latency.collect(),
         bandwidth_ratio: stats::median(ours.iter().zip(&tcp).map(|(a, b)| a / b).collect()),
         ofi_bytes_per_s: medians(over),

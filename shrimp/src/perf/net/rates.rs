@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// Transfers of [`LEN`] in one sample of a rate.
-pub(super) const TRANSFERS: usize = 16;
+const TRANSFERS: usize = 16;
 
 impl World {
     /// [`TRANSFERS`] of [`LEN`], and a fence; bytes per second.

@@ -20,7 +20,7 @@ pub(super) struct World {
     pub(super) importer: Node,
     pub(super) import: Import,
     /// Of the far one, in this process too.
-    _export: Export,
+    pub(super) export: Export,
     _exporter: Node,
     pub(super) receiver: PrivateDaemon,
     _sender: PrivateDaemon,
@@ -89,14 +89,7 @@ impl World {
         let export = exporter.export(region).name("perf").grant(Who::SameUser, Rights::all());
         let export = export.open().map_err(|error| failed(error.to_string()))?;
         let import = import(&importer).map_err(failed)?;
-        Ok(World {
-            importer,
-            import,
-            _export: export,
-            _exporter: exporter,
-            receiver,
-            _sender: sender,
-        })
+        Ok(World { importer, import, export, _exporter: exporter, receiver, _sender: sender })
     }
 
     /// Sent so far.
