@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -262,6 +262,12 @@ pub enum Request {
     /// Asks for a conversation with this node's network service ([`super::network`]). Answer:
     /// [`Event::Network`] with one end of a socket pair.
     Network {
+        /// Matches the answer.
+        request: RequestId,
+    },
+    /// Asks how this node and the others of its cluster are. Answer: [`Event::Links`] with one end of a socket pair, by which
+    /// that is told ([`super::network::Sight`]); [`Refusal::NoCluster`] where there is none.
+    Links {
         /// Matches the answer.
         request: RequestId,
     },
@@ -533,6 +539,11 @@ pub enum Event {
         request: RequestId,
         /// The fabric by which this node reaches others, where the cluster file names one.
         fabric: Option<FabricAt>,
+    },
+    /// Answer to [`Request::Links`]. Descriptor: a connected `SOCK_SEQPACKET` socket.
+    Links {
+        /// The request.
+        request: RequestId,
     },
     /// Answer to [`Request::Shutdown`].
     Done {
