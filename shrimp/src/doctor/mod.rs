@@ -141,12 +141,13 @@ fn render(report: &Report) -> String {
         ]);
     }
     let _ = write!(out, "\nSettings (environment)\n{table}");
-    let attention: Vec<&str> = report
+    let mut attention: Vec<&str> = report
         .findings
         .iter()
         .filter(|finding| finding.state == State::Attention)
         .map(|finding| finding.what.as_str())
         .collect();
+    attention.dedup(); // a node may have more than one trouble
     if attention.is_empty() {
         out.push_str("\nAll is well.\n");
     } else {
@@ -164,6 +165,7 @@ mod tests {
         let findings = vec![
             Finding::ok("Kernel", "one", "fine"),
             Finding::attention("Kernel", "other", "broken", "mend it"),
+            Finding::attention("Kernel", "other", "crooked", "straighten it"),
         ];
         let machine = crate::machine::Machine::here();
         let report = Report { schema: 1, healthy: false, machine, findings, settings: vec![] };
