@@ -2,19 +2,35 @@
 
 use crate::exit::{Coded, Context, Exit, Failure, Io};
 use crate::shm::Shared;
+use rustix::net::RecvFlags;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use vmmc::control::codec;
 use vmmc::control::connect::{Connection, LinkError, SETUP_TIMEOUT};
-use vmmc::control::message::{ClientInfo, Event, Hello, Refusal, Request, Role, Snapshot, Welcome};
+use vmmc::control::message::{
+    ClientInfo, Event, Hello, MAX_PACKET_LEN, Refusal, Request, Role, Snapshot, Welcome,
+};
+use vmmc::control::network::Sight;
 use vmmc::counters::Counters;
 use vmmc::id::{ClientId, RequestId};
 use vmmc::layout::page;
 use vmmc::notes::Notes;
-use vmmc::sys::Fd;
 use vmmc::sys::mmap::Access;
+use vmmc::sys::{Fd, packet};
+
+/// How long the daemon may look at a node that does not answer. It gives up before.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// Of another node.
+fn name(sight: &Sight) -> Option<&str> {
+    match sight {
+        Sight::Own { .. } => None,
+        Sight::Other { node, .. } => Some(node),
+    }
+}
 
 /// Why a question was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +111,30 @@ impl Daemon {
         codec::decode(&bytes).map_err(|error| nonsense(error.to_string()))
     }
 
+    /// What the daemon sees of its cluster: itself first, then the other nodes by their names. `None`: it has none. Waits for
+    /// nodes that do not answer.
+    pub(crate) fn sights(&mut self) -> Result<Option<Vec<Sight>>, AskError> {
+        const WHAT: &str = "the other nodes";
+        let nonsense = |why: String| AskError::Nonsense { what: WHAT, why };
+        let from = match self.ask(WHAT, |request| Request::Links { request }) {
+            Ok((Event::Links { .. }, Some(from))) => from,
+            Ok(_) => return Err(nonsense("no conversation".into())),
+            Err(AskError::Refused { refusal: Refusal::NoCluster, .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        set_socket_timeout(&from, Timeout::Recv, Some(SILENCE))
+            .context(|| "a socket of the daemon".into())?;
+        let (mut all, mut buffer) = (Vec::new(), [0; MAX_PACKET_LEN]);
+        while let Some((len, _)) = packet::receive(&from, &mut buffer, RecvFlags::empty())
+            .context(|| format!("hearing the daemon about {WHAT}"))?
+        {
+            let sight = codec::decode(buffer.get(..len).unwrap_or_default());
+            all.push(sight.map_err(|error| nonsense(error.to_string()))?);
+        }
+        all.sort_by(|a, b| name(a).cmp(&name(b)));
+        Ok(Some(all))
+    }
+
     /// What a client tells in its page. `None` for one that has none (a tool) or has gone.
     pub(crate) fn page(&mut self, client: &ClientInfo) -> Result<Option<Page>, AskError> {
         if client.role == Role::Tool {
@@ -149,6 +189,7 @@ impl Daemon {
                 }
                 event @ (Event::Listing { request, .. }
                 | Event::Page { request }
+                | Event::Links { request }
                 | Event::Done { request })
                     if request == id =>
                 {

@@ -62,6 +62,11 @@ impl Rounds {
         self.batch = batch;
     }
 
+    /// Whether none was taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.medians.is_empty()
+    }
+
     /// The result.
     pub(crate) fn latency(&self) -> Latency {
         Latency {

@@ -13,6 +13,11 @@ pub(crate) fn emit(text: &str) {
     }
 }
 
+/// A text that somebody else chose, safe for a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// A table with aligned columns.
 #[derive(Debug, Default)]
 pub(crate) struct Table {

@@ -7,7 +7,7 @@ mod common;
 use cluster::{KEY, Place, address, node, pair, pair_with};
 use common::{WATCHDOG, eventually};
 use proptest::prelude::*;
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use vmmc::config::{Config, DaemonStart};
 use vmmc::control::codec;
 use vmmc::control::message::{Event as ControlEvent, MAX_PACKET_LEN, RemoteCaller, Request};
 use vmmc::control::network::{
-    Accepted, Ask, Capability, Mask, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
+    Accepted, Ask, Capability, Mask, Opening, Origin, Purpose, RemoteGrant, Sight, Told, Wanted,
 };
 use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
@@ -834,4 +834,45 @@ fn handshakes_of_one_user_leave_places_to_others() {
     drop(connected.pop());
     drop(connected.pop());
     connected.push(silent.accept().unwrap());
+}
+
+/// Looks at all nodes take a while where one is silent: of one user a few at once.
+#[test]
+fn looks_of_one_user_at_the_other_nodes_are_few_at_once() {
+    let at = address();
+    let silent = std::net::TcpListener::bind(&at).unwrap();
+    let b = node("b", &address(), &[("a", &at)], Some(KEY));
+    let mut client = common::Client::connect(&b.daemon.path);
+    let mut look = || {
+        let request = client.request_id();
+        client.send(&Request::Links { request }, &[]);
+        let mut heard = client.receive();
+        match heard.event {
+            ControlEvent::Links { .. } => Ok(heard.fds.take().unwrap()),
+            ControlEvent::Refused { refusal, .. } => Err(refusal.to_string()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let told = |from: &vmmc::sys::Fd| {
+        let mut buffer = [0; MAX_PACKET_LEN];
+        let heard = vmmc::sys::packet::receive(from, &mut buffer, RecvFlags::empty()).unwrap();
+        heard.map(|(len, _)| codec::decode::<Sight>(&buffer[..len]).unwrap())
+    };
+    let open: Vec<_> = (0..4).map(|_| look().unwrap()).collect();
+    for conversation in &open {
+        let own = told(conversation).unwrap();
+        assert!(matches!(own, Sight::Own { others: 1, has_key: true, .. }), "{own:?}");
+    }
+    let refused = look().unwrap_err();
+    assert!(refused.contains("do that already"), "{refused}");
+    // The silent one hangs up: that is told, and the places are free.
+    let connected: Vec<_> = open.iter().map(|_| silent.accept().unwrap()).collect();
+    drop(connected);
+    for conversation in &open {
+        let other = told(conversation).unwrap();
+        let Sight::Other { seen: Err(why), .. } = &other else { panic!("{other:?}") };
+        assert!(why.contains("; "), "no remedy in {why}");
+        assert_eq!(told(conversation), None);
+    }
+    eventually("a place is free", || look().ok());
 }

@@ -48,6 +48,14 @@ fn a_provider_that_is_not_there_is_named_with_the_remedy() {
     assert!(error.contains("no provider \"nosuch\"") && error.contains("fi_info"), "{error}");
 }
 
+/// `shm` of libfabric offers all that we ask for, and has no descriptor by which its end could sleep.
+#[test]
+fn a_provider_that_is_there_and_cannot_carry_packets_is_named_with_the_remedy() {
+    let error = refusal(Some("shm"), Some("shm"));
+    assert!(error.contains("libfabric's shm cannot carry packets"), "{error}");
+    assert!(error.contains("wait for completions") && error.contains("over TCP then"), "{error}");
+}
+
 /// Processor time of a task, in the kernel's ticks of 10 ms.
 fn ticks(stat: &str) -> u64 {
     let text = std::fs::read_to_string(stat).unwrap_or_default();

@@ -13,6 +13,17 @@ fn is_hardware(provider: &Provider) -> bool {
     provider.name.split(';').all(|part| !SOFTWARE.contains(&part))
 }
 
+/// Whether packets can go over a provider that offers what they need: `udp` and `shm` were tried (libfabric 1.17), and have no
+/// descriptor to wait by; `sm2` is of one machine, as `shm` is.
+fn is_fit(name: &str) -> bool {
+    name.split(';').all(|part| !["udp", "shm", "sm2"].contains(&part))
+}
+
+/// Slingshot's: see DESIGN.md, "Which providers".
+fn is_cxi(provider: &Provider) -> bool {
+    provider.name.split(';').any(|part| part == "cxi")
+}
+
 /// All findings. Opens nothing: asks libfabric, if it is there, what it could use.
 pub(super) fn findings() -> Vec<Finding> {
     judge(fabric::providers(), std::env::var_os("FI_MR_CACHE_MONITOR").is_some())
@@ -35,17 +46,31 @@ fn judge(
         }
     };
     let mut all = vec![found("libfabric", format!("version {major}.{minor}"))];
-    let mut names: Vec<&str> = Vec::new();
-    for provider in &providers {
-        if !names.contains(&provider.name.as_str()) {
-            names.push(&provider.name);
+    let names = |fit: bool| {
+        let mut names: Vec<&str> = Vec::new();
+        for provider @ Provider { name, .. } in &providers {
+            let is_offered = is_fit(name) == fit && !(fit && is_cxi(provider));
+            if is_offered && !names.contains(&name.as_str()) {
+                names.push(name);
+            }
         }
-    }
+        names.join(" ")
+    };
+    let others = match names(false) {
+        unfit if unfit.is_empty() => String::new(),
+        unfit => format!("; not {unfit}, by which nobody can wait for packets"),
+    };
     all.push(found(
         "providers",
-        format!("{}; any of them may stand in [fabric] of the cluster file", names.join(" ")),
+        format!("{}; any of them may stand in [fabric] of the cluster file{others}", names(true)),
     ));
-    match providers.iter().find(|provider| is_hardware(provider)) {
+    if let Some(Provider { domain, .. }) = providers.iter().find(|provider| is_cxi(provider)) {
+        all.push(found(
+            "cxi",
+            format!("is on {domain}, and packets are not believed to go over it: it is not found by IP addresses, and its writes tell the other side nothing without FI_CXI_ENABLE_WRITEDATA=1 and more. They go over TCP"),
+        ));
+    }
+    match providers.iter().find(|provider| is_hardware(provider) && !is_cxi(provider)) {
         None => all.push(found(
             "hardware",
             "none that libfabric can use: packets over TCP (the default) are faster than any of these".to_owned(),
@@ -83,10 +108,18 @@ mod tests {
 
     #[test]
     fn hardware_is_told_from_what_stands_in_for_it() {
-        let software = [("tcp;ofi_rxm", "eth0"), ("net", "eth0"), ("net", "lo"), ("sockets", "lo")];
+        let software = [
+            ("tcp;ofi_rxm", "eth0"),
+            ("udp;ofi_rxd", "lo"),
+            ("net", "eth0"),
+            ("net", "lo"),
+            ("sockets", "lo"),
+        ];
         let text = texts(&software, false);
         assert!(
-            text.contains("version 1.17") && text.contains("tcp;ofi_rxm net sockets;"),
+            text.contains("version 1.17")
+                && text.contains("tcp;ofi_rxm net sockets;")
+                && text.contains("not udp;ofi_rxd,"),
             "{text}"
         );
         assert!(text.contains("hardware: none") && !text.contains("FI_MR"), "{text}");
@@ -94,6 +127,15 @@ mod tests {
         let text = texts(&both, false);
         assert!(text.contains("provider = \"verbs;ofi_rxm\"") && text.contains("FI_MR"), "{text}");
         assert!(!texts(&both, true).contains("FI_MR"));
+    }
+
+    #[test]
+    fn slingshot_is_told_of_and_not_recommended() {
+        let text = texts(&[("cxi", "cxi0"), ("net", "eth0")], false);
+        assert!(text.contains("is on cxi0") && text.contains("FI_CXI_ENABLE_WRITEDATA"), "{text}");
+        assert!(text.contains("providers: net;") && text.contains("hardware: none"), "{text}");
+        let text = texts(&[("cxi", "cxi0"), ("verbs;ofi_rxm", "mlx5_0")], false);
+        assert!(text.contains("provider = \"verbs;ofi_rxm\""), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Each finding says what was looked at, what was found, what it means, and what to do if it is
 //! not well. What can be tried is tried, rather than concluded from a version number.
 
+mod cluster;
 mod copies;
 mod daemon;
 mod fabric;
@@ -16,8 +17,9 @@ use std::fmt::Write;
 
 /// Explain this machine in plain words
 ///
-/// Looks at the kernel, limits, processors, the daemon, the settings and our own files. Changes
-/// nothing and starts nothing.
+/// Looks at the kernel, limits, processors, the daemon, the settings and our own files; and at the other nodes of the
+/// cluster, if the daemon has a part in one. Changes nothing and starts nothing. A node that does not answer takes
+/// some seconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -97,6 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     findings.push(copies::finding());
     findings.extend(daemon::findings());
     findings.extend(fabric::findings());
+    findings.extend(cluster::findings());
     let (settings, more) = settings::look(&|name| std::env::var(name).ok());
     findings.extend(more);
     let healthy = findings.iter().all(|finding| finding.state != State::Attention);
@@ -138,12 +141,13 @@ fn render(report: &Report) -> String {
         ]);
     }
     let _ = write!(out, "\nSettings (environment)\n{table}");
-    let attention: Vec<&str> = report
+    let mut attention: Vec<&str> = report
         .findings
         .iter()
         .filter(|finding| finding.state == State::Attention)
         .map(|finding| finding.what.as_str())
         .collect();
+    attention.dedup(); // a node may have more than one trouble
     if attention.is_empty() {
         out.push_str("\nAll is well.\n");
     } else {
@@ -161,6 +165,7 @@ mod tests {
         let findings = vec![
             Finding::ok("Kernel", "one", "fine"),
             Finding::attention("Kernel", "other", "broken", "mend it"),
+            Finding::attention("Kernel", "other", "crooked", "straighten it"),
         ];
         let machine = crate::machine::Machine::here();
         let report = Report { schema: 1, healthy: false, machine, findings, settings: vec![] };

@@ -74,11 +74,13 @@ enum Subject {
     /// stream and connections, in turns with a plain one.
     #[command(after_help = SOCKETS_EXAMPLES)]
     Sockets(Options),
-    /// Between nodes: deliberate and automatic update over TCP, with bare TCP beside it
+    /// Between nodes: deliberate and automatic update over TCP and libfabric, with bare TCP beside them
     ///
     /// Two private daemons stand for two nodes, on loopback addresses or in two network namespaces. 8 B and
     /// 1 MiB beside bare TCP measured in the same rounds, automatic update with and without combining, and
-    /// what an import costs; and fi_pingpong, MPICH and Open MPI, held to TCP, if they are installed.
+    /// what an import costs. By automatic and by deliberate update, over TCP and over libfabric's providers where that is
+    /// installed: one way of 4 B to a page, streams of short pieces, scattered keys, and a long message. And
+    /// fi_pingpong, MPICH and Open MPI, held to TCP, if they are installed.
     #[command(after_help = NET_EXAMPLES)]
     Net {
         #[command(flatten)]
@@ -144,7 +146,7 @@ Examples:
   shrimp perf net --quick --json net.json
   sudo shrimp perf net --netns a,b     (namespaces that a veth pair joins, each with an address)
 
-Uses two private daemons. Takes about a minute; with --quick about 20 seconds. A budget that is not met is
+Uses two private daemons. Takes about a minute and a half; with --quick about 30 seconds. A budget that is not met is
 printed as such and is no failure: the exit code stays 0. There are no graphs.";
 
 const NX_EXAMPLES: &str = "\

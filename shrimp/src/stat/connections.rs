@@ -6,8 +6,8 @@
 //! so connections without a note pay nothing to be listed. Of programs over Sun RPC those with a note are listed:
 //! their clients offer each connection, once.
 
-use super::printable;
 use crate::client::Page;
+use crate::text::printable;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -10,7 +10,7 @@ mod prometheus;
 use crate::client::Daemon;
 use crate::exit::{Coded, Exit, Failure};
 use crate::rsh::Rsh;
-use crate::text;
+use crate::text::{self, printable};
 use connections::{ConnectionPart, Live};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -260,11 +260,6 @@ fn client_part(client: &ClientInfo, counters: Vec<(String, u64)>) -> ClientPart 
         connections: client.connections,
         counters: counters.into_iter().collect(),
     }
-}
-
-/// A text that a client chose, safe for a terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

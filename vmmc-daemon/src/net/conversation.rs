@@ -78,6 +78,7 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
         tracing::warn!(pid = caller.pid, "not a question about another node");
         return;
     };
+    let node = ask.node.clone();
     let (told, connection) = match import(service, caller, ask, process) {
         Ok(Some(found)) => found,
         Ok(None) => return,
@@ -85,7 +86,7 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
     };
     let (connection, meeting, seal) = match connection {
         Some(Made { stream, meeting, seal }) => {
-            service.lifelines.keep(caller, &stream);
+            service.lifelines.keep(caller, &node, &stream);
             (Some(stream), meeting, seal)
         }
         None => (None, None, None),
@@ -118,6 +119,32 @@ struct Made {
 /// What was told, and a data connection.
 type Found = (Told, Option<Made>);
 
+/// A new connection to another node's daemon, for a user.
+pub(super) fn connect(service: &Service, node: &str, uid: u32) -> Result<Secure, SecureError> {
+    let Service { cluster, turns, .. } = service;
+    let mut tried = Err(std::io::Error::other("the name has no address").into());
+    let Some(address) = cluster.nodes.get(node) else { return tried };
+    let _turn = turns.handshakes.wait(&(node.to_owned(), uid));
+    for address in address.look_up()? {
+        tried = Secure::connect(address, cluster.key.as_ref());
+        if tried.is_ok() {
+            break;
+        }
+    }
+    tried
+}
+
+/// Who asks, as other nodes are told.
+pub(super) fn origin(service: &Service, caller: PeerInfo) -> Origin {
+    Origin {
+        node: service.cluster.node.clone(),
+        client: caller.client.0,
+        pid: caller.pid,
+        uid: caller.uid,
+        gid: caller.gid,
+    }
+}
+
 /// Asks the other node. `None`: the process has hung up.
 fn import(
     service: &Service,
@@ -125,7 +152,7 @@ fn import(
     ask: Ask,
     process: &Fd,
 ) -> Result<Option<Found>, Refusal> {
-    let Service { cluster, idle, turns, .. } = service;
+    let Service { cluster, idle, .. } = service;
     let Some(address) = cluster.nodes.get(&ask.node) else {
         let known = cluster.nodes.keys().cloned().collect();
         return Err(Refusal::UnknownNode { node: ask.node.clone(), known });
@@ -134,24 +161,8 @@ fn import(
         node: ask.node.clone(),
         why: format!("{address}: {error}"),
     };
-    let origin = Origin {
-        node: cluster.node.clone(),
-        client: caller.client.0,
-        pid: caller.pid,
-        uid: caller.uid,
-        gid: caller.gid,
-    };
-    let connect = || {
-        let _turn = turns.handshakes.wait(&(ask.node.clone(), caller.uid));
-        let mut tried = Err(std::io::Error::other("the name has no address").into());
-        for address in address.look_up()? {
-            tried = Secure::connect(address, cluster.key.as_ref());
-            if tried.is_ok() {
-                break;
-            }
-        }
-        tried
-    };
+    let origin = origin(service, caller);
+    let connect = || connect(service, &ask.node, caller.uid);
     let opening = |purpose| Opening { to: ask.node.clone(), origin: origin.clone(), purpose };
     let wanted = opening(Purpose::Import(ask.wanted.clone()));
     let kept = idle.take(&ask.node).map(|kept| question(kept, &wanted, process));

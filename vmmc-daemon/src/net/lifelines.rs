@@ -23,7 +23,14 @@ pub(super) struct Lifelines(Mutex<HashMap<ClientId, Lines>>);
 #[derive(Debug)]
 struct Lines {
     uid: u32,
-    streams: VecDeque<TcpStream>,
+    streams: VecDeque<Line>,
+}
+
+/// A copy of a connection, and the node to which it is.
+#[derive(Debug)]
+struct Line {
+    node: String,
+    stream: TcpStream,
 }
 
 impl Lifelines {
@@ -34,13 +41,14 @@ impl Lifelines {
     }
 
     /// It is given this one; ended at once if it has gone meanwhile.
-    pub(super) fn keep(&self, process: PeerInfo, stream: &TcpStream) {
+    pub(super) fn keep(&self, process: PeerInfo, node: &str, stream: &TcpStream) {
         let Ok(copy) = stream.try_clone() else { return }; // a child may keep this one too
+        let copy = Line { node: node.to_owned(), stream: copy };
         let mut over = VecDeque::new();
         let mut all = lock(&self.0);
         match all.get_mut(&process.client) {
             Some(Lines { streams, .. }) => {
-                let (open, ended) = streams.drain(..).partition(is_open);
+                let (open, ended) = streams.drain(..).partition(|line| is_open(&line.stream));
                 (*streams, over) = (open, ended);
                 if streams.len() == MOST {
                     over.extend(streams.pop_front());
@@ -50,19 +58,28 @@ impl Lifelines {
             }
             None => {
                 drop(all);
-                end(process.uid, vec![copy]);
+                end(process.uid, vec![copy.stream]);
             }
         }
-        over.into_iter().for_each(|stream| close(process.uid, stream));
+        over.into_iter().for_each(|line| close(process.uid, line.stream));
+    }
+
+    /// How many connections there are to a node.
+    pub(super) fn count(&self, node: &str) -> u32 {
+        let all = lock(&self.0);
+        let lines = all.values().flat_map(|lines| &lines.streams);
+        let there = lines.filter(|line| line.node == node && is_open(&line.stream));
+        u32::try_from(there.count()).unwrap_or(u32::MAX)
     }
 
     /// The process has gone: `died`, and with it what it had; else it is only not known here any more.
     pub(super) fn forget(&self, process: ClientId, died: bool) {
         let Some(Lines { uid, streams }) = lock(&self.0).remove(&process) else { return };
+        let streams = streams.into_iter().map(|line| line.stream);
         if died {
-            end(uid, streams.into());
+            end(uid, streams.collect());
         } else {
-            streams.into_iter().for_each(|stream| close(uid, stream));
+            streams.for_each(|stream| close(uid, stream));
         }
     }
 }

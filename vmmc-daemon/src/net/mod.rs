@@ -12,6 +12,7 @@
 //! | `conversation` | outward: carries a process's question to another node, brings back the answer |
 //! | `idle` | proved connections, kept for the next question |
 //! | `lifelines` | ends the data connections of a process that has died |
+//! | `survey` | looks at all other nodes, for a tool |
 //! | `serve` | inward: answers other nodes' questions, takes data connections |
 //! | `offers` | what was granted and not yet taken up |
 //! | `carry` | connections of programs that know one machine only, to other nodes |
@@ -36,6 +37,7 @@ pub(crate) mod places;
 pub mod secure;
 mod serve;
 mod strangers;
+mod survey;
 
 use crate::broker::{Broker, Fault};
 use crate::client::OutFd;
@@ -47,6 +49,7 @@ use entrance::Entrance;
 use idle::Idle;
 use lifelines::Lifelines;
 use offers::Offers;
+use places::Places;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::control::message::{Event, Refusal};
@@ -69,6 +72,8 @@ pub struct Service {
     lifelines: Arc<Lifelines>,
     /// Of the processes' questions.
     turns: Arc<Turns>,
+    /// Of tools' looks at all nodes, by user.
+    surveys: Places<u32>,
     /// Set where connections to other nodes are carried.
     pub(crate) carry: Option<Arc<Carry>>,
 }
@@ -145,7 +150,8 @@ pub fn start(cluster: Cluster, entrance: Entrance, socket: PathBuf) -> Result<Se
         carries = carry.is_some(),
         "part of a cluster"
     );
-    let (way_in, granted) = (entrance.clone(), offers.clone());
+    let lifelines: Arc<Lifelines> = Arc::default();
+    let (way_in, granted) = (entrance.clone(), (offers.clone(), lifelines.clone()));
     spawn_quiet("net-interface", move || {
         let Some(node) = interface::connect(&socket) else { return };
         let server = serve::Server::new(us, way_in, granted, door, node.clone());
@@ -160,7 +166,8 @@ pub fn start(cluster: Cluster, entrance: Entrance, socket: PathBuf) -> Result<Se
         entrance,
         offers,
         idle: Arc::default(),
-        lifelines: Arc::default(),
+        lifelines,
+        surveys: survey::places(),
         turns: Arc::default(),
         carry,
     })
@@ -183,7 +190,7 @@ impl Broker {
 
     /// Gives a client a conversation with the network service.
     pub(crate) fn converse(&mut self, id: ClientId, request: RequestId) {
-        match self.open_conversation(id) {
+        match self.open_conversation(id, conversation::start) {
             Ok(end) => {
                 let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.peer.uid);
                 let fds = vec![OutFd::Owned(Arc::new(Shared::new(end, (uid, uid))))];
@@ -194,13 +201,29 @@ impl Broker {
         }
     }
 
-    fn open_conversation(&self, id: ClientId) -> Result<Fd, Refusal> {
+    /// Tells a client how the nodes of the cluster are.
+    pub(crate) fn survey(&mut self, id: ClientId, request: RequestId) {
+        let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.peer.uid);
+        match self.open_conversation(id, survey::start) {
+            Ok(end) => {
+                let fds = vec![OutFd::Owned(Arc::new(Shared::new(end, (uid, uid))))];
+                self.send(id, &Event::Links { request }, fds);
+            }
+            Err(refusal) => self.refuse(id, request, refusal),
+        }
+    }
+
+    fn open_conversation(
+        &self,
+        id: ClientId,
+        start: fn(Service, PeerInfo, Fd) -> Result<(), Refusal>,
+    ) -> Result<Fd, Refusal> {
         let network = self.network.as_ref().ok_or(Refusal::NoCluster)?;
         let gone = || Refusal::Internal { why: "find the client".to_owned() };
         let caller: PeerInfo = self.clients.get(&id).ok_or_else(gone)?.peer;
         let failed = |errno| Refusal::Internal { why: format!("open a conversation ({errno})") };
         let (ours, theirs) = packet::pair().map_err(failed)?;
-        conversation::start(network.clone(), caller, ours)?;
+        start(network.clone(), caller, ours)?;
         Ok(theirs)
     }
 }

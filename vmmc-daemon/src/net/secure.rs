@@ -63,7 +63,7 @@ pub enum SecureError {
     },
     /// The other side closed the connection instead of proving that it knows the key.
     #[error(
-        "it hung up on our proof: the cluster keys differ (copy the same key file to both nodes), or its vmmcd is ending"
+        "it hung up on our proof: the cluster keys differ, or its vmmcd is ending; copy the same key file to both nodes"
     )]
     HungUp,
     /// The proof is wrong.

@@ -4,11 +4,13 @@ use super::cluster::Cluster;
 use super::entrance::Entrance;
 use super::idle::OTHERS_KEEP;
 use super::interface::Door;
+use super::lifelines::Lifelines;
 use super::offers::{Offer, Offers, Watch};
 use super::owner;
 use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::strangers::{Most, Stranger, Strangers, neighbourhood};
+use super::survey;
 use crate::requests::random_bytes;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::control::network::{
-    Accepted, Capability, Mask, Meeting, Opening, Origin, Purpose, RemoteGrant, Told, Wanted,
+    Accepted, Capability, Mask, Meeting, Opening, Origin, Purpose, RemoteGrant, Seen, Told, Wanted,
 };
 use vmmc::error::ImportError;
 use vmmc::fabric::FabricError;
@@ -51,6 +53,8 @@ pub(super) struct Server {
     cluster: Arc<Cluster>,
     entrance: Arc<Entrance>,
     offers: Arc<Offers>,
+    /// What processes of this node have.
+    lifelines: Arc<Lifelines>,
     door: Door,
     /// The interface's own connection to the broker.
     node: Node,
@@ -83,11 +87,19 @@ impl Drop for Open {
     }
 }
 
+/// The next question, where the other daemon has kept the connection for one. `None`: it has closed it, or asks nothing.
+fn after(secure: &mut Secure) -> Result<Option<Opening>, SecureError> {
+    match secure.receive(Some(OTHERS_KEEP)) {
+        Err(SecureError::Io(_) | SecureError::Silent) => Ok(None),
+        next => next.map(Some),
+    }
+}
+
 impl Server {
     pub(super) fn new(
         cluster: Arc<Cluster>,
         entrance: Arc<Entrance>,
-        offers: Arc<Offers>,
+        (offers, lifelines): (Arc<Offers>, Arc<Lifelines>),
         door: Door,
         node: Node,
     ) -> Server {
@@ -95,6 +107,7 @@ impl Server {
             cluster,
             entrance,
             offers,
+            lifelines,
             door,
             node,
             waiters: (Places::new(WAITERS), Places::new(WAITERS_THERE), Places::new(WAITERS_EACH)),
@@ -176,6 +189,12 @@ impl Server {
                 return Ok(());
             }
             let wanted = match purpose {
+                Purpose::Look { tries } => {
+                    secure.send(&self.look(&origin.node, tries, wrong))?;
+                    let Some(next) = after(&mut secure)? else { return Ok(()) };
+                    opening = next;
+                    continue;
+                }
                 Purpose::Data { meeting, seal } => {
                     return self.data(secure, from, origin, (meeting, seal), wrong);
                 }
@@ -189,11 +208,16 @@ impl Server {
                 },
             };
             secure.send(&told)?;
-            // The other daemon may keep the connection for its next question.
-            opening = match secure.receive(Some(OTHERS_KEEP)) {
-                Err(SecureError::Io(_) | SecureError::Silent) => return Ok(()),
-                next => next?,
-            };
+            let Some(next) = after(&mut secure)? else { return Ok(()) };
+            opening = next;
+        }
+    }
+
+    /// How this node is, for another one; or what is wrong with its question.
+    fn look(&self, from: &str, tries: bool, wrong: Option<String>) -> Seen {
+        match wrong {
+            Some(why) => Err(why),
+            None => Ok(survey::presence(&self.cluster, tries, self.lifelines.count(from))),
         }
     }
 
@@ -226,7 +250,7 @@ impl Server {
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(None)?;
         let joined = |mut fifo: Fifo| fifo.join(&stream, false).map(|()| fifo);
-        let fifo = fifo.map(joined).transpose().map_err(std::io::Error::from)?;
+        let fifo = fifo.map(joined).transpose().map_err(std::io::Error::other)?;
         self.door.enter(stream, fifo, seal.as_ref(), origin);
         Ok(())
     }

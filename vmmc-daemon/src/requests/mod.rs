@@ -80,6 +80,10 @@ impl Broker {
                 self.converse(id, request);
                 Ok(())
             }
+            Request::Links { request } => {
+                self.survey(id, request);
+                Ok(())
+            }
             Request::CancelImport { request } => {
                 if self.take_pending(id, request).is_some() {
                     self.refuse(id, request, Refusal::Cancelled);

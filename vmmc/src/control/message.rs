@@ -265,6 +265,12 @@ pub enum Request {
         /// Matches the answer.
         request: RequestId,
     },
+    /// Asks how this node and the others of its cluster are. Answer: [`Event::Links`] with one end of a socket pair, by which
+    /// that is told ([`super::network::Sight`]); [`Refusal::NoCluster`] where there is none.
+    Links {
+        /// Matches the answer.
+        request: RequestId,
+    },
     /// The process of another node that the interface imported for is gone: the exporter hears
     /// [`CloseReason::PeerDied`]. As [`Request::CloseLink`] otherwise, and for the interface alone.
     LostImporter {
@@ -533,6 +539,11 @@ pub enum Event {
         request: RequestId,
         /// The fabric by which this node reaches others, where the cluster file names one.
         fabric: Option<FabricAt>,
+    },
+    /// Answer to [`Request::Links`]. Descriptor: a connected `SOCK_SEQPACKET` socket.
+    Links {
+        /// The request.
+        request: RequestId,
     },
     /// Answer to [`Request::Shutdown`].
     Done {

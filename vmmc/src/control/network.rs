@@ -12,6 +12,9 @@
 //! Where the cluster file names a fabric, process and interface tell each other their endpoints in the
 //! same messages ([`Meeting`]), so that the keys to their memory never go unsealed. Frames then go over the
 //! fabric, and the data connection stays, to show that the other end lives.
+//!
+//! A tool that wants to know how the other nodes are ([`super::message::Request::Links`]) asks nothing in its conversation:
+//! the service looks at each ([`Purpose::Look`]) and tells what it found, node by node ([`Sight`]).
 
 use super::message::Refusal;
 use crate::id::{ExportId, Name, PeerInfo, Rights, Token};
@@ -191,6 +194,11 @@ pub enum Purpose {
         /// With what frames are sealed, if they are. Both nodes' cluster files must say the same.
         seal: Option<SealKeys>,
     },
+    /// How the node is. Answer: [`Seen`].
+    Look {
+        /// Whether it shall try its fabric, which takes a while.
+        tries: bool,
+    },
 }
 
 /// Answer to [`Purpose::Data`].
@@ -202,4 +210,57 @@ pub struct Accepted {
     pub refused: Option<String>,
     /// The interface's end of the fabric, if one was named.
     pub meeting: Option<Meeting>,
+}
+
+/// What a node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Presence {
+    /// Its name.
+    pub node: String,
+    /// Version of its daemon, as `vmmcd --version` has it.
+    pub version: String,
+    /// Whether what processes send to other nodes is encrypted, by its cluster file.
+    pub seals: bool,
+    /// The provider of libfabric by which it reaches others. `None`: TCP.
+    pub fabric: Option<String>,
+    /// Whether long messages over that are written straight into its exported pages.
+    pub direct: bool,
+    /// Why that provider cannot be used there, with the remedy; if that was tried.
+    pub trouble: Option<String>,
+    /// Data connections that its processes have to the node that asks, one per process at most.
+    pub connections: u32,
+}
+
+/// Answer to [`Purpose::Look`]: how the node is, or why it does not say, with the remedy.
+pub type Seen = Result<Presence, String>;
+
+/// One packet of what a tool is told. The first is [`Sight::Own`], then each other node is told of once, in any
+/// order; the end of the conversation is the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sight {
+    /// This node.
+    Own {
+        /// How it is; without connections.
+        presence: Presence,
+        /// Where it listens to others, `ADDRESS:PORT`.
+        listen: String,
+        /// Whether the nodes prove a key to each other. Without it all are of one machine.
+        has_key: bool,
+        /// [`WIRE_VERSION`] of its daemon.
+        wire: u16,
+        /// How many other nodes its cluster file names.
+        others: u32,
+    },
+    /// Another node.
+    Other {
+        /// Its name in this node's cluster file.
+        node: String,
+        /// Where it is by that file, `HOST:PORT`.
+        address: String,
+        /// Data connections that processes of this node have to it.
+        connections: u32,
+        /// How it is and how long a question to it and its answer take over a connection that stands, at best, in nanoseconds.
+        /// Or why it does not answer, with the remedy.
+        seen: Result<(Presence, u64), String>,
+    },
 }

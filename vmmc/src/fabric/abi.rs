@@ -48,6 +48,8 @@ pub(super) const FI_GETWAIT: c_int = 5;
 pub(super) const FI_ENABLE: c_int = 6;
 /// An error is to be read from the completion queue.
 pub(super) const FI_EAVAIL: isize = 259;
+/// A flag of an operation that the provider does not have.
+pub(super) const FI_EBADFLAGS: c_int = 260;
 
 type Word = usize;
 
@@ -327,6 +329,7 @@ pub(super) struct MsgOps {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(super) struct RmaOps {
     pub(super) size: usize,
     read: [Word; 3],

@@ -3,6 +3,7 @@
 use super::abi;
 use super::gate::Gate;
 use super::library::{FabricError, InfoList, Library};
+use super::needs::why_not;
 use std::ffi::c_void;
 use std::net::IpAddr;
 use std::ptr::{NonNull, null_mut};
@@ -133,6 +134,8 @@ pub struct Domain {
     pub(super) info: InfoList,
     pub(super) library: &'static Library,
     pub(super) gate: Arc<Gate>,
+    /// As it was asked for.
+    pub(super) provider: String,
 }
 
 // SAFETY: opened with FI_THREAD_SAFE: the library takes its own locks, and the gate is ours.
@@ -151,14 +154,11 @@ impl Domain {
 
     fn make(provider: &str, local: IpAddr) -> Result<Domain, FabricError> {
         let library = Library::get()?;
-        let provider_name = || provider.to_owned();
         let offered = |order| InfoList::of(Some(provider), Some(local), QUEUE, order);
         // A provider that keeps no order is not found with one.
         let info = offered(abi::FI_ORDER_RMA_WAW).or_else(|_| offered(0));
         let info = info.map_err(|error| match error {
-            FabricError::Call { why, .. } => {
-                FabricError::Provider { provider: provider_name(), local, why }
-            }
+            FabricError::Call { .. } => why_not(provider, local),
             other => other,
         })?;
         let gate = Arc::new(Gate::new());
@@ -171,7 +171,8 @@ impl Domain {
             // SAFETY: an open fabric, and its own info.
             unsafe { open(fabric.get(), info.first(), domain, null_mut()) }
         })?;
-        Ok(Domain { domain, fabric, info, library, gate })
+        let provider = provider.to_owned();
+        Ok(Domain { domain, fabric, info, library, gate, provider })
     }
 
     pub(super) fn mr_mode(&self) -> i32 {
@@ -263,7 +264,18 @@ mod tests {
             // SAFETY: the fabric is this test's alone; its table is there for ever.
             unsafe { (*domain.fabric.get()).ops = Box::leak(Box::new(ops)) };
             let refused = Endpoint::open(&Arc::new(domain), 4096).map(|_| ());
-            assert!(matches!(refused, Err(FabricError::Nonsense { .. })), "{refused:?}");
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("net") && text.contains("wait for completions"), "{text}");
         }
+    }
+
+    /// As `shm` is, in libfabric 1.17 and 2.6.
+    #[test]
+    fn a_provider_without_a_descriptor_to_wait_by_is_named_with_what_helps() {
+        let domain = Domain::open("shm", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let refused = Endpoint::open(&domain, 4096).map(|_| ()).unwrap_err();
+        assert!(matches!(refused, FabricError::Unfit { .. }), "{refused:?}");
+        let text = refused.to_string();
+        assert!(text.contains("libfabric's shm") && text.contains("over TCP then"), "{text}");
     }
 }

@@ -6,6 +6,7 @@ mod window;
 use super::abi::{self, CqEntry};
 use super::domain::{Domain, NO_ENTRY, NOT_THERE, Owned, QUEUE};
 use super::library::FabricError;
+use super::needs::{is_not_there, no_data, no_wait};
 use crate::mem::View;
 use crate::sys::memfd;
 use crate::sys::mmap::{Access, GuardedMapping};
@@ -128,13 +129,25 @@ impl Endpoint {
             wait_set: null_mut(),
         };
         let cq_open = ops.cq_open.ok_or(NO_ENTRY)?;
+        let unwaited =
+            |call: &str, why: String| no_wait(&domain.provider, format!("{call}: {why}"));
+        let mut code = 0;
         let cq = Owned::make(library, gate, "fi_cq_open", |cq| {
             // SAFETY: as above.
-            unsafe { cq_open(domain_ptr, &mut attr, cq, null_mut()) }
+            code = unsafe { cq_open(domain_ptr, &mut attr, cq, null_mut()) };
+            code
+        });
+        let cq = cq.map_err(|error| match error {
+            FabricError::Call { why, .. } if is_not_there(code as isize) => {
+                unwaited("fi_cq_open", why)
+            }
+            other => other,
         })?;
         let mut wait: RawFd = -1;
         let code = cq.control(abi::FI_GETWAIT, (&raw mut wait).cast()); // stores a descriptor
-        library.check("fi_control(FI_GETWAIT)", code)?;
+        if code != 0 {
+            return Err(unwaited("fi_control(FI_GETWAIT)", library.words(code.into())));
+        }
 
         let endpoint = ops.endpoint.ok_or(NO_ENTRY)?;
         let ep = Owned::make(library, gate, "fi_endpoint", |ep| {
@@ -173,8 +186,9 @@ impl Endpoint {
             }
         }
         match endpoint.domain.fabric.try_wait(&endpoint.cq) {
-            // Nobody could ever sleep.
-            NOT_THERE => Err(NO_ENTRY),
+            NOT_THERE => {
+                Err(no_wait(&endpoint.domain.provider, "fi_trywait is not there".to_owned()))
+            }
             AGAIN => Ok(endpoint),
             code => library.check("fi_trywait", code).map(|()| endpoint),
         }
@@ -266,7 +280,9 @@ impl Endpoint {
         let source =
             source.map_err(|_| FabricError::Nonsense { what: "a write beyond its end" })?;
         let to = self.target.base.wrapping_add(at as u64);
-        let writedata = self.ep.object().rma.and_then(|rma| rma.writedata).ok_or(NO_ENTRY)?;
+        let writedata = self.ep.object().rma.and_then(|rma| rma.writedata);
+        let none = || no_data(&self.domain.provider, "fi_writedata is not there".to_owned());
+        let writedata = writedata.ok_or_else(none)?;
         let (start, desc) = (source.as_ptr().as_ptr(), self.outgoing.desc());
         let (data, key) = (u64::from(data), self.target.key);
         let beside = self.domain.gate.beside_others();
@@ -285,6 +301,9 @@ impl Endpoint {
             return Ok(false);
         }
         let why = self.domain.library.words(code as i64);
+        if is_not_there(code) {
+            return Err(no_data(&self.domain.provider, format!("fi_writedata: {why}")));
+        }
         Err(FabricError::Call { call: "fi_writedata", why })
     }
 

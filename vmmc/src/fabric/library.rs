@@ -2,6 +2,7 @@
 
 use super::abi::{self, Info};
 use super::environment;
+use super::needs::{DATA_LEN, Need};
 use crate::sys::own::OwnMutex;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::net::IpAddr;
@@ -28,6 +29,18 @@ pub enum FabricError {
         local: IpAddr,
         /// The library's words.
         why: String,
+    },
+    /// It offered what we need, and when it came to that had it not.
+    #[error("libfabric's {provider} cannot carry packets: {missing} ({why}); {remedy}")]
+    Unfit {
+        /// As it was asked for.
+        provider: String,
+        /// What it has not.
+        missing: &'static str,
+        /// What it said instead.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// A call failed.
     #[error("{call} of libfabric: {why}")]
@@ -251,13 +264,24 @@ impl InfoList {
         queue: usize,
         order: u64,
     ) -> Result<InfoList, FabricError> {
+        InfoList::with(Need::Room, provider, local, (queue, order))
+    }
+
+    /// The same, up to a need.
+    pub(super) fn with(
+        need: Need,
+        provider: Option<&str>,
+        local: Option<IpAddr>,
+        (queue, order): (usize, u64),
+    ) -> Result<InfoList, FabricError> {
         let library = Library::get()?;
         // SAFETY: null asks for an empty one.
         let hints = unsafe { (library.dupinfo)(std::ptr::null()) };
         let first = NonNull::new(hints)
             .ok_or_else(|| FabricError::Call { call: "fi_dupinfo", why: "no memory".to_owned() })?;
         let mut hints = InfoList { library, first };
-        hints.ask_for(provider, queue, order);
+        hints.ask_for(need, provider, (queue, order));
+        let local = local.filter(|_| need >= Need::Address);
         let node = local.and_then(|local| CString::new(local.to_string()).ok());
         let node_text = node.as_ref().map_or(std::ptr::null(), |node| node.as_ptr());
         let flags = if node.is_some() { abi::FI_SOURCE | abi::FI_NUMERICHOST } else { 0 };
@@ -274,19 +298,28 @@ impl InfoList {
     }
 
     /// Fills in hints.
-    fn ask_for(&mut self, provider: Option<&str>, queue: usize, order: u64) {
+    fn ask_for(&mut self, need: Need, provider: Option<&str>, (queue, order): (usize, u64)) {
         // SAFETY: from fi_dupinfo(NULL), which makes all the structures; they are ours alone.
         let info = unsafe { self.first.as_mut() };
-        info.caps = abi::FI_MSG | abi::FI_RMA | abi::FI_WRITE | abi::FI_REMOTE_WRITE;
-        info.mode = abi::FI_RX_CQ_DATA;
+        info.caps = need.caps();
+        info.mode = u64::MAX; // asks nothing of providers
+        if need >= Need::Writes {
+            info.mode = abi::FI_RX_CQ_DATA;
+        }
         // SAFETY: as above.
         let endpoint = unsafe { &mut *info.ep_attr };
-        endpoint.kind = abi::FI_EP_RDM;
+        if need >= Need::Datagrams {
+            endpoint.kind = abi::FI_EP_RDM;
+        }
         // SAFETY: as above.
         let domain = unsafe { &mut *info.domain_attr };
-        domain.threading = abi::FI_THREAD_SAFE;
-        domain.resource_mgmt = abi::FI_RM_ENABLED;
-        domain.cq_data_size = 4;
+        if need >= Need::Threads {
+            domain.threading = abi::FI_THREAD_SAFE;
+            domain.resource_mgmt = abi::FI_RM_ENABLED;
+        }
+        if need >= Need::Data {
+            domain.cq_data_size = DATA_LEN;
+        }
         domain.mr_mode = abi::FI_MR_LOCAL
             | abi::FI_MR_VIRT_ADDR
             | abi::FI_MR_ALLOCATED
@@ -294,8 +327,10 @@ impl InfoList {
             | abi::FI_MR_ENDPOINT;
         // SAFETY: as above.
         let (tx, rx) = (unsafe { &mut *info.tx_attr }, unsafe { &mut *info.rx_attr });
-        (tx.size, rx.size) = (queue, queue);
-        (tx.msg_order, rx.msg_order) = (order, order);
+        if need >= Need::Room {
+            (tx.size, rx.size) = (queue, queue);
+            (tx.msg_order, rx.msg_order) = (order, order);
+        }
         if let Some(name) = provider.and_then(|name| CString::new(name).ok()) {
             // SAFETY: as above.
             let fabric = unsafe { &mut *info.fabric_attr };

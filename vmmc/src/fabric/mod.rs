@@ -18,6 +18,7 @@ mod endpoint;
 mod environment;
 mod gate;
 mod library;
+mod needs;
 
 pub use domain::Domain;
 pub use endpoint::{Endpoint, Happened, MAX_ADDRESS, PIECE, Target};

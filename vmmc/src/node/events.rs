@@ -112,6 +112,7 @@ impl NodeInner {
             | Event::Paired { .. }
             | Event::NotPaired { .. }
             | Event::Neighbour { .. }
+            | Event::Links { .. }
             | Event::HandOver { .. } => {}
         }
     }

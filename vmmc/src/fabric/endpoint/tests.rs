@@ -176,3 +176,43 @@ fn pages_that_the_library_does_not_let_go_of_stay() {
     drop(gone);
     assert!(mapped().iter().all(|(_, of)| *of != file), "still mapped");
 }
+
+unsafe extern "C" fn no_writedata(
+    _: *mut abi::Ep,
+    _: *const c_void,
+    _: usize,
+    _: *mut c_void,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -(libc::ENOSYS as isize)
+}
+
+impl Endpoint {
+    /// Its writes tell the other side nothing from now on: there is no such call, or one that says that there is none.
+    pub(crate) fn without_data(&mut self, says_so: bool) {
+        let mut ops = *self.ep.object().rma.unwrap();
+        ops.writedata = says_so.then_some(no_writedata as _);
+        // SAFETY: borrowed by nobody else; the table is there for ever.
+        unsafe { (*self.ep.get()).rma = Some(Box::leak(Box::new(ops))) };
+    }
+}
+
+/// As `cxi` has it without its variable: nothing that is offered tells of it.
+#[test]
+fn a_provider_without_completion_data_is_refused_at_the_first_packet_with_its_name() {
+    for says_so in [false, true] {
+        let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let mut endpoint = Endpoint::open(&domain, LEN).unwrap();
+        let (address, target) = (endpoint.address().unwrap(), endpoint.target());
+        endpoint.connect(&address, target).unwrap();
+        endpoint.without_data(says_so);
+        let refused = endpoint.write(0, 8, 1).unwrap_err();
+        assert!(matches!(refused, FabricError::Unfit { .. }), "{refused:?}");
+        let text = refused.to_string();
+        assert!(text.contains("net") && text.contains("fi_writedata"), "{text}");
+    }
+}

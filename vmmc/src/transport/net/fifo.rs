@@ -82,6 +82,20 @@ pub struct Fifo {
     early: BTreeSet<u32>,
     /// Bytes taken whose room has not been given back.
     owed: u64,
+    /// Why the provider cannot be used at all, found out by the first record.
+    unfit: Option<FabricError>,
+}
+
+/// Why two ends have not met over a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The provider has not what it takes.
+    #[error(transparent)]
+    Unfit(FabricError),
+    /// Nothing came, or the connection was lost.
+    #[error("{0}")]
+    Lost(Errno),
 }
 
 fn lost(error: &FabricError) -> Errno {
@@ -126,6 +140,7 @@ impl Fifo {
             come: 0,
             early: BTreeSet::new(),
             owed: 0,
+            unfit: None,
         })
     }
 
@@ -156,8 +171,13 @@ impl Fifo {
     /// nothing (libfabric's `net`).
     ///
     /// # Errors
-    /// `TIMEDOUT`; the connection is lost.
-    pub fn join(&mut self, socket: impl AsFd, first: bool) -> Result<(), Errno> {
+    /// See [`JoinError`]; `TIMEDOUT`.
+    pub fn join(&mut self, socket: impl AsFd, first: bool) -> Result<(), JoinError> {
+        let joined = self.try_to_join(socket, first);
+        joined.map_err(|errno| self.unfit.take().map_or(JoinError::Lost(errno), JoinError::Unfit))
+    }
+
+    fn try_to_join(&mut self, socket: impl AsFd, first: bool) -> Result<(), Errno> {
         let end = Instant::now() + GREETING;
         while !((first || self.is_greeted()?) && self.greet()? && self.is_greeted()?) {
             if Instant::now() >= end {
@@ -335,7 +355,11 @@ impl Fifo {
             filled += part.len();
         }
         let bytes = (HEAD + len).next_multiple_of(HEAD);
-        let written = self.endpoint.write(at, bytes, self.sent).map_err(|error| lost(&error))?;
+        let written = self.endpoint.write(at, bytes, self.sent).map_err(|error| {
+            let errno = lost(&error);
+            self.unfit = Some(error).filter(|error| matches!(error, FabricError::Unfit { .. }));
+            errno
+        })?;
         if !written {
             return Ok(false);
         }

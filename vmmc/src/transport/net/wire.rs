@@ -6,7 +6,7 @@
 //! A node that vanishes without a word is found by its [`silence`]: the first send after a while sets a timer, at which the
 //! thread looks whether the other node owes something.
 
-use super::fifo::Fifo;
+use super::fifo::{Fifo, JoinError};
 use super::seal::{Opener, SealKeys, Sealer};
 use super::silence;
 use super::vain;
@@ -117,7 +117,10 @@ impl Wire {
             None => None,
             Some((mut fifo, peer)) => {
                 fifo.meet(&peer)?;
-                fifo.join(&socket, true).map_err(WireError::Greeting)?;
+                fifo.join(&socket, true).map_err(|error| match error {
+                    JoinError::Unfit(error) => WireError::Fabric(error),
+                    JoinError::Lost(errno) => WireError::Greeting(errno),
+                })?;
                 let is_vain = fifo.is_vain();
                 epoll::add(&epoll, fifo.wait_fd(), token, vain::flags(is_vain))
                     .map_err(system("epoll_ctl of a fabric"))?;

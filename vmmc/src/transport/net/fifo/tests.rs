@@ -167,3 +167,17 @@ fn a_record_that_no_fifo_writes_ends_the_connection() {
 fn room_that_was_never_used_is_not_given_back() {
     assert_eq!(forged(&record(8, 0), FREED | 1), Err(Errno::AGAIN));
 }
+
+/// What the provider lacks is the reason that its process hears, and not that a connection was lost.
+#[test]
+fn an_end_whose_provider_tells_of_no_writes_does_not_join_and_says_why() {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let (mut a, b) = (Fifo::open("net", local).unwrap(), Fifo::open("net", local).unwrap());
+    a.meet(&b.meeting().unwrap()).unwrap();
+    a.endpoint.without_data(true);
+    let (silent, _other) = crate::sys::packet::pair().unwrap();
+    let error = a.join(&silent, true).unwrap_err();
+    assert!(matches!(error, JoinError::Unfit(_)), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("libfabric's net") && text.contains("completion data"), "{text}");
+}
