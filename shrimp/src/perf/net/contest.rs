@@ -13,7 +13,7 @@ use super::world::World;
 use crate::stats::{Latency, Plan, Rounds, ratio};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use vmmc::error::{NotTracked, SendError, TrackError};
+use vmmc::error::{NotTracked, SendError, SendNotifyError, TrackError};
 use vmmc::mem::View;
 use vmmc::{AutoUpdate, Combining, Import, Region, Tracked, Tracking};
 
@@ -191,7 +191,7 @@ fn track(import: &Import) -> Result<Option<Tracked>, String> {
 }
 
 /// Stores bytes at an offset.
-type Store<'s> = dyn Fn(usize, &[u8]) -> Result<(), SendError> + 's;
+type Store<'s> = dyn Fn(usize, &[u8]) -> Result<(), SendNotifyError> + 's;
 
 /// A writer of each kind, and what is sent.
 struct Table<'w> {
@@ -232,21 +232,23 @@ impl<'w> Table<'w> {
     fn play(&mut self, shape: Shape) -> Result<(), String> {
         self.key += 1;
         let key = self.key.to_ne_bytes();
-        let each =
-            |send: &dyn Fn(usize) -> Result<(), SendError>| (0..KEYS).map(place).try_for_each(send);
+        let each = |send: &dyn Fn(usize) -> Result<(), SendNotifyError>| {
+            (0..KEYS).map(place).try_for_each(send)
+        };
         let lines = |store: &Store<'_>| {
             let mut lines = self.bulk.chunks(LINE).enumerate();
             lines.try_for_each(|(i, line)| store(i * LINE, line))
         };
-        let plain = |at, bytes: &[u8]| self.memory().write(at, bytes).map_err(SendError::from);
+        let plain =
+            |at, bytes: &[u8]| Ok(self.memory().write(at, bytes).map_err(SendError::from)?);
         let sent = match shape {
             Shape::SparseAu => each(&|at| self.single.store(at, &key)),
             Shape::SparseTracked => each(&|at| plain(at, &key)),
-            Shape::SparseDu => each(&|at| self.import().send(at, &key)),
+            Shape::SparseDu => each(&|at| Ok(self.import().send(at, &key)?)),
             Shape::SparseGathered => return self.gathered(),
             Shape::BulkAu => lines(&|at, line| self.combining.store(at, line)),
             Shape::BulkTracked => lines(&plain),
-            Shape::BulkDu => self.import().send(0, &self.bulk),
+            Shape::BulkDu => self.import().send(0, &self.bulk).map_err(SendNotifyError::from),
         };
         sent.map_err(|error| error.to_string())?;
         let fenced = match &self.tracked {

@@ -15,6 +15,7 @@ use crate::stats::{Latency, Plan, Rounds, median};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use vmmc::error::SendNotifyError;
 use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::Word;
 use vmmc::{AutoUpdate, Combining, Import};
@@ -164,7 +165,7 @@ impl<'w> Game<'w> {
         }
         let sent = match self.way {
             Way::Au => self.writer.store(0, &self.message),
-            Way::Du => self.world.import.send(0, &self.message),
+            Way::Du => self.world.import.send(0, &self.message).map_err(SendNotifyError::from),
         };
         sent.map_err(|error| error.to_string())?;
         self.world.wait_for(last, self.turn)
@@ -211,7 +212,7 @@ fn pieces(import: &Import, writer: &AutoUpdate, way: Way, piece: usize) -> Resul
     for at in (0..LEN).step_by(piece) {
         let sent = match way {
             Way::Au => writer.store(at, &source),
-            Way::Du => import.send(at, &source),
+            Way::Du => import.send(at, &source).map_err(SendNotifyError::from),
         };
         sent.map_err(|error| error.to_string())?;
     }
