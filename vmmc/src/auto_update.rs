@@ -4,22 +4,25 @@
 //! says what it stores. What the outgoing page table of that hardware did is kept: consecutive
 //! stores are **combined** into one packet if wanted (H5), a packet ends with its page (H8), a
 //! **timer** sends what has waited (H6), and each packet **interrupts** the receiver if wanted (H14). Without combining each
-//! store is a packet (H4).
+//! store is a packet (H4). Packets of a writer that combines go together, as many as 64 KiB hold: what waits is the last
+//! packet and those before it, the paper's outgoing FIFO (H16).
 //!
 //! On one machine the same writer stores into the export's own pages: there is nothing to combine, and nothing
 //! waits; what a store has in one page counts as a packet. ([`crate::Import::bind`] needs no writer at all there.)
 //!
 //! **Order** (V13): the stores of one writer are seen in their order, combined or not, and an aligned word of 2, 4 or 8 bytes
 //! is seen whole; so a flag goes through the writer like the data before it. The bytes of one store are seen in ascending
-//! order. What waits in the packet arrives when that is full, ends, times out, or is flushed; deliberate
+//! order. What waits arrives when there are 64 KiB of it, it times out, or is flushed; deliberate
 //! updates, flags and notifications of the import do not wait for it (H7: a combining writer without a timer
-//! may hold its last packet for ever).
+//! may hold its last packets for ever).
 
 use crate::error::{Forked, SendError, SendNotifyError, SystemError, WaitError, system};
-use crate::import::{Import, LinkOwner, last_word, send_error};
+use crate::import::{Import, LinkOwner, send_error};
 use crate::sync::{Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
+use crate::transport::net::NetOutgoing;
 use crate::transport::net::frame::PAGE;
+use crate::transport::net::outbox::Outbox;
 use crate::transport::{Entry, Outgoing};
 use crate::wait::deadline_after;
 use std::sync::Arc;
@@ -30,8 +33,8 @@ use std::time::{Duration, Instant};
 pub struct Combining {
     /// Whether consecutive stores become one packet.
     pub combine: bool,
-    /// With combining: how long a packet waits for more at most, from its last store on. `None`: until a
-    /// store that does not follow, or a flush.
+    /// With combining: how long packets wait for more at most, from the last store on. `None`: until there are 64 KiB of
+    /// them, or a flush.
     pub timer: Option<Duration>,
     /// The sender's half of the interrupt: each packet is a notification, too, once its bytes are there, for a receiver that
     /// takes them (a handler, a queue). Its last word is that of the packet.
@@ -41,10 +44,10 @@ pub struct Combining {
 impl Combining {
     /// Each store is a packet.
     pub const OFF: Combining = Combining { combine: false, timer: None, notify: false };
-    /// Consecutive stores are one packet, until a flush.
+    /// Consecutive stores are one packet; packets go together, at a flush at the latest.
     pub const ON: Combining = Combining { combine: true, timer: None, notify: false };
 
-    /// Consecutive stores are one packet, which goes when nothing follows for `timer`.
+    /// Consecutive stores are one packet; packets go when nothing is stored for `timer`.
     #[must_use]
     pub const fn within(timer: Duration) -> Combining {
         Combining { combine: true, timer: Some(timer), notify: false }
@@ -75,9 +78,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// First byte of the packet that waits, and its bytes: never over the end of a page.
-    at: usize,
-    bytes: Vec<u8>,
+    /// What waits.
+    outbox: Outbox,
     /// When the timer sends it.
     due: Option<Instant>,
     /// Why the timer could not.
@@ -113,25 +115,33 @@ impl Shared {
         self.owner.inner.local.check()
     }
 
-    /// Sends the packet that waits.
+    /// Completes the packet that is open, if one is.
+    fn complete(&self, link: &NetOutgoing, outbox: &mut Outbox) -> Result<(), SendNotifyError> {
+        let complete = outbox.complete(|at, bytes| link.update_header(at, bytes, self.notify));
+        Ok(complete.map_err(|error| send_error(error, self.owner.inner.peer.info))?)
+    }
+
+    /// Sends what waits.
     fn send(&self, state: &mut State) -> Result<(), SendNotifyError> {
         state.due = None;
-        if state.bytes.is_empty() {
+        let inner = &self.owner.inner;
+        let Some(link) = inner.link.net().filter(|_| !state.outbox.is_empty()) else {
             return Ok(());
-        }
-        let sent = self.packet(state.at, &state.bytes);
-        state.bytes.clear();
+        };
+        let sent = self.complete(link, &mut state.outbox).and_then(|()| {
+            inner.may_send()?;
+            let sent = link.updates(&state.outbox);
+            Ok(sent.map_err(|error| send_error(error, inner.peer.info))?)
+        });
+        state.outbox.clear();
         sent
     }
 
+    /// A packet of its own, at once.
     fn packet(&self, at: usize, bytes: &[u8]) -> Result<(), SendNotifyError> {
         let inner = &self.owner.inner;
         inner.may_send()?;
-        let entry = self.notify.then(|| Entry {
-            offset: at as u64,
-            len: bytes.len() as u64,
-            last_word: last_word(bytes),
-        });
+        let entry = self.notify.then(|| Entry::of(at, bytes));
         let sent = inner.link.update(at, bytes, entry);
         sent.map_err(|error| send_error(error, inner.peer.info))?;
         match entry {
@@ -194,22 +204,23 @@ impl AutoUpdate {
         at: usize,
         bytes: &[u8],
     ) -> Result<(), SendNotifyError> {
-        if !self.combining.combine || self.shared.owner.inner.link.net().is_none() {
-            return self.shared.packet(at, bytes);
+        let shared = &self.shared;
+        let inner = &shared.owner.inner;
+        let Some(link) = inner.link.net().filter(|_| self.combining.combine) else {
+            return shared.packet(at, bytes);
+        };
+        if !state.outbox.follows(at) {
+            shared.complete(link, &mut state.outbox)?;
+            if state.outbox.is_full() {
+                shared.send(state)?;
+            }
+            if state.outbox.is_empty() {
+                inner.may_send()?;
+                inner.check_open().map_err(SendError::from)?;
+            }
+            state.outbox.begin(at);
         }
-        let follows = state.at + state.bytes.len() == at && !(at as u64).is_multiple_of(PAGE);
-        if !state.bytes.is_empty() && !follows {
-            self.shared.send(state)?;
-        }
-        if state.bytes.is_empty() {
-            self.shared.owner.inner.may_send()?;
-            self.shared.owner.inner.check_open().map_err(SendError::from)?;
-            state.at = at;
-        }
-        state.bytes.extend_from_slice(bytes);
-        if ((state.at + state.bytes.len()) as u64).is_multiple_of(PAGE) {
-            return self.shared.send(state); // the page ends the packet
-        }
+        state.outbox.extend(bytes);
         if let Some(timer) = self.combining.timer {
             let first = state.due.is_none();
             state.due = deadline_after(Some(timer));

@@ -31,6 +31,9 @@ impl Export {
     /// into the pages is told to send packets again, for good: this waits for it, `VMMC_DRAIN_MS` at most, and
     /// one that does not answer in half of that loses its connection if it writes there all the same.
     ///
+    /// The bits are in the links that this process knows of ([`Export::importers`]). Of a new one the daemon tells it at the moment
+    /// in which it tells the importer: what that one sends before this process has heard is not held back.
+    ///
     /// Pages are of 4096 bytes; in an export of more than 96 MiB several go together.
     ///
     /// # Errors

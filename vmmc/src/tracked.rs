@@ -187,8 +187,7 @@ impl Shared {
                     let bytes = now.get(run.clone()).unwrap_or_default();
                     self.writer.store(self.at + start + run.start, bytes)?;
                 }
-                // The twin is what was sent: nothing may wait that it has already.
-                self.writer.flush()?;
+                // What the writer keeps goes below, or with the next flush; it keeps nothing that fails unless the link is over.
                 twin.copy_from_slice(now);
             }
         }

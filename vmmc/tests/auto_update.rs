@@ -65,7 +65,7 @@ fn a_page_boundary_ends_a_packet(world: &World) {
     let writer = import.auto_update(Combining::ON).unwrap();
     let before = (packets(world), world.importer.counters().get(NET_BYTES));
     (0..64).for_each(|i| writer.store(4096 - 32 + i, &[i as u8]).unwrap());
-    assert_eq!(packets(world) - before.0, 1, "the first page's went when the page was full");
+    assert_eq!(packets(world) - before.0, 0, "the first page's goes with the other");
     writer.fence().unwrap();
     assert_eq!(packets(world) - before.0, 2);
     assert_eq!(world.importer.counters().get(NET_BYTES) - before.1, 64);
@@ -76,6 +76,30 @@ fn a_page_boundary_ends_a_packet(world: &World) {
     writer.fence().unwrap();
     assert_eq!(packets(world) - before, 3);
     assert_eq!(seen(&export, 8192 - 10, 4116), vec![9; 4116]);
+}
+
+/// H16: 64 KiB at most, with headers of 32 bytes.
+fn what_waits_is_bounded(world: &World) {
+    let (export, import) = (world.export(1 << 20), world.import());
+    let writer = import.auto_update(Combining::ON).unwrap();
+    let before = packets(world);
+    // No two follow each other, so each is a packet.
+    let places: Vec<usize> = (0..8000).map(|i| 128 * i).collect();
+    for &at in &places {
+        writer.store(at, &[7; 8]).unwrap();
+    }
+    let waiting = 8000 - (packets(world) - before);
+    assert!((1..=65_536 / 40).contains(&waiting), "{waiting} packets wait");
+    writer.fence().unwrap();
+    assert_eq!(packets(world) - before, 8000);
+    let all = seen(&export, 0, 1 << 20);
+    assert!((0..1 << 20).all(|at| all[at] == if at % 128 < 8 && at < 8000 * 128 { 7 } else { 0 }));
+    // Pages that follow each other are packets of their own.
+    let before = packets(world);
+    writer.store(0, &vec![9; 1 << 20]).unwrap();
+    writer.fence().unwrap();
+    assert_eq!(packets(world) - before, 256);
+    assert_eq!(seen(&export, 0, 1 << 20), vec![9; 1 << 20]);
 }
 
 /// H6, H7.
@@ -206,6 +230,7 @@ fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost(world: &World) 
     let other = world.importers_daemon().node();
     let free = other.import("x").node(world.node.unwrap()).timeout(PATIENCE.unwrap());
     let (held, free) = (world.import(), free.open().unwrap());
+    export.wait_importers(2, PATIENCE).unwrap();
     let writer = held.auto_update(Combining::OFF).unwrap();
     let zero = |at: usize, len: usize| {
         let mut seen = vec![1; len];
@@ -268,6 +293,7 @@ fn where_the_node_has_a_limit_a_frozen_link_ends_and_others_go_on() {
         for (what, len) in [("long", 40_000), ("short", 8), ("word", 0)] {
             let frozen = exporting("frozen");
             let import = importing("frozen");
+            frozen.wait_importers(1, PATIENCE).unwrap();
             frozen.disable(8192..8193).unwrap();
             match len {
                 0 => import.flag64(8192).unwrap().signal(1).unwrap(),
@@ -395,6 +421,7 @@ suite!(
     between nodes:
     consecutive_stores_are_one_packet_with_combining_and_one_each_without,
     a_page_boundary_ends_a_packet,
+    what_waits_is_bounded,
     a_packet_that_waits_goes_by_its_timer_and_without_one_by_a_flush_alone,
     a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost,
     each_packet_interrupts_and_no_store,

@@ -47,6 +47,7 @@ fn set_up_is_answered_while_data_stand_still() {
     let export = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
     let export = export.queue().open().unwrap();
     let first = import(&importer);
+    export.wait_importers(1, PATIENCE).unwrap();
     export.disable(0..4096).unwrap();
     first.send(0, &[1; 8]).unwrap();
     let event = export.next_notification(PATIENCE).unwrap().event;

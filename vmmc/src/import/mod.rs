@@ -8,7 +8,7 @@ mod spares;
 pub use builder::{ImportBuilder, PendingImport};
 pub use inner::ImportSummary;
 pub(crate) use inner::{ImportDraft, ImportInner, ImportSpec};
-pub(crate) use send::{last_word, send_error};
+pub(crate) use send::send_error;
 pub(crate) use spares::{OwnSegment, Spares};
 
 use crate::binding::{Binding, Initial};

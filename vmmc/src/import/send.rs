@@ -24,20 +24,6 @@ pub(crate) fn send_error(error: TransportError, peer: PeerInfo) -> SendError {
     }
 }
 
-/// The last eight bytes of a message, native-endian; of a shorter one, extended with zeros.
-pub(crate) fn last_word(message: &[u8]) -> u64 {
-    match message.last_chunk::<8>() {
-        Some(last) => u64::from_ne_bytes(*last),
-        None => {
-            let mut word = [0; 8];
-            for (to, from) in word.iter_mut().zip(message) {
-                *to = *from;
-            }
-            u64::from_le_bytes(word)
-        }
-    }
-}
-
 impl Import {
     /// Deliberate update: copies `source` to `offset` of the exporter's memory (V9). When it
     /// returns, the bytes are there and the source is free again (V15); bytes of later sends,
@@ -116,8 +102,7 @@ impl Import {
     /// See [`SendNotifyError`]. [`SendError::Closed`] while waiting for room: the data was written, the
     /// notification was not.
     pub fn send_with_notify(&self, offset: usize, source: &[u8]) -> Result<(), SendNotifyError> {
-        let entry =
-            Entry { offset: offset as u64, len: source.len() as u64, last_word: last_word(source) };
+        let entry = Entry::of(offset, source);
         let inner = self.inner();
         inner.may_update(offset, source.as_ptr().addr(), source.len())?;
         if let Some(sent) = inner.link.write_notify(source, entry) {
@@ -139,11 +124,7 @@ impl Import {
             return Err(TrySendError::WouldBlock);
         }
         self.send(offset, source)?;
-        self.notify(Entry {
-            offset: offset as u64,
-            len: source.len() as u64,
-            last_word: last_word(source),
-        })
+        self.notify(Entry::of(offset, source))
     }
 
     /// A notification of its own, for bytes that came another way (automatic update, flags): the
@@ -264,18 +245,5 @@ impl Import {
             TransportError::Closed(error) => error.into(),
             _ => Closed { peer: inner.peer.info, reason: CloseReason::PeerFault }.into(),
         })
-    }
-}
-
-#[cfg(all(test, not(vmmc_loom)))]
-mod tests {
-    use super::last_word;
-
-    #[test]
-    fn the_last_word_is_the_last_eight_bytes_or_all_of_a_shorter_message() {
-        assert_eq!(last_word(&7u32.to_le_bytes()), 7);
-        assert_eq!(last_word(&[]), 0);
-        let message = [1u8, 2, 3, 4, 5, 6, 7, 8, 9];
-        assert_eq!(last_word(&message).to_ne_bytes(), message[1..]);
     }
 }

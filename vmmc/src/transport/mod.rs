@@ -37,6 +37,27 @@ pub struct Entry {
     pub last_word: u64,
 }
 
+impl Entry {
+    /// Of a message at its place.
+    pub(crate) fn of(offset: usize, message: &[u8]) -> Entry {
+        Entry { offset: offset as u64, len: message.len() as u64, last_word: last_word(message) }
+    }
+}
+
+/// The last eight bytes of a message, native-endian; of a shorter one, extended with zeros.
+fn last_word(message: &[u8]) -> u64 {
+    match message.last_chunk::<8>() {
+        Some(last) => u64::from_ne_bytes(*last),
+        None => {
+            let mut word = [0; 8];
+            for (to, from) in word.iter_mut().zip(message) {
+                *to = *from;
+            }
+            u64::from_le_bytes(word)
+        }
+    }
+}
+
 /// What an entry of the notification queue says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
@@ -129,4 +150,17 @@ pub trait Outgoing {
     /// # Errors
     /// [`Closed`] with the reason when it does not.
     fn check_open(&self) -> Result<(), Closed>;
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::last_word;
+
+    #[test]
+    fn the_last_word_is_the_last_eight_bytes_or_all_of_a_shorter_message() {
+        assert_eq!(last_word(&7u32.to_le_bytes()), 7);
+        assert_eq!(last_word(&[]), 0);
+        let message = [1u8, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(last_word(&message).to_ne_bytes(), message[1..]);
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! | what | by automatic update | by deliberate update |
 //! |---|---|---|
-//! | sparse: a key of 8 B to each of 2,048 places, 16 to a page, as a pass of Radix permutes them | a store each by the writer, not combined; or plain stores to *tracked* memory, whose pages go as a whole | a send each; or *gathered*: place and key of all in one message, which the reader scatters, as the paper's program did |
+//! | sparse: a key of 8 B to each of 2,048 places, 16 to a page, as a pass of Radix permutes them | a store each by the writer, each a packet, which go together; or plain stores to *tracked* memory, whose pages go as a whole | a send each; or *gathered*: place and key of all in one message, which the reader scatters, as the paper's program did |
 //! | bulk: 512 KiB, as the bodies of an N-body program | stores of 64 B by the writer, combined; or plain ones, tracked | one send |
 //!
 //! Each ends when the reader has all of it in its place. The reader is this process, so that the time of scattering is in
@@ -193,11 +193,10 @@ fn track(import: &Import) -> Result<Option<Tracked>, String> {
 /// Stores bytes at an offset.
 type Store<'s> = dyn Fn(usize, &[u8]) -> Result<(), SendNotifyError> + 's;
 
-/// A writer of each kind, and what is sent.
+/// A writer, tracked memory, and what is sent.
 struct Table<'w> {
     world: &'w World,
-    single: AutoUpdate,
-    combining: AutoUpdate,
+    writer: AutoUpdate,
     /// Where the kernel can.
     tracked: Option<Tracked>,
     bulk: Vec<u8>,
@@ -207,11 +206,10 @@ struct Table<'w> {
 
 impl<'w> Table<'w> {
     fn new(world: &'w World) -> Result<Table<'w>, String> {
-        let writer = |how| world.import.auto_update(how).map_err(|error| error.to_string());
+        let writer = world.import.auto_update(Combining::ON).map_err(|error| error.to_string())?;
         Ok(Table {
             world,
-            single: writer(Combining::OFF)?,
-            combining: writer(Combining::ON)?,
+            writer,
             tracked: track(&world.import)?,
             bulk: vec![5; TARGET],
             message: vec![0; KEYS * RECORD],
@@ -242,18 +240,18 @@ impl<'w> Table<'w> {
         let plain =
             |at, bytes: &[u8]| Ok(self.memory().write(at, bytes).map_err(SendError::from)?);
         let sent = match shape {
-            Shape::SparseAu => each(&|at| self.single.store(at, &key)),
+            Shape::SparseAu => each(&|at| self.writer.store(at, &key)),
             Shape::SparseTracked => each(&|at| plain(at, &key)),
             Shape::SparseDu => each(&|at| Ok(self.import().send(at, &key)?)),
             Shape::SparseGathered => return self.gathered(),
-            Shape::BulkAu => lines(&|at, line| self.combining.store(at, line)),
+            Shape::BulkAu => lines(&|at, line| self.writer.store(at, line)),
             Shape::BulkTracked => lines(&plain),
             Shape::BulkDu => self.import().send(0, &self.bulk).map_err(SendNotifyError::from),
         };
         sent.map_err(|error| error.to_string())?;
         let fenced = match &self.tracked {
             Some(tracked) if shape.is_tracked() => tracked.fence(),
-            _ => self.combining.fence(),
+            _ => self.writer.fence(),
         };
         fenced.map_err(|error| error.to_string())
     }

@@ -23,8 +23,11 @@ use vmmc::control::network::Origin;
 use vmmc::transport::net::frame::{Header, Kind, MAX_DATA, reason_code};
 use vmmc::{Import, Node};
 
-/// Bytes received at a time when it is not known what they are.
+/// Bytes received at a time when it is not known what they are: more would be copied of long messages, which go from the wire
+/// straight to their pages otherwise.
 const STAGING: usize = 4096;
+/// The same while automatic updates come, which go together, and are copied in any case.
+const WIDE: usize = 64 * 1024;
 /// Steps of one turn.
 const STEPS: usize = 64;
 /// With this much to say that the sender does not read, nothing more is read from it.
@@ -93,7 +96,10 @@ pub(super) struct Connection {
     slots: HashMap<u32, Slot>,
     /// Those with windows.
     windows: BTreeSet<u32>,
-    staging: Box<[u8; STAGING]>,
+    /// Of [`STAGING`] bytes; of [`WIDE`] once updates have come.
+    staging: Vec<u8>,
+    /// The last packet with data was an update.
+    wide: bool,
     from: usize,
     to: usize,
     packet: Option<Packet>,
@@ -120,7 +126,8 @@ impl Connection {
             origin,
             slots: HashMap::new(),
             windows: BTreeSet::new(),
-            staging: Box::new([0; STAGING]),
+            staging: vec![0; STAGING],
+            wide: false,
             from: 0,
             to: 0,
             packet: None,

@@ -7,7 +7,7 @@
 mod answers;
 mod direct;
 
-use super::frame::{CAPABILITY_LEN, HEADER_LEN, Header, Kind};
+use super::frame::{CAPABILITY_LEN, Header, Kind};
 use super::silence;
 use super::wire::Wire;
 use crate::control::message::CloseReason;
@@ -248,15 +248,34 @@ impl Connection {
         Ok(())
     }
 
+    /// The same of frames that lie one behind the other, with these headers.
+    pub(super) fn send_packed(
+        &self,
+        slot: &Slot,
+        headers: &[Header],
+        frames: &[u8],
+    ) -> Result<(), Unsent> {
+        let mut turn = self.writer.lock();
+        if let Some(reason) = slot.ended() {
+            return Err(Unsent::Ended(reason));
+        }
+        headers.iter().for_each(|header| turn.note(header));
+        Ok(self.send_bytes(&[], frames)?)
+    }
+
     /// With the writer lock held.
     fn send_frame(&self, turn: &mut Sent, header: &Header, body: &[u8]) -> Result<(), Lost> {
         debug_assert_eq!(header.body_len(), body.len() as u64);
         turn.note(header);
-        let head = header.encode();
+        self.send_bytes(&header.encode(), body)
+    }
+
+    /// All of two pieces, with the writer lock held.
+    fn send_bytes(&self, head: &[u8], body: &[u8]) -> Result<(), Lost> {
         let mut sent = 0;
-        while sent < HEADER_LEN + body.len() {
+        while sent < head.len() + body.len() {
             let front = head.get(sent..).unwrap_or_default();
-            let back = body.get(sent.saturating_sub(HEADER_LEN)..).unwrap_or_default();
+            let back = body.get(sent.saturating_sub(head.len())..).unwrap_or_default();
             match self.wire.send(front, back) {
                 Ok(len) => sent += len,
                 Err(Errno::INTR) => {}

@@ -8,6 +8,7 @@
 //! * [`silence`]: when a node counts as vanished.
 //! * [`seal`]: what nobody on the way can read or change, where that is configured.
 //! * [`outgoing`]: the importer's half of a link.
+//! * `outbox`: packets of automatic update that wait to go together.
 //!
 //! The exporter's half is the same as on one machine: to the exporting process the interface of
 //! its node, in `vmmcd`, is an importer like any other.
@@ -20,6 +21,7 @@
 pub mod connection;
 pub mod fifo;
 pub mod frame;
+pub(crate) mod outbox;
 pub mod outgoing;
 pub mod seal;
 pub mod silence;

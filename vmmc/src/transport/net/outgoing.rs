@@ -1,7 +1,8 @@
 //! The importer's half of a link to another node's export.
 
 use super::connection::{Connection, Lost, Slot, Unsent};
-use super::frame::{Flags, Header, Kind, MAX_DATA, PAGE};
+use super::frame::{Flags, HEADER_LEN, Header, Kind, MAX_DATA, PAGE};
+use super::outbox::Outbox;
 use crate::control::message::CloseReason;
 use crate::counters::index as count;
 use crate::error::Closed;
@@ -195,6 +196,35 @@ impl NetOutgoing {
         let Some(entry) = notify else { return self.packets(offset, bytes, Flags::UPDATE, 0) };
         self.packets(offset, bytes, Flags::UPDATE | Flags::NOTIFY, entry.last_word)?;
         self.meter.add(count::NOTIFIES_SENT, 1);
+        Ok(())
+    }
+
+    /// The header of such a packet, for an [`Outbox`].
+    pub(crate) fn update_header(
+        &self,
+        offset: usize,
+        bytes: &[u8],
+        notify: bool,
+    ) -> Result<Header, TransportError> {
+        let header = self.header(Kind::Write, offset, bytes.len())?;
+        Ok(match notify {
+            true => header
+                .flags(Flags::UPDATE | Flags::NOTIFY)
+                .value(Entry::of(offset, bytes).last_word),
+            false => header.flags(Flags::UPDATE),
+        })
+    }
+
+    /// Sends the complete packets of an outbox.
+    pub(crate) fn updates(&self, outbox: &Outbox) -> Result<(), TransportError> {
+        let (headers, bytes) = outbox.packets();
+        self.check_open()?;
+        let sent = self.connection.send_packed(&self.slot, headers, bytes);
+        sent.map_err(|unsent| self.unsent(unsent))?;
+        let packets = headers.len();
+        self.count(packets as u64, bytes.len() - packets * HEADER_LEN);
+        let notifying = headers.iter().filter(|header| header.flags.contains(Flags::NOTIFY));
+        self.meter.add(count::NOTIFIES_SENT, notifying.count() as u64);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! One step of a connection: bytes come, a header is checked, a body lands.
 
 use super::freeze::Frozen;
-use super::{Connection, End, Links, MAX_SLOTS, Slot, Step};
+use super::{Connection, End, Links, MAX_SLOTS, STAGING, Slot, Step, WIDE};
 use crate::net::interface::count;
 use crate::net::offers::Offers;
 use rustix::io::Errno;
@@ -41,7 +41,11 @@ impl Connection {
     fn receive(&mut self) -> Result<Step, End> {
         self.staging.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
-        let Some(room) = self.staging.get_mut(self.to..) else { return Ok(Step::Empty) };
+        let end = if self.wide { WIDE } else { STAGING.max(self.to) };
+        if self.staging.len() < end {
+            self.staging.resize(end, 0);
+        }
+        let Some(room) = self.staging.get_mut(self.to..end) else { return Ok(Step::Empty) };
         if self.dry {
             return Ok(Step::Empty); // answers go before another system call that finds nothing
         }
@@ -88,6 +92,9 @@ impl Connection {
         self.from += HEADER_LEN;
         node.counters().add(count::PACKETS, 1);
         self.check(&header, node)?;
+        if header.kind == Kind::Write {
+            self.wide = header.flags.contains(Flags::UPDATE);
+        }
         self.packet = Some(Packet { header, done: 0, capability: [0; 16], frozen: None });
         Ok(Step::Done)
     }
