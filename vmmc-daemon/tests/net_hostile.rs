@@ -3,9 +3,12 @@
 #[path = "../../vmmc/tests/support/cluster.rs"]
 mod cluster;
 mod common;
+#[path = "../../vmmc/tests/support/interface.rs"]
+mod interface;
 
 use cluster::{KEY, Place, address, node, pair, pair_with};
 use common::{WATCHDOG, eventually};
+use interface::counted;
 use proptest::prelude::*;
 use rustix::net::SendFlags;
 use std::io::{Read, Write};
@@ -225,6 +228,12 @@ impl RawFabric {
     }
 }
 
+/// So many times the interface of a node has counted this, and as often as given last it has logged it with all of these words.
+fn is_recorded(place: &Place, counter: &str, count: u64, words: &[&str], lines: usize) {
+    assert_eq!(counted(&place.daemon.path, counter), count, "{counter}");
+    assert_eq!(place.daemon.logged(words), lines, "{words:?}");
+}
+
 fn bytes_of(export: &Export) -> Vec<u8> {
     let mut bytes = vec![0; export.len()];
     export.read(0, &mut bytes).unwrap();
@@ -243,6 +252,8 @@ fn a_node_with_another_key_is_refused_with_the_remedy() {
         let error = stranger.import("bystander").node("a").timeout(WATCHDOG).open().unwrap_err();
         assert!(error.to_string().contains("cluster keys differ"), "{error}");
     }
+    let logged = || a.daemon.logged(&["WARN", "refused another node's", "cluster keys differ"]);
+    eventually("the node that refused has logged both", || (logged() == 2).then_some(()));
     bystander.is_well();
 }
 
@@ -301,6 +312,10 @@ fn a_capability_opens_one_slot_once_for_one_process() {
     assert_eq!(Raw::open(&a, &owner).attach(1, grant.capability), Kind::Refused, "replayed");
     assert!(raw.fence().is_empty());
     assert_eq!(&bytes_of(&export)[..4], b"mine");
+    let refused = ["WARN", "attachment refused", "node=\"b\""];
+    let line = |pid, why| [&refused[..], &[pid, why]].concat();
+    is_recorded(&a, "ni_refused", 4, &line("pid=2", "another process's"), 1);
+    is_recorded(&a, "ni_refused", 4, &line("pid=1", "was used, or has expired"), 3);
     bystander.is_well();
 }
 
@@ -324,7 +339,8 @@ fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
         (Rights::READ, Header::new(Kind::Write, 2, 2).at(0, 4).unwrap()),
         (Rights::WRITE, Header::new(Kind::Notify, 2, 2).at(4096, u64::MAX).unwrap()),
     ];
-    for (rights, header) in forged {
+    let beyond = ["WARN", "link cut off", "node=\"b\"", "pid=1", "export_len=8192"];
+    for ((rights, header), number) in forged.into_iter().zip(1..) {
         let x_grant = grant(&a, &who, "x", rights);
         assert_eq!(raw.attach(2, x_grant.capability), Kind::Attached);
         raw.say(header, &[0xff; 4][..header.body_len() as usize]);
@@ -338,6 +354,9 @@ fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
             .map(|(it, _)| reason_of(it.value))
             .collect();
         assert_eq!(reasons, [Some(CloseReason::PeerFault)], "{header:?}: {heard:?}");
+        is_recorded(&a, "ni_faults", number, &beyond, number as usize);
+        let page = format!("page={} offset={}", header.page, header.offset);
+        assert!(a.daemon.logged(&["link cut off", &format!("kind={:?}", header.kind), &page]) > 0);
         raw.say(Header::new(Kind::Detach, 2, 2), &[]);
         assert!(bytes_of(&x).iter().all(|&byte| byte == 0), "{header:?}");
         assert_eq!(&bytes_of(&y)[..4], b"fine");
@@ -350,6 +369,7 @@ fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
     let heard = raw.fence();
     let answer = heard.iter().find(|(it, _)| it.kind == Kind::Data).unwrap();
     assert!(answer.0.flags.contains(Flags::FAILED) && answer.1.is_empty());
+    is_recorded(&a, "ni_faults", 8, &beyond, 8);
 }
 
 /// V8: an unexport takes what is on its way, until the sender says that nothing follows, or for as long as it waits.
@@ -410,6 +430,8 @@ fn who_never_says_that_it_stopped_is_shut_out_of_an_export_that_is_no_more() {
         let region = x.unexport().unwrap();
         eventually("it is refused", || (!raw.write(window, &[2; 1 << 16])).then_some(()));
         assert!(region.as_slice().iter().all(|&byte| byte == 1), "written after the unexport");
+        let late = ["WARN", "does not say that it writes no more", "node=\"b\"", "pid=1"];
+        assert_eq!(a.daemon.logged(&late), 1);
         bystander.is_well();
     }
 }
@@ -459,19 +481,18 @@ fn what_no_library_sends_ends_the_connection_and_its_exporters_hear_of_a_death()
     let (a, b) = pair();
     let bystander = Bystander::new(&a, &b);
     let exporter = connect(&a);
-    let nonsense: [[u8; HEADER_LEN]; 6] = [
-        [0xee; HEADER_LEN],
-        Header::new(Kind::Write, 9, 9).at(0, 0).unwrap().encode(), // never opened
-        Header::new(Kind::Write, 1, 2).at(0, 0).unwrap().encode(), // another generation
-        Header::new(Kind::Done, 1, 1).encode(),                    // an interface says that
-        Header::new(Kind::Write, 1, 1).flags(Flags::UPDATE).at(1, 4096).unwrap().encode(), // beyond its page
-        {
-            let mut twice = Header::new(Kind::Attach, 1, 1);
-            twice.len = 16;
-            twice.encode()
-        },
+    let write = |slot, generation| Header::new(Kind::Write, slot, generation).at(0, 0).unwrap();
+    let update = Header::new(Kind::Write, 1, 1).flags(Flags::UPDATE).at(1, 4096).unwrap();
+    let twice = Header { len: 16, ..Header::new(Kind::Attach, 1, 1) };
+    let nonsense: [([u8; HEADER_LEN], &str); 6] = [
+        ([0xee; HEADER_LEN], "no frame is of kind 238"),
+        (write(9, 9).encode(), "slot 9 was never opened"),
+        (write(1, 2).encode(), "slot 1 has no generation 2"),
+        (Header::new(Kind::Done, 1, 1).encode(), "Done is for an interface to say"),
+        (update.encode(), "an automatic update of 4096 bytes at 1 of a page"),
+        (twice.encode(), "slot 1 opened twice"),
     ];
-    for (i, bytes) in nonsense.into_iter().enumerate() {
+    for (i, (bytes, what)) in nonsense.into_iter().enumerate() {
         let name = format!("x{i}");
         let export = export(&exporter, &name, 4096);
         let who = origin(1);
@@ -481,6 +502,8 @@ fn what_no_library_sends_ends_the_connection_and_its_exporters_hear_of_a_death()
         export.wait_importers(1, Some(WATCHDOG)).unwrap();
         raw.0.write_all(&bytes).unwrap();
         assert!(raw.hear().is_none(), "{i}: it goes on");
+        let line = ["WARN", "data connection cut off", "node=\"b\"", "pid=1", what];
+        is_recorded(&a, "ni_faults", i as u64 + 1, &line, 1);
         let flag = export.flag32(0).unwrap();
         let end = flag.wait_until(|value| value == 1, Some(WATCHDOG)).unwrap_err();
         assert!(end.to_string().contains("it died"), "{end}");
@@ -526,6 +549,11 @@ fn any_bytes_on_a_data_connection_leave_the_interface_to_others() {
         bystander.is_well();
     });
     drop(target);
+    eventually("each fault is counted and logged", || {
+        let faults = counted(&a.daemon.path, "ni_faults");
+        let logged = a.daemon.logged(&["WARN", "cut off", "node=\"b\"", "pid=1"]);
+        (faults > 0 && logged == faults as usize).then_some(())
+    });
 }
 
 /// Connects to a node from an address of the caller's choice on this machine.
@@ -549,6 +577,7 @@ fn strangers_come(hosts: u8) {
     // Some of the places are theirs; the last ones are closed.
     let mut last = crowd.last().unwrap();
     assert_eq!(last.read(&mut [0]).unwrap(), 0);
+    assert!(a.daemon.logged(&["WARN", "too many unproved connections", "from=127.9.9."]) > 0);
     let exporter = connect(&a);
     let _export = export(&exporter, "later", 4096);
     import(&connect(&b), "later").send(0, &[1]).unwrap();
@@ -582,6 +611,9 @@ fn a_process_that_speaks_for_others_is_cut_off() {
     // It is disconnected, comes back, and says it again: never granted.
     let cut_off = || (liar.counters().get(RECONNECTS) > 0).then_some(());
     eventually("it is cut off", cut_off);
+    let me = format!("pid={}", std::process::id());
+    let logged = a.daemon.logged(&["WARN", "protocol broken; cut off", &me]) as u64;
+    assert!(logged > 0 && a.daemon.counter("malformed") >= logged);
     assert!(!pending.wait_for(Some(Duration::ZERO)).unwrap_or(false));
     pending.cancel();
     bystander.is_well();
@@ -618,6 +650,8 @@ fn rights_are_those_of_the_mapped_user_and_not_of_the_daemon() {
         matches!(&told, Told::Refused(refusal) if refusal.to_string().contains(&format!("user {}", me + 1))),
         "{told:?}"
     );
+    let line = ["INFO", "refused an import", "node=\"b\"", "pid=1", &format!("uid={}", me + 1)];
+    assert_eq!(a.daemon.logged(&line), 1);
     let refused = connect(&b).import("x").node("a").timeout(Duration::ZERO).open().unwrap_err();
     assert!(matches!(refused, ImportError::Refused(_)), "without the token: {refused}");
 }

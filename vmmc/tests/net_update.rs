@@ -4,9 +4,12 @@
 #[path = "support/cluster.rs"]
 mod cluster;
 mod common;
+#[path = "support/interface.rs"]
+mod interface;
 
 use cluster::Place;
 use common::{PATIENCE, export, until};
+use interface::counted;
 use proptest::prelude::*;
 use std::time::Duration;
 use vmmc::counters::index::{NET_BYTES, NET_PACKETS};
@@ -253,6 +256,8 @@ fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost() {
         let event = export.next_notification(PATIENCE).unwrap().event;
         assert!(matches!(event, Event::Frozen { .. }), "{what}: {event:?}");
         assert!(zero(8192, 4096), "{what}: the page changed");
+        let frozen = counted(&a.daemon.socket(), "ni_frozen");
+        assert_eq!(frozen, round as u64 + 1, "{what}: one packet each is held back");
         // The other process is not concerned, in this export or elsewhere.
         free.send_with_notify(0, &[9; 8]).unwrap();
         let event = export.next_notification(PATIENCE).unwrap().event;
