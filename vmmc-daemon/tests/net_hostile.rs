@@ -290,6 +290,7 @@ fn what_is_not_in_the_cluster_file_or_does_not_answer_is_named() {
     let c = node("c", &address(), &[("z", &a.address)], Some(KEY));
     let error = connect(&c).import("x").node("z").open().unwrap_err().to_string();
     assert!(error.contains("this is node \"a\", not \"z\""), "{error}");
+    assert_eq!(a.daemon.logged(&["WARN", "refused an import", "node=\"c\"", "not \\\"z\\\""]), 1);
     drop(a);
     let error = process.import("x").node("a").open().unwrap_err().to_string();
     assert!(error.contains("cannot be reached"), "{error}");
@@ -701,9 +702,14 @@ fn without_a_key_a_user_speaks_for_himself_alone() {
         let said = refusal.to_string();
         let parts = [ALICE.to_string(), claimed.to_string(), "only root's".into(), "`key`".into()];
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        let (claims, why) = (format!("uid={claimed}"), format!("speaks for user {claimed}"));
+        let line = ["WARN", "refused an import", "node=\"b\"", "pid=1", &claims, &why];
+        assert_eq!(a.daemon.logged(&line), 1);
     }
     let mut data = open(ALICE, BOB, Purpose::Data { meeting: None, seal: None });
     assert!(data.receive::<Accepted>(Some(WATCHDOG)).unwrap().refused.is_some());
+    let line = ["WARN", "refused a data connection", "node=\"b\"", "pid=1", "speaks for user"];
+    assert_eq!(a.daemon.logged(&line), 1);
     // Nobody says which groups he is in.
     assert!(matches!(ask(ALICE, ALICE, Rights::READ), Told::Refused(_)), "by a group");
     assert!(matches!(ask(0, ALICE, Rights::READ), Told::Granted(_)), "root's daemon may");
