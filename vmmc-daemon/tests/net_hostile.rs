@@ -5,10 +5,13 @@ mod cluster;
 mod common;
 #[path = "../../vmmc/tests/support/interface.rs"]
 mod interface;
+#[path = "common/nodes.rs"]
+mod nodes;
 
 use cluster::{KEY, Place, address, node, pair, pair_with};
 use common::{WATCHDOG, eventually};
 use interface::counted;
+use nodes::{Bystander, Raw, connect, connect_with, export, import, key};
 use proptest::prelude::*;
 use rustix::net::SendFlags;
 use std::io::{Read, Write};
@@ -26,68 +29,8 @@ use vmmc::fabric::Target;
 use vmmc::id::{ClientId, ExportId, Name, PeerInfo, Rights, Token, Who};
 use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of, window_of};
-use vmmc::{CloseReason, Event, Export, Import, Node, Region};
+use vmmc::{CloseReason, Event, Export, Node, Region};
 use vmmc_daemon::net::secure::Secure;
-
-/// [`KEY`] as bytes.
-fn key() -> [u8; 32] {
-    let digits = KEY.as_bytes();
-    std::array::from_fn(|i| {
-        let pair = std::str::from_utf8(&digits[2 * i..2 * i + 2]).unwrap();
-        u8::from_str_radix(pair, 16).unwrap()
-    })
-}
-
-fn connect(place: &Place) -> Node {
-    connect_with(place, |_| {})
-}
-
-fn connect_with(place: &Place, set: impl FnOnce(&mut Config)) -> Node {
-    let mut config = Config::from_env().unwrap();
-    config.socket = Some(place.daemon.path.clone());
-    config.daemon = DaemonStart::Never;
-    set(&mut config);
-    Node::builder().config(config).connect().unwrap()
-}
-
-fn export(node: &Node, name: &str, len: usize) -> Export {
-    let export = node.export(Region::new(len).unwrap()).name(name);
-    export.grant(Who::Anyone, Rights::WRITE | Rights::READ).open().unwrap()
-}
-
-fn import(node: &Node, name: &str) -> Import {
-    let import = node.import(name).node("a").rights(Rights::WRITE | Rights::READ);
-    import.timeout(WATCHDOG).open().unwrap()
-}
-
-/// Somebody honest, who must not notice anything.
-struct Bystander {
-    export: Export,
-    import: Import,
-    round: std::cell::Cell<u32>,
-    _nodes: (Node, Node),
-}
-
-impl Bystander {
-    fn new(a: &Place, b: &Place) -> Bystander {
-        let (exporter, importer) = (connect(a), connect(b));
-        let export = export(&exporter, "bystander", 4096);
-        let import = import(&importer, "bystander");
-        Bystander { export, import, round: 0.into(), _nodes: (exporter, importer) }
-    }
-
-    fn is_well(&self) {
-        let round = self.round.get() + 1;
-        self.round.set(round);
-        self.import.send(64, &round.to_ne_bytes()).unwrap();
-        self.import.flag32(0).unwrap().signal(round).unwrap();
-        let flag = self.export.flag32(0).unwrap();
-        flag.wait_until(|seen| seen == round, Some(WATCHDOG)).unwrap();
-        let mut seen = [0; 4];
-        self.export.read(64, &mut seen).unwrap();
-        assert_eq!(u32::from_ne_bytes(seen), round);
-    }
-}
 
 /// A node that knows the key and does as it likes.
 fn origin(pid: u32) -> Origin {
@@ -116,9 +59,6 @@ fn grant(place: &Place, origin: &Origin, name: &str, rights: Rights) -> RemoteGr
     }
 }
 
-/// A data connection in raw frames.
-struct Raw(TcpStream);
-
 impl Raw {
     fn open(place: &Place, origin: &Origin) -> Raw {
         let mut secure = open(place, origin, Purpose::Data { meeting: None, seal: None });
@@ -127,20 +67,6 @@ impl Raw {
         let stream = secure.into_stream();
         stream.set_read_timeout(Some(WATCHDOG)).unwrap();
         Raw(stream)
-    }
-
-    fn say(&mut self, header: Header, body: &[u8]) {
-        self.0.write_all(&header.encode()).unwrap();
-        self.0.write_all(body).unwrap();
-    }
-
-    fn hear(&mut self) -> Option<(Header, Vec<u8>)> {
-        let mut head = [0; HEADER_LEN];
-        self.0.read_exact(&mut head).ok()?;
-        let header = Header::decode(&head).unwrap();
-        let mut body = vec![0; header.body_len() as usize];
-        self.0.read_exact(&mut body).ok()?;
-        Some((header, body))
     }
 
     fn attach(&mut self, slot: u32, capability: Capability) -> Kind {
@@ -600,7 +526,7 @@ fn a_process_that_speaks_for_others_is_cut_off() {
     let (a, b) = pair();
     let bystander = Bystander::new(&a, &b);
     let liar = connect(&a);
-    let _kept = export(&bystander._nodes.0, "x", 4096);
+    let _kept = export(&bystander.nodes.0, "x", 4096);
     let import = liar.import("x").on_behalf_of(RemoteCaller {
         node: "b".to_owned(),
         client: ClientId(1),

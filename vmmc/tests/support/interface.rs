@@ -30,15 +30,15 @@ pub fn counted(socket: &Path, counter: &str) -> u64 {
     let read = rustix::io::pread(listing.fds.take().unwrap(), &mut bytes, 0).unwrap();
     let all: Snapshot = codec::decode(&bytes[..read]).unwrap();
     let clients = all.clients.iter().filter(|client| client.peer.pid == all.pid);
-    let pages = clients.filter_map(|client| {
+    let mut pages = clients.filter_map(|client| {
         let mut answer = ask(Request::Page { request: RequestId(2), client: client.peer.client });
         GuardedMapping::new(&answer.fds.take()?, page::LEN, Access::Read).ok()
     });
-    let named = pages.filter_map(|page| {
+    let value = pages.find_map(|page| {
         // SAFETY: the mapping lives as long as the view, and only views look into it.
         let view = unsafe { View::from_raw(page.as_ptr(), page.len()) };
         let counters = Counters::new(view).snapshot();
         counters.into_iter().find(|(name, _)| name == counter).map(|(_, value)| value)
     });
-    named.last().unwrap_or_else(|| panic!("no counter {counter}"))
+    value.unwrap_or_else(|| panic!("no counter {counter}"))
 }
