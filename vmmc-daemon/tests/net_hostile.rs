@@ -3,9 +3,15 @@
 #[path = "../../vmmc/tests/support/cluster.rs"]
 mod cluster;
 mod common;
+#[path = "../../vmmc/tests/support/interface.rs"]
+mod interface;
+#[path = "common/nodes.rs"]
+mod nodes;
 
 use cluster::{KEY, Place, address, node, pair, pair_with};
 use common::{WATCHDOG, eventually};
+use interface::counted;
+use nodes::{Bystander, Raw, connect, connect_with, export, import, key};
 use proptest::prelude::*;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{Read, Write};
@@ -23,68 +29,8 @@ use vmmc::fabric::Target;
 use vmmc::id::{ClientId, ExportId, Name, PeerInfo, Rights, Token, Who};
 use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of, window_of};
-use vmmc::{CloseReason, Event, Export, Import, Node, Region};
+use vmmc::{CloseReason, Event, Export, Node, Region};
 use vmmc_daemon::net::secure::Secure;
-
-/// [`KEY`] as bytes.
-fn key() -> [u8; 32] {
-    let digits = KEY.as_bytes();
-    std::array::from_fn(|i| {
-        let pair = std::str::from_utf8(&digits[2 * i..2 * i + 2]).unwrap();
-        u8::from_str_radix(pair, 16).unwrap()
-    })
-}
-
-fn connect(place: &Place) -> Node {
-    connect_with(place, |_| {})
-}
-
-fn connect_with(place: &Place, set: impl FnOnce(&mut Config)) -> Node {
-    let mut config = Config::from_env().unwrap();
-    config.socket = Some(place.daemon.path.clone());
-    config.daemon = DaemonStart::Never;
-    set(&mut config);
-    Node::builder().config(config).connect().unwrap()
-}
-
-fn export(node: &Node, name: &str, len: usize) -> Export {
-    let export = node.export(Region::new(len).unwrap()).name(name);
-    export.grant(Who::Anyone, Rights::WRITE | Rights::READ).open().unwrap()
-}
-
-fn import(node: &Node, name: &str) -> Import {
-    let import = node.import(name).node("a").rights(Rights::WRITE | Rights::READ);
-    import.timeout(WATCHDOG).open().unwrap()
-}
-
-/// Somebody honest, who must not notice anything.
-struct Bystander {
-    export: Export,
-    import: Import,
-    round: std::cell::Cell<u32>,
-    _nodes: (Node, Node),
-}
-
-impl Bystander {
-    fn new(a: &Place, b: &Place) -> Bystander {
-        let (exporter, importer) = (connect(a), connect(b));
-        let export = export(&exporter, "bystander", 4096);
-        let import = import(&importer, "bystander");
-        Bystander { export, import, round: 0.into(), _nodes: (exporter, importer) }
-    }
-
-    fn is_well(&self) {
-        let round = self.round.get() + 1;
-        self.round.set(round);
-        self.import.send(64, &round.to_ne_bytes()).unwrap();
-        self.import.flag32(0).unwrap().signal(round).unwrap();
-        let flag = self.export.flag32(0).unwrap();
-        flag.wait_until(|seen| seen == round, Some(WATCHDOG)).unwrap();
-        let mut seen = [0; 4];
-        self.export.read(64, &mut seen).unwrap();
-        assert_eq!(u32::from_ne_bytes(seen), round);
-    }
-}
 
 /// A node that knows the key and does as it likes.
 fn origin(pid: u32) -> Origin {
@@ -113,9 +59,6 @@ fn grant(place: &Place, origin: &Origin, name: &str, rights: Rights) -> RemoteGr
     }
 }
 
-/// A data connection in raw frames.
-struct Raw(TcpStream);
-
 impl Raw {
     fn open(place: &Place, origin: &Origin) -> Raw {
         let mut secure = open(place, origin, Purpose::Data { meeting: None, seal: None });
@@ -124,20 +67,6 @@ impl Raw {
         let stream = secure.into_stream();
         stream.set_read_timeout(Some(WATCHDOG)).unwrap();
         Raw(stream)
-    }
-
-    fn say(&mut self, header: Header, body: &[u8]) {
-        self.0.write_all(&header.encode()).unwrap();
-        self.0.write_all(body).unwrap();
-    }
-
-    fn hear(&mut self) -> Option<(Header, Vec<u8>)> {
-        let mut head = [0; HEADER_LEN];
-        self.0.read_exact(&mut head).ok()?;
-        let header = Header::decode(&head).unwrap();
-        let mut body = vec![0; header.body_len() as usize];
-        self.0.read_exact(&mut body).ok()?;
-        Some((header, body))
     }
 
     fn attach(&mut self, slot: u32, capability: Capability) -> Kind {
@@ -225,6 +154,12 @@ impl RawFabric {
     }
 }
 
+/// So many times the interface of a node has counted this, and as often as given last it has logged it with all of these words.
+fn is_recorded(place: &Place, counter: &str, count: u64, words: &[&str], lines: usize) {
+    assert_eq!(counted(&place.daemon.path, counter), count, "{counter}");
+    assert_eq!(place.daemon.logged(words), lines, "{words:?}");
+}
+
 fn bytes_of(export: &Export) -> Vec<u8> {
     let mut bytes = vec![0; export.len()];
     export.read(0, &mut bytes).unwrap();
@@ -243,6 +178,8 @@ fn a_node_with_another_key_is_refused_with_the_remedy() {
         let error = stranger.import("bystander").node("a").timeout(WATCHDOG).open().unwrap_err();
         assert!(error.to_string().contains("cluster keys differ"), "{error}");
     }
+    let logged = || a.daemon.logged(&["WARN", "refused another node's", "cluster keys differ"]);
+    eventually("the node that refused has logged both", || (logged() == 2).then_some(()));
     bystander.is_well();
 }
 
@@ -279,6 +216,7 @@ fn what_is_not_in_the_cluster_file_or_does_not_answer_is_named() {
     let c = node("c", &address(), &[("z", &a.address)], Some(KEY));
     let error = connect(&c).import("x").node("z").open().unwrap_err().to_string();
     assert!(error.contains("this is node \"a\", not \"z\""), "{error}");
+    assert_eq!(a.daemon.logged(&["WARN", "refused an import", "node=\"c\"", "not \\\"z\\\""]), 1);
     drop(a);
     let error = process.import("x").node("a").open().unwrap_err().to_string();
     assert!(error.contains("cannot be reached"), "{error}");
@@ -301,6 +239,10 @@ fn a_capability_opens_one_slot_once_for_one_process() {
     assert_eq!(Raw::open(&a, &owner).attach(1, grant.capability), Kind::Refused, "replayed");
     assert!(raw.fence().is_empty());
     assert_eq!(&bytes_of(&export)[..4], b"mine");
+    let refused = ["WARN", "attachment refused", "node=\"b\""];
+    let line = |pid, why| [&refused[..], &[pid, why]].concat();
+    is_recorded(&a, "ni_refused", 4, &line("pid=2", "another process's"), 1);
+    is_recorded(&a, "ni_refused", 4, &line("pid=1", "was used, or has expired"), 3);
     bystander.is_well();
 }
 
@@ -324,7 +266,8 @@ fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
         (Rights::READ, Header::new(Kind::Write, 2, 2).at(0, 4).unwrap()),
         (Rights::WRITE, Header::new(Kind::Notify, 2, 2).at(4096, u64::MAX).unwrap()),
     ];
-    for (rights, header) in forged {
+    let beyond = ["WARN", "link cut off", "node=\"b\"", "pid=1", "export_len=8192"];
+    for ((rights, header), number) in forged.into_iter().zip(1..) {
         let x_grant = grant(&a, &who, "x", rights);
         assert_eq!(raw.attach(2, x_grant.capability), Kind::Attached);
         raw.say(header, &[0xff; 4][..header.body_len() as usize]);
@@ -338,6 +281,9 @@ fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
             .map(|(it, _)| reason_of(it.value))
             .collect();
         assert_eq!(reasons, [Some(CloseReason::PeerFault)], "{header:?}: {heard:?}");
+        is_recorded(&a, "ni_faults", number, &beyond, number as usize);
+        let page = format!("page={} offset={}", header.page, header.offset);
+        assert!(a.daemon.logged(&["link cut off", &format!("kind={:?}", header.kind), &page]) > 0);
         raw.say(Header::new(Kind::Detach, 2, 2), &[]);
         assert!(bytes_of(&x).iter().all(|&byte| byte == 0), "{header:?}");
         assert_eq!(&bytes_of(&y)[..4], b"fine");
@@ -350,6 +296,7 @@ fn a_packet_beyond_its_import_ends_that_link_and_no_other() {
     let heard = raw.fence();
     let answer = heard.iter().find(|(it, _)| it.kind == Kind::Data).unwrap();
     assert!(answer.0.flags.contains(Flags::FAILED) && answer.1.is_empty());
+    is_recorded(&a, "ni_faults", 8, &beyond, 8);
 }
 
 /// V8: an unexport takes what is on its way, until the sender says that nothing follows, or for as long as it waits.
@@ -410,6 +357,8 @@ fn who_never_says_that_it_stopped_is_shut_out_of_an_export_that_is_no_more() {
         let region = x.unexport().unwrap();
         eventually("it is refused", || (!raw.write(window, &[2; 1 << 16])).then_some(()));
         assert!(region.as_slice().iter().all(|&byte| byte == 1), "written after the unexport");
+        let late = ["WARN", "does not say that it writes no more", "node=\"b\"", "pid=1"];
+        assert_eq!(a.daemon.logged(&late), 1);
         bystander.is_well();
     }
 }
@@ -459,19 +408,18 @@ fn what_no_library_sends_ends_the_connection_and_its_exporters_hear_of_a_death()
     let (a, b) = pair();
     let bystander = Bystander::new(&a, &b);
     let exporter = connect(&a);
-    let nonsense: [[u8; HEADER_LEN]; 6] = [
-        [0xee; HEADER_LEN],
-        Header::new(Kind::Write, 9, 9).at(0, 0).unwrap().encode(), // never opened
-        Header::new(Kind::Write, 1, 2).at(0, 0).unwrap().encode(), // another generation
-        Header::new(Kind::Done, 1, 1).encode(),                    // an interface says that
-        Header::new(Kind::Write, 1, 1).flags(Flags::UPDATE).at(1, 4096).unwrap().encode(), // beyond its page
-        {
-            let mut twice = Header::new(Kind::Attach, 1, 1);
-            twice.len = 16;
-            twice.encode()
-        },
+    let write = |slot, generation| Header::new(Kind::Write, slot, generation).at(0, 0).unwrap();
+    let update = Header::new(Kind::Write, 1, 1).flags(Flags::UPDATE).at(1, 4096).unwrap();
+    let twice = Header { len: 16, ..Header::new(Kind::Attach, 1, 1) };
+    let nonsense: [([u8; HEADER_LEN], &str); 6] = [
+        ([0xee; HEADER_LEN], "no frame is of kind 238"),
+        (write(9, 9).encode(), "slot 9 was never opened"),
+        (write(1, 2).encode(), "slot 1 has no generation 2"),
+        (Header::new(Kind::Done, 1, 1).encode(), "Done is for an interface to say"),
+        (update.encode(), "an automatic update of 4096 bytes at 1 of a page"),
+        (twice.encode(), "slot 1 opened twice"),
     ];
-    for (i, bytes) in nonsense.into_iter().enumerate() {
+    for (i, (bytes, what)) in nonsense.into_iter().enumerate() {
         let name = format!("x{i}");
         let export = export(&exporter, &name, 4096);
         let who = origin(1);
@@ -481,6 +429,8 @@ fn what_no_library_sends_ends_the_connection_and_its_exporters_hear_of_a_death()
         export.wait_importers(1, Some(WATCHDOG)).unwrap();
         raw.0.write_all(&bytes).unwrap();
         assert!(raw.hear().is_none(), "{i}: it goes on");
+        let line = ["WARN", "data connection cut off", "node=\"b\"", "pid=1", what];
+        is_recorded(&a, "ni_faults", i as u64 + 1, &line, 1);
         let flag = export.flag32(0).unwrap();
         let end = flag.wait_until(|value| value == 1, Some(WATCHDOG)).unwrap_err();
         assert!(end.to_string().contains("it died"), "{end}");
@@ -526,6 +476,11 @@ fn any_bytes_on_a_data_connection_leave_the_interface_to_others() {
         bystander.is_well();
     });
     drop(target);
+    eventually("each fault is counted and logged", || {
+        let faults = counted(&a.daemon.path, "ni_faults");
+        let logged = a.daemon.logged(&["WARN", "cut off", "node=\"b\"", "pid=1"]);
+        (faults > 0 && logged == faults as usize).then_some(())
+    });
 }
 
 /// Connects to a node from an address of the caller's choice on this machine.
@@ -549,6 +504,7 @@ fn strangers_come(hosts: u8) {
     // Some of the places are theirs; the last ones are closed.
     let mut last = crowd.last().unwrap();
     assert_eq!(last.read(&mut [0]).unwrap(), 0);
+    assert!(a.daemon.logged(&["WARN", "too many unproved connections", "from=127.9.9."]) > 0);
     let exporter = connect(&a);
     let _export = export(&exporter, "later", 4096);
     import(&connect(&b), "later").send(0, &[1]).unwrap();
@@ -570,7 +526,7 @@ fn a_process_that_speaks_for_others_is_cut_off() {
     let (a, b) = pair();
     let bystander = Bystander::new(&a, &b);
     let liar = connect(&a);
-    let _kept = export(&bystander._nodes.0, "x", 4096);
+    let _kept = export(&bystander.nodes.0, "x", 4096);
     let import = liar.import("x").on_behalf_of(RemoteCaller {
         node: "b".to_owned(),
         client: ClientId(1),
@@ -582,6 +538,9 @@ fn a_process_that_speaks_for_others_is_cut_off() {
     // It is disconnected, comes back, and says it again: never granted.
     let cut_off = || (liar.counters().get(RECONNECTS) > 0).then_some(());
     eventually("it is cut off", cut_off);
+    let me = format!("pid={}", std::process::id());
+    let logged = a.daemon.logged(&["WARN", "protocol broken; cut off", &me]) as u64;
+    assert!(logged > 0 && a.daemon.counter("malformed") >= logged);
     assert!(!pending.wait_for(Some(Duration::ZERO)).unwrap_or(false));
     pending.cancel();
     bystander.is_well();
@@ -618,6 +577,8 @@ fn rights_are_those_of_the_mapped_user_and_not_of_the_daemon() {
         matches!(&told, Told::Refused(refusal) if refusal.to_string().contains(&format!("user {}", me + 1))),
         "{told:?}"
     );
+    let line = ["INFO", "refused an import", "node=\"b\"", "pid=1", &format!("uid={}", me + 1)];
+    assert_eq!(a.daemon.logged(&line), 1);
     let refused = connect(&b).import("x").node("a").timeout(Duration::ZERO).open().unwrap_err();
     assert!(matches!(refused, ImportError::Refused(_)), "without the token: {refused}");
 }
@@ -667,9 +628,14 @@ fn without_a_key_a_user_speaks_for_himself_alone() {
         let said = refusal.to_string();
         let parts = [ALICE.to_string(), claimed.to_string(), "only root's".into(), "`key`".into()];
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        let (claims, why) = (format!("uid={claimed}"), format!("speaks for user {claimed}"));
+        let line = ["WARN", "refused an import", "node=\"b\"", "pid=1", &claims, &why];
+        assert_eq!(a.daemon.logged(&line), 1);
     }
     let mut data = open(ALICE, BOB, Purpose::Data { meeting: None, seal: None });
     assert!(data.receive::<Accepted>(Some(WATCHDOG)).unwrap().refused.is_some());
+    let line = ["WARN", "refused a data connection", "node=\"b\"", "pid=1", "speaks for user"];
+    assert_eq!(a.daemon.logged(&line), 1);
     // Nobody says which groups he is in.
     assert!(matches!(ask(ALICE, ALICE, Rights::READ), Told::Refused(_)), "by a group");
     assert!(matches!(ask(0, ALICE, Rights::READ), Told::Granted(_)), "root's daemon may");

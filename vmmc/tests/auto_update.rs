@@ -251,6 +251,8 @@ fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost(world: &World) 
         let event = export.next_notification(PATIENCE).unwrap().event;
         assert!(matches!(event, Event::Frozen { .. }), "{what}: {event:?}");
         assert!(zero(8192, 4096), "{what}: the page changed");
+        let frozen = world.counted("ni_frozen");
+        assert_eq!(frozen, round as u64 + 1, "{what}: one packet each is held back");
         // The other process is not concerned, in this export or elsewhere.
         free.send_with_notify(0, &[9; 8]).unwrap();
         let event = export.next_notification(PATIENCE).unwrap().event;

@@ -4,11 +4,16 @@
 #[path = "support/cluster.rs"]
 mod cluster;
 mod common;
+#[path = "support/proxy.rs"]
+mod proxy;
 
 use cluster::{KEY, Place, address_of, node_over};
 use common::PATIENCE;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use vmmc::{Region, Rights, Who};
+use vmmc::error::WaitError;
+use vmmc::{CloseReason, Node, Region, Rights, Who};
 
 fn places(of_a: Option<&str>, of_b: Option<&str>) -> (Place, Place) {
     let (a, b) = (address_of("a"), address_of("b"));
@@ -115,4 +120,60 @@ fn a_meeting_does_not_show_its_key() {
     };
     let text = format!("{meeting:?}");
     assert!(!text.contains("305419896") && text.contains("net"), "{text}");
+}
+
+#[test]
+fn second_process() {
+    common::second_process(&[("cut off", cut_off_part)]);
+}
+
+/// As when the fabric's cable is pulled and the other network's is not: nothing that comes over the TCP connections to other
+/// addresses than this one is heard, and the kernel gives them up soon.
+fn cut_off_all_but(address: &str) {
+    for fd in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let number = fd.file_name().to_str().unwrap().parse().unwrap();
+        // SAFETY: what is closed meanwhile is no socket any more, and nothing is done to it.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let Ok(Some(peer)) = rustix::net::getpeername(fd) else { continue };
+        let Ok(peer) = SocketAddr::try_from(peer) else { continue };
+        if peer.to_string() != address {
+            rustix::net::sockopt::set_tcp_user_timeout(fd, 500).unwrap();
+            proxy::deafen(fd);
+        }
+    }
+}
+
+fn cut_off_part(args: &[String]) {
+    let import =
+        Node::connect().unwrap().import("x").node("a").rights(Rights::WRITE | Rights::READ);
+    let import = import.timeout(PATIENCE.unwrap()).open().unwrap();
+    import.fence().unwrap();
+    common::say("imported");
+    common::pause();
+    cut_off_all_but(&args[0]);
+    let end = import.fence();
+    assert!(
+        matches!(end, Err(WaitError::Closed(it)) if it.reason == CloseReason::Unreachable),
+        "{end:?}"
+    );
+    let end = import.flag32(0).unwrap().wait_until(|value| value == 1, PATIENCE);
+    assert!(matches!(end, Err(WaitError::Closed(_))), "{end:?}");
+    common::say("has heard");
+    common::pause();
+}
+
+/// Not `net` of libfabric 1.17, which tells nobody that its connection is lost.
+#[test]
+fn a_fabric_that_goes_silent_beside_a_healthy_connection_is_missed_by_both_ends() {
+    let (a, b) = places(Some("tcp;ofi_rxm"), Some("tcp;ofi_rxm"));
+    let export = common::export(&a.daemon.node(), "x", 4096);
+    let mut second = b.daemon.second("cut off", &[&a.address]);
+    second.expect("imported");
+    second.go_on();
+    second.expect("has heard");
+    let end = export.flag32(0).unwrap().wait_until(|value| value == 1, PATIENCE);
+    assert!(
+        matches!(end, Err(WaitError::Closed(it)) if it.reason == CloseReason::PeerDied),
+        "{end:?}"
+    );
 }

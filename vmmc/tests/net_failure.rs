@@ -9,7 +9,7 @@ mod proxy;
 #[path = "support/restart.rs"]
 mod restart;
 
-use cluster::{KEY, Place, address_of, node, node_with, pair, pair_over};
+use cluster::{KEY, Place, address_of, node_with, pair, pair_over, pair_with};
 use common::{PATIENCE, export, until};
 use proxy::Proxy;
 use restart::restart;
@@ -22,12 +22,24 @@ fn import(node: &Node) -> Import {
     import.timeout(PATIENCE.unwrap()).open().unwrap()
 }
 
+/// In the cluster files: for bare TCP, and for fabrics beside it, which write long messages by themselves.
+const ENGINES: [&str; 3] = [
+    "",
+    "[fabric]\nprovider = \"tcp;ofi_rxm\"\ndirect = \"on\"\n",
+    "[fabric]\nprovider = \"net\"\ndirect = \"on\"\n",
+];
+
 /// Two nodes with a proxy on the way from `b` to `a`.
 fn apart() -> (Place, Place, Proxy) {
+    apart_with("")
+}
+
+/// The same, with more in the cluster files. What goes over a fabric does not go by the proxy.
+fn apart_with(more: &str) -> (Place, Place, Proxy) {
     let address = address_of("a");
     let proxy = Proxy::to(&address);
-    let a = node("a", &address, &[], Some(KEY));
-    let b = node("b", &address_of("b"), &[("a", proxy.address())], Some(KEY));
+    let a = node_with("a", &address, &[], Some(KEY), more);
+    let b = node_with("b", &address_of("b"), &[("a", proxy.address())], Some(KEY), more);
     (a, b, proxy)
 }
 
@@ -69,83 +81,93 @@ fn set_up_is_answered_while_data_stand_still() {
 
 #[test]
 fn a_cut_link_ends_every_wait_and_the_next_import_makes_another() {
-    let (a, b, proxy) = apart();
-    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
-    let export = export(&exporter, "x", 4096);
-    let import_of = || import(&importer);
-    for round in 1..=5u32 {
-        let first = import_of();
-        first.flag32(0).unwrap().signal(round).unwrap();
-        let flag = export.flag32(0).unwrap();
-        flag.wait_until(|value| value == round, PATIENCE).unwrap();
-        std::thread::scope(|scope| {
-            let waiter =
-                scope.spawn(|| first.flag32(64).unwrap().wait_until(|it| it == 1, PATIENCE));
-            let other = scope.spawn(|| flag.wait_until(|value| value == round + 1, PATIENCE));
-            proxy.cut();
-            assert_eq!(reason(&waiter.join().unwrap()), Some(CloseReason::Unreachable));
-            assert_eq!(reason(&other.join().unwrap()), Some(CloseReason::PeerDied));
-        });
-        assert!(matches!(first.send(0, &[1]), Err(SendError::Closed(_))));
-        assert!(matches!(first.fence(), Err(WaitError::Closed(_))));
-        assert_eq!(first.check_open().unwrap_err().reason, CloseReason::Unreachable);
+    for engine in ENGINES {
+        let (a, b, proxy) = apart_with(engine);
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let export = export(&exporter, "x", 4096);
+        let import_of = || import(&importer);
+        for round in 1..=5u32 {
+            let first = import_of();
+            first.flag32(0).unwrap().signal(round).unwrap();
+            let flag = export.flag32(0).unwrap();
+            flag.wait_until(|value| value == round, PATIENCE).unwrap();
+            std::thread::scope(|scope| {
+                let waiter =
+                    scope.spawn(|| first.flag32(64).unwrap().wait_until(|it| it == 1, PATIENCE));
+                let other = scope.spawn(|| flag.wait_until(|value| value == round + 1, PATIENCE));
+                proxy.cut();
+                assert_eq!(reason(&waiter.join().unwrap()), Some(CloseReason::Unreachable));
+                assert_eq!(reason(&other.join().unwrap()), Some(CloseReason::PeerDied));
+            });
+            assert!(matches!(first.send(0, &[1]), Err(SendError::Closed(_))));
+            assert!(matches!(first.fence(), Err(WaitError::Closed(_))));
+            assert_eq!(first.check_open().unwrap_err().reason, CloseReason::Unreachable);
+        }
     }
 }
 
 #[test]
 fn a_handler_hears_of_the_end_of_each_of_many_links_once() {
-    let (a, b, proxy) = apart();
-    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
-    let _export = export(&exporter, "x", 4096);
-    let (heard, ends) = std::sync::mpsc::channel();
-    let imports: Vec<Import> = (0..50)
-        .map(|i| {
-            let heard = heard.clone();
-            let import = importer.import("x").node("a").timeout(PATIENCE.unwrap());
-            import.handler(move |it| heard.send((i, it.event)).unwrap()).open().unwrap()
-        })
-        .collect();
-    // Those that the daemons keep for their next questions are closed in time, too.
-    until("one connection is left for all imports", || proxy.connections() == 1);
-    proxy.cut();
-    let mut seen = vec![0; 50];
-    let all = |seen: &mut Vec<u32>| {
-        for (i, event) in ends.try_iter() {
-            assert_eq!(event, Event::Closed { reason: CloseReason::Unreachable });
-            seen[i as usize] += 1;
-        }
-        seen.iter().all(|&count| count == 1)
-    };
-    importer.run_until(|| all(&mut seen), PATIENCE).unwrap();
-    drop(imports);
-    importer.dispatch();
-    assert!(all(&mut seen), "{seen:?}");
+    for engine in ENGINES {
+        let (a, b, proxy) = apart_with(engine);
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let _export = export(&exporter, "x", 4096);
+        let (heard, ends) = std::sync::mpsc::channel();
+        let imports: Vec<Import> = (0..50)
+            .map(|i| {
+                let heard = heard.clone();
+                let import = importer.import("x").node("a").timeout(PATIENCE.unwrap());
+                import.handler(move |it| heard.send((i, it.event)).unwrap()).open().unwrap()
+            })
+            .collect();
+        // Those that the daemons keep for their next questions are closed in time, too.
+        until("one connection is left for all imports", || proxy.connections() == 1);
+        proxy.cut();
+        let mut seen = vec![0; 50];
+        let all = |seen: &mut Vec<u32>| {
+            for (i, event) in ends.try_iter() {
+                assert_eq!(event, Event::Closed { reason: CloseReason::Unreachable });
+                seen[i as usize] += 1;
+            }
+            seen.iter().all(|&count| count == 1)
+        };
+        importer.run_until(|| all(&mut seen), PATIENCE).unwrap();
+        drop(imports);
+        importer.dispatch();
+        assert!(all(&mut seen), "{seen:?}");
+    }
 }
 
 /// A half-open link: no FIN comes, nor an RST, nor an acknowledgement. Both ends miss the other node, also one that waits for
 /// nothing but has sent, which keeps the kernel from asking; and there is a new link when there is a way again.
 #[test]
 fn a_node_that_vanishes_without_a_word_is_missed_by_both_ends() {
-    let (a, b, proxy) = apart();
-    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
-    let region = Region::new(4096).unwrap();
-    let builder = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
-    let export = builder.queue().open().unwrap();
-    let (heard, ends) = std::sync::mpsc::channel();
-    let builder = importer.import("x").node("a").rights(Rights::WRITE).timeout(PATIENCE.unwrap());
-    let first = builder.handler(move |it| heard.send(it.event).unwrap()).open().unwrap();
-    first.send_with_notify(0, &[1; 8]).unwrap();
-    assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
-    proxy.vanish();
-    first.send(0, &[2; 8]).unwrap();
-    let mut end = None;
-    importer.run_until(|| ends.try_iter().any(|it| end.replace(it).is_none()), PATIENCE).unwrap();
-    assert_eq!(end, Some(Event::Closed { reason: CloseReason::Unreachable }));
-    let end = export.next_notification(PATIENCE).unwrap().event;
-    assert_eq!(end, Event::Closed { reason: CloseReason::PeerDied });
-    let again = import(&importer);
-    again.send_with_notify(0, &[3; 8]).unwrap();
-    assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
+    // A fabric beside it stays healthy, whichever.
+    for engine in &ENGINES[..2] {
+        let (a, b, proxy) = apart_with(engine);
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let region = Region::new(4096).unwrap();
+        let builder = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
+        let export = builder.queue().open().unwrap();
+        let (heard, ends) = std::sync::mpsc::channel();
+        let builder =
+            importer.import("x").node("a").rights(Rights::WRITE).timeout(PATIENCE.unwrap());
+        let first = builder.handler(move |it| heard.send(it.event).unwrap()).open().unwrap();
+        first.send_with_notify(0, &[1; 8]).unwrap();
+        assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
+        proxy.vanish();
+        first.send(0, &[2; 8]).unwrap();
+        let mut end = None;
+        importer
+            .run_until(|| ends.try_iter().any(|it| end.replace(it).is_none()), PATIENCE)
+            .unwrap();
+        assert_eq!(end, Some(Event::Closed { reason: CloseReason::Unreachable }));
+        let end = export.next_notification(PATIENCE).unwrap().event;
+        assert_eq!(end, Event::Closed { reason: CloseReason::PeerDied });
+        let again = import(&importer);
+        again.send_with_notify(0, &[3; 8]).unwrap();
+        assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
+    }
 }
 
 /// The same where the exporter's side has told the other node something, which keeps its kernel from asking.
@@ -280,19 +302,21 @@ fn slow_part(_: &[String]) {
 
 #[test]
 fn links_outlive_the_importers_daemon_and_new_ones_wait_for_its_return() {
-    let (a, mut b) = pair();
-    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
-    let export = export(&exporter, "x", 4096);
-    let before = import(&importer);
-    b.daemon.kill();
-    before.flag32(0).unwrap().signal(1).unwrap();
-    export.flag32(0).unwrap().wait_until(|value| value == 1, PATIENCE).unwrap();
-    restart(&mut b);
-    let after = import(&importer);
-    before.flag32(0).unwrap().signal(2).unwrap();
-    after.flag32(4).unwrap().signal(3).unwrap();
-    export.flag32(0).unwrap().wait_until(|value| value == 2, PATIENCE).unwrap();
-    export.flag32(4).unwrap().wait_until(|value| value == 3, PATIENCE).unwrap();
+    for engine in ENGINES {
+        let (a, mut b) = pair_with(engine);
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let export = export(&exporter, "x", 4096);
+        let before = import(&importer);
+        b.daemon.kill();
+        before.flag32(0).unwrap().signal(1).unwrap();
+        export.flag32(0).unwrap().wait_until(|value| value == 1, PATIENCE).unwrap();
+        restart(&mut b);
+        let after = import(&importer);
+        before.flag32(0).unwrap().signal(2).unwrap();
+        after.flag32(4).unwrap().signal(3).unwrap();
+        export.flag32(0).unwrap().wait_until(|value| value == 2, PATIENCE).unwrap();
+        export.flag32(4).unwrap().wait_until(|value| value == 3, PATIENCE).unwrap();
+    }
 }
 
 /// After a restart of the exporter's daemon, once that knows the export.
@@ -308,26 +332,28 @@ fn import_again(importer: &Node) -> Import {
 
 #[test]
 fn links_end_with_the_exporters_daemon_and_can_be_had_again_from_the_next() {
-    let (mut a, b) = pair();
-    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
-    let export = export(&exporter, "x", 4096);
-    let before = import(&importer);
-    before.send(0, &[5; 8]).unwrap();
-    before.fence().unwrap();
-    a.daemon.kill();
-    let end = before.flag32(64).unwrap().wait_until(|value| value == 1, PATIENCE);
-    assert_eq!(reason(&end), Some(CloseReason::Unreachable));
-    restart(&mut a);
-    import_again(&importer).flag32(16).unwrap().signal(7).unwrap();
-    // The ends of the old link, and of those that took too long, may be reported first.
-    let flag = export.flag32(16).unwrap();
-    until("the word has come", || flag.wait_until(|value| value == 7, PATIENCE).is_ok());
+    for engine in ENGINES {
+        let (mut a, b) = pair_with(engine);
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let export = export(&exporter, "x", 4096);
+        let before = import(&importer);
+        before.send(0, &[5; 8]).unwrap();
+        before.fence().unwrap();
+        a.daemon.kill();
+        let end = before.flag32(64).unwrap().wait_until(|value| value == 1, PATIENCE);
+        assert_eq!(reason(&end), Some(CloseReason::Unreachable));
+        restart(&mut a);
+        import_again(&importer).flag32(16).unwrap().signal(7).unwrap();
+        // The ends of the old link, and of those that took too long, may be reported first.
+        let flag = export.flag32(16).unwrap();
+        until("the word has come", || flag.wait_until(|value| value == 7, PATIENCE).is_ok());
+    }
 }
 
 #[test]
 fn an_import_that_waits_is_ended_by_the_death_of_either_daemon() {
-    for which in [0, 1] {
-        let (a, b) = pair();
+    for (engine, which) in ENGINES.into_iter().flat_map(|engine| [(engine, 0), (engine, 1)]) {
+        let (a, b) = pair_with(engine);
         let importer = b.daemon.node();
         let pending = importer.import("never").node("a").timeout(PATIENCE.unwrap());
         let mut pending = pending.start().unwrap();
@@ -382,36 +408,35 @@ fn a_flood_both_ways_ends() {
 /// A link was proved when it was made; what is asked for later is asked with the key of then.
 #[test]
 fn a_changed_key_ends_no_link_and_makes_none_until_both_nodes_have_it() {
-    let (mut a, mut b) = pair();
-    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
-    let export = export(&exporter, "x", 4096);
-    let before = import(&importer);
-    let other = KEY.replace('0', "f");
-    b.change_key(&other);
-    b.daemon.kill();
-    restart(&mut b);
-    let flag = export.flag32(0).unwrap();
-    before.flag32(0).unwrap().signal(1).unwrap();
-    flag.wait_until(|value| value == 1, PATIENCE).unwrap();
-    let refused = importer.import("x").node("a").timeout(PATIENCE.unwrap()).open();
-    common::says(&refused.unwrap_err(), &["cluster keys differ"]);
-    before.flag32(0).unwrap().signal(2).unwrap();
-    flag.wait_until(|value| value == 2, PATIENCE).unwrap();
-    a.change_key(&other);
-    a.daemon.kill();
-    restart(&mut a);
-    import_again(&importer).flag32(0).unwrap().signal(3).unwrap();
-    until("the word has come", || flag.wait_until(|value| value == 3, PATIENCE).is_ok());
+    for engine in ENGINES {
+        let (mut a, mut b) = pair_with(engine);
+        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let export = export(&exporter, "x", 4096);
+        let before = import(&importer);
+        let other = KEY.replace('0', "f");
+        b.change_key(&other);
+        b.daemon.kill();
+        restart(&mut b);
+        let flag = export.flag32(0).unwrap();
+        before.flag32(0).unwrap().signal(1).unwrap();
+        flag.wait_until(|value| value == 1, PATIENCE).unwrap();
+        let refused = importer.import("x").node("a").timeout(PATIENCE.unwrap()).open();
+        common::says(&refused.unwrap_err(), &["cluster keys differ"]);
+        before.flag32(0).unwrap().signal(2).unwrap();
+        flag.wait_until(|value| value == 2, PATIENCE).unwrap();
+        a.change_key(&other);
+        a.daemon.kill();
+        restart(&mut a);
+        import_again(&importer).flag32(0).unwrap().signal(3).unwrap();
+        until("the word has come", || flag.wait_until(|value| value == 3, PATIENCE).is_ok());
+    }
 }
 
 /// TCP does not do that; whoever is on the way may. It is no answer and no message more, but an end.
 #[test]
 fn what_comes_twice_ends_the_connection_and_the_next_import_makes_another() {
     for more in ["", "[data]\nseal = true\n"] {
-        let address = address_of("a");
-        let proxy = Proxy::to(&address);
-        let a = node_with("a", &address, &[], Some(KEY), more);
-        let b = node_with("b", &address_of("b"), &[("a", proxy.address())], Some(KEY), more);
+        let (a, b, proxy) = apart_with(more);
         let (exporter, importer) = (a.daemon.node(), b.daemon.node());
         let export = export(&exporter, "x", 4096);
         let first = import(&importer);

@@ -178,10 +178,7 @@ impl Server {
                     Ok(0) => {}
                     // Of its groups the kernel tells nothing.
                     Ok(_) => origin.gid = NO_GROUP,
-                    Err(why) => {
-                        tracing::warn!(%from, why, "refused another node's word");
-                        wrong = wrong.or(Some(why));
-                    }
+                    Err(why) => wrong = wrong.or(Some(why)),
                 }
             }
             // The broker knows this process no more. Who asks on a connection that was kept asks again on a new one.
@@ -201,7 +198,11 @@ impl Server {
                 Purpose::Import(wanted) => wanted,
             };
             let told = match wrong {
-                Some(why) => Told::Refused(Refusal::NodeUnreachable { node: to, why }),
+                Some(why) => {
+                    let Origin { node, pid, uid, .. } = &origin;
+                    tracing::warn!(node, pid, uid, %from, why, "refused an import of another node");
+                    Told::Refused(Refusal::NodeUnreachable { node: to, why })
+                }
                 None => match self.import(&origin, wanted, &secure, counted) {
                     Some(told) => told,
                     None => return Ok(()), // nobody waits for it any more
@@ -237,14 +238,15 @@ impl Server {
             Some(why) => Err(why),
             None => self.agrees_to_seal(seal.is_some()).and_then(|()| self.fabric(theirs.as_ref())),
         };
-        let node = self.cluster.node.clone();
         let (fifo, meeting) = match fifo {
             Ok(fifo) => fifo.unzip(),
             Err(why) => {
-                tracing::warn!(%from, why, "refused a data connection");
+                tracing::warn!(node, pid, uid, %from, why, "refused a data connection");
+                let node = self.cluster.node.clone();
                 return secure.send(&Accepted { node, refused: Some(why), meeting: None });
             }
         };
+        let node = self.cluster.node.clone();
         secure.send(&Accepted { node, refused: None, meeting })?;
         let stream = secure.into_stream();
         stream.set_read_timeout(None)?;

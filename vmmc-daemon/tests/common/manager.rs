@@ -158,5 +158,5 @@ pub fn start_service(
     // SAFETY: system calls only between fork and exec; no memory is allocated.
     unsafe { command.pre_exec(place) };
     let child = command.spawn().unwrap();
-    Daemon { child, path: dir.path().join("vmmcd.sock"), dir: dir.clone() }
+    Daemon { child, path: dir.path().join("vmmcd.sock"), dir: dir.clone(), log: None }
 }

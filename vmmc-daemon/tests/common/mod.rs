@@ -5,6 +5,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock};
@@ -52,6 +53,8 @@ pub struct Daemon {
     pub child: Child,
     pub path: PathBuf,
     pub dir: std::sync::Arc<tempfile::TempDir>,
+    /// What it logs, if it does so here.
+    pub log: Option<std::fs::File>,
 }
 
 impl Daemon {
@@ -77,9 +80,14 @@ impl Daemon {
     ) -> Daemon {
         let path = dir.path().join("vmmcd.sock");
         let starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
-        let child = command(&path, arguments, env).spawn().unwrap();
+        let log = tempfile::tempfile().unwrap();
+        let mut command = command(&path, arguments, env);
+        if std::env::var_os("VMMC_LOG").is_none() {
+            command.env("VMMC_LOG", "info"); // the level that users have
+        }
+        let child = command.stderr(log.try_clone().unwrap()).spawn().unwrap();
         drop(starting);
-        let mut daemon = Daemon { child, path, dir };
+        let mut daemon = Daemon { child, path, dir, log: Some(log) };
         eventually("the daemon serves", || {
             if let Some(status) = daemon.child.try_wait().unwrap() {
                 panic!("the daemon ended at once: {status}");
@@ -145,12 +153,27 @@ impl Daemon {
     pub fn counter(&self, name: &str) -> u64 {
         counter(&self.snapshot(), name)
     }
+
+    /// How many lines of its log have all of these words.
+    pub fn logged(&self, words: &[&str]) -> usize {
+        self.said().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    }
+
+    fn said(&self) -> String {
+        let Some(log) = &self.log else { return String::new() };
+        let mut bytes = vec![0; log.metadata().unwrap().len() as usize];
+        log.read_exact_at(&mut bytes, 0).unwrap(); // the daemon's writes go on where they were
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() || std::env::var_os("VMMC_LOG").is_some() {
+            eprintln!("log of vmmcd {}:\n{}", self.pid(), self.said());
+        }
     }
 }
 
@@ -562,7 +585,7 @@ impl Daemon {
             command.env("VMMC_LOG", "off");
         }
         let child = command.spawn().unwrap();
-        Daemon { child, path, dir }
+        Daemon { child, path, dir, log: None }
     }
 }
 

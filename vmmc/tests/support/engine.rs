@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+#[path = "interface.rs"]
+mod interface;
+
 use crate::cluster::{self, Place};
 use crate::common::{Daemon, PATIENCE};
 use crate::proxy::Proxy;
@@ -18,7 +21,7 @@ pub struct World {
     /// Whether a fabric carries the packets.
     fabric: bool,
     /// Whether it writes long messages by itself.
-    direct: bool,
+    pub direct: bool,
     home: Home,
 }
 
@@ -102,6 +105,11 @@ impl World {
             Home::One(daemon) => daemon,
             Home::Two(places) => &places.0.daemon,
         }
+    }
+
+    /// What the exporter's interface has counted.
+    pub fn counted(&self, counter: &str) -> u64 {
+        interface::counted(&self.exporters_daemon().socket(), counter)
     }
 
     pub fn importers_daemon(&self) -> &Daemon {

@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -84,21 +84,8 @@ impl Proxy {
     /// From now on nothing that comes to the ends of the connections which are open now is heard, nor answered: as when
     /// both nodes' cables are pulled. Later ones work.
     pub fn vanish(&self) {
-        // "Take nothing of the packet."
-        let mut nothing = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }];
-        let filter = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
         for stream in self.state.open.lock().unwrap().iter() {
-            // SAFETY: the option takes a program of so many instructions, which the kernel copies.
-            let set = unsafe {
-                libc::setsockopt(
-                    stream.as_raw_fd(),
-                    libc::SOL_SOCKET,
-                    libc::SO_ATTACH_FILTER,
-                    (&raw const filter).cast(),
-                    size_of_val(&filter) as libc::socklen_t,
-                )
-            };
-            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+            deafen(stream);
         }
     }
 
@@ -164,6 +151,24 @@ impl Proxy {
         open.retain(|stream| stream.peer_addr().is_ok());
         open.len() / 2
     }
+}
+
+/// From now on nothing that comes to a socket is heard, nor acknowledged.
+pub fn deafen(socket: impl AsFd) {
+    // "Take nothing of the packet."
+    let mut nothing = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }];
+    let filter = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
+    // SAFETY: the option takes a program of so many instructions, which the kernel copies.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const filter).cast(),
+            size_of_val(&filter) as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
 fn pump(state: &State, mut from: TcpStream, mut to: TcpStream, forward: bool) {

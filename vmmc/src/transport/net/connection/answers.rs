@@ -95,7 +95,9 @@ impl Connection {
             Kind::Data => (header.value, Answer::Data(body.to_vec())),
             Kind::Done => (header.value, Answer::Done),
             Kind::Closed => {
-                let reason = reason_of(header.value).ok_or(Lost)?;
+                // That the importer has ended it, only the importer can say: it would be told nothing.
+                let reason = reason_of(header.value).filter(|&it| it != CloseReason::Unimported);
+                let reason = reason.ok_or(Lost)?;
                 let slot = self.state.lock().slots.get(&header.slot).cloned();
                 if let Some(slot) = slot.filter(|slot| slot.generation == header.generation) {
                     self.tell_end(&slot, reason);

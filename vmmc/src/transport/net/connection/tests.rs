@@ -5,6 +5,7 @@ use crate::mem::View;
 use crate::sys::mmap::{Access, GuardedMapping};
 use crate::sys::{Fd, memfd};
 use crate::transport::net::fifo::{Fifo, LEN};
+use crate::transport::net::frame::HEADER_LEN;
 use crate::transport::net::frame::reason_code;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::net::{IpAddr, Ipv4Addr};
