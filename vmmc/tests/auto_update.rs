@@ -322,6 +322,9 @@ fn where_the_node_has_a_limit_a_frozen_link_ends_and_others_go_on() {
     }
 }
 
+/// How a message goes, by name.
+type Way<'w> = (&'static str, &'w dyn Fn(&[u8]));
+
 /// H14: interrupt if the receiver's flag and the sender's are both set, with the data in memory.
 fn an_interrupt_takes_both_flags_and_finds_the_data(world: &World) {
     const AT: usize = 4096;
@@ -341,7 +344,7 @@ fn an_interrupt_takes_both_flags_and_finds_the_data(world: &World) {
             true => import.send_with_notify(AT, message).unwrap(),
             false => import.send(AT, message).unwrap(),
         };
-        let ways: [(&str, &dyn Fn(&[u8])); 4] = [
+        let ways: [Way<'_>; 4] = [
             ("deliberate", &send),
             ("each store", &|message| update(flagged(Combining::OFF), message)),
             ("combined", &|message| update(flagged(Combining::ON), message)),

@@ -79,6 +79,30 @@ fn set_up_is_answered_while_data_stand_still() {
     assert_eq!(seen, [1; 8]);
 }
 
+/// What is behind a packet that is held back waits with it, a new link too.
+#[test]
+fn an_import_that_is_granted_and_not_opened_is_given_up_in_time_and_its_link_with_it() {
+    let (a, b) = pair();
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let frozen = export(&exporter, "x", 4096);
+    let other = export(&exporter, "other", 4096);
+    let first = import(&importer);
+    frozen.wait_importers(1, PATIENCE).unwrap();
+    frozen.disable(0..4096).unwrap();
+    first.send(0, &[1; 8]).unwrap();
+    let importing = || importer.import("other").node("a").rights(Rights::WRITE);
+    let late = importing().timeout(Duration::from_millis(100)).open().unwrap_err();
+    let said = late.to_string();
+    assert!(said.contains("does not open the link") && said.contains("disabled"), "{said}");
+    frozen.enable(0..4096).unwrap();
+    first.fence().unwrap();
+    // The interface has opened it meanwhile, and hears that nobody wants it.
+    until("it has ended", || other.importers().is_empty());
+    let again = importing().timeout(PATIENCE.unwrap()).open().unwrap();
+    again.send_fenced(0, &[2; 8]).unwrap();
+    assert!(first.check_open().is_ok());
+}
+
 #[test]
 fn a_cut_link_ends_every_wait_and_the_next_import_makes_another() {
     for engine in ENGINES {

@@ -21,7 +21,7 @@ use crate::notify::Handler;
 use crate::peer::Peer;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::sys::{Fd, packet};
-use crate::transport::net::connection::{OnClosed, Slot};
+use crate::transport::net::connection::{OnClosed, Slot, Unattached};
 use crate::transport::net::fifo::Fifo;
 use crate::transport::net::wire::Wire;
 use crate::transport::net::{Connection, NetOutgoing};
@@ -113,6 +113,7 @@ pub(crate) struct Asked {
     node: String,
     spec: ImportSpec,
     timeout_ms: u32,
+    since: Instant,
     handler: Option<Handler>,
     /// How often the connection was lost between the question and the answer.
     lost: u32,
@@ -128,6 +129,9 @@ pub(crate) enum Finished {
     /// It was asked again: the connection that was to be used has been lost meanwhile.
     Again(Box<Asked>),
 }
+
+/// How long the interface has to open a link that was granted, however short the program's patience is.
+const OPENING: Duration = Duration::from_secs(5);
 
 /// Connections lost under one question until it is an error.
 const MOST_LOST: u32 = 8;
@@ -166,7 +170,8 @@ impl Asked {
         let packet = codec::encode(&ask, &mut buffer)
             .map_err(|_| ImportError::Refused(Refusal::BadName { name: spec.name.clone() }))?;
         packet::send(&conversation, packet, &[], SendFlags::empty()).map_err(gone)?;
-        Ok(Asked { node, spec, timeout_ms, handler, lost: 0, conversation, fifo })
+        let since = Instant::now();
+        Ok(Asked { node, spec, timeout_ms, since, handler, lost: 0, conversation, fifo })
     }
 
     /// The connection that was there has been lost: asks for another.
@@ -223,11 +228,22 @@ impl Asked {
             }
             (None, None) => return self.again(process, "the connection was lost meanwhile"),
         };
-        match connection.attach(grant.capability, grant.mask) {
+        match connection.attach(grant.capability, grant.mask, self.deadline()) {
             Ok(slot) => self.link(process, &connection, slot, &grant).map(Finished::Link),
-            Err(Some(why)) => Err(self.unreachable(&why)),
-            Err(None) => self.again(process, "the connection was lost"),
+            Err(Unattached::Refused(why)) => Err(self.unreachable(&why)),
+            Err(Unattached::Lost) => self.again(process, "the connection was lost"),
+            Err(Unattached::Late) => Err(self.unreachable(
+                "it granted the import and does not open the link: a page that an exporter there has disabled holds up what this process sends, or its vmmcd stands still",
+            )),
         }
+    }
+
+    /// Until when the interface may open the link that was granted: as long as the program waits, and for a round trip in any
+    /// case.
+    fn deadline(&self) -> Option<Instant> {
+        let patience = Duration::from_millis(self.timeout_ms.into());
+        let wanted = (self.timeout_ms < u32::MAX).then(|| self.since + patience);
+        wanted.map(|at| at.max(Instant::now() + OPENING))
     }
 
     fn unreachable(&self, why: &str) -> ImportError {

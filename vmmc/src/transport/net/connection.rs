@@ -43,6 +43,17 @@ impl From<Lost> for Unsent {
     }
 }
 
+/// Why no slot was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unattached {
+    /// The interface's words.
+    Refused(String),
+    /// The connection is lost.
+    Lost,
+    /// The interface has not answered in time.
+    Late,
+}
+
 /// Called with the slot and the reason when a link has ended.
 pub type OnClosed = Box<dyn Fn(u32, CloseReason) + Send + Sync>;
 
@@ -99,6 +110,8 @@ enum Answer {
 #[derive(Debug, Default)]
 struct State {
     slots: HashMap<u32, Arc<Slot>>,
+    /// Those that the interface was asked for, and nobody waits for any more.
+    given_up: HashMap<u32, Arc<Slot>>,
     next_slot: u32,
     /// By tag; attachments by slot number above all tags.
     answers: HashMap<u64, Answer>,
@@ -313,15 +326,20 @@ impl Connection {
 
     // ---- slots ----
 
-    /// Opens a slot.
+    /// Opens a slot, by a time if there is one: what this process sent before may be held back.
     ///
     /// # Errors
-    /// Why it was not opened: the interface's words, or none when the connection is lost.
-    pub fn attach(&self, capability: Capability, mask: Mask) -> Result<Arc<Slot>, Option<String>> {
+    /// Why it was not opened.
+    pub fn attach(
+        &self,
+        capability: Capability,
+        mask: Mask,
+        deadline: Option<Instant>,
+    ) -> Result<Arc<Slot>, Unattached> {
         let slot = {
             let mut state = self.state.lock();
             if state.lost {
-                return Err(None);
+                return Err(Unattached::Lost);
             }
             state.next_slot = state.next_slot.wrapping_add(1);
             let number = state.next_slot;
@@ -333,16 +351,26 @@ impl Connection {
         let mut header = Header::new(Kind::Attach, slot.number, slot.generation);
         header.len = CAPABILITY_LEN;
         let sent = self.send(&header, &capability.0);
-        let answer = self.wait(ATTACHMENTS | u64::from(slot.number));
-        match (sent, answer) {
-            (Ok(()), Ok(Answer::Attached)) => Ok(slot),
-            (_, answer) => {
-                self.state.lock().slots.remove(&slot.number);
-                match answer {
-                    Ok(Answer::Refused(why)) => Err(Some(why)),
-                    _ => Err(None),
-                }
+        let tag = ATTACHMENTS | u64::from(slot.number);
+        let answer = self.wait_by(tag, deadline);
+        let mut state = self.state.lock();
+        // It may have come just now.
+        let answer = answer.and_then(|late| match late {
+            None => Connection::take(&mut state, tag).transpose(),
+            answer => Ok(answer),
+        });
+        if let (Ok(()), Ok(Some(Answer::Attached))) = (sent, &answer) {
+            return Ok(slot);
+        }
+        state.slots.remove(&slot.number);
+        match answer {
+            Ok(Some(Answer::Refused(why))) => Err(Unattached::Refused(why)),
+            Ok(None) => {
+                state.answers.remove(&tag);
+                state.given_up.insert(slot.number, slot);
+                Err(Unattached::Late)
             }
+            _ => Err(Unattached::Lost),
         }
     }
 
@@ -413,8 +441,13 @@ impl Connection {
         }
     }
 
-    /// Waits for an answer: spins, reading, for the budget; then sleeps, and the thread reads.
+    /// Waits for an answer.
     fn wait(&self, tag: u64) -> Result<Answer, Lost> {
+        self.wait_by(tag, None)?.ok_or(Lost)
+    }
+
+    /// Waits for an answer: spins, reading, for the budget; then sleeps, and the thread reads. `None`: there is none by then.
+    fn wait_by(&self, tag: u64, deadline: Option<Instant>) -> Result<Option<Answer>, Lost> {
         if !self.budget.is_zero() {
             let quiet = Quiet::new(self);
             let end = Instant::now() + self.budget;
@@ -423,7 +456,7 @@ impl Connection {
                     self.receive(&mut inbox);
                 }
                 if let Some(answer) = Connection::take(&mut self.state.lock(), tag) {
-                    return answer;
+                    return answer.map(Some);
                 }
                 if Instant::now() >= end {
                     break;
@@ -435,10 +468,15 @@ impl Connection {
         let mut state = self.state.lock();
         loop {
             if let Some(answer) = Connection::take(&mut state, tag) {
-                return answer;
+                return answer.map(Some);
             }
-            let slice = Instant::now() + Duration::from_secs(1);
-            state = self.changed.wait(state, Some(slice));
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Ok(None);
+            }
+            let slice = now + Duration::from_secs(1);
+            let wake = deadline.map_or(slice, |deadline| deadline.min(slice));
+            state = self.changed.wait(state, Some(wake));
             if Instant::now() >= slice {
                 drop(state);
                 self.check_alive();

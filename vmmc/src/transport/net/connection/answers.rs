@@ -132,6 +132,15 @@ impl Connection {
             }
         }
         let mut state = self.state.lock();
+        if matches!(header.kind, Kind::Attached | Kind::Refused)
+            && let Some(slot) = state.given_up.remove(&header.slot)
+        {
+            drop(state);
+            if header.kind == Kind::Attached {
+                self.answer(slot, Kind::Detach);
+            }
+            return Ok(());
+        }
         match state.answers.get_mut(&tag) {
             Some(waiting @ Answer::Waiting) => *waiting = answer,
             _ => return Err(Lost), // nobody asked
@@ -141,7 +150,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Says that nothing follows for a link, for which its exporter waits (V8). By a thread: this one must not wait for room,
+    /// Says that nothing follows for a link, for which its exporter waits (V8), or that nobody wants it any more. By a thread: this one must not wait for room,
     /// which the interface may have only when what it has said was read.
     /// The same where only direct writes end.
     ///
@@ -175,7 +184,9 @@ impl Connection {
             slot.owed.fetch_and(!bit(kind), Ordering::AcqRel);
             // One that was detached says as much by that, and its slot is no more.
             let attached = self.state.lock().slots.contains_key(&slot.number);
-            if attached && self.send_frame(&mut turn, &stopped, &[]).is_err() {
+            if (attached || kind == Kind::Detach)
+                && self.send_frame(&mut turn, &stopped, &[]).is_err()
+            {
                 return; // all links have ended
             }
         }
@@ -188,6 +199,7 @@ impl Connection {
             if std::mem::replace(&mut state.lost, true) {
                 return;
             }
+            state.given_up.clear();
             state.slots.drain().map(|(_, slot)| slot).collect()
         };
         self.close(); // senders that wait for room find out
