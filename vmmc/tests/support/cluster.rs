@@ -43,6 +43,11 @@ fn namespace(name: &str) -> Option<(String, String)> {
     Some((format!("{prefix}{name}"), host.to_owned()))
 }
 
+/// Whether the nodes are in namespaces, and this process is not.
+pub fn in_namespaces() -> bool {
+    std::env::var_os("VMMC_TEST_NETNS").is_some()
+}
+
 /// An address for a node: [`address`], or one in its namespace.
 pub fn address_of(name: &str) -> String {
     let address = address();
