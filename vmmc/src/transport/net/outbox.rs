@@ -5,8 +5,8 @@
 
 use super::frame::{HEADER_LEN, Header, PAGE};
 
-/// Bytes that wait at most, with their headers. With as many the interface takes a page no faster, and whoever waits for the
-/// first one waits for long.
+/// Bytes that wait at most, with their headers. More would go no faster, and whoever waits for the first of them would wait for
+/// longer.
 pub(crate) const LEN: usize = 64 * 1024;
 /// Most of one packet.
 const MOST: usize = HEADER_LEN + PAGE as usize;
