@@ -65,13 +65,12 @@ impl Combining {
 #[derive(Debug)]
 pub struct AutoUpdate {
     shared: Arc<Shared>,
-    combining: Combining,
 }
 
 #[derive(Debug)]
 struct Shared {
     owner: Arc<LinkOwner>,
-    notify: bool,
+    combining: Combining,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -95,7 +94,7 @@ impl Import {
     pub fn auto_update(&self, combining: Combining) -> Result<AutoUpdate, SystemError> {
         let shared = Arc::new(Shared {
             owner: self.owner.clone(),
-            notify: combining.notify,
+            combining,
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -105,7 +104,7 @@ impl Import {
                 .map_err(system("thread of an update timer"))?;
         }
         self.inner().bindings.fetch_add(1, Ordering::AcqRel);
-        Ok(AutoUpdate { shared, combining })
+        Ok(AutoUpdate { shared })
     }
 }
 
@@ -117,7 +116,8 @@ impl Shared {
 
     /// Completes the packet that is open, if one is.
     fn complete(&self, link: &NetOutgoing, outbox: &mut Outbox) -> Result<(), SendNotifyError> {
-        let complete = outbox.complete(|at, bytes| link.update_header(at, bytes, self.notify));
+        let notify = self.combining.notify;
+        let complete = outbox.complete(|at, bytes| link.update_header(at, bytes, notify));
         Ok(complete.map_err(|error| send_error(error, self.owner.inner.peer.info))?)
     }
 
@@ -140,15 +140,15 @@ impl Shared {
     /// A packet of its own, at once.
     fn packet(&self, at: usize, bytes: &[u8]) -> Result<(), SendNotifyError> {
         let inner = &self.owner.inner;
+        let notify = self.combining.notify;
         inner.may_send()?;
-        let entry = self.notify.then(|| Entry::of(at, bytes));
-        let sent = inner.link.update(at, bytes, entry);
+        let sent = inner.link.update(at, bytes, notify);
         sent.map_err(|error| send_error(error, inner.peer.info))?;
-        match entry {
-            // Between nodes the packet says it.
-            Some(entry) if inner.link.net().is_none() => self.import().notify_waiting(entry),
-            _ => Ok(()),
+        // Between nodes the packet says it.
+        if notify && inner.link.net().is_none() {
+            self.import().notify_waiting(Entry::of(at, bytes))?;
         }
+        Ok(())
     }
 
     fn import(&self) -> Import {
@@ -206,7 +206,7 @@ impl AutoUpdate {
     ) -> Result<(), SendNotifyError> {
         let shared = &self.shared;
         let inner = &shared.owner.inner;
-        let Some(link) = inner.link.net().filter(|_| self.combining.combine) else {
+        let Some(link) = inner.link.net().filter(|_| shared.combining.combine) else {
             return shared.packet(at, bytes);
         };
         if !state.outbox.follows(at) {
@@ -221,7 +221,7 @@ impl AutoUpdate {
             state.outbox.begin(at);
         }
         state.outbox.extend(bytes);
-        if let Some(timer) = self.combining.timer {
+        if let Some(timer) = shared.combining.timer {
             let first = state.due.is_none();
             state.due = deadline_after(Some(timer));
             if first {

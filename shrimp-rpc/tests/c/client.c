@@ -1,20 +1,11 @@
 /* A client in C, in the shape of generated stubs: adds numbers, reverses bytes in place, fetches OUT
  * data, meets a fault and an unknown procedure. Prints "ok" when all was as it should be. */
+#include "check.h"
 #include "shrimp_rpc.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PROGRAM 0x20000001u
-
-#define CHECK(what)                                                                   \
-    do {                                                                              \
-        if (!(what)) {                                                                \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #what,                     \
-                    binding ? shrimp_rpc_last_error(binding) : "");                   \
-            return 1;                                                                 \
-        }                                                                             \
-    } while (0)
 
 static size_t padded(size_t len) { return (len + 7) & ~(size_t)7; }
 

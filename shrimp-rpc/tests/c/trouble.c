@@ -1,7 +1,7 @@
 /* What goes wrong, as C sees it: a client of a server that is late, dies, has no room or takes no longer calls; and a server
  * that says who calls it and whom it lets in. */
+#include "check.h"
 #include "shrimp_rpc.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,15 +11,6 @@
 #define REVERSE 2
 #define STAY 90
 #define WHO 91
-
-#define CHECK(what)                                                                              \
-    do {                                                                                         \
-        if (!(what)) {                                                                           \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #what,                                \
-                    binding ? shrimp_rpc_last_error(binding) : "");                              \
-            return 1;                                                                            \
-        }                                                                                        \
-    } while (0)
 
 static void say(const char *what) {
     printf("SAYS %s\n", what);

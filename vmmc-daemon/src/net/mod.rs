@@ -173,6 +173,9 @@ pub fn start(cluster: Cluster, entrance: Entrance, socket: PathBuf) -> Result<Se
     })
 }
 
+/// Serves a process on one end of a socket pair, by threads of its own.
+type Start = fn(Service, PeerInfo, Fd) -> Result<(), Refusal>;
+
 impl Broker {
     /// Whether a client is this process: the network interface, or the carriers.
     pub(crate) fn is_own(&self, id: ClientId) -> bool {
@@ -190,40 +193,30 @@ impl Broker {
 
     /// Gives a client a conversation with the network service.
     pub(crate) fn converse(&mut self, id: ClientId, request: RequestId) {
-        match self.open_conversation(id, conversation::start) {
-            Ok(end) => {
-                let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.peer.uid);
-                let fds = vec![OutFd::Owned(Arc::new(Shared::new(end, (uid, uid))))];
-                let fabric = self.network.as_ref().and_then(|network| network.cluster.fabric());
-                self.send(id, &Event::Network { request, fabric }, fds);
-            }
-            Err(refusal) => self.refuse(id, request, refusal),
-        }
+        let fabric = self.network.as_ref().and_then(|network| network.cluster.fabric());
+        self.begin(id, request, conversation::start, &Event::Network { request, fabric });
     }
 
     /// Tells a client how the nodes of the cluster are.
     pub(crate) fn survey(&mut self, id: ClientId, request: RequestId) {
-        let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.peer.uid);
-        match self.open_conversation(id, survey::start) {
-            Ok(end) => {
-                let fds = vec![OutFd::Owned(Arc::new(Shared::new(end, (uid, uid))))];
-                self.send(id, &Event::Links { request }, fds);
-            }
+        self.begin(id, request, survey::start, &Event::Links { request });
+    }
+
+    /// Gives a client the other end of what is started for it, with this answer.
+    fn begin(&mut self, id: ClientId, request: RequestId, start: Start, answer: &Event) {
+        match self.open_conversation(id, start) {
+            Ok(end) => self.send(id, answer, vec![end]),
             Err(refusal) => self.refuse(id, request, refusal),
         }
     }
 
-    fn open_conversation(
-        &self,
-        id: ClientId,
-        start: fn(Service, PeerInfo, Fd) -> Result<(), Refusal>,
-    ) -> Result<Fd, Refusal> {
+    fn open_conversation(&self, id: ClientId, start: Start) -> Result<OutFd, Refusal> {
         let network = self.network.as_ref().ok_or(Refusal::NoCluster)?;
         let gone = || Refusal::Internal { why: "find the client".to_owned() };
         let caller: PeerInfo = self.clients.get(&id).ok_or_else(gone)?.peer;
         let failed = |errno| Refusal::Internal { why: format!("open a conversation ({errno})") };
         let (ours, theirs) = packet::pair().map_err(failed)?;
         start(network.clone(), caller, ours)?;
-        Ok(theirs)
+        Ok(OutFd::Owned(Arc::new(Shared::new(theirs, (caller.uid, caller.uid)))))
     }
 }

@@ -189,6 +189,17 @@ impl ImportInner {
         len: usize,
     ) -> Result<(), SendError> {
         self.may_send()?;
+        self.check_words(offset, source, len)
+    }
+
+    /// Whether one is of what a strict import takes.
+    #[inline]
+    pub(crate) fn check_words(
+        &self,
+        offset: usize,
+        source: usize,
+        len: usize,
+    ) -> Result<(), SendError> {
         if self.spec.strict { of_whole_words(offset, source, len) } else { Ok(()) }
     }
 

@@ -58,7 +58,7 @@ impl Import {
         let inner = self.inner();
         inner.may_send()?;
         for source in sources {
-            inner.may_update(offset, source.as_ptr().addr(), source.len())?;
+            inner.check_words(offset, source.as_ptr().addr(), source.len())?;
         }
         inner
             .link

@@ -69,7 +69,7 @@ impl Route {
         &self,
         offset: usize,
         source: &[u8],
-        notify: Option<Entry>,
+        notify: bool,
     ) -> Result<(), TransportError> {
         match self {
             Route::Shm(link) => link.update(offset, source),

@@ -105,13 +105,13 @@ enum Answer {
     /// Of an attachment.
     Attached,
     Refused(String),
+    /// The same, for which nobody waits any more.
+    GivenUp(Arc<Slot>),
 }
 
 #[derive(Debug, Default)]
 struct State {
     slots: HashMap<u32, Arc<Slot>>,
-    /// Those that the interface was asked for, and nobody waits for any more.
-    given_up: HashMap<u32, Arc<Slot>>,
     next_slot: u32,
     /// By tag; attachments by slot number above all tags.
     answers: HashMap<u64, Answer>,
@@ -366,8 +366,7 @@ impl Connection {
         match answer {
             Ok(Some(Answer::Refused(why))) => Err(Unattached::Refused(why)),
             Ok(None) => {
-                state.answers.remove(&tag);
-                state.given_up.insert(slot.number, slot);
+                state.answers.insert(tag, Answer::GivenUp(slot));
                 Err(Unattached::Late)
             }
             _ => Err(Unattached::Lost),

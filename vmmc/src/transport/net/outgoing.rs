@@ -129,11 +129,7 @@ impl NetOutgoing {
         self.check(offset, source.len(), 1)?;
         self.check_open()?;
         self.header(Kind::Write, offset.saturating_add(source.len()), 0)?;
-        let done = if source.len() >= DIRECT && !last.contains(Flags::UPDATE) {
-            self.directly(offset, source)?
-        } else {
-            0
-        };
+        let done = if source.len() >= DIRECT { self.directly(offset, source)? } else { 0 };
         if done == 0 {
             return self.in_packets(offset, source, last, value);
         }
@@ -190,16 +186,19 @@ impl NetOutgoing {
         &self,
         offset: usize,
         bytes: &[u8],
-        notify: Option<Entry>,
+        notify: bool,
     ) -> Result<(), TransportError> {
         debug_assert!(offset as u64 % PAGE + bytes.len() as u64 <= PAGE, "crosses a page");
-        let Some(entry) = notify else { return self.packets(offset, bytes, Flags::UPDATE, 0) };
-        self.packets(offset, bytes, Flags::UPDATE | Flags::NOTIFY, entry.last_word)?;
-        self.meter.add(count::NOTIFIES_SENT, 1);
+        self.check(offset, bytes.len(), 1)?;
+        self.check_open()?;
+        let header = self.update_header(offset, bytes, notify)?;
+        let sent = self.connection.send_for(&self.slot, &header, bytes);
+        sent.map_err(|unsent| self.unsent(unsent))?;
+        self.count_updates(&[header], bytes.len());
         Ok(())
     }
 
-    /// The header of such a packet, for an [`Outbox`].
+    /// The header of such a packet.
     pub(crate) fn update_header(
         &self,
         offset: usize,
@@ -221,11 +220,14 @@ impl NetOutgoing {
         self.check_open()?;
         let sent = self.connection.send_packed(&self.slot, headers, bytes);
         sent.map_err(|unsent| self.unsent(unsent))?;
-        let packets = headers.len();
-        self.count(packets as u64, bytes.len() - packets * HEADER_LEN);
+        self.count_updates(headers, bytes.len() - headers.len() * HEADER_LEN);
+        Ok(())
+    }
+
+    fn count_updates(&self, headers: &[Header], bytes: usize) {
+        self.count(headers.len() as u64, bytes);
         let notifying = headers.iter().filter(|header| header.flags.contains(Flags::NOTIFY));
         self.meter.add(count::NOTIFIES_SENT, notifying.count() as u64);
-        Ok(())
     }
 
     /// Data and notification in one packet, where the message fits one (H14).

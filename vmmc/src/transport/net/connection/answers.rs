@@ -132,17 +132,17 @@ impl Connection {
             }
         }
         let mut state = self.state.lock();
-        if matches!(header.kind, Kind::Attached | Kind::Refused)
-            && let Some(slot) = state.given_up.remove(&header.slot)
-        {
-            drop(state);
-            if header.kind == Kind::Attached {
-                self.answer(slot, Kind::Detach);
-            }
-            return Ok(());
-        }
         match state.answers.get_mut(&tag) {
             Some(waiting @ Answer::Waiting) => *waiting = answer,
+            Some(Answer::GivenUp(slot)) => {
+                let slot = slot.clone();
+                state.answers.remove(&tag);
+                drop(state);
+                if matches!(answer, Answer::Attached) {
+                    self.answer(slot, Kind::Detach);
+                }
+                return Ok(());
+            }
             _ => return Err(Lost), // nobody asked
         }
         drop(state);
@@ -150,9 +150,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Says that nothing follows for a link, for which its exporter waits (V8), or that nobody wants it any more. By a thread: this one must not wait for room,
-    /// which the interface may have only when what it has said was read.
-    /// The same where only direct writes end.
+    /// Says that nothing follows for a link, for which its exporter waits (V8), that only direct writes end, or that nobody wants
+    /// it any more. By a thread: this one must not wait for room, which the interface may have only when what it has said was
+    /// read.
     ///
     /// Whoever asks again before it is answered is not answered twice: what is kept of questions has a bound.
     fn answer(&self, slot: Arc<Slot>, kind: Kind) {
@@ -199,7 +199,6 @@ impl Connection {
             if std::mem::replace(&mut state.lost, true) {
                 return;
             }
-            state.given_up.clear();
             state.slots.drain().map(|(_, slot)| slot).collect()
         };
         self.close(); // senders that wait for room find out
