@@ -6,11 +6,12 @@
 //! ([`crate::Event::Frozen`]), and it goes on when the page is enabled.
 
 use crate::error::AccessError;
-use crate::export::Export;
+use crate::export::{Export, ExportInner, IncomingLink};
 use crate::layout::link;
 use crate::mem::OutOfBounds;
 use crate::sys::membarrier;
 use std::ops::Range;
+use std::sync::Arc;
 
 impl Export {
     /// The units of pages that a range of bytes touches.
@@ -31,8 +32,8 @@ impl Export {
     /// into the pages is told to send packets again, for good: this waits for it, `VMMC_DRAIN_MS` at most, and
     /// one that does not answer in half of that loses its connection if it writes there all the same.
     ///
-    /// The bits are in the links that this process knows of ([`Export::importers`]). Of a new one the daemon tells it at the moment
-    /// in which it tells the importer: what that one sends before this process has heard is not held back.
+    /// It asks the daemon which importers there are by now, `VMMC_DRAIN_MS` at most. While pages of any export of this process are
+    /// disabled, what comes from one that it has not heard of yet is held back as well, until it has.
     ///
     /// Pages are of 4096 bytes; in an export of more than 96 MiB several go together.
     ///
@@ -41,16 +42,10 @@ impl Export {
     /// [`AccessError::Forked`].
     pub fn disable(&self, range: Range<usize>) -> Result<(), AccessError> {
         let units = self.units(&range)?;
-        let links = {
-            let links = self.inner.links.lock();
-            let mut disabled = self.inner.disabled.lock();
-            for link in links.iter() {
-                link.shm.set_disabled(units.clone(), true);
-                link.shm.recall();
-            }
-            disabled.push(units);
-            links.clone()
-        };
+        self.inner.disable(units);
+        // A link that was granted before is known then; one that is granted later finds the guard.
+        self.node.control.sync(&self.node, self.node.config.drain);
+        let links = self.inner.mark_disabled();
         if !links.is_empty() {
             // As in an unexport: a transfer that did not see the bits is waited for.
             membarrier::heavy();
@@ -69,20 +64,59 @@ impl Export {
     /// As [`Export::disable`].
     pub fn enable(&self, range: Range<usize>) -> Result<(), AccessError> {
         let units = self.units(&range)?;
-        {
-            let links = self.inner.links.lock();
-            let mut disabled = self.inner.disabled.lock();
-            let old = std::mem::take(&mut *disabled);
-            for other in old {
-                let before = other.start..other.end.min(units.start);
-                let after = other.start.max(units.end)..other.end;
-                disabled.extend([before, after].into_iter().filter(|rest| !rest.is_empty()));
-            }
-            for link in links.iter() {
-                link.shm.set_disabled(units.clone(), false);
-            }
-        }
+        self.inner.enable(&units);
         self.inner.wake_importers();
         Ok(())
+    }
+}
+
+impl ExportInner {
+    /// Has links that come disable these units for the node interface, and none land anything before it has.
+    fn disable(&self, units: Range<usize>) {
+        let mut disabled = self.disabled.lock();
+        if disabled.is_empty() {
+            self.local.page.count_guard(true);
+        }
+        disabled.push(units);
+    }
+
+    /// Disables what is to be disabled in the links there are, which are returned.
+    fn mark_disabled(&self) -> Vec<Arc<IncomingLink>> {
+        let links = self.links.lock();
+        // Not what this call has added: another may have enabled it since.
+        let disabled = self.disabled.lock();
+        for link in links.iter() {
+            for units in disabled.iter() {
+                link.shm.set_disabled(units.clone(), true);
+            }
+            link.shm.recall();
+        }
+        links.clone()
+    }
+
+    fn enable(&self, units: &Range<usize>) {
+        let links = self.links.lock();
+        let mut disabled = self.disabled.lock();
+        let old = std::mem::take(&mut *disabled);
+        let guarded = !old.is_empty();
+        for other in old {
+            let before = other.start..other.end.min(units.start);
+            let after = other.start.max(units.end)..other.end;
+            disabled.extend([before, after].into_iter().filter(|rest| !rest.is_empty()));
+        }
+        for link in links.iter() {
+            link.shm.set_disabled(units.clone(), false);
+        }
+        if guarded && disabled.is_empty() {
+            self.local.page.count_guard(false);
+        }
+    }
+}
+
+impl Drop for ExportInner {
+    fn drop(&mut self) {
+        if !self.disabled.lock().is_empty() && self.local.check().is_ok() {
+            self.local.page.count_guard(false);
+        }
     }
 }

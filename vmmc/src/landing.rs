@@ -8,6 +8,7 @@ use crate::mem::{View, receive_into};
 use crate::sync::Ordering;
 use crate::sys::mmap::GuardedMapping;
 use crate::transport::route::Route;
+use crate::transport::shm::bar::Barred;
 use crate::transport::{Entry, Item, TransportError};
 use crate::word::Word;
 use std::os::fd::BorrowedFd;
@@ -40,6 +41,9 @@ pub enum Landed {
     End,
     /// A page is disabled ([`crate::Export::disable`]); nothing was put.
     Disabled,
+    /// The exporter has disabled pages, of this export or another, and has not heard of this import yet; nothing was put. It rings
+    /// when it has.
+    Unheard,
 }
 
 impl Import {
@@ -78,14 +82,16 @@ impl Import {
             }
             Ok(len)
         };
-        let filled =
-            link.fill(offset, len, put).map_err(|error| send_error(error, inner.peer.info))?;
+        let filled = link
+            .fill(offset, len, || inner.peer.guards(), put)
+            .map_err(|error| send_error(error, inner.peer.info))?;
         Ok(match (filled, load) {
-            (None, _) => Landed::Disabled,
-            (Some(Ok(0)), Load::Socket(..)) => Landed::End,
-            (Some(Ok(len)), _) => Landed::Bytes(len),
-            (Some(Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)), _) => Landed::Nothing,
-            (Some(Err(_)), _) => Landed::End,
+            (Err(Barred::Disabled), _) => Landed::Disabled,
+            (Err(Barred::Unheard), _) => Landed::Unheard,
+            (Ok(Ok(0)), Load::Socket(..)) => Landed::End,
+            (Ok(Ok(len)), _) => Landed::Bytes(len),
+            (Ok(Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)), _) => Landed::Nothing,
+            (Ok(Err(_)), _) => Landed::End,
         })
     }
 
@@ -95,7 +101,7 @@ impl Import {
     pub fn expose(&self) -> Option<rustix::io::Result<GuardedMapping>> {
         let inner = self.inner();
         match &inner.link {
-            Route::Shm(link) if inner.may_send().is_ok() => link.expose(),
+            Route::Shm(link) if inner.may_send().is_ok() => link.expose(|| inner.peer.guards()),
             _ => None,
         }
     }

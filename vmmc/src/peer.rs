@@ -19,6 +19,7 @@ pub(crate) struct Peer {
     pub(crate) info: PeerInfo,
     ringer: Ringer<MappedU32<'static>>,
     cpu: MappedU32<'static>,
+    guards: MappedU32<'static>,
     bell: Fd,
     local: Arc<Local>,
     _mapping: GuardedMapping,
@@ -61,6 +62,7 @@ impl Peer {
             info,
             ringer: Ringer::new(fixed32(view, page::ARMED)),
             cpu: fixed32(view, page::CPU),
+            guards: fixed32(view, page::GUARDS),
             bell,
             local,
             _mapping: mapping,
@@ -99,5 +101,10 @@ impl Peer {
     /// Whether the peer was last seen on this processor, so that spinning would only keep it off.
     pub(crate) fn was_on(&self, cpu: u32) -> bool {
         self.cpu.load(Ordering::Relaxed) == cpu
+    }
+
+    /// Whether it has disabled pages of an export, by its own word.
+    pub(crate) fn guards(&self) -> bool {
+        self.guards.load(Ordering::Acquire) != 0
     }
 }

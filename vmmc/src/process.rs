@@ -73,6 +73,12 @@ impl ProcessPage {
         fixed32(self.view, page::ARMED)
     }
 
+    /// One export more, or less, has disabled pages.
+    pub(crate) fn count_guard(&self, more: bool) {
+        let by = if more { 1 } else { u32::MAX };
+        fixed32(self.view, page::GUARDS).fetch_add(by, Ordering::AcqRel);
+    }
+
     /// Notes the processor that the calling thread runs on, for peers that wonder whether to spin.
     /// Returns it.
     pub(crate) fn note_cpu(&self) -> u32 {

@@ -230,7 +230,6 @@ fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost(world: &World) 
     let other = world.importers_daemon().node();
     let free = other.import("x").node(world.node.unwrap()).timeout(PATIENCE.unwrap());
     let (held, free) = (world.import(), free.open().unwrap());
-    export.wait_importers(2, PATIENCE).unwrap();
     let writer = held.auto_update(Combining::OFF).unwrap();
     let zero = |at: usize, len: usize| {
         let mut seen = vec![1; len];
@@ -295,7 +294,6 @@ fn where_the_node_has_a_limit_a_frozen_link_ends_and_others_go_on() {
         for (what, len) in [("long", 40_000), ("short", 8), ("word", 0)] {
             let frozen = exporting("frozen");
             let import = importing("frozen");
-            frozen.wait_importers(1, PATIENCE).unwrap();
             frozen.disable(8192..8193).unwrap();
             match len {
                 0 => import.flag64(8192).unwrap().signal(1).unwrap(),

@@ -586,6 +586,85 @@ fn a_page_is_disabled_though_the_sender_is_stopped(world: &World) {
     export.enable(0..LEN).unwrap();
 }
 
+/// H12: nor does one that its exporter, which is stopped, has not heard of.
+fn an_importer_that_is_not_known_yet_changes_no_disabled_page(world: &World) {
+    const LEN: usize = 1 << 17;
+    let mut second = world.exporters_daemon().second("guard", &[]);
+    second.expect("disabled");
+    let witness = world.exporter.import("x").rights(Rights::READ).open().unwrap();
+    second.signal(rustix::process::Signal::STOP);
+    let import = world.import();
+    let packets = world.counted("ni_packets");
+    for round in 1..=3u8 {
+        import.send(0, &vec![round; LEN]).unwrap();
+    }
+    let attempts = || world.counted("ni_packets") > packets;
+    until("it came there", attempts);
+    let image = || {
+        let mut seen = vec![0; LEN];
+        witness.read(0, &mut seen).unwrap();
+        seen
+    };
+    assert!(image().iter().all(|&byte| byte == 0), "something came to a disabled page");
+    second.signal(rustix::process::Signal::CONT);
+    second.expect("frozen");
+    assert!(image().iter().all(|&byte| byte == 0), "something came to a disabled page");
+    second.go_on();
+    import.fence().unwrap();
+    assert!(image().iter().all(|&byte| byte == 3), "lost");
+    assert_eq!(world.counted("ni_windows"), 0, "a fabric asks nobody");
+}
+
+/// Nothing of an importer that comes at the moment of the disabling is there later than it.
+fn pages_are_disabled_for_who_comes_meanwhile(world: &World) {
+    const LEN: usize = 1 << 14;
+    let look = |export: &vmmc::Export| {
+        let mut seen = vec![0; LEN];
+        export.read(0, &mut seen).unwrap();
+        seen
+    };
+    for round in 0..30 {
+        let export = world.exporting(LEN).queue().open().unwrap();
+        let (sent, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let import = world.import();
+                while stop.load(Ordering::Relaxed) == 0 {
+                    let next = sent.load(Ordering::Relaxed) as u64 + 1;
+                    import.send(0, &next.to_ne_bytes().repeat(LEN / 8)).unwrap();
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+                import.fence().unwrap();
+            });
+            until("it has begun", || sent.load(Ordering::Relaxed) >= round % 3);
+            export.disable(0..LEN).unwrap();
+            let seen = look(&export);
+            let event = export.next_notification(PATIENCE);
+            let same = look(&export) == seen;
+            export.enable(0..LEN).unwrap(); // before it fails: the sender waits
+            stop.store(1, Ordering::Relaxed);
+            let event = event.unwrap().event;
+            assert!(matches!(event, Event::Frozen { .. }), "round {round}: {event:?}");
+            assert!(same, "round {round}: something came to a disabled page");
+        });
+        let last = (sent.load(Ordering::Relaxed) as u64).to_ne_bytes().repeat(LEN / 8);
+        assert!(look(&export) == last, "round {round}: lost");
+    }
+}
+
+/// It has been told, and its thread that listens has not come to it: who disables listens.
+fn an_importer_whom_the_exporter_was_told_of_changes_no_disabled_page(world: &World) {
+    let mut second = world.exporters_daemon().second("busy exporter", &[]);
+    second.expect("exported");
+    let node = world.node.unwrap_or_default();
+    let mut storm = world.importers_daemon().second("storm", &[node]);
+    storm.expect("imported");
+    assert_eq!(second.expect("disabled"), "and nothing came");
+    second.go_on();
+    second.expect("enabled");
+    storm.kill();
+}
+
 /// Bytes that packets did not carry were carried all the same: by whom the counters say.
 fn long_messages_go_past_the_interface(world: &World) {
     const LEN: usize = 1 << 20;
@@ -716,6 +795,59 @@ fn export_part(_: &[String]) {
     pause();
 }
 
+fn guard_part(_: &[String]) {
+    const LEN: usize = 1 << 17;
+    let node = Node::connect().unwrap();
+    let exporting = node.export(Region::new(LEN).unwrap()).name("x");
+    let export = exporting.grant(Who::SameUser, Rights::all()).queue().open().unwrap();
+    export.disable(0..LEN).unwrap();
+    say("disabled");
+    let event = export.next_notification(PATIENCE).unwrap().event;
+    assert!(matches!(event, Event::Frozen { .. }), "{event:?}");
+    say("frozen");
+    pause();
+    export.enable(0..LEN).unwrap();
+    pause();
+}
+
+/// Its thread that listens to the daemon gets next to nothing of the processor that it shares with this one.
+fn busy_exporter_part(_: &[String]) {
+    const LEN: usize = 1 << 18;
+    let node = Node::connect().unwrap();
+    let exporting = node.export(Region::new(LEN).unwrap()).name("x");
+    let export = exporting.grant(Who::SameUser, Rights::all()).open().unwrap();
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(rustix::thread::sched_getcpu());
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap();
+        let tid: i32 = task.file_name().to_str().unwrap().parse().unwrap();
+        rustix::thread::sched_setaffinity(rustix::process::Pid::from_raw(tid), &one).unwrap();
+        if std::fs::read_to_string(task.path().join("comm")).unwrap().trim() == "vmmc-control" {
+            let param = libc::sched_param { sched_priority: 0 };
+            // SAFETY: a thread of this process, and a structure that lives through the call.
+            assert_eq!(unsafe { libc::sched_setscheduler(tid, libc::SCHED_IDLE, &param) }, 0);
+        }
+    }
+    let mut seen = vec![0; LEN];
+    say("exported");
+    let mut seen_again = seen.clone();
+    let mut first = [0];
+    while first == [0] {
+        export.read(LEN / 2, &mut first).unwrap(); // awake all the time
+    }
+    export.disable(0..LEN).unwrap();
+    export.read(0, &mut seen).unwrap();
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < Duration::from_millis(20) {
+        export.read(0, &mut seen_again).unwrap();
+    }
+    say(if seen == seen_again { "disabled and nothing came" } else { "disabled in vain" });
+    pause();
+    export.enable(0..LEN).unwrap();
+    say("enabled");
+    pause();
+}
+
 fn import_part(args: &[String]) {
     let (_node, _import) = imported(args);
     say("imported");
@@ -758,6 +890,8 @@ fn second_process() {
         ("import", import_part),
         ("import and fork", fork_part),
         ("storm", storm_part),
+        ("guard", guard_part),
+        ("busy exporter", busy_exporter_part),
     ]);
 }
 
@@ -792,8 +926,17 @@ suite!(
 suite!(direct_rxm as direct_rxm_alone: long_messages_go_past_the_interface);
 suite!(direct_net as direct_net_alone: long_messages_go_past_the_interface);
 suite!(tcp as tcp_pages: a_page_that_is_disabled_holds_long_messages_back_and_loses_none,
-    a_page_is_disabled_though_the_sender_is_stopped);
+    a_page_is_disabled_though_the_sender_is_stopped,
+    an_importer_that_is_not_known_yet_changes_no_disabled_page,
+    an_importer_whom_the_exporter_was_told_of_changes_no_disabled_page,
+    pages_are_disabled_for_who_comes_meanwhile);
 suite!(direct_rxm as direct_rxm_pages: a_page_that_is_disabled_holds_long_messages_back_and_loses_none,
-    a_page_is_disabled_though_the_sender_is_stopped);
+    a_page_is_disabled_though_the_sender_is_stopped,
+    an_importer_that_is_not_known_yet_changes_no_disabled_page,
+    an_importer_whom_the_exporter_was_told_of_changes_no_disabled_page,
+    pages_are_disabled_for_who_comes_meanwhile);
 suite!(direct_net as direct_net_pages: a_page_that_is_disabled_holds_long_messages_back_and_loses_none,
-    a_page_is_disabled_though_the_sender_is_stopped);
+    a_page_is_disabled_though_the_sender_is_stopped,
+    an_importer_that_is_not_known_yet_changes_no_disabled_page,
+    an_importer_whom_the_exporter_was_told_of_changes_no_disabled_page,
+    pages_are_disabled_for_who_comes_meanwhile);

@@ -64,7 +64,6 @@ fn set_up_is_answered_while_data_stand_still() {
     let export = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
     let export = export.queue().open().unwrap();
     let first = import(&importer);
-    export.wait_importers(1, PATIENCE).unwrap();
     export.disable(0..4096).unwrap();
     first.send(0, &[1; 8]).unwrap();
     let event = export.next_notification(PATIENCE).unwrap().event;
@@ -92,7 +91,6 @@ fn an_import_that_is_granted_and_not_opened_is_given_up_in_time_and_its_link_wit
     let frozen = export(&exporter, "x", 4096);
     let other = export(&exporter, "other", 4096);
     let first = import(&importer);
-    frozen.wait_importers(1, PATIENCE).unwrap();
     frozen.disable(0..4096).unwrap();
     first.send(0, &[1; 8]).unwrap();
     let importing = || importer.import("other").node("a").rights(Rights::WRITE);

@@ -108,6 +108,10 @@ impl Broker {
                 }
                 Ok(())
             }
+            Request::Sync { request } => {
+                self.send(id, &Event::Done { request }, Vec::new());
+                Ok(())
+            }
             Request::List { request } => {
                 self.ask(id, request, What::Exports);
                 Ok(())

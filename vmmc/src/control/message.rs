@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -295,6 +295,12 @@ pub enum Request {
         /// Which.
         link: LinkId,
     },
+    /// Asks whether all has been said: what this client is to be told of links that are granted by now, it is told
+    /// before the answer, [`Event::Done`].
+    Sync {
+        /// Matches the answer.
+        request: RequestId,
+    },
     /// Asks for the live exports this client may see. Answer: [`Event::Listing`], whose
     /// descriptor holds a `Vec<`[`ExportInfo`]`>`.
     List {
@@ -545,7 +551,7 @@ pub enum Event {
         /// The request.
         request: RequestId,
     },
-    /// Answer to [`Request::Shutdown`].
+    /// Answer to [`Request::Shutdown`] and [`Request::Sync`].
     Done {
         /// The request.
         request: RequestId,

@@ -200,6 +200,7 @@ impl ExportInner {
                 link.peer.ring();
             }
         }
+        link.shm.say_heard();
         links.push(link.clone());
         self.roll.enter(&link.peer);
     }

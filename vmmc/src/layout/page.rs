@@ -5,6 +5,8 @@
 //!    64  pid u32 · role u32 (see Role)
 //!   128  armed u32      generation of the sleep in progress, 0 while awake   (doorbell)
 //!   132  cpu u32        processor the process last prepared to sleep on, u32::MAX unknown
+//!   136  guards u32     exports with disabled pages; while there are any, the node's interface writes
+//!                       over no link that this process has not heard of
 //!   192  notes made u64    how many notes were ever made
 //!   256  names          64 x 24 bytes, NUL-padded UTF-8: what counter k counts; empty: unused
 //!  2048  counters       16 stripes x 64 u64: counter k = sum over stripes; a thread writes the
@@ -23,6 +25,8 @@ pub const PID: usize = 64;
 pub const ARMED: usize = 128;
 /// Offset of the processor number, `u32`.
 pub const CPU: usize = 132;
+/// Offset of the number of exports with disabled pages, `u32`.
+pub const GUARDS: usize = 136;
 /// Offset of the number of notes ever made, `u64`.
 pub const NOTES_MADE: usize = 192;
 /// Offset of the counter names.

@@ -435,6 +435,17 @@ impl Control {
         self.answer(node, id)
     }
 
+    /// Hears what the daemon has to tell of links that are granted by now, for `patience` at most.
+    pub(crate) fn sync(&self, node: &NodeInner, patience: Duration) {
+        let _quiet = self.quiet();
+        let now = Instant::now();
+        let request = |request| Request::Sync { request };
+        let id = self.ask(node, request, Vec::new(), Draft::Plain);
+        if self.answer_within(node, id, Some(now + patience), (now, patience)).is_none() {
+            self.abandon(id);
+        }
+    }
+
     /// Forgets a request whose answer nobody waits for. Returns the answer if it is there.
     pub(crate) fn abandon(&self, id: RequestId) -> Option<Answer> {
         match self.state.lock().pending.remove(&id) {

@@ -2,9 +2,9 @@
 //!
 //! Every word here may hold anything: the importer maps the same segment.
 
-use super::busy;
 use super::queue::Consumer;
 use super::segment::{LinkSegment, LinkSegmentError};
+use super::{bar, busy};
 use crate::layout::link;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::sys::{Fd, memfd};
@@ -114,6 +114,11 @@ impl ShmIncoming {
     /// Tells the importer whether notifications are wanted.
     pub fn set_accept(&self, accept: bool) {
         self.segment.word(link::ACCEPT).store(u32::from(accept), Ordering::Relaxed);
+    }
+
+    /// Tells the importer that this process knows of the link, and that its bits of disabled pages are right.
+    pub fn say_heard(&self) {
+        bar::say_heard(self.segment.word(link::HEARD));
     }
 
     /// Disables or enables units of pages for the node interface ([`link::unit_pages`]).

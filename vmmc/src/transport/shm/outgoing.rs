@@ -1,5 +1,6 @@
 //! The importer's half: the exporter's pages mapped here, and the link segment it made.
 
+use super::bar::{self, Barred};
 use super::busy::{self, Transfer};
 use super::queue::Producer;
 use super::segment::LinkSegment;
@@ -201,19 +202,23 @@ impl ShmOutgoing {
         Ok(())
     }
 
-    /// Lets `fill` put up to `len` bytes at `offset` itself, as a transfer; it says how many it put.
-    /// `None`: a page of them is disabled for the node interface, and nothing was done.
+    /// Lets `fill` put up to `len` bytes at `offset` itself, as a transfer; it says how many it put. `guards`: whether the
+    /// exporter has disabled pages of anything. Where the bytes may not be put, nothing is done.
     pub(crate) fn fill<E>(
         &self,
         offset: usize,
         len: usize,
+        guards: impl FnOnce() -> bool,
         fill: impl FnOnce(View<'_>) -> Result<usize, E>,
-    ) -> Result<Option<Result<usize, E>>, TransportError> {
+    ) -> Result<Result<Result<usize, E>, Barred>, TransportError> {
         let target = self.proxy.slice(offset, len)?;
         // Looked at within the transfer: who disables a page waits for those that have begun.
-        let filled =
-            self.transfer(|| Ok((!self.is_disabled(offset, len)).then(|| fill(target))))?;
-        if let Some(Ok(put)) = filled {
+        let filled = self.transfer(|| {
+            let heard = self.segment.word(link::HEARD);
+            let may = bar::look(heard, guards, || self.is_disabled(offset, len));
+            Ok(may.map(|()| fill(target)))
+        })?;
+        if let Ok(Ok(put)) = filled {
             self.count_send(put);
             self.note(put);
         }
@@ -221,14 +226,21 @@ impl ShmOutgoing {
     }
 
     /// Another mapping of the buffer, to be written to by others than this process's threads, from now until
-    /// [`ShmOutgoing::cover`]. `None`: the exporter has disabled pages, and looks at every packet.
+    /// [`ShmOutgoing::cover`]. `None`: the exporter has disabled pages, and looks at every packet. `guards` as in
+    /// [`ShmOutgoing::fill`].
     ///
     /// To disable pages is to revoke such a mapping, and the words that the two sides use are those of a transfer and an unexport
     /// ([`busy`]).
-    pub(crate) fn expose(&self) -> Option<rustix::io::Result<GuardedMapping>> {
+    pub(crate) fn expose(
+        &self,
+        guards: impl FnOnce() -> bool,
+    ) -> Option<rustix::io::Result<GuardedMapping>> {
         let mapping = self._mapping.as_ref().filter(|_| self.rights.contains(Rights::WRITE))?;
         let (slot, recall) = (self.segment.word(link::EXPOSED), self.segment.word(link::RECALL));
         let exposure = busy::begin(slot, false, recall, membarrier::light).ok()?;
+        if !bar::is_heard(self.segment.word(link::HEARD)) && guards() {
+            return None;
+        }
         let again = mapping.again();
         if again.is_ok() {
             std::mem::forget(exposure);

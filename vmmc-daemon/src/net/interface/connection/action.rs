@@ -134,8 +134,8 @@ impl Connection {
             _ => Load::Word64(header.value),
         };
         let put = import.land(header.byte() as usize, load);
-        if put == Ok(Landed::Disabled) {
-            return !self.holds(packet, node);
+        if let Ok(why @ (Landed::Disabled | Landed::Unheard)) = put {
+            return !self.holds(packet, why, node);
         }
         if header.flags.contains(Flags::NOTIFY) {
             import.ring();

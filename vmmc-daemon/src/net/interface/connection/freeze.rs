@@ -5,23 +5,28 @@ use super::packet::Packet;
 use super::{Connection, Slot};
 use crate::net::interface::count;
 use std::time::Instant;
-use vmmc::Node;
 use vmmc::control::message::CloseReason;
+use vmmc::{Landed, Node};
 
 /// A packet that is held back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frozen {
     since: Instant,
-    /// The exporter has been told.
+    /// For a page that is known to be disabled.
+    disabled: bool,
+    /// The exporter has been told of that.
     told: bool,
 }
 
 impl Connection {
-    /// A page is disabled: whether the packet waits, of which the exporter is told once. False: it has waited for long enough,
-    /// and its link has ended.
-    pub(super) fn holds(&mut self, packet: &mut Packet, node: &Node) -> bool {
+    /// A page is disabled, or may be ([`Landed::Unheard`]): whether the packet waits, of which the exporter of a disabled one is
+    /// told once. False: it has waited for long enough, and its link has ended.
+    pub(super) fn holds(&mut self, packet: &mut Packet, why: Landed, node: &Node) -> bool {
         let header = packet.header;
-        let frozen = packet.frozen.get_or_insert_with(|| {
+        let since = Instant::now();
+        let frozen = packet.frozen.get_or_insert(Frozen { since, disabled: false, told: false });
+        if why == Landed::Disabled && !frozen.disabled {
+            frozen.disabled = true;
             node.counters().add(count::FROZEN, 1);
             tracing::debug!(
                 node = self.origin.node,
@@ -29,8 +34,7 @@ impl Connection {
                 page = header.page,
                 "packet for a disabled page; held back"
             );
-            Frozen { since: Instant::now(), told: false }
-        });
+        }
         if self.rules.freeze_limit.is_some_and(|limit| frozen.since.elapsed() >= limit) {
             node.counters().add(count::FROZEN_ENDED, 1);
             tracing::warn!(
@@ -43,7 +47,8 @@ impl Connection {
             self.end_slot(header.slot, CloseReason::Disabled);
             return false;
         }
-        if !frozen.told
+        if frozen.disabled
+            && !frozen.told
             && let Some(Slot { import: Some(import), .. }) = self.slots.get(&header.slot)
         {
             frozen.told = import.tell_frozen(header.byte(), header.len);

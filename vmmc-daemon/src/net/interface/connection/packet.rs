@@ -179,8 +179,8 @@ impl Connection {
                     }
                     _ => None,
                 };
-                if let Some(Ok(Landed::Disabled)) = put {
-                    if self.holds(packet, node) {
+                if let Some(Ok(why @ (Landed::Disabled | Landed::Unheard))) = put {
+                    if self.holds(packet, why, node) {
                         return Ok(Going::Waits);
                     }
                     put = None;
@@ -219,9 +219,9 @@ impl Connection {
             }
             Ok(Landed::Nothing) => Ok(Step::Empty),
             Ok(Landed::End) => Err(End::Closed),
-            Ok(Landed::Disabled) => {
+            Ok(why @ (Landed::Disabled | Landed::Unheard)) => {
                 let Some(mut packet) = self.packet.take() else { return Ok(Step::Done) };
-                let holds = self.holds(&mut packet, node);
+                let holds = self.holds(&mut packet, why, node);
                 self.packet = Some(packet);
                 Ok(if holds { Step::Stalled } else { Step::Done })
             }
