@@ -24,7 +24,7 @@ use std::net::IpAddr;
 
 /// Version of what daemons say to each other, and of the frames of data connections. Raised at
 /// every change; two nodes must agree exactly.
-pub const WIRE_VERSION: u16 = 7;
+pub const WIRE_VERSION: u16 = 8;
 
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_MAX: usize = 64;

@@ -328,9 +328,6 @@ impl InfoList {
         // SAFETY: as above.
         let (tx, rx) = (unsafe { &mut *info.tx_attr }, unsafe { &mut *info.rx_attr });
         if need >= Need::Room {
-            // Done is what is there: a write that a provider has given to its kernel may be lost with their connection, and nobody
-            // would tell of it.
-            tx.op_flags = abi::FI_DELIVERY_COMPLETE;
             (tx.size, rx.size) = (queue, queue);
             (tx.msg_order, rx.msg_order) = (order, order);
         }

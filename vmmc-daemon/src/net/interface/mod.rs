@@ -32,8 +32,9 @@ use vmmc::control::network::Origin;
 use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
 use vmmc::transport::net::fifo::Fifo;
+use vmmc::transport::net::receipts::Owed;
 use vmmc::transport::net::seal::SealKeys;
-use vmmc::transport::net::{silence, vain};
+use vmmc::transport::net::vain;
 use wire::{LIFE, Wire};
 
 /// Most data connections: processes of other nodes.
@@ -274,7 +275,7 @@ impl Interface {
                 match token {
                     DOOR => self.admit(&epoll),
                     BELL => drop(self.settle_stalled(&epoll, node)),
-                    id if id & LIFE != 0 => self.end(&epoll, node, id & !LIFE),
+                    id if id & LIFE != 0 => self.hear(&epoll, node, id & !LIFE),
                     id if found.contains(&id) => {}
                     id => {
                         // One that is vain has changed: something is on its way.
@@ -368,20 +369,21 @@ impl Interface {
     fn look_at_debtors(&mut self, epoll: &Fd, node: &Node) {
         for id in self.debtors.due() {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let owed = connection.wire.silence();
-            if owed > silence::LIMIT {
-                connection.wire.lose();
-                self.turn(epoll, node, id);
-            } else if !owed.is_zero() {
-                self.debtors.add(id);
+            match connection.wire.owed() {
+                Owed::Nothing => {}
+                Owed::Something => self.debtors.add(id),
+                Owed::Lost => {
+                    connection.wire.lose();
+                    self.turn(epoll, node, id);
+                }
             }
         }
     }
 
-    /// The silent socket of a connection over a fabric has ended: what has come is dealt with first.
-    fn end(&mut self, epoll: &Fd, node: &Node, id: u64) {
+    /// The socket beside a fabric says something, or has ended: what has come is dealt with first.
+    fn hear(&mut self, epoll: &Fd, node: &Node, id: u64) {
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.wire.end(epoll);
+            connection.wire.hear(epoll);
             self.turn(epoll, node, id);
         }
     }

@@ -1,5 +1,5 @@
 //! What carries the bytes of a data connection, as the interface has it: its socket, sealed or not, or a fabric
-//! beside a socket that is silent as long as the sender lives.
+//! beside a socket over which only receipts are asked for as long as the sender lives.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use vmmc::error::SendError;
 use vmmc::fabric::Target;
 use vmmc::sys::Fd;
-use vmmc::sys::socket::has_spoken;
 use vmmc::transport::net::fifo::Fifo;
+use vmmc::transport::net::receipts::{self, Owed, Receipts};
 use vmmc::transport::net::seal::{Opener, SealKeys, Sealer};
 use vmmc::transport::net::silence;
 use vmmc::transport::net::vain;
 use vmmc::{Import, Landed, Load};
 
-/// In an epoll token: the silent socket of that connection.
+/// In an epoll token: the socket of that connection, which goes over a fabric.
 pub(super) const LIFE: u64 = 1 << 63;
 
 /// See the module.
@@ -26,7 +26,9 @@ pub(super) struct Wire {
     stream: TcpStream,
     fifo: Option<Fifo>,
     seal: Option<(Sealer, Opener)>,
-    /// The silent socket has spoken.
+    /// Of the socket beside the fabric.
+    receipts: Receipts,
+    /// That has ended.
     ended: bool,
     /// The sender's node has vanished.
     lost: bool,
@@ -36,7 +38,8 @@ impl Wire {
     pub(super) fn new(stream: TcpStream, fifo: Option<Fifo>, seal: Option<&SealKeys>) -> Wire {
         let seal =
             seal.map(|keys| (Sealer::new(&keys.to_process), Opener::new(&keys.to_interface)));
-        Wire { stream, fifo, seal, ended: false, lost: false }
+        let receipts = Receipts::default();
+        Wire { stream, fifo, seal, receipts, ended: false, lost: false }
     }
 
     /// Whether the descriptor of its fabric is readable for nothing ([`vain`]).
@@ -130,18 +133,29 @@ impl Wire {
         }
     }
 
-    /// The silent socket is readable: when all that has come is taken, the connection is over.
-    pub(super) fn end(&mut self, epoll: &Fd) {
-        self.ended = has_spoken(&self.stream);
-        if self.ended {
+    /// The socket beside a fabric is readable. At its end, or when the fabric has lost something: when all that has come is
+    /// taken, the connection is over.
+    pub(super) fn hear(&mut self, epoll: &Fd) {
+        let Some(fifo) = &mut self.fifo else { return };
+        if let Err(errno) = self.receipts.hear(&self.stream, fifo) {
+            if errno == Errno::TIMEDOUT {
+                tracing::warn!("the fabric has lost what was sent to a process of another node");
+            }
+            self.ended = true;
             let _ = epoll::delete(epoll, &self.stream); // it would tell for ever
         }
     }
 
-    /// How long the sender's node has owed an acknowledgement. Over a fabric the socket says nothing that would have to be
-    /// acknowledged, and the kernel asks.
-    pub(super) fn silence(&self) -> Duration {
-        if self.fifo.is_some() { Duration::ZERO } else { silence::of(&self.stream) }
+    /// What the sender's node owes: acknowledgements of what it was told, or receipts, which are asked for.
+    pub(super) fn owed(&mut self) -> Owed {
+        match &mut self.fifo {
+            Some(fifo) => receipts::look(&self.stream, fifo).unwrap_or(Owed::Lost),
+            None => match silence::of(&self.stream) {
+                Duration::ZERO => Owed::Nothing,
+                silence if silence > silence::LIMIT => Owed::Lost,
+                _ => Owed::Something,
+            },
+        }
     }
 
     /// The sender's node has vanished: when all that has come is taken, the connection is over, and at once for what is said to it.

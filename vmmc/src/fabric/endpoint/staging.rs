@@ -18,6 +18,8 @@ pub(super) struct Staging {
     memory: Registered,
     /// A bit for each place that is free.
     free: u32,
+    /// How often one has become free.
+    freed: u64,
 }
 
 impl Staging {
@@ -28,6 +30,7 @@ impl Staging {
     /// A write has left its place, whose context this is.
     pub(super) fn free(&mut self, context: *mut c_void) {
         // Made by `context_of`; another number frees nothing that is in use.
+        self.freed += 1;
         self.free |= 1u32.checked_shl(context as usize as u32 - 1).unwrap_or(0) & ALL;
     }
 }
@@ -56,7 +59,7 @@ impl Endpoint {
         let outside = |_| FabricError::Nonsense { what: "a write longer than its place" };
         if self.staging.is_none() {
             let memory = register(&self.domain, &self.ep, PLACES * PIECE, abi::FI_WRITE)?;
-            self.staging = Some(Staging { memory, free: ALL });
+            self.staging = Some(Staging { memory, free: ALL, freed: 0 });
         }
         let is_ordered = self.is_ordered();
         let Some(staging) = &mut self.staging else { return Ok(false) };
@@ -109,6 +112,18 @@ impl Endpoint {
         self.staging.as_ref().map_or(PLACES as u32, |staging| staging.free.count_ones())
     }
 
+    /// Whether a write to a window has not been delivered yet.
+    #[must_use]
+    pub fn is_delivering(&self) -> bool {
+        self.staging.as_ref().is_some_and(|staging| staging.busy() > 0)
+    }
+
+    /// How many writes to windows have been delivered.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.staging.as_ref().map_or(0, |staging| staging.freed)
+    }
+
     /// Whether a write to a window could be made now, for all that is known here.
     #[must_use]
     pub fn has_place(&self) -> bool {
@@ -122,7 +137,7 @@ impl Endpoint {
     /// Whether what was written to windows may be overtaken by what is written now: wait until it is there.
     #[must_use]
     pub fn may_overtake(&self) -> bool {
-        !self.is_ordered() && self.staging.as_ref().is_some_and(|staging| staging.busy() > 0)
+        !self.is_ordered() && self.is_delivering()
     }
 
     /// Whether the provider keeps the order of writes as long as ours.

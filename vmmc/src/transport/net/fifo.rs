@@ -20,12 +20,15 @@
 //! their numbers, in whatever order the fabric delivers them: none is relied upon. Room is given back by
 //! the number of the last record taken, at the latest when a quarter of the memory is owed.
 
+mod owed;
+
 use crate::control::network::Meeting;
 use crate::fabric::{Domain, Endpoint, FabricError, Happened, PIECE, Target};
 use crate::mem::View;
 use crate::sys::mmap::GuardedMapping;
-use crate::sys::socket::has_spoken;
+use crate::transport::net::receipts::has_ended;
 use crate::transport::net::vain;
+use owed::Open;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
@@ -70,6 +73,9 @@ pub struct Fifo {
     freed: u32,
     /// Where the records from `freed` on end.
     ends: VecDeque<u64>,
+    /// Number of the first record that is not known to have come.
+    known: u32,
+    receipts: Open,
     // Incoming.
     /// Where the record that is being taken begins.
     place: u64,
@@ -134,6 +140,8 @@ impl Fifo {
             sent: 0,
             freed: 0,
             ends: VecDeque::new(),
+            known: 0,
+            receipts: Open::default(),
             place: 0,
             record: None,
             taken: 0,
@@ -166,7 +174,7 @@ impl Fifo {
     }
 
     /// Waits until the fabric has carried something each way, a record of no bytes: fabrics connect when they are
-    /// first used. `socket` is silent as long as the other end lives. One end speaks `first`, and the other
+    /// first used. `socket` ends with the other end. One end speaks `first`, and the other
     /// only when it has heard that: two connections made towards each other at once have been seen to carry
     /// nothing (libfabric's `net`).
     ///
@@ -183,7 +191,7 @@ impl Fifo {
             if Instant::now() >= end {
                 return Err(Errno::TIMEDOUT);
             }
-            if has_spoken(&socket) {
+            if has_ended(&socket) {
                 return Err(Errno::CONNRESET);
             }
             // While its connection is being made, a provider need not tell of progress.
@@ -246,22 +254,14 @@ impl Fifo {
     /// # Errors
     /// The connection is lost.
     pub fn poll(&mut self) -> Result<bool, Errno> {
-        let Fifo { endpoint, head, sent, freed, ends, come, early, .. } = self;
-        let mut fault = false;
-        let before = *head;
+        let before = self.head;
+        let Fifo { endpoint, come, early, .. } = self;
+        let (mut fault, mut taken) = (false, None);
         let polled = endpoint.poll(|happened| match happened {
             Happened::Sent => {}
             Happened::Arrived(data) if data & FREED != 0 => {
                 let up_to = data & NUMBERS;
-                let count = ahead(up_to, *freed);
-                if count > ahead(*sent, *freed) {
-                    // An older number that came late, or nonsense, which frees nothing either.
-                    return;
-                }
-                for end in ends.drain(..(count as usize).min(ends.len())) {
-                    *head = end;
-                }
-                *freed = up_to;
+                taken = taken.filter(|&other| ahead(other, up_to) < NUMBERS / 2).or(Some(up_to));
             }
             Happened::Arrived(number) => {
                 // Eight bytes at least for each: more than this cannot be on their way.
@@ -275,8 +275,32 @@ impl Fifo {
         if fault {
             return Err(Errno::PROTO);
         }
+        if let Some(taken) = taken {
+            self.free(taken);
+        }
         self.give_back()?;
         Ok(self.head != before)
+    }
+
+    /// All records before this number have been taken. An older number that came late, or nonsense, frees nothing.
+    fn free(&mut self, taken: u32) {
+        let Fifo { head, sent, freed, ends, .. } = self;
+        let count = ahead(taken, *freed);
+        if count > ahead(*sent, *freed) {
+            return;
+        }
+        for end in ends.drain(..(count as usize).min(ends.len())) {
+            *head = end;
+        }
+        *freed = taken;
+        self.arrived(taken);
+    }
+
+    /// All records before this number have come, unless it is older than what is known, or nonsense.
+    fn arrived(&mut self, come: u32) {
+        if ahead(come, self.known) <= ahead(self.sent, self.known) {
+            self.known = come;
+        }
     }
 
     /// Gives room back, if enough is owed.

@@ -6,6 +6,7 @@
 //! * [`wire`]: what carries their bytes: its socket, or
 //! * [`fifo`]: a fabric, where one is configured.
 //! * [`silence`]: when a node counts as vanished.
+//! * [`receipts`]: when a fabric counts as having lost something.
 //! * [`seal`]: what nobody on the way can read or change, where that is configured.
 //! * [`outgoing`]: the importer's half of a link.
 //! * `outbox`: packets of automatic update that wait to go together.
@@ -23,6 +24,7 @@ pub mod fifo;
 pub mod frame;
 pub(crate) mod outbox;
 pub mod outgoing;
+pub mod receipts;
 pub mod seal;
 pub mod silence;
 pub mod vain;

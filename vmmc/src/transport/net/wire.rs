@@ -1,12 +1,13 @@
 //! What carries the bytes of a data connection, as the importer has it: its socket, sealed or not, or a fabric.
 //!
-//! Over a fabric the socket stays, silent: its end is the end of the connection. One thread sleeps on an
+//! Over a fabric the socket stays: its end is the end of the connection, and otherwise only [`receipts`] are asked for there. One thread sleeps on an
 //! epoll descriptor in front of all; another that spins may switch it off for what it reads itself.
 //!
 //! A node that vanishes without a word is found by its [`silence`]: the first send after a while sets a timer, at which the
 //! thread looks whether the other node owes something.
 
 use super::fifo::{Fifo, JoinError};
+use super::receipts::{self, Owed, Receipts};
 use super::seal::{Opener, SealKeys, Sealer};
 use super::silence;
 use super::vain;
@@ -14,7 +15,7 @@ use crate::control::network::Meeting;
 use crate::error::{SystemError, system};
 use crate::fabric::{FabricError, Target};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
-use crate::sys::{Fd, socket};
+use crate::sys::Fd;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -60,6 +61,8 @@ struct Fabric {
     fifo: Mutex<Fifo>,
     /// Told when there is room again.
     room: Condvar,
+    /// Of the socket. Locked before `fifo`.
+    receipts: Mutex<Receipts>,
     /// A write to a window was refused, or cut off.
     refused: AtomicBool,
     /// Its descriptor is readable for nothing ([`vain`]).
@@ -126,7 +129,7 @@ impl Wire {
                     .map_err(system("epoll_ctl of a fabric"))?;
                 let (room, refused) = (Condvar::new(), AtomicBool::new(false));
                 let (fifo, polled) = (Mutex::new(fifo), Mutex::new(None));
-                Some(Fabric { fifo, room, refused, is_vain, polled })
+                Some(Fabric { fifo, room, receipts: Mutex::default(), refused, is_vain, polled })
             }
         };
         let seal = seal.map(|keys| Seal {
@@ -144,10 +147,17 @@ impl Wire {
     /// Sends what there is room for of two pieces; a long one may wait for room. After [`Errno::AGAIN`] the same are to be sent next.
     pub(super) fn send(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno> {
         let sent = self.send_some(front, back);
-        if self.fabric.is_none() && sent.is_ok() && !self.is_watched.load(Ordering::SeqCst) {
-            self.look_later();
+        if sent.is_ok() {
+            self.watch_over();
         }
         sent
+    }
+
+    /// Something was sent: the other node is looked after later.
+    fn watch_over(&self) {
+        if !self.is_watched.load(Ordering::SeqCst) {
+            self.look_later();
+        }
     }
 
     #[cold]
@@ -166,12 +176,31 @@ impl Wire {
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
         // Before the look: what is sent from now on is looked after anew.
         self.is_watched.store(false, Ordering::SeqCst);
-        let owed = self.silence();
-        if owed > silence::LIMIT {
-            self.close();
-        } else if !owed.is_zero() {
-            self.look_later();
+        match self.owed() {
+            Ok(Owed::Nothing) => {}
+            Ok(Owed::Something) => self.look_later(),
+            Ok(Owed::Lost) | Err(_) => self.close(),
         }
+    }
+
+    fn owed(&self) -> Result<Owed, Errno> {
+        match &self.fabric {
+            Some(fabric) => self.note(receipts::look(&self.socket, &mut *fabric.fifo.lock())),
+            None if self.silence() > silence::LIMIT => Ok(Owed::Lost),
+            None if self.silence().is_zero() => Ok(Owed::Nothing),
+            None => Ok(Owed::Something),
+        }
+    }
+
+    /// What is said over the socket beside a fabric; false at the end.
+    fn hear(&self, fabric: &Fabric) -> bool {
+        let (mut receipts, mut fifo) = (fabric.receipts.lock(), fabric.fifo.lock());
+        let room = fifo.room();
+        let heard = receipts.hear(&self.socket, &mut *fifo);
+        if fifo.room() > room {
+            fabric.room.notify_all();
+        }
+        self.note(heard).is_ok()
     }
 
     fn send_some(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno> {
@@ -200,7 +229,11 @@ impl Wire {
         begins: bool,
     ) -> Result<usize, Errno> {
         let Some(Fabric { fifo, .. }) = &self.fabric else { return Err(Errno::OPNOTSUPP) };
-        self.note(fifo.lock().write_window(window, at, bytes, begins))
+        let written = self.note(fifo.lock().write_window(window, at, bytes, begins));
+        if written.is_ok() {
+            self.watch_over();
+        }
+        written
     }
 
     /// Whether the connection was lost under a write to a window.
@@ -320,10 +353,10 @@ impl Wire {
             return true;
         }
         let vain = self.fabric.as_ref().filter(|fabric| fabric.is_vain);
-        if let Some(until) = vain.and_then(|fabric| *fabric.polled.lock())
-            && Instant::now() < until
+        if let Some(fabric) = vain
+            && fabric.polled.lock().is_some_and(|until| Instant::now() < until)
         {
-            return !socket::has_spoken(&self.socket);
+            return self.hear(fabric);
         }
         let time = vain.map(|_| timespec(vain::LOOK));
         let mut events = Vec::with_capacity(3);
@@ -338,6 +371,6 @@ impl Wire {
         if events.iter().any(|event: &epoll::Event| event.data.u64() == TIMER) {
             self.look();
         }
-        self.fabric.is_none() || !socket::has_spoken(&self.socket)
+        self.fabric.as_ref().is_none_or(|fabric| self.hear(fabric))
     }
 }

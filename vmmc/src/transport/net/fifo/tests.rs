@@ -1,4 +1,6 @@
 use super::*;
+use crate::transport::net::receipts::{Carrier, Saying};
+use crate::transport::net::silence;
 use std::net::Ipv4Addr;
 
 fn pair(provider: &str) -> (Fifo, Fifo) {
@@ -180,4 +182,100 @@ fn an_end_whose_provider_tells_of_no_writes_does_not_join_and_says_why() {
     assert!(matches!(error, JoinError::Unfit(_)), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("libfabric's net") && text.contains("completion data"), "{text}");
+}
+
+/// Polls both ends until all that `from` has sent has come to `to`.
+fn carry(from: &mut Fifo, to: &mut Fifo) {
+    while to.come != from.sent {
+        from.poll().unwrap();
+        to.poll().unwrap();
+    }
+}
+
+/// What `b` says when `a` asks; `a` has not heard it yet.
+fn answer(a: &mut Fifo, b: &mut Fifo) -> Saying {
+    let question = a.ask().unwrap();
+    assert_eq!(a.ask(), None, "one at a time");
+    b.hear(question, Instant::now()).unwrap().unwrap()
+}
+
+#[test]
+fn what_came_is_owed_no_more_though_it_is_not_taken() {
+    let (mut a, mut b) = pair("tcp;ofi_rxm");
+    a.send(&[&[1; 100]]).unwrap();
+    assert!(a.is_owed().unwrap());
+    carry(&mut a, &mut b);
+    let said = answer(&mut a, &mut b);
+    assert_eq!(a.hear(said, Instant::now()), Ok(None));
+    assert!(!a.is_owed().unwrap());
+}
+
+#[test]
+fn what_does_not_come_between_two_answers_far_apart_is_lost() {
+    let (mut a, mut b) = pair("tcp;ofi_rxm");
+    let (start, long) = (Instant::now(), silence::LIMIT + Duration::from_millis(1));
+    let late = Saying::Answer { come: a.known, taken: a.freed };
+    a.send(&[&[1; 100]]).unwrap();
+    let hear = |a: &mut Fifo, after: Duration| {
+        a.ask().unwrap();
+        a.hear(late, start + after)
+    };
+    // Once is not lost, nor twice shortly.
+    assert_eq!(hear(&mut a, Duration::ZERO), Ok(None));
+    assert_eq!(hear(&mut a, silence::LIMIT), Ok(None));
+    assert_eq!(hear(&mut a, long), Err(Errno::TIMEDOUT));
+    // Something that comes is a new beginning.
+    carry(&mut a, &mut b);
+    let said = answer(&mut a, &mut b);
+    a.send(&[&[1; 100]]).unwrap();
+    assert_eq!(a.hear(said, start + long), Ok(None));
+    let late = Saying::Answer { come: a.known, taken: a.freed };
+    for after in [long, 2 * long - Duration::from_secs(1)] {
+        a.ask().unwrap();
+        assert_eq!(a.hear(late, start + after), Ok(None));
+    }
+    a.ask().unwrap();
+    assert_eq!(a.hear(late, start + 3 * long), Err(Errno::TIMEDOUT));
+}
+
+#[test]
+fn what_was_sent_behind_a_question_is_no_fault_of_the_answer() {
+    let (mut a, mut b) = pair("tcp;ofi_rxm");
+    let long = silence::LIMIT + Duration::from_millis(1);
+    for round in 0..4u32 {
+        a.send(&[&[1; 100]]).unwrap();
+        carry(&mut a, &mut b);
+        let said = answer(&mut a, &mut b);
+        a.send(&[&[2; 100]]).unwrap();
+        assert_eq!(a.hear(said, Instant::now() + round * long), Ok(None));
+    }
+}
+
+/// As when the fabric has lost the write that gives it back.
+#[test]
+fn room_is_given_back_by_an_answer_too() {
+    let (mut a, mut b) = pair("tcp;ofi_rxm");
+    while a.room() >= LEN / 2 {
+        let _ = a.send(&[&[1; 10_000]]);
+        let _ = b.poll();
+    }
+    carry(&mut a, &mut b);
+    assert!(a.is_owed().unwrap());
+    let said = Saying::Answer { come: b.come, taken: b.come };
+    a.ask().unwrap();
+    assert_eq!(a.hear(said, Instant::now()), Ok(None));
+    assert_eq!(a.room(), LEN);
+    assert!(!a.is_owed().unwrap());
+}
+
+#[test]
+fn answers_that_nobody_asked_for_and_nonsense_free_nothing() {
+    let (mut a, _b) = pair("tcp;ofi_rxm");
+    a.send(&[&[1; 100]]).unwrap();
+    let before = (a.room(), a.known);
+    let nonsense = Saying::Answer { come: a.sent + 7, taken: NUMBERS };
+    assert_eq!(a.hear(nonsense, Instant::now()), Err(Errno::PROTO));
+    a.ask().unwrap();
+    assert_eq!(a.hear(nonsense, Instant::now()), Ok(None));
+    assert_eq!((a.room(), a.known), before);
 }
