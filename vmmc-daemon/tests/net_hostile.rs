@@ -21,11 +21,12 @@ use vmmc::config::{Config, DaemonStart};
 use vmmc::control::codec;
 use vmmc::control::message::{Event as ControlEvent, MAX_PACKET_LEN, RemoteCaller, Request};
 use vmmc::control::network::{
-    Accepted, Ask, Capability, Mask, Opening, Origin, Purpose, RemoteGrant, Sight, Told, Wanted,
+    Accepted, Ask, Capability, FabricAt, Mask, Opening, Origin, Purpose, RemoteGrant, Sight, Told,
+    Wanted,
 };
 use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
-use vmmc::fabric::Target;
+use vmmc::fabric::{Notice, Target};
 use vmmc::id::{ClientId, ExportId, Name, PeerInfo, Rights, Token, Who};
 use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of, window_of};
@@ -104,7 +105,9 @@ struct RawFabric {
 impl RawFabric {
     fn open(place: &Place, origin: &Origin, provider: &str) -> RawFabric {
         let to: SocketAddr = place.address.parse().unwrap();
-        let mut fifo = Fifo::open(provider, to.ip()).unwrap();
+        let provider = provider.to_owned();
+        let at = FabricAt { provider, local: to.ip(), notice: Notice::Auto };
+        let mut fifo = Fifo::open(&at).unwrap();
         let meeting = Some(fifo.meeting().unwrap());
         let mut secure = open(place, origin, Purpose::Data { meeting, seal: None });
         let accepted: Accepted = secure.receive(Some(WATCHDOG)).unwrap();

@@ -67,7 +67,7 @@ fn judge(
     if let Some(Provider { domain, .. }) = providers.iter().find(|provider| is_cxi(provider)) {
         all.push(found(
             "cxi",
-            format!("is on {domain}, and packets are not believed to go over it: it is not found by IP addresses, and its writes tell the other side nothing without FI_CXI_ENABLE_WRITEDATA=1 and more. They go over TCP"),
+            format!("is on {domain}; packets over it were never tried. Leave FI_CXI_ENABLE_WRITEDATA unset: they are told of by messages then"),
         ));
     }
     match providers.iter().find(|provider| is_hardware(provider) && !is_cxi(provider)) {

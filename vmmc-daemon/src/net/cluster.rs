@@ -12,6 +12,8 @@
 //! provider = "verbs;ofi_rxm"       # as `fi_info` names it
 //! direct = "auto"                  # whether long messages are written straight into exported pages of this node, past its
 //!                                  # interface: "on", "off"; "auto": over RDMA hardware only
+//! notice = "auto"                  # how the other end is told of what this node writes: "message": by a message behind it; "auto":
+//!                                  # by data that come with it, where the provider has such
 //!
 //! [data]                           # what processes send to other nodes; the same on all nodes
 //! seal = true                      # encrypted (ChaCha20-Poly1305), not over a fabric; default false. Needs a key
@@ -44,6 +46,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmmc::control::message::RemoteCaller;
 use vmmc::control::network::{FabricAt, NODE_NAME_MAX, Origin, is_node_name};
+use vmmc::fabric::Notice;
 use vmmc::id::{ClientId, PeerInfo};
 
 /// Length of the cluster key in bytes.
@@ -61,6 +64,7 @@ pub struct Cluster {
     pub nodes: BTreeMap<String, Address>,
     /// Provider of libfabric by which frames go.
     pub fabric: Option<String>,
+    notice: Notice,
     /// Whether long messages over it are written straight into exported pages.
     direct: bool,
     /// Whether data connections are sealed.
@@ -108,6 +112,8 @@ struct Fabric {
     provider: String,
     #[serde(default)]
     direct: Direct,
+    #[serde(default)]
+    notice: Notice,
 }
 
 /// When long messages are written straight into exported pages.
@@ -285,6 +291,7 @@ impl Cluster {
             Direct::On => true,
             Direct::Off => false,
         });
+        let notice = fabric.as_ref().map(|fabric| fabric.notice).unwrap_or_default();
         let fabric = fabric.map(|fabric| fabric.provider);
         if data.seal && key.is_none() {
             return Err(wrong(
@@ -324,6 +331,7 @@ impl Cluster {
             key,
             nodes,
             fabric,
+            notice,
             direct,
             seals,
             freeze_limit,
@@ -368,7 +376,7 @@ impl Cluster {
     #[must_use]
     pub fn fabric(&self) -> Option<FabricAt> {
         let provider = self.fabric.clone()?;
-        Some(FabricAt { provider, local: self.listen.ip() })
+        Some(FabricAt { provider, local: self.listen.ip(), notice: self.notice })
     }
 
     /// Whom a process of another node counts as here.
@@ -454,6 +462,19 @@ mod tests {
         fn cluster(&self, text: &str) -> Result<Cluster, ClusterError> {
             Cluster::read(&self.write("cluster.toml", text, 0o644))
         }
+    }
+
+    #[test]
+    fn the_other_end_of_a_fabric_is_told_by_data_or_messages() {
+        let place = Place::new();
+        let notice = |more: &str| {
+            let text = format!("node='a'\nlisten='127.0.0.1:1'\n[fabric]\nprovider='net'\n{more}");
+            place.cluster(&text).map(|cluster| cluster.fabric().unwrap().notice)
+        };
+        assert_eq!(notice("").unwrap(), Notice::Auto);
+        assert_eq!(notice("notice='message'\n").unwrap(), Notice::Message);
+        let error = notice("notice='pigeon'\n").unwrap_err().to_string();
+        assert!(error.contains("pigeon") && error.contains("message"), "{error}");
     }
 
     #[test]

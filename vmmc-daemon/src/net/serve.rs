@@ -284,7 +284,7 @@ impl Server {
             };
         };
         let open = || {
-            let mut fifo = Fifo::open(&ours.provider, ours.local)?;
+            let mut fifo = Fifo::open(ours)?;
             fifo.meet(theirs)?;
             let meeting = fifo.meeting()?;
             Ok((fifo, meeting))

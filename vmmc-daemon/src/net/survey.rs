@@ -86,7 +86,8 @@ fn begin(survey: Survey) {
 pub(super) fn presence(cluster: &Cluster, tries: bool, connections: u32) -> Presence {
     let fabric = cluster.fabric();
     let opened = fabric.as_ref().filter(|_| tries).map(|at| {
-        Domain::open(&at.provider, at.local).and_then(|it| Endpoint::open(&it, MEMORY).map(drop))
+        Domain::open(&at.provider, at.local, at.notice)
+            .and_then(|it| Endpoint::open(&it, MEMORY).map(drop))
     });
     let trouble = opened.and_then(Result::err).map(|error| short(error.to_string()));
     Presence {

@@ -17,6 +17,7 @@
 //! the service looks at each ([`Purpose::Look`]) and tells what it found, node by node ([`Sight`]).
 
 use super::message::Refusal;
+use crate::fabric::Notice;
 use crate::id::{ExportId, Name, PeerInfo, Rights, Token};
 use crate::transport::net::seal::SealKeys;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,8 @@ pub struct FabricAt {
     pub provider: String,
     /// Address of this node.
     pub local: IpAddr,
+    /// How the other end is told of what is written to it.
+    pub notice: Notice,
 }
 
 /// What one end of a connection over a fabric must know of the other

@@ -19,6 +19,10 @@ pub(super) const FI_RECV: u64 = 1 << 10;
 pub(super) const FI_TRANSMIT: u64 = 1 << 11;
 pub(super) const FI_REMOTE_WRITE: u64 = 1 << 13;
 pub(super) const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
+/// As a capability and a flag of an operation: it begins when all before it, to that peer, are done.
+pub(super) const FI_FENCE: u64 = 1 << 21;
+/// As a flag of an operation: its source may change at once.
+pub(super) const FI_INJECT: u64 = 1 << 25;
 /// As a flag of an operation: it shall be told of when it is done.
 pub(super) const FI_COMPLETION: u64 = 1 << 24;
 /// As a flag of an operation: done is what is in the peer's memory.
@@ -28,8 +32,14 @@ pub(super) const FI_RX_CQ_DATA: u64 = 1 << 56;
 /// As a flag of `fi_getinfo`: the address is our own.
 pub(super) const FI_SOURCE: u64 = 1 << 57;
 
+/// Of `msg_order`: messages come after the remote writes that were made before them.
+pub(super) const FI_ORDER_SAW: u64 = 1 << 7;
 /// Of `msg_order`: remote writes land in the order in which they were made.
 pub(super) const FI_ORDER_RMA_WAW: u64 = 1 << 35;
+
+/// Formats of address that `fi_getinfo` finds by an IP address: FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6,
+/// FI_SOCKADDR_IB.
+pub(super) const SOCKET_ADDRESSES: [u32; 5] = [0, 1, 2, 3, 4];
 
 pub(super) const FI_MR_LOCAL: c_int = 1 << 2;
 pub(super) const FI_MR_VIRT_ADDR: c_int = 1 << 4;
@@ -314,6 +324,7 @@ pub(super) struct CmOps {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(super) struct MsgOps {
     pub(super) size: usize,
     pub(super) recv: Option<
@@ -326,6 +337,19 @@ pub(super) struct MsgOps {
             context: *mut c_void,
         ) -> isize,
     >,
+    others: [Word; 4],
+    pub(super) sendmsg: Option<unsafe extern "C" fn(*mut Ep, *const Msg, flags: u64) -> isize>,
+}
+
+/// `struct fi_msg`.
+#[repr(C)]
+pub(super) struct Msg {
+    pub(super) sources: *const libc::iovec,
+    pub(super) desc: *mut *mut c_void,
+    pub(super) source_count: usize,
+    pub(super) to: u64,
+    pub(super) context: *mut c_void,
+    pub(super) data: u64,
 }
 
 #[repr(C)]
@@ -387,7 +411,8 @@ const _: () = {
     assert!(offset_of!(EpAttr, max_order_waw_size) == 48);
     assert!(offset_of!(Ep, rma) == 48 && offset_of!(RmaOps, writedata) == 64);
     assert!(offset_of!(RmaOps, writemsg) == 48 && size_of::<RmaMsg>() == 64);
-    assert!(size_of::<RmaTarget>() == 24);
+    assert!(size_of::<RmaTarget>() == 24 && size_of::<Msg>() == 48);
+    assert!(offset_of!(MsgOps, sendmsg) == 48);
     assert!(offset_of!(FabricOps, trywait) == 40 && offset_of!(DomainOps, endpoint) == 24);
     assert!(offset_of!(CqOps, readerr) == 24 && offset_of!(CmOps, getname) == 16);
 };

@@ -2,8 +2,8 @@
 
 use super::abi;
 use super::gate::Gate;
-use super::library::{FabricError, InfoList, Library};
-use super::needs::why_not;
+use super::library::{FabricError, InfoList, Library, Wish};
+use super::needs::{Need, why_not};
 use std::ffi::c_void;
 use std::net::IpAddr;
 use std::ptr::{NonNull, null_mut};
@@ -121,6 +121,32 @@ impl<T> Drop for Owned<T> {
     }
 }
 
+/// How the other end is told of a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Notice {
+    /// By data that come with it, where the provider has them, and by a message where it has not.
+    #[default]
+    Auto,
+    /// By a message behind it.
+    Message,
+}
+
+/// What a provider is asked for, the best first: completion data; what puts a message behind a write; order of writes.
+fn wishes(notice: Notice) -> impl Iterator<Item = Wish> {
+    let wish = |data, order, caps| Wish { queue: QUEUE, order, caps, data };
+    let waw = abi::FI_ORDER_RMA_WAW;
+    let data = [wish(true, waw, 0), wish(true, 0, 0)];
+    let orders = [abi::FI_ORDER_SAW | waw, abi::FI_ORDER_SAW, waw, 0];
+    let message = [0, abi::FI_FENCE].into_iter().flat_map(move |caps| {
+        let ordered = if caps == 0 { &orders[..2] } else { &orders[2..] };
+        ordered.iter().map(move |&order| wish(false, order, caps)).collect::<Vec<_>>()
+    });
+    let unfenced = [wish(false, waw, 0), wish(false, 0, 0)];
+    let data = data.into_iter().filter(move |_| notice == Notice::Auto);
+    data.chain(message).chain(unfenced)
+}
+
 /// Access to a provider, by way of one address of this machine. Shared by its endpoints.
 ///
 /// A key opens memory to whoever reaches an endpoint of its domain. So each connection has a domain of its own: there keys are
@@ -136,6 +162,7 @@ pub struct Domain {
     pub(super) gate: Arc<Gate>,
     /// As it was asked for.
     pub(super) provider: String,
+    pub(super) notice: Notice,
 }
 
 // SAFETY: opened with FI_THREAD_SAFE: the library takes its own locks, and the gate is ours.
@@ -148,19 +175,21 @@ impl Domain {
     ///
     /// # Errors
     /// No library, no such provider, no such address.
-    pub fn open(provider: &str, local: IpAddr) -> Result<Arc<Domain>, FabricError> {
-        Ok(Arc::new(Domain::make(provider, local)?))
+    pub fn open(provider: &str, local: IpAddr, notice: Notice) -> Result<Arc<Domain>, FabricError> {
+        Ok(Arc::new(Domain::make(provider, local, notice)?))
     }
 
-    fn make(provider: &str, local: IpAddr) -> Result<Domain, FabricError> {
+    fn make(provider: &str, local: IpAddr, notice: Notice) -> Result<Domain, FabricError> {
         let library = Library::get()?;
-        let offered = |order| InfoList::of(Some(provider), Some(local), QUEUE, order);
-        // A provider that keeps no order is not found with one.
-        let info = offered(abi::FI_ORDER_RMA_WAW).or_else(|_| offered(0));
-        let info = info.map_err(|error| match error {
-            FabricError::Call { .. } => why_not(provider, local),
-            other => other,
-        })?;
+        // A provider that has not what it is asked for is not found.
+        let offered = |at| {
+            let of = |wish| InfoList::of(Need::Room, Some(provider), at, wish).ok();
+            wishes(notice).find_map(of)
+        };
+        // The addresses of some are their devices' own (`cxi0`), and no IP address finds them.
+        let device = || offered(None).filter(InfoList::is_by_device);
+        let info = offered(Some(local)).or_else(device);
+        let info = info.ok_or_else(|| why_not(provider, local))?;
         let gate = Arc::new(Gate::new());
         let fabric = Owned::make(library, &gate, "fi_fabric", |fabric| {
             // SAFETY: the list is whole and lives; `fabric` is ours.
@@ -172,7 +201,7 @@ impl Domain {
             unsafe { open(fabric.get(), info.first(), domain, null_mut()) }
         })?;
         let provider = provider.to_owned();
-        Ok(Domain { domain, fabric, info, library, gate, provider })
+        Ok(Domain { domain, fabric, info, library, gate, provider, notice })
     }
 
     pub(super) fn mr_mode(&self) -> i32 {
@@ -243,7 +272,7 @@ mod tests {
         if !crate::testing::alone(&format!("fabric::domain::tests::{test}")) {
             return;
         }
-        let open = || Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let open = || Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
         let domain = open();
         assert!(crate::testing::ends_well_in_a_child(|| !Arc::ptr_eq(&open(), &domain)));
         assert!(domain.gate.is_ours());
@@ -258,7 +287,8 @@ mod tests {
     #[test]
     fn a_provider_that_cannot_be_waited_for_is_refused() {
         for trywait in [None, Some(no_trywait as _)] {
-            let domain = Domain::make("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+            let domain =
+                Domain::make("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
             let mut ops = *domain.fabric.object().ops;
             (ops.size, ops.trywait) = (size_of::<abi::FabricOps>(), trywait);
             // SAFETY: the fabric is this test's alone; its table is there for ever.
@@ -272,7 +302,7 @@ mod tests {
     /// As `shm` is, in libfabric 1.17 and 2.6.
     #[test]
     fn a_provider_without_a_descriptor_to_wait_by_is_named_with_what_helps() {
-        let domain = Domain::open("shm", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let domain = Domain::open("shm", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
         let refused = Endpoint::open(&domain, 4096).map(|_| ()).unwrap_err();
         assert!(matches!(refused, FabricError::Unfit { .. }), "{refused:?}");
         let text = refused.to_string();

@@ -1,15 +1,17 @@
 //! Endpoints, with the memory that their peers may write.
 
+mod notice;
 mod staging;
 mod window;
 
 use super::abi::{self, CqEntry};
 use super::domain::{Domain, NO_ENTRY, NOT_THERE, Owned, QUEUE};
 use super::library::FabricError;
-use super::needs::{is_not_there, no_data, no_wait};
+use super::needs::{is_not_there, no_wait};
 use crate::mem::View;
 use crate::sys::memfd;
 use crate::sys::mmap::{Access, GuardedMapping};
+use notice::Notices;
 pub use staging::PIECE;
 use staging::Staging;
 use std::ffi::c_void;
@@ -84,6 +86,9 @@ pub struct Endpoint {
     peer: u64,
     target: Target,
     on_their_way: usize,
+    /// Of the memory that the peer may write.
+    len: usize,
+    notices: Notices,
     /// The provider takes a posted receive for every write that it tells of.
     posts: bool,
     /// Its order is not to be relied upon, whatever it says.
@@ -159,7 +164,9 @@ impl Endpoint {
         library.check("fi_enable", ep.control(abi::FI_ENABLE, null_mut()))?;
 
         let incoming = register(domain, &ep, len, abi::FI_REMOTE_WRITE)?;
-        let outgoing = register(domain, &ep, len, abi::FI_WRITE)?;
+        // Messages come in behind it.
+        let outgoing = register(domain, &ep, len + notice::ROOM, abi::FI_WRITE | abi::FI_RECV)?;
+        let notices = Notices::new(&domain.info, domain.notice);
         let posts = domain.info.mode() & abi::FI_RX_CQ_DATA != 0;
         let domain = domain.clone();
         let target = Target { key: 0, base: 0 };
@@ -176,15 +183,13 @@ impl Endpoint {
             peer,
             target,
             on_their_way: 0,
+            len,
+            notices,
             posts,
             unordered: false,
             domain,
         };
-        if posts {
-            for _ in 0..QUEUE {
-                endpoint.post()?;
-            }
-        }
+        endpoint.post_all()?;
         match endpoint.domain.fabric.try_wait(&endpoint.cq) {
             NOT_THERE => {
                 Err(no_wait(&endpoint.domain.provider, "fi_trywait is not there".to_owned()))
@@ -192,15 +197,6 @@ impl Endpoint {
             AGAIN => Ok(endpoint),
             code => library.check("fi_trywait", code).map(|()| endpoint),
         }
-    }
-
-    /// A receive of nothing, for a provider that takes one per write that it tells of.
-    fn post(&mut self) -> Result<(), FabricError> {
-        let recv = self.ep.object().msg.and_then(|msg| msg.recv).ok_or(NO_ENTRY)?;
-        let _beside = self.domain.gate.beside_others();
-        // SAFETY: an enabled endpoint; no bytes are received.
-        let code = unsafe { recv(self.ep.get(), null_mut(), 0, null_mut(), u64::MAX, null_mut()) };
-        self.domain.library.check("fi_recv", i32::try_from(code).unwrap_or(i32::MIN))
     }
 
     /// What the peer needs to reach this endpoint.
@@ -264,47 +260,8 @@ impl Endpoint {
     /// What we write to the peer.
     #[must_use]
     pub fn outgoing(&self) -> View<'_> {
-        View::of(&self.outgoing.pages)
-    }
-
-    /// Writes `len` bytes at `at` of [`Endpoint::outgoing`] to the same place of the peer's memory, and
-    /// tells it, with 32 bits. The bytes stay as they are until [`Happened::Sent`]. False: not now.
-    ///
-    /// # Errors
-    /// The peer cannot be reached any more.
-    pub fn write(&mut self, at: usize, len: usize, data: u32) -> Result<bool, FabricError> {
-        if self.on_their_way >= QUEUE {
-            return Ok(false);
-        }
-        let source = self.outgoing().slice(at, len);
-        let source =
-            source.map_err(|_| FabricError::Nonsense { what: "a write beyond its end" })?;
-        let to = self.target.base.wrapping_add(at as u64);
-        let writedata = self.ep.object().rma.and_then(|rma| rma.writedata);
-        let none = || no_data(&self.domain.provider, "fi_writedata is not there".to_owned());
-        let writedata = writedata.ok_or_else(none)?;
-        let (start, desc) = (source.as_ptr().as_ptr(), self.outgoing.desc());
-        let (data, key) = (u64::from(data), self.target.key);
-        let beside = self.domain.gate.beside_others();
-        // SAFETY: an enabled endpoint; the source is registered, and stays until the endpoint is
-        // closed.
-        let code = unsafe {
-            let ep = self.ep.get();
-            writedata(ep, start.cast(), len, desc, data, self.peer, to, key, null_mut())
-        };
-        drop(beside);
-        if code == 0 {
-            self.on_their_way += 1;
-            return Ok(true);
-        }
-        if code == -(libc::EAGAIN as isize) {
-            return Ok(false);
-        }
-        let why = self.domain.library.words(code as i64);
-        if is_not_there(code) {
-            return Err(no_data(&self.domain.provider, format!("fi_writedata: {why}")));
-        }
-        Err(FabricError::Call { call: "fi_writedata", why })
+        let pages = View::of(&self.outgoing.pages);
+        pages.slice(0, self.len).unwrap_or(pages)
     }
 
     /// Makes progress, and takes what has happened.
@@ -322,16 +279,18 @@ impl Endpoint {
             let found = unsafe { read(self.cq.get(), entries.as_mut_ptr().cast(), entries.len()) };
             drop(beside);
             if found == -(libc::EAGAIN as isize) || found == 0 {
-                return Ok(());
+                return self.tell();
             }
             let Ok(found) = usize::try_from(found) else { return Err(self.completion(found)) };
             for entry in entries.iter().take(found) {
                 if entry.flags & abi::FI_REMOTE_CQ_DATA != 0 && entry.flags & abi::FI_WRITE == 0 {
                     happened(Happened::Arrived(entry.data as u32)); // we sent 32 bits
                     if self.posts {
-                        self.post()?;
+                        self.received(entry.context, None)?;
                     }
-                } else if entry.flags & abi::FI_RECV == 0 {
+                } else if entry.flags & abi::FI_RECV != 0 {
+                    happened(Happened::Arrived(self.received(entry.context, Some(entry.len))?));
+                } else {
                     self.on_their_way = self.on_their_way.saturating_sub(1);
                     match &mut self.staging {
                         Some(staging) if !entry.context.is_null() => staging.free(entry.context),
@@ -340,7 +299,7 @@ impl Endpoint {
                 }
             }
             if found < entries.len() {
-                return Ok(());
+                return self.tell();
             }
         }
     }
@@ -372,7 +331,7 @@ impl Endpoint {
     #[must_use]
     pub fn may_sleep(&self) -> bool {
         // Any other answer would be the same the next time.
-        self.domain.fabric.try_wait(&self.cq) != AGAIN
+        self.domain.fabric.try_wait(&self.cq) != AGAIN && !self.is_to_tell()
     }
 
     /// Readable when there is something for [`Endpoint::poll`].

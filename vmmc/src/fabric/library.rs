@@ -20,7 +20,7 @@ pub enum FabricError {
     },
     /// No such provider, or it cannot do what we need on this address.
     #[error(
-        "libfabric has no provider {provider:?} for remote writes with completion data on {local} ({why}); `fi_info` lists what there is"
+        "libfabric has no provider {provider:?} for remote writes on {local} ({why}); `fi_info` lists what there is"
     )]
     Provider {
         /// As it was asked for.
@@ -202,6 +202,19 @@ impl Library {
     }
 }
 
+/// What else is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wish {
+    /// Operations on their way at once.
+    pub(super) queue: usize,
+    /// Bits of `msg_order`.
+    pub(super) order: u64,
+    /// Of `caps`.
+    pub(super) caps: u64,
+    /// Completion data.
+    pub(super) data: bool,
+}
+
 /// A list that `fi_getinfo` made.
 #[derive(Debug)]
 pub(super) struct InfoList {
@@ -249,6 +262,23 @@ impl InfoList {
         if tx.msg_order & abi::FI_ORDER_RMA_WAW != 0 { ep.max_order_waw_size } else { 0 }
     }
 
+    /// Whether its addresses are of another kind than those of sockets.
+    pub(super) fn is_by_device(&self) -> bool {
+        !abi::SOCKET_ADDRESSES.contains(&self.info().addr_format)
+    }
+
+    /// Whether messages come after the writes before them.
+    pub(super) fn orders_messages(&self) -> bool {
+        // SAFETY: whole, and nobody writes to it while it is borrowed.
+        let tx = unsafe { &*self.info().tx_attr };
+        tx.msg_order & abi::FI_ORDER_SAW != 0
+    }
+
+    /// Whether an operation may wait for those before it.
+    pub(super) fn fences(&self) -> bool {
+        self.info().caps & abi::FI_FENCE != 0
+    }
+
     /// What the provider asks of us.
     pub(super) fn mode(&self) -> u64 {
         // SAFETY: as above.
@@ -256,23 +286,12 @@ impl InfoList {
         self.info().mode | rx.mode
     }
 
-    /// What a provider offers for reliable datagrams and remote writes on an address of this
-    /// machine, in an order that it keeps; without a provider, all.
+    /// What a provider offers up to a need, on an address of this machine; without a provider, all.
     pub(super) fn of(
-        provider: Option<&str>,
-        local: Option<IpAddr>,
-        queue: usize,
-        order: u64,
-    ) -> Result<InfoList, FabricError> {
-        InfoList::with(Need::Room, provider, local, (queue, order))
-    }
-
-    /// The same, up to a need.
-    pub(super) fn with(
         need: Need,
         provider: Option<&str>,
         local: Option<IpAddr>,
-        (queue, order): (usize, u64),
+        wish: Wish,
     ) -> Result<InfoList, FabricError> {
         let library = Library::get()?;
         // SAFETY: null asks for an empty one.
@@ -280,7 +299,7 @@ impl InfoList {
         let first = NonNull::new(hints)
             .ok_or_else(|| FabricError::Call { call: "fi_dupinfo", why: "no memory".to_owned() })?;
         let mut hints = InfoList { library, first };
-        hints.ask_for(need, provider, (queue, order));
+        hints.ask_for(need, provider, wish);
         let local = local.filter(|_| need >= Need::Address);
         let node = local.and_then(|local| CString::new(local.to_string()).ok());
         let node_text = node.as_ref().map_or(std::ptr::null(), |node| node.as_ptr());
@@ -298,10 +317,11 @@ impl InfoList {
     }
 
     /// Fills in hints.
-    fn ask_for(&mut self, need: Need, provider: Option<&str>, (queue, order): (usize, u64)) {
+    fn ask_for(&mut self, need: Need, provider: Option<&str>, wish: Wish) {
+        let Wish { queue, order, caps, data } = wish;
         // SAFETY: from fi_dupinfo(NULL), which makes all the structures; they are ours alone.
         let info = unsafe { self.first.as_mut() };
-        info.caps = need.caps();
+        info.caps = need.caps() | caps;
         info.mode = u64::MAX; // asks nothing of providers
         if need >= Need::Writes {
             info.mode = abi::FI_RX_CQ_DATA;
@@ -317,7 +337,7 @@ impl InfoList {
             domain.threading = abi::FI_THREAD_SAFE;
             domain.resource_mgmt = abi::FI_RM_ENABLED;
         }
-        if need >= Need::Data {
+        if data {
             domain.cq_data_size = DATA_LEN;
         }
         domain.mr_mode = abi::FI_MR_LOCAL
@@ -387,6 +407,6 @@ pub fn providers() -> Result<((u32, u32), Vec<Provider>), FabricError> {
     let library = Library::get()?;
     // SAFETY: takes nothing, returns a number.
     let version = unsafe { (library.version)() };
-    let list = InfoList::of(None, None, 0, 0)?;
+    let list = InfoList::of(Need::Room, None, None, Wish::default())?;
     Ok(((version >> 16, version & 0xffff), list.entries()))
 }

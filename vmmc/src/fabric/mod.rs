@@ -20,6 +20,6 @@ mod gate;
 mod library;
 mod needs;
 
-pub use domain::Domain;
+pub use domain::{Domain, Notice};
 pub use endpoint::{Endpoint, Happened, MAX_ADDRESS, PIECE, Target};
 pub use library::{FabricError, Provider, providers};

@@ -1,15 +1,15 @@
 //! What a provider must have, one thing after the other, so that a refusal can name the first that is missing.
 //!
-//! What a provider offers is what `fi_getinfo` says, and it does not say all: `cxi` announces completion data whether or not its
-//! writes have them (issue ofiwg/libfabric#12754), `udp` and `shm` a queue that nobody can wait for. So opening an endpoint is a proof
-//! ([`no_wait`]), and the first packet another ([`no_data`]).
+//! What a provider offers is what `fi_getinfo` says, and it does not say all: `udp` and `shm` announce a queue that nobody can wait for. So
+//! opening an endpoint is a proof ([`no_wait`]). And `cxi` announces completion data whether or not its writes have them (issue
+//! ofiwg/libfabric#12754): no such thing is needed (`endpoint/notice.rs`).
 
 use super::abi;
 use super::domain::QUEUE;
-use super::library::{FabricError, InfoList};
+use super::library::{FabricError, InfoList, Wish};
 use std::net::IpAddr;
 
-/// Bytes that come with a write: its number.
+/// Bytes by which the other side is told of a write: its number.
 pub(super) const DATA_LEN: usize = 4;
 const _: () = assert!(QUEUE == 64, "what `Need::lacking` says");
 
@@ -24,8 +24,6 @@ pub(super) enum Need {
     Writes,
     /// Calls by several threads, and that no queue runs over.
     Threads,
-    /// That it is told of each, with [`DATA_LEN`] bytes.
-    Data,
     /// The address.
     Address,
     /// Queues of [`QUEUE`] operations.
@@ -33,15 +31,8 @@ pub(super) enum Need {
 }
 
 impl Need {
-    const ALL: [Need; 7] = [
-        Need::Name,
-        Need::Datagrams,
-        Need::Writes,
-        Need::Threads,
-        Need::Data,
-        Need::Address,
-        Need::Room,
-    ];
+    const ALL: [Need; 6] =
+        [Need::Name, Need::Datagrams, Need::Writes, Need::Threads, Need::Address, Need::Room];
 
     /// Bits of `caps`.
     pub(super) fn caps(self) -> u64 {
@@ -63,7 +54,6 @@ impl Need {
             Need::Threads => {
                 "it is not for several threads at once, FI_THREAD_SAFE and FI_RM_ENABLED"
             }
-            Need::Data => "it has no completion data of 4 bytes, FI_REMOTE_CQ_DATA",
             Need::Address => "it has what it takes, and not on that address",
             Need::Room => "it has no queues of 64 operations",
         }
@@ -78,7 +68,8 @@ fn first_missing(has: impl Fn(Need) -> bool) -> &'static str {
 
 /// Why there is no such provider on an address.
 pub(super) fn why_not(provider: &str, local: IpAddr) -> FabricError {
-    let has = |need| InfoList::with(need, Some(provider), Some(local), (QUEUE, 0)).is_ok();
+    let wish = Wish { queue: QUEUE, ..Wish::default() };
+    let has = |need| InfoList::of(need, Some(provider), Some(local), wish).is_ok();
     let why = first_missing(has).to_owned();
     FabricError::Provider { provider: provider.to_owned(), local, why }
 }
@@ -91,14 +82,9 @@ pub(super) fn is_not_there(code: isize) -> bool {
 }
 
 /// The refusal of a provider whose writes nobody is told of.
-pub(super) fn no_data(provider: &str, why: String) -> FabricError {
-    let remedy = if provider.split(';').any(|layer| layer.trim() == "cxi") {
-        "set FI_CXI_ENABLE_WRITEDATA=1 for vmmcd and the programs of all nodes, with a libfabric that knows it (`fi_info -e`), or take [fabric] out of the cluster files: packets go over TCP then"
-    } else {
-        ANOTHER
-    };
-    let missing = "no remote writes with completion data";
-    FabricError::Unfit { provider: provider.to_owned(), missing, why, remedy }
+pub(super) fn no_messages(provider: &str, why: String) -> FabricError {
+    let missing = "no remote writes with completion data, and no messages";
+    FabricError::Unfit { provider: provider.to_owned(), missing, why, remedy: ANOTHER }
 }
 
 /// The refusal of a provider by which nobody can sleep until something comes.
@@ -124,8 +110,7 @@ mod tests {
             (Some(Need::Name), "FI_EP_RDM"),
             (Some(Need::Datagrams), "FI_RMA"),
             (Some(Need::Writes), "FI_THREAD_SAFE"),
-            (Some(Need::Threads), "FI_REMOTE_CQ_DATA"),
-            (Some(Need::Data), "not on that address"),
+            (Some(Need::Threads), "not on that address"),
             (Some(Need::Address), "no queues"),
             (Some(Need::Room), "just now"),
         ] {
@@ -154,17 +139,5 @@ mod tests {
         for code in [0, -(libc::EAGAIN as isize), -(libc::ECONNRESET as isize)] {
             assert!(!is_not_there(code));
         }
-    }
-
-    #[test]
-    fn who_has_no_completion_data_is_named_with_what_helps() {
-        let error = no_data("cxi", "Function not implemented".to_owned()).to_string();
-        for word in
-            ["cxi", "completion data", "not implemented", "FI_CXI_ENABLE_WRITEDATA=1", "TCP"]
-        {
-            assert!(error.contains(word), "no {word:?} in {error}");
-        }
-        let error = no_data("lpp", String::new()).to_string();
-        assert!(!error.contains("CXI") && error.contains("shrimp doctor"), "{error}");
     }
 }

@@ -161,7 +161,7 @@ impl Asked {
         };
         let connect = process.remotes.connection(&node).is_none();
         let fabric = fabric.filter(|_| connect);
-        let fifo = fabric.map(|FabricAt { provider, local }| Fifo::open(&provider, local));
+        let fifo = fabric.map(|at| Fifo::open(&at));
         let no_fabric = |error: FabricError| unreachable_node(&node, &error.to_string());
         let fifo = fifo.transpose().map_err(no_fabric)?;
         let meeting = fifo.as_ref().map(Fifo::meeting).transpose().map_err(no_fabric)?;

@@ -69,7 +69,13 @@ impl World {
         World::over(cluster::pair_over("net"), true)
     }
 
-    /// The same, with remote writes straight into exported pages.
+    /// As over a provider whose writes bring no data with them.
+    pub fn told() -> World {
+        let more = "[fabric]\nprovider = \"tcp;ofi_rxm\"\nnotice = \"message\"\n";
+        World::over(cluster::pair_with(more), true)
+    }
+
+    /// With remote writes straight into exported pages.
     pub fn direct_rxm() -> World {
         World::direct("tcp;ofi_rxm")
     }
@@ -158,6 +164,7 @@ macro_rules! suite {
         suite!(sealed as sealed: $($name),*);
         suite!(ofi_rxm as ofi_rxm: $($name),*);
         suite!(ofi_net as ofi_net: $($name),*);
+        suite!(told as told: $($name),*);
         suite!(direct_rxm as direct_rxm: $($name),*);
         suite!(direct_net as direct_net: $($name),*);
     };

@@ -1,4 +1,6 @@
+use super::notice::Behind;
 use super::*;
+use crate::fabric::domain::Notice;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ const RIGHT: u32 = 2;
 /// One write with a target that may be wrong, then others as they should be until one has come, maybe over
 /// another connection: what was told before it, and what stands in the memory then.
 fn write(wrong: impl FnOnce(Target) -> Target) -> (Vec<u32>, Vec<u8>) {
-    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
     let mut ends = [(); 2].map(|()| Endpoint::open(&domain, LEN).unwrap());
     let [from, to] = &mut ends;
     let (address, target) = (to.address().unwrap(), to.target());
@@ -67,7 +69,7 @@ fn nothing_is_written_beyond_the_memory() {
 
 #[test]
 fn what_is_no_address_is_refused() {
-    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
     let mut endpoint = Endpoint::open(&domain, LEN).unwrap();
     let target = endpoint.target();
     for address in [&[][..], &[0; MAX_ADDRESS + 1]] {
@@ -80,7 +82,7 @@ fn what_is_no_address_is_refused() {
 #[test]
 fn others_may_open_and_close_meanwhile() {
     const WRITES: u32 = 30_000;
-    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
     let mut ends = [(); 2].map(|()| Endpoint::open(&domain, LEN).unwrap());
     let [from, to] = &mut ends;
     from.connect(&to.address().unwrap(), to.target()).unwrap();
@@ -117,10 +119,57 @@ fn carry(from: &mut Endpoint, to: &mut Endpoint, number: u32) -> Result<(), Stri
     Ok(())
 }
 
+/// Whatever puts the message behind the write, the bytes are there when it comes.
+#[test]
+fn without_completion_data_a_message_tells_of_a_write_behind_it() {
+    const WRITES: u32 = 2000;
+    for (provider, behinds) in [
+        ("tcp;ofi_rxm", &[Behind::Order, Behind::Delivery][..]),
+        ("net", &[Behind::Order, Behind::Delivery]),
+        ("sockets", &[Behind::Order, Behind::Fence, Behind::Delivery]),
+    ] {
+        for &behind in behinds {
+            let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            let notice = Notice::Message;
+            let domain = Domain::open(provider, local, notice).unwrap();
+            let mut ends = [(); 2].map(|()| Endpoint::open(&domain, LEN).unwrap());
+            let [from, to] = &mut ends;
+            from.tell_by(behind);
+            from.connect(&to.address().unwrap(), to.target()).unwrap();
+            to.connect(&from.address().unwrap(), from.target()).unwrap();
+            let (mut sent, mut seen) = (0, 0);
+            let end = Instant::now() + PATIENCE;
+            while seen < WRITES {
+                assert!(Instant::now() < end, "{provider} {behind:?}: {seen} of {sent} came");
+                // Eight places, none of which is written to again before what was there has been seen.
+                if sent < WRITES && sent - seen < 8 {
+                    let at = (sent % 8) as usize * 512;
+                    from.outgoing().write(at, &[sent as u8; 512]).unwrap();
+                    sent += u32::from(from.write(at, 512, sent).unwrap());
+                }
+                from.poll(|_| {}).unwrap();
+                let mut told = Vec::new();
+                to.poll(|happened| match happened {
+                    Happened::Arrived(number) => told.push(number),
+                    Happened::Sent => {}
+                })
+                .unwrap();
+                for number in told {
+                    assert_eq!(number, seen, "{provider} {behind:?}");
+                    let mut bytes = [0; 512];
+                    to.incoming().read((number % 8) as usize * 512, &mut bytes).unwrap();
+                    assert_eq!(bytes, [number as u8; 512], "{provider} {behind:?}: told too early");
+                    seen += 1;
+                }
+            }
+        }
+    }
+}
+
 /// What a child closes would be its parent's: its sockets, and its way to wait for them.
 #[test]
 fn a_forked_child_leaves_its_parents_endpoints_alone() {
-    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
     let mut ends = [(); 2].map(|()| Endpoint::open(&domain, LEN).unwrap());
     // SAFETY: the child only drops what it inherited, and ends.
     match unsafe { libc::fork() } {
@@ -147,7 +196,7 @@ fn pages_that_the_library_does_not_let_go_of_stay() {
     unsafe extern "C" fn busy(_: *mut abi::Fid) -> std::ffi::c_int {
         -libc::EBUSY
     }
-    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
     let endpoint = Endpoint::open(&domain, LEN).unwrap();
     let register = || register(&domain, &endpoint.ep, LEN, abi::FI_REMOTE_WRITE).unwrap();
     // Each has a file of its own, by whose number the kernel tells what is mapped; places are used again.
@@ -199,20 +248,54 @@ impl Endpoint {
         // SAFETY: borrowed by nobody else; the table is there for ever.
         unsafe { (*self.ep.get()).rma = Some(Box::leak(Box::new(ops))) };
     }
+
+    /// Nor do messages.
+    pub(crate) fn without_messages(&mut self, says_so: bool) {
+        let mut ops = *self.ep.object().msg.unwrap();
+        ops.sendmsg = says_so.then_some(no_sendmsg as _);
+        // SAFETY: as above.
+        unsafe { (*self.ep.get()).msg = Some(Box::leak(Box::new(ops))) };
+    }
 }
 
 /// As `cxi` has it without its variable: nothing that is offered tells of it.
 #[test]
-fn a_provider_without_completion_data_is_refused_at_the_first_packet_with_its_name() {
+fn a_provider_that_offers_completion_data_and_has_them_not_sends_messages() {
     for says_so in [false, true] {
-        let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
+        let mut ends = [(); 2].map(|()| Endpoint::open(&domain, LEN).unwrap());
+        let [from, to] = &mut ends;
+        from.without_data(says_so);
+        from.connect(&to.address().unwrap(), to.target()).unwrap();
+        for number in 0..100 {
+            carry(from, to, number).unwrap();
+        }
+    }
+}
+
+unsafe extern "C" fn no_sendmsg(_: *mut abi::Ep, _: *const abi::Msg, _: u64) -> isize {
+    -(libc::ENOSYS as isize)
+}
+
+#[test]
+fn a_provider_that_has_no_messages_either_is_refused_at_the_first_packet_with_its_name() {
+    for says_so in [false, true] {
+        let domain = Domain::open("net", IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
         let mut endpoint = Endpoint::open(&domain, LEN).unwrap();
         let (address, target) = (endpoint.address().unwrap(), endpoint.target());
         endpoint.connect(&address, target).unwrap();
         endpoint.without_data(says_so);
-        let refused = endpoint.write(0, 8, 1).unwrap_err();
+        endpoint.without_messages(says_so);
+        // A message is sent at once, or when the write has been delivered.
+        let refused = loop {
+            if let Err(error) =
+                endpoint.write(0, 8, 1).map(|_| ()).and_then(|()| endpoint.poll(|_| {}))
+            {
+                break error;
+            }
+        };
         assert!(matches!(refused, FabricError::Unfit { .. }), "{refused:?}");
         let text = refused.to_string();
-        assert!(text.contains("net") && text.contains("fi_writedata"), "{text}");
+        assert!(text.contains("net") && text.contains("fi_sendmsg"), "{text}");
     }
 }

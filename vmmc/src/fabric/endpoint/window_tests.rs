@@ -1,6 +1,7 @@
 //! Windows, over both providers that stand in for hardware.
 
 use super::*;
+use crate::fabric::domain::Notice;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ struct Pair {
 
 fn pair(provider: &str) -> Pair {
     let end = || {
-        let domain = Domain::open(provider, IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let domain = Domain::open(provider, IpAddr::V4(Ipv4Addr::LOCALHOST), Notice::Auto).unwrap();
         Endpoint::open(&domain, LEN).unwrap()
     };
     let (mut from, mut to) = (end(), end());

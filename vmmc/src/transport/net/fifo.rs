@@ -22,7 +22,7 @@
 
 mod owed;
 
-use crate::control::network::Meeting;
+use crate::control::network::{FabricAt, Meeting};
 use crate::fabric::{Domain, Endpoint, FabricError, Happened, PIECE, Target};
 use crate::mem::View;
 use crate::sys::mmap::GuardedMapping;
@@ -32,7 +32,6 @@ use owed::Open;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,8 +125,8 @@ impl Fifo {
     ///
     /// # Errors
     /// No library, no such provider.
-    pub fn open(provider: &str, local: IpAddr) -> Result<Fifo, FabricError> {
-        Fifo::within(&Domain::open(provider, local)?, provider)
+    pub fn open(at: &FabricAt) -> Result<Fifo, FabricError> {
+        Fifo::within(&Domain::open(&at.provider, at.local, at.notice)?, &at.provider)
     }
 
     fn within(domain: &Arc<Domain>, provider: &str) -> Result<Fifo, FabricError> {
@@ -271,7 +270,7 @@ impl Fifo {
                 }
             }
         });
-        polled.map_err(|error| lost(&error))?;
+        polled.map_err(|error| self.lose(error))?;
         if fault {
             return Err(Errno::PROTO);
         }
@@ -280,6 +279,14 @@ impl Fifo {
         }
         self.give_back()?;
         Ok(self.head != before)
+    }
+
+    /// Remembers why the provider is of no use, if it is.
+    #[cold]
+    fn lose(&mut self, error: FabricError) -> Errno {
+        let errno = lost(&error);
+        self.unfit = Some(error).filter(|error| matches!(error, FabricError::Unfit { .. }));
+        errno
     }
 
     /// All records before this number have been taken. An older number that came late, or nonsense, frees nothing.
@@ -379,12 +386,8 @@ impl Fifo {
             filled += part.len();
         }
         let bytes = (HEAD + len).next_multiple_of(HEAD);
-        let written = self.endpoint.write(at, bytes, self.sent).map_err(|error| {
-            let errno = lost(&error);
-            self.unfit = Some(error).filter(|error| matches!(error, FabricError::Unfit { .. }));
-            errno
-        })?;
-        if !written {
+        let written = self.endpoint.write(at, bytes, self.sent);
+        if !written.map_err(|error| self.lose(error))? {
             return Ok(false);
         }
         self.tail += bytes as u64;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::control::network::Meeting;
-use crate::fabric::{Domain, Endpoint, Target};
+use crate::control::network::{FabricAt, Meeting};
+use crate::fabric::{Domain, Endpoint, Notice, Target};
 use crate::mem::View;
 use crate::sys::mmap::{Access, GuardedMapping};
 use crate::sys::{Fd, memfd};
@@ -30,14 +30,19 @@ fn lie(mut hostile: Endpoint, over: &AtomicBool) {
     }
 }
 
+fn at() -> FabricAt {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    FabricAt { provider: PROVIDER.to_owned(), local, notice: Notice::Auto }
+}
+
 /// Who waits polls, and before it stops it sees to it that the thread that sleeps misses nothing: of a lost
 /// connection there is nothing that anybody could take, however much has come.
 #[test]
 fn who_polled_a_connection_that_is_lost_returns_although_more_has_come() {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let fifo = Fifo::open(PROVIDER, local).unwrap();
+    let fifo = Fifo::open(&at()).unwrap();
     let ours = fifo.meeting().unwrap();
-    let domain = Domain::open(PROVIDER, local).unwrap();
+    let domain = Domain::open(PROVIDER, local, Notice::Auto).unwrap();
     let mut hostile = Endpoint::open(&domain, LEN + 4096).unwrap();
     hostile.connect(&ours.address, Target { key: ours.key, base: ours.base }).unwrap();
     let (Target { key, base }, address) = (hostile.target(), hostile.address().unwrap());
@@ -115,8 +120,7 @@ fn of_questions_that_are_repeated_before_they_are_answered_one_is_kept() {
 #[test]
 fn a_message_of_any_length_makes_way_for_a_recall() {
     const LONG: usize = 64 << 20;
-    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let ends = [(); 2].map(|()| Fifo::open(PROVIDER, local).unwrap());
+    let ends = [(); 2].map(|()| Fifo::open(&at()).unwrap());
     let [(ours, our_meeting), (mut theirs, their_meeting)] = ends.map(|end| {
         let meeting = end.meeting().unwrap();
         (end, meeting)

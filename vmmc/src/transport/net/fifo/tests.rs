@@ -1,12 +1,21 @@
 use super::*;
+use crate::fabric::Notice;
 use crate::transport::net::receipts::{Carrier, Saying};
 use crate::transport::net::silence;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn at(provider: &str) -> FabricAt {
+    FabricAt { provider: provider.to_owned(), local: LOCAL, notice: Notice::Auto }
+}
 
 fn pair(provider: &str) -> (Fifo, Fifo) {
-    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let (mut a, mut b) =
-        (Fifo::open(provider, local).unwrap(), Fifo::open(provider, local).unwrap());
+    pair_at(&at(provider))
+}
+
+fn pair_at(at: &FabricAt) -> (Fifo, Fifo) {
+    let (mut a, mut b) = (Fifo::open(at).unwrap(), Fifo::open(at).unwrap());
     a.meet(&b.meeting().unwrap()).unwrap();
     b.meet(&a.meeting().unwrap()).unwrap();
     while !(a.greet().unwrap() & b.greet().unwrap()) {}
@@ -21,7 +30,12 @@ fn bytes(from: u64, len: usize) -> Vec<u8> {
 
 /// More than the FIFO holds, in pieces of every length, both ways at once.
 fn stream(provider: &str) {
-    let (mut a, mut b) = pair(provider);
+    stream_at(&at(provider));
+}
+
+fn stream_at(at: &FabricAt) {
+    let (mut a, mut b) = pair_at(at);
+    let provider = &at.provider;
     let total = 5 * LEN as u64 + 12_345;
     let lens = [1, 7, 8, 9, 32, 40, 4095, 65_528, 65_529, 200_000];
     let mut sent = [0u64; 2];
@@ -61,6 +75,14 @@ fn a_stream_arrives_as_it_was_sent_over_tcp_with_messages() {
 #[test]
 fn a_stream_arrives_as_it_was_sent_over_reliable_datagrams() {
     stream("net");
+}
+
+/// Each record is told of by a message behind it: by the provider's order (the first two), by a fence (`sockets`).
+#[test]
+fn a_stream_arrives_as_it_was_sent_without_completion_data() {
+    for provider in ["tcp;ofi_rxm", "net", "sockets"] {
+        stream_at(&FabricAt { notice: Notice::Message, ..at(provider) });
+    }
 }
 
 #[test]
@@ -122,14 +144,14 @@ fn a_sleeper_is_woken() {
 
 #[test]
 fn a_provider_that_is_not_there_is_named() {
-    let error = Fifo::open("nosuch", IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap_err().to_string();
+    let error = Fifo::open(&at("nosuch")).unwrap_err().to_string();
     assert!(error.contains("\"nosuch\"") && error.contains("127.0.0.1"), "{error}");
 }
 
 /// A peer that writes what it likes into a FIFO: a record, and the 32 bits that come with it.
 fn forged(record: &[u8], data: u32) -> Result<usize, Errno> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let domain = Domain::open("net", local).unwrap();
+    let domain = Domain::open("net", local, Notice::Auto).unwrap();
     let mut hostile = Endpoint::open(&domain, AREA).unwrap();
     // Of one domain: either's progress is both's.
     let mut fifo = Fifo::within(&domain, "net").unwrap();
@@ -173,12 +195,23 @@ fn room_that_was_never_used_is_not_given_back() {
 /// What the provider lacks is the reason that its process hears, and not that a connection was lost.
 #[test]
 fn an_end_whose_provider_tells_of_no_writes_does_not_join_and_says_why() {
-    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let (mut a, b) = (Fifo::open("net", local).unwrap(), Fifo::open("net", local).unwrap());
+    let (mut a, mut b) = (Fifo::open(&at("net")).unwrap(), Fifo::open(&at("net")).unwrap());
     a.meet(&b.meeting().unwrap()).unwrap();
     a.endpoint.without_data(true);
+    a.endpoint.without_messages(true);
     let (silent, _other) = crate::sys::packet::pair().unwrap();
-    let error = a.join(&silent, true).unwrap_err();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A message is sent when the write has been delivered, for which the other end must do something.
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = b.poll();
+            }
+        });
+        let joined = a.join(&silent, true);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        joined.unwrap_err()
+    });
     assert!(matches!(error, JoinError::Unfit(_)), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("libfabric's net") && text.contains("completion data"), "{text}");
