@@ -24,6 +24,7 @@ fn both_kinds_of_update_are_shown_side_by_side_with_their_packets() {
     let file = dir.path().join("net.json");
     let mut command = shrimp(dir.path());
     command.args(["perf", "net", "--quick", "--rounds", "1", "--json"]).arg(&file);
+    command.arg("--svg").arg(dir.path());
     let said = run(&mut command).expect(0).out;
     for words in [
         "until the reader has it  AU over tcp  DU over tcp",
@@ -34,6 +35,13 @@ fn both_kinds_of_update_are_shown_side_by_side_with_their_packets() {
         "budgets:",
     ] {
         assert!(said.contains(words), "no {words:?} in\n{said}");
+    }
+    for (graph, title) in [("net-latency", "until the reader has it"), ("net-bandwidth", "streams")]
+    {
+        let drawn = std::fs::read_to_string(dir.path().join(graph).with_extension("svg")).unwrap();
+        for words in [title, "AU over tcp", "DU over tcp"] {
+            assert!(drawn.contains(words), "no {words:?} in {graph}");
+        }
     }
     let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     for way in ["au", "du"] {

@@ -99,7 +99,8 @@ impl Raw {
 /// A data connection over a fabric whose sender says and writes what it likes.
 struct RawFabric {
     fifo: Fifo,
-    _silent: TcpStream,
+    /// Beside it.
+    socket: TcpStream,
 }
 
 impl RawFabric {
@@ -115,7 +116,7 @@ impl RawFabric {
         fifo.meet(&accepted.meeting.unwrap()).unwrap();
         let silent = secure.into_stream();
         fifo.join(&silent, true).unwrap();
-        RawFabric { fifo, _silent: silent }
+        RawFabric { fifo, socket: silent }
     }
 
     fn hear(&mut self, bytes: &mut [u8]) {
@@ -362,6 +363,27 @@ fn who_never_says_that_it_stopped_is_shut_out_of_an_export_that_is_no_more() {
         assert!(region.as_slice().iter().all(|&byte| byte == 1), "written after the unexport");
         let late = ["WARN", "does not say that it writes no more", "node=\"b\"", "pid=1"];
         assert_eq!(a.daemon.logged(&late), 1);
+        bystander.is_well();
+    }
+}
+
+/// On the socket beside a fabric a sender may ask which records have come, and say which have when it was asked.
+#[test]
+fn what_a_sender_says_beside_a_fabric_and_is_no_receipt_ends_its_connection() {
+    let (a, b) = pair_with("[fabric]\nprovider = \"tcp;ofi_rxm\"\n");
+    let bystander = Bystander::new(&a, &b);
+    let _x = export(&connect(&a), "x", 1 << 16);
+    for (number, words) in [[0, 1, 0], [2, 0, 0], [1, 0, 0], [u32::MAX; 3]].into_iter().enumerate()
+    {
+        let who = origin(number as u32 + 1);
+        let mut raw = RawFabric::open(&a, &who, "tcp;ofi_rxm");
+        let question = [0; 12];
+        let mut answer = [0; 12];
+        raw.socket.write_all(&question).unwrap();
+        raw.socket.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[..4], 1u32.to_le_bytes(), "an honest question is answered");
+        raw.socket.write_all(&words.map(u32::to_le_bytes).concat()).unwrap();
+        assert!(matches!(raw.socket.read(&mut answer), Ok(0) | Err(_)), "{words:?}");
         bystander.is_well();
     }
 }

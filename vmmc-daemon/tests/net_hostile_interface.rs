@@ -7,20 +7,23 @@ mod common;
 #[path = "common/nodes.rs"]
 mod nodes;
 
-use cluster::{KEY, Place, address, node};
+use cluster::{KEY, Place, address, node_over};
 use common::WATCHDOG;
 use nodes::{Bystander, Raw, connect, key};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
 use vmmc::control::network::{
-    Accepted, Capability, Mask, Opening, Purpose, RemoteGrant, Told, Wanted,
+    Accepted, Capability, FabricAt, Mask, Opening, Purpose, RemoteGrant, Told, Wanted,
 };
 use vmmc::error::{ImportError, ReadError, SendError, WaitError};
+use vmmc::fabric::Notice;
 use vmmc::id::{ClientId, ExportId, PeerInfo, Rights};
+use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind};
 use vmmc::{CloseReason, Event, Import, Node};
 use vmmc_daemon::net::secure::Secure;
@@ -36,10 +39,71 @@ enum Next {
     /// Waits for a question.
     Listen,
     Lie(Vec<u8>),
+    /// Says something on the socket beside a fabric.
+    Aside(Vec<u8>),
     /// Closes it now.
     End,
 }
-use Next::{End, Lie, Listen, Truth};
+use Next::{Aside, End, Lie, Listen, Truth};
+
+/// What carries the bytes of a data connection.
+trait Carrier: Read + Write {
+    /// The socket beside a fabric, if that carries them.
+    fn aside(&mut self) -> Option<&mut TcpStream>;
+}
+
+impl Carrier for TcpStream {
+    fn aside(&mut self) -> Option<&mut TcpStream> {
+        None
+    }
+}
+
+struct OverFabric {
+    fifo: Fifo,
+    socket: TcpStream,
+}
+
+impl OverFabric {
+    /// Until it works, or the other end has closed the socket, on which it may ask meanwhile.
+    fn eventually(
+        &mut self,
+        mut what: impl FnMut(&mut Fifo) -> Result<usize, Errno>,
+    ) -> std::io::Result<usize> {
+        loop {
+            match what(&mut self.fifo) {
+                Err(Errno::AGAIN) => {}
+                done => return Ok(done?),
+            }
+            let ended = matches!(self.socket.read(&mut [0; 64]), Ok(0));
+            if ended {
+                return Ok(0);
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Read for OverFabric {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        self.eventually(|fifo| fifo.receive(room))
+    }
+}
+
+impl Write for OverFabric {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.eventually(|fifo| fifo.send(&[bytes]))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Carrier for OverFabric {
+    fn aside(&mut self) -> Option<&mut TcpStream> {
+        Some(&mut self.socket)
+    }
+}
 
 fn answer(to: Header) -> Option<(Header, Vec<u8>)> {
     let with = |kind| Header::new(kind, to.slot, to.generation).value(to.value);
@@ -53,12 +117,13 @@ fn answer(to: Header) -> Option<(Header, Vec<u8>)> {
 }
 
 /// Until the end of the script, or of the connection.
-fn play(stream: TcpStream, script: Vec<Next>) -> Option<()> {
+fn play(stream: impl Carrier, script: Vec<Next>) -> Option<()> {
     let mut raw = Raw(stream);
     let mut heard = None;
     for next in script {
         match &next {
             Lie(bytes) => raw.0.write_all(bytes).ok()?,
+            Aside(bytes) => raw.0.aside()?.write_all(bytes).ok()?,
             End => return None,
             Truth | Listen => {
                 while heard.is_none() {
@@ -93,13 +158,25 @@ fn serve(stream: TcpStream, scripts: &Mutex<VecDeque<Vec<Next>>>) -> Option<()> 
                 secure.send(&Told::Granted(grant)).ok()?;
             }
             Purpose::Look { .. } => return None,
-            Purpose::Data { .. } => {
+            Purpose::Data { meeting: theirs, .. } => {
                 let node = "liar".to_owned();
-                secure.send(&Accepted { node, refused: None, meeting: None }).ok()?;
+                let fifo = theirs.map(|theirs| {
+                    let local = secure.stream().local_addr().unwrap().ip();
+                    let provider = theirs.provider.clone();
+                    let at = FabricAt { provider, local, notice: Notice::Auto };
+                    let mut fifo = Fifo::open(&at).unwrap();
+                    fifo.meet(&theirs).unwrap();
+                    fifo
+                });
+                let meeting = fifo.as_ref().map(|fifo| fifo.meeting().unwrap());
+                secure.send(&Accepted { node, refused: None, meeting }).ok()?;
                 let script = scripts.lock().unwrap().pop_front().unwrap_or_default();
-                let stream = secure.into_stream();
-                stream.set_read_timeout(None).unwrap();
-                return play(stream, script);
+                let socket = secure.into_stream();
+                socket.set_read_timeout(None).unwrap();
+                let Some(mut fifo) = fifo else { return play(socket, script) };
+                fifo.join(&socket, false).ok()?;
+                socket.set_nonblocking(true).unwrap();
+                return play(OverFabric { fifo, socket }, script);
             }
         }
     }
@@ -114,7 +191,7 @@ struct World {
 }
 
 impl World {
-    fn new() -> World {
+    fn new(fabric: Option<&str>) -> World {
         let (at_a, at_b, at_liar) = (address(), address(), address());
         let listener = TcpListener::bind(&at_liar).unwrap();
         let scripts: Arc<Mutex<VecDeque<Vec<Next>>>> = Arc::default();
@@ -125,8 +202,8 @@ impl World {
                 std::thread::spawn(move || serve(stream.unwrap(), &next));
             }
         });
-        let a = node("a", &at_a, &[("b", &at_b)], Some(KEY));
-        let b = node("b", &at_b, &[("a", &at_a), ("liar", &at_liar)], Some(KEY));
+        let a = node_over("a", &at_a, &[("b", &at_b)], Some(KEY), fabric);
+        let b = node_over("b", &at_b, &[("a", &at_a), ("liar", &at_liar)], Some(KEY), fabric);
         a.wait_for_others();
         World { a, b, scripts }
     }
@@ -177,9 +254,17 @@ fn lie(header: Header, body: &[u8]) -> Next {
     Lie([&header.encode()[..], body].concat())
 }
 
+/// Over TCP, and over a fabric that is there.
+const WAYS: [Option<&str>; 2] = [None, Some("tcp;ofi_rxm")];
+
 #[test]
 fn what_no_interface_says_ends_the_connection_and_what_concerns_nobody_ends_nothing() {
-    let world = World::new();
+    for fabric in WAYS {
+        what_no_interface_says(&World::new(fabric));
+    }
+}
+
+fn what_no_interface_says(world: &World) {
     let word = |kind, slot, value| lie(of_interface(kind, slot, value), &[]);
     let data = |len| Header { len, ..of_interface(Kind::Data, 1, 1) };
     let failed = of_interface(Kind::Data, 1, 1).flags(Flags::FAILED);
@@ -223,9 +308,36 @@ fn what_no_interface_says_ends_the_connection_and_what_concerns_nobody_ends_noth
     }
 }
 
+/// On the socket beside a fabric there is one thing to say: which records have come, to who has asked.
+#[test]
+fn what_is_said_beside_a_fabric_and_is_no_receipt_ends_the_connection() {
+    let world = World::new(Some("tcp;ofi_rxm"));
+    let words = |words: [u32; 3]| Aside(words.map(u32::to_le_bytes).concat());
+    let said: [(&str, Vec<Next>, bool); 7] = [
+        ("a question", vec![words([0, 0, 0])], true),
+        ("many questions", vec![words([0, 0, 0]); 100], true),
+        ("half a question", vec![Aside(vec![0; 6])], true),
+        ("a question with numbers", vec![words([0, 1, 0])], false),
+        ("no kind", vec![words([2, 0, 0])], false),
+        ("an answer to no question", vec![words([1, 0, 0])], false),
+        ("an answer beyond all numbers", vec![words([1, u32::MAX, u32::MAX])], false),
+    ];
+    for (what, said, goes_on) in said {
+        let script = [vec![Truth], said, vec![Truth, Truth, Listen]].concat();
+        world.import_from_liar(script, |victim| {
+            let victim = victim.unwrap();
+            let fenced = (0..2).map(|_| victim.import.fence()).collect::<Vec<_>>();
+            // What ends a connection is heard beside what else comes: sooner or later.
+            assert!(!goes_on || fenced.iter().all(Result::is_ok), "{what}: {fenced:?}");
+            assert!(matches!(victim.import.fence(), Err(WaitError::Closed(_))), "{what}");
+            assert_eq!(victim.is_told(), CloseReason::Unreachable, "{what}");
+        });
+    }
+}
+
 #[test]
 fn an_answer_of_another_length_is_none_and_changes_nothing() {
-    let world = World::new();
+    let world = World::new(None);
     for len in [0, 7, 9, 4096] {
         let data = Header { len, ..of_interface(Kind::Data, 1, 1) };
         let script = vec![Truth, Listen, lie(data, &vec![7; len as usize])];
@@ -241,7 +353,7 @@ fn an_answer_of_another_length_is_none_and_changes_nothing() {
 
 #[test]
 fn a_refusal_that_is_no_text_is_shown_as_far_as_it_is_one() {
-    let world = World::new();
+    let world = World::new(None);
     let refused = Header { len: 6, ..of_interface(Kind::Refused, 1, 0) };
     let script = vec![Listen, lie(refused, b"no\xff\xfe\x80!"), Listen];
     world.import_from_liar(script, |victim| {
@@ -319,8 +431,17 @@ fn use_up(import: &Import) {
 
 #[test]
 fn any_answers_leave_the_process_to_its_other_links() {
-    let world = Arc::new(World::new());
-    let config = ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() };
+    any_answers(None, 100);
+}
+
+#[test]
+fn any_answers_over_a_fabric_leave_the_process_to_its_other_links() {
+    any_answers(Some("tcp;ofi_rxm"), 50);
+}
+
+fn any_answers(fabric: Option<&str>, cases: u32) {
+    let world = Arc::new(World::new(fabric));
+    let config = ProptestConfig { cases, failure_persistence: None, ..Default::default() };
     proptest!(config, |(attaches in proptest::bool::weighted(0.8), said in vec(lies(), 0..14))| {
         let script = if attaches { [vec![Truth], said].concat() } else { said };
         // In a thread, so that a hang is told with its script.

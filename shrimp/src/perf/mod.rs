@@ -143,11 +143,11 @@ printed as such and is no failure: the exit code stays 0.";
 const NET_EXAMPLES: &str = "\
 Examples:
   shrimp perf net
-  shrimp perf net --quick --json net.json
+  shrimp perf net --json net.json --svg figures/     (net-latency.svg, net-bandwidth.svg)
   sudo shrimp perf net --netns a,b     (namespaces that a veth pair joins, each with an address)
 
 Uses two private daemons. Takes about a minute and a half; with --quick about 30 seconds. A budget that is not met is
-printed as such and is no failure: the exit code stays 0. There are no graphs.";
+printed as such and is no failure: the exit code stays 0.";
 
 const NX_EXAMPLES: &str = "\
 Examples:

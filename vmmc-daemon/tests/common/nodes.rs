@@ -76,9 +76,9 @@ impl Bystander {
 }
 
 /// A data connection in raw frames.
-pub struct Raw(pub TcpStream);
+pub struct Raw<S = TcpStream>(pub S);
 
-impl Raw {
+impl<S: Read + Write> Raw<S> {
     pub fn say(&mut self, header: Header, body: &[u8]) {
         self.0.write_all(&header.encode()).unwrap();
         self.0.write_all(body).unwrap();

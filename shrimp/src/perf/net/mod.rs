@@ -7,6 +7,7 @@
 //! compares with half a round trip of bare TCP between two processes that poll.
 
 mod contest;
+mod graphs;
 mod others;
 mod rates;
 mod report;
@@ -176,6 +177,10 @@ pub(super) fn run(options: &Options, netns: &[String]) -> Result<(), Failure> {
         missing,
     };
     report::print(&report);
+    if let Some(dir) = options.graphs()? {
+        graphs::latency(&report).write(&dir.join("net-latency.svg"))?;
+        graphs::bandwidth(&report).write(&dir.join("net-bandwidth.svg"))?;
+    }
     Ok(options.save(&report)?)
 }
 
