@@ -18,7 +18,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
 use vmmc::control::network::{
-    Accepted, Capability, FabricAt, Mask, Opening, Purpose, RemoteGrant, Told, Wanted,
+    Accepted, CAPABILITY_LIFE, Capability, FabricAt, Mask, Opening, Purpose, RemoteGrant, Told,
+    Wanted,
 };
 use vmmc::error::{ImportError, ReadError, SendError, WaitError};
 use vmmc::fabric::Notice;
@@ -39,12 +40,14 @@ enum Next {
     /// Waits for a question.
     Listen,
     Lie(Vec<u8>),
+    /// Waits until a capability has expired, and answers not what it has heard.
+    Late,
     /// Says something on the socket beside a fabric.
     Aside(Vec<u8>),
     /// Closes it now.
     End,
 }
-use Next::{Aside, End, Lie, Listen, Truth};
+use Next::{Aside, End, Late, Lie, Listen, Truth};
 
 /// What carries the bytes of a data connection.
 trait Carrier: Read + Write {
@@ -124,6 +127,10 @@ fn play(stream: impl Carrier, script: Vec<Next>) -> Option<()> {
         match &next {
             Lie(bytes) => raw.0.write_all(bytes).ok()?,
             Aside(bytes) => raw.0.aside()?.write_all(bytes).ok()?,
+            Late => {
+                heard = None;
+                std::thread::sleep(CAPABILITY_LIFE);
+            }
             End => return None,
             Truth | Listen => {
                 while heard.is_none() {
@@ -325,7 +332,8 @@ fn what_is_said_beside_a_fabric_and_is_no_receipt_ends_the_connection() {
     for (what, said, goes_on) in said {
         let script = [vec![Truth], said, vec![Truth, Truth, Listen]].concat();
         world.import_from_liar(script, |victim| {
-            let victim = victim.unwrap();
+            // What is said there may be quicker than that the link is there.
+            let Ok(victim) = victim else { return assert!(!goes_on, "{what}") };
             let fenced = (0..2).map(|_| victim.import.fence()).collect::<Vec<_>>();
             // What ends a connection is heard beside what else comes: sooner or later.
             assert!(!goes_on || fenced.iter().all(Result::is_ok), "{what}: {fenced:?}");
@@ -360,6 +368,15 @@ fn a_refusal_that_is_no_text_is_shown_as_far_as_it_is_one() {
         let error = victim.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("no\u{fffd}\u{fffd}\u{fffd}!"), "{error}");
     });
+}
+
+/// As when a fabric's connection takes longer to make than a capability lives, on a machine with much to do.
+#[test]
+fn an_import_whose_capability_has_expired_meanwhile_is_asked_for_again() {
+    let world = World::new(None);
+    let refused = Header { len: 8, ..of_interface(Kind::Refused, 1, 0) };
+    let script = vec![Listen, Late, lie(refused, b"too late"), Listen, Truth, Truth, Listen];
+    world.import_from_liar(script, |victim| victim.unwrap().import.fence().unwrap());
 }
 
 /// Frames that may be answers, more or less.

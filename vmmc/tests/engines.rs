@@ -746,6 +746,27 @@ fn the_death_of_the_importer_ends_what_waits_for_it(world: &World) {
     );
 }
 
+/// Part of a message is there, and its sender is not.
+fn importers_that_are_killed_in_long_messages_disturb_nobody(world: &World) {
+    let export = world.export(1 << 18);
+    let node = world.node.unwrap_or_default();
+    let other = world.import();
+    for round in 0..12u64 {
+        let mut second = world.importers_daemon().second("storm", &[node]);
+        second.expect("imported");
+        let mut first = [0];
+        until("it sends", || {
+            export.read(8, &mut first).unwrap();
+            first != [0]
+        });
+        std::thread::sleep(Duration::from_micros(100 * round));
+        second.kill();
+        until("its link has ended", || export.importers().len() == 1);
+        other.send(0, &vec![0; 1 << 18]).unwrap();
+        other.fence().unwrap();
+    }
+}
+
 /// A child that was forked without exec has all descriptors of its parent's.
 fn the_death_of_an_importer_is_noticed_though_a_forked_child_lives(world: &World) {
     let export = world.export(4096);
@@ -919,6 +940,7 @@ suite!(
     an_unimport_comes_after_all_that_was_sent,
     the_death_of_the_exporter_ends_what_waits_for_it,
     the_death_of_the_importer_ends_what_waits_for_it,
+    importers_that_are_killed_in_long_messages_disturb_nobody,
     the_death_of_an_importer_is_noticed_though_a_forked_child_lives,
     a_stopped_receiver_takes_no_part,
 );

@@ -13,7 +13,7 @@
 //! direct = "auto"                  # whether long messages are written straight into exported pages of this node, past its
 //!                                  # interface: "on", "off"; "auto": over RDMA hardware only
 //! notice = "auto"                  # how the other end is told of what this node writes: "message": by a message behind it; "auto":
-//!                                  # by data that come with it, where the provider has such
+//!                                  # by data that come with it, where the provider has such and is the better for it
 //!
 //! [data]                           # what processes send to other nodes; the same on all nodes
 //! seal = true                      # encrypted (ChaCha20-Poly1305), not over a fabric; default false. Needs a key

@@ -5,9 +5,9 @@ use super::lock;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vmmc::control::message::CloseReason;
-use vmmc::control::network::{CAPABILITY_LIFE_SECS, Capability, Mask, Origin};
+use vmmc::control::network::{CAPABILITY_LIFE, Capability, Mask, Origin};
 use vmmc::{Event, Import, Notification};
 
 /// One of them.
@@ -103,7 +103,7 @@ impl Offers {
 
     /// Keeps an import until its capability is shown.
     pub(crate) fn put(&self, capability: Capability, offer: Offer) {
-        let end = Instant::now() + Duration::from_secs(CAPABILITY_LIFE_SECS);
+        let end = Instant::now() + CAPABILITY_LIFE;
         self.put_until(end, capability, offer);
     }
 

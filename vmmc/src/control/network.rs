@@ -22,6 +22,7 @@ use crate::id::{ExportId, Name, PeerInfo, Rights, Token};
 use crate::transport::net::seal::SealKeys;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Version of what daemons say to each other, and of the frames of data connections. Raised at
 /// every change; two nodes must agree exactly.
@@ -120,7 +121,7 @@ impl std::fmt::Debug for Mask {
 /// What was granted by the exporter's node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteGrant {
-    /// To be shown on the data connection, within [`CAPABILITY_LIFE_SECS`].
+    /// To be shown on the data connection, within [`CAPABILITY_LIFE`].
     pub capability: Capability,
     /// Hides the key to the pages themselves, where a fabric may write to them: it goes over the fabric, which is not sealed.
     pub mask: Mask,
@@ -135,7 +136,7 @@ pub struct RemoteGrant {
 }
 
 /// How long a capability that nobody shows is kept.
-pub const CAPABILITY_LIFE_SECS: u64 = 30;
+pub const CAPABILITY_LIFE: Duration = Duration::from_secs(30);
 
 /// What became of an import. In an [`Answered`] to the process, with a descriptor: the data connection, when one
 /// was asked for and the import was granted.

@@ -125,7 +125,7 @@ impl<T> Drop for Owned<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Notice {
-    /// By data that come with it, where the provider has them, and by a message where it has not.
+    /// By data that come with it, where the provider has them and bears their end, and by a message where not.
     #[default]
     Auto,
     /// By a message behind it.
@@ -182,14 +182,21 @@ impl Domain {
     fn make(provider: &str, local: IpAddr, notice: Notice) -> Result<Domain, FabricError> {
         let library = Library::get()?;
         // A provider that has not what it is asked for is not found.
-        let offered = |at| {
+        let offered = |notice, at| {
             let of = |wish| InfoList::of(Need::Room, Some(provider), at, wish).ok();
             wishes(notice).find_map(of)
         };
-        // The addresses of some are their devices' own (`cxi0`), and no IP address finds them.
-        let device = || offered(None).filter(InfoList::is_by_device);
-        let info = offered(Some(local)).or_else(device);
-        let info = info.ok_or_else(|| why_not(provider, local))?;
+        let find = |notice| {
+            // The addresses of some are their devices' own (`cxi0`), and no IP address finds them.
+            let device = || offered(notice, None).filter(InfoList::is_by_device);
+            offered(notice, Some(local)).or_else(device).ok_or_else(|| why_not(provider, local))
+        };
+        let mut info = find(notice)?;
+        let trips = info.trips_over_data();
+        let notice = if trips { Notice::Message } else { notice };
+        if trips {
+            info = find(notice)?;
+        }
         let gate = Arc::new(Gate::new());
         let fabric = Owned::make(library, &gate, "fi_fabric", |fabric| {
             // SAFETY: the list is whole and lives; `fabric` is ours.

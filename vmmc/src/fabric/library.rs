@@ -262,6 +262,15 @@ impl InfoList {
         if tx.msg_order & abi::FI_ORDER_RMA_WAW != 0 { ep.max_order_waw_size } else { 0 }
     }
 
+    /// Whether a write with data that has come in part when its connection is closed may end the process: `tcp` tells
+    /// of it as an error that is nobody's, and `ofi_rxm` above it takes that for one of its own (SIGSEGV in 1.17).
+    pub(super) fn trips_over_data(&self) -> bool {
+        // SAFETY: whole, and nobody writes to it while it is borrowed.
+        let name = owned_text(unsafe { (*self.fabric_attr()).prov_name });
+        let layered = |names: &[&str]| name.split(';').any(|layer| names.contains(&layer));
+        layered(&["ofi_rxm"]) && layered(&["tcp", "net", "sockets"])
+    }
+
     /// Whether its addresses are of another kind than those of sockets.
     pub(super) fn is_by_device(&self) -> bool {
         !abi::SOCKET_ADDRESSES.contains(&self.info().addr_format)

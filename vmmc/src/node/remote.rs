@@ -9,7 +9,9 @@ use super::NodeInner;
 use super::control::{Answer, Draft, Failure};
 use crate::control::codec;
 use crate::control::message::{CloseReason, MAX_PACKET_LEN, Refusal, Request};
-use crate::control::network::{Answered, Ask, FabricAt, RemoteGrant, Told, Wanted};
+use crate::control::network::{
+    Answered, Ask, CAPABILITY_LIFE, FabricAt, RemoteGrant, Told, Wanted,
+};
 use crate::counters::index as count;
 use crate::error::{DaemonError, ImportError, SystemError, system};
 use crate::fabric::FabricError;
@@ -230,6 +232,10 @@ impl Asked {
         };
         match connection.attach(grant.capability, grant.mask, self.deadline()) {
             Ok(slot) => self.link(process, &connection, slot, &grant).map(Finished::Link),
+            // On a busy machine a fabric's connection may take longer to make than a capability lives.
+            Err(Unattached::Refused(why)) if self.since.elapsed() >= CAPABILITY_LIFE => {
+                self.again(process, &why)
+            }
             Err(Unattached::Refused(why)) => Err(self.unreachable(&why)),
             Err(Unattached::Lost) => self.again(process, "the connection was lost"),
             Err(Unattached::Late) => Err(self.unreachable(

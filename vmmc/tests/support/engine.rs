@@ -71,7 +71,7 @@ impl World {
 
     /// As over a provider whose writes bring no data with them.
     pub fn told() -> World {
-        let more = "[fabric]\nprovider = \"tcp;ofi_rxm\"\nnotice = \"message\"\n";
+        let more = "[fabric]\nprovider = \"net\"\nnotice = \"message\"\n";
         World::over(cluster::pair_with(more), true)
     }
 
