@@ -161,6 +161,13 @@ impl Engine {
 
     /// Starts sending for an operation that may have other parts.
     pub(super) fn start_send(&self, op: OpId, letter: Letter, to: Dest) -> Result<(), NxError> {
+        self.start_parts(op, letter, to).inspect_err(|_| {
+            // The job has ended. Once this has had the lock nobody is in the middle of the operation's memory.
+            self.inner.state.lock().revoke_targets();
+        })
+    }
+
+    fn start_parts(&self, op: OpId, letter: Letter, to: Dest) -> Result<(), NxError> {
         let inner = &*self.inner;
         let route = self.route(to)?;
         let own = matches!(route, Route::Own);

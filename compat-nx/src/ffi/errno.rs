@@ -69,7 +69,7 @@ pub fn errno_of(error: &NxError) -> c_int {
         NxError::HostGlobal | NxError::OtherGlobal { .. } | NxError::BadReduction { .. } => EQPARAM,
         NxError::PeerDied { .. } => libc::EPIPE,
         NxError::PeerFault { .. } => libc::EPROTO,
-        NxError::System { .. } => libc::EIO,
+        NxError::System { .. } | NxError::HandlerPanicked { .. } => libc::EIO,
     }
 }
 
@@ -151,6 +151,7 @@ mod tests {
             | NxError::BadReduction { .. }
             | NxError::PeerDied { .. }
             | NxError::PeerFault { .. }
+            | NxError::HandlerPanicked { .. }
             | NxError::System { .. } => (),
         };
         let all = vec![
@@ -173,6 +174,7 @@ mod tests {
             NxError::BadReduction { op: Reduction::Xor },
             NxError::PeerDied { node: 1 },
             NxError::PeerFault { node: 1, what: "x" },
+            NxError::HandlerPanicked { what: "x".into() },
             NxError::System { what: "x", reason: "y".into() },
         ];
         all.iter().for_each(known);
@@ -187,7 +189,10 @@ mod tests {
             // The misuses that NX knows have NX numbers, clear of the system's.
             let ours = !matches!(
                 error,
-                NxError::PeerDied { .. } | NxError::PeerFault { .. } | NxError::System { .. }
+                NxError::PeerDied { .. }
+                    | NxError::PeerFault { .. }
+                    | NxError::HandlerPanicked { .. }
+                    | NxError::System { .. }
             );
             assert_eq!(ours, number >= 150, "{error:?} is {number}");
         }
