@@ -235,6 +235,37 @@ fn nodes_and_hosts_add_processes_of_other_types_and_each_message_finds_its_proce
 }
 
 #[test]
+fn wrong_arguments_of_what_starts_applications_are_refused_in_words_and_leave_nothing() {
+    let (program, ring) = (plain("starts.c"), plain("ring.c"));
+    let job = Job::new();
+    let host = run(job.command(&program).arg(&ring));
+    let nodes = run(launcher(&job, &["-n", "3"], &program, &[ring.to_str().unwrap(), "node"])
+        .env("NX_START", "auto"));
+    for (done, says) in [(host, "starts: all good"), (nodes, "starts: node 2: all good")] {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert!(done.out.contains(says), "{done}");
+        // Each says who, the call, and why, with the number that errno has.
+        for line in done.err.lines() {
+            let (who, what) = line.split_once(") ").unwrap_or_default();
+            assert!(who.starts_with('(') && what.contains(" ["), "{line}: {done}");
+        }
+        for why in [
+            "bad parameter [165]: 0 nodes; give 1 or more, or -1 for all",
+            "bad node number [157]: node 99: there are nodes 0 to 2",
+            "process type in use [162]: process type 5 is in use on node 1",
+            "bad buffer [151]: a null pointer for the list of 3 nodes (all: -1)",
+            "No such file or directory [2]",
+            "Exec format error [8]",
+        ] {
+            assert!(done.err.contains(why), "{why}: {done}");
+        }
+        assert!(done.err.contains(") bad node number [157]"), "{done}");
+    }
+    nobody_is_left(&program);
+    nobody_is_left(&ring);
+}
+
+#[test]
 fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
     let (program, worker) = (plain("load.c"), plain("ring.c"));
     let job = Job::new();

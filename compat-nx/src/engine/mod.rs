@@ -138,7 +138,8 @@ impl Engine {
                 .collect();
             let met = |_: &peer::Peer| at(Point::HereHalf);
             let excused = |peer: &peer::Peer| inner::is_wanted(on_request.as_ref(), peer);
-            let (who, time) = ((home.own.node, processes), (deadline, seconds));
+            let ptype = job.ptype.unwrap_or(types::INVALID_PTYPE);
+            let (who, time) = ((home.own.node, processes, ptype), (deadline, seconds));
             for peer in opening::meet_all(openings?, who, time, excused, met)? {
                 peers.add(peer);
             }
@@ -264,6 +265,15 @@ impl Engine {
     #[must_use]
     pub fn late(&self) -> Late {
         Late { from: self.inner.peers.upto() as u32, begun: true }
+    }
+
+    /// Waits until every process that the job began with has opened its links with this one, or has gone: what type it began
+    /// with is known then.
+    ///
+    /// # Errors
+    /// What ended the job.
+    pub fn wait_for_all(&self) -> Result<(), NxError> {
+        joining::wait_for_all(&self.inner)
     }
 
     /// Waits until a process that was started to join this job has links with all others.

@@ -1,6 +1,8 @@
 //! One table from the engine's errors to NX error numbers.
 
+use super::Failure;
 use crate::error::NxError;
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_long};
 
 pub(crate) const EQPBUF: c_int = 151;
@@ -81,6 +83,29 @@ pub(super) fn set(errno: c_int) {
     unsafe { *place = errno }
 }
 
+thread_local! {
+    /// The last failure of this thread that `errno` tells in a number of NX, in words.
+    static LAST: RefCell<Option<(c_int, String)>> = const { RefCell::new(None) };
+}
+
+/// Sets the caller's `errno` for a failure, and keeps its words for [`nx_perror`]. Not for a number of the system's: that
+/// may come from elsewhere the next time.
+pub(super) fn set_for(failure: &Failure) {
+    let errno = failure.errno();
+    if errno >= EQPBUF {
+        // A thread that is ending has no words any more.
+        let _ = LAST.try_with(|last| last.replace(Some((errno, failure.to_string()))));
+    }
+    set(errno);
+}
+
+/// What the thread's last failure of this number said.
+fn words(errno: c_int) -> Option<String> {
+    let of = |last: &RefCell<Option<(c_int, String)>>| last.borrow().clone();
+    let (number, words) = LAST.try_with(of).ok().flatten()?;
+    (number == errno).then_some(words)
+}
+
 fn text(errno: c_int) -> String {
     match TEXTS.iter().find(|(known, _)| *known == errno) {
         Some((_, text)) => (*text).to_owned(),
@@ -97,11 +122,13 @@ pub(super) fn system_text(errno: c_int) -> String {
 fn perror(prefix: &str) {
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let who = super::process::who();
-    eprintln!("({who}) {prefix}: {} [{errno}]", text(errno));
+    let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}: ") };
+    let why = words(errno).map(|why| format!(": {why}")).unwrap_or_default();
+    super::say(&format!("({who}) {prefix}{} [{errno}]{why}", text(errno)));
     set(errno);
 }
 
-/// Prints node, process type, `prefix` and the text of `errno`.
+/// Prints node, process type, `prefix` and the text of `errno`, and what the call said that set it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nx_perror(prefix: *const c_char) {
     // SAFETY: the caller passes a string or null.

@@ -153,6 +153,16 @@ impl Failure {
     }
 }
 
+/// Prints a line in one piece: those of other nodes come at the same time.
+fn say(line: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+}
+
+/// No place for what a call answers besides its value, or for a list.
+fn null(what: &str) -> Failure {
+    Failure::System(errno::EQPBUF, format!("a null pointer for {what}"))
+}
+
 /// Runs the body of a call; a panic in it is an error like others.
 #[inline(always)]
 fn run<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
@@ -179,7 +189,7 @@ fn under<T: IntoLong>(body: impl FnOnce() -> Result<T, Failure>) -> c_long {
     match run(body) {
         Ok(value) => value.into_long(),
         Err(failure) => {
-            errno::set(failure.errno());
+            errno::set_for(&failure);
             -1
         }
     }

@@ -166,7 +166,7 @@ pub(super) fn who() -> String {
 /// Prints who, what and why, writes out what the program has printed, and ends the application.
 pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
     const CODE: u8 = 1;
-    eprintln!("nx: {}: {call}: {failure}", who());
+    super::say(&format!("nx: {}: {call}: {failure}", who()));
     flush();
     if let Failure::Nx(NxError::PeerDied { node }) = failure {
         end_with(CODE, &Message::Lost { node: *node, code: CODE })
