@@ -350,6 +350,12 @@ fn check_type(type_: i32) -> Result<(), NxError> {
     }
 }
 
+/// One type is one that can be sent; all others are masks.
+#[inline]
+pub(crate) fn check_typesel(typesel: i32) -> Result<(), NxError> {
+    if typesel > NORMAL_LAST { check_type(typesel) } else { Ok(()) }
+}
+
 #[inline]
 fn check_memory(is_null: bool, len: usize) -> Result<(), NxError> {
     match len {

@@ -5,7 +5,7 @@ use super::ops::{OpId, Owner};
 use super::send::received;
 use super::state::{Found, State, Want};
 use super::types::{Handler, Info, InfoTarget, Mid, Select, Target};
-use super::{Engine, USER, check_memory};
+use super::{Engine, USER, check_memory, check_typesel};
 use crate::error::NxError;
 use vmmc::word::biased::BiasedGuard;
 
@@ -13,6 +13,7 @@ impl Engine {
     #[inline]
     pub(super) fn check_receive(&self, select: Select, room: Target) -> Result<(), NxError> {
         self.need_ptype()?;
+        check_typesel(select.typesel)?;
         check_memory(room.start.is_null(), room.len)?;
         let last = self.inner.processes() as u32 - 1;
         if select.node < -1 || select.node > last as i32 {
