@@ -319,6 +319,56 @@ fn a_node_that_is_ended_on_request_leaves_the_others_in_peace() {
 }
 
 #[test]
+fn processes_ended_one_by_one_by_type_and_by_node_leave_the_others_in_peace() {
+    let program = plain("kills.c");
+    let job = Job::new();
+    let mut launched = launcher(&job, &["-n", "3"], &program, &["node"]);
+    let mut own = job.command(&program);
+    for command in
+        [launched.env("NX_START", "auto"), own.env("NX_START", "auto").args(["-sz", "3", "node"])]
+    {
+        let done = run(command);
+        assert_eq!(done.code, Some(0), "{done}");
+        let mut said: Vec<&str> = done.out.lines().collect();
+        said.sort_unstable();
+        assert_eq!(said, ["kills: node 0 is done", "kills: node 2 is done"], "{done}");
+        assert_eq!(done.err, "", "{done}");
+    }
+    for done in [shrimp_run(&job, 3, &program, &["host"]), run(job.command(&program).arg("host"))] {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert_eq!((&done.out[..], &done.err[..]), ("kills: host is done\n", ""), "{done}");
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
+fn ending_the_host_ends_all() {
+    let program = plain("kills.c");
+    let job = Job::new();
+    for done in
+        [shrimp_run(&job, 3, &program, &["orphans"]), run(job.command(&program).arg("orphans"))]
+    {
+        assert_eq!(done.code, Some(137), "{done}");
+        assert!(
+            done.err.contains("node 1 (ptype 0") && done.err.contains("killed the application"),
+            "{done}"
+        );
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
+fn under_mpiexec_one_process_cannot_be_ended_alone_and_all_can() {
+    let program = plain("kills.c");
+    let job = Job::new();
+    let mut command = job.command("mpiexec.hydra");
+    let done = run(command.env("NX_START", "auto").args(["-n", "2"]).arg(&program).arg("mpi"));
+    assert_eq!(done.code, Some(137), "{done}");
+    assert!(!done.err.contains("kills.c"), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
 fn a_node_killed_under_mpiexec_ends_all() {
     let program = plain("dying.c");
     let job = Job::new();

@@ -73,8 +73,7 @@ fn every_entry_of_fortran_is_called_by_a_program() {
 
 /// Calls that no argument makes wrong: clocks, codes, what has no effect, what only reads `msginfo`, and
 /// what other tests hold (nodes of this application, handlers on and off, ticks).
-const CANNOT_FAIL: &[&str] =
-    &["dclock", "mclock", "gray", "ginv", "led", "myphysnode", "mydirect"];
+const CANNOT_FAIL: &[&str] = &["dclock", "mclock", "gray", "ginv", "led", "myphysnode", "mydirect"];
 
 /// The names in `CASE(name`, and in the macros that stand for several cases of one call.
 fn cases(file: &str) -> BTreeSet<String> {

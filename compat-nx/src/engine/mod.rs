@@ -261,6 +261,19 @@ impl Engine {
             })
     }
 
+    /// Whether a process of this type (-1: any) is on that node (-1: on one of the nodes, the host is none; its number: the host).
+    #[must_use]
+    pub fn has_any(&self, node: i32, ptype: i32) -> bool {
+        let inner = &*self.inner;
+        let is_one = |number: u32, its: i32| {
+            (if node == -1 { number < inner.job.size } else { number as i32 == node })
+                && (ptype == -1 || its == ptype)
+        };
+        let lives = |peer: &&peer::Peer| !peer.gone.load(Ordering::Relaxed) && peer.is_linked();
+        is_one(inner.own.node, inner.ptype())
+            || inner.peers().filter(lives).any(|peer| is_one(peer.node, peer.ptype()))
+    }
+
     /// What a process must know that is to join this job as another process of a node.
     #[must_use]
     pub fn late(&self) -> Late {

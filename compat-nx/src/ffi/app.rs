@@ -7,7 +7,7 @@ use super::{Failure, Ints};
 use crate::engine::types::{INVALID_PTYPE, NORMAL_LAST};
 use crate::error::NxError;
 use crate::job::control::{self, Message};
-use crate::job::supervise::{Inbox, Member, Settings, Supervisor};
+use crate::job::supervise::{Inbox, Member, Settings, Supervisor, Who};
 use crate::job::switches::Shape;
 use crate::job::{Job, Late, MAX_NODES};
 use rustix::process::{Pid, PidfdFlags};
@@ -127,6 +127,7 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
     }
     let settings = Settings { reap: false, ..Settings::default() };
     let mut supervisor = Supervisor::new(settings).map_err(system)?;
+    supervisor.on_ending(process::ending);
     let inbox = supervisor.inbox();
     inbox.add(member);
     app.watcher = Some(inbox);
@@ -144,6 +145,18 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
     std::thread::Builder::new().name("nx-watch".into()).spawn(work).map(|_| ()).map_err(|error| {
         Failure::System(error.raw_os_error().unwrap_or(libc::EAGAIN), "thread".into())
     })
+}
+
+/// Asks the supervisor in this process to end some processes, or all; false: there is none.
+pub(super) fn kill(by: Who, node: i32, ptype: i32) -> bool {
+    app().watcher.as_ref().map(|watcher| watcher.kill(by, node, ptype)).is_some()
+}
+
+/// Leaves it to the supervisor in this process to say why a node has gone, and to end the process; false: there is none.
+pub(super) fn lost(by: Who, node: u32, code: u8) -> bool {
+    // Whoever has the lock is starting processes.
+    let watcher = APP.try_lock().ok().and_then(|app| app.watcher.clone());
+    watcher.map(|watcher| watcher.lost(by, node, code)).is_some()
 }
 
 pub(super) fn parameter(why: impl Into<String>) -> Failure {
