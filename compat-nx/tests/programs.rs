@@ -195,6 +195,23 @@ fn every_call_before_the_start_is_refused_in_both_forms() {
     });
 }
 
+/// unverified: what the manuals of then would have to settle.
+#[test]
+fn what_is_unconfirmed_is_as_we_believe_it_to_be() {
+    let program = compile("unverified.c", Options { flags: &["-w"], ..Options::default() });
+    let job = Job::new();
+    for size in SIZES {
+        let arguments = ["-n", &size.to_string()];
+        let done = run(launcher(&job, &arguments, &program, &[]).env("NX_START", "auto"));
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        assert!(done.out.contains("unverified: all good"), "{size} nodes: {done}");
+        for node in 0..size {
+            let line = format!("(node {node}, ptype 0) unverified: bad node number [157]");
+            assert!(done.err.contains(&line), "{line}: {done}");
+        }
+    }
+}
+
 #[test]
 fn the_heat_solver_finds_the_exact_answer_on_any_number_of_nodes() {
     at_all_sizes(&fortran("../examples/heat.f", &["-O2", "-std=legacy"]), &[], "heat: right");

@@ -48,6 +48,7 @@ pub use global::{Element, Reduction};
 
 use crate::error::{NxError, StartError};
 use crate::job::{Job, Late};
+use crate::unconfirmed::host_number;
 use inner::{Inner, OnEnd, OnRequest, Parts};
 use peers::Peers;
 use points::Point;
@@ -226,7 +227,7 @@ impl Engine {
     /// The host process's node number, if there is one.
     #[must_use]
     pub fn host(&self) -> Option<i32> {
-        self.inner.job.host.then_some(self.inner.job.size as i32)
+        self.inner.job.host.then_some(host_number(self.inner.job.size) as i32)
     }
 
     /// Process type, [`types::INVALID_PTYPE`] before it is set.

@@ -10,6 +10,7 @@ use crate::job::control::{self, Message};
 use crate::job::supervise::{Inbox, Member, Settings, Supervisor, Who};
 use crate::job::switches::Shape;
 use crate::job::{Job, Late, MAX_NODES};
+use crate::unconfirmed::{WAITALL_NEEDS_CHILDREN, host_number};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -187,7 +188,7 @@ pub(super) fn init(
     let mut job = Job::new(shape.nodes())
         .map_err(|errno| Failure::System(errno.raw_os_error(), "making a job".into()))?;
     job.host = true;
-    job.node = job.size;
+    job.node = host_number(job.size);
     job.ptype = None;
     app.shape = Some(shape);
     app.job = Some(job.clone());
@@ -353,7 +354,7 @@ fn lives(pid: Pid) -> bool {
 /// Waits for every process that this one started; one that the program has waited for itself does
 /// not matter.
 pub(super) fn wait_all() -> Result<i32, Failure> {
-    if app().taken.is_empty() {
+    if WAITALL_NEEDS_CHILDREN && app().taken.is_empty() {
         let why = "this process has started none; nx_nfork, nx_load and nx_loadve do";
         return Err(Failure::System(libc::ECHILD, why.into()));
     }

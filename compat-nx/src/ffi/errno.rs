@@ -2,6 +2,7 @@
 
 use super::Failure;
 use crate::error::NxError;
+use crate::unconfirmed::perror_line;
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_long};
 
@@ -20,7 +21,7 @@ pub(crate) const EQPARAM: c_int = 165;
 pub(crate) const EQNOMID: c_int = 174;
 pub(crate) const EQNOSET: c_int = 176;
 
-/// Names and texts, for `nx_perror`. The numbers are those of the iPSC/2.
+/// Names and texts, for `nx_perror`. The numbers are those of the iPSC/2; the Paragon's are unconfirmed.
 const TEXTS: [(c_int, &str); 26] = [
     (EQPBUF, "bad buffer"),
     (152, "bad buffer length"),
@@ -122,9 +123,8 @@ pub(super) fn system_text(errno: c_int) -> String {
 fn perror(prefix: &str) {
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let who = super::process::who();
-    let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}: ") };
-    let why = words(errno).map(|why| format!(": {why}")).unwrap_or_default();
-    super::say(&format!("({who}) {prefix}{} [{errno}]{why}", text(errno)));
+    let (text, why) = (text(errno), words(errno));
+    super::say(&perror_line(&who, prefix, &text, errno, why.as_deref()));
     set(errno);
 }
 

@@ -5,6 +5,7 @@ use super::process::engine;
 use super::{Code, Failure, Ints, calls, length, null};
 use crate::engine::{Element, Reduction};
 use crate::error::NxError;
+use crate::unconfirmed::NCNT_UNIT;
 use std::ffi::{c_long, c_void};
 
 fn reduce<T: Element>(op: Reduction, x: *mut T, n: i32, work: *mut T) -> Result<(), Failure> {
@@ -105,7 +106,7 @@ calls! {
         // SAFETY: the buffers are the caller's for the call.
         let total = unsafe { engine.gcol(source(x, xlen)?, target(y, ylen)?) }?;
         // SAFETY: it is one integer.
-        unsafe { ncnt.set(0, i32::try_from(total).unwrap_or(i32::MAX)) };
+        unsafe { ncnt.set(0, i32::try_from(total / NCNT_UNIT).unwrap_or(i32::MAX)) };
         Ok(())
     }
 

@@ -46,6 +46,7 @@ mod who;
 pub use errno::errno_of;
 
 use crate::error::NxError;
+use crate::unconfirmed::FORTRAN_HANDLERS_BY_REFERENCE;
 use std::ffi::{c_int, c_long, c_void};
 
 /// Integers of the caller: `long` of C, or 32 bits wide (Fortran, `nx32_`).
@@ -97,6 +98,12 @@ pub(crate) enum Code {
     Value(*mut c_void),
     /// Fortran: arguments by reference.
     Reference(*mut c_void),
+}
+
+impl Code {
+    fn of_fortran(address: *mut c_void) -> Code {
+        if FORTRAN_HANDLERS_BY_REFERENCE { Code::Reference(address) } else { Code::Value(address) }
+    }
 }
 
 /// A value that Fortran passed by reference; 0 for a null pointer.
@@ -286,7 +293,7 @@ macro_rules! convert {
         $crate::ffi::Ints::Int($arg)
     };
     (f code $arg:ident) => {
-        $crate::ffi::Code::Reference($arg)
+        $crate::ffi::Code::of_fortran($arg)
     };
 }
 

@@ -9,6 +9,7 @@ use crate::error::StartError;
 use crate::job::control::{self, Heard, Message};
 use crate::job::supervise::Who;
 use crate::job::{Job, pmi};
+use crate::unconfirmed::{fatal_line, host_number};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -167,7 +168,7 @@ pub(super) fn who() -> String {
     // SAFETY: null, or leaked by `start`.
     let engine = unsafe { ENGINE.load(Ordering::Acquire).as_ref() };
     let ptype = engine.map(Engine::ptype).or(ptype).unwrap_or(-1);
-    if node == size {
+    if node == host_number(size) {
         format!("host, ptype {ptype}")
     } else {
         format!("node {node}, ptype {ptype}")
@@ -177,7 +178,7 @@ pub(super) fn who() -> String {
 /// Prints who, what and why, writes out what the program has printed, and ends the application.
 pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
     const CODE: u8 = 1;
-    super::say(&format!("nx: {}: {call}: {failure}", who()));
+    super::say(&fatal_line(&who(), call, failure));
     flush();
     if let Failure::Nx(NxError::PeerDied { node }) = failure {
         let ptype = running().map_or(-1, Engine::ptype);

@@ -6,11 +6,12 @@ use super::{Failure, calls};
 use crate::error::NxError;
 use crate::job::control::{self, Message};
 use crate::job::supervise::Who;
+use crate::unconfirmed::host_number;
 use std::ffi::c_long;
 
 fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
     let place = process::place().ok_or(NxError::NotStarted)?;
-    let last = if place.host { place.size } else { place.size - 1 };
+    let last = if place.host { host_number(place.size) } else { place.size - 1 };
     if node < -1 || node > last as i32 {
         return Err(NxError::BadNode { node, last }.into());
     }
@@ -18,7 +19,8 @@ fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
         return Err(NxError::BadPtype { ptype }.into());
     }
     let engine = engine()?;
-    let is_host = place.node == place.size;
+    let host = host_number(place.size);
+    let is_host = place.node == host;
     let all = node == -1 && ptype <= 0;
     let own = (node == place.node as i32 || (node == -1 && !is_host))
         && (ptype < 0 || engine.ptype() == ptype);
@@ -29,7 +31,7 @@ fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
             return Err(Failure::System(super::errno::EQNOPROC, why));
         }
     }
-    let whom = if node == place.size as i32 { control::HOST } else { node };
+    let whom = if node == host as i32 { control::HOST } else { node };
     let mut part = part();
     if let Some(control) = &part.control {
         control::tell(control, &Message::Kill { node: whom, ptype }, &[]).map_err(|errno| {
@@ -123,7 +125,7 @@ calls! {
 /// Number of the controlling process: the number of nodes. `_myhost` is negative without one.
 #[unsafe(no_mangle)]
 pub extern "C" fn myhost() -> c_long {
-    super::plain("myhost", || Ok(place()?.size as i32)).into()
+    super::plain("myhost", || Ok(host_number(place()?.size) as i32)).into()
 }
 
 #[unsafe(no_mangle)]
@@ -131,7 +133,7 @@ pub extern "C" fn _myhost() -> c_long {
     super::under(|| {
         let place = place()?;
         if place.host {
-            Ok(place.size as i32)
+            Ok(host_number(place.size) as i32)
         } else {
             Err(Failure::System(super::errno::EQNOPROC, "host".into()))
         }
@@ -140,7 +142,7 @@ pub extern "C" fn _myhost() -> c_long {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn myhost_() -> i32 {
-    super::plain("myhost", || Ok(place()?.size as i32))
+    super::plain("myhost", || Ok(host_number(place()?.size) as i32))
 }
 
 /// The physical node: there are no others than the logical ones.

@@ -1,5 +1,7 @@
 //! What reductions do with what.
 
+use crate::unconfirmed::TRUE;
+
 /// Binary operations of the global reductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
@@ -51,7 +53,7 @@ macro_rules! element {
 
             #[inline]
             fn combine(op: Reduction, $a: Self, $b: Self) -> Option<Self> {
-                let truth = |it: bool| if it { $zero + 1 as $type } else { $zero };
+                let truth = |it: bool| if it { $zero + TRUE as $type } else { $zero };
                 Some(match op {
                     Reduction::Sum => $sum($a, $b),
                     Reduction::Product => $product($a, $b),
