@@ -91,6 +91,19 @@ fn a_fortran_program_of_the_ipsc_with_its_include_file() {
 }
 
 #[test]
+fn fortran_reads_and_writes_files_by_unit() {
+    let program = fortran("fortran/units.f", &["-std=legacy"]);
+    let job = Job::new();
+    for size in [1, 2, 4] {
+        let dir = tempfile::tempdir().unwrap();
+        let done = shrimp_run(&job, size, &program, &[dir.path().to_str().unwrap()]);
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        assert!(done.out.contains("units: all good"), "{size} nodes: {done}");
+        assert_eq!(done.out.matches("from all nodes\n").count(), size as usize, "{done}");
+    }
+}
+
+#[test]
 fn fortran_with_implicit_types() {
     let flags = ["-std=legacy", "-w", "-fallow-argument-mismatch"];
     at_all_sizes(&fortran("fortran/implicit.f", &flags), &[], "implicit: all good");

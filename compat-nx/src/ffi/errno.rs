@@ -17,6 +17,7 @@ pub(crate) const EQHND: c_int = 160;
 pub(crate) const EQNOPROC: c_int = 161;
 pub(crate) const EQUSEPID: c_int = 162;
 pub(crate) const EQNOACT: c_int = 163;
+pub(crate) const EQBADFIL: c_int = 164;
 pub(crate) const EQPARAM: c_int = 165;
 pub(crate) const EQNOMID: c_int = 174;
 pub(crate) const EQNOSET: c_int = 176;
@@ -36,7 +37,7 @@ const TEXTS: [(c_int, &str); 26] = [
     (EQNOPROC, "no such process"),
     (EQUSEPID, "process type in use"),
     (EQNOACT, "not active"),
-    (164, "bad file"),
+    (EQBADFIL, "bad file"),
     (EQPARAM, "bad parameter"),
     (170, "not permitted"),
     (171, "no memory"),

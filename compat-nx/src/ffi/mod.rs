@@ -41,6 +41,7 @@ mod process;
 mod spawn;
 mod start;
 mod strings;
+mod units;
 mod who;
 
 pub use errno::errno_of;
