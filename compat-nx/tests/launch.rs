@@ -292,6 +292,7 @@ fn however_one_node_ends_all_end_with_the_reason_and_nothing_is_left() {
         ("c", 137, "killed the application"),
         ("d", 137, "killed the application"),
         ("9", 137, "was killed by signal 9 (SIGKILL)"),
+        ("h", 137, "was killed by signal 9 (SIGKILL)"),
         ("s", 139, "was killed by signal 11 (SIGSEGV)"),
         ("g", 137, "killed by signal 9"),
     ] {
