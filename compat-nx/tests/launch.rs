@@ -349,6 +349,33 @@ fn processes_ended_one_by_one_by_type_and_by_node_leave_the_others_in_peace() {
 }
 
 #[test]
+fn a_host_that_is_killed_takes_its_nodes_with_it() {
+    let text = "#include \"check.h\"
+        #include <signal.h>
+        int main(int argc, char **argv) {
+            long n = nx_initve(NULL, 3, \"\", &argc, argv);
+            if (nx_nfork(NULL, -1, 0, NULL) == 0) {
+                csend(2, NULL, 0, myhost(), 1);
+                crecv(1, NULL, 0);
+                return 0;
+            }
+            setptype(1);
+            while (n-- > 0) crecv(2, NULL, 0);
+            raise(SIGKILL);
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("hosted.c", text, options);
+    let job = Job::new();
+    assert_eq!(run(&mut job.command(&program)).code, None, "killed, as whoever waits for it sees");
+    nobody_is_left(&program);
+    let done = shrimp_run(&job, 3, &program, &[]);
+    assert_eq!(done.code, Some(137), "{done}");
+    // Its nodes are killed with it, and one of them may be noticed first.
+    assert!(done.err.contains("was killed by signal 9"), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
 fn ending_the_host_ends_all() {
     let program = plain("kills.c");
     let job = Job::new();
