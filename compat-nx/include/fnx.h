@@ -24,6 +24,10 @@
       EXTERNAL masktrap, mclock, iomode, nx_initve, nx_initve_rect
       EXTERNAL nx_nfork, nx_load, nx_waitall, nx_pri, nx_app_rect
       EXTERNAL ecmp, ediv, emod, dclock
+      INTEGER iread, iwrite, ireadoff, iwriteoff, iodone, iseof, lsize
+      INTEGER lseek
+      EXTERNAL iread, iwrite, ireadoff, iwriteoff, iodone, iseof, lsize
+      EXTERNAL lseek
 !     subroutines
       EXTERNAL setptype, setpid, killcube, killproc, flick, led
       EXTERNAL csend, crecv, crecvx, cprobe, cprobex, msgwait
@@ -32,4 +36,6 @@
       EXTERNAL gdhigh, gdlow, gssum, gsprod, gshigh, gslow, gisum
       EXTERNAL giprod, gihigh, gilow, giand, gior, gixor, gland, glor
       EXTERNAL glxor, gcol, gcolx, gopf, gsendx, hwclock, setiomode
+      EXTERNAL gopen, cread, cwrite, readoff, writeoff, iowait
+      EXTERNAL eseek, esize
       EXTERNAL nx_perror, eadd, esub, eadd1, esub1, emul

@@ -1,4 +1,9 @@
 //! The safe interface: NX for Rust programs.
+//!
+//! Memory of an operation that goes on after its call belongs to the operation: [`Nx::isend`], [`Nx::irecv`],
+//! [`Nx::hsend`] and [`Nx::hrecv`] take a vector, and give it back when it is theirs no more. Forgotten
+//! (`mem::forget`), it stays where it is for ever. Calls that borrow memory are done with it when they return, also with
+//! an error: when the job ends with a message on its way into it, that is cut off first.
 #![allow(unsafe_code)] // calls of the engine's raw interface; each block has its proof
 
 use crate::engine::types::INVALID_PTYPE;
@@ -6,6 +11,7 @@ use crate::engine::{Element, Engine, Reduction};
 use crate::error::{NxError, StartError};
 use crate::job::{Job, JobError};
 use crate::{Dest, Info, Mid, Outcome, Select, Source, Target};
+use std::ffi::c_void;
 
 /// This process's part of a job. All methods may be called from any thread.
 ///
@@ -76,6 +82,20 @@ impl Nx {
         Some(self.engine.ptype()).filter(|&ptype| ptype != INVALID_PTYPE)
     }
 
+    /// The host process's node number, if there is one.
+    #[must_use]
+    pub fn host(&self) -> Option<i32> {
+        self.engine.host()
+    }
+
+    /// Sets the process type (`setptype`).
+    ///
+    /// # Errors
+    /// As [`Engine::set_ptype`].
+    pub fn set_ptype(&self, ptype: i32) -> Result<(), NxError> {
+        self.engine.set_ptype(ptype)
+    }
+
     fn to(&self, node: i32) -> Dest {
         Dest { node, ptype: self.engine.ptype() }
     }
@@ -86,8 +106,26 @@ impl Nx {
     /// As [`Engine::csend`].
     #[inline]
     pub fn csend(&self, type_: i32, data: &[u8], node: i32) -> Result<(), NxError> {
+        self.csend_to(type_, data, self.to(node))
+    }
+
+    /// The same, with the process type of the receiver.
+    ///
+    /// # Errors
+    /// As [`Engine::csend`].
+    #[inline]
+    pub fn csend_to(&self, type_: i32, data: &[u8], to: Dest) -> Result<(), NxError> {
         // SAFETY: borrowed for the call.
-        unsafe { self.engine.csend(type_, source(data), self.to(node)) }
+        unsafe { self.engine.csend(type_, source(data), to) }
+    }
+
+    /// Sends to a list of nodes.
+    ///
+    /// # Errors
+    /// As [`Engine::gsendx`].
+    pub fn gsendx(&self, type_: i32, data: &[u8], nodes: &[i32]) -> Result<(), NxError> {
+        // SAFETY: borrowed for the call.
+        unsafe { self.engine.gsendx(type_, source(data), nodes) }
     }
 
     /// Receives a message of the types of `typesel` (see [`Select`]) into `room`.
@@ -107,6 +145,22 @@ impl Nx {
     pub fn crecvx(&self, select: Select, room: &mut [u8]) -> Result<Info, NxError> {
         // SAFETY: borrowed exclusively for the call.
         unsafe { self.engine.crecv(select, target(room)) }
+    }
+
+    /// Sends to `node`, and receives (`csendrecv`).
+    ///
+    /// # Errors
+    /// As [`Engine::csendrecv`].
+    pub fn csendrecv(
+        &self,
+        type_: i32,
+        data: &[u8],
+        node: i32,
+        select: Select,
+        room: &mut [u8],
+    ) -> Result<Info, NxError> {
+        // SAFETY: both are borrowed for the call, `room` exclusively.
+        unsafe { self.engine.csendrecv(type_, source(data), self.to(node), select, target(room)) }
     }
 
     /// Starts sending. The bytes belong to the transfer until [`Sending::wait`] gives them back.
@@ -130,8 +184,28 @@ impl Nx {
         Ok(Receiving(Transfer { engine: &self.engine, mid: Some(mid), bytes: room }))
     }
 
+    /// Starts sending, and runs `handler` in the handler thread when the bytes are free again (`hsend`).
+    ///
+    /// # Errors
+    /// As [`Engine::hsend`].
+    pub fn hsend(
+        &self,
+        type_: i32,
+        data: Vec<u8>,
+        node: i32,
+        handler: impl FnOnce(Result<Info, NxError>, Vec<u8>) + Send + 'static,
+    ) -> Result<(), NxError> {
+        let raw = source(&data);
+        // SAFETY: the bytes belong to the handler, which the operation keeps until they are sent.
+        unsafe {
+            let handler = Box::new(move |result| handler(result, data));
+            self.engine.hsend(type_, raw, self.to(node), handler)
+        }
+    }
+
     /// Runs `handler` in the handler thread when a message has come into `room` (`hrecv`), also while this
-    /// thread computes. Once.
+    /// thread computes. Once. Never, if the job ends before the message comes. A handler that panics ends the job for
+    /// this process ([`NxError::HandlerPanicked`]).
     ///
     /// # Errors
     /// As [`Engine::hrecv`]. The handler gets [`NxError::MessageTooLong`] with the beginning of a message that the room is too
@@ -148,6 +222,19 @@ impl Nx {
         unsafe { self.engine.hrecv(select, raw, Box::new(move |result| handler(result, room))) }
     }
 
+    /// Takes back the posted [`Nx::hrecv`]s of this type selector; their handlers are dropped. Returns how many there were.
+    ///
+    /// # Errors
+    /// As [`Engine::cancel_hrecv`].
+    pub fn cancel_hrecv(&self, typesel: i32) -> Result<usize, NxError> {
+        self.engine.cancel_hrecv(typesel)
+    }
+
+    /// Masks (true) or allows (false) handlers; returns what was before. As [`Engine::masktrap`].
+    pub fn masktrap(&self, mask: bool) -> bool {
+        self.engine.masktrap(mask)
+    }
+
     /// Whether such a message is here (`iprobex`).
     ///
     /// # Errors
@@ -162,6 +249,19 @@ impl Nx {
     /// As [`Engine::cprobe`].
     pub fn cprobe(&self, select: Select) -> Result<Info, NxError> {
         self.engine.cprobe(select)
+    }
+
+    /// Throws away the messages that are here and selected (`flushmsg`).
+    ///
+    /// # Errors
+    /// As [`Engine::flushmsg`].
+    pub fn flushmsg(&self, select: Select) -> Result<(), NxError> {
+        self.engine.flushmsg(select)
+    }
+
+    /// A turn of the protocol, and the processor to others.
+    pub fn flick(&self) {
+        self.engine.flick();
     }
 
     /// Waits until all nodes are here.
@@ -192,16 +292,57 @@ impl Nx {
         unsafe { self.engine.reduce(op, x.as_mut_ptr(), x.len(), work.as_mut_ptr()) }
     }
 
+    /// The same with an operation of the program's own (`gopf`), which must be associative and commutative: `combine(x, y)`
+    /// leaves its result in `x`; both are as long as `x` is here.
+    ///
+    /// # Errors
+    /// As [`Engine::gopf`].
+    ///
+    /// # Panics
+    /// When `combine` does; the other nodes then wait for this one, or hear that it has gone.
+    pub fn gopf<T: Element>(
+        &self,
+        x: &mut [T],
+        mut combine: impl FnMut(&mut [T], &[T]),
+    ) -> Result<(), NxError> {
+        let mut work = x.to_vec();
+        let (len, bytes) = (x.len(), size_of_val(x));
+        let mut both = |x: *mut c_void, work: *mut c_void| {
+            // SAFETY: the vector below, `len` long, borrowed exclusively by the call, which uses it through this
+            // pointer alone and not while this runs.
+            let x = unsafe { std::slice::from_raw_parts_mut(x.cast::<T>(), len) };
+            // SAFETY: as above. All bits are values of `T`, so what other nodes sent is one.
+            combine(x, unsafe { std::slice::from_raw_parts(work.cast::<T>(), len) });
+        };
+        let (x, work) = (x.as_mut_ptr().cast(), work.as_mut_ptr().cast());
+        // SAFETY: both are `bytes` long, borrowed exclusively for the call, and different.
+        unsafe { self.engine.gopf(x, bytes, work, &mut both) }
+    }
+
     /// What all nodes have, in node order (`gcol`). `most` is the most that all can have together.
     ///
     /// # Errors
     /// As [`Engine::gcol`].
     pub fn gcol(&self, mine: &[u8], most: usize) -> Result<Vec<u8>, NxError> {
-        let mut all = vec![0; most];
-        // SAFETY: both are borrowed for the call, and different.
-        let len = unsafe { self.engine.gcol(source(mine), target(&mut all)) }?;
-        all.truncate(len);
+        let all = self.engine.gather(mine)?;
+        self.engine.fits(all.len(), most)?;
         Ok(all)
+    }
+
+    /// What all nodes have, in node order, where every node knows how much that is: `lens` bytes, of which
+    /// `mine` are this node's (`gcolx`).
+    ///
+    /// # Errors
+    /// As [`Engine::gcolx`]; [`NxError::BadLength`] also when `mine` is not as long as `lens` says.
+    pub fn gcolx(&self, mine: &[u8], lens: &[usize]) -> Result<Vec<u8>, NxError> {
+        let (node, nodes) = (self.engine.node() as usize, self.engine.nodes() as usize);
+        if lens.len() != nodes {
+            return Err(NxError::BadLength { len: lens.len() as i64 });
+        }
+        if lens.get(node).is_some_and(|&len| len != mine.len()) {
+            return Err(NxError::BadLength { len: mine.len() as i64 });
+        }
+        self.engine.collect(mine, lens)
     }
 
     /// Leaves in order (also done by a drop): waits until what was sent no longer needs this
@@ -212,12 +353,18 @@ impl Nx {
 }
 
 /// Bytes that an operation under way uses.
-#[derive(Debug)]
 struct Transfer<'e> {
     engine: &'e Engine,
     /// `None` once it is over.
     mid: Option<Mid>,
     bytes: Vec<u8>,
+}
+
+/// Without the bytes, which are the operation's.
+impl std::fmt::Debug for Transfer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfer").field("mid", &self.mid).field("len", &self.bytes.len()).finish()
+    }
 }
 
 impl Transfer<'_> {

@@ -114,6 +114,12 @@ pub enum NxError {
         /// Operation asked for.
         op: crate::engine::Reduction,
     },
+    /// A handler of this process panicked: what it was to do is not done.
+    #[error("a handler panicked ({what}); the job cannot go on")]
+    HandlerPanicked {
+        /// What it said.
+        what: String,
+    },
     /// Another process of the job died.
     #[error("node {node} died; the job cannot go on")]
     PeerDied {

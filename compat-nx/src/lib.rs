@@ -19,6 +19,7 @@
 //! * [`job`]: who we are and who else there is, as the launcher says it in the environment.
 //! * [`engine`]: the protocol. One [`Engine`] per process; every NX operation is a method of it.
 //! * [`error`]: what can go wrong.
+//! * [`unconfirmed`]: what the manuals of then would have to settle.
 //! * `ffi` (feature `abi`): the C and Fortran entry points, thin over the engine.
 
 #![deny(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod error;
 #[cfg(feature = "abi")]
 pub mod ffi;
 pub mod job;
+pub mod unconfirmed;
 
 pub use api::{JoinError, Nx, Receiving, Sending};
 pub use engine::Engine;

@@ -103,6 +103,55 @@ fn busy(engine: &Engine, leaves: &str) {
     assert!(matches!(error, None | Some(NxError::PeerDied { node: 1 })), "{error:?}");
 }
 
+/// Node 0 is stopped where it is about to write node 1's memory; node 2 dies, and node 1 hears of it and uses the memory for
+/// something else. Then node 0 goes on.
+fn cut_off(engine: &Engine, how: &str) {
+    const LEN: usize = 64 << 20;
+    let to = |node| Dest { node, ptype: 0 };
+    let mut room = vec![1u8; LEN];
+    let mut id = std::process::id().to_ne_bytes();
+    let small = Source { start: id.as_ptr(), len: id.len() };
+    if engine.node() == 0 {
+        // SAFETY: borrowed for the call.
+        unsafe { engine.csend(1, small, to(-1)) }.expect("all live");
+        let data = Source { start: room.as_ptr(), len: LEN };
+        // SAFETY: borrowed for the call. Now and then node 1 may be late, and it is not stopped.
+        while unsafe { engine.csend(3, data, to(1)) }.is_ok() {}
+        return;
+    }
+    let target = Target { start: id.as_mut_ptr(), len: id.len() };
+    // SAFETY: borrowed for the call.
+    unsafe { engine.crecv(Select::types(1), target) }.expect("node 0 lives");
+    let sender = u32::from_ne_bytes(id);
+    if engine.node() == 2 {
+        common::until_every_thread(sender, "T");
+        std::process::abort();
+    }
+    let target = Target { start: room.as_mut_ptr(), len: LEN };
+    let error = loop {
+        let got = match how {
+            // SAFETY: borrowed for the call.
+            "crecv" => unsafe { engine.crecv(Select::types(3), target) }.map(drop),
+            _ => {
+                // SAFETY: used only when it is over, or the job.
+                let mid = unsafe { engine.irecv(Select::types(3), target, None) };
+                mid.and_then(|mid| engine.msgwait(mid)).map(drop)
+            }
+        };
+        if let Err(error) = got {
+            break error;
+        }
+    };
+    assert_eq!(error, NxError::PeerDied { node: 2 });
+    room.fill(7);
+    let process = rustix::process::Pid::from_raw(sender as i32).expect("a process id");
+    rustix::process::kill_process(process, rustix::process::Signal::CONT).expect("it is stopped");
+    while std::fs::read(format!("/proc/{sender}/cmdline")).is_ok_and(|line| !line.is_empty()) {
+        std::thread::yield_now(); // until it has written what it writes, and ended
+    }
+    assert!(room.iter().all(|&byte| byte == 7), "bytes of a message that was given up");
+}
+
 /// Node 1 has a door and no more, and dies when both others have found it.
 fn start() {
     let job = Job::from_env().expect("environment").expect("a rank's environment");
@@ -134,7 +183,12 @@ fn rank() {
     if std::env::var(common::PART).is_ok_and(|part| part == "start") {
         return start();
     }
-    common::play(&[("bereft", bereft), ("busy", busy), ("nothing", |_, _| {})]);
+    common::play(&[
+        ("bereft", bereft),
+        ("busy", busy),
+        ("cut_off", cut_off),
+        ("nothing", |_, _| {}),
+    ]);
 }
 
 #[test]
@@ -148,6 +202,21 @@ fn a_node_killed_at_any_named_point_ends_all_and_leaves_nothing() {
         let mut ranks = daemon.start_job(3, "busy", leaves, &[("NX_FAILPOINT", &armed)]);
         assert_eq!(ranks.wait(), [true, false, true], "{name}");
         daemon.rests(Some(before));
+    }
+}
+
+/// A large message goes from user memory to user memory, unless the job has ended meanwhile: the memory may be another's by then.
+#[test]
+fn once_a_receive_is_given_up_nothing_is_written_to_its_memory() {
+    let daemon = Daemon::start();
+    for how in ["crecv", "msgwait"] {
+        let settings = [
+            ("NX_DIRECT", "65536"),
+            ("NX_DIRECT_AFTER", "0"),
+            ("NX_FAILPOINT", "direct-begun@0=stop"),
+        ];
+        let mut ranks = daemon.start_job(3, "cut_off", how, &settings);
+        assert_eq!(ranks.wait(), [true, true, false], "{how}");
     }
 }
 

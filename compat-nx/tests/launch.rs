@@ -124,13 +124,19 @@ fn entries_of_fortran_that_refuse_do_and_those_that_end_all_do() {
     let done = shrimp_run(&job, 2, &program, &[]);
     assert_eq!(done.code, Some(0), "{done}");
     assert_eq!(done.out.matches("rest: all good").count(), 2, "{done}");
-    for number in 1..=11 {
+    for number in 1..=19 {
         let done = shrimp_run(&job, 2, &program, &[&number.to_string()]);
+        let says = match number {
+            5 => "gopen: /no/such/directory/file: No such file or directory",
+            6 | 7 => "message id 1 is not in use",
+            19 => "gopen: I/O mode 9; give 0 to 5",
+            _ => ": unit 3 is not open; open it with GOPEN or OPEN",
+        };
         assert_eq!(done.code, Some(1), "call {number}: {done}");
-        assert!(done.err.contains("use OPEN, READ and WRITE"), "call {number}: {done}");
+        assert!(done.err.contains(says), "call {number}: {done}");
         assert!(!done.out.contains("goes on"), "call {number}: {done}");
     }
-    let done = shrimp_run(&job, 2, &program, &["12"]);
+    let done = shrimp_run(&job, 2, &program, &["20"]);
     assert_eq!(done.code, Some(137), "{done}");
     assert!(done.err.contains("killed the application"), "{done}");
     nobody_is_left(&program);
@@ -235,6 +241,37 @@ fn nodes_and_hosts_add_processes_of_other_types_and_each_message_finds_its_proce
 }
 
 #[test]
+fn wrong_arguments_of_what_starts_applications_are_refused_in_words_and_leave_nothing() {
+    let (program, ring) = (plain("starts.c"), plain("ring.c"));
+    let job = Job::new();
+    let host = run(job.command(&program).arg(&ring));
+    let nodes = run(launcher(&job, &["-n", "3"], &program, &[ring.to_str().unwrap(), "node"])
+        .env("NX_START", "auto"));
+    for (done, says) in [(host, "starts: all good"), (nodes, "starts: node 2: all good")] {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert!(done.out.contains(says), "{done}");
+        // Each says who, the call, and why, with the number that errno has.
+        for line in done.err.lines() {
+            let (who, what) = line.split_once(") ").unwrap_or_default();
+            assert!(who.starts_with('(') && what.contains(" ["), "{line}: {done}");
+        }
+        for why in [
+            "bad parameter [165]: 0 nodes; give 1 or more, or -1 for all",
+            "bad node number [157]: node 99: there are nodes 0 to 2",
+            "process type in use [162]: process type 5 is in use on node 1",
+            "bad buffer [151]: a null pointer for the list of 3 nodes (all: -1)",
+            "No such file or directory [2]",
+            "Exec format error [8]",
+        ] {
+            assert!(done.err.contains(why), "{why}: {done}");
+        }
+        assert!(done.err.contains(") bad node number [157]"), "{done}");
+    }
+    nobody_is_left(&program);
+    nobody_is_left(&ring);
+}
+
+#[test]
 fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
     let (program, worker) = (plain("load.c"), plain("ring.c"));
     let job = Job::new();
@@ -255,6 +292,7 @@ fn however_one_node_ends_all_end_with_the_reason_and_nothing_is_left() {
         ("c", 137, "killed the application"),
         ("d", 137, "killed the application"),
         ("9", 137, "was killed by signal 9 (SIGKILL)"),
+        ("h", 137, "was killed by signal 9 (SIGKILL)"),
         ("s", 139, "was killed by signal 11 (SIGSEGV)"),
         ("g", 137, "killed by signal 9"),
     ] {
@@ -284,6 +322,83 @@ fn a_node_that_is_ended_on_request_leaves_the_others_in_peace() {
         assert_eq!(done.code, Some(0), "{done}");
         assert_eq!(done.err, "", "{done}");
     }
+    nobody_is_left(&program);
+}
+
+#[test]
+fn processes_ended_one_by_one_by_type_and_by_node_leave_the_others_in_peace() {
+    let program = plain("kills.c");
+    let job = Job::new();
+    let mut launched = launcher(&job, &["-n", "3"], &program, &["node"]);
+    let mut own = job.command(&program);
+    for command in
+        [launched.env("NX_START", "auto"), own.env("NX_START", "auto").args(["-sz", "3", "node"])]
+    {
+        let done = run(command);
+        assert_eq!(done.code, Some(0), "{done}");
+        let mut said: Vec<&str> = done.out.lines().collect();
+        said.sort_unstable();
+        assert_eq!(said, ["kills: node 0 is done", "kills: node 2 is done"], "{done}");
+        assert_eq!(done.err, "", "{done}");
+    }
+    for done in [shrimp_run(&job, 3, &program, &["host"]), run(job.command(&program).arg("host"))] {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert_eq!((&done.out[..], &done.err[..]), ("kills: host is done\n", ""), "{done}");
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
+fn a_host_that_is_killed_takes_its_nodes_with_it() {
+    let text = "#include \"check.h\"
+        #include <signal.h>
+        int main(int argc, char **argv) {
+            long n = nx_initve(NULL, 3, \"\", &argc, argv);
+            if (nx_nfork(NULL, -1, 0, NULL) == 0) {
+                csend(2, NULL, 0, myhost(), 1);
+                crecv(1, NULL, 0);
+                return 0;
+            }
+            setptype(1);
+            while (n-- > 0) crecv(2, NULL, 0);
+            raise(SIGKILL);
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("hosted.c", text, options);
+    let job = Job::new();
+    assert_eq!(run(&mut job.command(&program)).code, None, "killed, as whoever waits for it sees");
+    nobody_is_left(&program);
+    let done = shrimp_run(&job, 3, &program, &[]);
+    assert_eq!(done.code, Some(137), "{done}");
+    // Its nodes are killed with it, and one of them may be noticed first.
+    assert!(done.err.contains("was killed by signal 9"), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
+fn ending_the_host_ends_all() {
+    let program = plain("kills.c");
+    let job = Job::new();
+    for done in
+        [shrimp_run(&job, 3, &program, &["orphans"]), run(job.command(&program).arg("orphans"))]
+    {
+        assert_eq!(done.code, Some(137), "{done}");
+        assert!(
+            done.err.contains("node 1 (ptype 0") && done.err.contains("killed the application"),
+            "{done}"
+        );
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
+fn under_mpiexec_one_process_cannot_be_ended_alone_and_all_can() {
+    let program = plain("kills.c");
+    let job = Job::new();
+    let mut command = job.command("mpiexec.hydra");
+    let done = run(command.env("NX_START", "auto").args(["-n", "2"]).arg(&program).arg("mpi"));
+    assert_eq!(done.code, Some(137), "{done}");
+    assert!(!done.err.contains("kills.c"), "{done}");
     nobody_is_left(&program);
 }
 

@@ -91,6 +91,19 @@ fn a_fortran_program_of_the_ipsc_with_its_include_file() {
 }
 
 #[test]
+fn fortran_reads_and_writes_files_by_unit() {
+    let program = fortran("fortran/units.f", &["-std=legacy"]);
+    let job = Job::new();
+    for size in [1, 2, 4] {
+        let dir = tempfile::tempdir().unwrap();
+        let done = shrimp_run(&job, size, &program, &[dir.path().to_str().unwrap()]);
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        assert!(done.out.contains("units: all good"), "{size} nodes: {done}");
+        assert_eq!(done.out.matches("from all nodes\n").count(), size as usize, "{done}");
+    }
+}
+
+#[test]
 fn fortran_with_implicit_types() {
     let flags = ["-std=legacy", "-w", "-fallow-argument-mismatch"];
     at_all_sizes(&fortran("fortran/implicit.f", &flags), &[], "implicit: all good");
@@ -112,12 +125,14 @@ fn the_headers_serve_every_dialect() {
 
 #[test]
 fn bad_input_to_every_underscore_call_is_minus_one_with_errno() {
-    let program = compile("errors.c", Options { flags: &["-w"], ..Options::default() });
     let job = Job::new();
-    for size in [1, 2] {
-        let done = shrimp_run(&job, size, &program, &[]);
-        assert_eq!(done.code, Some(0), "{done}");
-        assert!(done.out.contains("errors: all good"), "{done}");
+    for flags in [&["-w"][..], &["-w", "-DNX_INT_ARRAYS"]] {
+        let program = compile("errors.c", Options { flags, ..Options::default() });
+        for size in [1, 2] {
+            let done = shrimp_run(&job, size, &program, &[]);
+            assert_eq!(done.code, Some(0), "{flags:?}: {done}");
+            assert!(done.out.contains("errors: all good"), "{flags:?}: {done}");
+        }
     }
 }
 
@@ -165,7 +180,7 @@ fn every_case_ends_all(
 #[test]
 fn bad_input_to_every_plain_call_says_who_what_and_why_and_ends_the_application() {
     let program = compile("errors.c", Options { flags: &["-w"], ..Options::default() });
-    let of_cases = every_plain_form_ends_all(&program, 199, &|_| {});
+    let of_cases = every_plain_form_ends_all(&program, 236, &|_| {});
     every_case_ends_all(&program, &["later"], 6, &|_| {});
     // The others end too, whichever call it was: a case of each, on one node of three.
     let job = Job::new();
@@ -191,6 +206,23 @@ fn every_call_before_the_start_is_refused_in_both_forms() {
     every_plain_form_ends_all(&program, 60, &|command| {
         command.env("NX_START", "program");
     });
+}
+
+/// unverified: what the manuals of then would have to settle.
+#[test]
+fn what_is_unconfirmed_is_as_we_believe_it_to_be() {
+    let program = compile("unverified.c", Options { flags: &["-w"], ..Options::default() });
+    let job = Job::new();
+    for size in SIZES {
+        let arguments = ["-n", &size.to_string()];
+        let done = run(launcher(&job, &arguments, &program, &[]).env("NX_START", "auto"));
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        assert!(done.out.contains("unverified: all good"), "{size} nodes: {done}");
+        for node in 0..size {
+            let line = format!("(node {node}, ptype 0) unverified: bad node number [157]");
+            assert!(done.err.contains(&line), "{line}: {done}");
+        }
+    }
 }
 
 #[test]

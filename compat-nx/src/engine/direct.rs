@@ -300,6 +300,30 @@ impl Windows {
         Some(open.noted)
     }
 
+    /// Ends a window that a message may be on its way into, whose receive is given up: the room is the program's again. Whoever
+    /// sends there from here on reaches nobody; who is in the middle of it is waited for, `VMMC_DRAIN_MS` at most.
+    pub(super) fn revoke(&mut self, sender: u32, number: u32, room: Target) {
+        let number = number as usize;
+        let of = self.of.get(&sender).and_then(|of| of.get(number)?.open.as_ref());
+        let Some((start, len)) = of.map(|open| (open.start, open.len)) else { return };
+        let is_current = self.is_current(sender, number, start, len);
+        let inside = room.start.addr() <= start && start + len <= room.start.addr() + room.len;
+        let window = self.of.get_mut(&sender).and_then(|of| of.get_mut(number));
+        let Some(open) = window.and_then(|window| window.open.take()) else { return };
+        self.open -= 1;
+        match (is_current, inside) {
+            // Nobody else uses these pages, which may be swapped therefore: also a sender that is stopped in the middle keeps
+            // the old ones.
+            (true, true) => drop(open.export),
+            (is_current, _) => {
+                open.export.abandon();
+                if is_current {
+                    std::mem::forget(open.noted); // children go on getting private copies
+                }
+            }
+        }
+    }
+
     /// Ends the windows. Their memory stays what it is, the program's with its bytes: it may have been
     /// freed and be in use for something else by now, so that nothing may be remapped any more.
     pub(super) fn close_all(&mut self) {

@@ -4,7 +4,8 @@
 //! allocate and print as a handler of NX could. `masktrap` is a lock around them: while the
 //! program has masked handlers none starts, and masking waits for one that runs. Inside a
 //! handler others are masked anyway; there `masktrap` only keeps the value, so that a handler
-//! may save and restore it.
+//! may save and restore it. A handler that panics ends the job for this process: what it was to do is not
+//! done, and the receive that it would have posted is missing.
 
 use super::types::{Handler, Info};
 use crate::error::NxError;
@@ -49,14 +50,18 @@ impl Handlers {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the thread if there is none yet.
-    pub(super) fn start(this: &Arc<Handlers>) -> std::io::Result<()> {
+    /// Starts the thread if there is none yet. `panicked` is told when a handler panics, and with what.
+    pub(super) fn start(
+        this: &Arc<Handlers>,
+        panicked: impl Fn(String) + Send + 'static,
+    ) -> std::io::Result<()> {
         let mut state = this.lock();
         if state.started {
             return Ok(());
         }
         let handlers = this.clone();
-        std::thread::Builder::new().name("nx-handlers".into()).spawn(move || handlers.run())?;
+        let run = move || handlers.run(&panicked);
+        std::thread::Builder::new().name("nx-handlers".into()).spawn(run)?;
         state.started = true;
         Ok(())
     }
@@ -67,7 +72,7 @@ impl Handlers {
         self.changed.notify_all();
     }
 
-    fn run(&self) {
+    fn run(&self, panicked: &dyn Fn(String)) {
         INSIDE.set(Some(true));
         let mut state = self.lock();
         loop {
@@ -79,7 +84,12 @@ impl Handlers {
                     state.running = true;
                     drop(state);
                     let (handler, result) = next;
-                    handler(result);
+                    let run = std::panic::AssertUnwindSafe(|| handler(result));
+                    if let Err(what) = std::panic::catch_unwind(run) {
+                        panicked(text_of(&*what));
+                        // What was thrown may throw when it is dropped.
+                        std::mem::forget(what);
+                    }
                     INSIDE.set(Some(true)); // whatever the handler left
                     state = self.lock();
                     state.running = false;
@@ -124,4 +134,11 @@ impl Handlers {
         self.lock().stop = true;
         self.changed.notify_all();
     }
+}
+
+/// What a panic says.
+fn text_of(what: &(dyn std::any::Any + Send)) -> String {
+    let text = what.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| what.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("something that is no text").to_owned()
 }

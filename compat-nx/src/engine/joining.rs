@@ -136,6 +136,17 @@ fn add(inner: &Inner, peer: Peer) {
     inner.wake_others(state, before);
 }
 
+/// See [`super::Engine::wait_for_all`].
+pub(super) fn wait_for_all(inner: &Inner) -> Result<(), NxError> {
+    let first = || inner.peers().filter(|peer| (peer.number as usize) < inner.processes());
+    let all = || first().all(|peer| peer.is_here() || !peer.is_linked());
+    while !all() {
+        inner.check()?;
+        let _ = inner.data.wait_until(Some(LOOK), |_| true, |_| all().then_some(()));
+    }
+    Ok(())
+}
+
 /// See [`super::Engine::wait_for_process`].
 pub(super) fn wait_for_process(
     inner: &Inner,

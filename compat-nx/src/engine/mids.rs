@@ -63,6 +63,9 @@ impl Engine {
         let result = state.ops.is_done(op).then(|| finish(&mut state, op)).transpose();
         // Under the lock: who is told of the end may free the buffer, which nobody is in the middle of.
         let ended = inner.check();
+        if ended.is_err() {
+            state.revoke_targets();
+        }
         inner.wake_others(state, before);
         match result {
             Ok(None) => ended.map(|()| None),
@@ -96,7 +99,7 @@ impl Engine {
             if state.ops.get(op).is_done() {
                 state.ops.remove(op);
             } else {
-                state.ops.disown(op, Owner::Nobody);
+                let _ = state.ops.disown(op, Owner::Nobody); // it was the program's
             }
             for part in merged {
                 ignore(state, part);
@@ -160,7 +163,7 @@ impl Engine {
             // A merged id is opened up, so that long chains stay flat.
             let inside = std::mem::take(&mut state.ops.get_mut(part).merged);
             if inside.is_empty() {
-                state.ops.disown(part, Owner::Merged);
+                let _ = state.ops.disown(part, Owner::Merged); // it was the program's
                 parts.push(part);
             } else {
                 state.ops.remove(part);

@@ -48,6 +48,7 @@ pub use global::{Element, Reduction};
 
 use crate::error::{NxError, StartError};
 use crate::job::{Job, Late};
+use crate::unconfirmed::host_number;
 use inner::{Inner, OnEnd, OnRequest, Parts};
 use peers::Peers;
 use points::Point;
@@ -138,7 +139,8 @@ impl Engine {
                 .collect();
             let met = |_: &peer::Peer| at(Point::HereHalf);
             let excused = |peer: &peer::Peer| inner::is_wanted(on_request.as_ref(), peer);
-            let (who, time) = ((home.own.node, processes), (deadline, seconds));
+            let ptype = job.ptype.unwrap_or(types::INVALID_PTYPE);
+            let (who, time) = ((home.own.node, processes, ptype), (deadline, seconds));
             for peer in opening::meet_all(openings?, who, time, excused, met)? {
                 peers.add(peer);
             }
@@ -225,7 +227,7 @@ impl Engine {
     /// The host process's node number, if there is one.
     #[must_use]
     pub fn host(&self) -> Option<i32> {
-        self.inner.job.host.then_some(self.inner.job.size as i32)
+        self.inner.job.host.then_some(host_number(self.inner.job.size) as i32)
     }
 
     /// Process type, [`types::INVALID_PTYPE`] before it is set.
@@ -260,10 +262,32 @@ impl Engine {
             })
     }
 
+    /// Whether a process of this type (-1: any) is on that node (-1: on one of the nodes, the host is none; its number: the host).
+    #[must_use]
+    pub fn has_any(&self, node: i32, ptype: i32) -> bool {
+        let inner = &*self.inner;
+        let is_one = |number: u32, its: i32| {
+            (if node == -1 { number < inner.job.size } else { number as i32 == node })
+                && (ptype == -1 || its == ptype)
+        };
+        let lives = |peer: &&peer::Peer| !peer.gone.load(Ordering::Relaxed) && peer.is_linked();
+        is_one(inner.own.node, inner.ptype())
+            || inner.peers().filter(lives).any(|peer| is_one(peer.node, peer.ptype()))
+    }
+
     /// What a process must know that is to join this job as another process of a node.
     #[must_use]
     pub fn late(&self) -> Late {
         Late { from: self.inner.peers.upto() as u32, begun: true }
+    }
+
+    /// Waits until every process that the job began with has opened its links with this one, or has gone: what type it began
+    /// with is known then.
+    ///
+    /// # Errors
+    /// What ended the job.
+    pub fn wait_for_all(&self) -> Result<(), NxError> {
+        joining::wait_for_all(&self.inner)
     }
 
     /// Waits until a process that was started to join this job has links with all others.
@@ -338,6 +362,12 @@ fn check_type(type_: i32) -> Result<(), NxError> {
         0..=NORMAL_LAST | FORCE_TYPE..=FORCE_LAST => Ok(()),
         _ => Err(NxError::BadType { type_ }),
     }
+}
+
+/// One type is one that can be sent; all others are masks.
+#[inline]
+pub(crate) fn check_typesel(typesel: i32) -> Result<(), NxError> {
+    if typesel > NORMAL_LAST { check_type(typesel) } else { Ok(()) }
 }
 
 #[inline]

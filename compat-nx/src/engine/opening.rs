@@ -205,11 +205,11 @@ fn culprit(gone: &[Gone], own: u32, processes: u32) -> Option<u32> {
     named.or_else(|| gone.first().map(|gone| gone.peer))
 }
 
-/// Waits for all peers, and tells each that we can do without it. One that dies meanwhile, unless it is excused,
-/// ends the start, and those who can hear it are told who it was.
+/// Waits for all peers, and tells each our process type, and that we can do without it. One that dies meanwhile, unless it is
+/// excused, ends the start, and those who can hear it are told who it was.
 pub(super) fn meet_all(
     mut openings: VecDeque<Opening>,
-    (own, processes): (u32, u32),
+    (own, processes, ptype): (u32, u32, i32),
     (deadline, seconds): (Instant, u64),
     excused: impl Fn(&Peer) -> bool,
     mut met: impl FnMut(&Peer),
@@ -219,6 +219,7 @@ pub(super) fn meet_all(
         if next.wait(LOOK)? {
             if let Some(next) = openings.pop_front() {
                 let peer = next.meet(deadline, seconds)?;
+                peer.say_ptype(ptype); // before: who hears the other knows this
                 peer.say_here();
                 met(&peer);
                 peers.push(peer);

@@ -119,12 +119,13 @@ impl Ops {
         }
     }
 
-    /// The program gives its id away: into a merged one, or for nothing.
-    pub(super) fn disown(&mut self, id: OpId, owner: Owner) {
-        let op = self.get_mut(id);
-        if matches!(std::mem::replace(&mut op.owner, owner), Owner::Program) {
+    /// The program gives its id away: into a merged one, or for nothing. Returns whose it was.
+    pub(super) fn disown(&mut self, id: OpId, owner: Owner) -> Owner {
+        let before = std::mem::replace(&mut self.get_mut(id).owner, owner);
+        if matches!(before, Owner::Program) {
             self.mids -= 1;
         }
+        before
     }
 
     /// Ids that the program holds.

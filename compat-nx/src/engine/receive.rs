@@ -5,7 +5,7 @@ use super::ops::{OpId, Owner};
 use super::send::received;
 use super::state::{Found, State, Want};
 use super::types::{Handler, Info, InfoTarget, Mid, Select, Target};
-use super::{Engine, USER, check_memory};
+use super::{Engine, USER, check_memory, check_typesel};
 use crate::error::NxError;
 use vmmc::word::biased::BiasedGuard;
 
@@ -13,6 +13,7 @@ impl Engine {
     #[inline]
     pub(super) fn check_receive(&self, select: Select, room: Target) -> Result<(), NxError> {
         self.need_ptype()?;
+        check_typesel(select.typesel)?;
         check_memory(room.start.is_null(), room.len)?;
         let last = self.inner.processes() as u32 - 1;
         if select.node < -1 || select.node > last as i32 {
@@ -52,8 +53,13 @@ impl Engine {
             .and_then(|()| state.post(inner, op, channel, select))
             // Handlers: what was sent before the senders knew that they must interrupt us.
             .and_then(|()| if state.has_handlers() { state.progress(inner) } else { Ok(()) });
+        // Under the lock: nobody is in the middle of the room when the caller hears of it.
+        if let Err(error) = &result {
+            inner.fail(error.clone());
+            state.revoke_targets();
+        }
         inner.wake_others(state, before);
-        result.inspect_err(|error| inner.fail(error.clone()))
+        result
     }
 
     /// Receives (`crecv`, `crecvx`).
@@ -167,8 +173,14 @@ impl Engine {
 
     pub(super) fn start_handlers(&self) -> Result<(), NxError> {
         let started = super::watch::Watch::start(&self.inner);
+        let inner = std::sync::Arc::downgrade(&self.inner);
+        let panicked = move |what| {
+            if let Some(inner) = inner.upgrade() {
+                inner.fail(NxError::HandlerPanicked { what });
+            }
+        };
         started
-            .and_then(|()| super::handlers::Handlers::start(&self.inner.handlers))
+            .and_then(|()| super::handlers::Handlers::start(&self.inner.handlers, panicked))
             .map_err(|error| NxError::System { what: "handler thread", reason: error.to_string() })
     }
 
@@ -179,7 +191,8 @@ impl Engine {
     /// When the job has ended.
     pub fn cancel_hrecv(&self, typesel: i32) -> Result<usize, NxError> {
         self.inner.check()?;
-        Ok(self.inner.state.lock().cancel_handlers(typesel))
+        let cancelled = self.inner.state.lock().cancel_handlers(typesel);
+        Ok(cancelled.len())
     }
 
     /// Waits for a message that a receive with this selector would take, and leaves it where it is.

@@ -7,6 +7,7 @@ use super::state::{Letter, Sent, State};
 use super::types::{Dest, Handler, Mid, Select, Source, Target};
 use super::{Engine, USER, check_memory, check_type};
 use crate::error::NxError;
+use crate::unconfirmed::BROADCAST_REACHES_OWN_NODE;
 use crate::{Info, Outcome};
 use vmmc::word::biased::BiasedGuard;
 
@@ -113,7 +114,8 @@ impl Engine {
     fn nodes_but_this(&self, ptype: i32) -> impl Iterator<Item = &Peer> {
         let own = self.inner.own.node;
         (0..self.inner.job.size).filter_map(move |node| match self.process_on(node, ptype) {
-            Route::One(peer) if node != own || peer.ptype() == ptype => Some(peer),
+            Route::One(peer) if node != own => Some(peer),
+            Route::One(peer) if BROADCAST_REACHES_OWN_NODE && peer.ptype() == ptype => Some(peer),
             _ => None,
         })
     }
@@ -161,6 +163,13 @@ impl Engine {
 
     /// Starts sending for an operation that may have other parts.
     pub(super) fn start_send(&self, op: OpId, letter: Letter, to: Dest) -> Result<(), NxError> {
+        self.start_parts(op, letter, to).inspect_err(|_| {
+            // The job has ended. Once this has had the lock nobody is in the middle of the operation's memory.
+            self.inner.state.lock().revoke_targets();
+        })
+    }
+
+    fn start_parts(&self, op: OpId, letter: Letter, to: Dest) -> Result<(), NxError> {
         let inner = &*self.inner;
         let route = self.route(to)?;
         let own = matches!(route, Route::Own);

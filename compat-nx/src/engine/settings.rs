@@ -2,6 +2,7 @@
 
 use super::points::{Armed, Point};
 use crate::error::StartError;
+use crate::unconfirmed::{MESSAGE_IDS, SILENT_TRUNCATION};
 use vmmc::config::Tunable;
 
 /// All tunables.
@@ -173,8 +174,11 @@ impl Settings {
             },
             direct_after: number("NX_DIRECT_AFTER", "auto", 1, 0..=u32::MAX as usize)? as u32,
             direct_by_pages: one_of("NX_DIRECT_CHECK", &["auto", "pages"], "auto or pages")? == 1,
-            mids: number("NX_MIDS", "auto", 1024, 1..=60_000)?,
-            truncate: one_of("NX_TRUNCATE", &["error", "silent"], "error or silent")? == 1,
+            mids: number("NX_MIDS", "auto", MESSAGE_IDS, 1..=60_000)?,
+            truncate: match set("NX_TRUNCATE") {
+                None => SILENT_TRUNCATION,
+                Some(_) => one_of("NX_TRUNCATE", &["error", "silent"], "error or silent")? == 1,
+            },
             start_s: number("NX_START_S", "auto", 60, any)? as u64,
             flush_ms: number("NX_FLUSH_MS", "auto", FLUSH_MS as usize, 0..=u32::MAX as usize)?
                 as u32,

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)] // memory of callers is an address here; each `Send` has its proof
 
 use crate::error::NxError;
+pub use crate::unconfirmed::FORCE_LAST;
+use crate::unconfirmed::{ANY_TAKES_FORCE, MASK_REST};
 use std::ffi::c_void;
 
 /// First type of the force range.
 pub const FORCE_TYPE: i32 = 0x4000_0000;
-/// Last type of the force range (unconfirmed).
-pub const FORCE_LAST: i32 = 1_999_999_999;
 /// Last type of the normal range.
 pub const NORMAL_LAST: i32 = 999_999_999;
 /// Process type of a process that has not set one.
@@ -54,9 +54,9 @@ impl Select {
     fn takes_type(self, type_: i32) -> bool {
         match self.typesel {
             exact if exact >= 0 => exact == type_,
-            _ if type_ >= FORCE_TYPE => false,
+            _ if type_ >= FORCE_TYPE && !ANY_TAKES_FORCE => false,
             -1 => true,
-            mask => (mask >> type_.clamp(0, 30)) & 1 == 1,
+            mask => (mask >> type_.clamp(0, MASK_REST)) & 1 == 1,
         }
     }
 }

@@ -7,9 +7,10 @@ use super::{Failure, Ints};
 use crate::engine::types::{INVALID_PTYPE, NORMAL_LAST};
 use crate::error::NxError;
 use crate::job::control::{self, Message};
-use crate::job::supervise::{Inbox, Member, Settings, Supervisor};
+use crate::job::supervise::{Inbox, Member, Settings, Supervisor, Who};
 use crate::job::switches::Shape;
-use crate::job::{Job, Late};
+use crate::job::{Job, Late, MAX_NODES};
+use crate::unconfirmed::{WAITALL_NEEDS_CHILDREN, host_number};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -104,7 +105,7 @@ pub(super) fn control_nodes(job: &Job) -> Result<(), Failure> {
     }
     let outcome = supervisor.run();
     if outcome.cause.is_some() {
-        eprintln!("nx: {outcome}");
+        super::say(&format!("nx: {outcome}"));
     }
     // SAFETY: the program's own destructors have nothing to destroy: it never began.
     unsafe { libc::_exit(outcome.code().into()) }
@@ -127,6 +128,7 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
     }
     let settings = Settings { reap: false, ..Settings::default() };
     let mut supervisor = Supervisor::new(settings).map_err(system)?;
+    supervisor.on_ending(process::ending);
     let inbox = supervisor.inbox();
     inbox.add(member);
     app.watcher = Some(inbox);
@@ -135,7 +137,7 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
             supervisor.wait_for_members();
             let outcome = supervisor.run();
             if outcome.cause.is_some() {
-                eprintln!("nx: {outcome}");
+                super::say(&format!("nx: {outcome}"));
                 // SAFETY: the application has ended, and this process is part of it.
                 unsafe { libc::_exit(outcome.code().into()) };
             }
@@ -144,6 +146,18 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
     std::thread::Builder::new().name("nx-watch".into()).spawn(work).map(|_| ()).map_err(|error| {
         Failure::System(error.raw_os_error().unwrap_or(libc::EAGAIN), "thread".into())
     })
+}
+
+/// Asks the supervisor in this process to end some processes, or all; false: there is none.
+pub(super) fn kill(by: Who, node: i32, ptype: i32) -> bool {
+    app().watcher.as_ref().map(|watcher| watcher.kill(by, node, ptype)).is_some()
+}
+
+/// Leaves it to the supervisor in this process to say why a node has gone, and to end the process; false: there is none.
+pub(super) fn lost(by: Who, node: u32, code: u8) -> bool {
+    // Whoever has the lock is starting processes.
+    let watcher = APP.try_lock().ok().and_then(|app| app.watcher.clone());
+    watcher.map(|watcher| watcher.lost(by, node, code)).is_some()
 }
 
 pub(super) fn parameter(why: impl Into<String>) -> Failure {
@@ -155,9 +169,9 @@ pub(super) fn init(
     wanted: Option<Shape>,
     arguments: Option<&mut Arguments>,
 ) -> Result<i32, Failure> {
+    // The nodes may exist already (automatic start).
     if let Some(job) = process::place() {
-        // The nodes exist already (automatic start).
-        return Ok(job.size as i32);
+        return again(&job, wanted);
     }
     let switches = match arguments {
         Some(arguments) => arguments.take()?,
@@ -165,7 +179,7 @@ pub(super) fn init(
     };
     let mut app = app();
     if let Some(job) = &app.job {
-        return Ok(job.size as i32);
+        return again(job, switches.size.or(wanted));
     }
     let shape = match switches.size.or(wanted).or(app.shape) {
         Some(shape) => shape,
@@ -174,17 +188,33 @@ pub(super) fn init(
     let mut job = Job::new(shape.nodes())
         .map_err(|errno| Failure::System(errno.raw_os_error(), "making a job".into()))?;
     job.host = true;
-    job.node = job.size;
+    job.node = host_number(job.size);
     job.ptype = None;
     app.shape = Some(shape);
     app.job = Some(job.clone());
     Ok(job.size as i32)
 }
 
-/// The nodes that a call names: all, if the list is null or the number is -1.
+/// An application that there is, asked for once more: as it is, and not with another number of nodes.
+fn again(job: &Job, wanted: Option<Shape>) -> Result<i32, Failure> {
+    match wanted.map(Shape::nodes) {
+        Some(wanted) if wanted != job.size => {
+            Err(parameter(format!("the application has {} nodes already, not {wanted}", job.size)))
+        }
+        _ => Ok(job.size as i32),
+    }
+}
+
+/// The nodes that a call names: all, if the number is -1.
 fn chosen(job: &Job, nodes: Ints, nnodes: i32) -> Result<Vec<u32>, Failure> {
-    if nodes.is_null() || nnodes < 0 {
-        return Ok((0..job.size).collect());
+    match nnodes {
+        -1 => return Ok((0..job.size).collect()),
+        // 0 would be taken for the answer that a child gets.
+        ..=0 => return Err(parameter(format!("{nnodes} nodes; give 1 or more, or -1 for all"))),
+        _ if nodes.is_null() => {
+            return Err(super::null(&format!("the list of {nnodes} nodes (all: -1)")));
+        }
+        _ => {}
     }
     let mut all = Vec::new();
     for index in 0..nnodes as usize {
@@ -217,13 +247,17 @@ pub(super) fn start(
     pids: Ints,
     what: &Become,
 ) -> Result<i32, Failure> {
-    if ptype < 0 {
+    if !(0..=NORMAL_LAST).contains(&ptype) {
         return Err(NxError::BadPtype { ptype }.into());
     }
     let job = match app().job.clone().or_else(process::place) {
         Some(job) => job,
         None => return Err(NxError::NotStarted.into()),
     };
+    if !job.hosts.is_empty() {
+        let why = "processes of an application on several machines, later than its start";
+        return Err(Failure::System(libc::ENOSYS, why.into()));
+    }
     let engine = process::running();
     let list = chosen(&job, nodes, nnodes)?;
     for (at, &node) in list.iter().enumerate() {
@@ -253,7 +287,10 @@ pub(super) fn start(
                     *app = App { shape: app.shape, ..App::default() };
                     drop(app);
                     standard_input(node);
-                    be_node(place, Some(control))?;
+                    if let Err(failure) = be_node(place, Some(control)) {
+                        // Not an answer for the program, which would take it for its parent's.
+                        process::fatal("nx_nfork", &failure);
+                    }
                     return Ok(0);
                 }
                 Forked::Parent { pid, control } => {
@@ -294,10 +331,9 @@ pub(super) fn start(
             // The host is one of the processes that the nodes wait for.
             process::join(job, false)?;
             joining = std::mem::take(&mut app().joining);
-            match process::running() {
-                Some(engine) => engine,
-                None => return Ok(started),
-            }
+            let Some(engine) = process::running() else { return Ok(started) };
+            engine.wait_for_all()?;
+            engine
         }
     };
     for (pid, node) in joining {
@@ -318,6 +354,10 @@ fn lives(pid: Pid) -> bool {
 /// Waits for every process that this one started; one that the program has waited for itself does
 /// not matter.
 pub(super) fn wait_all() -> Result<i32, Failure> {
+    if WAITALL_NEEDS_CHILDREN && app().taken.is_empty() {
+        let why = "this process has started none; nx_nfork, nx_load and nx_loadve do";
+        return Err(Failure::System(libc::ECHILD, why.into()));
+    }
     let pids = std::mem::take(&mut app().pids);
     for pid in pids {
         let mut status = 0;
@@ -339,8 +379,9 @@ pub(super) fn shape_of(rows: i32, columns: i32) -> Result<Option<Shape>, Failure
         (0, 0) => Ok(None),
         _ => {
             let text = format!("{rows}x{columns}");
-            let shape = Shape::parse(&text);
-            shape.map(Some).ok_or_else(|| parameter(format!("{text} nodes; give 1 to 4096")))
+            let shown = if rows == 1 { columns.to_string() } else { text.clone() };
+            let bad = || parameter(format!("{shown} nodes; give 1 to {MAX_NODES}"));
+            Shape::parse(&text).map(Some).ok_or_else(bad)
         }
     }
 }
@@ -383,7 +424,7 @@ pub(super) fn rectangle(rows: Ints, columns: Ints) -> Result<i32, Failure> {
     let size = place()?.size;
     let shape = shape().unwrap_or(Shape::row(size));
     if rows.is_null() || columns.is_null() {
-        return Err(NxError::NullBuffer { len: 1 }.into());
+        return Err(super::null("rows and columns"));
     }
     // SAFETY: the caller's variables.
     unsafe { rows.set(0, shape.rows as i32) };
@@ -395,6 +436,6 @@ pub(super) fn rectangle(rows: Ints, columns: Ints) -> Result<i32, Failure> {
 /// Whether people want to hear of what has no effect.
 pub(super) fn debug(what: &str) {
     if lookup("NX_DEBUG").is_some() {
-        eprintln!("nx: {what} has no effect on this machine");
+        super::say(&format!("nx: {what} has no effect on this machine"));
     }
 }

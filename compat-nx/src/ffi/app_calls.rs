@@ -80,30 +80,54 @@ pub unsafe extern "C" fn nx_initve_rect_(
 
 /// The shape that a list of attributes asks for.
 fn attributes(words: &[c_long]) -> Result<Option<Shape>, Failure> {
-    let mut wanted = None;
+    let (mut size, mut rectangle) = (None::<Shape>, None::<Shape>);
     for pair in words.chunks_exact(2) {
         match pair[0] as i32 {
-            -1 => return Ok(wanted),
-            1 => wanted = size_of_nodes(pair[1] as i32)?, // NX_ATTR_SZ
+            -1 => {
+                return match (size, rectangle) {
+                    (Some(size), Some(rectangle)) if size.nodes() != rectangle.nodes() => {
+                        let Shape { rows, columns } = rectangle;
+                        let nodes = size.nodes();
+                        Err(parameter(format!("{nodes} nodes in {rows} rows of {columns}")))
+                    }
+                    _ => Ok(rectangle.or(size)),
+                };
+            }
+            1 => size = size_of_nodes(pair[1] as i32)?, // NX_ATTR_SZ
             2 => {
                 // NX_ATTR_RECT: two integers, rows and columns.
-                let at = pair[1] as *const i32;
-                if at.is_null() {
-                    return Err(crate::error::NxError::NullBuffer { len: 8 }.into());
-                }
-                // SAFETY: the attribute's value is an array of two.
-                let rows = unsafe { at.read() };
-                // SAFETY: as above.
-                let second = unsafe { at.add(1) };
-                // SAFETY: as above.
-                let columns = unsafe { second.read() };
-                wanted = shape_of(rows, columns)?;
+                let [rows, columns] = two_integers(pair[1] as usize)?;
+                rectangle = shape_of(rows, columns)?;
             }
             3..=22 => {}
-            other => return Err(parameter(format!("attribute {other} is not known"))),
+            other => {
+                let why = format!("attribute {other} is not known; the list ends with NX_ATTR_END");
+                return Err(parameter(why));
+            }
         }
     }
     Err(parameter("no NX_ATTR_END after twelve attributes"))
+}
+
+/// Two integers of the program's. Read by the kernel: where the end of a list was left out, what follows may be anything.
+fn two_integers(at: usize) -> Result<[i32; 2], Failure> {
+    use std::os::fd::AsRawFd;
+    const LEN: usize = 8;
+    let pipe = || -> std::io::Result<[u8; LEN]> {
+        let (mut reader, writer) = std::io::pipe()?;
+        // SAFETY: what cannot be read is an error, EFAULT.
+        let wrote = unsafe { libc::write(writer.as_raw_fd(), at as *const _, LEN) };
+        if wrote != LEN as isize {
+            return Err(std::io::Error::last_os_error());
+        }
+        let mut bytes = [0; LEN];
+        std::io::Read::read_exact(&mut reader, &mut bytes)?;
+        Ok(bytes)
+    };
+    let [a, b, c, d, e, f, g, h] = pipe().map_err(|error| {
+        Failure::System(super::errno::EQPBUF, format!("rows and columns: {error}"))
+    })?;
+    Ok([i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes([e, f, g, h])])
 }
 
 /// As [`nx_initve`], with pairs of attribute and value after `argv`, up to `NX_ATTR_END`.
@@ -237,27 +261,50 @@ pub extern "C" fn nx_waitall_() -> i32 {
 }
 
 /// Priorities are the kernel's business: accepted, without effect.
-#[unsafe(no_mangle)]
-pub extern "C" fn nx_pri(_group: c_long, _priority: c_long) -> c_long {
-    0
+fn priority(group: i32, priority: i32) -> Result<i32, Failure> {
+    if group < 0 || priority < 0 {
+        let why = format!("process group {group}, priority {priority}; give 0 or more");
+        return Err(parameter(why));
+    }
+    Ok(0)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nx_pri_(_group: *const i32, _priority: *const i32) -> i32 {
-    0
+pub extern "C" fn nx_pri(group: c_long, level: c_long) -> c_long {
+    super::under(|| priority(group as i32, level as i32))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nx_pri_(group: *const i32, level: *const i32) -> i32 {
+    // SAFETY: Fortran passes addresses of INTEGERs.
+    let group = unsafe { super::deref(group) };
+    // SAFETY: as above.
+    let level = unsafe { super::deref(level) };
+    super::under(|| priority(group, level)) as i32
+}
+
+/// Whether there is such a process; 0 is the caller.
+fn is_process(pid: libc::pid_t) -> Result<(), Failure> {
+    // SAFETY: a signal of 0 only asks.
+    if pid == 0 || (pid > 0 && unsafe { libc::kill(pid, 0) } == 0) {
+        return Ok(());
+    }
+    let why = format!("process {pid} is not there; 0 is the caller");
+    Err(Failure::System(super::errno::EQNOPROC, why))
 }
 
 /// The nodes of the application in an array that the caller frees.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nx_app_nodes(
-    _pid: libc::pid_t,
+    pid: libc::pid_t,
     list: *mut *mut c_int,
     count: *mut c_ulong,
 ) -> c_long {
     super::under(|| {
         let size = place()?.size as usize;
+        is_process(pid)?;
         if list.is_null() || count.is_null() {
-            return Err(crate::error::NxError::NullBuffer { len: size }.into());
+            return Err(super::null("the list of nodes and their number"));
         }
         // SAFETY: any size may be asked for.
         let array = unsafe { libc::malloc(size * size_of::<c_int>()) }.cast::<c_int>();

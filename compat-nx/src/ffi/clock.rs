@@ -55,26 +55,30 @@ pub extern "C" fn mclock_() -> i32 {
 /// Ticks of 100 ns, in two words.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hwclock(time: *mut ESize) {
-    if !time.is_null() {
-        let ticks = elapsed() / (1_000_000_000 / HWHZ);
-        // SAFETY: the caller's variable.
-        unsafe { time.write_unaligned(ESize::from_i64(ticks as i64)) };
-    }
+    // SAFETY: passed on.
+    super::plain("hwclock", || unsafe { ticks(time) });
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _hwclock(time: *mut ESize) -> std::ffi::c_long {
     // SAFETY: passed on.
-    unsafe { hwclock(time) };
-    if time.is_null() {
-        super::errno::set(super::errno::EQPBUF);
-        return -1;
-    }
-    0
+    super::under(|| unsafe { ticks(time) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hwclock_(time: *mut ESize) {
     // SAFETY: passed on.
-    unsafe { hwclock(time) }
+    super::plain("hwclock", || unsafe { ticks(time) });
+}
+
+/// # Safety
+/// Null, or the caller's variable.
+unsafe fn ticks(time: *mut ESize) -> Result<(), super::Failure> {
+    if time.is_null() {
+        return Err(super::null("the time"));
+    }
+    let ticks = elapsed() / (1_000_000_000 / HWHZ);
+    // SAFETY: the caller's variable.
+    unsafe { time.write_unaligned(ESize::from_i64(ticks as i64)) };
+    Ok(())
 }

@@ -1,6 +1,9 @@
 //! One table from the engine's errors to NX error numbers.
 
+use super::Failure;
 use crate::error::NxError;
+use crate::unconfirmed::perror_line;
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_long};
 
 pub(crate) const EQPBUF: c_int = 151;
@@ -14,11 +17,12 @@ pub(crate) const EQHND: c_int = 160;
 pub(crate) const EQNOPROC: c_int = 161;
 pub(crate) const EQUSEPID: c_int = 162;
 pub(crate) const EQNOACT: c_int = 163;
+pub(crate) const EQBADFIL: c_int = 164;
 pub(crate) const EQPARAM: c_int = 165;
 pub(crate) const EQNOMID: c_int = 174;
 pub(crate) const EQNOSET: c_int = 176;
 
-/// Names and texts, for `nx_perror`. The numbers are those of the iPSC/2.
+/// Names and texts, for `nx_perror`. The numbers are those of the iPSC/2; the Paragon's are unconfirmed.
 const TEXTS: [(c_int, &str); 26] = [
     (EQPBUF, "bad buffer"),
     (152, "bad buffer length"),
@@ -33,7 +37,7 @@ const TEXTS: [(c_int, &str); 26] = [
     (EQNOPROC, "no such process"),
     (EQUSEPID, "process type in use"),
     (EQNOACT, "not active"),
-    (164, "bad file"),
+    (EQBADFIL, "bad file"),
     (EQPARAM, "bad parameter"),
     (170, "not permitted"),
     (171, "no memory"),
@@ -69,7 +73,7 @@ pub fn errno_of(error: &NxError) -> c_int {
         NxError::HostGlobal | NxError::OtherGlobal { .. } | NxError::BadReduction { .. } => EQPARAM,
         NxError::PeerDied { .. } => libc::EPIPE,
         NxError::PeerFault { .. } => libc::EPROTO,
-        NxError::System { .. } => libc::EIO,
+        NxError::System { .. } | NxError::HandlerPanicked { .. } => libc::EIO,
     }
 }
 
@@ -79,6 +83,29 @@ pub(super) fn set(errno: c_int) {
     let place = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     unsafe { *place = errno }
+}
+
+thread_local! {
+    /// The last failure of this thread that `errno` tells in a number of NX, in words.
+    static LAST: RefCell<Option<(c_int, String)>> = const { RefCell::new(None) };
+}
+
+/// Sets the caller's `errno` for a failure, and keeps its words for [`nx_perror`]. Not for a number of the system's: that
+/// may come from elsewhere the next time.
+pub(super) fn set_for(failure: &Failure) {
+    let errno = failure.errno();
+    if errno >= EQPBUF {
+        // A thread that is ending has no words any more.
+        let _ = LAST.try_with(|last| last.replace(Some((errno, failure.to_string()))));
+    }
+    set(errno);
+}
+
+/// What the thread's last failure of this number said.
+fn words(errno: c_int) -> Option<String> {
+    let of = |last: &RefCell<Option<(c_int, String)>>| last.borrow().clone();
+    let (number, words) = LAST.try_with(of).ok().flatten()?;
+    (number == errno).then_some(words)
 }
 
 fn text(errno: c_int) -> String {
@@ -97,11 +124,12 @@ pub(super) fn system_text(errno: c_int) -> String {
 fn perror(prefix: &str) {
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let who = super::process::who();
-    eprintln!("({who}) {prefix}: {} [{errno}]", text(errno));
+    let (text, why) = (text(errno), words(errno));
+    super::say(&perror_line(&who, prefix, &text, errno, why.as_deref()));
     set(errno);
 }
 
-/// Prints node, process type, `prefix` and the text of `errno`.
+/// Prints node, process type, `prefix` and the text of `errno`, and what the call said that set it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nx_perror(prefix: *const c_char) {
     // SAFETY: the caller passes a string or null.
@@ -151,6 +179,7 @@ mod tests {
             | NxError::BadReduction { .. }
             | NxError::PeerDied { .. }
             | NxError::PeerFault { .. }
+            | NxError::HandlerPanicked { .. }
             | NxError::System { .. } => (),
         };
         let all = vec![
@@ -173,6 +202,7 @@ mod tests {
             NxError::BadReduction { op: Reduction::Xor },
             NxError::PeerDied { node: 1 },
             NxError::PeerFault { node: 1, what: "x" },
+            NxError::HandlerPanicked { what: "x".into() },
             NxError::System { what: "x", reason: "y".into() },
         ];
         all.iter().for_each(known);
@@ -187,7 +217,10 @@ mod tests {
             // The misuses that NX knows have NX numbers, clear of the system's.
             let ours = !matches!(
                 error,
-                NxError::PeerDied { .. } | NxError::PeerFault { .. } | NxError::System { .. }
+                NxError::PeerDied { .. }
+                    | NxError::PeerFault { .. }
+                    | NxError::HandlerPanicked { .. }
+                    | NxError::System { .. }
             );
             assert_eq!(ours, number >= 150, "{error:?} is {number}");
         }

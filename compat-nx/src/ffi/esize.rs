@@ -110,7 +110,7 @@ pub unsafe extern "C" fn ecmp_(a: *const ESize, b: *const ESize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn etos(a: ESize, text: *mut c_char) {
     if text.is_null() {
-        return;
+        super::process::fatal("etos", &super::null("the digits"));
     }
     let digits = std::ffi::CString::new(a.to_i64().to_string()).unwrap_or_default();
     let bytes = digits.as_bytes_with_nul();
@@ -122,14 +122,14 @@ pub unsafe extern "C" fn etos(a: ESize, text: *mut c_char) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stoe(text: *const c_char, result: *mut ESize) -> c_long {
     super::under(|| {
-        // SAFETY: a string or null.
+        if text.is_null() || result.is_null() {
+            return Err(super::null("the digits or their number"));
+        }
+        // SAFETY: a string.
         let text = unsafe { super::strings::string(text) }.unwrap_or_default();
         let bad =
             || super::Failure::System(super::errno::EQPARAM, format!("{text:?} is no number"));
         let value = text.trim().parse().map_err(|_| bad())?;
-        if result.is_null() {
-            return Err(bad());
-        }
         // SAFETY: the caller's variable.
         unsafe { result.write_unaligned(ESize::from_i64(value)) };
         Ok(())

@@ -2,9 +2,10 @@
 
 use super::message::{source, target};
 use super::process::engine;
-use super::{Code, Failure, Ints, calls, length};
+use super::{Code, Failure, Ints, calls, length, null};
 use crate::engine::{Element, Reduction};
 use crate::error::NxError;
+use crate::unconfirmed::NCNT_UNIT;
 use std::ffi::{c_long, c_void};
 
 fn reduce<T: Element>(op: Reduction, x: *mut T, n: i32, work: *mut T) -> Result<(), Failure> {
@@ -98,19 +99,21 @@ calls! {
     }
 
     fn gcol, _gcol, gcol_ [nx32_gcol, _nx32_gcol]: (x: ptr, xlen: int, y: ptr, ylen: int, ncnt: ints) -> void {
-        // SAFETY: the buffers are the caller's for the call.
-        let total = unsafe { engine()?.gcol(source(x, xlen)?, target(y, ylen)?) }?;
-        if !ncnt.is_null() {
-            // SAFETY: it is one integer.
-            unsafe { ncnt.set(0, i32::try_from(total).unwrap_or(i32::MAX)) };
+        let engine = engine()?;
+        if ncnt.is_null() {
+            return Err(null("ncnt, the length of all")); // before any other node is met
         }
+        // SAFETY: the buffers are the caller's for the call.
+        let total = unsafe { engine.gcol(source(x, xlen)?, target(y, ylen)?) }?;
+        // SAFETY: it is one integer.
+        unsafe { ncnt.set(0, i32::try_from(total / NCNT_UNIT).unwrap_or(i32::MAX)) };
         Ok(())
     }
 
     fn gcolx, _gcolx, gcolx_ [nx32_gcolx, _nx32_gcolx]: (x: ptr, xlens: ints, y: ptr) -> void {
         let engine = engine()?;
         if xlens.is_null() {
-            return Err(NxError::NullBuffer { len: engine.nodes() as usize }.into());
+            return Err(null("xlens, a length for each node"));
         }
         let mut lens = Vec::new();
         for node in 0..engine.nodes() as usize {
@@ -132,7 +135,7 @@ calls! {
         let engine = engine()?;
         let number = length(nnodes)?;
         if number > 0 && nodes.is_null() {
-            return Err(NxError::NullBuffer { len: number }.into());
+            return Err(null(&format!("the list of {number} nodes")));
         }
         // SAFETY: as many nodes as told.
         let list: Vec<i32> = (0..number).map(|index| unsafe { nodes.get(index) }).collect();

@@ -5,6 +5,7 @@ use super::process::{engine, fatal};
 use super::{Code, Failure, calls};
 use crate::engine::types::{Dest, Handler, Info, Select};
 use crate::error::NxError;
+use crate::unconfirmed::handler_arguments;
 use std::ffi::c_long;
 
 type ByValue = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long);
@@ -21,10 +22,6 @@ fn handler(call: &'static str, code: Code, hparam: i32) -> Result<Handler, Failu
         return Err(NxError::BadHandler.into());
     }
     let address = address as usize;
-    let words = move |info: &Info| {
-        let count = i32::try_from(info.count).unwrap_or(i32::MAX);
-        [info.type_, count, info.node, info.ptype, hparam]
-    };
     let told = move |result: Result<Info, NxError>| {
         result.unwrap_or_else(|error| fatal(call, &error.into()))
     };
@@ -33,7 +30,8 @@ fn handler(call: &'static str, code: Code, hparam: i32) -> Result<Handler, Failu
             let info = told(result);
             // SAFETY: not null; the program says that it is a handler.
             let function = unsafe { std::mem::transmute::<usize, ByValue>(address) };
-            let [type_, count, node, ptype, hparam] = words(&info).map(c_long::from);
+            let [type_, count, node, ptype, hparam] =
+                handler_arguments(&info, hparam).map(c_long::from);
             // SAFETY: as above.
             unsafe { function(type_, count, node, ptype, hparam) }
         }),
@@ -41,7 +39,8 @@ fn handler(call: &'static str, code: Code, hparam: i32) -> Result<Handler, Failu
             let info = told(result);
             // SAFETY: as above.
             let function = unsafe { std::mem::transmute::<usize, ByReference>(address) };
-            let [mut type_, mut count, mut node, mut ptype, mut hparam] = words(&info);
+            let [mut type_, mut count, mut node, mut ptype, mut hparam] =
+                handler_arguments(&info, hparam);
             // SAFETY: as above; the arguments outlive the call.
             unsafe { function(&mut type_, &mut count, &mut node, &mut ptype, &mut hparam) }
         }),

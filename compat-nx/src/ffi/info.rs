@@ -46,10 +46,9 @@ pub(super) fn set(info: &Info) {
 /// Writes to an array of the program; to `msginfo` in both widths.
 ///
 /// # Safety
-/// `array` must be null or have 8 elements.
+/// `array` must have 8 elements.
 pub(super) unsafe fn fill(array: Ints, info: &Info) {
     match array {
-        array if array.is_null() => {}
         Ints::Long(at) if at == (&raw mut msginfo).cast() => set(info),
         Ints::Int(at) if at == (&raw mut nx32_msginfo).cast() => set(info),
         // SAFETY: the caller vouches for it.
@@ -58,7 +57,7 @@ pub(super) unsafe fn fill(array: Ints, info: &Info) {
 }
 
 /// For an operation that completes later.
-pub(super) fn target(array: Ints) -> Option<InfoTarget> {
+pub(super) fn target(array: Ints) -> InfoTarget {
     unsafe fn long(array: *mut c_void, info: &Info) {
         // SAFETY: the array is the program's until the operation completes.
         unsafe { fill(Ints::Long(array.cast()), info) }
@@ -68,9 +67,8 @@ pub(super) fn target(array: Ints) -> Option<InfoTarget> {
         unsafe { fill(Ints::Int(array.cast()), info) }
     }
     match array {
-        array if array.is_null() => None,
-        Ints::Long(at) => Some(InfoTarget { write: long, array: at.cast() }),
-        Ints::Int(at) => Some(InfoTarget { write: int, array: at.cast() }),
+        Ints::Long(at) => InfoTarget { write: long, array: at.cast() },
+        Ints::Int(at) => InfoTarget { write: int, array: at.cast() },
     }
 }
 

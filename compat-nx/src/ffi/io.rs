@@ -2,8 +2,7 @@
 //!
 //! There is no parallel file system: every node has a file pointer of its own (`M_UNIX`), whatever
 //! mode is set. The asynchronous calls do their work at once; their ids are complete from the
-//! start. What concerns the file system itself answers -1 with `ENOSYS`. In Fortran a file is a
-//! unit of the Fortran library, which a C library cannot read: those entries end the program.
+//! start. What concerns the file system itself answers -1 with `ENOSYS`. Files of Fortran: see [`super::units`].
 
 use super::esize::ESize;
 use super::{Failure, calls};
@@ -12,7 +11,7 @@ use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `M_UNIX` to `M_ASYNC`.
-const LAST_MODE: i32 = 5;
+pub(super) const LAST_MODE: i32 = 5;
 
 #[derive(Debug, Default)]
 struct Table {
@@ -27,20 +26,20 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn bytes(result: isize, what: &str) -> Result<i32, Failure> {
+pub(super) fn bytes(result: isize, what: &str) -> Result<i32, Failure> {
     if result < 0 { Err(Failure::last(what)) } else { Ok(result.min(i32::MAX as isize) as i32) }
 }
 
-fn len(count: i32) -> Result<usize, Failure> {
+pub(super) fn len(count: i32) -> Result<usize, Failure> {
     Ok(super::length(count)?)
 }
 
-fn read(fd: i32, buf: *mut c_void, count: i32) -> Result<i32, Failure> {
+pub(super) fn read(fd: i32, buf: *mut c_void, count: i32) -> Result<i32, Failure> {
     // SAFETY: the caller's buffer; the kernel checks it.
     bytes(unsafe { libc::read(fd, buf, len(count)?) }, "read")
 }
 
-fn write(fd: i32, buf: *mut c_void, count: i32) -> Result<i32, Failure> {
+pub(super) fn write(fd: i32, buf: *mut c_void, count: i32) -> Result<i32, Failure> {
     // SAFETY: the caller's buffer; the kernel checks it.
     bytes(unsafe { libc::write(fd, buf, len(count)?) }, "write")
 }
@@ -56,7 +55,7 @@ fn writev(fd: i32, iov: *mut c_void, count: i32) -> Result<i32, Failure> {
 }
 
 /// An id for work that is done.
-fn id(result: Result<i32, Failure>) -> Result<i32, Failure> {
+pub(super) fn id(result: Result<i32, Failure>) -> Result<i32, Failure> {
     result?;
     let mut table = table();
     table.last = table.last % 0x3fff_ffff + 1;
@@ -65,7 +64,7 @@ fn id(result: Result<i32, Failure>) -> Result<i32, Failure> {
     Ok(id)
 }
 
-fn done(id: i32) -> Result<i32, Failure> {
+pub(super) fn done(id: i32) -> Result<i32, Failure> {
     let mut table = table();
     match table.ids.iter().position(|&known| known == id) {
         Some(index) => {
@@ -76,7 +75,7 @@ fn done(id: i32) -> Result<i32, Failure> {
     }
 }
 
-fn set_mode(fd: i32, mode: i32) -> Result<(), Failure> {
+pub(super) fn set_mode(fd: i32, mode: i32) -> Result<(), Failure> {
     if !(0..=LAST_MODE).contains(&mode) {
         return Err(Failure::System(super::errno::EQPARAM, format!("I/O mode {mode}")));
     }
@@ -86,6 +85,29 @@ fn set_mode(fd: i32, mode: i32) -> Result<(), Failure> {
     }
     table().modes.get_or_insert_default().insert(fd, mode);
     Ok(())
+}
+
+pub(super) fn mode(fd: i32) -> Result<i32, Failure> {
+    // SAFETY: any number may be asked for.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(Failure::last(format!("descriptor {fd}")));
+    }
+    Ok(table().modes.as_ref().and_then(|modes| modes.get(&fd).copied()).unwrap_or(0))
+}
+
+pub(super) fn is_at_end(fd: i32) -> Result<i32, Failure> {
+    // SAFETY: an all-zero stat is a valid value to fill in.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is ours.
+    if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
+        return Err(Failure::last(format!("descriptor {fd}")));
+    }
+    // SAFETY: any number may be asked for.
+    let at = unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) };
+    if at < 0 {
+        return Err(Failure::last(format!("descriptor {fd}")));
+    }
+    Ok(i32::from(at >= stat.st_size))
 }
 
 fn none() -> Result<i32, Failure> {
@@ -104,27 +126,8 @@ calls! {
     fn iodone, _iodone: (id: int) -> long { done(id) }
     fn iowait, _iowait: (id: int) -> void { done(id).map(|_| ()) }
     fn setiomode, _setiomode: (fd: int, mode: int) -> void { set_mode(fd, mode) }
-    fn iomode, _iomode: (fd: int) -> long {
-        // SAFETY: any number may be asked for.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-            return Err(Failure::last(format!("descriptor {fd}")));
-        }
-        Ok(table().modes.as_ref().and_then(|modes| modes.get(&fd).copied()).unwrap_or(0))
-    }
-    fn iseof, _iseof: (fd: int) -> long {
-        // SAFETY: an all-zero stat is a valid value to fill in.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: `stat` is ours.
-        if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
-            return Err(Failure::last(format!("descriptor {fd}")));
-        }
-        // SAFETY: any number may be asked for.
-        let at = unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) };
-        if at < 0 {
-            return Err(Failure::last(format!("descriptor {fd}")));
-        }
-        Ok(i32::from(at >= stat.st_size))
-    }
+    fn iomode, _iomode: (fd: int) -> long { mode(fd) }
+    fn iseof, _iseof: (fd: int) -> long { is_at_end(fd) }
     fn lsize, _lsize: (fd: int, offset: int, whence: int) -> long {
         size(fd, offset.into(), whence).map(|size| i32::try_from(size).unwrap_or(i32::MAX))
     }
@@ -138,7 +141,7 @@ calls! {
 }
 
 /// `SIZE_SET` 0, `SIZE_CUR` 1, `SIZE_END` 2: makes the file at least that long.
-fn size(fd: i32, offset: i64, whence: i32) -> Result<i64, Failure> {
+pub(super) fn size(fd: i32, offset: i64, whence: i32) -> Result<i64, Failure> {
     // SAFETY: an all-zero stat is a valid value to fill in.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is ours.
@@ -222,7 +225,7 @@ macro_rules! at_offset {
     )* };
 }
 
-fn plainly(result: Result<i32, Failure>) -> Result<i32, Failure> {
+pub(super) fn plainly(result: Result<i32, Failure>) -> Result<i32, Failure> {
     result
 }
 
@@ -237,7 +240,7 @@ at_offset! {
     iwritevoff, _iwritevoff, pwritev, id;
 }
 
-fn seek(fd: i32, offset: ESize, whence: i32) -> Result<ESize, Failure> {
+pub(super) fn seek(fd: i32, offset: ESize, whence: i32) -> Result<ESize, Failure> {
     // SAFETY: any number may be asked for.
     let at = unsafe { libc::lseek(fd, offset.to_i64(), whence) };
     if at < 0 { Err(Failure::last("lseek")) } else { Ok(ESize::from_i64(at)) }
@@ -273,30 +276,4 @@ pub extern "C" fn _esize(fd: c_int, offset: ESize, whence: c_int) -> ESize {
             ESize::from_i64(-1)
         }
     }
-}
-
-macro_rules! of_units {
-    ($($fortran:ident $name:literal)*) => { $(
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $fortran() -> i32 {
-            let why = "files of Fortran units; use OPEN, READ and WRITE";
-            super::process::fatal($name, &Failure::System(libc::ENOSYS, why.into()))
-        }
-    )* };
-}
-
-of_units! {
-    cread_ "cread" cwrite_ "cwrite" iread_ "iread" iwrite_ "iwrite" gopen_ "gopen"
-    iodone_ "iodone" iowait_ "iowait" iseof_ "iseof" lsize_ "lsize" esize_ "esize" eseek_ "eseek"
-}
-
-/// Every node has its own file pointer, whatever the mode: nothing to do for a unit.
-#[unsafe(no_mangle)]
-pub extern "C" fn setiomode_(_unit: *const i32, _mode: *const i32) {
-    super::app::debug("setiomode");
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn iomode_(_unit: *const i32) -> i32 {
-    0
 }

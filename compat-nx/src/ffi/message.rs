@@ -45,6 +45,11 @@ fn ended(outcome: Result<Outcome, NxError>) -> Result<(), Failure> {
     }
 }
 
+/// The last argument of the x-calls: they have it to be filled in, and a message is not taken by one that cannot.
+fn array(info: Ints) -> Result<Ints, Failure> {
+    if info.is_null() { Err(super::null("info; msginfo serves")) } else { Ok(info) }
+}
+
 fn id(mid: i32) -> Option<Mid> {
     (mid != -1).then_some(Mid(mid))
 }
@@ -66,8 +71,9 @@ calls! {
         typesel: int, buf: ptr, count: int, nodesel: int, ptypesel: int, info: ints,
     ) -> void {
         let select = Select { typesel, node: nodesel, ptype: ptypesel };
+        let (engine, info) = (engine()?, array(info)?);
         // SAFETY: the buffer is the caller's for the call.
-        noted(unsafe { engine()?.crecv(select, target(buf, count)?) }, Some(info)).map(|_| ())
+        noted(unsafe { engine.crecv(select, target(buf, count)?) }, Some(info)).map(|_| ())
     }
 
     fn csendrecv, _csendrecv, csendrecv_: (
@@ -88,7 +94,8 @@ calls! {
         typesel: int, nodesel: int, ptypesel: int, info: ints,
     ) -> void {
         let select = Select { typesel, node: nodesel, ptype: ptypesel };
-        noted(engine()?.cprobe(select), Some(info)).map(|_| ())
+        let (engine, info) = (engine()?, array(info)?);
+        noted(engine.cprobe(select), Some(info)).map(|_| ())
     }
 
     fn iprobe, _iprobe, iprobe_: (typesel: int) -> long {
@@ -102,7 +109,8 @@ calls! {
     fn iprobex, _iprobex, iprobex_ [nx32_iprobex, _nx32_iprobex]: (
         typesel: int, nodesel: int, ptypesel: int, info: ints,
     ) -> long {
-        let found = engine()?.iprobe(Select { typesel, node: nodesel, ptype: ptypesel })?;
+        let (engine, info) = (engine()?, array(info)?);
+        let found = engine.iprobe(Select { typesel, node: nodesel, ptype: ptypesel })?;
         if let Some(found) = &found {
             note(found, Some(info));
         }
@@ -123,8 +131,9 @@ calls! {
         typesel: int, buf: ptr, count: int, nodesel: int, ptypesel: int, info: ints,
     ) -> long {
         let select = Select { typesel, node: nodesel, ptype: ptypesel };
+        let (engine, info) = (engine()?, array(info)?);
         // SAFETY: buffer and array are the engine's until the id is done, as NX has it.
-        Ok(unsafe { engine()?.irecv(select, target(buf, count)?, info::target(info)) }?.0)
+        Ok(unsafe { engine.irecv(select, target(buf, count)?, Some(info::target(info))) }?.0)
     }
 
     fn isendrecv, _isendrecv, isendrecv_: (
@@ -163,6 +172,7 @@ calls! {
         if ptype < -1 {
             return Err(NxError::BadPtype { ptype }.into());
         }
+        crate::engine::check_typesel(typesel)?;
         Ok(engine.flushmsg(Select { typesel, node, ptype })?)
     }
 }

@@ -41,11 +41,13 @@ mod process;
 mod spawn;
 mod start;
 mod strings;
+mod units;
 mod who;
 
 pub use errno::errno_of;
 
 use crate::error::NxError;
+use crate::unconfirmed::FORTRAN_HANDLERS_BY_REFERENCE;
 use std::ffi::{c_int, c_long, c_void};
 
 /// Integers of the caller: `long` of C, or 32 bits wide (Fortran, `nx32_`).
@@ -97,6 +99,12 @@ pub(crate) enum Code {
     Value(*mut c_void),
     /// Fortran: arguments by reference.
     Reference(*mut c_void),
+}
+
+impl Code {
+    fn of_fortran(address: *mut c_void) -> Code {
+        if FORTRAN_HANDLERS_BY_REFERENCE { Code::Reference(address) } else { Code::Value(address) }
+    }
 }
 
 /// A value that Fortran passed by reference; 0 for a null pointer.
@@ -153,6 +161,16 @@ impl Failure {
     }
 }
 
+/// Prints a line in one piece: those of other nodes come at the same time.
+fn say(line: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+}
+
+/// No place for what a call answers besides its value, or for a list.
+fn null(what: &str) -> Failure {
+    Failure::System(errno::EQPBUF, format!("a null pointer for {what}"))
+}
+
 /// Runs the body of a call; a panic in it is an error like others.
 #[inline(always)]
 fn run<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
@@ -179,7 +197,7 @@ fn under<T: IntoLong>(body: impl FnOnce() -> Result<T, Failure>) -> c_long {
     match run(body) {
         Ok(value) => value.into_long(),
         Err(failure) => {
-            errno::set(failure.errno());
+            errno::set_for(&failure);
             -1
         }
     }
@@ -276,7 +294,7 @@ macro_rules! convert {
         $crate::ffi::Ints::Int($arg)
     };
     (f code $arg:ident) => {
-        $crate::ffi::Code::Reference($arg)
+        $crate::ffi::Code::of_fortran($arg)
     };
 }
 

@@ -7,7 +7,9 @@ use crate::engine::Engine;
 use crate::engine::settings::{FLUSH_MS, Settings};
 use crate::error::StartError;
 use crate::job::control::{self, Heard, Message};
+use crate::job::supervise::Who;
 use crate::job::{Job, pmi};
+use crate::unconfirmed::{fatal_line, host_number};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -91,12 +93,22 @@ fn start_lazily() -> Result<&'static Engine, Failure> {
     }
 }
 
+/// Processes that the supervisor in this process ends on request.
+static ENDING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Such a process.
+pub(super) fn ending(pid: i32) {
+    ENDING.lock().unwrap_or_else(PoisonError::into_inner).push(pid as u32);
+}
+
 /// Tells of a process id whether the supervisor has said that this process is ended on request.
 fn ended_on_request(control: Option<&Fd>) -> impl Fn(u32) -> bool + Send + Sync + 'static {
     let channel = control.and_then(|control| control.try_clone().ok());
     let known = Mutex::new(Vec::new());
     move |pid| {
-        let Some(channel) = &channel else { return false };
+        let Some(channel) = &channel else {
+            return ENDING.lock().unwrap_or_else(PoisonError::into_inner).contains(&pid);
+        };
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         while let Heard::Message(message, _) = control::hear(channel) {
             if let Message::Ending { pid } = message {
@@ -156,7 +168,7 @@ pub(super) fn who() -> String {
     // SAFETY: null, or leaked by `start`.
     let engine = unsafe { ENGINE.load(Ordering::Acquire).as_ref() };
     let ptype = engine.map(Engine::ptype).or(ptype).unwrap_or(-1);
-    if node == size {
+    if node == host_number(size) {
         format!("host, ptype {ptype}")
     } else {
         format!("node {node}, ptype {ptype}")
@@ -166,9 +178,16 @@ pub(super) fn who() -> String {
 /// Prints who, what and why, writes out what the program has printed, and ends the application.
 pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
     const CODE: u8 = 1;
-    eprintln!("nx: {}: {call}: {failure}", who());
+    super::say(&fatal_line(&who(), call, failure));
     flush();
     if let Failure::Nx(NxError::PeerDied { node }) = failure {
+        let ptype = running().map_or(-1, Engine::ptype);
+        let by = Who { node: None, ptype, pid: std::process::id() as i32 };
+        if super::app::lost(by, *node, CODE) {
+            loop {
+                std::thread::park();
+            }
+        }
         end_with(CODE, &Message::Lost { node: *node, code: CODE })
     }
     end_with(CODE, &Message::Abort { code: CODE, text: String::new() })

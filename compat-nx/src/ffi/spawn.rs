@@ -148,7 +148,15 @@ fn exec(place: &Job, program: &Program, control: &Fd) -> c_int {
     let alone = [program.path.as_ptr(), std::ptr::null()];
     let argv: *const *const c_char =
         if program.argv.is_null() { alone.as_ptr() } else { program.argv.cast() };
+    let error = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    // A path, as `load` had it; a shell's search for what is not there, but no shell for what is no program.
     // SAFETY: both arrays end with null.
+    unsafe { libc::execve(program.path.as_ptr(), argv, envp.as_ptr()) };
+    let missing = error();
+    if missing != libc::ENOENT || program.path.as_bytes().contains(&b'/') {
+        return missing;
+    }
+    // SAFETY: as above.
     unsafe { libc::execvpe(program.path.as_ptr(), argv, envp.as_ptr()) };
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+    error()
 }

@@ -142,7 +142,7 @@ impl Arguments {
 fn debug_ignored(switches: &Switches) {
     if lookup("NX_DEBUG").is_some() {
         for ignored in &switches.ignored {
-            eprintln!("nx: switch {ignored} has no effect on this machine");
+            super::say(&format!("nx: switch {ignored} has no effect on this machine"));
         }
     }
 }
@@ -176,7 +176,9 @@ fn apply_sizes(switches: &Switches, size: u32) {
     if let Some(number) = switches.correspondents
         && lookup("NX_DEBUG").is_some()
     {
-        eprintln!("nx: switch -noc {number} has no effect: every node has every other as a peer");
+        super::say(&format!(
+            "nx: switch -noc {number} has no effect: every node has every other as a peer"
+        ));
     }
 }
 

@@ -5,46 +5,70 @@ use super::process::{self, engine, part};
 use super::{Failure, calls};
 use crate::error::NxError;
 use crate::job::control::{self, Message};
+use crate::job::supervise::Who;
+use crate::unconfirmed::host_number;
 use std::ffi::c_long;
 
 fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
     let place = process::place().ok_or(NxError::NotStarted)?;
-    if node < -1 || node > place.size as i32 {
-        return Err(NxError::BadNode { node, last: place.size.saturating_sub(1) }.into());
+    let last = if place.host { host_number(place.size) } else { place.size - 1 };
+    if node < -1 || node > last as i32 {
+        return Err(NxError::BadNode { node, last }.into());
     }
+    if ptype < -1 {
+        return Err(NxError::BadPtype { ptype }.into());
+    }
+    let engine = engine()?;
+    let host = host_number(place.size);
+    let is_host = place.node == host;
     let all = node == -1 && ptype <= 0;
-    let own =
-        node == place.node as i32 && engine().is_ok_and(|own| ptype < 0 || own.ptype() == ptype);
-    let mut part = part();
-    match &part.control {
-        Some(control) => {
-            control::tell(control, &Message::Kill { node, ptype }, &[]).map_err(|errno| {
-                Failure::System(errno.raw_os_error(), "telling the launcher".into())
-            })?;
-            drop(part);
-            if all || own {
-                // We are one of them: nothing after this line may run.
-                loop {
-                    std::thread::park();
-                }
-            }
-            Ok(())
+    let own = (node == place.node as i32 || (node == -1 && !is_host))
+        && (ptype < 0 || engine.ptype() == ptype);
+    if !all && !own {
+        engine.wait_for_all()?; // their types are known
+        if !engine.has_any(node, ptype) {
+            let why = format!("node {node} has no process of type {ptype}");
+            return Err(Failure::System(super::errno::EQNOPROC, why));
         }
-        None if all || own || place.size == 1 => {
-            if all && let Some(launcher) = &mut part.launcher {
-                launcher.abort(137, "killproc(-1, -1)");
-            }
-            let _ = rustix::process::kill_process(
-                rustix::process::getpid(),
-                rustix::process::Signal::KILL,
-            );
-            Ok(())
-        }
-        None => Err(Failure::System(
-            libc::ENOSYS,
-            format!("killing node {node} alone needs `shrimp run`; mpiexec and srun only end all"),
-        )),
     }
+    let whom = if node == host as i32 { control::HOST } else { node };
+    let mut part = part();
+    if let Some(control) = &part.control {
+        control::tell(control, &Message::Kill { node: whom, ptype }, &[]).map_err(|errno| {
+            Failure::System(errno.raw_os_error(), "telling the launcher".into())
+        })?;
+    } else if !own || all {
+        let by = Who {
+            node: (!is_host).then_some(place.node),
+            ptype: engine.ptype(),
+            pid: std::process::id() as i32,
+        };
+        match &mut part.launcher {
+            _ if app::kill(by, whom, ptype) => {}
+            Some(launcher) if all => launcher.abort(137, "killproc(-1, -1)"),
+            _ if all => kill_this(),
+            _ => {
+                let why = "needs `shrimp run`; mpiexec and srun only end all";
+                let what = format!("killing node {node} alone {why}");
+                return Err(Failure::System(libc::ENOSYS, what));
+            }
+        }
+    } else {
+        kill_this();
+    }
+    drop(part);
+    if all || own {
+        // We are one of them: nothing after this line may run.
+        loop {
+            std::thread::park();
+        }
+    }
+    Ok(())
+}
+
+fn kill_this() {
+    let own = rustix::process::getpid();
+    let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
 }
 
 /// Lowest d with 2^d at least the number of nodes.
@@ -101,7 +125,7 @@ calls! {
 /// Number of the controlling process: the number of nodes. `_myhost` is negative without one.
 #[unsafe(no_mangle)]
 pub extern "C" fn myhost() -> c_long {
-    super::plain("myhost", || Ok(place()?.size as i32)).into()
+    super::plain("myhost", || Ok(host_number(place()?.size) as i32)).into()
 }
 
 #[unsafe(no_mangle)]
@@ -109,7 +133,7 @@ pub extern "C" fn _myhost() -> c_long {
     super::under(|| {
         let place = place()?;
         if place.host {
-            Ok(place.size as i32)
+            Ok(host_number(place.size) as i32)
         } else {
             Err(Failure::System(super::errno::EQNOPROC, "host".into()))
         }
@@ -118,7 +142,7 @@ pub extern "C" fn _myhost() -> c_long {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn myhost_() -> i32 {
-    super::plain("myhost", || Ok(place()?.size as i32))
+    super::plain("myhost", || Ok(host_number(place()?.size) as i32))
 }
 
 /// The physical node: there are no others than the logical ones.

@@ -13,6 +13,9 @@ pub const MAX_PACKET: usize = 4096;
 /// Longest text of [`Message::Abort`]; a longer one is cut at a character.
 pub const MAX_TEXT: usize = 2048;
 
+/// The host process, in [`Message::Kill`].
+pub const HOST: i32 = -2;
+
 /// What a process tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
@@ -46,7 +49,7 @@ pub enum Message {
     },
     /// `killproc` and `killcube`: end these processes; -1 is all.
     Kill {
-        /// Node, -1 for all.
+        /// Node, -1 for all, or [`HOST`].
         node: i32,
         /// Process type, -1 for all.
         ptype: i32,
@@ -124,7 +127,13 @@ pub enum Heard {
 #[must_use]
 pub fn hear(channel: impl AsFd) -> Heard {
     let mut buffer = [0; MAX_PACKET];
-    match packet::receive(channel, &mut buffer, rustix::net::RecvFlags::DONTWAIT) {
+    let mut receive = || packet::receive(&channel, &mut buffer, rustix::net::RecvFlags::DONTWAIT);
+    let received = match receive() {
+        // Said once, when the other side has gone with something of ours unread; its last words are behind that.
+        Err(rustix::io::Errno::CONNRESET) => receive(),
+        received => received,
+    };
+    match received {
         Ok(Some((len, fds))) => match postcard::from_bytes(&buffer[..len]) {
             Ok(message) => Heard::Message(message, fds),
             Err(_) => Heard::Closed,
@@ -161,6 +170,16 @@ mod tests {
         }
         assert!(matches!(hear(&supervisor), Heard::Nothing));
         drop(process);
+        assert!(matches!(hear(&supervisor), Heard::Closed));
+    }
+
+    #[test]
+    fn the_last_words_of_one_that_has_not_read_all_are_heard() {
+        let (process, supervisor) = pair().unwrap();
+        try_tell(&supervisor, &Message::Ending { pid: 9 });
+        tell(&process, &Message::Finished, &[]).unwrap();
+        drop(process);
+        assert!(matches!(hear(&supervisor), Heard::Message(Message::Finished, _)));
         assert!(matches!(hear(&supervisor), Heard::Closed));
     }
 

@@ -2,6 +2,11 @@
 #include "check.h"
 #include <signal.h>
 
+static void struck(long type, long count, long node, long ptype)
+{
+	raise(SIGKILL);
+}
+
 int main(int argc, char **argv)
 {
 	char c;
@@ -32,6 +37,11 @@ int main(int argc, char **argv)
 		case 'd': killproc(-1, 0); break;
 		case 'g': kill(0, 9); break;
 		case '9': raise(SIGKILL); break;
+		case 'h': /* in a handler, while the program computes */
+			hrecv(2, &c, 1, (nx_handler_t)struck);
+			csend(2, NULL, 0, mynode(), 0);
+			for (;;)
+				;
 		case 's': raise(SIGSEGV); break;
 		case 'e': exit(5);
 		case 'w': puts("ready"); break;

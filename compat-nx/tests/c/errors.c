@@ -20,6 +20,11 @@ static void handler() {}
 	CASE(hsendrecv, (1, buf, 8, 0, 0, 1, work, 8, 0), EQHND)                          \
 	CASE(cprobex, (1, 99, 0, info), EQNODE) CASE(iprobex, (1, 99, 0, info), EQNODE)   \
 	CASE(cprobex, (1, 0, -2, info), EQPID) CASE(iprobex, (1, 0, -2, info), EQPID)     \
+	CASE(crecvx, (at_self(), buf, 8, -1, -1, NULL), EQPBUF) CASE(irecvx, (at_self(), buf, 8, -1, -1, NULL), EQPBUF) \
+	CASE(cprobex, (at_self(), -1, -1, NULL), EQPBUF) CASE(iprobex, (at_self(), -1, -1, NULL), EQPBUF) \
+	CASE(cprobe, (1000000000), EQTYPE) CASE(iprobe, (2000000000), EQTYPE)             \
+	CASE(cprobex, (1073741823, -1, -1, info), EQTYPE) CASE(iprobex, (1000000000, -1, -1, info), EQTYPE) \
+	CASE(flushmsg, (1000000000, -1, -1), EQTYPE)                                      \
 	CASE(msgwait, (12345), EQMID) CASE(msgdone, (12345), EQMID)                       \
 	CASE(msgcancel, (12345), EQMID) CASE(msgignore, (12345), EQMID)                   \
 	CASE(msgmerge, (12345, -1), EQMID) CASE(msgmerge, (-1, 12345), EQMID)             \
@@ -27,7 +32,8 @@ static void handler() {}
 	CASE(flushmsg, (1, 99, 0), EQNODE) CASE(flushmsg, (1, 0, -2), EQPID)              \
 	CASE(setptype, (-1), EQPID) CASE(setpid, (-5), EQPID)                             \
 	CASE(killcube, (99, 0), EQNODE) CASE(killproc, (-2, 0), EQNODE)                   \
-	CASE(mypart, (NULL, NULL), EQPBUF)                                                \
+	CASE(mypart, (NULL, NULL), EQPBUF) CASE(mypart, (NULL, info), EQPBUF) CASE(mypart, (info, NULL), EQPBUF) \
+	CASE(hwclock, (NULL), EQPBUF)                                                     \
 	REDUCE(gdsum) REDUCE(gdprod) REDUCE(gdhigh) REDUCE(gdlow)                         \
 	REDUCE(gssum) REDUCE(gsprod) REDUCE(gshigh) REDUCE(gslow)                         \
 	REDUCE(gisum) REDUCE(giprod) REDUCE(gihigh) REDUCE(gilow)                         \
@@ -36,8 +42,12 @@ static void handler() {}
 	CASE(gopf, (NULL, 8, work, (nx_combine_t)handler), EQPBUF)                        \
 	CASE(gopf, (buf, 8, work, 0), EQHND)                                              \
 	CASE(gcol, (buf, -1, work, 8, info), EQLEN) CASE(gcol, (NULL, 8, work, 8, info), EQPBUF) \
-	CASE(gcol, (buf, 8, NULL, 8, info), EQPBUF)                                       \
-	CASE(gcolx, (buf, NULL, work), EQPBUF)                                            \
+	CASE(gcol, (buf, 8, NULL, 8, info), EQPBUF) CASE(gcol, (buf, 8, work, 8, NULL), EQPBUF) \
+	CASE(gcol, (buf, 8, work, -8, info), EQLEN) CASE(gopf, (buf, 8, NULL, (nx_combine_t)handler), EQPBUF) \
+	CASE(gcolx, (buf, NULL, work), EQPBUF) CASE(gcolx, (NULL, eights, work), EQPBUF)  \
+	CASE(gcolx, (buf, eights, NULL), EQPBUF) CASE(gcolx, (buf, below, work), EQLEN)   \
+	CASE(gsendx, (1, NULL, 8, good_nodes, 1), EQPBUF) CASE(gsendx, (1, buf, 8, good_nodes, -1), EQLEN) \
+	CASE(gsendx, (1, buf, 8, below, 1), EQNODE)                                       \
 	CASE(gsendx, (1, buf, 8, NULL, 2), EQPBUF) CASE(gsendx, (1, buf, 8, bad_nodes, 1), EQNODE) \
 	CASE(gsendx, (-1, buf, 8, good_nodes, 1), EQTYPE) CASE(gsendx, (1, buf, -1, good_nodes, 1), EQLEN) \
 	CASE(setiomode, (-1, 0), EBADF) CASE(iowait, (4), EQMID) CASE(iodone, (4), EQMID) \
@@ -75,11 +85,16 @@ static void handler() {}
 	CASE(name, (1, buf, 8, 0, -1 more), EQPID) CASE(name, (1, buf, -1, 0, 0 more), EQLEN) \
 	CASE(name, (1, NULL, 8, 0, 0 more), EQPBUF)
 #define RECVS(name, more, x)                                                               \
+	CASE(name, (1000000000, buf, 8 more), EQTYPE) CASE(name, (2000000000, buf, 8 more), EQTYPE) \
 	CASE(name, (1, buf, -1 more), EQLEN) CASE(name, (1, NULL, 8 more), EQPBUF)
 #define XRECVS(name, more)                                                                 \
+	CASE(name, (1000000000, buf, 8, 0, 0 more), EQTYPE)                                \
 	CASE(name, (1, buf, -1, 0, 0 more), EQLEN) CASE(name, (1, NULL, 8, 0, 0 more), EQPBUF) \
 	CASE(name, (1, buf, 8, 99, 0 more), EQNODE) CASE(name, (1, buf, 8, 0, -2 more), EQPID)
 #define BOTH(name, more)                                                                   \
+	CASE(name, (1, buf, 8, 0, 0, 1000000000, work, 8 more), EQTYPE)                    \
+	CASE(name, (1, buf, 8, 0, -1, 1, work, 8 more), EQPID)                             \
+	CASE(name, (1, buf, -8, 0, 0, 1, work, 8 more), EQLEN)                             \
 	CASE(name, (-5, buf, 8, 0, 0, 1, work, 8 more), EQTYPE)                            \
 	CASE(name, (1, buf, 8, 99, 0, 1, work, 8 more), EQNODE)                            \
 	CASE(name, (1, NULL, 8, 0, 0, 1, work, 8 more), EQPBUF)                            \
@@ -95,7 +110,15 @@ static const esize_t at_0;
 #define _esize(fd, at, whence) ((int)(_esize)(fd, at, whence).slow)
 #define _eseek(fd, at, whence) ((int)(_eseek)(fd, at, whence).slow)
 
-static nx_int_t bad_nodes[1] = { 99 }, good_nodes[1] = { 0 };
+static nx_int_t bad_nodes[1] = { 99 }, good_nodes[1] = { 0 }, eights[8] = { 8, 8, 8, 8, 8, 8, 8, 8 }, below[8] = { -1 };
+
+/* A message is here, which what is wrong with the rest must not take. Returns its type. */
+static long at_self(void)
+{
+	if (!_iprobe(9))
+		_csend(9, buf, 8, mynode(), 0);
+	return 9;
+}
 
 /* Sends this node more than is received; returns its type. */
 static long longer(void)
@@ -200,6 +223,7 @@ int main(int argc, char **argv)
 	}
 	under_forms();
 	CHECK(_msgcancel(mids[0]) == -1 && errno == EQMID);
+	CHECK(_crecv(9, buf, 8) == 0);
 	printf("errors: all good\n");
 	return 0;
 }

@@ -33,7 +33,7 @@ static void identity(void)
 	CHECK(_led(0) == 0);
 	flick();
 	CHECK(_flick() == 0);
-	CHECK(nx_pri(0, 5) == 0 && nx_waitall() == 0);
+	CHECK(nx_pri(0, 5) == 0 && nx_waitall() == -1 && errno == ECHILD);
 	mcmsg_wire();
 	/* Another process type: messages for it, and for no other, are taken. */
 	i = 1;

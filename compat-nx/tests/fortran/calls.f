@@ -300,5 +300,5 @@ C     Every call from FORTRAN 77: integers by reference, 32 bits wide.
       CALL CHECK(IOMODE(6) .EQ. M_UNIX, 'iomode')
       CALL NX_PERROR('nx_perror from Fortran')
       CALL CHECK(NX_PRI(0, 1) .EQ. 0, 'nx_pri')
-      CALL CHECK(NX_WAITALL() .EQ. 0, 'nx_waitall')
+      CALL CHECK(NX_WAITALL() .EQ. -1, 'nx_waitall')
       END

@@ -18,7 +18,7 @@ use vmmc::word::{MappedU32, Word as _};
 /// Ends a turn.
 const STOP: u32 = u32::MAX;
 /// How long a turn may take at most: the other side may have ended.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long one turn takes.
 pub(crate) const TURN: Duration = Duration::from_millis(2);

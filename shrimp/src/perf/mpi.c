@@ -5,6 +5,8 @@
 #include <string.h>
 
 static int me, nodes, len, elements;
+/* Until all nodes have done it. */
+static int together;
 static char *bytes;
 static double *x, *all;
 
@@ -36,6 +38,18 @@ static void nonblocking(void)
 		MPI_Wait(&received, MPI_STATUS_IGNORE);
 }
 
+/* The same of each even node with the next. */
+static void paired(void)
+{
+	int even = me % 2 == 0, other = even ? me + 1 : me - 1;
+
+	if (even)
+		MPI_Send(bytes, len, MPI_BYTE, other, 1, MPI_COMM_WORLD);
+	MPI_Recv(bytes, len, MPI_BYTE, other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	if (!even)
+		MPI_Send(bytes, len, MPI_BYTE, other, 1, MPI_COMM_WORLD);
+}
+
 static void sync(void)
 {
 	MPI_Barrier(MPI_COMM_WORLD);
@@ -57,6 +71,8 @@ static double seconds(void (*turn)(void), double wanted)
 	start = MPI_Wtime();
 	for (n = 0; n < rounds; n++)
 		turn();
+	if (together)
+		MPI_Barrier(MPI_COMM_WORLD);
 	return (MPI_Wtime() - start) / rounds;
 }
 
@@ -94,7 +110,7 @@ int main(int argc, char **argv)
 		bytes = calloc(1, len);
 		play("isend", len, budget, 2, nonblocking);
 	} else {
-		static const int sums[] = { 1, 100, 10000 };
+		static const int sums[] = { 1, 100, 10000 }, pairs[] = { 8, 65536 };
 		char game[32];
 
 		play("sync", nodes, budget, 1, sync);
@@ -106,6 +122,14 @@ int main(int argc, char **argv)
 			play(game, nodes, budget, 1, sum);
 			free(x);
 			free(all);
+		}
+		together = 1;
+		for (i = 0; i < 2 && nodes > 2 && nodes % 2 == 0; i++) {
+			len = pairs[i];
+			bytes = calloc(1, len);
+			snprintf(game, sizeof game, "pair-%d", len);
+			play(game, nodes, budget, 2, paired);
+			free(bytes);
 		}
 	}
 	MPI_Finalize();

@@ -16,26 +16,34 @@ impl Engine {
     /// # Safety
     /// `x` must be readable and `y` writable during the call, and not overlap.
     pub unsafe fn gcol(&self, x: Source, y: Target) -> Result<usize, NxError> {
-        let Place { me, nodes, .. } = self.place()?;
         check_memory(x.start.is_null(), x.len)?;
         check_memory(y.start.is_null(), y.len)?;
-        let mine = (x.len as u64).to_ne_bytes();
-        let lens: Vec<usize> = self
-            .collect(&mine, &vec![8; nodes])?
-            .chunks_exact(8)
-            .map(|len| len.try_into().map_or(0, u64::from_ne_bytes) as usize)
-            .collect();
         // SAFETY: readable by the caller's word.
-        let all = self.collect(unsafe { mem::source(x) }, &lens)?;
+        let all = self.gather(unsafe { mem::source(x) })?;
         // SAFETY: writable and ours by the caller's word.
         let target = unsafe { mem::room(y, 0, all.len()) };
         target.copy_from_slice(&all[..target.len()]);
-        if all.len() <= y.len {
-            return Ok(all.len());
+        self.fits(all.len(), y.len).map(|()| all.len())
+    }
+
+    /// What all nodes have, in node order, with lengths that only each itself knows.
+    pub(crate) fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, NxError> {
+        let Place { nodes, .. } = self.place()?;
+        let lens: Vec<usize> = self
+            .collect(&(mine.len() as u64).to_ne_bytes(), &vec![8; nodes])?
+            .chunks_exact(8)
+            .map(|len| len.try_into().map_or(0, u64::from_ne_bytes) as usize)
+            .collect();
+        self.collect(mine, &lens)
+    }
+
+    /// Whether so much fits such a room.
+    pub(crate) fn fits(&self, count: usize, room: usize) -> Result<(), NxError> {
+        if count <= room {
+            return Ok(());
         }
-        let (node, ptype) = (me as i32, self.ptype());
-        let info = Info { type_: 0, count: all.len(), node, ptype };
-        Err(NxError::MessageTooLong { info, room: y.len })
+        let info = Info { type_: 0, count, node: self.node(), ptype: self.ptype() };
+        Err(NxError::MessageTooLong { info, room })
     }
 
     /// `gcolx`: the same with lengths that every node knows, in bytes, one per node.
@@ -62,14 +70,19 @@ impl Engine {
         Ok(())
     }
 
-    /// What all nodes have, in node order.
-    fn collect(&self, mine: &[u8], lens: &[usize]) -> Result<Vec<u8>, NxError> {
+    /// What all nodes have, in node order. The others' lengths must be those of the list, and there one per node.
+    pub(crate) fn collect(&self, mine: &[u8], lens: &[usize]) -> Result<Vec<u8>, NxError> {
         let place = self.place()?;
         let Place { me, nodes, .. } = place;
         let len = |node: usize| lens.get(node).copied().unwrap_or_default();
+        // Lengths may be other nodes' word.
+        let total = lens.iter().try_fold(0usize, |sum, &len| sum.checked_add(len));
+        let what = "memory for what all nodes have";
+        let too_much = |reason: String| NxError::System { what, reason };
+        let total = total.ok_or_else(|| too_much("lengths beyond all memory".into()))?;
         if place.is_flat(lens.iter().copied().max().unwrap_or_default()) {
             let round = self.exchange(place, TAG_COLLECT, mine, len)?;
-            let mut all = vec![0; lens.iter().sum()];
+            let mut all = vec![0; total];
             let mut rest = &mut all[..];
             for node in 0..nodes {
                 let (room, after) = rest.split_at_mut(len(node));
@@ -86,8 +99,9 @@ impl Engine {
             (from..from + count).filter_map(|node| lens.get(node % nodes)).sum()
         };
         // What this node has: of the nodes me, me + 1 ... in this order.
-        let mut all = mine.to_vec();
-        all.reserve_exact(sum(me, nodes) - all.len());
+        let mut all = Vec::new();
+        all.try_reserve_exact(total).map_err(|error| too_much(error.to_string()))?;
+        all.extend_from_slice(mine);
         let mut have = 1;
         while have < nodes {
             let count = have.min(nodes - have);

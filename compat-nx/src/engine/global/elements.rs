@@ -1,5 +1,7 @@
 //! What reductions do with what.
 
+use crate::unconfirmed::TRUE;
+
 /// Binary operations of the global reductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
@@ -25,18 +27,33 @@ pub enum Reduction {
     LogicalXor,
 }
 
-/// What reductions work on. `i64` is C's `long`, `i32` Fortran's INTEGER and LOGICAL.
-pub trait Element: Copy + Send + 'static {
+/// What reductions work on: numbers of which all bits are values, since other processes say them; no other types can be.
+/// `i64` is C's `long`, `i32` Fortran's INTEGER and LOGICAL.
+pub trait Element: sealed::Sealed + Copy + Send + 'static {
     /// `a op b`; `None` when the operation makes no sense for the type (bits of a float).
     fn combine(op: Reduction, a: Self, b: Self) -> Option<Self>;
+
+    /// Whether the operation makes sense for the type.
+    fn allows(op: Reduction) -> bool;
+}
+
+mod sealed {
+    /// What nobody else can implement.
+    pub trait Sealed {}
 }
 
 macro_rules! element {
     ($($type:ty, $sum:expr, $product:expr, $zero:expr, |$a:ident, $b:ident| $bits:expr;)*) => { $(
+        impl sealed::Sealed for $type {}
+
         impl Element for $type {
+            fn allows(op: Reduction) -> bool {
+                Self::combine(op, $zero, $zero).is_some()
+            }
+
             #[inline]
             fn combine(op: Reduction, $a: Self, $b: Self) -> Option<Self> {
-                let truth = |it: bool| if it { $zero + 1 as $type } else { $zero };
+                let truth = |it: bool| if it { $zero + TRUE as $type } else { $zero };
                 Some(match op {
                     Reduction::Sum => $sum($a, $b),
                     Reduction::Product => $product($a, $b),

@@ -103,7 +103,9 @@ impl Engine {
         let len = n.checked_mul(size_of::<T>()).ok_or(NxError::BadLength { len: -1 })?;
         check_memory(x.is_null(), len)?;
         check_memory(work.is_null(), len)?;
-        let mut bad = false;
+        if !T::allows(op) {
+            return Err(NxError::BadReduction { op }); // on every node, and before any is waited for
+        }
         let mut combine = |part: Range<usize>| {
             for i in part.start / size_of::<T>()..part.end / size_of::<T>() {
                 let (x, work) = (x.wrapping_add(i), work.wrapping_add(i));
@@ -111,18 +113,16 @@ impl Engine {
                 let a = unsafe { x.read_unaligned() };
                 // SAFETY: as above.
                 let b = unsafe { work.read_unaligned() };
-                match T::combine(op, a, b) {
+                if let Some(value) = T::combine(op, a, b) {
                     // SAFETY: as above.
-                    Some(value) => unsafe { x.write_unaligned(value) },
-                    None => bad = true,
+                    unsafe { x.write_unaligned(value) };
                 }
             }
         };
         let (x, work, element) = (x.cast(), work.cast(), Some(size_of::<T>()));
         let vectors = Vectors { x, work, element, combine: &mut combine };
         // SAFETY: passed on.
-        unsafe { self.combine_all(vectors, len) }?;
-        if bad { Err(NxError::BadReduction { op }) } else { Ok(()) }
+        unsafe { self.combine_all(vectors, len) }
     }
 
     /// `gopf`: an operation of the program's own, which must be associative and commutative.

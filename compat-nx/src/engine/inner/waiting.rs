@@ -115,6 +115,7 @@ impl Inner {
                 break result;
             }
             if let Err(error) = self.check() {
+                state.revoke_targets();
                 break Err(error);
             }
             let seen = self.changes.load(Ordering::Relaxed);

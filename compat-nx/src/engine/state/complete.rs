@@ -79,6 +79,7 @@ impl State {
 
     /// Forgets an operation whose caller goes away because the job has ended.
     pub(in crate::engine) fn abandon(&mut self, id: OpId) {
+        self.revoke_targets();
         self.posted.retain(|posted| posted.op != id);
         self.fetching.retain(|fetching| fetching.op != id);
         for pair in &mut self.pairs {
@@ -87,22 +88,23 @@ impl State {
         self.ops.remove(id);
     }
 
-    /// Takes back the posted handler receives of a selector (`hrecv` with a null handler).
-    pub(in crate::engine) fn cancel_handlers(&mut self, typesel: i32) -> usize {
-        let mut cancelled = 0;
+    /// Takes back the posted handler receives of a selector (`hrecv` with a null handler). Returns their handlers, which
+    /// are dropped without the lock: what they own is the program's, and may call anything.
+    #[must_use]
+    pub(in crate::engine) fn cancel_handlers(&mut self, typesel: i32) -> Vec<Owner> {
+        let mut cancelled = Vec::new();
         let mut i = 0;
         while let Some(posted) = self.posted.get(i) {
             if self.is_for_handler(posted.op) && posted.select.typesel == typesel {
                 let posted = self.unpost(i);
                 let op = self.ops.get_mut(posted.op);
                 op.left -= 1;
-                if op.is_done() {
-                    self.ops.remove(posted.op);
+                cancelled.push(if op.is_done() {
+                    self.ops.remove(posted.op).owner
                 } else {
                     // A send with a receive, of which the send is under way.
-                    self.ops.disown(posted.op, Owner::Nobody);
-                }
-                cancelled += 1;
+                    self.ops.disown(posted.op, Owner::Nobody)
+                });
             } else {
                 i += 1;
             }

@@ -71,10 +71,21 @@ impl State {
         let go = self.reply(e, peer, op, &head, &scout);
         let from = peer.number as usize;
         let mut fetching = Fetching { op, from, head, scout, import, done: 0, go, left: false };
-        if !self.fetch_some(e, peer, &mut fetching)? {
+        let complete = self.fetch_some(e, peer, &mut fetching);
+        if !matches!(complete, Ok(true)) {
             self.fetching.push(fetching);
         }
-        Ok(())
+        complete.map(drop)
+    }
+
+    /// The job has ended, and memory of its receives is the program's again: nothing may come directly any more.
+    pub(in crate::engine) fn revoke_targets(&mut self) {
+        for it in &mut self.fetching {
+            if let Some(go) = it.go.take() {
+                let room = self.ops.get(it.op).room;
+                self.windows.revoke(it.from as u32, go.window, room);
+            }
+        }
     }
 
     /// Tells the sender of a large message where in user memory it may put it, if it may (N11).
@@ -150,12 +161,14 @@ impl State {
         while let Some(fetching) = self.fetching.get(i) {
             let Some(peer) = e.peer(fetching.from) else { unreachable!("it sent to us") };
             let mut fetching = self.fetching.swap_remove(i);
-            if !self.fetch_some(e, peer, &mut fetching)? {
+            let complete = self.fetch_some(e, peer, &mut fetching);
+            if !matches!(complete, Ok(true)) {
                 self.fetching.push(fetching);
                 let last = self.fetching.len() - 1;
                 self.fetching.swap(i, last);
                 i += 1;
             }
+            complete?;
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ mod member;
 pub use cause::{Cause, Outcome, Who};
 pub use member::{Ended, Member};
 
-use super::control::{self, Heard, Message, hear};
+use super::control::{self, HOST, Heard, Message, hear};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,6 +75,18 @@ enum Request {
     /// The processes got this signal too, from the terminal.
     Noted(Signal),
     End(Cause),
+    /// As [`Message::Kill`].
+    Kill {
+        by: Who,
+        node: i32,
+        ptype: i32,
+    },
+    /// As [`Message::Lost`].
+    Lost {
+        by: Who,
+        node: u32,
+        code: u8,
+    },
 }
 
 /// How other threads of this process speak to the supervisor.
@@ -125,6 +137,16 @@ impl Inbox {
         self.put(Request::Noted(signal));
     }
 
+    /// Ends some processes, or all, as [`Message::Kill`] does: for the process that the supervisor runs in.
+    pub fn kill(&self, by: Who, node: i32, ptype: i32) {
+        self.put(Request::Kill { by, node, ptype });
+    }
+
+    /// The process that the supervisor runs in cannot go on without a node, as [`Message::Lost`] says of others. The outcome ends it.
+    pub fn lost(&self, by: Who, node: u32, code: u8) {
+        self.put(Request::Lost { by, node, code });
+    }
+
     /// Ends the application.
     pub fn end(&self, cause: Cause) {
         self.put(Request::End(cause));
@@ -158,6 +180,17 @@ pub struct Supervisor {
     asked: Option<Signal>,
     /// How many processes were ended by us.
     ended: usize,
+    /// For the process that the supervisor runs in.
+    on_ending: Option<OnEnding>,
+}
+
+/// Hears the id of a process that is about to be ended on request.
+struct OnEnding(Box<dyn Fn(i32) + Send>);
+
+impl std::fmt::Debug for OnEnding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnEnding")
+    }
 }
 
 impl Supervisor {
@@ -175,7 +208,14 @@ impl Supervisor {
             missed: None,
             asked: None,
             ended: 0,
+            on_ending: None,
         })
+    }
+
+    /// The process that this runs in takes part, and has no channel to itself: `tell` hears what others hear by
+    /// [`Message::Ending`].
+    pub fn on_ending(&mut self, tell: impl Fn(i32) + Send + 'static) {
+        self.on_ending = Some(OnEnding(Box::new(tell)));
     }
 
     /// For other threads.
@@ -209,10 +249,13 @@ impl Supervisor {
         Outcome { cause: self.cause.clone(), ended: self.ended }
     }
 
-    /// Waits until there is somebody to watch. For a supervisor that lives as long as its
+    /// Waits until there is somebody to watch, or a cause to end. For a supervisor that lives as long as its
     /// process.
     pub fn wait_for_members(&mut self) {
-        while !self.members.iter().any(Member::is_running) {
+        while !self.members.iter().any(Member::is_running)
+            && self.cause.is_none()
+            && self.missed.is_none()
+        {
             self.members.clear();
             let mut fds = [PollFd::new(&self.inbox.shared.wake, PollFlags::IN)];
             let _ = rustix::event::poll(&mut fds, None);
@@ -243,6 +286,8 @@ impl Supervisor {
             match request {
                 Request::Add(member) => self.add(member),
                 Request::End(cause) => self.end(cause),
+                Request::Kill { by, node, ptype } => self.kill_some(by, node, ptype),
+                Request::Lost { by, node, code } => self.miss(by, node, code),
                 Request::Noted(signal) => {
                     let _ = self.asks_to_end(signal);
                 }
@@ -306,19 +351,22 @@ impl Supervisor {
                 let by = self.members[index].who();
                 self.end(Cause::Aborted { by, code, text });
             }
-            Message::Lost { node, code } => self.miss(index, node, code),
-            Message::Kill { node, ptype } => self.kill_some(index, node, ptype),
+            Message::Lost { node, code } => {
+                self.members[index].bereaved = true;
+                self.miss(self.members[index].who(), node, code);
+            }
+            Message::Kill { node, ptype } => {
+                self.kill_some(self.members[index].who(), node, ptype);
+            }
             Message::Ending { .. } => {} // is for us to say
         }
     }
 
     /// One cannot go on because `node` has gone: the end of that one is the cause, if it comes.
-    fn miss(&mut self, index: usize, node: u32, code: u8) {
-        let member = &mut self.members[index];
-        member.bereaved = true;
+    fn miss(&mut self, by: Who, node: u32, code: u8) {
         if self.cause.is_none() && self.missed.is_none() {
             let text = format!("node {node} died");
-            self.missed = Some((node, Cause::Aborted { by: member.who(), code, text }));
+            self.missed = Some((node, Cause::Aborted { by, code, text }));
             self.phase = Phase::Grace(Instant::now() + self.settings.patience);
         }
     }
@@ -336,18 +384,26 @@ impl Supervisor {
         }
     }
 
-    fn kill_some(&mut self, by: usize, node: i32, ptype: i32) {
-        let all = node < 0 && ptype <= 0;
-        if all {
-            return self.end(Cause::KilledAll { by: self.members[by].who() });
+    fn kill_some(&mut self, by: Who, node: i32, ptype: i32) {
+        // Nodes end with the host that started them.
+        if node == HOST || (node == -1 && ptype <= 0) {
+            return self.end(Cause::KilledAll { by });
         }
         let mut ending = Vec::new();
         for member in self.members.iter_mut().filter(|member| member.is_running()) {
-            member.on_request = (node < 0 || member.node.is_some_and(|own| own as i32 == node))
-                && (ptype < 0 || member.ptype == ptype);
-            ending.extend(member.on_request.then_some(member.who().pid));
+            let there = member.node.is_some_and(|own| node == -1 || own as i32 == node);
+            // Each is told of once, however often somebody asks: who hears it reads it when the link ends, and not before.
+            if there && (ptype < 0 || member.ptype == ptype) && !member.on_request {
+                member.on_request = true;
+                ending.push(member.who().pid);
+            }
         }
         // The others hear of it before they can notice.
+        for (OnEnding(tell), &pid) in
+            self.on_ending.iter().flat_map(|tell| ending.iter().map(move |pid| (tell, pid)))
+        {
+            tell(pid);
+        }
         for member in self.members.iter().filter(|member| member.is_running() && !member.on_request)
         {
             for &pid in &ending {

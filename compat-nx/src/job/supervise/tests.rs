@@ -197,3 +197,33 @@ fn a_signal_is_passed_on_and_the_second_one_kills() {
     supervisor.inbox().signal(Signal::TERM);
     assert_eq!(supervisor.run().code(), 143);
 }
+
+#[test]
+fn who_is_ended_on_request_is_told_of_once_however_often_that_is_asked() {
+    let mut supervisor = quick();
+    let (asks, asking) = sleeper(0);
+    let (one, _b) = sleeper(1);
+    let (two, _c) = sleeper(2);
+    let pids = [one.who().pid, two.who().pid];
+    for member in [asks, one, two] {
+        supervisor.add(member);
+    }
+    // More than its channel would hold; the second request does not make the first one a death.
+    for _ in 0..5000 {
+        supervisor.kill_some(supervisor.members[0].who(), 1, -1);
+    }
+    supervisor.kill_some(supervisor.members[0].who(), 2, 0);
+    for pid in pids {
+        assert!(
+            matches!(hear(&asking), Heard::Message(Message::Ending { pid: told }, _) if told == pid)
+        );
+    }
+    assert!(matches!(hear(&asking), Heard::Nothing));
+    while supervisor.members.iter().filter(|member| member.is_running()).count() > 1 {
+        supervisor.wait();
+        supervisor.serve_members();
+    }
+    assert_eq!((supervisor.cause.clone(), supervisor.phase), (None, Phase::Running));
+    supervisor.kill_some(supervisor.members[0].who(), HOST, -1);
+    assert!(matches!(supervisor.run().cause, Some(Cause::KilledAll { .. })));
+}

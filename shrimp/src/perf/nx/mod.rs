@@ -2,7 +2,7 @@
 //!
 //! Each round starts every subject anew, one after the other, and measures R and memcpy before them.
 //! A subject is a job of two pinned processes that play ping-pong at all sizes, or of 2 to 16 processes, not
-//! pinned, that play the barrier and sums of vectors. NX is libnx.so, entered as a C program enters it. 8 B are
+//! pinned, that play the barrier, sums of vectors, and ping-pong of all pairs of neighbours at once. NX is libnx.so, entered as a C program enters it. 8 B are
 //! also measured in turns with R, by the very two processes. Beside the long messages stand the bare copies of
 //! two processes. Open MPI and MPICH take part if their compilers and launchers are installed.
 
@@ -318,7 +318,13 @@ fn global_games() -> Vec<(String, String)> {
         1 => ("sum-1".to_owned(), "sum of a double".to_owned()),
         len => (format!("sum-{len}"), format!("sum of {len} doubles")),
     });
-    std::iter::once(("sync".into(), "barrier".into())).chain(sums).collect()
+    let pairs = rank::PAIRED.map(|len| {
+        (
+            format!("pair-{len}"),
+            format!("{}, all pairs of neighbours at once", text::size(len as u64)),
+        )
+    });
+    std::iter::once(("sync".into(), "barrier".into())).chain(sums).chain(pairs).collect()
 }
 
 fn render(
@@ -351,8 +357,12 @@ fn render(
     let mut global = Table::new(&heading, &right);
     for (game, name) in global_games() {
         for &nodes in &wanted.nodes {
-            let times =
-                (0..subjects.len()).map(|i| shown(value(measured, &game, i, nodes as usize)));
+            let times: Vec<f64> =
+                (0..subjects.len()).map(|i| value(measured, &game, i, nodes as usize)).collect();
+            if times.iter().all(|ns| ns.is_nan()) {
+                continue; // two nodes are the table above, and three have no pairs
+            }
+            let times = times.into_iter().map(shown);
             global.row(std::iter::once(format!("{name}, {nodes} nodes")).chain(times));
         }
     }

@@ -35,6 +35,8 @@ pub(crate) enum RankError {
     Library(String),
     #[error("the bare copy: {0}")]
     Bare(String),
+    #[error("{0} came out wrong")]
+    Wrong(String),
     #[error("writing a result: {0}")]
     Write(#[from] std::io::Error),
     #[error(transparent)]
@@ -51,6 +53,8 @@ impl Coded for RankError {
 pub(super) const SHORT: usize = 8;
 /// Elements of the sums.
 pub(super) const SUMS: [usize; 3] = [1, 100, 10_000];
+/// Bytes that pairs of neighbours exchange, all pairs at once.
+pub(super) const PAIRED: [usize; 2] = [8, 65_536];
 /// How long a whole game in turns takes, in budgets.
 const TURNS: f64 = 10.0;
 
@@ -78,6 +82,7 @@ pub(crate) fn play(args: &RankArgs) -> Result<(), RankError> {
 
 fn lengths(nx: &Library, args: &RankArgs) -> Result<(), RankError> {
     for &len in &args.lens {
+        check_turn(nx, len)?;
         let mut bytes = vec![1u8; len];
         let ns = timed(nx, args.budget, 2.0, || turn(nx, &mut bytes));
         tell(nx.node(), "pingpong", len, ns)?;
@@ -113,11 +118,49 @@ fn global(nx: &Library, args: &RankArgs) -> Result<(), RankError> {
     let nodes = nx.nodes();
     tell(nx.node(), "sync", nodes, timed(nx, args.budget, 1.0, || nx.gsync()))?;
     for len in SUMS {
+        check_sum(nx, len)?;
         let (mut x, mut work) = (vec![0.0; len], vec![0.0; len]);
         let ns = timed(nx, args.budget, 1.0, || nx.gdsum(&mut x, &mut work));
         tell(nx.node(), &format!("sum-{len}"), nodes, ns)?;
     }
+    if nodes > 2 && nodes.is_multiple_of(2) {
+        for len in PAIRED {
+            let mut bytes = vec![1u8; len];
+            let ns = timed_with(nx, args.budget, 2.0, true, || pair(nx, &mut bytes));
+            tell(nx.node(), &format!("pair-{len}"), nodes, ns)?;
+        }
+    }
     Ok(())
+}
+
+/// A message there and another one back, with contents that are looked at. Nothing of it is timed.
+fn check_turn(nx: &Library, len: usize) -> Result<(), RankError> {
+    let pattern = |node: usize| -> Vec<u8> { (0..len).map(|at| (at * 7 + node) as u8).collect() };
+    let mut bytes = pattern(0);
+    if nx.node() == 0 {
+        nx.csend(2, &mut bytes, 1);
+    }
+    bytes.fill(0);
+    nx.crecv(2, &mut bytes);
+    let other = 1 - nx.node() as usize;
+    if bytes != pattern(other) {
+        return Err(RankError::Wrong(format!("a message of {len} bytes")));
+    }
+    if nx.node() == 1 {
+        nx.csend(2, &mut pattern(1), 0);
+    }
+    Ok(())
+}
+
+fn check_sum(nx: &Library, len: usize) -> Result<(), RankError> {
+    let (node, nodes) = (f64::from(nx.node()), nx.nodes() as f64);
+    let mut x: Vec<f64> = (0..len).map(|at| node + at as f64).collect();
+    nx.gdsum(&mut x, &mut vec![0.0; len]);
+    let right = |(at, &sum): (usize, &f64)| sum == nodes * (nodes - 1.0) / 2.0 + nodes * at as f64;
+    if x.iter().enumerate().all(right) {
+        return Ok(());
+    }
+    Err(RankError::Wrong(format!("a sum of {len} doubles")))
 }
 
 /// Shares of the budget that are played one after the other; the last one counts. What the first turns of a
@@ -127,12 +170,20 @@ pub(super) const SHARES: [f64; 2] = [0.1, 1.0];
 pub(super) const TRIAL: u32 = 20;
 
 /// Nanoseconds of what is done `ways` times in a turn.
-fn timed(nx: &Library, budget: f64, ways: f64, mut turn: impl FnMut()) -> f64 {
+fn timed(nx: &Library, budget: f64, ways: f64, turn: impl FnMut()) -> f64 {
+    timed_with(nx, budget, ways, false, turn)
+}
+
+/// The same; with `together` until all nodes have done it.
+fn timed_with(nx: &Library, budget: f64, ways: f64, together: bool, mut turn: impl FnMut()) -> f64 {
     let mut seconds = |rounds: u32| -> f64 {
         nx.gsync();
         let start = Instant::now();
         for _ in 0..rounds {
             turn();
+        }
+        if together {
+            nx.gsync();
         }
         start.elapsed().as_secs_f64() / f64::from(rounds)
     };
@@ -161,6 +212,18 @@ fn turn(nx: &Library, bytes: &mut [u8]) {
             nx.csend(1, bytes, 0);
         }
         _ => {}
+    }
+}
+
+/// The same of each even node with the next.
+fn pair(nx: &Library, bytes: &mut [u8]) {
+    let (node, even) = (nx.node(), nx.node().is_multiple_of(2));
+    if even {
+        nx.csend(1, bytes, (node + 1).into());
+    }
+    nx.crecv(1, bytes);
+    if !even {
+        nx.csend(1, bytes, (node - 1).into());
     }
 }
 
