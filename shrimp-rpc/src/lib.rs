@@ -32,7 +32,7 @@ pub mod process;
 pub mod server;
 mod try_lock;
 
-pub use bulk::{Bulk, BulkMut, Element};
+pub use bulk::{Bulk, BulkMut, Copied, Element};
 pub use client::{Binding, BindingBuilder, Reply, Request};
 pub use error::{
     CallError, ConnectError, DispatchError, Fault, ReplyError, ServeError, TransportError,

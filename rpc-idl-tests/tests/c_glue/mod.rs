@@ -285,6 +285,10 @@ fn serve(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, si
         let name = format!("p{n}");
         let ty = &parameter.ty;
         let declared = has(sig, &name).expect("it is a parameter");
+        // INOUT data that the stub copies, there and back.
+        let by_value = |len: &str| !len.contains('*');
+        let is_copied =
+            parameter.way == Way::InOut && has(sig, &format!("{name}_len")).is_some_and(by_value);
         if parameter.way != Way::Out {
             let access = format!("in.{name}");
             let shape = shape(defs, ty, &access, &name);
@@ -300,7 +304,7 @@ fn serve(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, si
                     Shape::One => unreachable!("bulk data is an array"),
                 }
                 *out += &block(&shape, &access, name.as_str(), false);
-            } else if parameter.way == Way::InOut {
+            } else if parameter.way == Way::InOut && !is_copied {
                 *out += &through_pointer(ty, &access, &name, false);
                 // The answer takes its place.
                 sets += &format!(
@@ -345,6 +349,14 @@ fn serve(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, si
                 if let Shape::Vector { val, .. } = &shape {
                     sets += &format!("free({val});\n");
                 }
+            } else if is_copied {
+                sets += &match &shape {
+                    Shape::Vector { len, val, .. } => format!(
+                        "CHECK({len} == {name}_len); memcpy({name}, {val}, {len} * sizeof *{val}); free({val});"
+                    ),
+                    Shape::Array { .. } => format!("memcpy({name}, {access}, sizeof {access});"),
+                    Shape::One => unreachable!("bulk data is an array"),
+                };
             } else {
                 sets += &through_pointer(ty, &access, &name, true);
             }
