@@ -33,7 +33,7 @@ pub mod server;
 mod try_lock;
 
 pub use bulk::{Bulk, BulkMut, Copied, Element};
-pub use client::{Binding, BindingBuilder, Reply, Request};
+pub use client::{Binding, BindingBuilder, Canceller, Reply, Request};
 pub use error::{
     CallError, ConnectError, DispatchError, Fault, ReplyError, ServeError, TransportError,
 };
