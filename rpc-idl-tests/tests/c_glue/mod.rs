@@ -128,11 +128,8 @@ pub fn write(dir: &Path, calls: &Path, each: u64) {
 /// `glue.c`: `call_any` and `ops`, for `program.c`.
 fn generate(defs: &[Def], procedures: &[Procedure], header: &str) -> String {
     let mut out = String::from("#define SHRIMP_CODEC_NETWORK\n");
-    let structs = procedures.iter().enumerate().flat_map(|(index, procedure)| {
-        let names = [("i", procedure.arguments()), ("o", procedure.results())];
-        names.map(|(letter, fields)| (!fields.is_empty()).then(|| format!("{letter}{index}")))
-    });
-    let types = (0..defs.len()).map(|index| format!("t{index}")).chain(structs.flatten());
+    // All that the header declares: members that have no name in the interface have types of their own.
+    let types = header.split("int shrimp_put_").skip(1).filter_map(|rest| rest.split('(').next());
     for name in types {
         for verb in ["get", "put", "free"] {
             writeln!(out, "#define shrimp_{verb}_{name} net_{verb}_{name}").expect("it takes it");
