@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ] {
         let dir = out.join(dir);
         std::fs::create_dir_all(&dir)?;
-        for file in ["idl/everything.x", "idl/names.x", "idl/hostile.x"] {
+        for file in ["idl/everything.x", "idl/names.x", "idl/hostile.x", "idl/steady.x"] {
             builder.clone().out_dir(&dir).compile(Path::new(file))?;
         }
     }

@@ -128,7 +128,8 @@ fn call(out: &mut String, index: usize, procedure: &Procedure, method: &Method) 
 fn serve(out: &mut String, index: usize, procedure: &Procedure, method: &Method, owned: &str) {
     let later = procedure.kind == Kind::Later;
     let is_bulk = |n: usize| {
-        method.parameters.iter().any(|(name, ty)| *name == format!("p{n}") && ty.contains("::Bulk"))
+        let is_it = |ty: &str| ty.contains("::Bulk") || ty.starts_with("&mut [");
+        method.parameters.iter().any(|(name, ty)| *name == format!("p{n}") && is_it(ty))
     };
     let mut body = String::new();
     let fields: Vec<String> = procedure
@@ -140,6 +141,7 @@ fn serve(out: &mut String, index: usize, procedure: &Procedure, method: &Method,
             let ty = method.parameters.iter().find(|(name, _)| *name == format!("p{n}"));
             match ty.map_or("", |(_, ty)| ty) {
                 ty if ty.contains("::Bulk") => format!("p{n}: crate::owned(p{n}.to_vec())"),
+                ty if ty.starts_with("&mut [") => format!("p{n}: crate::owned(Ok(p{n}.to_vec()))"),
                 // Of a vector an array can have been made, and the other way round.
                 ty if ty.starts_with("Vec<") => format!("p{n}: crate::owned(Ok(p{n}))"),
                 _ => format!("p{n}"),
@@ -189,6 +191,11 @@ fn serve(out: &mut String, index: usize, procedure: &Procedure, method: &Method,
             let ty = method.parameters.iter().find(|(it, _)| it == name);
             match n {
                 Some(n) if is_bulk(n) => {
+                    if ty.is_some_and(|(_, ty)| ty.starts_with("&mut [")) {
+                        writeln!(writes, "        {name}.copy_from_slice(&results.{name});")
+                            .expect("a string takes it");
+                        continue;
+                    }
                     let open = ty.is_some_and(|(_, ty)| ty.contains("::BulkOut"));
                     let put = if open { "put(" } else { "write(0, " };
                     writeln!(

@@ -107,6 +107,34 @@ static int points(void *user, shrimp_rpc_call *call, const shrimp_bulk *p, shrim
     return 0;
 }
 
+static int turn(void *user, shrimp_rpc_call *call, uint32_t numbers_len, int64_t *numbers, uint32_t p_len, struct point *p,
+                uint32_t fixed_len, int32_t *fixed, int64_t *result)
+{
+    (void)user, (void)call;
+    CHECK(fixed_len == 100);
+    *result = 0;
+    for (uint32_t i = 0; i < numbers_len; i++)
+        *result += numbers[i];
+    for (uint32_t i = 0; i < numbers_len / 2; i++) {
+        int64_t other = numbers[i];
+        numbers[i] = numbers[numbers_len - 1 - i];
+        numbers[numbers_len - 1 - i] = other;
+    }
+    for (uint32_t i = 0; i < p_len / 2; i++) {
+        struct point other = p[i];
+        p[i] = p[p_len - 1 - i];
+        p[p_len - 1 - i] = other;
+    }
+    for (int i = 0; i < 50; i++) {
+        int32_t other = fixed[i];
+        fixed[i] = fixed[99 - i];
+        fixed[99 - i] = other;
+    }
+    if (numbers_len > 0 && numbers[0] == 0)
+        return SHRIMP_RPC_SYSTEM_ERR; /* and what was changed does not come back */
+    return 0;
+}
+
 static int copy(void *user, shrimp_rpc_call *call, uint32_t a_len, const unsigned char *a)
 {
     (void)user, (void)call;
@@ -276,6 +304,17 @@ static int call_all(const char *name, int over_nothing)
     CHECK(out_len == 3 && out[1].x == 13 && out[1].tag[2] == 10 && fixed[2] == 2 && fixed[3] == 7 && ofixed[99] == 0);
     CHECK(points_1(b, 3, in, &out_len, out, 99, fixed, &ofixed_len, ofixed) == SHRIMP_CODEC_TOO_LONG);
     CHECK(copy_1(b, 4, (const unsigned char *)"copy") == 0);
+    static int64_t numbers[5000];
+    int64_t sum = 0;
+    for (int i = 0; i < 5000; i++)
+        numbers[i] = i + 1;
+    for (int i = 0; i < 100; i++)
+        fixed[i] = i;
+    CHECK(turn_1(b, 5000, numbers, 2, in, 100, fixed, &sum) == 0 && sum == 12502500);
+    CHECK(numbers[0] == 5000 && numbers[4999] == 1 && in[0].x == 6 && in[1].tag[2] == 5 && fixed[0] == 99);
+    numbers[0] = 7, numbers[1] = 0;
+    CHECK(turn_1(b, 2, numbers, 1, in, 100, fixed, &sum) == SHRIMP_RPC_FAULT);
+    CHECK(numbers[0] == 7 && numbers[1] == 0 && in[0].x == 6 && fixed[0] == 99);
     CHECK(is_not_served(type_1(b, 1, "not served")));
     call_in_place(b, over_nothing);
     shrimp_rpc_close(b);
@@ -287,7 +326,7 @@ int main(int argc, char **argv)
 {
     int user = 42;
     kv_v1_ops ops = {.put_1 = put, .get_1 = get, .scale_1 = scale, .divide_1 = divide, .log_1 = log_,
-                     .list_1 = list, .points_1 = points, .copy_1 = copy, .user = &user};
+                     .list_1 = list, .points_1 = points, .copy_1 = copy, .turn_1 = turn, .user = &user};
     if (argc == 3 && strcmp(argv[1], "serve") == 0)
         return kv_v1_serve(argv[2], &ops);
     if (argc == 3 && strcmp(argv[1], "call") == 0)

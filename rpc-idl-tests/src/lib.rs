@@ -32,6 +32,11 @@ pub mod hostile {
     include!(concat!(env!("OUT_DIR"), "/shrimp/hostile.rs"));
 }
 
+/// `steady.x` for SHRIMP RPC.
+pub mod steady {
+    include!(concat!(env!("OUT_DIR"), "/shrimp/steady.rs"));
+}
+
 /// `types.x` of compat-sunrpc, which rpcgen takes too, for Sun RPC.
 pub mod types {
     include!(concat!(env!("OUT_DIR"), "/types.rs"));

@@ -35,6 +35,8 @@ pub enum Ty {
     Opaque(u64),
     Text(u64),
     Named(usize),
+    /// The same as a definition, written out again where it is used, without a name.
+    Inline(usize, String),
     Array(Box<Ty>, u64),
     Vector(Box<Ty>, u64),
     Optional(Box<Ty>),
@@ -180,12 +182,34 @@ pub fn ty(random: &mut Random, defs: &[Def]) -> Ty {
     }
 }
 
+/// A type where members are declared: there it may be written out.
+fn member(random: &mut Random, defs: &[Def]) -> Ty {
+    let ty = ty(random, defs);
+    written_out(random, defs, ty)
+}
+
+/// Structs and unions without their names, every other time.
+fn written_out(random: &mut Random, defs: &[Def], ty: Ty) -> Ty {
+    match ty {
+        Ty::Named(index) if random.below(2) == 0 => match &defs[index] {
+            Def::Struct(_) | Def::Union(..) => {
+                Ty::Inline(index, body(defs, &defs[index], "", index))
+            }
+            _ => Ty::Named(index),
+        },
+        Ty::Array(element, len) => Ty::Array(Box::new(written_out(random, defs, *element)), len),
+        Ty::Vector(element, max) => Ty::Vector(Box::new(written_out(random, defs, *element)), max),
+        Ty::Optional(target) => Ty::Optional(Box::new(written_out(random, defs, *target))),
+        other => other,
+    }
+}
+
 fn fields(random: &mut Random, defs: &[Def]) -> Vec<Ty> {
-    (0..1 + random.below(4)).map(|_| ty(random, defs)).collect()
+    (0..1 + random.below(4)).map(|_| member(random, defs)).collect()
 }
 
 fn arm(random: &mut Random, defs: &[Def]) -> Option<Ty> {
-    (random.below(3) > 0).then(|| ty(random, defs))
+    (random.below(3) > 0).then(|| member(random, defs))
 }
 
 /// Random definitions.
@@ -248,6 +272,7 @@ pub fn declaration(ty: &Ty, name: &str) -> String {
         Ty::Opaque(max) => format!("opaque {name}<{max}>"),
         Ty::Text(max) => format!("string {name}<{max}>"),
         Ty::Named(index) => format!("t{index} {name}"),
+        Ty::Inline(_, body) => format!("{body} {name}"),
         Ty::Array(element, len) => format!("{}[{len}]", declaration(element, name)),
         Ty::Vector(element, max) => format!("{}<{max}>", declaration(element, name)),
         Ty::Optional(target) => declaration(target, &format!("*{name}")),
@@ -256,7 +281,18 @@ pub fn declaration(ty: &Ty, name: &str) -> String {
 
 /// The definitions as an interface file.
 pub fn text(defs: &[Def]) -> String {
-    let mut out = String::new();
+    let texts = defs.iter().enumerate().map(|(index, def)| {
+        let name = format!("t{index}");
+        match def {
+            Def::Typedef(ty) => format!("typedef {};\n", declaration(ty, &name)),
+            _ => body(defs, def, &name, index) + ";\n",
+        }
+    });
+    texts.collect()
+}
+
+/// A definition under that name, or under none.
+fn body(defs: &[Def], def: &Def, name: &str, index: usize) -> String {
     let members = |fields: &[Ty]| -> String {
         fields
             .iter()
@@ -264,42 +300,38 @@ pub fn text(defs: &[Def]) -> String {
             .map(|(n, ty)| format!("    {};\n", declaration(ty, &format!("f{n}"))))
             .collect()
     };
-    for (index, def) in defs.iter().enumerate() {
-        let name = format!("t{index}");
-        out += &match def {
-            Def::Enum(values) => {
-                let values: Vec<String> = values
-                    .iter()
-                    .enumerate()
-                    .map(|(n, value)| format!("    E{index}_{n} = {value}"))
-                    .collect();
-                format!("enum {name} {{\n{}\n}};\n", values.join(",\n"))
-            }
-            Def::Struct(fields) => format!("struct {name} {{\n{}}};\n", members(fields)),
-            Def::List(fields) => {
-                format!("struct {name} {{\n{}    {name} *next;\n}};\n", members(fields))
-            }
-            Def::Typedef(ty) => format!("typedef {};\n", declaration(ty, &name)),
-            Def::Union(switch, arms, default) => {
-                let mut text = format!("union {name} switch ({} kind) {{\n", switch.name());
-                let arm = |ty: &Option<Ty>, n: usize| match ty {
-                    Some(ty) => format!("        {};\n", declaration(ty, &format!("a{n}"))),
-                    None => "        void;\n".to_owned(),
-                };
-                for (n, (cases, ty)) in arms.iter().enumerate() {
-                    for case in cases {
-                        text += &format!("    case {}:\n", switch.case(defs, *case));
-                    }
-                    text += &arm(ty, n);
+    match def {
+        Def::Enum(values) => {
+            let values: Vec<String> = values
+                .iter()
+                .enumerate()
+                .map(|(n, value)| format!("    E{index}_{n} = {value}"))
+                .collect();
+            format!("enum {name} {{\n{}\n}}", values.join(",\n"))
+        }
+        Def::Struct(fields) => format!("struct {name} {{\n{}}}", members(fields)),
+        Def::List(fields) => {
+            format!("struct {name} {{\n{}    {name} *next;\n}}", members(fields))
+        }
+        Def::Typedef(ty) => declaration(ty, name),
+        Def::Union(switch, arms, default) => {
+            let mut text = format!("union {name} switch ({} kind) {{\n", switch.name());
+            let arm = |ty: &Option<Ty>, n: usize| match ty {
+                Some(ty) => format!("        {};\n", declaration(ty, &format!("a{n}"))),
+                None => "        void;\n".to_owned(),
+            };
+            for (n, (cases, ty)) in arms.iter().enumerate() {
+                for case in cases {
+                    text += &format!("    case {}:\n", switch.case(defs, *case));
                 }
-                if let Some(ty) = default {
-                    text += &format!("    default:\n{}", arm(ty, arms.len()));
-                }
-                text + "};\n"
+                text += &arm(ty, n);
             }
-        };
+            if let Some(ty) = default {
+                text += &format!("    default:\n{}", arm(ty, arms.len()));
+            }
+            text + "}"
+        }
     }
-    out
 }
 
 /// Appends the XDR of a random value (RFC 4506, section 4).
@@ -322,7 +354,7 @@ pub fn value(random: &mut Random, defs: &[Def], ty: &Ty, out: &mut Vec<u8>) {
             out.extend((len as u32).to_be_bytes());
             bytes(random, len, matches!(ty, Ty::Text(_)), out);
         }
-        Ty::Named(index) => defined(random, defs, *index, out),
+        Ty::Named(index) | Ty::Inline(index, _) => defined(random, defs, *index, out),
         Ty::Array(element, len) => (0..*len).for_each(|_| value(random, defs, element, out)),
         Ty::Vector(element, max) => {
             let len = random.below(max + 1);

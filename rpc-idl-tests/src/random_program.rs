@@ -54,7 +54,7 @@ fn fixed_len(defs: &[Def], ty: &Ty) -> Option<u64> {
         Ty::Basic(_, Basic::Sixteen) => Some(16),
         Ty::OpaqueArray(len) => Some(len.next_multiple_of(4)),
         Ty::Array(element, len) => Some(fixed_len(defs, element)? * len),
-        Ty::Named(index) => match &defs[*index] {
+        Ty::Named(index) | Ty::Inline(index, _) => match &defs[*index] {
             Def::Enum(_) => Some(4),
             Def::Typedef(ty) => fixed_len(defs, ty),
             Def::Struct(fields) => {

@@ -175,6 +175,22 @@ impl KvV1 for AsInC {
         q.put(&points)
     }
 
+    fn turn(
+        &self,
+        _: &Context,
+        numbers: &mut [i64],
+        p: &mut [Point],
+        fixed: &mut [i32],
+    ) -> Result<i64, Fault> {
+        numbers.reverse();
+        p.reverse();
+        fixed.reverse();
+        match numbers.first() {
+            Some(0) => Err(Fault::new(6, "and what was changed does not come back")),
+            _ => Ok(numbers.iter().sum()),
+        }
+    }
+
     fn copy(&self, _: &Context, a: Vec<u8>) -> Result<(), Fault> {
         if a == b"copy" {
             Ok(())
@@ -245,6 +261,18 @@ fn a_generated_rust_client_calls_a_generated_c_server() {
     assert_eq!(q, [Point { x: 3.0, y: 2.0, tag: [3, 4, 5] }; 3]);
     assert_eq!((fixed[2], fixed[3], other), (2, 7, [0; 100]));
     kv.copy(b"copy").expect("answered");
+
+    let mut numbers: Vec<i64> = (1..=5000).collect();
+    let mut p =
+        [Point { x: 1.0, y: 2.0, tag: [3, 4, 5] }, Point { x: 6.0, y: 7.0, tag: [8, 9, 10] }];
+    let mut fixed: [i32; 100] = std::array::from_fn(|i| i as i32);
+    assert_eq!(kv.turn(&mut numbers, &mut p, &mut fixed).expect("answered"), 12_502_500);
+    assert!((1..=5000).rev().eq(numbers.iter().copied()));
+    assert!(p[0].x == 6.0 && p[1].tag == [3, 4, 5] && fixed[0] == 99);
+    let mut numbers = [7, 0];
+    let refused = kv.turn(&mut numbers, &mut p[..1], &mut fixed);
+    assert!(matches!(refused, Err(CallError::Fault(fault)) if fault.number() > 0));
+    assert!(numbers == [7, 0] && p[0].x == 6.0 && fixed[0] == 99);
     match kv.r#type(12, "not served") {
         Err(CallError::UnknownProcedure { .. }) => {}
         other => panic!("{other:?}"),

@@ -63,6 +63,22 @@ impl KvV1 for Kv {
         fixed.set(99, points.len() as i32).map_err(|_| Fault::new(4, "outside"))
     }
 
+    fn turn(
+        &self,
+        _: &Context,
+        numbers: &mut [i64],
+        p: &mut [Point],
+        fixed: &mut [i32],
+    ) -> Result<i64, Fault> {
+        numbers.reverse();
+        p.reverse();
+        fixed.reverse();
+        match numbers.first() {
+            Some(0) => Err(Fault::new(6, "and what was changed does not come back")),
+            _ => Ok(numbers.iter().sum()),
+        }
+    }
+
     fn copy(&self, _: &Context, a: Vec<u8>) -> Result<(), Fault> {
         if a == b"copy" {
             Ok(())
@@ -154,6 +170,22 @@ impl KvV1Async for Slow {
         later().await;
         fixed[99] = p.len() as i32;
         Ok(PointsResults { q: p, fixed, ofixed: vec![2; 100] })
+    }
+
+    async fn turn(
+        &self,
+        _: &Context,
+        mut numbers: Vec<i64>,
+        mut p: Vec<Point>,
+        mut fixed: Vec<i32>,
+    ) -> Result<TurnResults, Fault> {
+        numbers.reverse();
+        p.reverse();
+        fixed.reverse();
+        match numbers.first() {
+            Some(0) => Err(Fault::new(6, "and what was changed does not come back")),
+            _ => Ok(TurnResults { result: numbers.iter().sum(), numbers, p, fixed }),
+        }
     }
 
     async fn copy(&self, _: &Context, a: Vec<u8>) -> Result<(), Fault> {
@@ -274,6 +306,18 @@ fn every_construct_goes_there_and_back() {
     assert_eq!(q, [Point { x: 3.0, y: 2.0, tag: [3, 4, 5] }; 3]);
     assert_eq!((fixed[98], fixed[99], other), (1, 3, [0; 100]));
     kv.copy(b"copy").expect("answered");
+
+    let mut numbers: Vec<i64> = (1..=5000).collect();
+    let mut p =
+        [Point { x: 1.0, y: 2.0, tag: [3, 4, 5] }, Point { x: 6.0, y: 7.0, tag: [8, 9, 10] }];
+    let mut fixed: [i32; 100] = std::array::from_fn(|i| i as i32);
+    assert_eq!(kv.turn(&mut numbers, &mut p, &mut fixed).expect("answered"), 12_502_500);
+    assert!((1..=5000).rev().eq(numbers.iter().copied()));
+    assert!(p[0].x == 6.0 && p[1].tag == [3, 4, 5] && fixed[0] == 99);
+    let mut numbers = [7, 0];
+    let refused = kv.turn(&mut numbers, &mut p[..1], &mut fixed);
+    assert!(matches!(refused, Err(CallError::Fault(fault)) if fault.number() == 6));
+    assert!(numbers == [7, 0] && p[0].x == 6.0 && fixed[0] == 99);
 
     let (mut x, mut d) = ((0..5000).collect::<Vec<i64>>(), Vec::new());
     let tree = Tree { v: 1, children: vec![Tree { v: 2, children: Vec::new() }; 3] };

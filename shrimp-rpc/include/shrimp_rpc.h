@@ -33,7 +33,7 @@ enum shrimp_rpc_status {
     SHRIMP_RPC_BUSY = 13,           /* a call of this binding is in progress, or none is */
     SHRIMP_RPC_INVALID = 14,        /* a null pointer, a name that is not UTF-8, a range outside */
     SHRIMP_RPC_ENDING = 15,         /* the server is ending */
-    SHRIMP_RPC_CANCELLED = 16,      /* given up before it was sent */
+    SHRIMP_RPC_CANCELLED = 16,      /* given up by shrimp_rpc_cancel; the server may have carried it out */
     SHRIMP_RPC_NO_ROOM = 17,        /* the server allows no more bindings, or calls in pieces */
     SHRIMP_RPC_DEFERRED = 18        /* what a dispatch function returns after shrimp_rpc_defer */
 };
@@ -61,6 +61,14 @@ void shrimp_rpc_close(shrimp_rpc_binding *);
 
 /* How long a call may take, in milliseconds; 0: any time. */
 void shrimp_rpc_set_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
+
+/* What gives up the call of a binding that waits for its reply, or is between two pieces: from any thread, while another is in
+ * shrimp_rpc_call_wait or a stub. That call ends by SHRIMP_RPC_CANCELLED; one that has not been sent is not concerned. It may
+ * outlive the binding. NULL: no binding. */
+typedef struct shrimp_rpc_canceller shrimp_rpc_canceller;
+shrimp_rpc_canceller *shrimp_rpc_canceller_new(shrimp_rpc_binding *);
+void shrimp_rpc_cancel(const shrimp_rpc_canceller *);
+void shrimp_rpc_canceller_free(shrimp_rpc_canceller *);
 
 /* The last failure of this binding in words; valid until the next call. Never NULL. */
 const char *shrimp_rpc_last_error(const shrimp_rpc_binding *);

@@ -4,7 +4,9 @@
 //! (F15). So no method hands out a reference into it: elements are copied out, checked, and then
 //! used; two reads of one place may differ.
 
+use crate::error::Fault;
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use vmmc::mem::View;
 use xdr::{DecodeError, EncodeError};
 
@@ -384,5 +386,40 @@ impl<'c, T: Element> BulkMut<'c, T> {
     #[must_use]
     pub fn descriptor(&self) -> (u32, u32) {
         (self.distance, self.len() as u32) // allotted by a u32
+    }
+}
+
+/// INOUT data of a `copyin` procedure: a private copy, which the other side cannot change. [`Copied::store`] makes it the result.
+#[derive(Debug)]
+pub struct Copied<'c, T> {
+    block: BulkMut<'c, T>,
+    elements: Vec<T>,
+}
+
+impl<'c, T: Element> Copied<'c, T> {
+    pub(crate) fn new(block: BulkMut<'c, T>) -> Result<Copied<'c, T>, DecodeError> {
+        Ok(Copied { elements: block.to_vec()?, block })
+    }
+
+    /// Writes the elements to where the client reads them.
+    ///
+    /// # Errors
+    /// None at present: there are as many as there were.
+    pub fn store(mut self) -> Result<(), Fault> {
+        let stored = self.block.write(0, &self.elements);
+        stored.map_err(|error| Fault::with_text(Fault::BULK, error.to_string()))
+    }
+}
+
+impl<T> Deref for Copied<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.elements
+    }
+}
+
+impl<T> DerefMut for Copied<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.elements
     }
 }

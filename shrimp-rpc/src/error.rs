@@ -216,15 +216,17 @@ pub enum CallError {
         /// Which link ended, and why.
         closed: Closed,
     },
+    /// Another thread gave the call up, by [`crate::client::Canceller`]; the server may have carried it out.
+    #[error(
+        "the call was cancelled by another thread; the server may have carried it out all the same"
+    )]
+    Cancelled,
     /// No reply in time. The server was told that nobody waits; it may or may not carry the call out.
     #[error("no reply within {after:?}; the server was told to give up")]
     TimedOut {
         /// How long we waited.
         after: Duration,
     },
-    /// The call was given up before it was sent, or its future dropped.
-    #[error("the call was cancelled before it was sent")]
-    Cancelled,
     /// There was no binding, and none could be made.
     #[error(transparent)]
     Connect(Box<ConnectError>),
@@ -303,7 +305,7 @@ impl CallError {
     /// Whether the server cannot have begun with the call, so that it is safe to make it again.
     #[must_use]
     pub fn was_not_sent(&self) -> bool {
-        matches!(self, CallError::Connect(_) | CallError::Cancelled | CallError::Encode(_))
+        matches!(self, CallError::Connect(_) | CallError::Encode(_))
     }
 
     pub(crate) fn from_wait(error: WaitError) -> CallError {

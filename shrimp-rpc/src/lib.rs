@@ -32,8 +32,8 @@ pub mod process;
 pub mod server;
 mod try_lock;
 
-pub use bulk::{Bulk, BulkMut, Element};
-pub use client::{Binding, BindingBuilder, Reply, Request};
+pub use bulk::{Bulk, BulkMut, Copied, Element};
+pub use client::{Binding, BindingBuilder, Canceller, Reply, Request};
 pub use error::{
     CallError, ConnectError, DispatchError, Fault, ReplyError, ServeError, TransportError,
 };

@@ -201,6 +201,16 @@ fn a_c_client_hears_of_lateness_and_death_and_goes_on() {
     assert!(client.wait().unwrap().success());
 }
 
+/// Another thread of a program in C gives its call up.
+#[test]
+fn a_c_call_is_cancelled_by_another_thread() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = daemon.second("stays", &["x"]);
+    server.expect("ready");
+    says_ok(command(&compile("trouble", dir.path()), &daemon).args(["cancelled", "x"]));
+}
+
 /// Whom a server in C lets in, what it lets them take, and that it knows them.
 #[test]
 fn a_c_server_has_rights_and_limits_and_knows_its_callers() {

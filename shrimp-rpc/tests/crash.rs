@@ -8,7 +8,7 @@ mod raw;
 mod support;
 
 use common::{Daemon, say, second_process as play, until};
-use program::{FILL, NULL, PROGRAM, REVERSE, dispatch};
+use program::{FILL, NULL, PROGRAM, REVERSE, dispatch, fill, reverse};
 use raw::{Heard, Knocked};
 use rustix::process::{Signal, getpid, kill_process};
 use shrimp_rpc::layout::{self, Kind, Turn};
@@ -16,7 +16,6 @@ use shrimp_rpc::{Binding, CallError, ConnectError, Server};
 use std::sync::{Arc, Mutex};
 use support::Watchdog;
 use vmmc::Node;
-use xdr::{Decode, Encode};
 
 /// Blocks the worker for good.
 const HOLD: u32 = 90;
@@ -197,17 +196,7 @@ fn second_process() {
 }
 
 fn bind(node: &Node, service: &str) -> Binding {
-    let builder = Binding::builder(service, PROGRAM, 1).node(node).buffer_len(raw::LEN);
-    builder.connect_timeout(common::PATIENCE.unwrap()).connect().expect("binds")
-}
-
-fn reverse(binding: &Binding, data: &mut [u8]) -> Result<(), CallError> {
-    let mut request = binding.request(REVERSE, 4, data.len().next_multiple_of(8))?;
-    (data.len() as u32).encode(&mut request)?;
-    request.block(data)?;
-    let mut reply = request.call()?;
-    reply.inout(0, data)?;
-    reply.finish()
+    program::builder(node, service).buffer_len(raw::LEN).connect().expect("binds")
 }
 
 #[test]
@@ -242,8 +231,7 @@ fn a_client_killed_at_any_named_point_leaves_nothing_and_disturbs_nobody() {
             .unwrap();
         let friend = daemon.node();
         let binding = bind(&friend, "survivor");
-        let mut data = *b"friend";
-        reverse(&binding, &mut data).unwrap();
+        reverse(&binding, 6).unwrap();
         let holds = |node: &Node| (node.exports().len(), node.imports().len());
         until("the friend's door is closed", || friend.imports().len() == 1);
         let before = (holds(&node), holds(&friend));
@@ -262,10 +250,7 @@ fn a_client_killed_at_any_named_point_leaves_nothing_and_disturbs_nobody() {
         support::daemon_forgets(&friend, second.pid());
         until(point, || server.bindings() == 1);
         for len in [0usize, 6, 100, 50_000] {
-            let mut data: Vec<u8> = (0..len).map(|at| at as u8).collect();
-            let expected: Vec<u8> = data.iter().rev().copied().collect();
-            reverse(&binding, &mut data).unwrap();
-            assert_eq!(data, expected, "{point}");
+            reverse(&binding, len).unwrap_or_else(|error| panic!("{point}: {error}"));
         }
         // A call that is kept keeps its buffers, even of a client that has gone.
         assert_eq!(kept.lock().unwrap().len(), usize::from(*point == KEPT));
@@ -288,13 +273,9 @@ fn a_server_killed_at_any_named_point_is_an_error_of_that_call_and_its_successor
         let node = daemon.node();
         let mut first = daemon.second("server", &["mortal", point]);
         first.expect("ready");
-        let binding = Binding::builder("mortal", PROGRAM, 1)
-            .node(&node)
-            .buffer_len(raw::LEN)
-            .connect_timeout(common::PATIENCE.unwrap())
-            .connect_later()
-            .unwrap();
-        let mut data = vec![7u8; if *point == "asked for the next piece" { 20_000 } else { 5 }];
+        let builder = program::builder(&node, "mortal").buffer_len(raw::LEN);
+        let binding = builder.connect_later().unwrap();
+        let len = if *point == "asked for the next piece" { 20_000 } else { 5 };
         let outcome = match *point {
             "door open" => {
                 first.go_on();
@@ -304,15 +285,8 @@ fn a_server_killed_at_any_named_point_is_an_error_of_that_call_and_its_successor
             "one way call taken" => binding.request(NULL, 0, 0).and_then(|it| it.send()),
             // The reply's flag was stored: it counts, whatever happens then.
             "replied" => binding.request(NULL, 0, 0).and_then(|it| it.call()?.finish()),
-            "out half written" | "first piece of the reply sent" => {
-                binding.request(FILL, 4, 0).and_then(|mut request| {
-                    1000u32.encode(&mut request)?;
-                    let mut reply = request.call()?;
-                    let _ = u32::decode(&mut reply)?;
-                    Ok(())
-                })
-            }
-            _ => reverse(&binding, &mut data),
+            "out half written" | "first piece of the reply sent" => fill(&binding, 1000),
+            _ => reverse(&binding, len),
         };
         match (*point, &outcome) {
             // Who sends one way is told nothing; the next call below must not wait for the dead.
@@ -337,10 +311,7 @@ fn a_server_killed_at_any_named_point_is_an_error_of_that_call_and_its_successor
         let mut second = daemon.second("successor", &["mortal"]);
         second.expect("ready");
         for len in [5usize, 20_000] {
-            let mut data: Vec<u8> = (0..len).map(|at| at as u8).collect();
-            let expected: Vec<u8> = data.iter().rev().copied().collect();
-            reverse(&binding, &mut data).unwrap_or_else(|error| panic!("{point}: {error}"));
-            assert_eq!(data, expected, "{point}");
+            reverse(&binding, len).unwrap_or_else(|error| panic!("{point}: {error}"));
         }
         // One buffer each way to the living, and nothing to the dead.
         until("nothing of the dead is left", || {

@@ -191,7 +191,7 @@ fn one_process_cannot_take_the_memory_of_all() {
     let binding = connect(&friend, "memory");
     for _ in 0..3 {
         reverse(&binding, max - 8).unwrap();
-        fill(&binding, max as u32 / 8 - 1);
+        fill(&binding, max as u32 / 8 - 1).unwrap();
     }
     greedy.finish();
     until("the greedy one is forgotten", || server.bindings() == 1);

@@ -109,7 +109,7 @@ fn arguments_and_results_of_any_length_cross_to_the_other_node_and_back() {
     }
     // OUT, the same.
     for len in [0u32, 1, 5, 1000, 8000, 9000, 100_000] {
-        fill(&binding, len);
+        fill(&binding, len).unwrap();
     }
     match binding.request(FAIL, 0, 0).unwrap().call() {
         Err(CallError::Fault(fault)) => assert_eq!(fault.number(), 77),

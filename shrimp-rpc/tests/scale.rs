@@ -30,7 +30,7 @@ fn clients(args: &[String]) {
         // In a buffer's length, and in pieces.
         for len in [number % 8000, number % 50_000] {
             reverse(binding, len as usize).unwrap();
-            fill(binding, len / 8);
+            fill(binding, len / 8).unwrap();
         }
     }
     say("called");

@@ -128,11 +128,8 @@ pub fn write(dir: &Path, calls: &Path, each: u64) {
 /// `glue.c`: `call_any` and `ops`, for `program.c`.
 fn generate(defs: &[Def], procedures: &[Procedure], header: &str) -> String {
     let mut out = String::from("#define SHRIMP_CODEC_NETWORK\n");
-    let structs = procedures.iter().enumerate().flat_map(|(index, procedure)| {
-        let names = [("i", procedure.arguments()), ("o", procedure.results())];
-        names.map(|(letter, fields)| (!fields.is_empty()).then(|| format!("{letter}{index}")))
-    });
-    let types = (0..defs.len()).map(|index| format!("t{index}")).chain(structs.flatten());
+    // All that the header declares: members that have no name in the interface have types of their own.
+    let types = header.split("int shrimp_put_").skip(1).filter_map(|rest| rest.split('(').next());
     for name in types {
         for verb in ["get", "put", "free"] {
             writeln!(out, "#define shrimp_{verb}_{name} net_{verb}_{name}").expect("it takes it");
@@ -285,6 +282,10 @@ fn serve(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, si
         let name = format!("p{n}");
         let ty = &parameter.ty;
         let declared = has(sig, &name).expect("it is a parameter");
+        // INOUT data that the stub copies, there and back.
+        let by_value = |len: &str| !len.contains('*');
+        let is_copied =
+            parameter.way == Way::InOut && has(sig, &format!("{name}_len")).is_some_and(by_value);
         if parameter.way != Way::Out {
             let access = format!("in.{name}");
             let shape = shape(defs, ty, &access, &name);
@@ -300,7 +301,7 @@ fn serve(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, si
                     Shape::One => unreachable!("bulk data is an array"),
                 }
                 *out += &block(&shape, &access, name.as_str(), false);
-            } else if parameter.way == Way::InOut {
+            } else if parameter.way == Way::InOut && !is_copied {
                 *out += &through_pointer(ty, &access, &name, false);
                 // The answer takes its place.
                 sets += &format!(
@@ -345,6 +346,14 @@ fn serve(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, si
                 if let Shape::Vector { val, .. } = &shape {
                     sets += &format!("free({val});\n");
                 }
+            } else if is_copied {
+                sets += &match &shape {
+                    Shape::Vector { len, val, .. } => format!(
+                        "CHECK({len} == {name}_len); memcpy({name}, {val}, {len} * sizeof *{val}); free({val});"
+                    ),
+                    Shape::Array { .. } => format!("memcpy({name}, {access}, sizeof {access});"),
+                    Shape::One => unreachable!("bulk data is an array"),
+                };
             } else {
                 sets += &through_pointer(ty, &access, &name, true);
             }

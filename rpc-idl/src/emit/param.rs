@@ -1,7 +1,7 @@
 //! A parameter under the name that it has in the generated code.
 
 use crate::ast::Direction;
-use crate::model::Parameter;
+use crate::model::{Parameter, Procedure};
 
 /// See the module.
 pub(super) struct Param<'m> {
@@ -20,6 +20,11 @@ impl Param<'_> {
 
     pub(super) fn is_out(&self) -> bool {
         self.idl.direction == Direction::Out
+    }
+
+    /// Whether the handler has a copy of it, which is stored for the reply.
+    pub(super) fn is_copied(&self, procedure: &Procedure) -> bool {
+        procedure.copyin && self.is_bulk() && self.idl.direction == Direction::InOut
     }
 
     pub(super) fn is_bulk(&self) -> bool {

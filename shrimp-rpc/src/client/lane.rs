@@ -38,6 +38,8 @@ pub(super) struct Watch {
     replies: Export,
     /// Turn of the last message sent. Written by whoever has the lane.
     turn: AtomicU32,
+    /// Turn of the last message sent when the call was cancelled, by any thread; 0: it was not.
+    cancelled: AtomicU32,
 }
 
 /// Units of the longest message that is stored in one go.
@@ -104,7 +106,12 @@ impl Lane {
         let ends = (layout::flag_at(calls.len()), layout::flag_at(replies.view().len()));
         Ok(Lane {
             ends,
-            watch: Arc::new(Watch { calls, replies, turn: AtomicU32::new(Turn::NONE.number()) }),
+            watch: Arc::new(Watch {
+                calls,
+                replies,
+                turn: AtomicU32::new(Turn::NONE.number()),
+                cancelled: AtomicU32::new(0),
+            }),
             owed: false,
             given_up: false,
             deadline: 0,
@@ -199,20 +206,62 @@ impl Lane {
                 self.spin_hits += 1;
                 Ok(word)
             }
-            None => self.wait_longer(node, timeout),
+            None => self.wait_longer(node, timeout, self.turn()),
         }
     }
 
+    /// Turn of the last message sent.
+    pub(super) fn turn(&self) -> Turn {
+        self.watch.turn()
+    }
+
+    /// Whether a call was cancelled that began with that message.
+    pub(super) fn is_cancelled(&self, began: Turn) -> bool {
+        self.watch.is_cancelled(began)
+    }
+
+    /// As [`Lane::wait`], unless the call is cancelled, which began with that message.
     #[cold]
-    fn wait_longer(&mut self, node: &Node, timeout: Option<Duration>) -> Result<u64, CallError> {
+    pub(super) fn wait_longer(
+        &mut self,
+        node: &Node,
+        timeout: Option<Duration>,
+        began: Turn,
+    ) -> Result<u64, CallError> {
+        let cancelled = |watch: &Watch| watch.is_cancelled(began).then_some(Err(None));
+        self.wait_unless(node, timeout, cancelled)
+    }
+
+    /// Waits for the late reply to a call that was given up, unless `is_cancelled`.
+    #[cold]
+    pub(super) fn wait_for_late(
+        &mut self,
+        node: &Node,
+        timeout: Option<Duration>,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<u64, CallError> {
+        self.wait_unless(node, timeout, |_| is_cancelled().then_some(Err(None)))
+    }
+
+    fn wait_unless(
+        &mut self,
+        node: &Node,
+        timeout: Option<Duration>,
+        cancelled: impl Fn(&Watch) -> Option<Result<u64, Option<Closed>>>,
+    ) -> Result<u64, CallError> {
         let watch = &*self.watch;
         let shares = |cpu| watch.calls.import().peer_was_on(cpu);
-        match node.wait_until(timeout, shares, |_| watch.look()) {
+        let look = || watch.look().map(|found| found.map_err(Some)).or_else(|| cancelled(watch));
+        match node.wait_until(timeout, shares, |_| look()) {
             Ok(Ok(word)) => {
                 self.owed = false;
                 Ok(word)
             }
-            Ok(Err(closed)) => Err(CallError::ServerGone { closed }),
+            Ok(Err(Some(closed))) => Err(CallError::ServerGone { closed }),
+            Ok(Err(None)) => {
+                self.give_up(node);
+                Err(CallError::Cancelled)
+            }
             Err(WaitError::TimedOut { after }) => {
                 self.give_up(node);
                 Err(CallError::TimedOut { after })
@@ -314,6 +363,23 @@ impl Watch {
         // PAIRS(message): with the release in Slot::send, by Flag::signal.
         let word = self.flag().load(Ordering::Acquire);
         (FlagWord::turn_of(word) == self.turn()).then_some(word)
+    }
+
+    /// Cancels the call whose message was the last one.
+    pub(super) fn cancel(&self) {
+        self.cancelled.store(self.turn.load(Ordering::Acquire), Ordering::Release);
+    }
+
+    /// Whether it was cancelled at the message `began`, or at a later one.
+    fn is_cancelled(&self, began: Turn) -> bool {
+        let at = self.cancelled.load(Ordering::Acquire);
+        let since = |turn: u32| Turn::from_number(turn.wrapping_sub(began.number())).number();
+        if at == 0 || since(at) <= since(self.turn().number()) {
+            return at != 0;
+        }
+        // Of a call that is over: its turn comes again, after 2^20 - 1 messages, and means another call then.
+        let _ = self.cancelled.compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed);
+        false
     }
 
     /// The reply's flag, or the end of the server.

@@ -5,12 +5,14 @@
 //! return: the call that was on its way says so ([`CallError::ServerGone`]), the next one binds anew.
 
 mod arrival;
+mod cancel;
 mod lane;
 mod patience;
 mod queue;
 mod reply;
 mod request;
 
+pub use cancel::Canceller;
 pub use reply::Reply;
 pub use request::Request;
 
@@ -20,6 +22,7 @@ use crate::layout;
 use crate::process;
 use crate::try_lock::{Guard, TryLock};
 use arrival::{Alarm, Arrival, Reactor, at_once};
+use cancel::Cancels;
 use lane::{Lane, Wanted};
 use queue::Queue;
 use std::future::Future;
@@ -40,6 +43,7 @@ pub struct Binding {
     /// Nanoseconds that a call may take; 0: any time.
     timeout: AtomicU64,
     queue: Queue,
+    cancels: Arc<Cancels>,
 }
 
 /// How a call waits.
@@ -124,6 +128,7 @@ impl BindingBuilder {
     pub fn connect(self) -> Result<Binding, ConnectError> {
         let mut binding = self.connect_later()?;
         let lane = Lane::open(&binding.node, &binding.wanted)?;
+        binding.cancels.heed(lane.watch());
         // Not taken for that: who calls first is to be the lock's favourite.
         if let Some(first) = binding.lanes.first_mut() {
             *first = TryLock::new(Some(lane));
@@ -149,6 +154,7 @@ impl BindingBuilder {
             lanes: (0..lanes).map(|_| TryLock::new(None)).collect(),
             timeout: AtomicU64::new(0),
             queue: Queue::default(),
+            cancels: Arc::default(),
         };
         binding.set_timeout(self.timeout);
         Ok(binding)
@@ -194,6 +200,12 @@ impl Binding {
             0 => None,
             nanoseconds => Some(Duration::from_nanos(nanoseconds)),
         }
+    }
+
+    /// What another thread can cancel blocking calls by.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller::new(&self.cancels, &self.node)
     }
 
     /// The node it works through.
@@ -314,9 +326,15 @@ impl Binding {
         let patience = self.timeout();
         let left = || patience.map(|it| it.saturating_sub(start.elapsed()));
         let late = || CallError::TimedOut { after: patience.unwrap_or_default() };
+        let times = self.cancels.times();
+        let is_cancelled = || self.cancels.times() != times;
         loop {
-            if let Some(taken) = self.take_free(&left)? {
+            if let Some(taken) = self.take_free(&left, &is_cancelled)? {
                 return Ok(taken);
+            }
+            if is_cancelled() {
+                self.queue.freed(); // the others, too
+                return Err(CallError::Cancelled);
             }
             if left().is_some_and(|left| left.is_zero()) {
                 return Err(late());
@@ -351,15 +369,18 @@ impl Binding {
     fn take_free(
         &self,
         left: &dyn Fn() -> Option<Duration>,
+        is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Taken<'_>>, CallError> {
         let mut taken = match self.take_ready() {
             Choice::Ready(taken) => return Ok(Some(taken)),
             Choice::Busy => return Ok(None),
-            Choice::Owing(mut taken) => match taken.lane_mut().wait(&self.node, left()) {
-                Err(CallError::ServerGone { .. }) => taken,
-                Err(error) => return Err(error),
-                Ok(_) => return Ok(Some(taken)),
-            },
+            Choice::Owing(mut taken) => {
+                match taken.lane_mut().wait_for_late(&self.node, left(), is_cancelled) {
+                    Err(CallError::ServerGone { .. }) => taken,
+                    Err(error) => return Err(error),
+                    Ok(_) => return Ok(Some(taken)),
+                }
+            }
             Choice::Vacant(taken) => taken,
         };
         taken.fill(Lane::open(&self.node, &self.wanted)?);
@@ -472,6 +493,7 @@ impl<'b> Taken<'b> {
 
     /// It was bound.
     fn fill(&mut self, lane: Lane) {
+        self.binding().cancels.heed(lane.watch());
         *self.guard = Some(lane);
     }
 

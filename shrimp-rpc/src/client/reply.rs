@@ -284,7 +284,7 @@ fn protocol(taken: &mut Taken<'_>, what: &'static str) -> CallError {
 #[cold]
 async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<Image, CallError> {
     let (node, max) = (taken.binding().node(), taken.binding().call_max());
-    let patience = Patience::new(taken.binding().timeout());
+    let patience = Patience::new(taken.binding().timeout(), taken.lane().turn());
     let word = |at| usize::try_from(taken.lane().head64(at)).unwrap_or(usize::MAX);
     let total = word(layout::REPLY_TOTAL);
     let inout_at = word(layout::REPLY_INOUT_AT);

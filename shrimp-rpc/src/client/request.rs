@@ -180,7 +180,7 @@ impl<'b> Request<'b> {
 
     #[cold]
     fn call_in_pieces(mut self, timeout: Option<Duration>) -> Result<Reply<'b>, CallError> {
-        let patience = Patience::new(timeout);
+        let patience = Patience::new(timeout, self.taken.lane().turn().next());
         at_once(self.send_pieces(false, patience, Mode::Block))?;
         let word = at_once(patience.await_reply(&mut self.taken, Mode::Block))?;
         let (taken, procedure, in_place) = self.into_parts();
@@ -195,7 +195,7 @@ impl<'b> Request<'b> {
     pub async fn call_async(mut self) -> Result<Reply<'b>, CallError> {
         let timeout = self.transmit(false)?;
         let word = if matches!(self.place, Place::Memory(_)) {
-            let patience = Patience::new(timeout);
+            let patience = Patience::new(timeout, self.taken.lane().turn().next());
             self.send_pieces(false, patience, Mode::Async).await?;
             patience.await_reply(&mut self.taken, Mode::Async).await?
         } else {
@@ -213,7 +213,11 @@ impl<'b> Request<'b> {
     pub fn send(mut self) -> Result<(), CallError> {
         let timeout = self.transmit(true)?;
         if matches!(self.place, Place::Memory(_)) {
-            at_once(self.send_pieces(true, Patience::new(timeout), Mode::Block))?;
+            at_once(self.send_pieces(
+                true,
+                Patience::new(timeout, self.taken.lane().turn().next()),
+                Mode::Block,
+            ))?;
         }
         Ok(())
     }

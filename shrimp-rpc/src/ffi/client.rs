@@ -1,7 +1,7 @@
 //! Bindings and calls.
 
 use super::{Code, entry, text, token};
-use crate::client::{Binding, Reply, Request};
+use crate::client::{Binding, Canceller, Reply, Request};
 use crate::error::CallError;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::time::Duration;
@@ -112,6 +112,49 @@ pub unsafe extern "C" fn shrimp_rpc_close(binding: *mut CBinding) {
             drop(binding);
             Code::Ok
         });
+    }
+}
+
+/// `shrimp_rpc_canceller`.
+#[derive(Debug)]
+pub struct CCanceller(Canceller);
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_canceller_new(this: *mut CBinding) -> *mut CCanceller {
+    // SAFETY: passed on.
+    let this = unsafe { binding(this) };
+    let canceller = this.map(|this| Box::new(CCanceller(this.binding.canceller())));
+    canceller.map_or(std::ptr::null_mut(), Box::into_raw)
+}
+
+/// See the header.
+///
+/// # Safety
+/// `canceller` is NULL or from `shrimp_rpc_canceller_new`; other threads may use it, too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_cancel(canceller: *const CCanceller) {
+    // SAFETY: by the caller's word.
+    if let Some(canceller) = unsafe { canceller.as_ref() } {
+        entry(|| {
+            canceller.0.cancel();
+            Code::Ok
+        });
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `canceller` is NULL or from `shrimp_rpc_canceller_new`, and not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_canceller_free(canceller: *mut CCanceller) {
+    if !canceller.is_null() {
+        // SAFETY: made by Box::into_raw.
+        drop(unsafe { Box::from_raw(canceller) });
     }
 }
 

@@ -14,7 +14,8 @@ pub use builder::{
     shrimp_rpc_builder_token, shrimp_rpc_builder_workers,
 };
 pub use client::{
-    CBinding, shrimp_rpc_begin, shrimp_rpc_call_wait, shrimp_rpc_close, shrimp_rpc_connect,
+    CBinding, CCanceller, shrimp_rpc_begin, shrimp_rpc_call_wait, shrimp_rpc_cancel,
+    shrimp_rpc_canceller_free, shrimp_rpc_canceller_new, shrimp_rpc_close, shrimp_rpc_connect,
     shrimp_rpc_connect_with_token, shrimp_rpc_end, shrimp_rpc_fault_number, shrimp_rpc_inout,
     shrimp_rpc_inout_at, shrimp_rpc_last_error, shrimp_rpc_send, shrimp_rpc_set_timeout,
 };
@@ -74,7 +75,7 @@ const TEXTS: &[&CStr] = &[
     c"a call of this binding is in progress, or none is",
     c"a null pointer, a name that is not UTF-8, or a range outside",
     c"the server is ending",
-    c"given up before it was sent",
+    c"given up by shrimp_rpc_cancel",
     c"the server allows no more bindings, or calls in pieces",
     c"the reply is put off",
 ];

@@ -2,6 +2,9 @@
  * that says who calls it and whom it lets in. */
 #include "check.h"
 #include "shrimp_rpc.h"
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,6 +47,35 @@ static int late(shrimp_rpc_binding *binding) {
     CHECK(is_named(binding, "died"));
     say("gone");
     CHECK(call(binding, NOTHING) == SHRIMP_RPC_OK);
+    return 0;
+}
+
+/* Cancels until it is told that the call has ended. */
+static atomic_int ended;
+static void *cancel(void *canceller) {
+    while (!ended) {
+        shrimp_rpc_cancel(canceller);
+        sched_yield();
+    }
+    return NULL;
+}
+
+/* Another thread gives the call up; the next one is answered. */
+static int cancelled(shrimp_rpc_binding *binding) {
+    pthread_t thread;
+    shrimp_rpc_canceller *canceller = shrimp_rpc_canceller_new(binding);
+    CHECK(canceller && !shrimp_rpc_canceller_new(NULL));
+    shrimp_rpc_cancel(canceller); /* none is under way */
+    CHECK(call(binding, NOTHING) == SHRIMP_RPC_OK);
+    CHECK(pthread_create(&thread, NULL, cancel, canceller) == 0);
+    int status = call(binding, STAY);
+    ended = 1;
+    CHECK(status == SHRIMP_RPC_CANCELLED && is_named(binding, "cancelled"));
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(call(binding, NOTHING) == SHRIMP_RPC_OK);
+    shrimp_rpc_canceller_free(canceller);
+    shrimp_rpc_canceller_free(NULL);
+    shrimp_rpc_cancel(NULL);
     return 0;
 }
 
@@ -115,7 +147,9 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "serve") == 0)
         return serve(argv[2], atoi(argv[3]), (uint32_t)strtoul(argv[4], NULL, 10));
     CHECK(shrimp_rpc_connect(argv[2], PROGRAM, 1, &binding) == SHRIMP_RPC_OK);
-    int failed = strcmp(argv[1], "late") == 0 ? late(binding) : much(argv[2], binding);
+    int failed = strcmp(argv[1], "late") == 0        ? late(binding)
+                 : strcmp(argv[1], "cancelled") == 0 ? cancelled(binding)
+                                                     : much(argv[2], binding);
     shrimp_rpc_close(binding);
     if (!failed) puts("ok");
     return failed;

@@ -3,7 +3,9 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use crate::common::{self, say};
-use shrimp_rpc::{Binding, CallError, DispatchError, Fault, Finished, Server, ServerCall};
+use shrimp_rpc::{
+    Binding, BindingBuilder, CallError, DispatchError, Fault, Finished, Server, ServerCall,
+};
 use vmmc::Node;
 use xdr::{Decode, Encode, Sink, Source};
 
@@ -90,8 +92,12 @@ pub fn serve(args: &[String]) {
 
 /// A client of it, by the service's name.
 pub fn connect(node: &Node, name: &str) -> Binding {
-    let builder = Binding::builder(name, PROGRAM, 1).node(node);
-    builder.connect_timeout(common::PATIENCE.unwrap()).connect().expect("binds")
+    builder(node, name).connect().expect("binds")
+}
+
+/// The same, in the making.
+pub fn builder(node: &Node, name: &str) -> BindingBuilder {
+    Binding::builder(name, PROGRAM, 1).node(node).connect_timeout(common::PATIENCE.unwrap())
 }
 
 /// A structure there, and two numbers back.
@@ -122,11 +128,12 @@ pub fn reverse(binding: &Binding, len: usize) -> Result<(), CallError> {
 }
 
 /// OUT data of that many numbers.
-pub fn fill(binding: &Binding, len: u32) {
-    let mut request = binding.request(FILL, 4, 0).unwrap();
-    len.encode(&mut request).unwrap();
+pub fn fill(binding: &Binding, len: u32) -> Result<(), CallError> {
+    let mut request = binding.request(FILL, 4, 0)?;
+    len.encode(&mut request)?;
     let mut numbers: Vec<u64> = Vec::new();
-    let mut reply = request.call().unwrap();
-    reply.out_vec(1 << 20, &mut numbers).unwrap();
+    let mut reply = request.call()?;
+    reply.out_vec(1 << 20, &mut numbers)?;
     assert_eq!(numbers, vec![u64::from(len); len as usize]);
+    Ok(())
 }

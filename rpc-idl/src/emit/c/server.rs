@@ -133,7 +133,7 @@ impl Emitter<'_> {
                     ));
                     arguments.push(format!("&{name}"));
                 }
-                (Some(bulk), Direction::In) if procedure.copyin => {
+                (Some(bulk), _) if procedure.copyin => {
                     self.out.line(format!("uint32_t {name}_len = 0;"));
                     self.out.line(format!("{}{name} = NULL;", pointer(&self.element_ty(bulk))));
                     arguments.push(format!("{name}_len, {name}"));
@@ -180,6 +180,10 @@ impl Emitter<'_> {
         if !procedure.oneway {
             self.out.line("if (shrimp_rc != 0)");
             self.out.line("    break;");
+            // A handler that fails has changed nothing.
+            for param in params.iter().filter(|param| param.is_copied(procedure)) {
+                self.store(param);
+            }
             self.reply(procedure, &params, &name);
         }
         self.out.line("} while (0);");
@@ -197,12 +201,27 @@ impl Emitter<'_> {
             self.out.line(format!("free({name}_held);"));
         }
         for param in params.iter().filter(|p| p.idl.bulk.is_some()) {
-            if procedure.copyin && param.idl.direction == Direction::In {
+            if procedure.copyin && param.goes_in() {
                 self.out.line(format!("free({});", param.name));
             }
         }
         self.out.line("return shrimp_rc;");
         self.out.line("}");
+    }
+
+    /// Writes the copy of an INOUT parameter to where the client reads it.
+    fn store(&mut self, param: &Param<'_>) {
+        let (name, Some(bulk)) = (&param.name, &param.idl.bulk) else { return };
+        if let Element::Struct(_) = bulk.element {
+            let element = self.element_name(bulk);
+            self.out.line(format!("for (uint32_t i0 = 0; i0 < {name}_len; i0++) {{"));
+            self.out.line(format!("shrimp_writer element = shrimp_bulk_writer(&{name}_bulk, i0);"));
+            self.out.line(format!("(void)shrimp_put_{element}(&element, &{name}[i0]);"));
+            self.out.line("}");
+        } else {
+            let arguments = format!("&{name}_bulk, 0, {name}, {name}_len");
+            self.out.line(format!("(void)shrimp_bulk_write({arguments});"));
+        }
     }
 
     fn decode_args(&mut self, procedure: &Procedure, params: &[Param<'_>], name: &str) {
@@ -238,9 +257,22 @@ impl Emitter<'_> {
             self.out.line("shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;");
             self.out.line("break;");
             self.out.line("}");
-            if procedure.copyin && param.idl.direction == Direction::In {
+            if procedure.copyin {
                 let ty = self.element_ty(bulk);
-                self.out.line(format!("shrimp_bulk {name}_bulk = {{(volatile unsigned char *)start + at, {name}_count, {size}U}};"));
+                let at = match param.idl.direction {
+                    Direction::InOut => {
+                        format!("shrimp_rpc_inplace(call, at, (size_t){name}_count * {size}U)")
+                    }
+                    _ => "(volatile unsigned char *)start + at".to_owned(),
+                };
+                self.out
+                    .line(format!("shrimp_bulk {name}_bulk = {{{at}, {name}_count, {size}U}};"));
+                if param.idl.direction == Direction::InOut {
+                    self.out.line(format!("if ({name}_bulk.at == NULL) {{"));
+                    self.out.line("shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;");
+                    self.out.line("break;");
+                    self.out.line("}");
+                }
                 self.out.line(format!("{name} = calloc((size_t){name}_count + 1, sizeof({ty}));"));
                 self.out.line(format!("if ({name} == NULL) {{"));
                 self.out.line("shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;");

@@ -168,6 +168,9 @@ impl Emitter<'_> {
                 (Some(bulk), Direction::In) if procedure.copyin => {
                     format!("uint32_t {name}_len, const {}{name}", pointer(&self.element_ty(bulk)))
                 }
+                (Some(bulk), Direction::InOut) if procedure.copyin => {
+                    format!("uint32_t {name}_len, {}{name}", pointer(&self.element_ty(bulk)))
+                }
                 (Some(_), Direction::In) => format!("const shrimp_bulk *{name}"),
                 (Some(_), Direction::InOut) => format!("shrimp_bulk *{name}"),
                 (Some(_), Direction::Out) => format!("shrimp_out *{name}"),

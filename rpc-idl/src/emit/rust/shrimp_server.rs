@@ -96,6 +96,7 @@ impl Emitter<'_> {
         let element = self.element(bulk);
         Some(match (param.idl.direction, bulk.fixed) {
             (Direction::In, _) if copyin => format!("Vec<{element}>"),
+            (Direction::InOut, _) if copyin => format!("&mut [{element}]"),
             (Direction::In, _) => format!("{runtime}::Bulk<'_, {element}>"),
             (Direction::Out, false) => format!("&mut {runtime}::BulkOut<'_, {element}>"),
             _ => format!("&mut {runtime}::BulkMut<'_, {element}>"),
@@ -176,6 +177,9 @@ impl Emitter<'_> {
                     format!("let {name} = call.block::<{element}>({name})?.to_vec()?;")
                 }
                 (Direction::In, _) => format!("let {name} = call.block::<{element}>({name})?;"),
+                (Direction::InOut, _) if procedure.idl.copyin => {
+                    format!("let mut {name} = call.block_copied::<{element}>({name})?;")
+                }
                 (Direction::InOut, _) => {
                     format!("let mut {name} = call.block_mut::<{element}>({name})?;")
                 }
@@ -201,6 +205,10 @@ impl Emitter<'_> {
         if procedure.idl.oneway {
             self.out.line("Ok(call.finish_oneway())");
             return;
+        }
+        // A fault has changed nothing.
+        for param in procedure.params.iter().filter(|param| param.is_copied(procedure.idl)) {
+            self.out.line(format!("{}.store()?;", param.name));
         }
         let descriptor = |name: &str| format!("{name}.descriptor()");
         self.send_reply(procedure, "call", "answer", &descriptor);

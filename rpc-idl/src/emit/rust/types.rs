@@ -342,7 +342,13 @@ impl Emitter<'_> {
             let bind = if field.ty == Type::Void { "discriminant" } else { "discriminant, value" };
             encode.push(format!("Self::{name}({bind}) => {{"));
             encode.push("let discriminant = *discriminant;".to_owned());
-            encode.push(format!("if matches!(discriminant, {}) {{", cases.join(" | ")));
+            // Of a bool there is one case, or no other one.
+            let is_case = match &cases.join(" | ")[..] {
+                "true" => "discriminant".to_owned(),
+                "false" => "!discriminant".to_owned(),
+                cases => format!("matches!(discriminant, {cases})"),
+            };
+            encode.push(format!("if {is_case} {{"));
             encode.push(format!(
                 "return Err({xdr}::EncodeError::NotDefault {{ union: {idl_name:?}, value: {number} }});"
             ));

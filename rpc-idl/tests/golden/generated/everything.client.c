@@ -947,6 +947,165 @@ int type_1(shrimp_rpc_binding *binding, int32_t type, const char *request)
     return shrimp_rc;
 }
 
+static int turn_1_args(shrimp_writer *w, uint32_t numbers_len, uint32_t p_len, uint32_t fixed_len)
+{
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_put_count(w, numbers_len, 5000U)) != 0)
+        return shrimp_rc;
+    if ((shrimp_rc = shrimp_put_count(w, p_len, 10U)) != 0)
+        return shrimp_rc;
+    if (fixed_len != 100U)
+        return SHRIMP_CODEC_TOO_LONG;
+    if ((shrimp_rc = shrimp_put_count(w, fixed_len, 100U)) != 0)
+        return shrimp_rc;
+    return 0;
+}
+
+static int turn_1_results(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, int64_t *result, size_t numbers_at, uint32_t numbers_len, int64_t *numbers, size_t p_at, uint32_t p_len, struct point *p, size_t fixed_at, uint32_t fixed_len, int32_t *fixed)
+{
+    shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
+    int shrimp_rc = 0;
+    (void)binding;
+    (void)r;
+    memset(result, 0, sizeof *result);
+    {
+        uint64_t bits = 0;
+        if ((shrimp_rc = shrimp_get_u64(r, &bits)) != 0)
+            return shrimp_rc;
+        (*result) = (int64_t)bits;
+    }
+    if ((shrimp_rc = shrimp_rpc_inout(binding, numbers_at, numbers, (size_t)numbers_len * 8U)) != 0)
+        return shrimp_rc;
+    for (uint32_t i0 = 0; i0 < p_len; i0++) {
+        unsigned char bytes[28];
+        if ((shrimp_rc = shrimp_rpc_inout(binding, p_at + (size_t)i0 * 28U, bytes, 28U)) != 0)
+            return shrimp_rc;
+        shrimp_bulk block = {bytes, 1, 28U};
+        shrimp_reader element = shrimp_bulk_reader(&block, 0);
+        if ((shrimp_rc = shrimp_get_point(&element, &p[i0])) != 0)
+            return shrimp_rc;
+    }
+    if ((shrimp_rc = shrimp_rpc_inout(binding, fixed_at, fixed, (size_t)fixed_len * 4U)) != 0)
+        return shrimp_rc;
+    return shrimp_rc;
+}
+
+int turn_1(shrimp_rpc_binding *binding, uint32_t numbers_len, int64_t *numbers, uint32_t p_len, struct point *p, uint32_t fixed_len, int32_t *fixed, int64_t *result)
+{
+    shrimp_writer w = shrimp_counter();
+    void *at = NULL;
+    size_t size = 0;
+    int shrimp_rc;
+    if ((shrimp_rc = turn_1_args(&w, numbers_len, p_len, fixed_len)) != 0)
+        return shrimp_rc;
+    size = shrimp_padded8(w.len);
+    const size_t numbers_at = size;
+    size += shrimp_padded8((size_t)numbers_len * 8U);
+    const size_t p_at = size;
+    size += shrimp_padded8((size_t)p_len * 28U);
+    const size_t fixed_at = size;
+    size += shrimp_padded8((size_t)fixed_len * 4U);
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 11U, size, &at)) != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(at, size);
+    (void)w;
+    do {
+        if ((shrimp_rc = turn_1_args(&w, numbers_len, p_len, fixed_len)) != 0)
+            break;
+        if (numbers_len > 0)
+            memcpy((unsigned char *)at + numbers_at, numbers, (size_t)numbers_len * 8U);
+        w = shrimp_writer_at((unsigned char *)at + p_at, (size_t)p_len * 28U);
+        for (uint32_t i0 = 0; i0 < p_len; i0++)
+            (void)shrimp_put_point(&w, &p[i0]);
+        if (fixed_len > 0)
+            memcpy((unsigned char *)at + fixed_at, fixed, (size_t)fixed_len * 4U);
+        const volatile void *reply = NULL;
+        size_t len = 0;
+        if ((shrimp_rc = shrimp_rpc_call_wait(binding, &reply, &len)) != 0)
+            break;
+        shrimp_rc = turn_1_results(binding, reply, len
+            , result, numbers_at, numbers_len, numbers, p_at, p_len, p, fixed_at, fixed_len, fixed);
+    } while (0);
+    shrimp_rpc_end(binding);
+    return shrimp_rc;
+}
+
+int turn_1_begin(shrimp_rpc_binding *binding, uint32_t numbers_len, uint32_t p_len, turn_1_place *place)
+{
+    shrimp_writer w = shrimp_counter();
+    void *at = NULL;
+    size_t size = 0;
+    int shrimp_rc;
+    const uint32_t fixed_len = 100U;
+    if ((shrimp_rc = turn_1_args(&w, numbers_len, p_len, fixed_len)) != 0)
+        return shrimp_rc;
+    size = shrimp_padded8(w.len);
+    const size_t numbers_at = size;
+    size += shrimp_padded8((size_t)numbers_len * 8U);
+    const size_t p_at = size;
+    size += shrimp_padded8((size_t)p_len * 28U);
+    const size_t fixed_at = size;
+    size += shrimp_padded8((size_t)fixed_len * 4U);
+    if ((shrimp_rc = shrimp_rpc_begin(binding, 11U, size, &at)) != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(at, size);
+    if ((shrimp_rc = turn_1_args(&w, numbers_len, p_len, fixed_len)) != 0) {
+        shrimp_rpc_end(binding);
+        return shrimp_rc;
+    }
+    memset(place, 0, sizeof *place);
+    place->numbers.at = (volatile unsigned char *)at + numbers_at;
+    place->numbers.len = numbers_len;
+    place->numbers.size = 8U;
+    place->p.at = (volatile unsigned char *)at + p_at;
+    place->p.len = p_len;
+    place->p.size = 28U;
+    place->fixed.at = (volatile unsigned char *)at + fixed_at;
+    place->fixed.len = fixed_len;
+    place->fixed.size = 4U;
+    place->at[0] = numbers_at;
+    place->at[1] = p_at;
+    place->at[2] = fixed_at;
+    return 0;
+}
+
+static int turn_1_placed(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, turn_1_place *place, int64_t *result)
+{
+    shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
+    int shrimp_rc = 0;
+    (void)binding, (void)r, (void)place;
+    memset(result, 0, sizeof *result);
+    {
+        uint64_t bits = 0;
+        if ((shrimp_rc = shrimp_get_u64(r, &bits)) != 0)
+            return shrimp_rc;
+        (*result) = (int64_t)bits;
+    }
+    place->numbers.at = (volatile unsigned char *)shrimp_rpc_inout_at(binding, place->at[0], (size_t)place->numbers.len * 8U);
+    if (place->numbers.at == NULL)
+        return SHRIMP_CODEC_SHORT;
+    place->p.at = (volatile unsigned char *)shrimp_rpc_inout_at(binding, place->at[1], (size_t)place->p.len * 28U);
+    if (place->p.at == NULL)
+        return SHRIMP_CODEC_SHORT;
+    place->fixed.at = (volatile unsigned char *)shrimp_rpc_inout_at(binding, place->at[2], (size_t)place->fixed.len * 4U);
+    if (place->fixed.at == NULL)
+        return SHRIMP_CODEC_SHORT;
+    return shrimp_rc;
+}
+
+int turn_1_call(shrimp_rpc_binding *binding, turn_1_place *place, int64_t *result)
+{
+    const volatile void *reply = NULL;
+    size_t len = 0;
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_rpc_call_wait(binding, &reply, &len)) != 0)
+        return shrimp_rc;
+    shrimp_rc = turn_1_placed(binding, reply, len, place, result);
+    if (shrimp_rc != 0)
+        shrimp_rpc_end(binding);
+    return shrimp_rc;
+}
+
 static int nullp_2_results(shrimp_rpc_binding *binding, const volatile void *reply, size_t len)
 {
     shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;

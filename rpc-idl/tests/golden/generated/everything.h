@@ -148,6 +148,7 @@ void shrimp_free_big(struct big *v);
 #define COPY 8U
 #define LATER 9U
 #define TYPE 10U
+#define TURN 11U
 
 /* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */
 /* Stores a value. */
@@ -162,6 +163,7 @@ int points_1(shrimp_rpc_binding *binding, uint32_t p_len, const struct point *p,
 int copy_1(shrimp_rpc_binding *binding, uint32_t a_len, const unsigned char *a);
 int later_1(shrimp_rpc_binding *binding, const struct num *n, struct maybe *m, uint32_t x_len, int64_t *x, uint32_t *d_len, double *d, const struct tree *t, const struct node *arg6, struct big *result);
 int type_1(shrimp_rpc_binding *binding, int32_t type, const char *request);
+int turn_1(shrimp_rpc_binding *binding, uint32_t numbers_len, int64_t *numbers, uint32_t p_len, struct point *p, uint32_t fixed_len, int32_t *fixed, int64_t *result);
 
 /* Calls that copy no bulk data: begin, write the blocks that go in, call, read those that come out,
    shrimp_rpc_end. What fails ends the call, and so does the call of a one-way procedure. A block
@@ -203,6 +205,14 @@ typedef struct later_1_place {
 } later_1_place;
 int later_1_begin(shrimp_rpc_binding *binding, const struct num *n, struct maybe *m, uint32_t x_len, const struct tree *t, const struct node *arg6, later_1_place *place);
 int later_1_call(shrimp_rpc_binding *binding, later_1_place *place, struct big *result, struct maybe *m);
+typedef struct turn_1_place {
+    shrimp_bulk numbers;
+    shrimp_bulk p;
+    shrimp_bulk fixed;
+    size_t at[3]; /* the stubs' own */
+} turn_1_place;
+int turn_1_begin(shrimp_rpc_binding *binding, uint32_t numbers_len, uint32_t p_len, turn_1_place *place);
+int turn_1_call(shrimp_rpc_binding *binding, turn_1_place *place, int64_t *result);
 
 #ifndef SHRIMP_OUT
 #define SHRIMP_OUT
@@ -236,6 +246,7 @@ typedef struct kv_v1_ops {
     int (*copy_1)(void *user, shrimp_rpc_call *call, uint32_t a_len, const unsigned char *a);
     int (*later_1)(void *user, shrimp_rpc_call *call, const struct num *n, struct maybe *m, shrimp_bulk *x, shrimp_out *d, const struct tree *t, const struct node *arg6, struct big *result);
     int (*type_1)(void *user, shrimp_rpc_call *call, int32_t type, const char *request);
+    int (*turn_1)(void *user, shrimp_rpc_call *call, uint32_t numbers_len, int64_t *numbers, uint32_t p_len, struct point *p, uint32_t fixed_len, int32_t *fixed, int64_t *result);
     void *user;
 } kv_v1_ops;
 int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call);
@@ -252,6 +263,7 @@ int points_1_answer(shrimp_rpc_call *call, shrimp_out *q, shrimp_out *ofixed);
 int copy_1_answer(shrimp_rpc_call *call);
 int later_1_answer(shrimp_rpc_call *call, struct big *result, struct maybe *m, shrimp_out *d);
 int type_1_answer(shrimp_rpc_call *call);
+int turn_1_answer(shrimp_rpc_call *call, int64_t *result);
 /* Serves until the process ends. */
 int kv_v1_serve(const char *name, kv_v1_ops *ops);
 /* Adds it to a server that has other programs or versions, too. */

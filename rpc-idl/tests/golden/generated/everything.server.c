@@ -690,6 +690,145 @@ static int type_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
     return shrimp_rc;
 }
 
+static int turn_1_decode(shrimp_reader *r, uint32_t *numbers_count, uint32_t *p_count, uint32_t *fixed_count)
+{
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_get_count(r, numbers_count, 5000U, 0)) != 0)
+        return shrimp_rc;
+    if ((shrimp_rc = shrimp_get_count(r, p_count, 10U, 0)) != 0)
+        return shrimp_rc;
+    if ((shrimp_rc = shrimp_get_count(r, fixed_count, 100U, 0)) != 0)
+        return shrimp_rc;
+    if (*fixed_count != 100U)
+        return SHRIMP_CODEC_TOO_LONG;
+    return 0;
+}
+
+static int turn_1_reply(shrimp_writer *w, int64_t *result)
+{
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_put_u64(w, (uint64_t)(*result))) != 0)
+        return shrimp_rc;
+    return 0;
+}
+
+int turn_1_answer(shrimp_rpc_call *call, int64_t *result)
+{
+    void *place = NULL;
+    shrimp_writer w = shrimp_counter();
+    if (turn_1_reply(&w, result) != 0)
+        return SHRIMP_RPC_SYSTEM_ERR;
+    size_t plain = w.len;
+    int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
+    if (shrimp_rc != 0)
+        return shrimp_rc;
+    w = shrimp_writer_at(place, plain);
+    (void)turn_1_reply(&w, result);
+    return shrimp_rpc_reply_send(call);
+}
+
+static int turn_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
+{
+    const volatile void *start = NULL;
+    size_t len = 0;
+    shrimp_reader reader, *r = &reader;
+    int shrimp_rc = 0;
+    int64_t result;
+    memset(&result, 0, sizeof result);
+    uint32_t numbers_len = 0;
+    int64_t *numbers = NULL;
+    uint32_t p_len = 0;
+    struct point *p = NULL;
+    uint32_t fixed_len = 0;
+    int32_t *fixed = NULL;
+    if (ops->turn_1 == NULL)
+        return SHRIMP_RPC_PROC_UNAVAIL;
+    shrimp_rpc_args(call, &start, &len);
+    reader = shrimp_reader_at(start, len);
+    do {
+        uint32_t numbers_count = 0;
+        uint32_t p_count = 0;
+        uint32_t fixed_count = 0;
+        if (turn_1_decode(r, &numbers_count, &p_count, &fixed_count) != 0) {
+            shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;
+            break;
+        }
+        size_t at = shrimp_padded8(len - reader.left);
+        if (at > len || numbers_count > (len - at) / 8U) {
+            shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;
+            break;
+        }
+        shrimp_bulk numbers_bulk = {shrimp_rpc_inplace(call, at, (size_t)numbers_count * 8U), numbers_count, 8U};
+        if (numbers_bulk.at == NULL) {
+            shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;
+            break;
+        }
+        numbers = calloc((size_t)numbers_count + 1, sizeof(int64_t));
+        if (numbers == NULL) {
+            shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;
+            break;
+        }
+        numbers_len = numbers_count;
+        (void)shrimp_bulk_read(&numbers_bulk, 0, numbers, numbers_len);
+        at += shrimp_padded8((size_t)numbers_count * 8U);
+        if (at > len || p_count > (len - at) / 28U) {
+            shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;
+            break;
+        }
+        shrimp_bulk p_bulk = {shrimp_rpc_inplace(call, at, (size_t)p_count * 28U), p_count, 28U};
+        if (p_bulk.at == NULL) {
+            shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;
+            break;
+        }
+        p = calloc((size_t)p_count + 1, sizeof(struct point));
+        if (p == NULL) {
+            shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;
+            break;
+        }
+        p_len = p_count;
+        for (uint32_t i0 = 0; shrimp_rc == 0 && i0 < p_len; i0++) {
+            shrimp_reader element = shrimp_bulk_reader(&p_bulk, i0);
+            if (shrimp_get_point(&element, &p[i0]) != 0)
+                shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;
+        }
+        if (shrimp_rc != 0)
+            break;
+        at += shrimp_padded8((size_t)p_count * 28U);
+        if (at > len || fixed_count > (len - at) / 4U) {
+            shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;
+            break;
+        }
+        shrimp_bulk fixed_bulk = {shrimp_rpc_inplace(call, at, (size_t)fixed_count * 4U), fixed_count, 4U};
+        if (fixed_bulk.at == NULL) {
+            shrimp_rc = SHRIMP_RPC_GARBAGE_ARGS;
+            break;
+        }
+        fixed = calloc((size_t)fixed_count + 1, sizeof(int32_t));
+        if (fixed == NULL) {
+            shrimp_rc = SHRIMP_RPC_SYSTEM_ERR;
+            break;
+        }
+        fixed_len = fixed_count;
+        (void)shrimp_bulk_read(&fixed_bulk, 0, fixed, fixed_len);
+        at += shrimp_padded8((size_t)fixed_count * 4U);
+        shrimp_rc = ops->turn_1(ops->user, call, numbers_len, numbers, p_len, p, fixed_len, fixed, &result);
+        if (shrimp_rc != 0)
+            break;
+        (void)shrimp_bulk_write(&numbers_bulk, 0, numbers, numbers_len);
+        for (uint32_t i0 = 0; i0 < p_len; i0++) {
+            shrimp_writer element = shrimp_bulk_writer(&p_bulk, i0);
+            (void)shrimp_put_point(&element, &p[i0]);
+        }
+        (void)shrimp_bulk_write(&fixed_bulk, 0, fixed, fixed_len);
+        shrimp_rc = turn_1_answer(call, &result);
+    } while (0);
+    (void)r;
+    free(numbers);
+    free(p);
+    free(fixed);
+    return shrimp_rc;
+}
+
 int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call)
 {
     void *at;
@@ -724,6 +863,9 @@ int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call)
             break;
         case 10U: /* TYPE */
             shrimp_rc = type_1_serve(ops, call);
+            break;
+        case 11U: /* TURN */
+            shrimp_rc = turn_1_serve(ops, call);
             break;
         case 0:
             shrimp_rc = shrimp_rpc_reply(call, 0, &at);

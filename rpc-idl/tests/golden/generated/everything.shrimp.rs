@@ -446,6 +446,8 @@ pub mod kv_v1 {
     pub const LATER: u32 = 9;
     /// Number of procedure `TYPE`.
     pub const TYPE: u32 = 10;
+    /// Number of procedure `TURN`.
+    pub const TURN: u32 = 11;
 }
 
 /// What `GET` gives back, bulk data included.
@@ -497,6 +499,19 @@ pub struct LaterResults {
     pub x: Vec<i64>,
     /// Output `d`.
     pub d: Vec<f64>,
+}
+
+/// What `TURN` gives back, bulk data included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TurnResults {
+    /// Output `result`.
+    pub result: i64,
+    /// Output `numbers`.
+    pub numbers: Vec<i64>,
+    /// Output `p`.
+    pub p: Vec<Point>,
+    /// Output `fixed`.
+    pub fixed: Vec<i32>,
 }
 
 fn kv_v1_put_args<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
@@ -654,6 +669,26 @@ fn kv_v1_type_args<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 ) -> Result<(), ::shrimp_rpc::xdr::EncodeError> {
     ::shrimp_rpc::xdr::Encode::encode(&r#type, sink)?;
     ::shrimp_rpc::xdr::put_string(sink, request_, 4294967295)?;
+    Ok(())
+}
+
+fn kv_v1_turn_args<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
+    sink: &mut S,
+    numbers: usize,
+    p: usize,
+    fixed: usize,
+) -> Result<(), ::shrimp_rpc::xdr::EncodeError> {
+    ::shrimp_rpc::xdr::put_count(sink, numbers, 5000)?;
+    ::shrimp_rpc::xdr::put_count(sink, p, 10)?;
+    ::shrimp_rpc::xdr::put_exact_count(sink, fixed, 100)?;
+    Ok(())
+}
+
+fn kv_v1_turn_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
+    sink: &mut S,
+    results: &i64,
+) -> Result<(), ::shrimp_rpc::xdr::EncodeError> {
+    ::shrimp_rpc::xdr::Encode::encode(results, sink)?;
     Ok(())
 }
 
@@ -1054,6 +1089,68 @@ impl KvV1Client {
         reply.finish()?;
         Ok(())
     }
+
+    /// Procedure `TURN`.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn turn(
+        &self,
+        numbers: &mut [i64],
+        p: &mut [Point],
+        fixed: &mut [i32],
+    ) -> Result<i64, ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        kv_v1_turn_args(&mut counter, numbers.len(), p.len(), fixed.len())?;
+        let mut request = self.binding.request(kv_v1::TURN, counter.len(), ::shrimp_rpc::xdr::padded8(numbers.len().saturating_mul(<i64 as ::shrimp_rpc::Element>::SIZE)).saturating_add(::shrimp_rpc::xdr::padded8(p.len().saturating_mul(<Point as ::shrimp_rpc::Element>::SIZE))).saturating_add(::shrimp_rpc::xdr::padded8(fixed.len().saturating_mul(<i32 as ::shrimp_rpc::Element>::SIZE))))?;
+        kv_v1_turn_args(&mut request, numbers.len(), p.len(), fixed.len())?;
+        request.block::<i64>(numbers)?;
+        request.block::<Point>(p)?;
+        request.block::<i32>(fixed)?;
+        let mut reply = request.call()?;
+        let source = &mut reply;
+        let result = <i64 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
+        reply.inout(0, numbers)?;
+        reply.inout(1, p)?;
+        reply.inout(2, fixed)?;
+        reply.finish()?;
+        Ok(result)
+    }
+
+    #[allow(clippy::too_many_arguments)] // two for each bulk parameter
+    /// Procedure `TURN`.
+    ///
+    /// Bulk data is not copied: closures write it, and read what came back, where it lies.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn turn_in_place(
+        &self,
+        numbers_len: usize,
+        numbers: impl FnOnce(::shrimp_rpc::BulkMut<'_, i64>),
+        numbers_back: impl FnOnce(::shrimp_rpc::Bulk<'_, i64>),
+        p_len: usize,
+        p: impl FnOnce(::shrimp_rpc::BulkMut<'_, Point>),
+        p_back: impl FnOnce(::shrimp_rpc::Bulk<'_, Point>),
+        fixed: impl FnOnce(::shrimp_rpc::BulkMut<'_, i32>),
+        fixed_back: impl FnOnce(::shrimp_rpc::Bulk<'_, i32>),
+    ) -> Result<i64, ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        kv_v1_turn_args(&mut counter, numbers_len, p_len, 100usize)?;
+        let mut request = self.binding.request(kv_v1::TURN, counter.len(), ::shrimp_rpc::xdr::padded8(numbers_len.saturating_mul(<i64 as ::shrimp_rpc::Element>::SIZE)).saturating_add(::shrimp_rpc::xdr::padded8(p_len.saturating_mul(<Point as ::shrimp_rpc::Element>::SIZE))).saturating_add(::shrimp_rpc::xdr::padded8(100usize.saturating_mul(<i32 as ::shrimp_rpc::Element>::SIZE))))?;
+        kv_v1_turn_args(&mut request, numbers_len, p_len, 100usize)?;
+        numbers(request.loan::<i64>(numbers_len)?);
+        p(request.loan::<Point>(p_len)?);
+        fixed(request.loan::<i32>(100usize)?);
+        let mut reply = request.call()?;
+        let source = &mut reply;
+        let result = <i64 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
+        numbers_back(reply.inout_bulk::<i64>(0)?);
+        p_back(reply.inout_bulk::<Point>(1)?);
+        fixed_back(reply.inout_bulk::<i32>(2)?);
+        reply.finish()?;
+        Ok(result)
+    }
 }
 
 /// Calls the procedures of `KV_V1`, for `async` code of any executor.
@@ -1294,6 +1391,33 @@ impl KvV1AsyncClient {
         reply.finish()?;
         Ok(())
     }
+
+    /// Procedure `TURN`.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub async fn turn(
+        &self,
+        numbers: &mut [i64],
+        p: &mut [Point],
+        fixed: &mut [i32],
+    ) -> Result<i64, ::shrimp_rpc::CallError> {
+        let mut counter = ::shrimp_rpc::xdr::Counter::new();
+        kv_v1_turn_args(&mut counter, numbers.len(), p.len(), fixed.len())?;
+        let mut request = self.binding.request_async(kv_v1::TURN, counter.len(), ::shrimp_rpc::xdr::padded8(numbers.len().saturating_mul(<i64 as ::shrimp_rpc::Element>::SIZE)).saturating_add(::shrimp_rpc::xdr::padded8(p.len().saturating_mul(<Point as ::shrimp_rpc::Element>::SIZE))).saturating_add(::shrimp_rpc::xdr::padded8(fixed.len().saturating_mul(<i32 as ::shrimp_rpc::Element>::SIZE)))).await?;
+        kv_v1_turn_args(&mut request, numbers.len(), p.len(), fixed.len())?;
+        request.block::<i64>(numbers)?;
+        request.block::<Point>(p)?;
+        request.block::<i32>(fixed)?;
+        let mut reply = request.call_async().await?;
+        let source = &mut reply;
+        let result = <i64 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
+        reply.inout(0, numbers)?;
+        reply.inout(1, p)?;
+        reply.inout(2, fixed)?;
+        reply.finish()?;
+        Ok(result)
+    }
 }
 
 /// Replies to one call of `LATER`. Dropped without a reply, the client gets a fault.
@@ -1458,6 +1582,18 @@ pub trait KvV1 {
         r#type: i32,
         request_: String,
     ) -> Result<(), ::shrimp_rpc::Fault>;
+
+    /// Procedure `TURN`.
+    ///
+    /// # Errors
+    /// A fault reaches the client instead of results.
+    fn turn(
+        &self,
+        context: &::shrimp_rpc::Context,
+        numbers: &mut [i64],
+        p: &mut [Point],
+        fixed: &mut [i32],
+    ) -> Result<i64, ::shrimp_rpc::Fault>;
 }
 
 /// Serves an implementation of [`KvV1`].
@@ -1604,6 +1740,28 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 implementation.r#type(call.context(), r#type, request_)?;
                 call.reply(0)?.send()
             }
+            kv_v1::TURN => {
+                let mut args = call.args();
+                let source = &mut args;
+                let numbers = ::shrimp_rpc::xdr::get_count(source, 5000)?;
+                let source = &mut args;
+                let p = ::shrimp_rpc::xdr::get_count(source, 10)?;
+                let source = &mut args;
+                let fixed = ::shrimp_rpc::xdr::get_exact_count(source, 100)?;
+                args.finish()?;
+                let mut numbers = call.block_copied::<i64>(numbers)?;
+                let mut p = call.block_copied::<Point>(p)?;
+                let mut fixed = call.block_copied::<i32>(fixed)?;
+                let answer = implementation.turn(call.context(), &mut numbers, &mut p, &mut fixed)?;
+                numbers.store()?;
+                p.store()?;
+                fixed.store()?;
+                let mut counter = ::shrimp_rpc::xdr::Counter::new();
+                kv_v1_turn_reply(&mut counter, &answer)?;
+                let mut reply = call.reply(counter.len())?;
+                kv_v1_turn_reply(&mut reply, &answer)?;
+                reply.send()
+            }
             0 => call.reply(0)?.send(),
             _ => Err(::shrimp_rpc::DispatchError::UnknownProcedure(procedure)),
         }
@@ -1724,6 +1882,18 @@ pub trait KvV1Async: Send + Sync + 'static {
         r#type: i32,
         request_: String,
     ) -> impl ::core::future::Future<Output = Result<(), ::shrimp_rpc::Fault>> + Send;
+
+    /// Procedure `TURN`.
+    ///
+    /// # Errors
+    /// A fault reaches the client instead of results.
+    fn turn(
+        &self,
+        context: &::shrimp_rpc::Context,
+        numbers: Vec<i64>,
+        p: Vec<Point>,
+        fixed: Vec<i32>,
+    ) -> impl ::core::future::Future<Output = Result<TurnResults, ::shrimp_rpc::Fault>> + Send;
 }
 
 /// Serves an implementation of [`KvV1Async`]: `spawn` gives each call's task to an executor.
@@ -2015,6 +2185,43 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                         Ok(()) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.reply(0)?.send()
+                            })();
+                            if let Err(error) = sent {
+                                call.cannot_reply(&error);
+                            }
+                        }
+                        Err(fault) => drop(call.fault(fault)),
+                    }
+                }));
+                Ok(finished)
+            }
+            kv_v1::TURN => {
+                let mut args = call.args();
+                let source = &mut args;
+                let numbers = ::shrimp_rpc::xdr::get_count(source, 5000)?;
+                let source = &mut args;
+                let p = ::shrimp_rpc::xdr::get_count(source, 10)?;
+                let source = &mut args;
+                let fixed = ::shrimp_rpc::xdr::get_exact_count(source, 100)?;
+                args.finish()?;
+                let numbers = call.block_mut::<i64>(numbers)?.to_vec()?;
+                let p = call.block_mut::<Point>(p)?.to_vec()?;
+                let fixed = call.block_mut::<i32>(fixed)?.to_vec()?;
+                let (call, finished) = call.defer();
+                let implementation = ::std::sync::Arc::clone(&self.implementation);
+                (self.spawn)(Box::pin(async move {
+                    match implementation.turn(call.context(), numbers, p, fixed).await {
+                        Ok(results) => {
+                            let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
+                                call.inout(0, &results.numbers)?;
+                                call.inout(1, &results.p)?;
+                                call.inout(2, &results.fixed)?;
+                                let answer = results.result;
+                                let mut counter = ::shrimp_rpc::xdr::Counter::new();
+                                kv_v1_turn_reply(&mut counter, &answer)?;
+                                let mut reply = call.reply(counter.len())?;
+                                kv_v1_turn_reply(&mut reply, &answer)?;
+                                reply.send()
                             })();
                             if let Err(error) = sent {
                                 call.cannot_reply(&error);

@@ -418,6 +418,8 @@ pub mod kv_v1 {
     pub const LATER: u32 = 9;
     /// Number of procedure `TYPE`.
     pub const TYPE: u32 = 10;
+    /// Number of procedure `TURN`.
+    pub const TURN: u32 = 11;
 }
 
 /// What `GET` gives back.
@@ -460,6 +462,19 @@ pub struct LaterReply {
     pub x: Vec<i64>,
     /// Output `d`.
     pub d: Vec<f64>,
+}
+
+/// What `TURN` gives back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TurnReply {
+    /// Output `result`.
+    pub result: i64,
+    /// Output `numbers`.
+    pub numbers: Vec<i64>,
+    /// Output `p`.
+    pub p: Vec<Point>,
+    /// Output `fixed`.
+    pub fixed: [i32; 100],
 }
 
 struct KvV1PutArgs<'a> {
@@ -660,6 +675,33 @@ impl ::compat_sunrpc::xdr::Encode for KvV1TypeArgs<'_> {
     }
 }
 
+struct KvV1TurnArgs<'a> {
+    numbers: &'a [i64],
+    p: &'a [Point],
+    fixed: &'a [i32; 100],
+}
+
+impl ::compat_sunrpc::xdr::Encode for KvV1TurnArgs<'_> {
+    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+        ::compat_sunrpc::xdr::put_vec(sink, self.numbers, 5000, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+        ::compat_sunrpc::xdr::put_vec(sink, self.p, 10, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+        ::compat_sunrpc::xdr::put_array(sink, self.fixed, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+        Ok(())
+    }
+}
+
+struct KvV1TurnResults(TurnReply);
+
+impl ::compat_sunrpc::xdr::Decode for KvV1TurnResults {
+    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+        let result = <i64 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+        let numbers = ::compat_sunrpc::xdr::get_vec(source, 5000, 8, <i64 as ::compat_sunrpc::xdr::Decode>::decode)?;
+        let p = ::compat_sunrpc::xdr::get_vec(source, 10, 28, <Point as ::compat_sunrpc::xdr::Decode>::decode)?;
+        let fixed = ::compat_sunrpc::xdr::get_array::<100, _, _>(source, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?;
+        Ok(Self(TurnReply { result, numbers, p, fixed }))
+    }
+}
+
 /// Calls the procedures of `KV_V1`.
 #[derive(Clone, Debug)]
 pub struct KvV1Client<C> {
@@ -817,6 +859,21 @@ impl<C: ::compat_sunrpc::xdr::rpc::Caller> KvV1Client<C> {
     ) -> Result<(), C::Error> {
         let args = KvV1TypeArgs { r#type, request_ };
         self.caller.call::<_, ()>(kv_v1::PROGRAM, kv_v1::VERSION, kv_v1::TYPE, &args)
+    }
+
+    /// Procedure `TURN`.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub fn turn(
+        &self,
+        numbers: &[i64],
+        p: &[Point],
+        fixed: &[i32; 100],
+    ) -> Result<TurnReply, C::Error> {
+        let args = KvV1TurnArgs { numbers, p, fixed };
+        let KvV1TurnResults(results) = self.caller.call(kv_v1::PROGRAM, kv_v1::VERSION, kv_v1::TURN, &args)?;
+        Ok(results)
     }
 }
 
@@ -978,6 +1035,21 @@ impl<C: ::compat_sunrpc::xdr::rpc::AsyncCaller> KvV1AsyncClient<C> {
         let args = KvV1TypeArgs { r#type, request_ };
         self.caller.call::<_, ()>(kv_v1::PROGRAM, kv_v1::VERSION, kv_v1::TYPE, &args).await
     }
+
+    /// Procedure `TURN`.
+    ///
+    /// # Errors
+    /// The call could not be made or was not answered.
+    pub async fn turn(
+        &self,
+        numbers: &[i64],
+        p: &[Point],
+        fixed: &[i32; 100],
+    ) -> Result<TurnReply, C::Error> {
+        let args = KvV1TurnArgs { numbers, p, fixed };
+        let KvV1TurnResults(results) = self.caller.call(kv_v1::PROGRAM, kv_v1::VERSION, kv_v1::TURN, &args).await?;
+        Ok(results)
+    }
 }
 
 /// Implements the procedures of `KV_V1`. `C` is what the transport tells about the caller.
@@ -1094,6 +1166,18 @@ pub trait KvV1<C: ?Sized> {
         r#type: i32,
         request_: String,
     ) -> Result<(), ::compat_sunrpc::xdr::rpc::Failed>;
+
+    /// Procedure `TURN`.
+    ///
+    /// # Errors
+    /// A failure reaches the client as SYSTEM_ERR.
+    fn turn(
+        &self,
+        context: &C,
+        numbers: Vec<i64>,
+        p: Vec<Point>,
+        fixed: [i32; 100],
+    ) -> Result<TurnReply, ::compat_sunrpc::xdr::rpc::Failed>;
 }
 
 /// Serves an implementation of [`KvV1`].
@@ -1185,6 +1269,17 @@ impl<C: ?Sized, S: KvV1<C>> ::compat_sunrpc::xdr::rpc::Program<C> for KvV1Progra
                 let r#type = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
                 let request_ = ::compat_sunrpc::xdr::get_string(source, 4294967295)?;
                 implementation.r#type(context, r#type, request_)?;
+                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+            }
+            kv_v1::TURN => {
+                let numbers = ::compat_sunrpc::xdr::get_vec(source, 5000, 8, <i64 as ::compat_sunrpc::xdr::Decode>::decode)?;
+                let p = ::compat_sunrpc::xdr::get_vec(source, 10, 28, <Point as ::compat_sunrpc::xdr::Decode>::decode)?;
+                let fixed = ::compat_sunrpc::xdr::get_array::<100, _, _>(source, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?;
+                let answer = implementation.turn(context, numbers, p, fixed)?;
+                ::compat_sunrpc::xdr::Encode::encode(&answer.result, sink)?;
+                ::compat_sunrpc::xdr::put_vec(sink, &answer.numbers, 5000, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+                ::compat_sunrpc::xdr::put_vec(sink, &answer.p, 10, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+                ::compat_sunrpc::xdr::put_array(sink, &answer.fixed, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
                 Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
             }
             0 => Ok(::compat_sunrpc::xdr::rpc::Answer::Reply),

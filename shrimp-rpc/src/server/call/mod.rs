@@ -13,7 +13,7 @@ pub use reply::ReplyWriter;
 
 use super::budget::Kept;
 use super::slot::Slot;
-use crate::bulk::{Bulk, BulkMut, Element};
+use crate::bulk::{Bulk, BulkMut, Copied, Element};
 use crate::error::{DispatchError, Fault, ReplyError};
 use crate::layout::{self, Kind, Status, Turn};
 use crate::memory::Memory;
@@ -263,6 +263,14 @@ impl<'w> ServerCall<'w> {
     /// [`DecodeError::Short`].
     pub fn block_mut<T: Element>(&self, len: u32) -> Result<BulkMut<'_, T>, DecodeError> {
         Ok(BulkMut::new(self.core.take_block::<T>(len, true)?, 0))
+    }
+
+    /// The next block, INOUT, of so many elements, as a private copy. After [`Args::finish`].
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn block_copied<T: Element>(&self, len: u32) -> Result<Copied<'_, T>, DecodeError> {
+        Copied::new(self.block_mut(len)?)
     }
 
     /// An OUT block of at most `max` elements, to be opened with the right number.

@@ -234,12 +234,18 @@ impl Report {
         };
         if let (Some(ratio), Some(r)) = (self.null_ratio_to_r, self.r_in_turns_ns) {
             text += &format!(
-                "Null call: {} R in turns with an R of {}, budget {NULL_BUDGET} R: {}.\n",
+                "Null call: {} R in turns with an R of {}, a bare round trip being 2 R, {}; budget {NULL_BUDGET} R: {}.\n",
                 text::three(ratio),
                 text::nanos(r),
+                text::nanos(2.0 * r),
                 met(ratio <= NULL_BUDGET)
             );
         }
+        // No call is faster than the lines that it consists of, whoever makes it.
+        let reachable = |point: &Point| {
+            let times = point.ratio_to_r? / 2.0;
+            Some(format!("; a bare round trip (2 R) would be {} times", text::three(times)))
+        };
         for line in self.subjects.iter().skip(1) {
             if line.name == VRPC {
                 let small = Report::nearest(line, |point| point.cell.bytes <= SMALL);
@@ -250,10 +256,11 @@ impl Report {
                     let Some(point) = point else { continue };
                     text += &format!(
                         "Faster than VRPC, {which} arguments: at least {} times ({}), budget \
-                         {budget}: {}.\n",
+                         {budget}: {}{}.\n",
                         text::three(point.ratio_to_ours),
                         at(point),
-                        met(point.ratio_to_ours >= budget)
+                        met(point.ratio_to_ours >= budget),
+                        reachable(point).filter(|_| which == "small").unwrap_or_default()
                     );
                 }
             } else if line.name != POLLING

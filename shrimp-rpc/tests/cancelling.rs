@@ -1,0 +1,229 @@
+//! Blocking calls that another thread gives up: awake, asleep, between pieces, and in the queue for a lane.
+
+#[path = "../../vmmc/tests/common/mod.rs"]
+mod common;
+mod program;
+mod raw;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
+
+use common::{Daemon, until};
+use program::{FILL, NULL, PROGRAM, dispatch, reverse};
+use raw::Heard;
+use shrimp_rpc::layout::{self, Kind, Turn};
+use shrimp_rpc::process::count;
+use shrimp_rpc::{Binding, CallError, Canceller, Server};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use support::Watchdog;
+use vmmc::config::{WaitChoice, WaitPolicy};
+use vmmc::{Config, Node};
+use xdr::Encode;
+
+/// Is answered when its client has given it up.
+const STAY: u32 = 90;
+
+fn server(node: &Node, told: &'static AtomicU32) -> Server {
+    let builder = Server::builder("x").node(node).workers(2);
+    let program = builder.raw_program(PROGRAM, 1, move |procedure, call| {
+        if procedure == STAY {
+            until("given up", || call.context().is_cancelled());
+            told.fetch_add(1, Ordering::Release);
+            return call.reply(0)?.send();
+        }
+        dispatch(procedure, call)
+    });
+    program.start().unwrap()
+}
+
+fn null(binding: &Binding, procedure: u32) -> Result<(), CallError> {
+    binding.request(procedure, 0, 0)?.call()?.finish()
+}
+
+/// The kernel's word for what a thread of this process does.
+fn state(tid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// A node that waits like that.
+fn waiting(daemon: &Daemon, policy: WaitPolicy) -> Node {
+    let config = Config { wait: WaitChoice::Fixed(policy), ..daemon.config() };
+    Node::builder().config(config).connect().unwrap()
+}
+
+/// Runs a call in a thread, cancels it when it is under way (and asleep, if that is asked for), and returns its outcome.
+fn cancelled(
+    binding: &Binding,
+    asleep: bool,
+    call: impl FnOnce() -> Result<(), CallError> + Send,
+) -> Result<(), CallError> {
+    let sent = binding.node().counters().get(count::CALLS);
+    let tid = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Release);
+            call()
+        });
+        until("the call was sent", || binding.node().counters().get(count::CALLS) > sent);
+        let tid = tid.load(Ordering::Acquire) as i32;
+        until("it sleeps", || !asleep || state(tid) == Some('S'));
+        binding.canceller().cancel();
+        caller.join().unwrap()
+    })
+}
+
+#[test]
+fn a_call_that_waits_awake_or_asleep_is_cancelled_and_the_binding_goes_on() {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    let watchdog = Watchdog::new("a_call_that_waits");
+    let daemon = Daemon::start();
+    let server = server(&daemon.node(), &TOLD);
+    for (round, policy) in [WaitPolicy::Spin, WaitPolicy::Block].into_iter().enumerate() {
+        watchdog.step(format!("{policy:?}"));
+        let node = waiting(&daemon, policy);
+        let binding = program::builder(&node, "x").lanes(1).connect().unwrap();
+        binding.canceller().cancel(); // of no call
+        null(&binding, NULL).unwrap();
+        let asleep = matches!(policy, WaitPolicy::Block);
+        let outcome = cancelled(&binding, asleep, || null(&binding, STAY));
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, CallError::Cancelled) && !error.was_not_sent(), "{error}");
+        // The same lane, after its late reply; and later cancellations concern no call that is over.
+        reverse(&binding, 100).unwrap();
+        assert_eq!(TOLD.load(Ordering::Acquire) as usize, round + 1, "the server was told");
+        binding.canceller().cancel();
+        reverse(&binding, 200_000).unwrap();
+    }
+    server.stop();
+}
+
+#[test]
+fn who_waits_for_a_lane_is_cancelled_with_the_call_that_has_it() {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    let _watchdog = Watchdog::new("who_waits_for_a_lane");
+    let daemon = Daemon::start();
+    let server = server(&daemon.node(), &TOLD);
+    let node = daemon.node();
+    let binding = program::builder(&node, "x").lanes(1).connect().unwrap();
+    let waiting = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| null(&binding, STAY));
+        until("the call was sent", || node.counters().get(count::CALLS) == 1);
+        let wait = || {
+            waiting.fetch_add(1, Ordering::Release);
+            null(&binding, NULL)
+        };
+        let others: Vec<_> = (0..4).map(|_| scope.spawn(wait)).collect();
+        until("they have come", || waiting.load(Ordering::Acquire) == 4);
+        binding.canceller().cancel();
+        assert!(matches!(first.join().unwrap(), Err(CallError::Cancelled)));
+        for other in others {
+            // Who came a little later was answered.
+            let outcome = other.join().unwrap();
+            assert!(matches!(outcome, Ok(()) | Err(CallError::Cancelled)), "{outcome:?}");
+        }
+    });
+    null(&binding, NULL).unwrap();
+    server.stop();
+}
+
+#[test]
+fn a_call_in_pieces_is_cancelled_between_them() {
+    let watchdog = Watchdog::new("a_call_in_pieces");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let room = layout::room(raw::LEN);
+    for reply_in_pieces in [false, true] {
+        watchdog.step(format!("a reply: {reply_in_pieces}"));
+        let name = format!("pieces {reply_in_pieces}");
+        let (open, client, mut binding) = (AtomicBool::new(false), daemon.node(), None);
+        std::thread::scope(|scope| {
+            let puppet = scope.spawn(|| {
+                let heard = Heard::hear(&node, &name, || open.store(true, Ordering::Release));
+                heard.answer(&node)
+            });
+            until("the door is open", || open.load(Ordering::Acquire));
+            let builder = program::builder(&client, &name).buffer_len(raw::LEN).lanes(1);
+            let bound = builder.connect().unwrap();
+            let (binding, puppet) = (&*binding.insert(bound), puppet.join().unwrap());
+            let call = move || match reply_in_pieces {
+                false => reverse(binding, 40_000),
+                true => {
+                    let mut request = binding.request(FILL, 4, 0)?;
+                    5_000u32.encode(&mut request)?;
+                    request.call()?.finish()
+                }
+            };
+            let caller = scope.spawn(call);
+            let first = puppet.call(Turn::NONE);
+            if reply_in_pieces {
+                let total = (5 * room as u64).to_ne_bytes();
+                puppet.replies.write(layout::REPLY_TOTAL, &total).unwrap();
+                puppet.reply(first.turn, Kind::First, room);
+            } else {
+                puppet.reply(first.turn, Kind::More, 0);
+            }
+            // The second message is there: both sides have passed the first.
+            let second = puppet.call(first.turn);
+            assert_eq!(second.kind, if reply_in_pieces { Kind::More } else { Kind::Next });
+            binding.canceller().cancel();
+            assert!(matches!(caller.join().unwrap(), Err(CallError::Cancelled)));
+            // The late answer, whatever it is, frees the lane for the next call.
+            puppet.reply(second.turn, Kind::More, 0);
+            let next = scope.spawn(move || null(binding, NULL));
+            let third = puppet.call(second.turn);
+            assert_eq!(third.kind, Kind::Whole);
+            puppet.reply(third.turn, Kind::Whole, 0);
+            next.join().unwrap().unwrap();
+        });
+    }
+}
+
+/// Cancellations without end while calls of all kinds are made: each ends, by its reply or by that, and what was not cancelled
+/// is right.
+#[test]
+fn calls_are_cancelled_at_any_moment() {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    let _watchdog = Watchdog::new("calls_are_cancelled");
+    let daemon = Daemon::start();
+    let server = server(&daemon.node(), &TOLD);
+    let node = daemon.node();
+    let binding = program::builder(&node, "x").buffer_len(raw::LEN).lanes(2).connect().unwrap();
+    let done = AtomicBool::new(false);
+    let (answered, cancelled) = (AtomicU32::new(0), AtomicU32::new(0));
+    let canceller: Canceller = binding.canceller();
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    for round in 0..300 {
+                        let outcome = match round % 3 {
+                            0 => null(&binding, NULL),
+                            1 => reverse(&binding, 50),
+                            _ => reverse(&binding, 30_000),
+                        };
+                        match outcome {
+                            Ok(()) => answered.fetch_add(1, Ordering::Relaxed),
+                            Err(CallError::Cancelled) => cancelled.fetch_add(1, Ordering::Relaxed),
+                            Err(error) => panic!("{error}"),
+                        };
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                canceller.cancel();
+                std::thread::yield_now();
+            }
+        });
+        let ends: Vec<_> = callers.into_iter().map(|caller| caller.join()).collect();
+        done.store(true, Ordering::Release);
+        assert!(ends.iter().all(Result::is_ok));
+    });
+    assert!(cancelled.load(Ordering::Relaxed) > 0, "none was cancelled");
+    assert_eq!(answered.load(Ordering::Relaxed) + cancelled.load(Ordering::Relaxed), 900);
+    reverse(&binding, 30_000).unwrap();
+    server.stop();
+}
