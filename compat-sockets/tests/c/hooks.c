@@ -198,6 +198,57 @@ static void forked_bare_peer(int fd) {
     read_pattern(fd, 100, 0, 1000);
 }
 
+/* The child of _Fork must not use the heap: another thread may have been in malloc. It can wait in a set. */
+static atomic_bool heap_is_busy;
+static void *uses_the_heap(void *unused) {
+    (void)unused;
+    void *volatile block = malloc(100);
+    free(block);
+    return NULL;
+}
+static void *keeps_the_heap_busy(void *unused) {
+    (void)unused;
+    while (atomic_load(&heap_is_busy)) {
+        /* A thread that is new to the heap takes the lock that others' children meet. */
+        pthread_t thread;
+        NEED(pthread_create(&thread, NULL, uses_the_heap, NULL));
+        pthread_join(thread, NULL);
+    }
+    return NULL;
+}
+static void *forks_bare(void *end) {
+    int fd = *(int *)end;
+    pid_t child = (pid_t)NEED(_Fork());
+    if (child == 0) {
+        struct epoll_event event = {.events = EPOLLIN};
+        int set = epoll_create1(EPOLL_CLOEXEC);
+        bool right = set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0 &&
+                     epoll_wait(set, &event, 1, -1) == 1 && event.events == EPOLLIN;
+        close(set);
+        _exit(right ? 6 : 1);
+    }
+    return (void *)(intptr_t)wait_exit(child);
+}
+static void bare_fork_beside_the_heap(void) {
+    int ends[2], right = 0;
+    pthread_t busy[2], thread;
+    void *status;
+    make_pair(ends);
+    write_all(ends[1], "x", 1);
+    atomic_store(&heap_is_busy, true);
+    for (size_t i = 0; i < COUNT(busy); i++)
+        helper_start(&busy[i], keeps_the_heap_busy, NULL);
+    for (int turn = 0; turn < 100; turn++) {
+        NEED(pthread_create(&thread, NULL, forks_bare, &ends[0]));
+        pthread_join(thread, &status);
+        right += (intptr_t)status == 6;
+    }
+    atomic_store(&heap_is_busy, false);
+    for (size_t i = 0; i < COUNT(busy); i++)
+        pthread_join(busy[i], NULL);
+    CHECK_EQ(right, 100, "children that saw the byte");
+}
+
 /* A program started without exec of ours, that serves the connection as its standard files. */
 static char *const plain_environment[] = {"PATH=/bin:/usr/bin", NULL};
 static void cat_client(int fd) {
@@ -409,6 +460,7 @@ static const struct test_case cases[] = {
     PAIR(by_aio),
     PAIR(both_by_aio),
     PAIR_OF_PROCESSES(forked_bare),
+    LONER(bare_fork_beside_the_heap),
     PAIR_OF_PROCESSES(spawned),
     PAIR_OF_PROCESSES(vforked),
     COLD_PAIR_OF_PROCESSES(vforked_early),
