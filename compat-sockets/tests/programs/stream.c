@@ -1074,20 +1074,19 @@ static void churn(void) {
     printf("grown %d\n", count_fds() - before > 3);
 }
 
-/* Ten thousand connections at once, upgraded, and then nothing: the client says so by a file and sleeps until it
+/* Many connections at once, upgraded, and then nothing: the client says so by a file and sleeps until it
  * is killed; the server sleeps until all have ended. */
-static void ten_thousand_idle(void) {
-    enum { LIVE = 10000 };
-    static int fds[LIVE];
+static void many_idle(int live) {
+    static int fds[10000];
     int set = epoll_create1(0);
-    for (int i = 0; i < LIVE; i++) {
+    for (int i = 0; i < live; i++) {
         fds[i] = join();
         /* Long enough for an offer to be made again: vmmcd has ten thousand to answer. */
         warm_up_n(fds[i], 40);
         struct epoll_event event = {.events = EPOLLIN, .data.fd = fds[i]};
         CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fds[i], &event) == 0);
     }
-    for (int i = 0; i < LIVE; i++)
+    for (int i = 0; i < live; i++)
         warm_up_n(fds[i], 20);
     if (!server) {
         char path[4096];
@@ -1096,7 +1095,7 @@ static void ten_thousand_idle(void) {
         CHECK(file != NULL);
         fclose(file);
     }
-    for (int left = LIVE; left > 0;) {
+    for (int left = live; left > 0;) {
         struct epoll_event events[64];
         int count = epoll_wait(set, events, 64, -1);
         CHECK(count > 0 || (count < 0 && errno == EINTR));
@@ -1110,6 +1109,8 @@ static void ten_thousand_idle(void) {
     }
     printf("fds left %d\n", count_fds() > 20);
 }
+static void ten_thousand_idle(void) { many_idle(10000); }
+static void forty_idle(void) { many_idle(40); }
 
 /* ---- one sleeper for many connections ---- */
 
@@ -1820,6 +1821,7 @@ int main(int count, char **arguments) {
                  {"demoted", demoted},
                  {"churn", churn},
                  {"ten_thousand_idle", ten_thousand_idle},
+                 {"forty_idle", forty_idle},
                  {"many_asleep", many_asleep},
                  {"many_meddled", many_meddled},
                  {"changing_wishes", changing_wishes},
