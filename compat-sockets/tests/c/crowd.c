@@ -2,6 +2,7 @@
  * read them at the same time, and meanwhile fork, exec, pass descriptors, go back to TCP, and die.
  *
  *   crowd SEED server|client WORLD        WORLD: a file that both ends map
+ *   crowd SEED plan                       prints what everybody would do
  *
  * What everybody does follows from the seed. A direction of a connection has up to three writers and up
  * to three readers, threads or processes, at the same time. A byte names its writer and counts, so
@@ -561,11 +562,38 @@ static void warm_up(int end, const int *fds) {
     }
 }
 
+static void print_plan(void) {
+    static const char *names[] = {"fork", "_Fork", "exec", "exec without", "spawn", "spawn without", "pass",
+                                  "copy", "copy2", "to TCP", "stdio", "nonblocking"};
+    for (int c = 0; c < connections(); c++)
+        for (int end = 0; end < 2; end++) {
+            printf("connection %d, end %d%s%s\n", c, end, apart(c, end) ? ", apart" : "",
+                   victim(c) == end ? ", is killed" : "");
+            for (int writes = 0; writes < 2; writes++) {
+                struct worker w = {.connection = c, .end = end, .writes = writes};
+                int d = direction_of(&w);
+                for (w.index = 0; w.index < (writes ? writers(c, d) : readers(c, d)); w.index++) {
+                    struct event list[EVENTS];
+                    int count = events(&w, list);
+                    printf("  %s %d of %llu bytes:", writes ? "writer" : "reader", w.index,
+                           (unsigned long long)(writes ? total(c, d, w.index) : all(c, d)));
+                    for (int i = 0; i < count; i++)
+                        printf(" %llu %s,", (unsigned long long)list[i].place, names[list[i].kind]);
+                    printf("\n");
+                }
+            }
+        }
+}
+
 int main(int argc, char **argv) {
-    if (argc < 4)
+    if (argc < 3)
         return 2;
     signal(SIGPIPE, SIG_IGN);
     seed = strtoull(argv[1], NULL, 10);
+    if (argc < 4) {
+        print_plan();
+        return 0;
+    }
     world_path = argv[3];
     int file = NEED(open(world_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     NEED(ftruncate(file, sizeof *world));
