@@ -346,6 +346,16 @@ fn who_waits_is_told_of_a_byte_that_nobody_counted() {
     assert!(refused(&counters), "{counters:?}");
 }
 
+/// A peer that lies in one word of the segment, or cuts it away, floods with doorbells or closes unseen: by each of some forty
+/// lies only its own connection can be spoilt. Another one in the same thread carries every byte, and nobody is busy (G3, S4,
+/// S10).
+#[test]
+fn each_lie_spoils_the_liars_connection_alone() {
+    let refused = |counters: &HashMap<String, u64>| count(counters, "poisoned") >= 10;
+    let counters = three_ways_until("lies", refused);
+    assert!(refused(&counters), "{counters:?}");
+}
+
 /// Once another thread has to do with the same sockets, each connection is rung for again.
 #[test]
 fn no_wake_up_is_lost_when_a_second_thread_meddles() {
