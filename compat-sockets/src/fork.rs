@@ -18,7 +18,7 @@
 use crate::counters::{self, Counter};
 use crate::side::{self, tx};
 use crate::sock::{self, Link, state};
-use crate::{control, epoll, family, fd_table, io_uring, owner, parked, raw, sleeps};
+use crate::{control, epoll, family, fd_table, heap, io_uring, owner, parked, raw, sleeps};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicU32, Ordering};
@@ -157,6 +157,7 @@ fn after(announced: bool) {
     }
     let parent = PID.swap(raw::getpid(), Ordering::Relaxed);
     TID.set(0);
+    heap::after_fork();
     counters::after_fork();
     control::after_fork();
     io_uring::after_fork();

@@ -30,7 +30,8 @@
 //! # Rules of this library
 //! * System calls of its own go through [`raw`] or rustix, never through libc symbols, which
 //!   are hooks here.
-//! * No panic, no allocation and no lock across a blocking call on data paths.
+//! * No panic, no allocation and no lock across a blocking call on data paths; what is allocated elsewhere is not from
+//!   the program's heap (`heap.rs`).
 //! * What the peer can write is never trusted ([`segment`], [`side`]).
 
 // What only the exported functions reach is not reached where they are not exported.
@@ -49,6 +50,7 @@ mod fd_table;
 mod few;
 mod file;
 mod fork;
+mod heap;
 mod io_uring;
 mod lock;
 mod offers;

@@ -294,6 +294,17 @@ pub(crate) fn getpid() -> u32 {
     call!(libc::SYS_getpid).unwrap_or(0) as u32
 }
 
+/// A descriptor of a process, close-on-exec.
+pub(crate) fn pidfd_open(pid: i32) -> Result<i32> {
+    call!(libc::SYS_pidfd_open, pid, 0).map(|fd| fd as i32)
+}
+
+/// io_submit(2).
+pub(crate) fn io_submit(context: usize, count: isize, list: *const *const u8) -> Result<usize> {
+    // The program's own list, which the kernel looks at.
+    call!(libc::SYS_io_submit, context, count, list)
+}
+
 /// The parent's process id; 0 when it is outside this namespace.
 pub(crate) fn getppid() -> u32 {
     call!(libc::SYS_getppid).unwrap_or(0) as u32

@@ -146,6 +146,9 @@ real! {
     system(command: *const libc::c_char) -> c_int;
     posix_spawn(pid: *mut libc::pid_t, path: *const libc::c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) -> c_int;
     posix_spawnp(pid: *mut libc::pid_t, file: *const libc::c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) -> c_int;
+    pidfd_spawn(pidfd: *mut c_int, path: *const libc::c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) -> c_int;
+    pidfd_spawnp(pidfd: *mut c_int, file: *const libc::c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut libc::c_char, envp: *const *mut libc::c_char) -> c_int;
+    wordexp(words: *const libc::c_char, result: *mut c_void, flags: c_int) -> c_int;
     posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int;
     aio_read(control: *mut libc::aiocb) -> c_int;
     aio_write(control: *mut libc::aiocb) -> c_int;

@@ -101,8 +101,11 @@ pub(crate) fn spin_ns() -> u32 {
 
 /// Whether a thread may give way to others before it sleeps: unless waits are to spin, or to sleep at once.
 pub(crate) fn may_yield() -> bool {
-    let wait = SETTINGS.get().map_or(WaitChoice::Auto, |settings| settings.wait);
-    !matches!(wait, WaitChoice::Fixed(WaitPolicy::Spin | WaitPolicy::Block))
+    match SETTINGS.get().map_or(WaitChoice::Auto, |settings| settings.wait) {
+        WaitChoice::Auto => true,
+        WaitChoice::Fixed(WaitPolicy::Hybrid { budget }) => !budget.is_zero(),
+        WaitChoice::Fixed(WaitPolicy::Spin | WaitPolicy::Block) => false,
+    }
 }
 
 /// Processors of the machine.

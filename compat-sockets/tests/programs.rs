@@ -38,6 +38,8 @@ enum Way<'a> {
     RingsForFiles(&'a Path),
     /// By one of the paper's protocols.
     Protocol(&'a Path, &'a str),
+    /// With a setting of how waits poll, and its value.
+    Polling(&'a Path, (&'a str, &'a str)),
 }
 
 /// What the kernel tells of a process.
@@ -112,6 +114,9 @@ fn start(scenario: &str, role: &str, way: Way<'_>, dir: &Path) -> Child {
         }
         Way::Protocol(socket, name) => {
             command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_PROTOCOL", name);
+        }
+        Way::Polling(socket, (name, value)) => {
+            command.env("VMMC_SOCKET", socket).env(name, value);
         }
         Way::Off(socket) => {
             command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS", "off");
@@ -341,6 +346,16 @@ fn who_waits_is_told_of_a_byte_that_nobody_counted() {
     assert!(refused(&counters), "{counters:?}");
 }
 
+/// A peer that lies in one word of the segment, or cuts it away, floods with doorbells or closes unseen: by each of some forty
+/// lies only its own connection can be spoilt. Another one in the same thread carries every byte, and nobody is busy (G3, S4,
+/// S10).
+#[test]
+fn each_lie_spoils_the_liars_connection_alone() {
+    let refused = |counters: &HashMap<String, u64>| count(counters, "poisoned") >= 10;
+    let counters = three_ways_until("lies", refused);
+    assert!(refused(&counters), "{counters:?}");
+}
+
 /// Once another thread has to do with the same sockets, each connection is rung for again.
 #[test]
 fn no_wake_up_is_lost_when_a_second_thread_meddles() {
@@ -514,6 +529,67 @@ fn an_edge_triggered_pump_switches_while_it_runs() {
     assert_eq!(counters.get("poisoned"), None);
 }
 
+/// Waits until for a while nothing happens in these processes: not one goes to sleep or wakes, nor uses a processor. The
+/// length is a choice. Before it, whatever is left to be done.
+fn until_quiet(pids: [u32; 3]) {
+    let sleeps = |pid| status_letter(pid) == 'S';
+    until("quiet", || {
+        let before = pids.map(usage);
+        std::thread::sleep(Duration::from_secs(3));
+        pids.into_iter().all(sleeps) && pids.map(usage) == before
+    });
+}
+
+/// The switch that turns polling off: no wait polls or gives way, each sleeps; the program's results are the same, and
+/// who has nothing to do does nothing.
+#[test]
+fn without_polling_every_wait_sleeps() {
+    let daemon = Daemon::start();
+    let polls = ["spin_hits", "spin_misses", "yield_hits", "yield_misses"];
+    let polled = |counters: &HashMap<String, u64>| {
+        polls.into_iter().map(|name| count(counters, name)).sum::<u64>()
+    };
+    for scenario in ["echo", "pump_lt", "pump_poll"] {
+        let alone = run(scenario, Way::Alone);
+        for setting in [("VMMC_SPIN_US", "0"), ("VMMC_WAIT", "block")] {
+            let started = Instant::now();
+            let counters = loop {
+                let run = run(scenario, Way::Polling(&daemon.path, setting));
+                assert_eq!(alone.printed, run.printed, "{scenario} with {setting:?}");
+                if moved(&run.counters) || started.elapsed() > WATCHDOG {
+                    break run.counters;
+                }
+            };
+            assert!(moved(&counters), "{scenario} with {setting:?}: {counters:?}");
+            assert_eq!(polled(&counters), 0, "{scenario} with {setting:?}: {counters:?}");
+        }
+    }
+    // The same counters tell of polling where it is asked for.
+    let polling = run("echo", Way::Polling(&daemon.path, ("VMMC_SPIN_US", "50")));
+    assert!(polled(&polling.counters) > 0 || !moved(&polling.counters), "{:?}", polling.counters);
+}
+
+/// The same for processes that wait in sets for upgraded connections that say nothing.
+#[test]
+fn without_polling_idle_connections_cost_no_time() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let way = Way::Polling(&daemon.path, ("VMMC_SPIN_US", "0"));
+    let server = start("forty_idle", "server", way, dir.path());
+    let mut client = start("forty_idle", "client", way, dir.path());
+    until("forty connections", || {
+        assert!(client.try_wait().unwrap().is_none(), "the client has ended");
+        dir.path().join("port.idle").exists()
+    });
+    until_quiet([daemon.pid(), server.id(), client.id()]);
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let output = wait(server, "forty_idle server");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let counters = reported(dir.path());
+    assert!(count(&counters, "ring_rx_bytes") > 0, "{counters:?}");
+}
+
 /// Ten thousand upgraded connections at once cost nothing while nobody says anything, and 8 KiB each beyond their
 /// rings.
 #[test]
@@ -531,13 +607,7 @@ fn ten_thousand_idle_connections_cost_no_time_and_little_memory() {
         assert!(client.try_wait().unwrap().is_none(), "the client has ended");
         dir.path().join("port.idle").exists()
     });
-    // What is waited for is that nothing happens: the length is a choice. Before it, whatever is left of the making.
-    let sleeps = |pid| status_letter(pid) == 'S';
-    until("quiet", || {
-        let before = pids.map(usage);
-        std::thread::sleep(Duration::from_secs(3));
-        pids.into_iter().all(sleeps) && pids.map(usage) == before
-    });
+    until_quiet(pids);
     for (name, pid) in ["vmmcd", "server", "client"].iter().zip(pids) {
         let [anonymous, shared] = ["RssAnon", "RssShmem"].map(|field| status(pid, field));
         let rings = resident_rings(pid);

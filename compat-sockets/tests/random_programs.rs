@@ -1,11 +1,12 @@
 //! Random programs of socket calls: two ends of one connection, several processes and threads,
 //! fork, exec, spawning, descriptor passing, copies, half-close, close, kill, and calls that send
 //! the connection back to TCP at random points. What every call gives is compared with what TCP
-//! promises, first with the kernel alone (which proves the model of this file), then with the
-//! library and a daemon (S1 to S14).
+//! promises, first with the kernel alone (which proves the model of this file), then with the library
+//! without a daemon, then with both (S1 to S14). `random_crowds` has many connections at once.
 //!
 //! A program is a list of [`Op`]; those that make no sense where they stand are passed over, so any
-//! part of a failing program is a program and proptest shrinks it. To repeat or to search:
+//! part of a failing program is a program and proptest shrinks it. Besides fixed seeds each run takes one
+//! that nobody has chosen. To repeat or to search:
 //! `RANDOM_PROGRAMS=FIRST..LAST cargo test -p compat-sockets --test random_programs`; a failure names
 //! its seed, and is shrunk by so many steps as `RANDOM_PROGRAMS_SHRINK` says. What a race decides shows
 //! itself in one run of many: `RANDOM_PROGRAMS_TURNS` runs each program so often.
@@ -198,6 +199,9 @@ impl World {
         if self.leg != Leg::Plain {
             command.env("LD_PRELOAD", &artefacts().library).env("VMMC_SOCKET", &self.daemon);
         }
+        if self.leg == Leg::NoDaemon {
+            command.env("VMMC_SOCKET", self.dir.path().join("nobody"));
+        }
         self.children.push(command.spawn().unwrap());
     }
 
@@ -269,7 +273,11 @@ impl World {
             for from in [0, 1] {
                 self.transfer(from, [0, 0], 10 + turn % 7, turn)?;
             }
-            if turn >= 8 && (self.leg == Leg::Plain || daemon.ring_carries(cookie).is_ok()) {
+            // Without a daemon until the library has looked for one.
+            if turn >= 40 && self.leg != Leg::Ring {
+                return Ok(());
+            }
+            if turn >= 8 && self.leg == Leg::Ring && daemon.ring_carries(cookie).is_ok() {
                 return Ok(());
             }
             // An offer that found the other end late is made again after thousands of calls.
@@ -476,7 +484,7 @@ fn libc_eagain() -> i32 {
 }
 
 fn three_ways(ops: &[Op], daemon: &std::cell::RefCell<Daemon>) -> Result<(), TestCaseError> {
-    for leg in [Leg::Plain, Leg::Ring] {
+    for leg in [Leg::Plain, Leg::NoDaemon, Leg::Ring] {
         let mut daemon = daemon.borrow_mut();
         let mut world = World::new(leg, &daemon.path.clone());
         let result = (|| {
@@ -497,7 +505,7 @@ fn random_programs_give_what_tcp_gives() {
             let (first, last) = text.split_once("..").expect("RANDOM_PROGRAMS=FIRST..LAST");
             (first.parse().unwrap()..last.parse().unwrap()).collect()
         }
-        Err(_) => SEEDS.chain(FOUND).collect(),
+        Err(_) => SEEDS.chain(FOUND).chain([common::seed_of_today()]).collect(),
     };
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u32>().unwrap());
     let shrinks = number("RANDOM_PROGRAMS_SHRINK").unwrap_or(200);

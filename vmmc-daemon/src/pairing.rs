@@ -9,9 +9,11 @@
 //! The first end to come is side 0 and waits for `VMMC_PAIR_MS`; then it is told to stay with TCP. Both
 //! get the same segment, made here. A pair is kept for [`Request::AttachSocket`] and for
 //! statistics until both ends are forgotten or their processes gone, and then [`LINGER`] longer, for a
-//! program that has just replaced itself (exec).
+//! program that has just replaced itself (exec). While both ends' sockets are open after that, processes have them that
+//! have told nobody, because they were forked by ones that had: it is kept for their [`Request::PumpSocket`].
 //!
 //! [`Request::AttachSocket`]: vmmc::control::message::Request::AttachSocket
+//! [`Request::PumpSocket`]: vmmc::control::message::Request::PumpSocket
 
 use crate::broker::{Broker, Fault};
 use crate::carried::CarriedEnd;
@@ -185,6 +187,17 @@ impl Pairing {
             self.paired.insert(end.cookie, (number, side));
         }
         self.pairs.insert(number, pair);
+    }
+
+    /// Whether both ends' sockets are open in some process, or one whose close we hear of first. Not where the kernel cannot
+    /// be asked.
+    fn is_held(&mut self, number: u64) -> bool {
+        let (Some(pair), Some(diag)) = (self.pairs.get(&number), self.diag.as_mut()) else {
+            return false;
+        };
+        pair.ends.iter().all(|end| {
+            diag.of(&end.endpoint, end.cookie).flatten().is_some_and(|found| found.is_held)
+        })
     }
 
     /// Whether a socket is here already, in whatever state.
@@ -695,16 +708,29 @@ impl Broker {
         if pair.ends.iter().any(|end| !end.holders.is_empty()) || pair.linger.is_some() {
             return;
         }
-        if died {
-            let due = Instant::now() + LINGER;
-            pair.linger = Some(self.timers.add(due, Timer::PairLinger(number)));
+        if died || self.pairing.is_held(number) {
+            self.keep_pair(number);
         } else {
-            self.pair_lingered(number);
+            self.forget_pair(number);
         }
     }
 
-    /// Forgets a pair that nobody has.
+    fn keep_pair(&mut self, number: u64) {
+        let Some(pair) = self.pairing.pairs.get_mut(&number) else { return };
+        let due = Instant::now() + LINGER;
+        pair.linger = Some(self.timers.add(due, Timer::PairLinger(number)));
+    }
+
+    /// A pair that nobody has, of those that told us, was kept for a while.
     pub(crate) fn pair_lingered(&mut self, number: u64) {
+        if self.pairing.is_held(number) {
+            self.keep_pair(number);
+        } else {
+            self.forget_pair(number);
+        }
+    }
+
+    fn forget_pair(&mut self, number: u64) {
         let Some(pair) = self.pairing.pairs.remove(&number) else { return };
         for end in pair.ends {
             self.pairing.paired.remove(&end.cookie);

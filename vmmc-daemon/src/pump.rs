@@ -139,7 +139,14 @@ impl Broker {
         let found = examined
             .filter(|&cookie| cookie == said)
             .and_then(|cookie| self.pairing.paired.get(&cookie).copied());
-        let Some((number, receiver)) = found else { return };
+        let Some((number, receiver)) = found else {
+            tracing::debug!(
+                cookie = said,
+                ?examined,
+                "not a connection whose bytes can be given back"
+            );
+            return;
+        };
         let Some(uid) = self.clients.get(&id).map(|client| client.peer.uid) else { return };
         let Some(pair) = self.pairing.pairs.get(&number) else { return };
         let sender = 1 - receiver;

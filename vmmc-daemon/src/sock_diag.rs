@@ -77,16 +77,20 @@ impl SockDiag {
     /// Whether the socket with this `SO_COOKIE` is established between these addresses, and bound to no interface. `None`: the
     /// kernel does not say.
     pub(crate) fn lives(&mut self, endpoint: &Endpoint, cookie: u64) -> Option<bool> {
+        Some(self.of(endpoint, cookie)?.is_some_and(|it| it.is_established))
+    }
+
+    /// The socket with this `SO_COOKIE` between these addresses, likewise.
+    pub(crate) fn of(&mut self, endpoint: &Endpoint, cookie: u64) -> Option<Option<Found>> {
         if self.namespace != Some(endpoint.namespace) {
             return None;
         }
-        match self.find(endpoint.local, endpoint.remote, Some(cookie)) {
-            Ok(found) => Some(found.is_some_and(|it| it.is_established)),
-            Err(errno) => {
-                tracing::debug!(%errno, "sock_diag does not say whose a connection is");
-                None
-            }
-        }
+        let found = self.find(endpoint.local, endpoint.remote, Some(cookie));
+        found
+            .inspect_err(
+                |errno| tracing::debug!(%errno, "sock_diag does not say whose a connection is"),
+            )
+            .ok()
     }
 
     /// The socket that is connected from one address to another, by any interface, if it has this `SO_COOKIE`.

@@ -328,8 +328,10 @@ fn a_connection_is_forgotten_when_both_ends_are() {
     client.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
     attach(&client, &a);
     paired(&client, &a);
+    let cookie_of_b = cookie(&b);
+    drop(b);
     client.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
-    client.send(&Request::ForgetSocket { cookie: cookie(&b) }, &[]);
+    client.send(&Request::ForgetSocket { cookie: cookie_of_b }, &[]);
     client.send(&Request::ForgetSocket { cookie: 12345 }, &[]);
     attach(&client, &a);
     assert_eq!(not_paired(&client, &a), NotPairedReason::Conflict);
@@ -339,6 +341,39 @@ fn a_connection_is_forgotten_when_both_ends_are() {
     client.send(&Request::ForgetSocket { cookie: cookie(&c) }, &[]);
     register(&client, &d, SHAPE);
     assert_eq!(not_paired(&client, &d), NotPairedReason::NoPartner);
+}
+
+/// Both ends were inherited by children, which say nothing, and closed by those who registered them.
+#[test]
+fn a_connection_is_kept_while_somebody_has_its_sockets() {
+    let daemon = Daemon::start();
+    let client = sockets_client(&daemon);
+    let (a, b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    paired(&client, &a);
+    paired(&client, &b);
+    a.shutdown(std::net::Shutdown::Write).unwrap();
+    client.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
+    client.send(&Request::ForgetSocket { cookie: cookie(&b) }, &[]);
+    attach(&client, &a);
+    paired(&client, &a);
+    client.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
+    // It is forgotten some time after they are closed.
+    drop(b);
+    loop {
+        attach(&client, &a);
+        match client.receive().event {
+            Event::NotPaired { reason, .. } => {
+                assert_eq!(reason, NotPairedReason::Conflict);
+                break;
+            }
+            Event::Paired { .. } => {
+                client.send(&Request::ForgetSocket { cookie: cookie(&a) }, &[]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// G6.

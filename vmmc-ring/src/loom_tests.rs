@@ -431,6 +431,48 @@ fn loom_without_the_senders_fence_bytes_are_lost() {
     nothing_lost_or_doubled(|| (), |words, to| words.finish(to));
 }
 
+/// A sender with one unread byte ends its ring part for reasons of its own, while the receiver stops and asks the pump. The
+/// byte must be sent again by exactly one of them.
+fn sent_again_once(claim: fn(&Seen<'_>) -> Claim) {
+    loom::model(move || {
+        let shared = Pumped::new();
+        shared.request.store(0, Ordering::Relaxed);
+        shared.words().tail.store(1, Ordering::Relaxed);
+        let other = shared.clone();
+        let sender = thread::spawn(move || {
+            let words = other.words();
+            match claim(&words) {
+                Claim::AtTail | Claim::AtHead => {
+                    words.switch.to_tcp(0, 0);
+                    1
+                }
+                Claim::Pumped { to } => 1 - to,
+                Claim::Busy => 0,
+            }
+        });
+        let words = shared.words();
+        let (asks, back) = (0, request::BACK);
+        let _ = words.request.compare_exchange(asks, back, Ordering::SeqCst, Ordering::SeqCst);
+        let pumped = if words.claim(7) && words.settled(0).is_some() {
+            pumps(&words, |words, to| words.finish(to))
+        } else {
+            0
+        };
+        assert_eq!(sender.join().unwrap() + pumped, 1, "sent once");
+    });
+}
+
+#[test]
+fn loom_a_sender_that_ends_and_the_pump_send_once() {
+    sent_again_once(|words| words.sender_ends());
+}
+
+#[test]
+#[should_panic(expected = "sent once")]
+fn loom_a_sender_that_ends_without_the_word_sends_twice() {
+    sent_again_once(|words| words.sender_claims());
+}
+
 /// One thread rings while the pump works: no bell may come behind data.
 fn no_bell_behind_data(ring: fn(&Words<&AtomicU32, &AtomicU64>) -> bool) {
     loom::model(move || {

@@ -17,7 +17,8 @@
 //! A sender publishes its tail, fences, and looks at the request. The pump stores PUMPED, fences,
 //! and looks at the tail. So either the sender sees PUMPED and claims what lies behind `pumped`,
 //! or the pump sees the new tail; when both do, the claim of the word decides
-//! (`loom_the_pump_loses_and_doubles_nothing`).
+//! (`loom_the_pump_loses_and_doubles_nothing`). A sender that ends its part for reasons of its own takes the word first, so that
+//! nobody else begins (`loom_a_sender_that_ends_and_the_pump_send_once`).
 //!
 //! # No doorbell behind data
 //! A doorbell is counted before it is sent, and between the two its sender looks at the request
@@ -44,6 +45,9 @@ pub mod request {
     /// The pump has done it, up to the position in `pumped`.
     pub const PUMPED: u32 = 6;
 }
+
+/// A request becomes another so often at most.
+const MOST_CHANGES: u32 = 100;
 
 /// The words of one direction that this concerns.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +113,25 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Words<M, W> {
                 _ => return Claim::AtTail,
             }
         }
+    }
+
+    /// The same for a sender that ends its ring part in any case: it has the word after [`Claim::AtTail`] too. Else the
+    /// receiver could stop, and the pump send, between this and the end, and both would have sent the same.
+    pub fn sender_ends(&self) -> Claim {
+        // More often the word does not change; a receiver that plays with it spoils its own stream.
+        for _ in 0..MOST_CHANGES {
+            let claim = self.sender_claims();
+            if claim != Claim::AtTail {
+                return claim;
+            }
+            let found = self.request.load(Ordering::SeqCst);
+            let begun =
+                [request::BACK, request::REFUSED, request::PUMP, request::PUMPED].contains(&found);
+            if !begun && self.exchange(found, request::TAKEN) {
+                break;
+            }
+        }
+        Claim::AtTail
     }
 
     /// After a doorbell was counted and before it is sent: whether it may be. If not, the caller

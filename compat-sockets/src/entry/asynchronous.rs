@@ -2,7 +2,7 @@
 //! own, and io_uring, which is the kernel's. Neither passes through us.
 
 use super::export;
-use crate::{close, io_uring, real, user_memory};
+use crate::{close, io_uring, raw, real, user_memory};
 use libc::{aiocb, c_int, c_uint, c_void, sigevent, size_t};
 
 /// The socket of a request, if it is one, is the kernel's from now on.
@@ -25,6 +25,29 @@ fn before_list(list: *const *mut aiocb, count: c_int) {
     }
 }
 
+/// Where a request of the kernel's own aio has its descriptor (`struct iocb`), and how long it is.
+const IOCB_FILE: usize = 20;
+const IOCB_LEN: usize = 64;
+
+/// Before requests of the kernel's own aio: their sockets are the kernel's from now on.
+pub(super) fn before_submit(count: isize, list: *const *const u8) {
+    let count = count.clamp(0, 1 << 16) as usize;
+    if count > 0 && user_memory::can_read(list, count) {
+        for at in 0..count {
+            // SAFETY: inside the program's list.
+            let place = unsafe { list.add(at) };
+            // SAFETY: as above.
+            let request = unsafe { *place };
+            if user_memory::can_read(request, IOCB_LEN) {
+                // SAFETY: the request has more bytes than that.
+                let file = unsafe { request.add(IOCB_FILE) };
+                // SAFETY: four bytes inside the request, which can be read.
+                close::leave_to_kernel(unsafe { file.cast::<c_int>().read_unaligned() });
+            }
+        }
+    }
+}
+
 fn after_setup(result: c_int) -> c_int {
     if result >= 0 {
         io_uring::seen();
@@ -35,6 +58,16 @@ fn after_setup(result: c_int) -> c_int {
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
 // came to the C function of the same name.
 export! {
+    /// io_submit of libaio, which has a system call instruction of its own. Answers as that: 0 or more, or a negative
+    /// error.
+    fn io_submit(context: usize, count: isize, list: *const *const u8) -> c_int {
+        before_submit(count, list);
+        match raw::io_submit(context, count, list) {
+            Ok(submitted) => submitted as c_int,
+            Err(errno) => -errno,
+        }
+    }
+
     /// aio_read(3).
     fn aio_read(control: *mut aiocb) -> c_int {
         before_aio(control);

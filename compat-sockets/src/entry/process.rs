@@ -6,7 +6,7 @@
 
 use super::export;
 use crate::counters::Counter;
-use crate::{close, epoll, fork, real, user_memory};
+use crate::{close, epoll, fork, raw, real, user_memory};
 use libc::{c_char, c_int, c_void, pid_t};
 use std::ffi::CStr;
 
@@ -30,6 +30,42 @@ fn closes_all_it_inherits(path: *const c_char) -> bool {
     // SAFETY: the program's own string, which the C library reads next.
     let path = unsafe { CStr::from_ptr(path) };
     path.to_bytes().ends_with(b"/jspawnhelper")
+}
+
+/// The result of the C library's pidfd_spawn; of what it does, where it has none and a program asks for the name
+/// all the same (it finds ours).
+fn spawned(result: c_int, pidfd: *mut c_int, spawn: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+    if result != ABSENT {
+        return result;
+    }
+    let mut pid = 0;
+    match spawn(&raw mut pid) {
+        0 => {}
+        errno => return errno,
+    }
+    match raw::pidfd_open(pid) {
+        Ok(fd) => {
+            if user_memory::can_read(pidfd, 1) {
+                // SAFETY: the program's own variable.
+                unsafe { pidfd.write(fd) };
+            }
+            0
+        }
+        Err(errno) => errno,
+    }
+}
+
+/// What [`real`] answers for a function that the C library has not; these answer no negative number.
+const ABSENT: c_int = -1;
+
+/// Whether words to expand have a command among them.
+fn runs_commands(words: *const c_char) -> bool {
+    if !user_memory::can_read(words, 1) {
+        return false;
+    }
+    // SAFETY: the program's own string, which the C library reads next.
+    let words = unsafe { CStr::from_ptr(words) }.to_bytes();
+    words.contains(&b'`') || words.windows(2).any(|two| two == b"$(")
 }
 
 /// Before a child is started by the C library.
@@ -99,6 +135,37 @@ export! {
         prepare_child();
         // SAFETY: as above.
         unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) }
+    }
+
+    /// pidfd_spawn(3), which glibc has from 2.39 on.
+    fn pidfd_spawn(pidfd: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int {
+        prepare_child();
+        // SAFETY: as above.
+        let result = unsafe { real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) };
+        spawned(result, pidfd, |pid| {
+            // SAFETY: as above; the C library writes the pid of the child that it has made.
+            unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) }
+        })
+    }
+
+    /// pidfd_spawnp(3), likewise.
+    fn pidfd_spawnp(pidfd: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int {
+        prepare_child();
+        // SAFETY: as above.
+        let result = unsafe { real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp) };
+        spawned(result, pidfd, |pid| {
+            // SAFETY: as above; the C library writes the pid of the child that it has made.
+            unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) }
+        })
+    }
+
+    /// wordexp(3): a shell runs the commands among the words.
+    fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int {
+        if runs_commands(words) {
+            prepare_child();
+        }
+        // SAFETY: as above.
+        unsafe { real::wordexp(words, result, flags) }
     }
 
     /// posix_spawn_file_actions_adddup2(3): the child will have the socket, close-on-exec or not.

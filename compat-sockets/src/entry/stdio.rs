@@ -46,6 +46,20 @@ export! {
         unsafe { real::fclose(stream) }
     }
 
+    /// [`fdopen`], by the other name that the C library has for it.
+    #[allow(non_snake_case)] // its name
+    fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+        // SAFETY: as above.
+        unsafe { fdopen(fd, mode) }
+    }
+
+    /// [`fclose`], likewise.
+    #[allow(non_snake_case)] // its name
+    fn _IO_fclose(stream: *mut FILE) -> c_int {
+        // SAFETY: as above.
+        unsafe { fclose(stream) }
+    }
+
     /// freopen(3).
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut c_void {
         // SAFETY: as above.

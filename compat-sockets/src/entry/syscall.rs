@@ -4,7 +4,7 @@
 //! numbers that concern descriptors of ours, to the C library's `syscall` for all others, with
 //! stack and registers as the caller left them (a raw `clone` returns twice).
 
-use super::{data, lifecycle, options, process, readiness};
+use super::{asynchronous, data, lifecycle, options, process, readiness};
 use crate::{io_uring, real};
 use libc::{c_int, c_long, c_void};
 
@@ -27,7 +27,8 @@ pub(super) fn handler(number: usize) -> Option<*const c_void> {
         libc::SYS_dup | libc::SYS_dup3 | libc::SYS_fcntl | libc::SYS_ioctl => true,
         libc::SYS_connect | libc::SYS_accept | libc::SYS_accept4 | libc::SYS_shutdown => true,
         libc::SYS_getsockopt | libc::SYS_setsockopt => true,
-        libc::SYS_execve | libc::SYS_execveat | libc::SYS_io_uring_setup => true,
+        libc::SYS_execve | libc::SYS_execveat => true,
+        libc::SYS_io_uring_setup | libc::SYS_io_submit => true,
         _ => is_old(number),
     };
     let known: Handler = by_number;
@@ -152,6 +153,10 @@ unsafe extern "C-unwind" fn by_number(
                     io_uring::seen();
                 }
                 result
+            }
+            libc::SYS_io_submit => {
+                asynchronous::before_submit(b as isize, pointer::<*const u8>(c));
+                real::syscall(number, a, b, c, d, e, f) as isize
             }
             _ => old(number, [a, b, c, d, e, f]),
         }

@@ -126,7 +126,9 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
         return Ended::NotYet;
     }
     let words = link.tx().pump();
-    let mut claim = words.sender_claims();
+    // Of what is carried the daemon has the last word.
+    let is_carried = carrier::has(link.side);
+    let mut claim = if is_carried { words.sender_claims() } else { words.sender_ends() };
     let mut inherited = false;
     if claim == Claim::Busy {
         inherited = control::pumper_is_gone(words.pumper.load(Ordering::Relaxed))
@@ -136,7 +138,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
         }
         claim = Claim::AtHead;
     }
-    if claim == Claim::AtTail && carrier::has(link.side) {
+    if claim == Claim::AtTail && is_carried {
         match carrier::ends_ring(link, &words) {
             Some(theirs) => claim = theirs,
             None => return Ended::NotYet,

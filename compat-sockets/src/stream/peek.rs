@@ -10,6 +10,7 @@
 
 use super::recv::{self, Step};
 use super::vectors::{Cursor, MAX_VECTORS, NOWHERE};
+use super::wait::Waited;
 use super::{readiness, source};
 use crate::parked::{self, Parked};
 use crate::sock::Link;
@@ -19,6 +20,9 @@ use vmmc_ring::switch::Standing;
 
 /// Bytes of the waste buffer, which stands for as many bytes as there are.
 const WASTE: usize = 4096;
+
+/// How often a look that has waited before in its call, and has a time limit, counts what has come, in nanoseconds.
+const LOOK_NS: u64 = 1_000_000;
 
 /// Vectors in one look at the kernel's queue, which takes no more: a program whose parts and the waste need more is
 /// told of less.
@@ -132,6 +136,7 @@ pub(super) fn wait_for_more(
     flags: i32,
     found: usize,
     counted: &mut usize,
+    time: &mut Waited,
 ) -> bool {
     if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
         return false;
@@ -145,17 +150,37 @@ pub(super) fn wait_for_more(
         std::mem::replace(counted, there) < there
     } else {
         *counted = 0;
-        grows(fd, queued)
+        let left = time.left_to_receive(fd);
+        time.during(|| grows(fd, queued, left))
     };
     drop(asleep);
     drop(parked);
     more && parked::number_now(link, fd).is_some()
 }
 
-/// Sleeps until more than `queued` bytes are in the kernel's queue; false when that ended otherwise.
-fn grows(fd: i32, queued: usize) -> bool {
-    let flags = libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC;
-    // SAFETY: MSG_TRUNC on TCP: nothing is copied, so the null buffer is never touched.
-    let got = unsafe { real::recv(fd, std::ptr::null_mut(), queued + 1, flags) };
-    usize::try_from(got).is_ok_and(|got| got > queued)
+/// Sleeps until more than `queued` bytes are in the kernel's queue; false when that ended otherwise, or after what is `left` of
+/// the call's time.
+fn grows(fd: i32, queued: usize, left: Option<u64>) -> bool {
+    let Some(left) = left else {
+        let flags = libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC;
+        // SAFETY: MSG_TRUNC on TCP: nothing is copied, so the null buffer is never touched.
+        let got = unsafe { real::recv(fd, std::ptr::null_mut(), queued + 1, flags) };
+        return usize::try_from(got).is_ok_and(|got| got > queued);
+    };
+    // The kernel would begin with the time anew, and no call of its waits for a number of bytes and so long.
+    let until = raw::now_ns().saturating_add(left);
+    loop {
+        if raw::unread(fd).is_ok_and(|there| there > queued) {
+            return true;
+        }
+        let left = until.saturating_sub(raw::now_ns());
+        if left == 0 || super::demote::peer_has_ended(fd) {
+            return false;
+        }
+        let time = raw::timespec_of(left.min(LOOK_NS));
+        // SAFETY: no descriptors; the time is on this stack.
+        if unsafe { real::ppoll(std::ptr::null_mut(), 0, &raw const time, std::ptr::null()) } < 0 {
+            return false;
+        }
+    }
 }

@@ -101,7 +101,10 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         match step {
             Step::Got(len) if is_peek => {
                 demote::comply(link, fd);
-                if all && len < wanted && peek::wait_for_more(link, fd, flags, len, &mut counted) {
+                if all
+                    && len < wanted
+                    && peek::wait_for_more(link, fd, flags, len, &mut counted, &mut time)
+                {
                     // From the beginning.
                     cursor = Cursor::new(vectors);
                     fd = parked::number_now(link, fd).unwrap_or(-1);

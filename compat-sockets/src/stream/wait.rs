@@ -46,13 +46,19 @@ pub(crate) enum Room {
 pub(crate) struct Waited(u64);
 
 impl Waited {
+    /// What is left of the time for receiving, once some of it has passed; `None`: all of it, if there is a limit.
+    pub(super) fn left_to_receive(&self, fd: i32) -> Option<u64> {
+        let limit = if self.0 == 0 { None } else { time_limit(fd, libc::SO_RCVTIMEO) };
+        limit.map(|limit| self.left_of(limit))
+    }
+
     /// What is left of a time.
     fn left_of(&self, time: u64) -> u64 {
         time.saturating_sub(self.0)
     }
 
     /// Counts what passes while `wait` does.
-    fn during<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+    pub(super) fn during<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         let began = raw::now_ns();
         let result = wait();
         self.0 = self.0.saturating_add(raw::now_ns().saturating_sub(began));
@@ -150,8 +156,7 @@ fn sleep(link: &Link, fd: i32, waited: &mut Waited) -> Result<Wake, i32> {
         Ok(1)
     } else {
         counters::one(Counter::sleeps);
-        let limit = if waited.0 == 0 { None } else { time_limit(fd, libc::SO_RCVTIMEO) };
-        let left = limit.map(|limit| waited.left_of(limit));
+        let left = waited.left_to_receive(fd);
         waited.during(|| peek(link, fd, left))
     };
     drop(asleep);

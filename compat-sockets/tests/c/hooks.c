@@ -2,8 +2,10 @@
 #include "semantics.h"
 #include <aio.h>
 #include <dlfcn.h>
+#include <linux/aio_abi.h>
 #include <linux/io_uring.h>
 #include <spawn.h>
+#include <wordexp.h>
 
 /* Every call by its number, as language runtimes make them. */
 static void by_number(void) {
@@ -198,6 +200,57 @@ static void forked_bare_peer(int fd) {
     read_pattern(fd, 100, 0, 1000);
 }
 
+/* The child of _Fork must not use the heap: another thread may have been in malloc. It can wait in a set. */
+static atomic_bool heap_is_busy;
+static void *uses_the_heap(void *unused) {
+    (void)unused;
+    void *volatile block = malloc(100);
+    free(block);
+    return NULL;
+}
+static void *keeps_the_heap_busy(void *unused) {
+    (void)unused;
+    while (atomic_load(&heap_is_busy)) {
+        /* A thread that is new to the heap takes the lock that others' children meet. */
+        pthread_t thread;
+        NEED(pthread_create(&thread, NULL, uses_the_heap, NULL));
+        pthread_join(thread, NULL);
+    }
+    return NULL;
+}
+static void *forks_bare(void *end) {
+    int fd = *(int *)end;
+    pid_t child = (pid_t)NEED(_Fork());
+    if (child == 0) {
+        struct epoll_event event = {.events = EPOLLIN};
+        int set = epoll_create1(EPOLL_CLOEXEC);
+        bool right = set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0 &&
+                     epoll_wait(set, &event, 1, -1) == 1 && event.events == EPOLLIN;
+        close(set);
+        _exit(right ? 6 : 1);
+    }
+    return (void *)(intptr_t)wait_exit(child);
+}
+static void bare_fork_beside_the_heap(void) {
+    int ends[2], right = 0;
+    pthread_t busy[2], thread;
+    void *status;
+    make_pair(ends);
+    write_all(ends[1], "x", 1);
+    atomic_store(&heap_is_busy, true);
+    for (size_t i = 0; i < COUNT(busy); i++)
+        helper_start(&busy[i], keeps_the_heap_busy, NULL);
+    for (int turn = 0; turn < 100; turn++) {
+        NEED(pthread_create(&thread, NULL, forks_bare, &ends[0]));
+        pthread_join(thread, &status);
+        right += (intptr_t)status == 6;
+    }
+    atomic_store(&heap_is_busy, false);
+    for (size_t i = 0; i < COUNT(busy); i++)
+        pthread_join(busy[i], NULL);
+    CHECK_EQ(right, 100, "children that saw the byte");
+}
+
 /* A program started without exec of ours, that serves the connection as its standard files. */
 static char *const plain_environment[] = {"PATH=/bin:/usr/bin", NULL};
 static void cat_client(int fd) {
@@ -297,6 +350,105 @@ static void by_system_here(int fd) {
     NEED(close(fd));
 }
 static void by_system_peer(int fd) { cat_client(fd); }
+
+/* Names for what some versions of the C library have. */
+int pidfd_spawn(int *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const[],
+                char *const[]) __attribute__((weak));
+FILE *_IO_fdopen(int, const char *);
+int _IO_fclose(FILE *);
+int io_submit(aio_context_t, long, struct iocb **) __attribute__((weak));
+
+/* A child by pidfd_spawn has the connection as its standard files. */
+static void by_pidfd_here(int fd) {
+    char *arguments[] = {"cat", NULL};
+    posix_spawn_file_actions_t actions;
+    int pidfd = -1;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fd, 0);
+    posix_spawn_file_actions_adddup2(&actions, fd, 1);
+    tell('s');
+    UNTIL(readable_bytes(fd) == 20 * KIB);
+    if (pidfd_spawn) {
+        REQUIRE(pidfd_spawn(&pidfd, "/bin/cat", &actions, NULL, arguments, plain_environment) == 0);
+    } else {
+        pid_t child;
+        REQUIRE(posix_spawn(&child, "/bin/cat", &actions, NULL, arguments, plain_environment) == 0);
+        pidfd = (int)NEED(syscall(SYS_pidfd_open, child, 0));
+    }
+    NEED(close(fd));
+    siginfo_t how = {0};
+    NEED(waitid(P_PIDFD, (id_t)pidfd, &how, WEXITED));
+    CHECK(how.si_code == CLD_EXITED && how.si_status == 0, "the child ended well");
+    CHECK(fcntl(pidfd, F_GETFD) == FD_CLOEXEC, "its descriptor is close-on-exec");
+    close(pidfd);
+}
+static void by_pidfd_peer(int fd) { cat_client(fd); }
+
+/* A command among words that are expanded reads the connection. */
+static void by_wordexp_here(int fd) {
+    wordexp_t words = {0};
+    tell('s');
+    UNTIL(readable_bytes(fd) == 5);
+    NEED(dup2(fd, 9));
+    REQUIRE(wordexp("$(LD_PRELOAD= exec head -c 5 <&9)", &words, 0) == 0);
+    CHECK(words.we_wordc == 1 && strcmp(words.we_wordv[0], "hello") == 0, "the command saw what had come");
+    NEED(close(9));
+    write_all(fd, "w", 1);
+}
+static void by_wordexp_peer(int fd) {
+    char byte;
+    await('s');
+    write_all(fd, "hello", 5);
+    read_all(fd, &byte, 1);
+    CHECK_EQ(byte, 'w', "and the connection goes on");
+}
+
+/* stdio by the C library's other names. */
+static void by_io_names_here(int fd) {
+    char line[16];
+    tell('s');
+    UNTIL(readable_bytes(fd) == 6);
+    FILE *file = _IO_fdopen((int)NEED(dup(fd)), "r+");
+    REQUIRE(file != NULL && fgets(line, sizeof line, file) != NULL);
+    CHECK(strcmp(line, "hello\n") == 0, "a line");
+    CHECK(fputs("answer", file) >= 0 && _IO_fclose(file) == 0, "an answer, and the close");
+    write_all(fd, "!", 1);
+}
+static void by_io_names_peer(int fd) {
+    char text[8] = "";
+    await('s');
+    write_all(fd, "hello\n", 6);
+    read_all(fd, text, 7);
+    CHECK(strcmp(text, "answer!") == 0, "both, in order");
+}
+
+/* The kernel's own aio: by libaio's name if it is there, and by number. */
+static void by_kernel_aio(int fd, bool by_name) {
+    char text[8] = "";
+    aio_context_t context = 0;
+    NEED(syscall(SYS_io_setup, 4, &context));
+    struct iocb requests[2] = {
+        {.aio_fildes = (uint32_t)fd, .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = (uintptr_t)text, .aio_nbytes = 5},
+        {.aio_fildes = (uint32_t)fd, .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_buf = (uintptr_t)"world", .aio_nbytes = 5}};
+    struct iocb *list[] = {&requests[0], &requests[1]};
+    tell('s');
+    UNTIL(readable_bytes(fd) == 5);
+    CHECK_EQ(by_name ? io_submit(context, 2, list) : syscall(SYS_io_submit, context, 2, list), 2, "both are taken");
+    struct io_event events[2];
+    CHECK_EQ(syscall(SYS_io_getevents, context, 2, 2, events, NULL), 2, "and done");
+    CHECK(events[0].res == 5 && events[1].res == 5 && strcmp(text, "hello") == 0, "with what had come");
+    NEED(syscall(SYS_io_destroy, context));
+    write_all(fd, "!", 1);
+}
+static void by_kernel_aio_here(int fd) { by_kernel_aio(fd, false); }
+static void by_libaio_here(int fd) { by_kernel_aio(fd, io_submit != NULL); }
+static void by_kernel_aio_peer(int fd) {
+    char text[8] = "";
+    await('s');
+    write_all(fd, "hello", 5);
+    read_all(fd, text, 6);
+    CHECK(strcmp(text, "world!") == 0, "both, in order");
+}
 
 /* Standard output becomes the connection, and stdio writes to it. */
 static void standard_output_here(int fd) {
@@ -409,10 +561,16 @@ static const struct test_case cases[] = {
     PAIR(by_aio),
     PAIR(both_by_aio),
     PAIR_OF_PROCESSES(forked_bare),
+    LONER(bare_fork_beside_the_heap),
     PAIR_OF_PROCESSES(spawned),
     PAIR_OF_PROCESSES(vforked),
     COLD_PAIR_OF_PROCESSES(vforked_early),
     PAIR_OF_PROCESSES(by_system),
+    PAIR_OF_PROCESSES(by_pidfd),
+    PAIR_OF_PROCESSES(by_wordexp),
+    PAIR(by_io_names),
+    PAIR(by_kernel_aio),
+    {"by_libaio", by_libaio_here, by_kernel_aio_peer, NULL, PROCESSES | THREADS},
     PAIR_OF_PROCESSES(standard_output),
     PAIR(by_io_uring),
 };

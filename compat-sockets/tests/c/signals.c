@@ -105,6 +105,19 @@ static void trickle_in_peer(int fd) {
         write_all(fd, "0", 1);
 }
 
+static void trickle_look_here(int fd) {
+    ssize_t got;
+    int limit_ms = 100;
+    tell('s');
+    do {
+        set_time_limit(fd, SO_RCVTIMEO, limit_ms *= 2);
+        got = recv(fd, many, 30000, MSG_PEEK | MSG_WAITALL);
+    } while (got < 0 && errno == EAGAIN && limit_ms < 60000);
+    CHECK(got > 0 && got < 30000, "a look: what came in time");
+    CHECK(readable_bytes(fd) >= got, "and is still there");
+    write_all(fd, "q", 1);
+}
+
 static void trickle_out_here(int fd) {
     int length = 64 * KIB;
     NEED(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &length, sizeof length));
@@ -609,7 +622,7 @@ static const struct role roles[] = {{"spinner", role_spinner}};
 static const struct test_case cases[] = {
     PAIR(receive_limit),
     PAIR(send_limit),
-    PAIR(trickle_in),
+    PAIR(trickle_in), {"trickle_look", trickle_look_here, trickle_in_peer, NULL, PROCESSES | THREADS},
     PAIR(trickle_out),
     PAIR(interrupted),
     PAIR_OF_PROCESSES(restarted),

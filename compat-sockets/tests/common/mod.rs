@@ -115,6 +115,13 @@ pub fn without_settings(mut command: Command) -> Command {
     command
 }
 
+/// A seed that no run before had, for random programs. (Who uses it prints it.)
+pub fn seed_of_today() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    1_000_000 + random % 1_000_000_000
+}
+
 fn cases(program: &Path) -> Vec<String> {
     let output = Command::new(program).arg("list").output().unwrap();
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Runs CPython's own test suite of sockets with and without us and compares test by test.
+"""Runs CPython's own test suite of sockets without us, with the library but no daemon, and with both, and compares
+test by test.
 
     cpython.py [all | MODULE...]
 
 The interpreter is the first of PYTHONS that has its tests (Debian keeps them in a package of
-their own, libpython3-testsuite). Both runs are of the same interpreter. Servers and clients of
+their own, libpython3-testsuite). All runs are of the same interpreter; two modules go at a time. Servers and clients of
 these tests are threads or processes of one program, so both ends of each connection are ours.
 """
 
 import collections
+import concurrent.futures
 import re
 import subprocess
 import sys
@@ -41,9 +43,15 @@ QUICK = {
     "test_httplib": [],
     "test_socketserver": [],
     "test_epoll": [],
+    "test_poll": [],
     "test_select": [],
+    "test_ssl": [],
+    # Children by every way: pipes, descriptors closed and kept, vfork and posix_spawn.
+    "test_subprocess": ["*ProcessTestCase*", "*RunFuncTestCase*", "*POSIXProcessTestCase*", "*ContextManager*"],
 }
-PLAIN, OURS = harness.PLAIN, harness.OURS
+PLAIN, NO_DAEMON, OURS = harness.PLAIN, harness.NO_DAEMON, harness.OURS
+# Modules at a time: most of their time is waiting.
+AT_ONCE = 2
 WATCHDOG_S = 600
 
 
@@ -60,14 +68,14 @@ def interpreter():
 TRIES = 5
 
 
-def passes_alone(python, module, test):
-    """Whether a test passes with us more often than not when it is run by itself: these tests are full of time
+def passes_alone(leg, python, module, test):
+    """Whether a test passes in a leg more often than not when it is run by itself: these tests are full of time
     limits, and this machine may be busy."""
     passed = 0
     for _ in range(TRIES):
-        with harness.Run(OURS) as run:
+        with harness.Run(leg) as run:
             passed += outcomes(run, python, module, [test]).get(test) == "passed"
-    print(f"{module} {test}: failed once, then passed {passed} of {TRIES} times by itself")
+    print(f"{module} {test}, {leg.name}: failed once, then passed {passed} of {TRIES} times by itself")
     return 2 * passed > TRIES
 
 
@@ -102,21 +110,28 @@ def main():
     if unknown := set(chosen) - set(MODULES):
         sys.exit(f"no such module: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
     python = interpreter()
-    different = []
-    moved = 0
-    for module, patterns in chosen.items():
-        results = {}
-        for leg in (PLAIN, OURS):
+
+    def legs_of(module, patterns):
+        results, ring = {}, 0
+        for leg in (PLAIN, NO_DAEMON, OURS):
             with harness.Run(leg) as run:
                 results[leg] = outcomes(run, python, module, patterns)
-                ring = run.ring_bytes() if leg.daemon else 0
-                moved += ring
-        counts = collections.Counter(results[OURS].values())
-        print(f"{module}: {dict(counts)}, {ring} ring bytes", flush=True)
+                ring += run.ring_bytes() if leg.daemon else 0
+        counts = ["%d passed of %d" % (collections.Counter(it.values())["passed"], len(it)) for it in results.values()]
+        print(f"{module}: {', '.join(counts)}, {ring} ring bytes", flush=True)
+        return results, ring
+
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        begun = {module: pool.submit(legs_of, module, patterns) for module, patterns in chosen.items()}
+        done = {module: it.result() for module, it in begun.items()}
+    different = []
+    moved = sum(ring for _, ring in done.values())
+    for module, (results, _) in done.items():
         for test, plain in results[PLAIN].items():
-            ours = results[OURS].get(test, "absent")
-            if plain == "passed" and ours != "passed" and not passes_alone(python, module, test):
-                different.append(f"{module} {test}: {ours}, but passed without us")
+            for leg in (NO_DAEMON, OURS):
+                found = results[leg].get(test, "absent")
+                if plain == "passed" != found and not passes_alone(leg, python, module, test):
+                    different.append(f"{module} {test}, {leg.name}: {found}, but passed without us")
         if not any(outcome == "passed" for outcome in results[PLAIN].values()):
             different.append(f"{module}: nothing passed, which proves nothing")
     if not words and moved == 0:

@@ -1,7 +1,8 @@
-"""Programs that nothing can be preloaded into, at either end: a static Go server and client, and a
-set-user-id one. The other end is preloaded and must not notice, nor be noticed."""
+"""Programs that nothing can be preloaded into, at either end: static Go programs, and
+set-user-id ones. The other end is preloaded and must not notice, nor be noticed."""
 
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -65,6 +66,33 @@ def go_program():
     return _go
 
 
+def set_user_id(run, program):
+    """A copy that runs as somebody else than its caller, so that the loader drops what is preloaded."""
+    copy = run.directory / program
+    shutil.copy(harness.find(program), copy)
+    shutil.chown(copy, "nobody")
+    copy.chmod(copy.stat().st_mode | stat.S_ISUID | 0o755)
+    return copy
+
+
+def transferred(run, server, client):
+    """What iperf3 says that came of 32 MiB each way."""
+    port = harness.free_port()
+    process = run.start("server", [server, "-s", "-B", "127.0.0.1", "-p", port, "--forceflush"])
+    counts = []
+    for number, way in enumerate(([], ["-R"]), 1):
+        run.wait_until(lambda: f"(test #{number})".encode() in run.output(process), "free for the next test")
+        report = json.loads(run.run("client", [client, "-c", "127.0.0.1", "-p", port, "-J", "-n", 32 << 20, *way]))
+        sent, received = (report["end"][end]["bytes"] for end in ("sum_sent", "sum_received"))
+        # The receiver counts until it is told that the test is over.
+        counts.append(sent if 0 < received <= sent else -1)
+    if set(counts) != {32 << 20}:
+        raise harness.Failure(f"{server} and {client}: {counts} bytes")
+    process.terminate()
+    process.wait(harness.WATCHDOG_S)
+    return counts
+
+
 def exercise(run):
     go = go_program()
     rng = random.Random(8)
@@ -89,13 +117,13 @@ def exercise(run):
     fetched("a Go server", ["curl", "-sS", "--fail"], port)
     fetched("a Go server and a Go client", [go, "get"], port)
     if os.geteuid() == 0:
-        # Set-user-id to somebody else than its caller, so that the loader drops what is preloaded.
-        curl = run.directory / "curl"
-        shutil.copy(shutil.which("curl"), curl)
-        shutil.chown(curl, "nobody")
-        curl.chmod(curl.stat().st_mode | stat.S_ISUID | 0o755)
         run.directory.chmod(0o755)
-        fetched("a set-user-id client", [curl, "-sS", "--fail"], port)
+        fetched("a set-user-id client", [set_user_id(run, "curl"), "-sS", "--fail"], port)
+        for what, server, client in (
+            ("a set-user-id server", set_user_id(run, "iperf3"), "iperf3"),
+            ("a set-user-id server and client", set_user_id(run, "iperf3"), set_user_id(run, "iperf3")),
+        ):
+            result.answers[what] = transferred(run, server, client)
 
     port = harness.free_port()
     server = run.start("server", [sys.executable, "-m", "http.server", port, "--bind", "127.0.0.1",

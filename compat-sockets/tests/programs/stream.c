@@ -1074,20 +1074,19 @@ static void churn(void) {
     printf("grown %d\n", count_fds() - before > 3);
 }
 
-/* Ten thousand connections at once, upgraded, and then nothing: the client says so by a file and sleeps until it
+/* Many connections at once, upgraded, and then nothing: the client says so by a file and sleeps until it
  * is killed; the server sleeps until all have ended. */
-static void ten_thousand_idle(void) {
-    enum { LIVE = 10000 };
-    static int fds[LIVE];
+static void many_idle(int live) {
+    static int fds[10000];
     int set = epoll_create1(0);
-    for (int i = 0; i < LIVE; i++) {
+    for (int i = 0; i < live; i++) {
         fds[i] = join();
         /* Long enough for an offer to be made again: vmmcd has ten thousand to answer. */
         warm_up_n(fds[i], 40);
         struct epoll_event event = {.events = EPOLLIN, .data.fd = fds[i]};
         CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fds[i], &event) == 0);
     }
-    for (int i = 0; i < LIVE; i++)
+    for (int i = 0; i < live; i++)
         warm_up_n(fds[i], 20);
     if (!server) {
         char path[4096];
@@ -1096,7 +1095,7 @@ static void ten_thousand_idle(void) {
         CHECK(file != NULL);
         fclose(file);
     }
-    for (int left = LIVE; left > 0;) {
+    for (int left = live; left > 0;) {
         struct epoll_event events[64];
         int count = epoll_wait(set, events, 64, -1);
         CHECK(count > 0 || (count < 0 && errno == EINTR));
@@ -1110,6 +1109,8 @@ static void ten_thousand_idle(void) {
     }
     printf("fds left %d\n", count_fds() > 20);
 }
+static void ten_thousand_idle(void) { many_idle(10000); }
+static void forty_idle(void) { many_idle(40); }
 
 /* ---- one sleeper for many connections ---- */
 
@@ -1579,6 +1580,295 @@ static void scribble_beside(void) {
     close(honest);
 }
 
+/* ---- one lie at a time ---- */
+
+/* A word of the control block (`src/segment.rs`), in both directions or of both sides: the liar need not know which is its
+ * own, and no word that it can write is protected from it. */
+enum { DIRECTION = 0, SIDE = 1024, APART = 512 };
+enum word_kind { SET32, SET64, ADD64, HEAD_BEYOND_TAIL, CUT, SHORTEN, FLOOD, CLOSE };
+static const struct lie {
+    const char *what;
+    int at;
+    enum word_kind kind;
+    uint64_t value;
+} lie_table[] = {
+    {"a tail beyond the ring", DIRECTION + 0, ADD64, 1ull << 40},
+    {"a tail a little beyond the ring", DIRECTION + 0, ADD64, (64 << 20) + 1},
+    {"a tail that goes back", DIRECTION + 0, ADD64, (uint64_t)-1},
+    {"a tail at its beginning again", DIRECTION + 0, SET64, 0},
+    {"a tail about to wrap", DIRECTION + 0, SET64, UINT64_MAX},
+    {"a head beyond the ring", DIRECTION + 128, ADD64, 1ull << 40},
+    {"a head that goes back", DIRECTION + 128, ADD64, (uint64_t)-100},
+    {"a head about to wrap", DIRECTION + 128, SET64, UINT64_MAX},
+    {"more credit than was sent", DIRECTION + 128, HEAD_BEYOND_TAIL, 1},
+    {"a prefix in the future", DIRECTION + 8, SET64, 1ull << 50},
+    {"a prefix about to wrap", DIRECTION + 8, SET64, UINT64_MAX},
+    {"no prefix", DIRECTION + 8, SET64, 0},
+    {"a state that there is not", DIRECTION + 32, SET32, 3},
+    {"a state far from any", DIRECTION + 32, SET32, UINT32_MAX},
+    {"never switched", DIRECTION + 32, SET32, 0},
+    {"an end at the beginning", DIRECTION + 32, SET32, 2},
+    {"an end far away", DIRECTION + 16, SET64, 1ull << 50},
+    {"bells that were never rung", SIDE + 128, ADD64, 1000000},
+    {"bells that wrap", SIDE + 128, SET64, UINT64_MAX},
+    {"fewer bells", SIDE + 128, ADD64, (uint64_t)-3},
+    {"a debt of bells", SIDE + 136, SET64, 1ull << 40},
+    {"a request for TCP", SIDE + 8, SET32, 1},
+    {"a request for the rest by TCP", SIDE + 8, SET32, 2},
+    {"a pump that refused", SIDE + 8, SET32, 3},
+    {"a sender that is at it", SIDE + 8, SET32, 4},
+    {"a pump that is at it", SIDE + 8, SET32, 5},
+    {"a pump that is done", SIDE + 8, SET32, 6},
+    {"a request that there is not", SIDE + 8, SET32, 77},
+    {"pumped further than there is", DIRECTION + 40, SET64, UINT64_MAX},
+    {"closed, and goes on", SIDE + 4, SET32, 1},
+    {"reset, and goes on", SIDE + 4, SET32, 2},
+    {"closed how nobody closes", SIDE + 4, SET32, UINT32_MAX},
+    {"not ready any more", SIDE + 0, SET32, 0},
+    {"nobody asleep", SIDE + 16, SET32, 0},
+    {"asleep always", SIDE + 16, SET32, UINT32_MAX},
+    {"waits for room always", SIDE + 20, SET32, UINT32_MAX},
+    {"another sleep", SIDE + 32, SET64, UINT64_MAX},
+    {"an error of a carrier's", SIDE + 44, SET32, 104},
+    {"a sender asleep for room", DIRECTION + 256, SET32, UINT32_MAX},
+    {"the segment cut away", 0, CUT, 0},
+    {"the segment shortened", 0, SHORTEN, 0},
+    {"a flood of doorbells", 0, FLOOD, 0},
+    {"the descriptor closed unseen", 0, CLOSE, 0},
+};
+enum { LIES = sizeof lie_table / sizeof *lie_table, HONEST_TURNS = 40 };
+
+/* The last segment that this process has mapped. */
+static unsigned char *own_segment(size_t *len) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[1000];
+    unsigned char *start = NULL;
+    while (fgets(line, sizeof line, maps) != NULL) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx rw-s", &from, &to) == 2 && strstr(line, "rw-s") != NULL &&
+            strstr(line, "memfd:vmmc-stream") != NULL) {
+            start = (unsigned char *)from;
+            *len = to - from;
+        }
+    }
+    fclose(maps);
+    return start;
+}
+
+/* Without going through the library. */
+static long unseen(long number, long a, long b, long c, long d) {
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = 0, r9 __asm__("r9") = 0;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+/* Whether it can lie: there is a segment. */
+static int tell_lie(int fd, const struct lie *lie) {
+    size_t len = 0;
+    unsigned char *start = own_segment(&len);
+    if (start == NULL)
+        return 0;
+    for (int which = 0; which < 2; which++) {
+        unsigned char *at = start + lie->at + which * APART;
+        uint64_t word;
+        uint32_t half = (uint32_t)lie->value;
+        memcpy(&word, at, sizeof word);
+        switch (lie->kind) {
+        case SET32:
+            memcpy(at, &half, sizeof half);
+            break;
+        case SET64:
+            memcpy(at, &lie->value, sizeof lie->value);
+            break;
+        case ADD64:
+            word += lie->value;
+            memcpy(at, &word, sizeof word);
+            break;
+        case HEAD_BEYOND_TAIL:
+            memcpy(&word, start + which * APART, sizeof word);
+            word += lie->value;
+            memcpy(at, &word, sizeof word);
+            break;
+        case CUT:
+            CHECK(madvise(start, len, MADV_REMOVE) == 0);
+            break;
+        case SHORTEN: {
+            /* Not everybody may open it so; and who can finds it sealed. */
+            char path[100];
+            snprintf(path, sizeof path, "/proc/self/map_files/%lx-%lx", (unsigned long)start, (unsigned long)start + len);
+            int file = open(path, O_RDWR);
+            CHECK(file < 0 || (ftruncate(file, 0) < 0 && errno == EPERM));
+            break;
+        }
+        case FLOOD:
+            for (int i = 0; i < 20000; i++)
+                unseen(SYS_sendto, fd, (long)start, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+            break;
+        case CLOSE:
+            unseen(SYS_close, fd, 0, 0, 0);
+            break;
+        }
+    }
+    /* So that whoever sleeps looks at it. */
+    if (lie->kind != CLOSE)
+        unseen(SYS_sendto, fd, (long)start, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return 1;
+}
+
+static void *serves_liar(void *argument) {
+    int fd = *(int *)argument;
+    char bytes[3000];
+    /* A stream of garbage ends with the liar; a send may find a full ring. */
+    while (recv(fd, bytes, sizeof bytes, 0) > 0)
+        send(fd, bytes, 10, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return NULL;
+}
+
+/* The server's part: a thread sleeps for the witness and every other liar, the rest have threads of their own. */
+static void hear_lies(void) {
+    static unsigned char in[700];
+    int set = epoll_create1(0), witness = join();
+    uint32_t own = (uint32_t)getpid();
+    send_all(witness, &own, sizeof own);
+    warm_up(witness);
+    nonblocking(witness);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = witness};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, witness, &event) == 0);
+    for (int i = 0; i < 2 * LIES; i++) {
+        char byte;
+        int liar = join(), left = 1;
+        pthread_t thread;
+        warm_up(liar);
+        recv_all(liar, &byte, 1);
+        send_all(liar, &byte, 1);
+        if (i % 2) {
+            CHECK(pthread_create(&thread, NULL, serves_liar, &liar) == 0);
+        } else {
+            nonblocking(liar);
+            event.data.fd = liar;
+            CHECK(epoll_ctl(set, EPOLL_CTL_ADD, liar, &event) == 0);
+        }
+        /* Until the witness says that the liar is dead, and the liar's connection has ended. */
+        int lied_to = i % 2 == 0;
+        while (left || lied_to) {
+            CHECK(epoll_wait(set, &event, 1, -1) == 1);
+            int fd = event.data.fd;
+            ssize_t got = recv(fd, in, sizeof in, 0);
+            if (fd == witness) {
+                CHECK(got > 0 || (got < 0 && errno == EAGAIN));
+                if (got > 0 && in[got - 1] == '.')
+                    left = 0;
+                if (got > 0)
+                    send_all(fd, in, (size_t)got);
+            } else if (got > 0) {
+                send(fd, in, 10, MSG_NOSIGNAL);
+            } else if (got == 0 || errno != EAGAIN) {
+                CHECK(epoll_ctl(set, EPOLL_CTL_DEL, liar, NULL) == 0);
+                lied_to = 0;
+            }
+        }
+        if (i % 2)
+            pthread_join(thread, NULL);
+        close(liar);
+    }
+    printf("%d lies heard\n", LIES);
+    close(witness);
+}
+
+/* Time that a process has used, in ticks. */
+static long ticks_of(uint32_t pid) {
+    char path[64], text[1000];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL);
+    size_t len = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[len] = 0;
+    unsigned long user, system;
+    CHECK(sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) == 2);
+    return (long)(user + system);
+}
+
+static void honest_turns(int fd, char last) {
+    char out[500], in[500];
+    for (int turn = 0; turn < HONEST_TURNS; turn++) {
+        size_t len = 1 + (size_t)turn * 37 % (sizeof out - 1);
+        memset(out, 'a' + turn % 26, len);
+        if (turn == HONEST_TURNS - 1)
+            out[len - 1] = last;
+        send_all(fd, out, len);
+        recv_all(fd, in, len);
+        CHECK(memcmp(in, out, len) == 0);
+    }
+}
+
+static void lies(void) {
+    if (server)
+        return hear_lies();
+    /* Liars are forked by who has no connection: they have no segment but their own. */
+    int ask[2], done[2];
+    CHECK(pipe2(ask, O_CLOEXEC) == 0 && pipe2(done, O_CLOEXEC) == 0);
+    uint32_t server_pid = 0;
+    pid_t witness = fork();
+    if (witness == 0) {
+        char what;
+        int fd = join();
+        recv_all(fd, &server_pid, sizeof server_pid);
+        warm_up(fd);
+        CHECK(write(done[1], &server_pid, sizeof server_pid) == sizeof server_pid);
+        close(ask[1]);
+        while (read(ask[0], &what, 1) == 1) {
+            honest_turns(fd, what);
+            CHECK(write(done[1], &what, 1) == 1);
+        }
+        close(fd);
+        exit(0);
+    }
+    close(ask[0]);
+    CHECK(read(done[0], &server_pid, sizeof server_pid) == sizeof server_pid);
+    int busy = 0;
+    for (int i = 0; i < 2 * LIES; i++) {
+        int told[2], status;
+        char byte;
+        CHECK(pipe2(told, O_CLOEXEC) == 0);
+        pid_t liar = fork();
+        if (liar == 0) {
+            int fd = join();
+            warm_up(fd);
+            send_all(fd, "x", 1);
+            recv_all(fd, &byte, 1);
+            byte = tell_lie(fd, &lie_table[i / 2]) ? 'l' : 'n';
+            CHECK(write(told[1], &byte, 1) == 1);
+            for (;;)
+                pause();
+        }
+        char lied;
+        CHECK(read(told[0], &lied, 1) == 1);
+        CHECK(write(ask[1], "h", 1) == 1 && read(done[0], &byte, 1) == 1);
+        /* Nobody says anything: a server that is busy all the same has fallen for it. */
+        long before = ticks_of(server_pid);
+        if (lied == 'l')
+            poll(NULL, 0, 120);
+        if (ticks_of(server_pid) - before >= 8) {
+            fprintf(stderr, "busy after: %s\n", lie_table[i / 2].what);
+            busy++;
+        }
+        kill(liar, SIGKILL);
+        CHECK(waitpid(liar, &status, 0) == liar && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        CHECK(write(ask[1], ".", 1) == 1 && read(done[0], &byte, 1) == 1);
+        close(told[0]);
+        close(told[1]);
+    }
+    int status;
+    close(ask[1]);
+    CHECK(waitpid(witness, &status, 0) == witness && status == 0);
+    printf("%d lies told, busy after %d\n", LIES, busy);
+}
+
 /* Short downloads, each by a connection of its own, then a long one. None is over before the daemon could answer. */
 static void downloads(void) {
     enum { SHORT = 2 << 20, LONG = 96 << 20, COUNT = 40 };
@@ -1820,6 +2110,7 @@ int main(int count, char **arguments) {
                  {"demoted", demoted},
                  {"churn", churn},
                  {"ten_thousand_idle", ten_thousand_idle},
+                 {"forty_idle", forty_idle},
                  {"many_asleep", many_asleep},
                  {"many_meddled", many_meddled},
                  {"changing_wishes", changing_wishes},
@@ -1835,7 +2126,8 @@ int main(int count, char **arguments) {
                  {"downloads", downloads},
                  {"scribble", scribble},
                  {"scribble_uncounted", scribble_uncounted},
-                 {"scribble_beside", scribble_beside}};
+                 {"scribble_beside", scribble_beside},
+                 {"lies", lies}};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (strcmp(name, plain[i].name) == 0) {
             plain[i].run();
