@@ -8,12 +8,14 @@ use crate::peer_buffer::PeerBuffer;
 use crate::process::{count, export_for};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vmmc::config::WaitPolicy;
 use vmmc::counters::{Tally, index};
 use vmmc::error::Closed;
 use vmmc::error::{SendError, SendNotifyError, WaitError};
 use vmmc::mem::View;
 use vmmc::sync::{AtomicU32, Ordering};
-use vmmc::wait::glance;
+use vmmc::sys::sched::current_cpu;
+use vmmc::wait::{Spun, glance, spin_on};
 use vmmc::word::{MappedU64, Word as _};
 use vmmc::{Export, Import, ImportBuilder, Name, Node, PeerInfo, Rights, Token};
 
@@ -48,6 +50,16 @@ pub(super) const SHORT_UNITS: usize = 15;
 /// Units of the longest message that lies in the flag's own line, which is fetched for it. For a longer one that
 /// line waits for others, and the server, which polls it, takes it back meanwhile.
 pub(super) const CLOSE_UNITS: usize = 7;
+
+/// Shorter data are gone through while one looks a few times.
+const MUCH: usize = 64 * 1024;
+/// Bytes that a server goes through in a nanosecond.
+const PACE: usize = 8;
+
+/// How long a server goes through so many bytes, at least; zero for few.
+fn time_of(bytes: usize) -> Duration {
+    if bytes < MUCH { Duration::ZERO } else { Duration::from_nanos((bytes / PACE) as u64) }
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -252,7 +264,11 @@ impl Lane {
         let watch = &*self.watch;
         let shares = |cpu| watch.calls.import().peer_was_on(cpu);
         let look = || watch.look().map(|found| found.map_err(Some)).or_else(|| cancelled(watch));
-        match node.wait_until(timeout, shares, |_| look()) {
+        let began = Instant::now();
+        let found = self.spin_through_data(node, timeout, shares, look);
+        let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+        let found = found.map_or_else(|| node.wait_until(left, shares, |_| look()), Ok);
+        match found {
             Ok(Ok(word)) => {
                 self.owed = false;
                 Ok(word)
@@ -262,11 +278,35 @@ impl Lane {
                 self.give_up(node);
                 Err(CallError::Cancelled)
             }
-            Err(WaitError::TimedOut { after }) => {
+            Err(WaitError::TimedOut { .. }) => {
                 self.give_up(node);
-                Err(CallError::TimedOut { after })
+                Err(CallError::TimedOut { after: timeout.unwrap_or_default() })
             }
             Err(error) => Err(CallError::from_wait(error)),
+        }
+    }
+
+    /// The server cannot answer before it has gone through the call's blocks: where a waiter spins at all, that time is not taken from
+    /// what it may spin. `None`: no reply yet.
+    fn spin_through_data<T>(
+        &self,
+        node: &Node,
+        timeout: Option<Duration>,
+        shares: impl Fn(u32) -> bool,
+        look: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let bytes: usize = self.blocks.iter().map(|&(_, bytes)| bytes).sum();
+        let budget = time_of(bytes);
+        match node.wait_policy() {
+            WaitPolicy::Hybrid { budget: own } if !own.is_zero() && !budget.is_zero() => {
+                let deadline = vmmc::wait::deadline_after(timeout);
+                let policy = WaitPolicy::Hybrid { budget };
+                match spin_on(policy, deadline, || shares(current_cpu()), look) {
+                    Spun::Found(found) => Some(found),
+                    Spun::Spent | Spun::Late => None,
+                }
+            }
+            _ => None,
         }
     }
 
@@ -486,5 +526,16 @@ fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
             let why = "it could not make its buffer, or has bound ours already";
             ConnectError::Refused { service, why }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_long_data_are_spun_through() {
+        assert_eq!(time_of(MUCH - 1), Duration::ZERO);
+        assert_eq!(time_of(1 << 20), Duration::from_nanos(131_072));
     }
 }
