@@ -413,6 +413,7 @@ static void *shuts(void *fd) {
 /* Of one FIN the kernel makes two edges, and whoever asks between the two is told twice. Over the ring he asks often. */
 static void one_end(void) {
     bool by_kernel = getenv("SEMANTICS_GATE") == NULL;
+    int twice = 0;
     for (int round = 0; round < 40; round++) {
         int ends[2], epoll = new_epoll(), again = 0;
         make_pair(ends);
@@ -425,13 +426,13 @@ static void one_end(void) {
         UNTIL(edges_of(epoll, 0) == (EPOLLIN | EPOLLRDHUP));
         for (int look = 0; look < 100; look++)
             again += edges_of(epoll, 0) != 0;
-        REQUIRE(again == 0 || by_kernel);
+        twice += again != 0;
         pthread_join(thread, NULL);
         NEED(close(epoll));
         NEED(close(ends[0]));
         NEED(close(ends[1]));
     }
-    CHECK(true, "told once");
+    CHECK(twice == 0 || by_kernel, "told once");
 }
 
 /* Two threads wait in one set; arrivals one at a time: each is served by one of them. */
