@@ -264,10 +264,10 @@ impl Lane {
         let watch = &*self.watch;
         let shares = |cpu| watch.calls.import().peer_was_on(cpu);
         let look = || watch.look().map(|found| found.map_err(Some)).or_else(|| cancelled(watch));
-        let began = Instant::now();
-        let found = self.spin_through_data(node, timeout, shares, look);
-        let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-        let found = found.map_or_else(|| node.wait_until(left, shares, |_| look()), Ok);
+        let found = match self.spin_through_data(node, timeout, shares, look) {
+            Ok(found) => Ok(found),
+            Err(left) => node.wait_until(left, shares, |_| look()),
+        };
         match found {
             Ok(Ok(word)) => {
                 self.owed = false;
@@ -287,14 +287,14 @@ impl Lane {
     }
 
     /// The server cannot answer before it has gone through the call's blocks: where a waiter spins at all, that time is not taken from
-    /// what it may spin. `None`: no reply yet.
+    /// what it may spin. No reply yet: what is left of the time.
     fn spin_through_data<T>(
         &self,
         node: &Node,
         timeout: Option<Duration>,
         shares: impl Fn(u32) -> bool,
         look: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+    ) -> Result<T, Option<Duration>> {
         let bytes: usize = self.blocks.iter().map(|&(_, bytes)| bytes).sum();
         let budget = time_of(bytes);
         match node.wait_policy() {
@@ -302,11 +302,13 @@ impl Lane {
                 let deadline = vmmc::wait::deadline_after(timeout);
                 let policy = WaitPolicy::Hybrid { budget };
                 match spin_on(policy, deadline, || shares(current_cpu()), look) {
-                    Spun::Found(found) => Some(found),
-                    Spun::Spent | Spun::Late => None,
+                    Spun::Found(found) => Ok(found),
+                    Spun::Spent | Spun::Late => {
+                        Err(deadline.map(|at| at.saturating_duration_since(Instant::now())))
+                    }
                 }
             }
-            _ => None,
+            _ => Err(timeout),
         }
     }
 

@@ -32,8 +32,8 @@ use vmmc::control::network::Origin;
 use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
 use vmmc::transport::net::fifo::Fifo;
-use vmmc::transport::net::receipts::Owed;
 use vmmc::transport::net::seal::SealKeys;
+use vmmc::transport::net::silence::Owed;
 use vmmc::transport::net::vain;
 use wire::{LIFE, Wire};
 

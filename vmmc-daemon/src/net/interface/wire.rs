@@ -6,14 +6,13 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
-use std::time::Duration;
 use vmmc::error::SendError;
 use vmmc::fabric::Target;
 use vmmc::sys::Fd;
 use vmmc::transport::net::fifo::Fifo;
-use vmmc::transport::net::receipts::{self, Owed, Receipts};
+use vmmc::transport::net::receipts::{self, Receipts};
 use vmmc::transport::net::seal::{Opener, SealKeys, Sealer};
-use vmmc::transport::net::silence;
+use vmmc::transport::net::silence::{self, Owed};
 use vmmc::transport::net::vain;
 use vmmc::{Import, Landed, Load};
 
@@ -150,11 +149,7 @@ impl Wire {
     pub(super) fn owed(&mut self) -> Owed {
         match &mut self.fifo {
             Some(fifo) => receipts::look(&self.stream, fifo).unwrap_or(Owed::Lost),
-            None => match silence::of(&self.stream) {
-                Duration::ZERO => Owed::Nothing,
-                silence if silence > silence::LIMIT => Owed::Lost,
-                _ => Owed::Something,
-            },
+            None => silence::owed(&self.stream),
         }
     }
 

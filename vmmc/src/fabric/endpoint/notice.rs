@@ -2,7 +2,7 @@
 //! many behind it. What puts it behind is the provider's order of messages after writes, or a fence, or that it is sent when
 //! all writes have been delivered, whichever of these there is first.
 
-use super::{Endpoint, QUEUE};
+use super::{Endpoint, QUEUE, Target};
 use crate::fabric::abi;
 use crate::fabric::domain::{NO_ENTRY, Notice};
 use crate::fabric::library::{FabricError, InfoList};
@@ -61,7 +61,7 @@ impl Notices {
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Called {
+pub(super) enum Called {
     Done,
     Again,
     /// The provider does not have it.
@@ -130,10 +130,26 @@ impl Endpoint {
     /// The same, of which the peer is not told.
     fn write_alone(&mut self, at: usize, len: usize, flags: u64) -> Result<Called, FabricError> {
         let (start, address) = self.place(at, len)?;
+        let target = Target { key: self.target.key, base: address };
+        let source = (start, len, self.outgoing.desc());
+        // SAFETY: registered, and there until the endpoint is closed.
+        unsafe { self.write_message(source, target, null_mut(), flags) }
+    }
+
+    /// `fi_writemsg` of so many bytes, of memory with this descriptor.
+    ///
+    /// # Safety
+    /// The source must be registered, and stay until its context has come back, or the endpoint is closed.
+    pub(super) unsafe fn write_message(
+        &mut self,
+        (start, len, mut desc): (*const c_void, usize, *mut c_void),
+        to: Target,
+        context: *mut c_void,
+        flags: u64,
+    ) -> Result<Called, FabricError> {
         let writemsg = self.ep.object().rma.and_then(|rma| rma.writemsg).ok_or(NO_ENTRY)?;
         let from = libc::iovec { iov_base: start.cast_mut(), iov_len: len };
-        let target = abi::RmaTarget { address, len, key: self.target.key };
-        let mut desc = self.outgoing.desc();
+        let target = abi::RmaTarget { address: to.base, len, key: to.key };
         let message = abi::RmaMsg {
             sources: &raw const from,
             desc: &raw mut desc,
@@ -141,11 +157,11 @@ impl Endpoint {
             to: self.peer,
             targets: &raw const target,
             target_count: 1,
-            context: null_mut(),
+            context,
             data: 0,
         };
         let beside = self.domain.gate.beside_others();
-        // SAFETY: as in `write_with_data`; the message is whole.
+        // SAFETY: an enabled endpoint; the message is whole; the source is as the caller says.
         let code = unsafe { writemsg(self.ep.get(), &raw const message, flags) };
         drop(beside);
         self.count(self.called("fi_writemsg", code)?)

@@ -1,6 +1,7 @@
 //! What is to be written to a window of the peer's waits in registered memory: so a source may be used again at once, and need
 //! not be registered, which costs more than to copy it.
 
+use super::notice::Called;
 use super::{Endpoint, QUEUE, Registered, Target, register};
 use crate::fabric::abi;
 use crate::fabric::domain::NO_ENTRY;
@@ -72,38 +73,21 @@ impl Endpoint {
         let source = memory.slice(place as usize * PIECE, bytes.len()).map_err(outside)?;
         source.write(0, bytes).map_err(outside)?;
 
-        let from = libc::iovec { iov_base: source.as_ptr().as_ptr().cast(), iov_len: bytes.len() };
-        let address = window.base.wrapping_add(at);
-        let target = abi::RmaTarget { address, len: bytes.len(), key: window.key };
-        let mut desc = staging.memory.desc();
-        let message = abi::RmaMsg {
-            sources: &raw const from,
-            desc: &raw mut desc,
-            source_count: 1,
-            to: self.peer,
-            targets: &raw const target,
-            target_count: 1,
-            context: context_of(place),
-            data: 0,
-        };
+        let desc = staging.memory.desc();
+        let source = (source.as_ptr().as_ptr().cast_const().cast(), bytes.len(), desc);
+        let target = Target { base: window.base.wrapping_add(at), ..window };
         // Done is what is there: that a write was refused nobody would tell of after it has only been sent.
         let flags = abi::FI_COMPLETION | abi::FI_DELIVERY_COMPLETE;
-        let writemsg = self.ep.object().rma.and_then(|rma| rma.writemsg).ok_or(NO_ENTRY)?;
-        let beside = self.domain.gate.beside_others();
-        // SAFETY: an enabled endpoint; the message is whole; the source is registered, stays until the endpoint is closed, and
-        // is written to again when its context has come back.
-        let code = unsafe { writemsg(self.ep.get(), &raw const message, flags) };
-        drop(beside);
-        if code == 0 {
-            staging.free &= !(1 << place);
-            self.on_their_way += 1;
-            return Ok(true);
+        // SAFETY: registered, there until the endpoint is closed, and written to again when its context has come back.
+        let called = unsafe { self.write_message(source, target, context_of(place), flags) }?;
+        match (called, &mut self.staging) {
+            (Called::Done, Some(staging)) => {
+                staging.free &= !(1 << place);
+                Ok(true)
+            }
+            (Called::NotThere, _) => Err(NO_ENTRY),
+            _ => Ok(false),
         }
-        if code == -(libc::EAGAIN as isize) {
-            return Ok(false);
-        }
-        let why = self.domain.library.words(code as i64);
-        Err(FabricError::Call { call: "fi_writemsg", why })
     }
 
     /// Places that are free.

@@ -9,7 +9,7 @@
 //!   u32 kind: 0 a question, 1 an answer · u32 first record that has not come · u32 first that is not taken     little-endian
 //! ```
 
-use super::silence;
+use super::silence::{self, Owed};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::AsFd;
@@ -54,17 +54,6 @@ impl Saying {
             _ => None,
         }
     }
-}
-
-/// What a look at the other end came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owed {
-    /// It owes nothing.
-    Nothing,
-    /// It owes something: to be looked after again, [`silence::LOOK`] later.
-    Something,
-    /// Its node has vanished.
-    Lost,
 }
 
 /// Something that is asked for receipts: [`super::fifo::Fifo`].
@@ -130,7 +119,7 @@ fn say(socket: impl AsFd, saying: Saying) -> Result<(), Errno> {
 /// # Errors
 /// The connection is lost.
 pub fn look(socket: impl AsFd, carrier: &mut impl Carrier) -> Result<Owed, Errno> {
-    if silence::of(&socket) > silence::LIMIT {
+    if silence::owed(&socket) == Owed::Lost {
         return Ok(Owed::Lost);
     }
     if !carrier.is_owed()? {

@@ -27,3 +27,24 @@ pub fn of(socket: impl AsFd) -> Duration {
     let owed = info.get(3).is_some_and(|&probes| probes > 0) || field(24) > 0;
     if owed { Duration::from_millis(u64::from(field(56).max(1))) } else { Duration::ZERO }
 }
+
+/// What a look at the other end came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owed {
+    /// It owes nothing.
+    Nothing,
+    /// It owes something: to be looked after again, [`LOOK`] later.
+    Something,
+    /// Its node has vanished.
+    Lost,
+}
+
+/// What the other end of a TCP connection owes: acknowledgements.
+#[must_use]
+pub fn owed(socket: impl AsFd) -> Owed {
+    match of(socket) {
+        Duration::ZERO => Owed::Nothing,
+        silence if silence > LIMIT => Owed::Lost,
+        _ => Owed::Something,
+    }
+}

@@ -7,9 +7,9 @@
 //! thread looks whether the other node owes something.
 
 use super::fifo::{Fifo, JoinError};
-use super::receipts::{self, Owed, Receipts};
+use super::receipts::{self, Receipts};
 use super::seal::{Opener, SealKeys, Sealer};
-use super::silence;
+use super::silence::{self, Owed};
 use super::vain;
 use crate::control::network::Meeting;
 use crate::error::{SystemError, system};
@@ -186,9 +186,7 @@ impl Wire {
     fn owed(&self) -> Result<Owed, Errno> {
         match &self.fabric {
             Some(fabric) => self.note(receipts::look(&self.socket, &mut *fabric.fifo.lock())),
-            None if self.silence() > silence::LIMIT => Ok(Owed::Lost),
-            None if self.silence().is_zero() => Ok(Owed::Nothing),
-            None => Ok(Owed::Something),
+            None => Ok(silence::owed(&self.socket)),
         }
     }
 

@@ -23,8 +23,8 @@ impl Connection {
     /// told once. False: it has waited for long enough, and its link has ended.
     pub(super) fn holds(&mut self, packet: &mut Packet, why: Landed, node: &Node) -> bool {
         let header = packet.header;
-        let since = Instant::now();
-        let frozen = packet.frozen.get_or_insert(Frozen { since, disabled: false, told: false });
+        let new = || Frozen { since: Instant::now(), disabled: false, told: false };
+        let frozen = packet.frozen.get_or_insert_with(new);
         if why == Landed::Disabled && !frozen.disabled {
             frozen.disabled = true;
             node.counters().add(count::FROZEN, 1);
