@@ -6,13 +6,13 @@ mod common;
 
 use common::Daemon;
 use nx::{Dest, Engine, NxError, Select, Source, Target};
-use vmmc::{Import, Node, Rights, Token};
+use vmmc::{Export, Import, Node, Region, Rights, Token, Who};
 
-/// Offsets of the lane (`engine/layout.rs`, version 5).
+/// Offsets of the lane (`engine/layout.rs`, version 6).
 const CREDITS: usize = 256;
 const STAGED: usize = 512;
 const GO: usize = 768;
-const SLOTS: usize = 2048;
+const SLOTS: usize = 2304;
 const LANE: usize = SLOTS + 32 * 8320;
 
 /// Arrival word of the first message.
@@ -37,11 +37,24 @@ impl Scribbler {
 
     /// A scout in the first slot: length of the message, offset, region, block.
     fn scout(&self, len: u64, offset: u64, region: u64, block: u64) {
-        for (i, word) in [len, offset, region << 32 | block].into_iter().enumerate() {
+        self.scout_of([len, offset, region << 32 | block, 0, 0]);
+    }
+
+    /// The same, word for word: the last two say where the message lies in the memory of its sender.
+    fn scout_of(&self, words: [u64; 5]) {
+        for (i, word) in words.into_iter().enumerate() {
             self.put(SLOTS + 24 + 8 * i, word);
         }
-        self.put(SLOTS, arrival(2, 24));
+        self.put(SLOTS, arrival(2, 40));
     }
+}
+
+/// Memory of node 1's for a safe copy, as node 0 looks for it.
+fn safe_copy(node: &Node, len: usize) -> Export {
+    let id = std::env::var("SHRIMP_NX_JOB").expect("a rank's environment");
+    let export =
+        node.export(Region::new(len).expect("memory")).name(format!("nx/{id}/1>0/stage/0"));
+    export.grant(Who::SameUser, Rights::READ).token(Token([7; 16])).open().expect("a region")
 }
 
 /// What node 1 writes, and what node 0 says of it; empty: anything.
@@ -53,6 +66,8 @@ const CASES: &[(&str, &str)] = &[
     ("length", "impossible length"),
     ("region", "region that cannot be"),
     ("no region", ""),
+    ("window", "does not fit the message"),
+    ("first byte", "does not fit the message"),
     ("block credit", "credit for what was not in use"),
     ("no such slot", "credit for what was not in use"),
     ("noise", ""),
@@ -74,6 +89,9 @@ fn scribble(lane: &Scribbler, case: &str) {
         "length" => lane.scout(u64::MAX, 0, 0, 0),
         "region" => lane.scout(100_000, 0, 0xffff_ffff, 0),
         "no region" => lane.scout(100_000, 0, 77, 0),
+        "window" => lane.scout_of([100_000, 0, 0, 0xffff_ffff << 32, 0]),
+        // There is no whole page behind that one.
+        "first byte" => lane.scout_of([100_000, 0, 0, 1 << 32 | 0xffff_ffff, 0]),
         "block credit" => credit(0x80),
         "no such slot" => credit(0x7f),
         "noise" => {
@@ -102,6 +120,7 @@ fn attacked(engine: &Engine, case: &str) {
         // SAFETY: no memory.
         unsafe { engine.crecv(Select::types(5), there) }.expect("node 0 is there");
         let node = Node::connect().expect("connects");
+        let _copy = matches!(case, "window" | "first byte").then(|| safe_copy(&node, 100_000));
         scribble(&Scribbler::new(&node), case);
         if case.contains("credit") || case == "no such slot" {
             // SAFETY: no memory.
@@ -169,7 +188,7 @@ fn a_process_that_scribbles_ends_its_own_job_with_an_error_that_names_it() {
     let daemon = Daemon::start();
     let mut neighbour = daemon.start_job(2, "neighbour", "20000", &[]);
     for (case, _) in CASES {
-        let mut ranks = daemon.start_job(2, "attacked", case, &[]);
+        let mut ranks = daemon.start_job(2, "attacked", case, &[("NX_DIRECT_AFTER", "0")]);
         assert_eq!(ranks.wait(), [true, *case != "noise"], "{case}");
     }
     assert_eq!(neighbour.wait(), [true, true]);

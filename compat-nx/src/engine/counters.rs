@@ -37,6 +37,8 @@ counters! {
     DIRECT = "nx_direct",
     /// Their bytes.
     DIRECT_BYTES = "nx_direct_bytes",
+    /// Bytes that the receiver read from user memory itself, of those.
+    PULLED_BYTES = "nx_pulled_bytes",
     /// Replies that told a sender where to put its message (N11).
     REPLIES = "nx_replies",
     /// Safe copies that were complete before the reply came (N14).

@@ -1,7 +1,7 @@
 //! From user memory to user memory: windows of the receiver's, pushed into by one sender.
 //!
-//! A *window* is the whole pages of a receive buffer, exported in place to the one process that sends large
-//! messages into it (N21); the bytes before its first and behind its last page go by the safe copy,
+//! A *window* is the whole pages of a buffer, exported in place to the one process that sends large
+//! messages into it (N21), or gets them from it; the bytes before its first and behind its last page go by the safe copy,
 //! so that no neighbour of the buffer is ever shared. Making one costs trips to the daemon for both, so
 //! it is made when a buffer is used again (`NX_DIRECT_AFTER`), and kept (N12).
 //!
@@ -17,7 +17,9 @@
 //!     staged := length, and returns ------>  fetches the safe copy
 //! ```
 //!
-//! Only the sender decides which of the two happens, with its staged word, so both sides agree.
+//! Only the sender decides which of the two happens, with its staged word, so both sides agree. Where the sender's buffer is in
+//! a window of its own, too, the scout says where, and both copy: see [`super::share`]. That is faster than two copies from
+//! `NX_SHARE` bytes on, and pushing alone from `NX_DIRECT` on.
 //!
 //! **Memory that the program has given back.** A window outlives the receive, and the program may
 //! unmap its buffer meanwhile (`free` does) and get other memory at the same address. Bytes put
@@ -25,12 +27,13 @@
 //! buffer's pages are still those of the window's file. Where it cannot be asked (before Linux 6.11), the
 //! receiver writes a fresh number into each page through a second mapping of the window, in bytes that
 //! the message will cover, and looks for it in the buffer itself: for 4 MiB 36 microseconds where the
-//! question takes 3. A window that fails is forgotten, and what is there now may become another.
+//! question takes 3. A window that fails is forgotten, and what is there now may become another. Bytes that are to be sent
+//! cannot be written over: the sender's own windows are only where the kernel can be asked.
 #![allow(unsafe_code)] // remaps memory of the program; each block has its proof
 
 use super::mappings::{Asker, Backing, backing_at, is_private_memory};
 use super::peer::Own;
-use super::types::Target;
+use super::types::{Source, Target};
 use super::{fork, layout};
 use crate::error::NxError;
 use std::collections::HashMap;
@@ -48,11 +51,20 @@ const MOST_COUNTED: usize = 1024;
 /// Windows are whole pages of this size: the smallest of all supported machines.
 const PAGE: usize = 4096;
 
-/// A window of the receiver's.
+/// A window of this process.
 #[derive(Debug)]
 struct Window {
     /// `None` once it was found stale: its number stays taken.
     open: Option<Open>,
+}
+
+/// A window that lies in the pages of one to be made.
+struct Inside {
+    other: u32,
+    number: usize,
+    start: usize,
+    len: usize,
+    backing: Backing,
 }
 
 #[derive(Debug)]
@@ -66,12 +78,14 @@ struct Open {
     alias: Option<Import>,
     /// Its row in the table for forked children.
     noted: fork::Noted,
+    /// Messages were only sent from it so far: it gives way to one that they are received into.
+    only_sent: bool,
 }
 
 /// All windows of a process, and which buffers were used how often.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
-    /// By sender, in the order of their numbers.
+    /// By the other process, in the order of their numbers.
     of: HashMap<u32, Vec<Window>>,
     uses: HashMap<(u32, usize), Uses>,
     open: usize,
@@ -99,35 +113,44 @@ impl Uses {
     }
 }
 
-/// What a go record says.
+/// Where in a window a part of a message is, or belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Go {
-    /// Number of the window, counted by the receiver per sender.
+pub(super) struct Spot {
+    /// Number of the window, counted by its owner per other process.
     pub(super) window: u32,
     /// Where in the window.
     pub(super) offset: u64,
-    /// First byte of the message that goes there.
+    /// First byte of the message that is there.
     pub(super) first: u64,
-    /// How many bytes go there.
+    /// How many bytes are there.
     pub(super) len: u64,
 }
 
-fn name(own: &Own, receiver: u32, sender: u32, window: usize) -> String {
-    format!("nx/{}/{sender}>{receiver}/window/{window}", own.id)
+impl Spot {
+    /// All whole pages of a message of `total` bytes, the first of which is its byte `first`.
+    pub(super) fn of(window: u32, offset: u64, first: u64, total: u64) -> Spot {
+        let page = PAGE as u64;
+        Spot { window, offset, first, len: total.saturating_sub(first) / page * page }
+    }
+}
+
+fn name(own: &Own, owner: u32, other: u32, window: usize) -> String {
+    format!("nx/{}/{other}>{owner}/window/{window}", own.id)
 }
 
 /// What the windows are made with.
 pub(super) struct Maker<'e> {
     pub(super) node: &'e Node,
     pub(super) own: &'e Own,
-    pub(super) sender: u32,
-    /// The sender's process id.
+    /// The other process.
+    pub(super) other: u32,
+    /// Its process id.
     pub(super) pid: u32,
     /// `NX_DIRECT_AFTER`.
     pub(super) after: u32,
     /// `NX_DIRECT_CHECK`: the kernel is not asked.
     pub(super) by_pages: bool,
-    /// Whether a message may be on its way into a window of the sender's.
+    /// Whether a message may be on its way into a window of the other's.
     pub(super) is_busy: &'e dyn Fn(u32) -> bool,
 }
 
@@ -146,7 +169,7 @@ impl Windows {
         maker: &Maker<'_>,
         room: Target,
         len: usize,
-    ) -> (Option<Go>, u64) {
+    ) -> (Option<Spot>, u64) {
         let Some((first, inner)) = pages(room.start.addr(), len.min(room.len)) else {
             return (None, 0);
         };
@@ -154,35 +177,66 @@ impl Windows {
             return (None, 0);
         }
         let mut trips = 0;
-        let mut found = self.find(maker.sender, first, inner);
-        if let Some(number) = found
-            && !self.is_current(maker.sender, number, first, inner)
-        {
-            self.forget(maker.sender, number);
-            let uses = self.uses.entry((maker.sender, first)).or_default();
-            *uses = Uses { count: 0, stale: uses.stale.saturating_add(1), ..*uses };
-            found = None;
+        let mut found = self.find(maker.other, first, inner);
+        if let Some(number) = found {
+            if self.is_current(maker.other, number, first, inner) {
+                self.is_received_into(maker.other, number);
+            } else {
+                self.is_stale(maker.other, number, first);
+                found = None;
+            }
         }
         if found.is_none() && self.is_worth_one(maker, first, inner) {
-            // A failure (memory that cannot be remapped, no descriptors) means: by the safe copy.
-            found = self.make(maker, first, inner);
-            let by_pages = matches!(self.asker, Some(None));
-            trips = (1 + u64::from(by_pages)) * u64::from(found.is_some());
+            (found, trips) = self.make(maker, first, inner, false);
         }
-        let go = found.and_then(|number| {
-            let open = self.of.get(&maker.sender)?.get(number)?.open.as_ref()?;
-            Some(Go {
-                window: number as u32,
-                offset: (first - open.start) as u64,
-                first: (first - room.start.addr()) as u64,
-                len: inner as u64,
-            })
-        });
-        (go, trips)
+        let spot =
+            found.and_then(|number| self.spot(maker.other, number, first, room.start.addr(), len));
+        (spot, trips)
     }
 
-    fn find(&self, sender: u32, first: usize, len: usize) -> Option<usize> {
-        self.of.get(&sender)?.iter().position(|window| {
+    /// Where the other process may read a message itself, if its memory has a window or is worth one, and if
+    /// [`Windows::confirm`] says so afterwards. The second value is the number of trips to the daemon made.
+    pub(super) fn offer(&mut self, maker: &Maker<'_>, data: Source) -> (Option<Spot>, u64) {
+        let start = data.start.addr();
+        let Some((first, inner)) = pages(start, data.len) else { return (None, 0) };
+        let mut trips = 0;
+        let mut found = self.find(maker.other, first, inner);
+        if found.is_none() && self.can_ask(maker) && self.is_worth_one(maker, first, inner) {
+            (found, trips) = self.make(maker, first, inner, true);
+        }
+        (found.and_then(|number| self.spot(maker.other, number, first, start, data.len)), trips)
+    }
+
+    /// Whether what was offered is in the window still.
+    pub(super) fn confirm(&mut self, other: u32, offer: &Spot) -> bool {
+        let number = offer.window as usize;
+        let open = self.of.get(&other).and_then(|of| of.get(number)?.open.as_ref());
+        let Some(start) = open.filter(|open| open.alias.is_none()).map(|open| open.start) else {
+            return false;
+        };
+        let first = start + offer.offset as usize;
+        let is_current = self.is_current(other, number, first, offer.len as usize);
+        if !is_current {
+            self.is_stale(other, number, first);
+        }
+        is_current
+    }
+
+    fn spot(
+        &self,
+        other: u32,
+        number: usize,
+        first: usize,
+        start: usize,
+        total: usize,
+    ) -> Option<Spot> {
+        let open = self.of.get(&other)?.get(number)?.open.as_ref()?;
+        let offset = (first - open.start) as u64;
+        Some(Spot::of(number as u32, offset, (first - start) as u64, total as u64))
+    }
+
+    fn find(&self, other: u32, first: usize, len: usize) -> Option<usize> {
+        self.of.get(&other)?.iter().position(|window| {
             window
                 .open
                 .as_ref()
@@ -190,9 +244,27 @@ impl Windows {
         })
     }
 
+    fn is_received_into(&mut self, other: u32, number: usize) {
+        let window = self.of.get_mut(&other).and_then(|of| of.get_mut(number));
+        if let Some(open) = window.and_then(|window| window.open.as_mut()) {
+            open.only_sent = false;
+        }
+    }
+
+    /// A window whose memory at `first` is no more the window's.
+    fn is_stale(&mut self, other: u32, number: usize, first: usize) {
+        self.forget(other, number);
+        let uses = self.uses.entry((other, first)).or_default();
+        *uses = Uses { count: 0, stale: uses.stale.saturating_add(1), ..*uses };
+    }
+
+    fn can_ask(&mut self, maker: &Maker<'_>) -> bool {
+        self.asker.get_or_insert_with(|| Asker::new().filter(|_| !maker.by_pages)).is_some()
+    }
+
     /// Whether the pages are still the window's: see the module.
-    fn is_current(&mut self, sender: u32, number: usize, first: usize, len: usize) -> bool {
-        let Some(open) = self.of.get(&sender).and_then(|of| of.get(number)?.open.as_ref()) else {
+    fn is_current(&mut self, other: u32, number: usize, first: usize, len: usize) -> bool {
+        let Some(open) = self.of.get(&other).and_then(|of| of.get(number)?.open.as_ref()) else {
             return false;
         };
         let offset = first - open.start;
@@ -212,7 +284,7 @@ impl Windows {
         if self.uses.len() >= MOST_COUNTED {
             self.uses.clear();
         }
-        let uses = self.uses.entry((maker.sender, first)).or_default();
+        let uses = self.uses.entry((maker.other, first)).or_default();
         if uses.beyond < len {
             (uses.beyond, uses.count) = (len, 0);
         }
@@ -220,37 +292,65 @@ impl Windows {
         uses.are_enough(maker.after)
     }
 
-    /// The sender's windows that lie in these pages, which are theirs still, and nothing is on its way into.
-    fn inside(&mut self, maker: &Maker<'_>, first: usize, len: usize) -> Vec<(usize, Backing)> {
-        let windows = self.of.get(&maker.sender).into_iter().flatten().enumerate();
-        let mut inside: Vec<_> = windows
-            .filter_map(|(number, window)| {
-                let Open { start, len: open, backing, .. } = window.open.as_ref()?;
-                let lies = first <= *start && start + open <= first + len;
-                lies.then_some((number, *start, *open, *backing))
-            })
-            .collect();
-        inside.retain(|&(number, start, len, _)| {
-            !(maker.is_busy)(number as u32) && self.is_current(maker.sender, number, start, len)
-        });
-        inside.into_iter().map(|(number, _, _, backing)| (number, backing)).collect()
+    /// The windows that lie in these pages, which are theirs still: the other's that nothing is on its way into, and for a buffer
+    /// that is to be received into those that messages were only sent from, whomever to.
+    fn inside(&mut self, maker: &Maker<'_>, first: usize, len: usize, sends: bool) -> Vec<Inside> {
+        let mut inside = Vec::new();
+        for (&other, of) in &self.of {
+            for (number, window) in of.iter().enumerate() {
+                let Some(open) = &window.open else { continue };
+                let lies = first <= open.start && open.start + open.len <= first + len;
+                let gives_way = match other == maker.other {
+                    true => !(maker.is_busy)(number as u32),
+                    false => open.only_sent && !sends,
+                };
+                if lies && gives_way {
+                    let (start, len) = (open.start, open.len);
+                    inside.push(Inside { other, number, start, len, backing: open.backing });
+                }
+            }
+        }
+        inside.retain(|it| self.is_current(it.other, it.number, it.start, it.len));
+        inside
     }
 
-    fn make(&mut self, maker: &Maker<'_>, start: usize, len: usize) -> Option<usize> {
-        let number = self.of.get(&maker.sender).map_or(0, Vec::len);
+    /// Makes a window; its number, and the trips to the daemon made. A failure (memory that cannot be remapped, no descriptors)
+    /// means: by the safe copy.
+    fn make(
+        &mut self,
+        maker: &Maker<'_>,
+        start: usize,
+        len: usize,
+        sends: bool,
+    ) -> (Option<usize>, u64) {
+        let made = self.try_make(maker, start, len, sends);
+        let by_pages = matches!(self.asker, Some(None));
+        (made, (1 + u64::from(by_pages)) * u64::from(made.is_some()))
+    }
+
+    fn try_make(
+        &mut self,
+        maker: &Maker<'_>,
+        start: usize,
+        len: usize,
+        sends: bool,
+    ) -> Option<usize> {
+        let number = self.of.get(&maker.other).map_or(0, Vec::len);
         if number >= MOST_NUMBERS as usize {
-            return None; // the sender would take it for nonsense
+            return None; // the other would take it for nonsense
         }
         let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start))?;
         // Those of shorter messages end: memory is in one at a time.
-        let (inside, theirs): (Vec<_>, Vec<_>) = self.inside(maker, start, len).into_iter().unzip();
+        let inside = self.inside(maker, start, len, sends);
+        let theirs: Vec<_> = inside.iter().map(|it| it.backing).collect();
         if !is_private_memory(start, len, &theirs) {
             return None;
         }
         let forgotten: Vec<_> =
-            inside.into_iter().filter_map(|number| self.forget(maker.sender, number)).collect();
+            inside.iter().filter_map(|it| self.forget(it.other, it.number)).collect();
         // SAFETY: whole pages of private writable memory, or of windows that have ended, inside the room of a receive under way:
-        // nobody touches it meanwhile, no reference into it exists. That it stays is not promised,
+        // nobody touches it meanwhile, no reference into it exists; or inside what is being sent: nobody writes to it
+        // meanwhile, and the only reference is the one that the engine makes for the length of a copy. That it stays is not promised,
         // and is why windows are checked before use and forgotten rather than dropped when stale.
         let region = match unsafe { Region::adopt(pointer, len) } {
             Ok(region) => region,
@@ -261,10 +361,10 @@ impl Windows {
         };
         let backing = backing_at(start)?;
         let noted = fork::add(start, len, backing.inode)?;
-        let name = name(maker.own, maker.own.number, maker.sender, number);
+        let name = name(maker.own, maker.own.number, maker.other, number);
         let own = std::process::id();
         // A process of another node cannot be named; who has the job's token is one of the job.
-        let sender = match maker.own.elsewhere(maker.sender) {
+        let other = match maker.own.elsewhere(maker.other) {
             None => Who::Process(maker.pid),
             Some(_) => Who::SameUser,
         };
@@ -272,29 +372,28 @@ impl Windows {
             .node
             .export(region)
             .name(name.as_str())
-            .grant(sender, Rights::WRITE)
+            .grant(other, Rights::WRITE | Rights::READ)
             .grant(Who::Process(own), Rights::WRITE)
             .token(maker.own.token)
             .open()
             .ok()?;
-        let asker = self.asker.get_or_insert_with(|| Asker::new().filter(|_| !maker.by_pages));
-        let alias = match asker {
-            Some(_) => None,
-            None => {
+        let alias = match self.can_ask(maker) {
+            true => None,
+            false => {
                 let alias = maker.node.import(name.as_str()).token(maker.own.token);
                 Some(alias.timeout(std::time::Duration::ZERO).open().ok()?)
             }
         };
-        let open = Open { start, len, export, backing, alias, noted };
-        self.of.entry(maker.sender).or_default().push(Window { open: Some(open) });
+        let open = Open { start, len, export, backing, alias, noted, only_sent: sends };
+        self.of.entry(maker.other).or_default().push(Window { open: Some(open) });
         self.open += 1;
         Some(number)
     }
 
     /// A window whose memory the program has given back, or is to be another's: nothing at its addresses is touched.
     /// What is returned are its rows in the table for forked children.
-    fn forget(&mut self, sender: u32, number: usize) -> Option<fork::Noted> {
-        let open = self.of.get_mut(&sender)?.get_mut(number)?.open.take()?;
+    fn forget(&mut self, other: u32, number: usize) -> Option<fork::Noted> {
+        let open = self.of.get_mut(&other)?.get_mut(number)?.open.take()?;
         self.open -= 1;
         open.export.abandon();
         Some(open.noted)
@@ -363,13 +462,13 @@ fn has_numbers(alias: &Import, offset: usize, first: usize, len: usize, nonce: u
     }
 }
 
-/// The windows of one receiver that this process, the sender, has imported.
+/// The windows of one other process that this one has imported.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     imports: HashMap<u32, Arc<Import>>,
 }
 
-/// Windows that one receiver may make, stale ones included.
+/// Windows that one process may make for another, stale ones included.
 const MOST_NUMBERS: u32 = 65_536;
 
 impl Targets {
@@ -378,40 +477,41 @@ impl Targets {
         &mut self,
         node: &Node,
         own: &Own,
-        receiver: u32,
-        go: &Go,
+        owner: u32,
+        spot: &Spot,
         len: usize,
     ) -> Result<Option<(Arc<Import>, bool)>, NxError> {
-        let fault = |what| NxError::PeerFault { node: receiver, what };
-        let end = go.first.checked_add(go.len);
-        if go.window >= MOST_NUMBERS || end.is_none_or(|end| end > len as u64) {
-            return Err(fault("a reply that does not fit the message"));
+        let fault = |what| NxError::PeerFault { node: owner, what };
+        let end = spot.first.checked_add(spot.len);
+        if spot.window >= MOST_NUMBERS || end.is_none_or(|end| end > len as u64) {
+            return Err(fault("a place in a window that does not fit the message"));
         }
-        let (import, made) = match self.imports.get(&go.window) {
+        let (import, made) = match self.imports.get(&spot.window) {
             Some(import) => (import.clone(), false),
             None => {
                 let import = own
-                    .import(node, receiver, name(own, receiver, own.number, go.window as usize))
+                    .import(node, owner, name(own, owner, own.number, spot.window as usize))
+                    .rights(Rights::WRITE | Rights::READ)
                     .timeout(std::time::Duration::ZERO)
                     .open();
                 let Ok(import) = import else { return Ok(None) };
                 let import = Arc::new(import);
-                // Of those that the receiver has forgotten nothing is kept.
+                // Of those that the owner has forgotten nothing is kept.
                 self.imports.retain(|_, import| import.check_open().is_ok());
-                self.imports.insert(go.window, import.clone());
+                self.imports.insert(spot.window, import.clone());
                 (import, true)
             }
         };
-        let end = go.offset.checked_add(go.len);
+        let end = spot.offset.checked_add(spot.len);
         if end.is_none_or(|end| end > import.len() as u64) {
-            return Err(fault("a reply beyond its window"));
+            return Err(fault("a place beyond its window"));
         }
         Ok(Some((import, made)))
     }
 }
 
-impl Go {
-    /// Writes the record; its first word last.
+impl Spot {
+    /// Writes a go record; its first word last.
     pub(super) fn write(self, peer: &super::peer::Peer, block: u32) {
         let at = layout::GO + layout::GO_LEN * block as usize;
         for (i, word) in [self.offset, self.first, self.len].into_iter().enumerate() {
@@ -421,13 +521,13 @@ impl Go {
         peer.out.say64(at, u64::from(self.window) + 1);
     }
 
-    /// The record, if it is there.
-    pub(super) fn read(peer: &super::peer::Peer, block: u32) -> Option<Go> {
+    /// The go record, if it is there.
+    pub(super) fn read(peer: &super::peer::Peer, block: u32) -> Option<Spot> {
         let at = layout::GO + layout::GO_LEN * block as usize;
         // PAIRS(go): with the release in `write`.
         let window = peer.in64(at).load(Ordering::Acquire).checked_sub(1)?;
         let word = |i: usize| peer.in64(at + 8 * i).load(Ordering::Relaxed);
-        Some(Go {
+        Some(Spot {
             window: u32::try_from(window).unwrap_or(u32::MAX),
             offset: word(1),
             first: word(2),

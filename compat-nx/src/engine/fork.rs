@@ -1,15 +1,19 @@
 //! Windows in a forked child: private copies, as fork gives of all other memory.
 //!
 //! The memory of a window is shared, so a child would share it with its parent. The child's first act is
-//! therefore to put private pages with the same bytes in its place. What the parent stores between its
-//! fork and the child's copy may be in it or not.
+//! therefore to put private pages with the same bytes in its place, and the thread that has forked waits for that.
+//!
+//! The program may have given the memory of a window back to its allocator, which may keep its lists in it. So the
+//! child allocates nothing before it has its own, and the parent must not meanwhile: what the thread that forks would do next is
+//! the danger. What other threads of the parent store between its fork and the child's copy may be in it or not.
 #![allow(unsafe_code)] // registers a C function and remaps memory; each block has its proof
 
 use super::mappings;
 use rustix::mm::{MapFlags, ProtFlags};
-use std::sync::Once;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 // A static table, which the model checker's atomics cannot be in; no algorithm is here to check.
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A window: what a child must know without taking a lock, which another thread may hold at the fork.
 struct Row {
@@ -39,11 +43,17 @@ impl Drop for Noted {
 
 /// Notes a window; `None` when the table is full: the window must not be made then.
 pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<Noted> {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: `child` is a function for the life of the program (the library is not unloaded)
-        // and does not unwind.
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    PENDING.get_or_init(|| {
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, wherever there is room; it is never unmapped.
+        let page = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, rights, MapFlags::SHARED)
+        };
+        // SAFETY: mapped for the life of the program, zero, aligned, and used by nothing else.
+        let word = page.ok().map(|page| unsafe { AtomicU32::from_ptr(page.cast()) });
+        // SAFETY: functions for the life of the program (the library is not unloaded) that do not unwind.
+        let _ = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        word
     });
     let index = ROW.iter().position(|row| {
         row.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -54,7 +64,38 @@ pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<Noted> {
     Some(Noted(index))
 }
 
+/// A word that parent and child share: 1 while a child has windows that are not its own. `None`: there was no memory.
+static PENDING: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
+/// How long a parent waits for a child, which may be dead, or not there because the fork failed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn pending() -> Option<&'static AtomicU32> {
+    PENDING.get().copied().flatten()
+}
+
+extern "C" fn prepare() {
+    let any = ROW.iter().any(|row| row.len.load(Ordering::Acquire) > 0);
+    if let Some(pending) = pending() {
+        pending.store(u32::from(any), Ordering::Relaxed);
+    }
+}
+
+extern "C" fn parent() {
+    let Some(pending) = pending() else { return };
+    let begun = Instant::now();
+    while pending.load(Ordering::Acquire) != 0 && begun.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+}
+
 extern "C" fn child() {
+    privatise_all();
+    if let Some(pending) = pending() {
+        pending.store(0, Ordering::Release);
+    }
+}
+
+fn privatise_all() {
     for row in &ROW {
         let len = row.len.load(Ordering::Acquire);
         let start = row.start.load(Ordering::Relaxed);

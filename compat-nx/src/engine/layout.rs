@@ -1,7 +1,7 @@
 //! The memory that one process of a pair writes for the other: a *lane*.
 //!
 //! A lane lies in the memory of its **owner**, who exports it; its **writer** is one other process. Two lanes
-//! make a pair. All of a lane is written by the writer, but for the head.
+//! make a pair. All of a lane is written by the writer, but for the head and the shared words.
 //!
 //! ```text
 //!     0  head            magic u64 · version u32 · stride u32 · node u32 · group u32   by the owner
@@ -9,8 +9,9 @@
 //!   256  credits         64 x u32: slots and blocks of the other lane that are free again
 //!   512  staged          32 x u64: how much of block b's message is there
 //!   768  go              32 x 32 bytes: where block b's message may be put directly
-//!  1792  cells           2 x 128 bytes: a round of a global operation each ([`super::exchange`])
-//!  2048  slots           32 x stride bytes: a message each
+//!  1792  shared          32 x u64: who copies which pieces of block b's message; by both ([`super::share`])
+//!  2048  cells           2 x 128 bytes: a round of a global operation each ([`super::exchange`])
+//!  2304  slots           32 x stride bytes: a message each
 //! ```
 //!
 //! A slot is a descriptor of three words and up to `stride - 64 - 24` bytes of data behind it, so that
@@ -27,10 +28,12 @@
 //! value; here it carries the number of the message, which the receiver knows in advance (see
 //! [`super::slots`]), so nothing need be reset and an empty message is not an empty slot.
 
+use super::direct::Spot;
+
 /// "NX LANE" in ASCII.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"NX LANE\0");
 /// Version of this layout and of the protocol spoken in it.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 /// Offsets of the head.
 pub(super) const HEAD_MAGIC: usize = 0;
 pub(super) const HEAD_VERSION: usize = 8;
@@ -89,8 +92,11 @@ pub(super) const GO: usize = 768;
 /// that goes there · how many; `u64` each.
 pub(super) const GO_LEN: usize = 32;
 
+/// Offset of the shared words.
+pub(super) const SHARED: usize = 1792;
+
 /// Offset of the cells.
-pub(super) const CELLS_AT: usize = 1792;
+pub(super) const CELLS_AT: usize = 2048;
 /// Cells: see [`super::exchange`].
 pub(super) const CELLS: usize = 2;
 /// Length of a cell: two lines, since neighbours are fetched in pairs. The first: head u64 · data; the second, where the head does
@@ -104,7 +110,7 @@ pub(super) const CELL_ROOM: usize = 64 - 8;
 /// Blocks per lane: large messages under way.
 pub(super) const BLOCKS: usize = 32;
 /// Offset of the slots.
-pub(super) const SLOTS_AT: usize = 2048;
+pub(super) const SLOTS_AT: usize = 2304;
 /// Slots per lane.
 pub(super) const SLOTS: usize = 32;
 /// Length of a slot's descriptor.
@@ -124,7 +130,8 @@ pub(super) mod kind {
 
 const _: () = assert!(CREDITS + CREDIT_ENTRIES as usize * 4 <= STAGED, "credits run over");
 const _: () = assert!(STAGED + BLOCKS * 8 <= GO, "staged words run over");
-const _: () = assert!(GO + BLOCKS * GO_LEN <= CELLS_AT, "go records run over");
+const _: () = assert!(GO + BLOCKS * GO_LEN <= SHARED, "go records run over");
+const _: () = assert!(SHARED + BLOCKS * 8 <= CELLS_AT, "shared words run over");
 const _: () = assert!(CELLS_AT + CELLS * CELL_LEN <= SLOTS_AT, "cells run over");
 const _: () = assert!(SLOTS + BLOCKS <= CREDIT_ENTRIES as usize, "a credit could be overwritten");
 
@@ -139,7 +146,7 @@ pub(super) fn room(stride: usize) -> usize {
     stride - 64 - DESCRIPTOR
 }
 
-/// What a scout says: where the safe copy of a large message is being made.
+/// What a scout says: where the safe copy of a large message is being made, and where its bytes can be read themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scout {
     /// Length of the message in bytes.
@@ -150,14 +157,24 @@ pub(super) struct Scout {
     pub(super) region: u32,
     /// Block number: index of the staged word and the go record.
     pub(super) block: u32,
+    /// Where in the sender's windows the whole pages of the message are, unless they are in none. Whether they may be read the
+    /// shared word says.
+    pub(super) source: Option<Spot>,
 }
 
 impl Scout {
-    pub(super) const LEN: usize = 24;
+    /// As long as what shares a line with the descriptor.
+    pub(super) const LEN: usize = 40;
 
     pub(super) fn to_bytes(self) -> [u8; Scout::LEN] {
         let mut bytes = [0; Scout::LEN];
-        let words = [self.len, self.offset, u64::from(self.region) << 32 | u64::from(self.block)];
+        let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        // Window number + 1; how much of the message is whole pages follows from where they begin.
+        let (window, at) = match self.source {
+            Some(Spot { window, first, offset, .. }) => (both(window + 1, first as u32), offset),
+            None => (0, 0),
+        };
+        let words = [self.len, self.offset, both(self.region, self.block), window, at];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
@@ -171,8 +188,11 @@ impl Scout {
             word.copy_from_slice(bytes.get(8 * i..8 * i + 8)?);
             Some(u64::from_ne_bytes(word))
         };
-        let (len, offset, both) = (word(0)?, word(1)?, word(2)?);
-        let (region, block) = ((both >> 32) as u32, both as u32);
-        ((block as usize) < BLOCKS).then_some(Scout { len, offset, region, block })
+        let (len, offset) = (word(0)?, word(1)?);
+        let half = |i| word(i).map(|both| ((both >> 32) as u32, both as u32));
+        let ((region, block), (window, first)) = (half(2)?, half(3)?);
+        let at = word(4)?;
+        let source = window.checked_sub(1).map(|window| Spot::of(window, at, first.into(), len));
+        ((block as usize) < BLOCKS).then_some(Scout { len, offset, region, block, source })
     }
 }

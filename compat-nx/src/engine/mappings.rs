@@ -4,9 +4,11 @@
 
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Opcode, Updater, opcode};
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
 /// A line of `/proc/self/maps`.
+#[derive(Clone, Copy)]
 struct Mapping {
     start: usize,
     end: usize,
@@ -29,28 +31,63 @@ pub(super) struct Backing {
     offset: u64,
 }
 
-fn mappings() -> Vec<Mapping> {
-    let parse = |line: &str| {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let rights = fields.next()?;
-        let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-        let (major, minor) = fields.next()?.split_once(':')?;
-        let number = |text| u32::from_str_radix(text, 16).ok();
-        let device = (number(major)?, number(minor)?);
-        let inode = fields.next()?.parse().ok()?;
-        Some(Mapping {
-            start: usize::from_str_radix(start, 16).ok()?,
-            end: usize::from_str_radix(end, 16).ok()?,
-            private_rw: rights.starts_with("rw") && rights.ends_with('p'),
-            offset,
-            device,
-            inode,
-            is_stack: fields.next() == Some("[stack]"),
-        })
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    let mut field = || fields.next().and_then(|field| std::str::from_utf8(field).ok());
+    let (start, end) = field()?.split_once('-')?;
+    let rights = field()?;
+    let offset = u64::from_str_radix(field()?, 16).ok()?;
+    let (major, minor) = field()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    let device = (number(major)?, number(minor)?);
+    let inode = field()?.parse().ok()?;
+    Some(Mapping {
+        start: usize::from_str_radix(start, 16).ok()?,
+        end: usize::from_str_radix(end, 16).ok()?,
+        private_rw: rights.starts_with("rw") && rights.ends_with('p'),
+        offset,
+        device,
+        inode,
+        is_stack: field() == Some("[stack]"),
+    })
+}
+
+/// Shows all mappings, in the order of their addresses, until `visit` has seen enough. Nothing is allocated: a forked child calls
+/// this before its heap is its own.
+fn visit_mappings(mut visit: impl FnMut(Mapping) -> ControlFlow<()>) {
+    let Ok(maps) =
+        rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    else {
+        return;
     };
-    let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    text.lines().filter_map(parse).collect()
+    let mut buffer = [0u8; 4096];
+    // Of a line that is longer than the buffer, by the path at its end, the beginning is enough.
+    let (mut held, mut skip) = (0, false);
+    while let Some(room) = buffer.get_mut(held..)
+        && let Ok(read @ 1..) = rustix::io::retry_on_intr(|| rustix::io::read(&maps, &mut *room))
+    {
+        held += read;
+        let mut at = 0;
+        while let Some(rest) = buffer.get(at..held)
+            && !rest.is_empty()
+        {
+            let end = rest.iter().position(|&byte| byte == b'\n');
+            let is_whole = end.is_some();
+            if !is_whole && rest.len() < buffer.len() {
+                break; // more of it comes
+            }
+            let line = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+            if !std::mem::replace(&mut skip, !is_whole)
+                && let Some(mapping) = parse(line)
+                && visit(mapping).is_break()
+            {
+                return;
+            }
+            at += line.len() + usize::from(is_whole);
+        }
+        buffer.copy_within(at..held, 0);
+        held -= at;
+    }
 }
 
 impl Backing {
@@ -63,15 +100,20 @@ impl Backing {
 /// Whether mappings that `accept` cover the range without a gap.
 fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool {
     let mut at = start;
-    for mapping in mappings() {
-        if at < start + len && mapping.start <= at && at < mapping.end {
+    visit_mappings(|mapping| {
+        if mapping.start <= at && at < mapping.end {
             if !accept(&mapping) {
-                return false;
+                return ControlFlow::Break(());
             }
             at = mapping.end;
         }
-    }
-    at >= start + len
+        if at < start.saturating_add(len) {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    });
+    at >= start.saturating_add(len)
 }
 
 /// Memory that may be remapped: private and writable, and not the stack, which grows; or of one of these files.
@@ -89,7 +131,15 @@ pub(super) fn covers(start: usize, len: usize, inode: u64) -> bool {
 
 /// What is at an address.
 pub(super) fn backing_at(at: usize) -> Option<Backing> {
-    let it = mappings().into_iter().find(|it| it.start <= at && at < it.end)?;
+    let mut found = None;
+    visit_mappings(|mapping| {
+        if mapping.end <= at {
+            return ControlFlow::Continue(());
+        }
+        found = Some(mapping).filter(|it| it.start <= at);
+        ControlFlow::Break(())
+    });
+    let it = found?;
     let Mapping { device, inode, .. } = it;
     Some(Backing { device, inode, offset: it.offset + (at - it.start) as u64 })
 }

@@ -38,6 +38,7 @@ mod progress;
 mod receive;
 mod send;
 pub mod settings;
+mod share;
 mod slots;
 mod stage;
 mod state;

@@ -36,6 +36,8 @@ pub enum Point {
     DirectBegun,
     /// User memory is written; the receiver has not been told.
     DirectWritten,
+    /// A receiver has taken a piece of a message that it shares with the sender, and not copied it.
+    PieceTaken,
     /// A part of a safe copy is fetched.
     FetchHalf,
     /// A message is complete; its block has not been given back.
@@ -71,6 +73,7 @@ pub const RUNNING: &[Named] = &[
     ("reply-written", Point::ReplyWritten),
     ("direct-begun", Point::DirectBegun),
     ("direct-written", Point::DirectWritten),
+    ("piece-taken", Point::PieceTaken),
     ("fetch-half", Point::FetchHalf),
     ("fetched", Point::Fetched),
     ("round-half", Point::RoundHalf),

@@ -35,7 +35,13 @@ pub const TABLE: &[Tunable] = &[
         name: "NX_DIRECT",
         default: "4194304",
         unit: "bytes | off",
-        help: "messages at least this long may go from user memory to user memory; shorter ones are faster by the safe copy, whose two copies are made by two processors at the same time",
+        help: "messages at least this long may go from user memory to user memory by the sender alone (off: none, nor by both); shorter ones are faster by the safe copy, whose two copies are made by two processors at the same time",
+    },
+    Tunable {
+        name: "NX_SHARE",
+        default: "65536",
+        unit: "bytes | off",
+        help: "messages at least this long may go from user memory to user memory by both processes, each of which copies a part, when both of their buffers were used before",
     },
     Tunable {
         name: "NX_DIRECT_AFTER",
@@ -102,6 +108,8 @@ pub struct Settings {
     pub stage_chunk: usize,
     /// `NX_DIRECT`; `usize::MAX` when off.
     pub direct: usize,
+    /// `NX_SHARE`; `usize::MAX` when it or `NX_DIRECT` is off.
+    pub share: usize,
     /// `NX_DIRECT_AFTER`.
     pub direct_after: u32,
     /// `NX_DIRECT_CHECK`: page by page.
@@ -155,6 +163,12 @@ impl Settings {
                 .ok_or(StartError::Setting { name, value, expected }),
         };
         let any = 1..=usize::MAX;
+        let length = |name: &'static str, meant| match set(name).as_deref() {
+            Some("off") => Ok(usize::MAX),
+            _ => number(name, "auto", meant, any.clone()),
+        };
+        let direct = length("NX_DIRECT", 4 << 20)?;
+        let share = length("NX_SHARE", 64 << 10)?;
         let send = match one_of("NX_SEND", &["au", "du1", "du2"], "au, du1 or du2")? {
             0 => SendMode::Automatic,
             1 => SendMode::Deliberate1,
@@ -168,10 +182,8 @@ impl Settings {
             },
             large: number("NX_LARGE", "auto", usize::MAX, 0..=usize::MAX)?,
             stage_chunk: number("NX_STAGE_CHUNK", "auto", 32 << 10, any.clone())?,
-            direct: match set("NX_DIRECT").as_deref() {
-                Some("off") => usize::MAX,
-                _ => number("NX_DIRECT", "auto", 4 << 20, any.clone())?,
-            },
+            direct,
+            share: if direct == usize::MAX { direct } else { share },
             direct_after: number("NX_DIRECT_AFTER", "auto", 1, 0..=u32::MAX as usize)? as u32,
             direct_by_pages: one_of("NX_DIRECT_CHECK", &["auto", "pages"], "auto or pages")? == 1,
             mids: number("NX_MIDS", "auto", MESSAGE_IDS, 1..=60_000)?,

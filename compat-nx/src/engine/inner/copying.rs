@@ -2,14 +2,21 @@
 
 use super::Inner;
 use crate::engine::counters as count;
-use crate::engine::direct::Go;
+use crate::engine::direct::Spot;
 use crate::engine::layout;
 use crate::engine::mem;
+use crate::engine::out::word64;
 use crate::engine::peer::Peer;
 use crate::engine::points::Point;
+use crate::engine::share::{self, Shared};
 use crate::engine::state::Staging;
 use crate::engine::types::Source;
 use crate::error::NxError;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+use vmmc::Import;
+use vmmc::sync::spin_hint;
+use vmmc::word::MappedU64;
 
 impl Inner {
     /// Makes the safe copy of an announced message (N10), or sends from user memory as soon as the reply
@@ -27,9 +34,17 @@ impl Inner {
         let chunk = self.settings.stage_chunk.min((data.len / 4).max(4096));
         let mut done = 0;
         self.at(Point::ScoutWritten);
+        // The question to the kernel is asked while the receiver asks for its own buffer.
+        let offer = staging.offer.filter(|_| may_lock);
+        let offer = offer.filter(|offer| self.state.lock().confirm(peer, offer));
+        if let Some(word) = offer.and(shared_word(peer, staging)) {
+            share::open(word);
+        }
         while done < data.len {
-            if may_go && let Some(go) = Go::read(peer, staging.block) {
-                if self.send_direct(peer, staging, data, done, &go)? {
+            if may_go && let Some(go) = Spot::read(peer, staging.block) {
+                let shared = offer.map(|offer| Shared::of(&go, &offer));
+                let shared = shared.filter(|shared| !shared.range().is_empty());
+                if self.send_direct(peer, staging, data, done, &go, shared)? {
                     self.count(count::STAGED_BYTES, done as u64);
                     return Ok(());
                 }
@@ -50,16 +65,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends from user memory to user memory. False when the window is gone.
+    /// Sends from user memory to user memory; a part that both can copy only as far as the receiver does not. False when the
+    /// window is gone.
     fn send_direct(
         &self,
         peer: &Peer,
         staging: &Staging,
         data: Source,
         done: usize,
-        go: &Go,
+        go: &Spot,
+        shared: Option<Shared>,
     ) -> Result<bool, NxError> {
-        let Some(import) = self.state.lock().target(self, peer, go, data.len)? else {
+        let Some(import) = self.state.lock().window(self, peer, go, data.len)? else {
             return Ok(false);
         };
         let staged = |word| peer.out.say64(layout::STAGED + 8 * staging.block as usize, word);
@@ -72,11 +89,19 @@ impl Inner {
         }
         staged(layout::STAGED_DIRECT | done as u64);
         self.at(Point::DirectBegun);
-        let part = mem::part(data, first, len);
-        // SAFETY: the operation is not complete before this returns.
-        #[allow(unsafe_code)]
-        let bytes = unsafe { mem::source(part) };
-        if import.send(go.offset as usize, bytes).is_err() {
+        let push = |range: Range<usize>| push(&import, go, data, range);
+        let word = shared_word(peer, staging);
+        let sent = match (shared, word) {
+            (Some(shared), Some(word)) => {
+                let (range, pieces) = (shared.range(), shared.pieces());
+                push(first..range.start)
+                    && push(range.end..first + len)
+                    && std::iter::from_fn(|| share::take_front(word, pieces))
+                        .all(|number| push(shared.piece(number)))
+            }
+            _ => push(first..first + len),
+        };
+        if !sent {
             staged(done as u64);
             return Ok(false);
         }
@@ -88,8 +113,46 @@ impl Inner {
         self.interrupt_who_wants(peer);
         self.count(count::DIRECT, 1);
         self.count(count::DIRECT_BYTES, data.len as u64);
+        if let (Some(_), Some(word)) = (shared, word) {
+            self.await_copied(word)?;
+        }
         Ok(true)
     }
+
+    /// Waits until the receiver has copied what it took: it is in the middle of that, unless it has lost its processor, or is
+    /// stopped.
+    fn await_copied(&self, word: MappedU64<'_>) -> Result<(), NxError> {
+        let begun = Instant::now();
+        while !share::are_copied(word) {
+            self.look_at_ends();
+            self.check()?;
+            match begun.elapsed() {
+                waited if waited < SPINNING && !self.is_crowded() => spin_hint(),
+                waited if waited < YIELDING => std::thread::yield_now(),
+                waited => std::thread::sleep((waited / 8).min(LONGEST_SLEEP)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How long a sender spins for the receiver's last piece, and gives its processor away, before it sleeps between looks.
+const SPINNING: Duration = Duration::from_micros(50);
+const YIELDING: Duration = Duration::from_millis(1);
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+
+/// Who copies which pieces, if the receiver is on this machine.
+fn shared_word<'p>(peer: &'p Peer, staging: &Staging) -> Option<MappedU64<'p>> {
+    peer.out.view().map(|view| word64(view, layout::SHARED + 8 * staging.block as usize))
+}
+
+/// Sends these bytes of a message to where they belong. False when the window is gone.
+fn push(import: &Import, go: &Spot, data: Source, range: Range<usize>) -> bool {
+    let at = go.offset as usize + range.start - go.first as usize;
+    // SAFETY: the operation is not complete before this returns.
+    #[allow(unsafe_code)]
+    let bytes = unsafe { mem::source(mem::part(data, range.start, range.len())) };
+    bytes.is_empty() || import.send(at, bytes).is_ok()
 }
 
 /// Copies a part of a message to where it belongs in the safe copy.

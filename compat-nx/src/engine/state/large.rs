@@ -1,14 +1,17 @@
 //! Large messages, on the receiver's side: fetching behind the sender's safe copy, or telling it where to
-//! put the message directly. See [`crate::engine::direct`].
+//! put the message directly, and helping it. See [`crate::engine::direct`] and [`crate::engine::share`].
 
 use super::State;
 use crate::engine::counters as count;
+use crate::engine::direct::{self, Spot};
 use crate::engine::inner::Inner;
 use crate::engine::layout::{self, Scout};
+use crate::engine::mem;
 use crate::engine::ops::{Head, OpId};
 use crate::engine::peer::Peer;
 use crate::engine::points::Point;
-use crate::engine::{direct, mem};
+use crate::engine::share::{self, Shared};
+use crate::engine::types::Source;
 use crate::error::NxError;
 use std::sync::Arc;
 use vmmc::Import;
@@ -28,9 +31,18 @@ pub(super) struct Fetching {
     /// Bytes in the buffer.
     pub(super) done: usize,
     /// What the sender was told: it may send these directly.
-    pub(super) go: Option<direct::Go>,
+    pub(super) go: Option<Spot>,
+    /// What both copy.
+    pub(super) pull: Option<Pull>,
     /// More of it is ready than one step fetched.
     pub(super) left: bool,
+}
+
+/// The sender's memory, and which bytes of the message are read there.
+pub(super) struct Pull {
+    import: Arc<Import>,
+    source: Spot,
+    shared: Shared,
 }
 
 impl State {
@@ -69,8 +81,16 @@ impl State {
             self.want(e);
         }
         let go = self.reply(e, peer, op, &head, &scout);
+        let pull = match (go, scout.source) {
+            (Some(go), Some(source)) if e.settings.share <= head.info.count => {
+                let import = self.window(e, peer, &source, head.info.count)?;
+                import.map(|import| Pull { import, source, shared: Shared::of(&go, &source) })
+            }
+            _ => None,
+        };
         let from = peer.number as usize;
-        let mut fetching = Fetching { op, from, head, scout, import, done: 0, go, left: false };
+        let (done, left) = (0, false);
+        let mut fetching = Fetching { op, from, head, scout, import, done, go, pull, left };
         let complete = self.fetch_some(e, peer, &mut fetching);
         if !matches!(complete, Ok(true)) {
             self.fetching.push(fetching);
@@ -96,31 +116,18 @@ impl State {
         op: OpId,
         head: &Head,
         scout: &Scout,
-    ) -> Option<direct::Go> {
+    ) -> Option<Spot> {
         let len = head.info.count;
         let staged = layout::STAGED + 8 * scout.block as usize;
+        let from = if scout.source.is_some() { e.settings.share } else { usize::MAX };
         // A safe copy that is complete is there already.
-        if len < e.settings.direct || peer.in64(staged).load(Ordering::Relaxed) == scout.len {
+        if len < e.settings.direct.min(from)
+            || peer.in64(staged).load(Ordering::Relaxed) == scout.len
+        {
             return None;
         }
         let room = self.ops.get(op).room;
-        let fetching = &self.fetching;
-        let is_busy = |window| {
-            fetching.iter().any(|it| {
-                it.from == peer.number as usize && it.go.is_some_and(|go| go.window == window)
-            })
-        };
-        let maker = direct::Maker {
-            node: &e.data,
-            own: &e.own,
-            sender: peer.number,
-            pid: peer.out.import().exporter().pid,
-            after: e.settings.direct_after,
-            by_pages: e.settings.direct_by_pages,
-            is_busy: &is_busy,
-        };
-        let (go, trips) = self.windows.open_for(&maker, room, len);
-        e.count(count::DAEMON_TRIPS, trips);
+        let go = self.with_windows(e, peer, |windows, maker| windows.open_for(maker, room, len));
         if let Some(go) = go {
             go.write(peer, scout.block);
             e.at(Point::ReplyWritten);
@@ -130,16 +137,56 @@ impl State {
         go
     }
 
-    /// The window that a reply names, for the sender.
-    pub(in crate::engine) fn target(
+    /// Where the receiver may read a message itself, if [`State::confirm`] says so afterwards.
+    pub(super) fn offer(&mut self, e: &Inner, peer: &Peer, data: Source) -> Option<Spot> {
+        if data.len < e.settings.share || peer.out.is_elsewhere() {
+            return None;
+        }
+        self.with_windows(e, peer, |windows, maker| windows.offer(maker, data))
+    }
+
+    /// Whether what was offered is in its window still.
+    pub(in crate::engine) fn confirm(&mut self, peer: &Peer, offer: &Spot) -> bool {
+        self.windows.confirm(peer.number, offer)
+    }
+
+    /// Does something with the windows for a peer; counts the trips to the daemon that it made.
+    fn with_windows(
         &mut self,
         e: &Inner,
         peer: &Peer,
-        go: &direct::Go,
+        act: impl FnOnce(&mut direct::Windows, &direct::Maker<'_>) -> (Option<Spot>, u64),
+    ) -> Option<Spot> {
+        let fetching = &self.fetching;
+        let is_busy = |window| {
+            fetching.iter().any(|it| {
+                it.from == peer.number as usize && it.go.is_some_and(|go| go.window == window)
+            })
+        };
+        let maker = direct::Maker {
+            node: &e.data,
+            own: &e.own,
+            other: peer.number,
+            pid: peer.out.import().exporter().pid,
+            after: e.settings.direct_after,
+            by_pages: e.settings.direct_by_pages,
+            is_busy: &is_busy,
+        };
+        let (spot, trips) = act(&mut self.windows, &maker);
+        e.count(count::DAEMON_TRIPS, trips);
+        spot
+    }
+
+    /// The window of a peer's that a reply or a scout names.
+    pub(in crate::engine) fn window(
+        &mut self,
+        e: &Inner,
+        peer: &Peer,
+        spot: &Spot,
         len: usize,
     ) -> Result<Option<Arc<Import>>, NxError> {
         let out = &mut self.pair(peer.number as usize).out;
-        let found = out.targets.window(&e.data, &e.own, peer.number, go, len)?;
+        let found = out.targets.window(&e.data, &e.own, peer.number, spot, len)?;
         Ok(found.map(|(import, made)| {
             e.count(count::DAEMON_TRIPS, u64::from(made));
             import
@@ -189,7 +236,7 @@ impl State {
         if staged & layout::STAGED_DIRECT != 0 {
             let Some(go) = it.go else { return Err(fault("sent to where it was not told")) };
             if staged & layout::STAGED_DONE == 0 {
-                peer.watch(block, staged);
+                self.pull(e, peer, it, staged)?;
                 return Ok(false);
             }
             // What lies outside whole pages of the buffer came by the safe copy.
@@ -206,7 +253,8 @@ impl State {
             return Ok(true);
         }
         if it.go.is_some() && ready < it.scout.len {
-            peer.watch(block, staged); // the sender has not decided yet
+            // The sender has not decided yet. If it does not send directly, what is read here is read anew.
+            self.pull(e, peer, it, staged)?;
             return Ok(false);
         }
         let upto = take.min(ready as usize).min(it.done + FETCH_STEP);
@@ -228,6 +276,42 @@ impl State {
         let seen = if it.left { u64::MAX } else { staged };
         peer.watch(block, seen);
         Ok(false)
+    }
+
+    /// Copies pieces that the sender has not, and watches its staged word.
+    fn pull(
+        &mut self,
+        e: &Inner,
+        peer: &Peer,
+        it: &mut Fetching,
+        staged: u64,
+    ) -> Result<(), NxError> {
+        let block = it.scout.block;
+        let mut seen = staged;
+        if let Some(Pull { import, source, shared }) = &it.pull {
+            let room = self.ops.get(it.op).room;
+            let word = || peer.in64(layout::SHARED + 8 * block as usize);
+            let mut bytes = 0;
+            while let Some(number) = share::take_back(word(), shared.pieces()) {
+                e.at(Point::PieceTaken);
+                let piece = shared.piece(number);
+                // SAFETY: the operation is under way, and this thread has the lock; the sender does not write to this
+                // piece, which is taken.
+                #[allow(unsafe_code)]
+                let target = unsafe { mem::room(room, piece.start, piece.len()) };
+                let at = source.offset as usize + piece.start - source.first as usize;
+                import.read(at, target).map_err(|_| e.lost(peer))?;
+                share::copied(word());
+                bytes += piece.len();
+                if bytes >= FETCH_STEP {
+                    (it.left, seen) = (true, u64::MAX); // there may be more
+                    break;
+                }
+            }
+            e.count(count::PULLED_BYTES, bytes as u64);
+        }
+        peer.watch(block, seen);
+        Ok(())
     }
 
     fn fetched(&mut self, e: &Inner, peer: &Peer, it: &Fetching) {

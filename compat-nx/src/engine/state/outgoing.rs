@@ -11,7 +11,7 @@ use crate::engine::settings::SendMode;
 use crate::engine::slots::{self, Credit, SlotQueue};
 use crate::engine::stage::{Place, Stages};
 use crate::engine::types::Source;
-use crate::engine::{direct, mem};
+use crate::engine::{direct, mem, share};
 use crate::error::NxError;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub(in crate::engine) struct Staging {
     pub(in crate::engine) export: Arc<Export>,
     pub(in crate::engine) offset: usize,
     pub(in crate::engine) block: u32,
+    /// Where the receiver may read it itself, once that is confirmed.
+    pub(in crate::engine) offer: Option<direct::Spot>,
 }
 
 /// What became of a letter.
@@ -236,11 +238,14 @@ impl State {
             *kept = Some(place);
         }
         let (export, offset) = out.stages.at(place);
+        let offer = self.offer(e, peer, letter.data);
         peer.out.say64(layout::STAGED + 8 * block as usize, 0);
-        let scout = Scout { len: len as u64, offset: offset as u64, region: place.region, block };
+        peer.out.say64(layout::SHARED + 8 * block as usize, share::CLOSED);
+        let (len, region) = (len as u64, place.region);
+        let scout = Scout { len, offset: offset as u64, region, block, source: offer };
         self.put(e, peer, slot, kind::SCOUT, letter, &scout.to_bytes())?;
         e.count(count::SENT_LARGE, 1);
-        Ok(Sent::Scouted(Staging { export, offset, block }))
+        Ok(Sent::Scouted(Staging { export, offset, block, offer }))
     }
 
     /// Queues a letter that found no room. `away`: its sender does not wait in a call.
