@@ -154,7 +154,7 @@ fn everything_at_once_gives_what_tcp_gives() {
             let (first, last) = text.split_once("..").expect("RANDOM_CROWDS=FIRST..LAST");
             (first.parse().unwrap()..last.parse().unwrap()).collect()
         }
-        Err(_) => SEEDS.chain(FOUND).chain([common::seed_of_today()]).collect(),
+        Err(_) => SEEDS.chain(FOUND).chain([common::seed_of_this_run()]).collect(),
     };
     let turns = std::env::var("RANDOM_CROWDS_TURNS").map_or(1, |text| text.parse().unwrap());
     for seed in seeds {

@@ -505,7 +505,7 @@ fn random_programs_give_what_tcp_gives() {
             let (first, last) = text.split_once("..").expect("RANDOM_PROGRAMS=FIRST..LAST");
             (first.parse().unwrap()..last.parse().unwrap()).collect()
         }
-        Err(_) => SEEDS.chain(FOUND).chain([common::seed_of_today()]).collect(),
+        Err(_) => SEEDS.chain(FOUND).chain([common::seed_of_this_run()]).collect(),
     };
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u32>().unwrap());
     let shrinks = number("RANDOM_PROGRAMS_SHRINK").unwrap_or(200);

@@ -116,7 +116,7 @@ pub fn without_settings(mut command: Command) -> Command {
 }
 
 /// A seed that no run before had, for random programs. (Who uses it prints it.)
-pub fn seed_of_today() -> u64 {
+pub fn seed_of_this_run() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let random = std::hash::RandomState::new().build_hasher().finish();
     1_000_000 + random % 1_000_000_000
