@@ -245,11 +245,53 @@ fn the_death_of_a_node_ends_all_on_every_host_and_nothing_is_left() {
     let world = World::new();
     for victim in ["0", "3"] {
         let done = world.run(&["-n", "4"], &program, &[victim]);
-        assert!(done.code.is_some_and(|code| code != 0), "{done}");
+        assert_eq!(done.code, Some(137), "{done}");
         let says = format!("node {victim} (ptype 0, pid ");
         assert!(done.err.contains(&says) && done.err.contains("killed by signal 9"), "{done}");
         nobody_is_left(&program);
     }
+}
+
+#[test]
+fn processes_that_are_ended_on_request_from_another_host_leave_the_others_in_peace() {
+    let program = compile("kills_across.c", Options { flags: &["-w"], libraries: &[] });
+    let world = World::new();
+    for _ in 0..3 {
+        let done = world.run(&["-n", "6"], &program, &[]);
+        assert_eq!(done.code, Some(0), "{done}");
+        assert_eq!((&done.out[..], &done.err[..]), ("kills: node 0 is done\n", ""), "{done}");
+        nobody_is_left(&program);
+    }
+    let done = world.run(&["-n", "6"], &program, &["all"]);
+    assert_eq!(done.code, Some(137), "{done}");
+    assert!(done.err.contains("node 4 (ptype 5"), "{done}");
+    assert!(done.err.contains("killed the application"), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
+fn input_that_nobody_reads_and_output_that_nobody_wants_hold_nothing_up() {
+    let text = "#include \"check.h\"
+        int main(void) {
+            gsync();
+            if (mynode() == 0) while (puts(\"a line that is thrown away\") >= 0) fflush(stdout);
+            if (mynode() == 1) { crecv(1, NULL, 0); CHECK(!\"it goes on\"); }
+            csend(1, NULL, 0, 0, 0);
+            while (_killproc(1, -1) == 0) flick();
+            killproc(-1, -1);
+            return 0; }";
+    let program = compile_text("unread.c", text, Options { flags: &["-w"], libraries: &[] });
+    let world = World::new();
+    let mut command = world.launcher(&["-n", "3"], &program, &[]);
+    command.stdin(std::fs::File::open("/dev/zero").unwrap());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "a line that is thrown away\n");
+    // The reader has gone: SIGPIPE ends node 0, and with it all, unless the other node was faster.
+    let code = child.wait().unwrap().code();
+    assert!([Some(137), Some(128 + 13)].contains(&code), "{code:?}");
+    nobody_is_left(&program);
 }
 
 /// A job whose nodes all wait.

@@ -87,14 +87,14 @@ impl Engine {
         Engine::start_full(job, settings, None)
     }
 
-    /// As [`Engine::start`]. `asks` is asked, with its process id, about a process that ended
+    /// As [`Engine::start`]. `asks` is asked, with its node and process id, about a process that ended
     /// without a word: true if somebody wanted that, and the others go on.
     ///
     /// # Errors
     /// As [`Engine::start`].
     pub fn start_asking(
         job: &Job,
-        asks: impl Fn(u32) -> bool + Send + Sync + 'static,
+        asks: impl Fn(u32, u32) -> bool + Send + Sync + 'static,
     ) -> Result<Engine, StartError> {
         Engine::start_full(job, Settings::from_env()?, Some(OnRequest(Box::new(asks))))
     }

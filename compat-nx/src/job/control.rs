@@ -59,6 +59,8 @@ pub enum Message {
     /// From the supervisor: this process is about to be ended because another one asked for it; the
     /// rest goes on.
     Ending {
+        /// Its node. Of an application on several machines two processes may have one id.
+        node: u32,
         /// Its process id.
         pid: i32,
     },
@@ -158,7 +160,7 @@ mod tests {
             Message::Lost { node: 2, code: 1 },
             Message::Kill { node: -1, ptype: -1 },
             Message::Finished,
-            Message::Ending { pid: 9 },
+            Message::Ending { node: 1, pid: 9 },
         ];
         for message in &all {
             tell(&process, message, &[process.as_fd()]).unwrap();
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn the_last_words_of_one_that_has_not_read_all_are_heard() {
         let (process, supervisor) = pair().unwrap();
-        try_tell(&supervisor, &Message::Ending { pid: 9 });
+        try_tell(&supervisor, &Message::Ending { node: 1, pid: 9 });
         tell(&process, &Message::Finished, &[]).unwrap();
         drop(process);
         assert!(matches!(hear(&supervisor), Heard::Message(Message::Finished, _)));

@@ -20,9 +20,11 @@
 //! that does there what the inner one does here ([`hosts`], [`share`]).
 
 mod hosts;
+mod lifeline;
 mod nodes;
 mod outer;
 mod output;
+mod router;
 mod share;
 mod signals;
 mod strays;

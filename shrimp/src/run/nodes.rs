@@ -5,6 +5,7 @@ use super::output::{self, Source, Stream};
 use super::{NodesArgs, RunError, end_with, signals, strays};
 use crate::artefacts::{self, Artefact};
 use crate::exit::{Context, Exit, Failure, Io};
+use nx::job::supervise::others::Up;
 use nx::job::supervise::{Cause, Inbox, Member, Outcome, Settings, Supervisor};
 use nx::job::{Job, control, env};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,8 +29,15 @@ pub(super) struct Plan {
     pub(super) environment: Vec<(String, String)>,
     /// Standard input of node 0, if it is not ours.
     pub(super) input: Option<OwnedFd>,
+    /// Where their standard output goes.
+    pub(super) out: output::Out,
     pub(super) settings: Settings,
+    /// How to reach the supervisors of other hosts, if there are some.
+    pub(super) others: Option<Say>,
 }
+
+/// Says something to the supervisors of other hosts.
+pub(super) type Say = Box<dyn Fn(Up) + Send>;
 
 /// Runs the nodes to their end; does not return when they were started.
 pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
@@ -51,7 +59,9 @@ pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
         places: (0..job.size).map(|node| Job { node, ..job.clone() }).collect(),
         environment: Vec::new(),
         input: None,
+        out: output::own(),
         settings: Settings { grace: args.grace()?, ..Settings::default() },
+        others: None,
     };
     let outcome = serve(plan, signals, Some(outer), |_| Ok(()))?;
     tell(&outcome);
@@ -75,6 +85,9 @@ pub(super) fn serve(
     started: impl FnOnce(Inbox) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
     let mut supervisor = Supervisor::new(plan.settings.clone()).context(|| "eventfd".into())?;
+    if let Some(say) = plan.others.take() {
+        supervisor.join_others(say);
+    }
     let inbox = supervisor.inbox();
     let mut sources = Vec::new();
     let start = Start { own: rustix::process::getpid(), mask: signals.before() };
@@ -89,7 +102,7 @@ pub(super) fn serve(
     }
     let merger = std::thread::Builder::new()
         .name("output".into())
-        .spawn(move || output::merge(sources))
+        .spawn(move || output::merge(sources, plan.out))
         .context(|| "starting a thread".into())?;
     let listening = inbox.clone();
     let listen = move || loop {

@@ -40,9 +40,20 @@ struct Line {
     begun: bool,
 }
 
+/// Takes whole lines of standard output; false: nobody wants them.
+pub(super) type Out = Box<dyn FnMut(&[u8]) -> bool + Send>;
+
+/// Our own standard output.
+pub(super) fn own() -> Out {
+    Box::new(|bytes| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(bytes).and_then(|()| out.flush()).is_ok()
+    })
+}
+
 /// Merges until every pipe is at its end.
-pub(super) fn merge(sources: Vec<Source>) {
-    let mut sinks = Sinks { out: true, err: true };
+pub(super) fn merge(sources: Vec<Source>, out: Out) {
+    let mut sinks = Sinks { out: Some(out), err: true };
     let prompts = std::io::stdout().is_terminal();
     let mut lines: Vec<Line> =
         sources.into_iter().map(|source| Line { source, held: Vec::new(), begun: false }).collect();
@@ -135,28 +146,31 @@ impl Line {
 /// Our own streams, as long as somebody reads them. When nobody does, the pipes of the nodes are
 /// closed, so that they get the SIGPIPE that they would have got without us.
 struct Sinks {
-    out: bool,
+    out: Option<Out>,
     err: bool,
 }
 
 impl Sinks {
     fn wanted(&self, stream: Stream) -> bool {
         match stream {
-            Stream::Out => self.out,
+            Stream::Out => self.out.is_some(),
             Stream::Err => self.err,
         }
     }
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
         match stream {
-            Stream::Out if self.out => {
-                let mut out = std::io::stdout().lock();
-                self.out = out.write_all(bytes).and_then(|()| out.flush()).is_ok();
+            Stream::Out => {
+                if let Some(out) = &mut self.out
+                    && !out(bytes)
+                {
+                    self.out = None;
+                }
             }
             Stream::Err if self.err => {
                 self.err = std::io::stderr().lock().write_all(bytes).is_ok();
             }
-            _ => {}
+            Stream::Err => {}
         }
     }
 }

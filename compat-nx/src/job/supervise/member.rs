@@ -32,8 +32,9 @@ pub struct Member {
     pub(super) finished: bool,
     /// It said that it cannot go on without a node that has gone.
     pub(super) bereaved: bool,
-    /// It was killed because a process asked for that: nobody's fault.
-    pub(super) on_request: bool,
+    /// It is ended because a process asked for that, which is nobody's fault: the number under which the supervisors
+    /// of other hosts were told, 0 where there are none.
+    pub(super) request: Option<u32>,
 }
 
 impl Member {
@@ -70,7 +71,7 @@ impl Member {
             control,
             finished: false,
             bereaved: false,
-            on_request: false,
+            request: None,
         }
     }
 
