@@ -108,10 +108,10 @@ impl Engine {
         if job.node >= processes || job.size == 0 {
             return Err(StartError::BadJob { node: job.node, size: job.size });
         }
-        if !job.hosts.is_empty() && (job.host || job.late.is_some()) {
+        if !job.hosts.is_empty() && job.late.is_some() {
             return Err(StartError::SetUp {
                 what: "a job on several nodes",
-                reason: "it has no host process, and nobody joins it later".to_owned(),
+                reason: "nobody joins it later".to_owned(),
             });
         }
         let peers = Peers::new(processes as usize);

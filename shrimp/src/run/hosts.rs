@@ -15,7 +15,7 @@
 #![allow(unsafe_code)] // between fork and exec
 
 use super::lifeline::{Inbox, Lifeline, Post, Way};
-use super::output::{self, Source, Stream};
+use super::output::{self, Source, Sources, Stream};
 use super::router::{Orders, Router};
 use super::wire::{Frame, Share};
 use super::{Args, RunError, end_with, signals, strays};
@@ -99,7 +99,7 @@ pub(super) fn run(
     let sources = start.sources;
     let merger = std::thread::Builder::new().name("output".into());
     let merger = merger
-        .spawn(move || output::merge(sources, output::own()))
+        .spawn(move || output::merge(&Sources::of(sources), output::own()))
         .context(|| "starting a thread".into())?;
     if let Some(part) = parts.first() {
         let lifeline = part.lifeline.clone();
@@ -125,11 +125,7 @@ fn places(hosts: &[String], size: u32) -> Result<Vec<String>, RunError> {
             return Err(RunError::HostTwice(host.clone()));
         }
     }
-    let of = |node: u32| {
-        let at = u64::from(node) * hosts.len() as u64 / u64::from(size.max(1));
-        hosts.get(at as usize).cloned()
-    };
-    Ok((0..size).filter_map(of).collect())
+    Ok(Job::spread(hosts, size))
 }
 
 fn directory() -> Result<Vec<u8>, Failure> {
@@ -215,7 +211,7 @@ impl Part {
 
 /// Waits for all; the first that fails ends them. The exit code.
 fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd, inbox: &Inbox) -> u8 {
-    let mut router = Router::new(parts.len());
+    let mut router = Router::new(parts.iter().map(|part| part.host.clone()).collect());
     let mut code = 0;
     let mut asked: Option<Signal> = None;
     let mut ending: Option<Instant> = None;

@@ -3,13 +3,14 @@
 //! standard input comes the same way; what our nodes print, and what our supervisor has to say to those of other hosts, goes
 //! back over the standard output. When the input ends, so do we.
 
-use super::nodes::{Plan, serve, tell};
+use super::nodes::{Later, Plan, serve, tell};
+use super::order::Starter;
 use super::wire::{Frame, GREETING, Said, Share};
 use super::{RunError, end_with, outer, signals, strays};
 use crate::exit::{Context, Exit, Failure};
 use nx::Job;
-use nx::job::supervise::others::Up;
-use nx::job::supervise::{Cause, Inbox, Settings};
+use nx::job::supervise::others::{Down, Up};
+use nx::job::supervise::{Cause, Settings};
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::io::Write;
@@ -39,10 +40,18 @@ pub(crate) fn run() -> Result<Exit, Failure> {
     let unread = Arc::new(AtomicBool::new(false));
     let mut plan = plan(share, input, unread.clone())?;
     plan.others = Some(uplink()?);
-    let start = move |inbox: Inbox| {
+    let (environment, label) = (plan.environment.clone(), plan.label);
+    let start = move |later: Later| {
         let (inputs, given) = mpsc::channel();
         thread("input", move || pass(&given, feed))?;
-        thread("lifeline", move || follow(&inbox, inputs, &unread))
+        let starter = Starter { later, environment, label };
+        thread("lifeline", move || {
+            follow(&starter, inputs, &unread);
+            starter.later.inbox.end(Cause::Orphaned);
+            loop {
+                std::thread::park(); // what this thread has started would be killed with it
+            }
+        })
     };
     let outcome = serve(plan, signals, None, start)?;
     tell(&outcome);
@@ -102,7 +111,8 @@ fn plan(share: Share, input: OwnedFd, unread: Arc<AtomicBool>) -> Result<Plan, F
 }
 
 /// Does what comes over the lifeline, until its end.
-fn follow(inbox: &Inbox, inputs: mpsc::Sender<Vec<u8>>, unread: &AtomicBool) {
+fn follow(starter: &Starter, inputs: mpsc::Sender<Vec<u8>>, unread: &AtomicBool) {
+    let inbox = &starter.later.inbox;
     let mut inputs = Some(inputs);
     let mut lifeline = std::io::stdin().lock();
     loop {
@@ -119,8 +129,13 @@ fn follow(inbox: &Inbox, inputs: mpsc::Sender<Vec<u8>>, unread: &AtomicBool) {
                 }
             }
             Ok(Some(Frame::OutputEnd)) => unread.store(true, Ordering::Relaxed),
+            Ok(Some(Frame::Down(Down::Load { ticket, order }))) => {
+                starter.obey(ticket, order, |up| {
+                    say(&Said::Up(up));
+                });
+            }
             Ok(Some(Frame::Down(down))) => inbox.down(down),
-            Ok(Some(Frame::Share(_)) | None) | Err(_) => return inbox.end(Cause::Orphaned),
+            Ok(Some(Frame::Share(_)) | None) | Err(_) => return,
         }
     }
 }

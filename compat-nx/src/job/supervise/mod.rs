@@ -38,7 +38,7 @@ pub use cause::{Cause, Outcome, Who};
 pub use member::{Ended, Member};
 use others::{Down, Others, Up, Word};
 
-use super::control::{self, HOST, Heard, Message, hear};
+use super::control::{self, Answer, HOST, Heard, MAX_ORDER, Message, Order, hear};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -267,6 +267,9 @@ impl Supervisor {
             self.wait();
             self.serve_inbox();
             self.serve_members();
+            if let Some(others) = &mut self.others {
+                others.drop_unawaited();
+            }
             self.serve_missed();
             self.serve_clock();
         }
@@ -301,6 +304,9 @@ impl Supervisor {
         let mut fds = vec![PollFd::new(&self.inbox.shared.wake, PollFlags::IN)];
         for member in &self.members {
             fds.extend(member.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        }
+        for fd in self.others.iter().flat_map(Others::fds) {
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::empty()));
         }
         let timeout = match self.phase {
             Phase::Running | Phase::Killed => None,
@@ -355,6 +361,9 @@ impl Supervisor {
                 && let Some(ended) = self.members[index].look(self.settings.reap)
             {
                 self.serve_channel(index);
+                if let (Some(ticket), Some(others)) = (self.members[index].ticket, &self.others) {
+                    others.say(Up::Answer { ticket, answer: Answer::Ended(ended) });
+                }
                 self.judge(index, ended);
             }
         }
@@ -392,7 +401,21 @@ impl Supervisor {
             Message::Kill { node, ptype } => {
                 self.kill_some(self.members[index].who(), node, ptype);
             }
+            Message::Load { len } => {
+                if let (Some(file), Some(answers)) = (fds.take(), fds.take()) {
+                    self.load(&file, len as usize, answers);
+                }
+            }
             Message::Ending { .. } => {} // is for us to say
+        }
+    }
+
+    /// A process here wants a program started on another host.
+    fn load(&mut self, file: &Fd, len: usize, answers: Fd) {
+        match (read_order(file, len), &mut self.others) {
+            (Ok(order), Some(others)) => others.load(order, answers),
+            (Ok(_), None) => others::answer_to(&answers, Answer::Failed(libc::ENOSYS)),
+            (Err(errno), _) => others::answer_to(&answers, Answer::Failed(errno.raw_os_error())),
         }
     }
 
@@ -494,6 +517,17 @@ impl Supervisor {
                     member.kill(Signal::KILL);
                 }
             }
+            Down::Answer { number, answer } => {
+                if let Some(others) = &mut self.others {
+                    others.answer(number, answer);
+                }
+            }
+            Down::Drop { ticket } => {
+                for member in self.members.iter().filter(|it| it.ticket == Some(ticket)) {
+                    member.kill(Signal::KILL);
+                }
+            }
+            Down::Load { .. } => {} // is for whoever has started us
             Down::Leave => {
                 if let Some(others) = &mut self.others {
                     others.leave = true;
@@ -512,7 +546,9 @@ impl Supervisor {
         match ended {
             Ended::Code(0) => {}
             // Who left by `exit` and has a parent of its own that waits for it: its code is for that.
-            Ended::Code(_) if member.finished && !(member.child && self.settings.reap) => {}
+            Ended::Code(_)
+                if member.finished
+                    && (member.ticket.is_some() || !(member.child && self.settings.reap)) => {}
             Ended::Unknown if member.finished => {}
             Ended::Code(_) if member.bereaved => {}
             Ended::Code(code) => {
@@ -565,6 +601,25 @@ impl Supervisor {
             _ => {}
         }
     }
+}
+
+/// The order that a process has written to a file.
+fn read_order(file: &Fd, len: usize) -> rustix::io::Result<Order> {
+    use rustix::io::Errno;
+    if len > MAX_ORDER {
+        return Err(Errno::TOOBIG);
+    }
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        match rustix::io::pread(file, &mut bytes[done..], done as u64) {
+            Ok(0) => return Err(Errno::INVAL),
+            Ok(more) => done += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    postcard::from_bytes(&bytes).map_err(|_| Errno::INVAL)
 }
 
 #[cfg(test)]

@@ -11,10 +11,16 @@
 //!   Heard b, 3 ----------> AllHeard 3 ---------->  kills them
 //! ```
 //!
+//! A program that is to run on another host goes there the same way ([`Up::Load`]), and how it ended comes back.
+//!
 //! So every process that is left has heard of a requested end before it can notice it. A supervisor that goes, or
 //! the launcher, ends all: nobody waits for what does not come.
 
+use crate::job::control::{Answer, Order};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, BorrowedFd};
+use vmmc::sys::{Fd, packet};
 
 /// What concerns the processes of all hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +55,36 @@ pub enum Up {
     },
     /// No process is left here, and nothing was wrong.
     Idle,
+    /// Start this on its host.
+    Load {
+        /// The supervisor's own number of it.
+        number: u32,
+        /// What.
+        order: Order,
+    },
+    /// What became of a [`Down::Load`].
+    Answer {
+        /// Whose it was.
+        ticket: Ticket,
+        /// What.
+        answer: Answer,
+    },
+    /// Who waited for a process there does not any more: end it.
+    Drop {
+        /// Where it is.
+        host: String,
+        /// See [`Up::Load`].
+        number: u32,
+    },
+}
+
+/// An order of another host: which one, as the launcher counts them, and its number of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// Which host.
+    pub from: u32,
+    /// See [`Up::Load`].
+    pub number: u32,
 }
 
 /// To a supervisor.
@@ -70,6 +106,25 @@ pub enum Down {
     },
     /// No process is left on any host.
     Leave,
+    /// Start this here.
+    Load {
+        /// Who wants it.
+        ticket: Ticket,
+        /// What.
+        order: Order,
+    },
+    /// What became of an order of ours.
+    Answer {
+        /// See [`Up::Load`].
+        number: u32,
+        /// What.
+        answer: Answer,
+    },
+    /// End what was started for this.
+    Drop {
+        /// Who wanted it.
+        ticket: Ticket,
+    },
 }
 
 /// A request to end processes that others have not all heard of yet.
@@ -82,11 +137,21 @@ struct Asked {
     again: bool,
 }
 
+/// A process of another host that one of ours waits for.
+#[derive(Debug)]
+struct Ordered {
+    number: u32,
+    host: String,
+    /// Where answers go.
+    answers: Fd,
+}
+
 /// One supervisor's side of it.
 pub(super) struct Others {
     say: Box<dyn Fn(Up) + Send>,
     last: u32,
     asked: Vec<Asked>,
+    ordered: Vec<Ordered>,
     idle: bool,
     /// No process is left on any host.
     pub(super) leave: bool,
@@ -100,7 +165,14 @@ impl std::fmt::Debug for Others {
 
 impl Others {
     pub(super) fn new(say: impl Fn(Up) + Send + 'static) -> Others {
-        Others { say: Box::new(say), last: 0, asked: Vec::new(), idle: false, leave: false }
+        Others {
+            say: Box::new(say),
+            last: 0,
+            asked: Vec::new(),
+            ordered: Vec::new(),
+            idle: false,
+            leave: false,
+        }
     }
 
     pub(super) fn say(&self, up: Up) {
@@ -137,11 +209,55 @@ impl Others {
         }
     }
 
+    /// One of ours wants a program started elsewhere.
+    pub(super) fn load(&mut self, order: Order, answers: Fd) {
+        self.last = self.last.wrapping_add(1);
+        let number = self.last;
+        self.ordered.push(Ordered { number, host: order.host.clone(), answers });
+        self.say(Up::Load { number, order });
+    }
+
+    /// What became of it.
+    pub(super) fn answer(&mut self, number: u32, answer: Answer) {
+        let Some(at) = self.ordered.iter().position(|ordered| ordered.number == number) else {
+            return; // nobody waits for it any more
+        };
+        answer_to(&self.ordered[at].answers, answer);
+        if answer != Answer::Started {
+            self.ordered.swap_remove(at);
+        }
+    }
+
+    /// What to poll: the ends of those who wait for answers.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ordered.iter().map(|ordered| ordered.answers.as_fd())
+    }
+
+    /// Ends what nobody waits for any more.
+    pub(super) fn drop_unawaited(&mut self) {
+        let gone = |ordered: &mut Ordered| {
+            let mut fds = [PollFd::new(&ordered.answers, PollFlags::empty())];
+            matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+        };
+        let gone: Vec<Ordered> = self.ordered.extract_if(.., gone).collect();
+        for Ordered { host, number, .. } in gone {
+            self.say(Up::Drop { host, number });
+        }
+    }
+
     /// Says so when the last process has gone.
     pub(super) fn are_left(&mut self, left: bool) {
         if !left && !self.idle {
             self.say(Up::Idle);
         }
         self.idle = !left;
+    }
+}
+
+/// Answers whoever waits, if anybody does.
+pub(super) fn answer_to(answers: &Fd, answer: Answer) {
+    let mut buffer = [0; 16];
+    if let Ok(bytes) = postcard::to_slice(&answer, &mut buffer) {
+        let _ = packet::send(answers, bytes, &[], rustix::net::SendFlags::DONTWAIT);
     }
 }
