@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 
 /// Starts them.
 pub(super) struct Starter {
@@ -17,19 +18,24 @@ pub(super) struct Starter {
     /// Variables besides our own.
     pub(super) environment: Vec<(String, String)>,
     pub(super) label: bool,
+    /// What became of them goes there.
+    pub(super) up: mpsc::Sender<Up>,
 }
 
 impl Starter {
-    /// Starts one, and says what became of it by `say`. Its end is the supervisor's to tell.
-    pub(super) fn obey(&self, ticket: Ticket, order: Order, say: impl Fn(Up)) {
+    /// Starts one, and says what became of it. Its end is the supervisor's to tell, by the same way.
+    pub(super) fn obey(&self, ticket: Ticket, order: Order) {
+        let say = |answer| {
+            let _ = self.up.send(Up::Answer { ticket, answer });
+        };
         match self.start(ticket, order) {
             Ok(member) => {
-                say(Up::Answer { ticket, answer: Answer::Started }); // before its end can be told
+                say(Answer::Started); // before its end can be told
                 self.later.inbox.add(member);
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                say(Up::Answer { ticket, answer: Answer::Failed(errno) });
+                say(Answer::Failed(errno));
             }
         }
     }

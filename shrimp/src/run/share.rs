@@ -39,12 +39,16 @@ pub(crate) fn run() -> Result<Exit, Failure> {
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into())?;
     let unread = Arc::new(AtomicBool::new(false));
     let mut plan = plan(share, input, unread.clone())?;
-    plan.others = Some(uplink()?);
+    let up = uplink()?;
+    let supervisors = up.clone();
+    plan.others = Some(Box::new(move |said| {
+        let _ = supervisors.send(said);
+    }));
     let (environment, label) = (plan.environment.clone(), plan.label);
     let start = move |later: Later| {
         let (inputs, given) = mpsc::channel();
         thread("input", move || pass(&given, feed))?;
-        let starter = Starter { later, environment, label };
+        let starter = Starter { later, environment, label, up };
         thread("lifeline", move || {
             follow(&starter, inputs, &unread);
             starter.later.inbox.end(Cause::Orphaned);
@@ -69,17 +73,16 @@ fn say(said: &Said) -> bool {
     said.write(&mut std::io::stdout().lock()).is_ok()
 }
 
-/// What the supervisor has to say goes by a thread: the supervisor must not wait for a reader of output.
-fn uplink() -> Result<super::nodes::Say, Failure> {
+/// What is to be said to other hosts goes by a thread: the supervisor, and who reads the lifeline, must not wait for a reader
+/// of output.
+fn uplink() -> Result<mpsc::Sender<Up>, Failure> {
     let (sender, queue) = mpsc::channel::<Up>();
     thread("uplink", move || {
         for up in queue {
             say(&Said::Up(up));
         }
     })?;
-    Ok(Box::new(move |up| {
-        let _ = sender.send(up);
-    }))
+    Ok(sender)
 }
 
 fn plan(share: Share, input: OwnedFd, unread: Arc<AtomicBool>) -> Result<Plan, Failure> {
@@ -130,9 +133,7 @@ fn follow(starter: &Starter, inputs: mpsc::Sender<Vec<u8>>, unread: &AtomicBool)
             }
             Ok(Some(Frame::OutputEnd)) => unread.store(true, Ordering::Relaxed),
             Ok(Some(Frame::Down(Down::Load { ticket, order }))) => {
-                starter.obey(ticket, order, |up| {
-                    say(&Said::Up(up));
-                });
+                starter.obey(ticket, order);
             }
             Ok(Some(Frame::Down(down))) => inbox.down(down),
             Ok(Some(Frame::Share(_)) | None) | Err(_) => return,
