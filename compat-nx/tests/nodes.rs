@@ -321,9 +321,16 @@ fn a_host_process_loads_nodes_on_both_hosts_and_hears_how_they_end() {
 fn however_a_host_process_or_its_node_elsewhere_ends_nobody_is_left() {
     let program = loading();
     let world = World::new();
-    for (how, code) in [("die", 137), ("leave", 137), ("signal", 137)] {
+    for (how, code, says) in [
+        ("die", 137, "was killed by signal 9"),
+        ("leave", 137, "was killed by signal 9"), // its nodes, with it
+        ("signal", 137, "node 3 (ptype 3, pid "),
+        ("orphans", 137, "killed the application"),
+        ("crash", 139, "was killed by signal 11"),
+    ] {
         let done = world.run(&["-n", "4"], &program, &[how]);
         assert_eq!(done.code, Some(code), "{how}: {done}");
+        assert!(done.err.contains(says), "{how}: {done}");
         nobody_is_left(&program);
     }
 }

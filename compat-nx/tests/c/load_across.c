@@ -6,6 +6,9 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+/* What the host may tell. */
+enum { COUNT = 100, KILL_THE_HOST, CRASH };
+
 extern char **environ;
 
 static int node(int argc, char **argv)
@@ -24,6 +27,10 @@ static int node(int argc, char **argv)
 	CHECK(nx_nfork(NULL, -1, 77, NULL) == -1 && errno == ENOSYS);
 	crecv(1, &value, sizeof value);
 	CHECK(infonode() == myhost() && infoptype() == 9);
+	if (me == n - 1 && value == KILL_THE_HOST)
+		_killproc(myhost(), -1);
+	if (me == n - 1 && value == CRASH)
+		raise(SIGSEGV);
 	sum = value + me;
 	csend(2, &sum, sizeof sum, myhost(), 9);
 	printf("node %ld on %c\n", me, socket[strlen(socket) - 1]);
@@ -60,14 +67,14 @@ int main(int argc, char **argv)
 	CHECK(nx_load(last, 1, 3, again, argv[0]) == -1 && errno == EQUSEPID);
 	CHECK(nx_load(last, 1, 5, again, argv[0]) == -1 && errno == ENOSYS);
 	setptype(9);
-	value = 100;
+	value = strcmp(how, "orphans") == 0 ? KILL_THE_HOST : strcmp(how, "crash") == 0 ? CRASH : COUNT;
 	csend(1, &value, sizeof value, -1, 0);
 	csend(1, &value, sizeof value, -1, 3);
 	for (i = 0; i < n; i++) {
 		crecv(2, &value, sizeof value);
 		sum += value;
 	}
-	CHECK(sum == 100 * n + n * (n - 1) / 2);
+	CHECK(sum == COUNT * n + n * (n - 1) / 2);
 	if (strcmp(how, "die") == 0)
 		raise(SIGKILL);
 	if (strcmp(how, "leave") == 0)

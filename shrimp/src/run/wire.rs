@@ -201,7 +201,13 @@ mod tests {
         }
         assert_eq!(Frame::read(&mut from).unwrap(), None);
         for wrong in
-            [&[9, 0, 0, 0, 0][..], &[SIGNAL, 1, 0, 0, 0, 1], &[INPUT, 0xff, 0xff, 0xff, 0xff]]
+            // The second is what version 1 begins with.
+            [
+                &[9, 0, 0, 0, 0][..],
+                &[1, 2, 0, 0, 0, b'{', b'}'],
+                &[SIGNAL, 1, 0, 0, 0, 1],
+                &[INPUT, 0xff, 0xff, 0xff, 0xff],
+            ]
         {
             assert!(Frame::read(&mut &wrong[..]).is_err(), "{wrong:?}");
         }
