@@ -431,10 +431,15 @@ impl Supervisor {
     /// The missed node has ended and was not the cause: what the others said is.
     fn serve_missed(&mut self) {
         let Some((missed, complaint)) = &self.missed else { return };
-        let is_missed = |member: &Member| member.node == Some(*missed);
-        if self.settings.elsewhere && !self.members.iter().any(is_missed) {
+        let has_node = self.members.iter().any(|member| member.node == Some(*missed));
+        if self.settings.elsewhere && !has_node {
             return;
         }
+        // Whose number no node has is the host process.
+        let is_missed = |member: &Member| match has_node {
+            true => member.node == Some(*missed),
+            false => member.node.is_none(),
+        };
         let runs = |member: &Member| is_missed(member) && member.is_running();
         if self.cause.is_none() && !self.members.iter().any(runs) {
             self.end(complaint.clone());

@@ -122,6 +122,26 @@ fn a_survivors_complaint_waits_for_the_end_that_it_is_about() {
 }
 
 #[test]
+fn a_complaint_about_the_host_process_waits_for_its_end_too() {
+    let settings = Settings { patience: Duration::from_secs(3600), ..Settings::default() };
+    let mut supervisor = Supervisor::new(settings).unwrap();
+    let (host, is_host) = sleeper(0);
+    let (survivor, control) = node(1, "exit 1");
+    control::tell(&is_host, &Message::Host, &[]).unwrap();
+    control::tell(&control, &Message::Lost { node: 2, code: 1 }, &[]).unwrap();
+    supervisor.add(host);
+    supervisor.add(survivor);
+    while supervisor.members[1].is_running() {
+        supervisor.wait();
+        supervisor.serve_members();
+        supervisor.serve_missed();
+    }
+    assert!(supervisor.cause.is_none());
+    supervisor.members[0].kill(Signal::SEGV);
+    assert_eq!(supervisor.run().code(), 128 + 11);
+}
+
+#[test]
 fn a_complaint_about_a_node_whose_end_is_no_cause_is_the_cause() {
     // One that has ended with exit code 0, and one that never ends.
     for script in ["exit 0", &format!("exec sleep {LONG}")] {
