@@ -284,6 +284,25 @@ fn programs_are_loaded_onto_nodes_and_a_missing_one_is_an_error() {
 }
 
 #[test]
+fn a_host_process_may_load_the_very_program_that_it_is() {
+    let text = "#include \"check.h\"
+        int main(int argc, char **argv) {
+            long n = nx_initve(NULL, 3, \"\", &argc, argv);
+            CHECK(n == 3);
+            if (mynode() < n) { gsync(); printf(\"node %ld\\n\", mynode()); return 0; }
+            CHECK(nx_load(NULL, -1, 0, NULL, argv[0]) == 3);
+            CHECK(nx_waitall() == 0);
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("itself.c", text, options);
+    let job = Job::new();
+    for done in [run(&mut job.command(&program)), shrimp_run(&job, 3, &program, &[])] {
+        assert_eq!(done.code, Some(0), "{done}");
+        assert_eq!(done.out.lines().count(), 3, "{done}");
+    }
+}
+
+#[test]
 fn however_one_node_ends_all_end_with_the_reason_and_nothing_is_left() {
     let program = plain("dying.c");
     let job = Job::new();

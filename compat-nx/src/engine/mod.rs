@@ -88,14 +88,14 @@ impl Engine {
         Engine::start_full(job, settings, None)
     }
 
-    /// As [`Engine::start`]. `asks` is asked, with its process id, about a process that ended
+    /// As [`Engine::start`]. `asks` is asked, with its node and process id, about a process that ended
     /// without a word: true if somebody wanted that, and the others go on.
     ///
     /// # Errors
     /// As [`Engine::start`].
     pub fn start_asking(
         job: &Job,
-        asks: impl Fn(u32) -> bool + Send + Sync + 'static,
+        asks: impl Fn(u32, u32) -> bool + Send + Sync + 'static,
     ) -> Result<Engine, StartError> {
         Engine::start_full(job, Settings::from_env()?, Some(OnRequest(Box::new(asks))))
     }
@@ -109,10 +109,10 @@ impl Engine {
         if job.node >= processes || job.size == 0 {
             return Err(StartError::BadJob { node: job.node, size: job.size });
         }
-        if !job.hosts.is_empty() && (job.host || job.late.is_some()) {
+        if !job.hosts.is_empty() && job.late.is_some() {
             return Err(StartError::SetUp {
                 what: "a job on several nodes",
-                reason: "it has no host process, and nobody joins it later".to_owned(),
+                reason: "nobody joins it later".to_owned(),
             });
         }
         let peers = Peers::new(processes as usize);

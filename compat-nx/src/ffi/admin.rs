@@ -3,17 +3,22 @@
 
 use std::ffi::c_long;
 
+fn refuse() {
+    let why = "there are no partitions; leave the call out";
+    super::errno::set_for(&super::Failure::System(libc::ENOSYS, why.into()));
+}
+
 macro_rules! none {
     ($($name:ident $fortran:ident)*) => { $(
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> c_long {
-            super::errno::set(libc::ENOSYS);
+            refuse();
             -1
         }
 
         #[unsafe(no_mangle)]
         pub extern "C" fn $fortran() -> i32 {
-            super::errno::set(libc::ENOSYS);
+            refuse();
             -1
         }
     )* };

@@ -31,6 +31,8 @@ struct App {
     pids: Vec<i32>,
     /// Who watches them, if that is a thread of ours.
     watcher: Option<Inbox>,
+    /// The hosts that a launcher offers for nodes, ours first; empty: this machine.
+    hosts: Vec<String>,
 }
 
 impl App {
@@ -47,6 +49,7 @@ static APP: Mutex<App> = Mutex::new(App {
     joining: Vec::new(),
     pids: Vec::new(),
     watcher: None,
+    hosts: Vec::new(),
 });
 
 fn app() -> MutexGuard<'static, App> {
@@ -78,7 +81,12 @@ pub(super) fn begin_under_launcher(job: Job, control: Option<Fd>) -> Result<(), 
         process::follow(control);
         let _ = control::tell(control, &Message::Host, &[]);
     }
-    app().shape = Some(Shape::row(job.size));
+    let mut hosts = job.hosts.to_vec();
+    hosts.dedup(); // those of one host follow each other
+    let mut app = app();
+    app.shape = Some(Shape::row(job.size));
+    app.hosts = hosts;
+    drop(app);
     part().control = control;
     Ok(())
 }
@@ -190,6 +198,11 @@ pub(super) fn init(
     job.host = true;
     job.node = host_number(job.size);
     job.ptype = None;
+    if let Some(own) = app.hosts.first() {
+        let mut hosts = Job::spread(&app.hosts, job.size);
+        hosts.push(own.clone());
+        job.hosts = hosts.into();
+    }
     app.shape = Some(shape);
     app.job = Some(job.clone());
     Ok(job.size as i32)
@@ -254,10 +267,6 @@ pub(super) fn start(
         Some(job) => job,
         None => return Err(NxError::NotStarted.into()),
     };
-    if !job.hosts.is_empty() {
-        let why = "processes of an application on several machines, later than its start";
-        return Err(Failure::System(libc::ENOSYS, why.into()));
-    }
     let engine = process::running();
     let list = chosen(&job, nodes, nnodes)?;
     for (at, &node) in list.iter().enumerate() {
@@ -268,6 +277,9 @@ pub(super) fn start(
         if known || list[..at].contains(&node) {
             return Err(NxError::PtypeInUse { node, ptype }.into());
         }
+    }
+    for &node in &list {
+        check_across(&job, node, what, engine.is_some() || app().has_first(node))?;
     }
     let mut started = 0;
     let mut joining = Vec::new();
@@ -298,11 +310,8 @@ pub(super) fn start(
                     pid
                 }
             },
-            Become::Program(program) => match spawn::load(&place, program) {
-                Ok((pid, control)) => {
-                    watch(&mut app(), node, ptype, pid, control)?;
-                    pid
-                }
+            Become::Program(program) => match load(&place, program) {
+                Ok(pid) => pid,
                 // The count tells how far it went.
                 Err(_) if started > 0 => break,
                 Err(failure) => return Err(failure),
@@ -342,6 +351,53 @@ pub(super) fn start(
             .map_err(|error| Failure::System(super::errno::EQNOPROC, error.to_string()))?;
     }
     Ok(started)
+}
+
+/// Starts a program as a process of a node, wherever that is.
+fn load(place: &Job, program: &Program) -> Result<Pid, Failure> {
+    if let Some(host) = elsewhere(place, place.node) {
+        let control = part().control.as_ref().map(Fd::try_clone);
+        return match control {
+            Some(Ok(control)) => super::elsewhere::load(place, host, program, &control),
+            Some(Err(errno)) => {
+                Err(Failure::System(errno.raw_os_error(), "control channel".into()))
+            }
+            None => Err(Failure::System(libc::ENOSYS, format!("host {host} without a launcher"))),
+        };
+    }
+    let (pid, control) = spawn::load(place, program)?;
+    watch(&mut app(), place.node, place.ptype.unwrap_or(0), pid, control)?;
+    Ok(pid)
+}
+
+/// The host of a node, if it is not that of the host process, which starts them.
+fn elsewhere(job: &Job, node: u32) -> Option<&str> {
+    let own = job.hosts.get(host_number(job.size) as usize)?;
+    job.hosts.get(node as usize).filter(|host| *host != own).map(String::as_str)
+}
+
+/// What cannot be in an application on several hosts: memory that goes from one to another, and processes that join later.
+fn check_across(job: &Job, node: u32, what: &Become, late: bool) -> Result<(), Failure> {
+    if job.hosts.is_empty() {
+        return Ok(());
+    }
+    if late {
+        let why = format!(
+            "another process on node {node}: nobody joins an application on several hosts that has one there already; \
+             start it on one host, or give each process a node"
+        );
+        return Err(Failure::System(libc::ENOSYS, why));
+    }
+    match (what, elsewhere(job, node)) {
+        (Become::Copy, Some(host)) => {
+            let why = format!(
+                "node {node} is on host {host}, and no copy of this process can be made there; \
+                 nx_load and nx_loadve start a program there"
+            );
+            Err(Failure::System(libc::ENOSYS, why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a child still runs. It is not reaped: that is for the program.

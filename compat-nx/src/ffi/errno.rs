@@ -86,15 +86,15 @@ pub(super) fn set(errno: c_int) {
 }
 
 thread_local! {
-    /// The last failure of this thread that `errno` tells in a number of NX, in words.
+    /// The last failure of this thread that `errno` tells in a number of NX, or by `ENOSYS`, in words.
     static LAST: RefCell<Option<(c_int, String)>> = const { RefCell::new(None) };
 }
 
 /// Sets the caller's `errno` for a failure, and keeps its words for [`nx_perror`]. Not for a number of the system's: that
-/// may come from elsewhere the next time.
+/// may come from elsewhere the next time. `ENOSYS` hardly does.
 pub(super) fn set_for(failure: &Failure) {
     let errno = failure.errno();
-    if errno >= EQPBUF {
+    if errno >= EQPBUF || errno == libc::ENOSYS {
         // A thread that is ending has no words any more.
         let _ = LAST.try_with(|last| last.replace(Some((errno, failure.to_string()))));
     }

@@ -30,6 +30,7 @@ mod admin;
 mod app;
 mod app_calls;
 mod clock;
+mod elsewhere;
 mod errno;
 mod esize;
 mod global;

@@ -94,28 +94,29 @@ fn start_lazily() -> Result<&'static Engine, Failure> {
 }
 
 /// Processes that the supervisor in this process ends on request.
-static ENDING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+static ENDING: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
 
-/// Such a process.
-pub(super) fn ending(pid: i32) {
-    ENDING.lock().unwrap_or_else(PoisonError::into_inner).push(pid as u32);
+/// Such a process, by node and process id.
+pub(super) fn ending(node: u32, pid: i32) {
+    ENDING.lock().unwrap_or_else(PoisonError::into_inner).push((node, pid as u32));
 }
 
-/// Tells of a process id whether the supervisor has said that this process is ended on request.
-fn ended_on_request(control: Option<&Fd>) -> impl Fn(u32) -> bool + Send + Sync + 'static {
+/// Tells of a node and a process id whether the supervisor has said that this process is ended on request.
+fn ended_on_request(control: Option<&Fd>) -> impl Fn(u32, u32) -> bool + Send + Sync + 'static {
     let channel = control.and_then(|control| control.try_clone().ok());
     let known = Mutex::new(Vec::new());
-    move |pid| {
+    move |node, pid| {
         let Some(channel) = &channel else {
-            return ENDING.lock().unwrap_or_else(PoisonError::into_inner).contains(&pid);
+            let ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+            return ending.contains(&(node, pid));
         };
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         while let Heard::Message(message, _) = control::hear(channel) {
-            if let Message::Ending { pid } = message {
-                known.push(pid as u32);
+            if let Message::Ending { node, pid } = message {
+                known.push((node, pid as u32));
             }
         }
-        known.contains(&pid)
+        known.contains(&(node, pid))
     }
 }
 

@@ -110,6 +110,12 @@ pub(super) fn load(place: &Job, program: &Program) -> Result<(Pid, Fd), Failure>
     }
 }
 
+/// Our own environment, `NAME=value` each.
+pub(super) fn environ() -> impl Iterator<Item = Vec<u8>> {
+    use std::os::unix::ffi::OsStrExt;
+    std::env::vars_os().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+}
+
 fn exec(place: &Job, program: &Program, control: &Fd) -> c_int {
     use std::os::fd::AsRawFd;
     let _ = rustix::io::fcntl_setfd(control, rustix::io::FdFlags::empty());
@@ -120,11 +126,7 @@ fn exec(place: &Job, program: &Program, control: &Fd) -> c_int {
         .chain([(env::CONTROL, control.as_raw_fd().to_string())])
         .collect();
     if program.envp.is_null() {
-        for (name, value) in std::env::vars_os() {
-            use std::os::unix::ffi::OsStrExt;
-            let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();
-            variables.extend(std::ffi::CString::new(pair));
-        }
+        variables.extend(environ().flat_map(std::ffi::CString::new));
     } else {
         let mut at = program.envp;
         // SAFETY: an array of strings that ends with null.

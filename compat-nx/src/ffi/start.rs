@@ -213,7 +213,8 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
     if let Some(job) = given {
         let control = inherited_control();
         remove_variables();
-        if own_start {
+        // What a host process has started is a node, also if it could be a host itself.
+        if own_start && !job.host {
             return app::begin_under_launcher(job, control);
         }
         let switches = arguments.take()?;

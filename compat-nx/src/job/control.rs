@@ -16,6 +16,43 @@ pub const MAX_TEXT: usize = 2048;
 /// The host process, in [`Message::Kill`].
 pub const HOST: i32 = -2;
 
+/// Longest [`Order`]: arguments and environment, as much as goes.
+pub const MAX_ORDER: usize = 1 << 20;
+
+/// A program to start on another host, as the first process of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Which host.
+    pub host: String,
+    /// Which node.
+    pub node: u32,
+    /// Its process type.
+    pub ptype: i32,
+    /// A path, or a name that is searched for.
+    pub path: Vec<u8>,
+    /// Its arguments, its own name among them.
+    pub arguments: Vec<Vec<u8>>,
+    /// What its place is: [`Job::to_env`](super::Job::to_env).
+    pub place: Vec<(String, String)>,
+    /// Its environment, `NAME=value` each.
+    pub environment: Vec<Vec<u8>>,
+    /// Whether that is all of it, and not what comes on top of the host's own. `VMMC_` variables are always the host's own.
+    pub whole: bool,
+    /// Where it begins.
+    pub directory: Vec<u8>,
+}
+
+/// What became of an [`Order`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// It runs.
+    Started,
+    /// It does not, by this number of the system's.
+    Failed(i32),
+    /// It has ended like this; the last answer.
+    Ended(super::supervise::Ended),
+}
+
 /// What a process tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
@@ -29,6 +66,12 @@ pub enum Message {
         ptype: i32,
         /// Its process id, for people.
         pid: i32,
+    },
+    /// This process wants a program started on another host: an [`Order`] of so many bytes. The packet carries a file that
+    /// holds it, and a socket for the [`Answer`]s; when that one is closed, the new process is ended.
+    Load {
+        /// At most [`MAX_ORDER`].
+        len: u32,
     },
     /// `setptype`: the process is known by another type from now on.
     Ptype(i32),
@@ -59,6 +102,8 @@ pub enum Message {
     /// From the supervisor: this process is about to be ended because another one asked for it; the
     /// rest goes on.
     Ending {
+        /// Its node. Of an application on several machines two processes may have one id.
+        node: u32,
         /// Its process id.
         pid: i32,
     },
@@ -153,12 +198,13 @@ mod tests {
         let all = [
             Message::Host,
             Message::Add { node: -1, ptype: 7, pid: 1 },
+            Message::Load { len: 5 },
             Message::Ptype(3),
             Message::Abort { code: 1, text: "why".into() },
             Message::Lost { node: 2, code: 1 },
             Message::Kill { node: -1, ptype: -1 },
             Message::Finished,
-            Message::Ending { pid: 9 },
+            Message::Ending { node: 1, pid: 9 },
         ];
         for message in &all {
             tell(&process, message, &[process.as_fd()]).unwrap();
@@ -176,7 +222,7 @@ mod tests {
     #[test]
     fn the_last_words_of_one_that_has_not_read_all_are_heard() {
         let (process, supervisor) = pair().unwrap();
-        try_tell(&supervisor, &Message::Ending { pid: 9 });
+        try_tell(&supervisor, &Message::Ending { node: 1, pid: 9 });
         tell(&process, &Message::Finished, &[]).unwrap();
         drop(process);
         assert!(matches!(hear(&supervisor), Heard::Message(Message::Finished, _)));

@@ -34,8 +34,8 @@ pub struct Job {
     pub ptype: Option<i32>,
     /// Joins a job in which its node has a process already.
     pub late: Option<Late>,
-    /// Of each NX node the node of the cluster that it runs on, by the cluster file's names; empty: all
-    /// run on one machine.
+    /// Of each NX node the node of the cluster that it runs on, by the cluster file's names, and then of the host process if
+    /// there is one; empty: all run on one machine.
     pub hosts: Arc<[String]>,
 }
 
@@ -144,8 +144,10 @@ impl Job {
             None => Arc::default(),
             Some(value) => {
                 let hosts: Arc<[String]> = value.split(',').map(str::to_owned).collect();
-                let expected = "as many names of nodes as the size, separated by commas";
-                if hosts.len() != size as usize || !hosts.iter().all(|host| is_node_name(host)) {
+                let expected = "as many names of nodes as there are processes, separated by commas";
+                if hosts.len() != size as usize + usize::from(host)
+                    || !hosts.iter().all(|host| is_node_name(host))
+                {
                     return Err(JobError { name: env::HOSTS, value, expected });
                 }
                 hosts
@@ -169,6 +171,16 @@ impl Job {
         let id = format!("{}-{}", rustix::process::getpid().as_raw_nonzero(), hex(&random[16..]));
         let (token, hosts) = (Token(token), Arc::default());
         Ok(Job { id, token, size, node: 0, host: false, ptype: Some(0), late: None, hosts })
+    }
+
+    /// Of `size` nodes the host of each: as many on each as goes, in the order in which they are named.
+    #[must_use]
+    pub fn spread(hosts: &[String], size: u32) -> Vec<String> {
+        let of = |node: u32| {
+            let at = u64::from(node) * hosts.len() as u64 / u64::from(size.max(1));
+            hosts.get(at as usize).cloned()
+        };
+        (0..size).filter_map(of).collect()
     }
 
     /// Name, size and token in one word, for launchers that pass words (PMI).
@@ -268,7 +280,8 @@ mod tests {
             (true, Some(1), late(4, true)),
         ] {
             let token = Token([7; 16]);
-            let hosts = ["a", "b", "a", "b"].map(str::to_owned).into();
+            let hosts = ["a", "b", "a", "b", "b"].map(str::to_owned);
+            let hosts = hosts.into_iter().take(4 + usize::from(host)).collect();
             let job = Job { id: "j1".into(), token, size: 4, node: 2, host, ptype, late, hosts };
             let variables = job.to_env();
             let get = |name: &str| {
@@ -282,7 +295,7 @@ mod tests {
     fn job() -> Job {
         let token = Token([0xa5; 16]);
         let late = Some(Late { from: 9, begun: true });
-        let (id, hosts) = ("17-0a0b0c0d".into(), ["a"; 4].map(str::to_owned).into());
+        let (id, hosts) = ("17-0a0b0c0d".into(), ["a"; 5].map(str::to_owned).into());
         Job { id, token, size: 4, node: 3, host: true, ptype: Some(2), late, hosts }
     }
 
@@ -300,7 +313,8 @@ mod tests {
             (env::SIZE, "4097"),
             (env::PTYPE, "-1"),
             (env::HOSTS, "a,b,a"),
-            (env::HOSTS, "a,,b,b"),
+            (env::HOSTS, "a,b,a,b"),
+            (env::HOSTS, "a,,b,b,a"),
             (env::LATE, "3"),
             (env::LATE, "later"),
             (env::LATE, "9:began"),

@@ -9,30 +9,32 @@
 //!
 //! One remote shell per host; what to run goes over its standard input ([`wire`](super::wire)), so that
 //! nothing needs to be quoted and no secret is in a command line. Each share supervises its nodes as on one
-//! machine, and ends with the exit code that counts. The first one that fails ends all. A share ends when its
-//! standard input does: so when this process is killed, and when a connection breaks, nothing stays.
+//! machine, and ends with the exit code that counts; what one supervisor has to say to the others goes through here
+//! ([`router`](super::router)). The first share that fails ends all; they stay until all have nobody left. A share ends when
+//! its standard input does: so when this process is killed, and when a connection breaks, nothing stays.
 #![allow(unsafe_code)] // between fork and exec
 
-use super::output::{self, Source, Stream};
+use super::lifeline::{Inbox, Lifeline, Post, Way};
+use super::output::{self, Source, Sources, Stream};
+use super::router::{Orders, Router};
 use super::wire::{Frame, Share};
 use super::{Args, RunError, end_with, signals, strays};
 use crate::exit::{Context, Exit, Failure};
 use nx::Job;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
-use std::io::{PipeWriter, Read};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long shares may take to end before their remote shells are killed.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// One end of a share's standard input; `None` once it is closed.
-type Lifeline = Arc<Mutex<Option<PipeWriter>>>;
 
 /// The nodes on one host.
 struct Part {
@@ -41,7 +43,19 @@ struct Part {
     count: u32,
     shell: Child,
     lifeline: Lifeline,
+    /// Reads its output.
+    reader: Option<JoinHandle<()>>,
     ended: Option<ExitStatus>,
+}
+
+/// What parts need to be started.
+struct Start<'a> {
+    args: &'a Args,
+    signals: &'a signals::Signals,
+    post: Post,
+    more: mpsc::Sender<()>,
+    /// Their standard error.
+    sources: Vec<Source>,
 }
 
 /// Runs the application to its end; does not return when it was started.
@@ -53,7 +67,9 @@ pub(super) fn run(
     let size = args.size()?;
     let hosts = places(&args.hosts, size)?;
     let job = Job::new(size).context(|| "random bytes".into())?;
-    let mut sources = Vec::new();
+    let inbox = Inbox::new()?;
+    let (more, wanted) = mpsc::channel();
+    let mut start = Start { args, signals, post: inbox.post(), more, sources: Vec::new() };
     let mut parts: Vec<Part> = Vec::new();
     let mut first = 0;
     while let Some(host) = hosts.get(first as usize) {
@@ -70,26 +86,31 @@ pub(super) fn run(
             label: args.label,
             grace_ms: args.grace()?.as_millis() as u64,
         };
-        match start(args, host, share, signals, &mut sources) {
+        match start.part(parts.len(), host, share) {
             Ok(part) => parts.push(part),
             Err(failure) => {
-                drop(parts); // their lifelines end
+                parts.iter().for_each(|part| part.lifeline.end());
                 strays::kill_all();
                 return Err(failure);
             }
         }
         first += count;
     }
+    let sources = start.sources;
     let merger = std::thread::Builder::new().name("output".into());
-    let merger =
-        merger.spawn(move || output::merge(sources)).context(|| "starting a thread".into())?;
+    let merger = merger
+        .spawn(move || output::merge(&Sources::of(sources), output::own()))
+        .context(|| "starting a thread".into())?;
     if let Some(part) = parts.first() {
         let lifeline = part.lifeline.clone();
         let feeder = std::thread::Builder::new().name("input".into());
-        feeder.spawn(move || feed(&lifeline)).context(|| "starting a thread".into())?;
+        feeder.spawn(move || feed(&lifeline, &wanted)).context(|| "starting a thread".into())?;
     }
-    let code = watch(&mut parts, signals, outer);
+    let code = watch(&mut parts, signals, outer, &inbox);
     strays::kill_all();
+    for reader in parts.iter_mut().filter_map(|part| part.reader.take()) {
+        let _ = reader.join();
+    }
     let _ = merger.join();
     end_with(code)
 }
@@ -104,11 +125,7 @@ fn places(hosts: &[String], size: u32) -> Result<Vec<String>, RunError> {
             return Err(RunError::HostTwice(host.clone()));
         }
     }
-    let of = |node: u32| {
-        let at = u64::from(node) * hosts.len() as u64 / u64::from(size.max(1));
-        hosts.get(at as usize).cloned()
-    };
-    Ok((0..size).filter_map(of).collect())
+    Ok(Job::spread(hosts, size))
 }
 
 fn directory() -> Result<Vec<u8>, Failure> {
@@ -121,44 +138,43 @@ fn settings() -> Vec<(String, String)> {
     std::env::vars().filter(|(name, _)| name.starts_with("NX_")).collect()
 }
 
-fn start(
-    args: &Args,
-    host: &str,
-    share: Share,
-    signals: &signals::Signals,
-    sources: &mut Vec<Source>,
-) -> Result<Part, Failure> {
-    let mut command = args.rsh.command(host, "__run-share").ok_or(RunError::NoShell)?;
-    let (input, mut lifeline) = std::io::pipe().context(|| "pipe".into())?;
-    let pipe =
-        || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into());
-    let ((out, out_writer), (err, err_writer)) = (pipe()?, pipe()?);
-    command.stdin(input).stdout(out_writer).stderr(err_writer);
-    let mask = signals.before();
-    let prepare = move || {
-        mask.restore();
-        Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
-    };
-    // SAFETY: only system calls that are safe between fork and exec.
-    unsafe { command.pre_exec(prepare) };
-    let shell = command
-        .spawn()
-        .map_err(|source| RunError::Start { program: command.get_program().into(), source })?;
-    let (first, count) = (share.first, share.count);
-    // A shell that has failed already is found by its end.
-    let _ = Frame::Share(Box::new(share)).write(&mut lifeline);
-    sources.push(Source { pipe: out, prefix: String::new(), stream: Stream::Out });
-    sources.push(Source { pipe: err, prefix: String::new(), stream: Stream::Err });
-    let lifeline = Arc::new(Mutex::new(Some(lifeline)));
-    Ok(Part { host: host.to_owned(), first, count, shell, lifeline, ended: None })
+impl Start<'_> {
+    fn part(&mut self, number: usize, host: &str, share: Share) -> Result<Part, Failure> {
+        let mut command = self.args.rsh.command(host, "__run-share").ok_or(RunError::NoShell)?;
+        let (input, lifeline) = std::io::pipe().context(|| "pipe".into())?;
+        let pipe =
+            || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into());
+        let ((out, out_writer), (err, err_writer)) = (pipe()?, pipe()?);
+        command.stdin(input).stdout(out_writer).stderr(err_writer);
+        let mask = self.signals.before();
+        let prepare = move || {
+            mask.restore();
+            Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
+        };
+        // SAFETY: only system calls that are safe between fork and exec.
+        unsafe { command.pre_exec(prepare) };
+        let shell = command
+            .spawn()
+            .map_err(|source| RunError::Start { program: command.get_program().into(), source })?;
+        let (first, count) = (share.first, share.count);
+        let lifeline = Lifeline::new(lifeline)?;
+        // A shell that has failed already is found by its end.
+        lifeline.say(Frame::Share(Box::new(share)));
+        self.sources.push(Source { pipe: err, prefix: String::new(), stream: Stream::Err });
+        let way = Way {
+            part: number,
+            from: File::from(out),
+            post: self.post.clone(),
+            lifeline: lifeline.clone(),
+            more: self.more.clone(),
+        };
+        let reader = Some(way.start()?);
+        Ok(Part { host: host.to_owned(), first, count, shell, lifeline, reader, ended: None })
+    }
 }
 
-fn lock(lifeline: &Lifeline) -> MutexGuard<'_, Option<PipeWriter>> {
-    lifeline.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Passes our standard input to the share of node 0.
-fn feed(lifeline: &Lifeline) {
+/// Passes our standard input to the share of node 0, a piece at a time as it takes them.
+fn feed(lifeline: &Lifeline, wanted: &mpsc::Receiver<()>) {
     let mut buffer = vec![0; 16 << 10];
     loop {
         let frame = match std::io::stdin().lock().read(&mut buffer) {
@@ -167,38 +183,19 @@ fn feed(lifeline: &Lifeline) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(_) => Frame::InputEnd,
         };
-        let mut pipe = lock(lifeline);
-        let sent = pipe.as_mut().map(|pipe| frame.write(pipe));
-        if frame == Frame::InputEnd || !matches!(sent, Some(Ok(()))) {
+        let end = frame == Frame::InputEnd;
+        if !lifeline.say(frame) || end || wanted.recv().is_err() {
             return;
         }
     }
 }
 
 impl Part {
-    /// Tells the share that the application ends.
-    fn end(&mut self) {
-        match self.lifeline.try_lock() {
-            Ok(mut lifeline) => *lifeline = None,
-            Err(TryLockError::Poisoned(lifeline)) => *lifeline.into_inner() = None,
-            // Full of input that nobody reads.
-            Err(TryLockError::WouldBlock) => self.kill(Signal::TERM),
-        }
-    }
-
     fn kill(&self, signal: Signal) {
         if self.ended.is_none()
             && let Some(pid) = rustix::process::Pid::from_raw(self.shell.id() as i32)
         {
             let _ = rustix::process::kill_process(pid, signal); // not reaped: it is that process
-        }
-    }
-
-    fn say(&self, frame: &Frame) {
-        if let Ok(mut lifeline) = self.lifeline.try_lock()
-            && let Some(pipe) = lifeline.as_mut()
-        {
-            let _ = frame.write(pipe); // its end is heard of otherwise
         }
     }
 
@@ -213,15 +210,21 @@ impl Part {
 }
 
 /// Waits for all; the first that fails ends them. The exit code.
-fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 {
+fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd, inbox: &Inbox) -> u8 {
+    let mut router = Router::new(parts.iter().map(|part| part.host.clone()).collect());
     let mut code = 0;
     let mut asked: Option<Signal> = None;
     let mut ending: Option<Instant> = None;
     let mut orphaned = false;
     loop {
-        for part in parts.iter_mut().filter(|part| part.ended.is_none()) {
+        let mut orders = Orders::new();
+        for (number, part) in parts.iter_mut().enumerate() {
+            if part.ended.is_some() {
+                continue;
+            }
             let Ok(Some(status)) = part.shell.try_wait() else { continue };
             part.ended = Some(status);
+            orders.append(&mut router.ended(number));
             if status.success() {
                 continue;
             }
@@ -244,13 +247,21 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 
         if parts.iter().all(|part| part.ended.is_some()) {
             return code;
         }
+        for (from, up) in inbox.take() {
+            orders.append(&mut router.hear(from, up));
+        }
+        for (to, down) in orders {
+            if let Some(part) = parts.get(to) {
+                part.lifeline.say(Frame::Down(down));
+            }
+        }
         // With a signal on its way to all, each may come to its own end first.
         let grace = if asked.is_some() && !orphaned { PATIENCE } else { Duration::ZERO };
         let mut left = None;
         if let Some(since) = ending {
             left = Some(grace.saturating_sub(since.elapsed()));
             if since.elapsed() >= grace {
-                parts.iter_mut().for_each(Part::end);
+                parts.iter().for_each(|part| part.lifeline.end());
                 left = Some((grace + PATIENCE).saturating_sub(since.elapsed()));
             }
             if since.elapsed() >= grace + PATIENCE {
@@ -260,7 +271,11 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 
         }
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let gone = if orphaned { PollFlags::empty() } else { PollFlags::IN };
-        let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(outer, gone)];
+        let mut fds = [
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::new(outer, gone),
+            PollFd::new(inbox, PollFlags::IN),
+        ];
         let _ = poll(&mut fds, left.as_ref());
         if fds[1].revents().contains(PollFlags::IN) {
             orphaned = true;
@@ -276,10 +291,12 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd) -> u8 
                 && asked.replace(signal).is_some()
             {
                 code = code_of(signal);
-                parts.iter_mut().for_each(Part::end);
+                parts.iter().for_each(|part| part.lifeline.end());
                 ending.get_or_insert_with(Instant::now);
             }
-            parts.iter().for_each(|part| part.say(&Frame::Signal(signal.as_raw())));
+            for part in parts.iter() {
+                part.lifeline.say(Frame::Signal(signal.as_raw()));
+            }
         }
     }
 }

@@ -20,9 +20,12 @@
 //! that does there what the inner one does here ([`hosts`], [`share`]).
 
 mod hosts;
+mod lifeline;
 mod nodes;
+mod order;
 mod outer;
 mod output;
+mod router;
 mod share;
 mod signals;
 mod strays;
@@ -87,7 +90,7 @@ With --hosts, shrimp and PROG are on all hosts under the same paths, and vmmcd r
 cluster. NX_ variables go along, others are each host's own.
 
 A program that starts its nodes itself (nx_initve, nx_nfork, nx_load) is started once, and gets N
-nodes if it asks for the default.
+nodes if it asks for the default. With --hosts nx_load starts them on all hosts, nx_nfork on the first.
 
 Exit code: 0 when every node's was 0; else that of the first node that failed, 128+N if signal N
 killed it, 137 after killproc(-1, -1); 126 the program cannot be run, 127 not found.";

@@ -1,10 +1,11 @@
 //! The inner process: starts the nodes and watches them.
 #![allow(unsafe_code)] // between fork and exec
 
-use super::output::{self, Source, Stream};
+use super::output::{self, Source, Sources, Stream};
 use super::{NodesArgs, RunError, end_with, signals, strays};
 use crate::artefacts::{self, Artefact};
 use crate::exit::{Context, Exit, Failure, Io};
+use nx::job::supervise::others::Up;
 use nx::job::supervise::{Cause, Inbox, Member, Outcome, Settings, Supervisor};
 use nx::job::{Job, control, env};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,6 +15,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use vmmc::sys::Fd;
 
 /// What the nodes on this machine run.
 pub(super) struct Plan {
@@ -28,8 +31,15 @@ pub(super) struct Plan {
     pub(super) environment: Vec<(String, String)>,
     /// Standard input of node 0, if it is not ours.
     pub(super) input: Option<OwnedFd>,
+    /// Where their standard output goes.
+    pub(super) out: output::Out,
     pub(super) settings: Settings,
+    /// How to reach the supervisors of other hosts, if there are some.
+    pub(super) others: Option<Say>,
 }
+
+/// Says something to the supervisors of other hosts.
+pub(super) type Say = Box<dyn Fn(Up) + Send>;
 
 /// Runs the nodes to their end; does not return when they were started.
 pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
@@ -51,7 +61,9 @@ pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
         places: (0..job.size).map(|node| Job { node, ..job.clone() }).collect(),
         environment: Vec::new(),
         input: None,
+        out: output::own(),
         settings: Settings { grace: args.grace()?, ..Settings::default() },
+        others: None,
     };
     let outcome = serve(plan, signals, Some(outer), |_| Ok(()))?;
     tell(&outcome);
@@ -66,20 +78,30 @@ pub(super) fn tell(outcome: &Outcome) {
     }
 }
 
+/// What who starts processes later needs for it.
+pub(super) struct Later {
+    pub(super) inbox: Inbox,
+    pub(super) start: Start,
+    pub(super) sources: Arc<Sources>,
+}
+
 /// Starts nodes and watches them to their end. They end with the process of `outer`, if there is one;
 /// `started` is called once they run.
 pub(super) fn serve(
     mut plan: Plan,
     signals: signals::Signals,
     outer: Option<OwnedFd>,
-    started: impl FnOnce(Inbox) -> Result<(), Failure>,
+    started: impl FnOnce(Later) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
     let mut supervisor = Supervisor::new(plan.settings.clone()).context(|| "eventfd".into())?;
+    if let Some(say) = plan.others.take() {
+        supervisor.join_others(say);
+    }
     let inbox = supervisor.inbox();
-    let mut sources = Vec::new();
+    let sources = Arc::new(Sources::beginning(Vec::new()).context(|| "eventfd".into())?);
     let start = Start { own: rustix::process::getpid(), mask: signals.before() };
     for place in std::mem::take(&mut plan.places) {
-        match start_node(&mut plan, place, start, &mut sources) {
+        match start_node(&mut plan, place, start, &sources) {
             Ok(member) => supervisor.add(member),
             Err(failure) => {
                 strays::kill_all();
@@ -87,9 +109,10 @@ pub(super) fn serve(
             }
         }
     }
+    let merging = sources.clone();
     let merger = std::thread::Builder::new()
         .name("output".into())
-        .spawn(move || output::merge(sources))
+        .spawn(move || output::merge(&merging, plan.out))
         .context(|| "starting a thread".into())?;
     let listening = inbox.clone();
     let listen = move || loop {
@@ -112,13 +135,14 @@ pub(super) fn serve(
         .name("signals".into())
         .spawn(listen)
         .context(|| "starting a thread".into())?;
-    if let Err(failure) = started(inbox) {
+    if let Err(failure) = started(Later { inbox, start, sources: sources.clone() }) {
         strays::kill_all();
         return Err(failure);
     }
     let outcome = supervisor.run();
     // Whatever the nodes started goes with them; then every pipe comes to its end.
     strays::kill_all();
+    sources.close();
     let _ = merger.join();
     Ok(outcome)
 }
@@ -137,7 +161,7 @@ fn outer_process(parent: u32) -> Result<OwnedFd, Io> {
 
 /// What a node needs to know between fork and exec.
 #[derive(Clone, Copy, Debug)]
-struct Start {
+pub(super) struct Start {
     /// This process.
     own: Pid,
     /// Signals to block.
@@ -148,56 +172,68 @@ fn start_node(
     plan: &mut Plan,
     place: Job,
     start: Start,
-    sources: &mut Vec<Source>,
+    sources: &Sources,
 ) -> Result<Member, Failure> {
-    let (theirs, ours) = control::pair().context(|| "control channel".into())?;
-    let pipe =
-        || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into());
-    let ((out, out_writer), (err, err_writer)) = (pipe()?, pipe()?);
     let mut command = Command::new(&plan.path);
     command.arg0(plan.words.first().cloned().unwrap_or_default());
     command.args(plan.words.iter().skip(1));
     command.envs(plan.environment.iter().map(|(name, value)| (name, value)));
-    command.envs(place.to_env()).env(env::CONTROL, theirs.as_raw_fd().to_string());
-    // gfortran's own buffers would hold lines back.
-    command.env("GFORTRAN_UNBUFFERED_PRECONNECTED", "y");
+    command.envs(place.to_env());
     command.envs(library_path().map(|path| ("LD_LIBRARY_PATH", path)));
     command.stdin(match (place.node, plan.input.take()) {
         (0, Some(input)) => input.into(),
         (0, None) => Stdio::inherit(),
         _ => Stdio::null(),
     });
-    command.stdout(out_writer).stderr(err_writer);
-    let number = theirs.as_raw_fd();
-    let prepare = move || {
-        start.mask.restore();
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        if rustix::process::getppid() != Some(start.own) {
-            return Err(std::io::Error::other("the parent has gone"));
-        }
-        // SAFETY: the channel is open in the child, as it was in the parent.
-        let channel = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
-        Ok(rustix::io::fcntl_setfd(channel, rustix::io::FdFlags::empty())?)
-    };
-    // SAFETY: only system calls that are safe between fork and exec.
-    unsafe { command.pre_exec(prepare) };
-    let child =
-        command.spawn().map_err(|source| RunError::Start { program: plan.path.clone(), source })?;
     let prefix = match place.hosts.get(place.node as usize) {
         _ if !plan.label => String::new(),
         Some(host) => format!("[{}@{host}] ", place.node),
         None => format!("[{}] ", place.node),
     };
-    sources.push(Source { pipe: out, prefix: prefix.clone(), stream: Stream::Out });
-    sources.push(Source { pipe: err, prefix, stream: Stream::Err });
-    let pid = Pid::from_child(&child);
-    let member = Member::child(Some(place.node), 0, pid, Some(ours));
+    let failed = |source| RunError::Start { program: plan.path.clone(), source };
+    let (child, control) = start.run(&mut command, &prefix, sources).map_err(failed)?;
+    let member = Member::child(Some(place.node), 0, child, Some(control));
     Ok(member.context(|| "pidfd_open of a node".into())?)
+}
+
+impl Start {
+    /// Starts a process that ends with this thread, with a control channel, and with its output merged into ours.
+    pub(super) fn run(
+        self,
+        command: &mut Command,
+        prefix: &str,
+        sources: &Sources,
+    ) -> std::io::Result<(Pid, Fd)> {
+        let (theirs, ours) = control::pair()?;
+        let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+        let ((out, out_writer), (err, err_writer)) = (pipe()?, pipe()?);
+        command.env(env::CONTROL, theirs.as_raw_fd().to_string());
+        // gfortran's own buffers would hold lines back.
+        command.env("GFORTRAN_UNBUFFERED_PRECONNECTED", "y");
+        command.stdout(out_writer).stderr(err_writer);
+        let number = theirs.as_raw_fd();
+        let prepare = move || {
+            self.mask.restore();
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            if rustix::process::getppid() != Some(self.own) {
+                return Err(std::io::Error::other("the parent has gone"));
+            }
+            // SAFETY: the channel is open in the child, as it was in the parent.
+            let channel = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+            Ok(rustix::io::fcntl_setfd(channel, rustix::io::FdFlags::empty())?)
+        };
+        // SAFETY: only system calls that are safe between fork and exec.
+        unsafe { command.pre_exec(prepare) };
+        let child = command.spawn()?;
+        sources.add(Source { pipe: out, prefix: prefix.into(), stream: Stream::Out });
+        sources.add(Source { pipe: err, prefix: prefix.into(), stream: Stream::Err });
+        Ok((Pid::from_child(&child), ours))
+    }
 }
 
 /// Where libnx.so is, after what the user has chosen: a program that was linked in the source
 /// tree finds it.
-fn library_path() -> Option<OsString> {
+pub(super) fn library_path() -> Option<OsString> {
     let found = artefacts::find(Artefact::Nx).ok()?;
     let mut path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     if !path.is_empty() {

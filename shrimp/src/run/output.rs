@@ -3,11 +3,12 @@
 //! Each node writes to two pipes of its own. One thread reads them all and passes on whole lines:
 //! lines of two nodes never mix. What a node leaves without a newline at its end is passed on then.
 //! A line longer than [`MAX_LINE`] goes in parts. On a terminal a part of a line that stays alone
-//! for a moment is shown: it may be a question.
+//! for a moment is shown: it may be a question. Processes that are started later bring pipes of their own.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{IsTerminal, Write};
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 
 /// Longest line that is held back.
 const MAX_LINE: usize = 64 << 10;
@@ -40,14 +41,85 @@ struct Line {
     begun: bool,
 }
 
-/// Merges until every pipe is at its end.
-pub(super) fn merge(sources: Vec<Source>) {
-    let mut sinks = Sinks { out: true, err: true };
+/// Takes whole lines of standard output; false: nobody wants them.
+pub(super) type Out = Box<dyn FnMut(&[u8]) -> bool + Send>;
+
+/// Our own standard output.
+pub(super) fn own() -> Out {
+    Box::new(|bytes| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(bytes).and_then(|()| out.flush()).is_ok()
+    })
+}
+
+/// All pipes, also those that come later.
+#[derive(Debug)]
+pub(super) struct Sources {
+    new: Mutex<New>,
+    /// An eventfd: readable when something has changed; `None` when all were there from the start.
+    wake: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct New {
+    sources: Vec<Source>,
+    /// No more will come.
+    closed: bool,
+}
+
+impl Sources {
+    /// These, and no others.
+    pub(super) fn of(sources: Vec<Source>) -> Sources {
+        Sources { new: Mutex::new(New { sources, closed: true }), wake: None }
+    }
+
+    /// These, and others until [`Sources::close`].
+    pub(super) fn beginning(sources: Vec<Source>) -> std::io::Result<Sources> {
+        use rustix::event::EventfdFlags;
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Sources { new: Mutex::new(New { sources, closed: false }), wake: Some(wake) })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut New)) {
+        change(&mut self.new.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(wake) = &self.wake {
+            // Full is as good as written: the counter is not 0.
+            let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+        }
+    }
+
+    pub(super) fn add(&self, source: Source) {
+        self.change(|new| new.sources.push(source));
+    }
+
+    /// Nothing comes any more.
+    pub(super) fn close(&self) {
+        self.change(|new| new.closed = true);
+    }
+
+    /// Those that have come, and whether more may come.
+    fn take(&self) -> (Vec<Source>, bool) {
+        if let Some(wake) = &self.wake {
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
+        let mut new = self.new.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::mem::take(&mut new.sources), !new.closed)
+    }
+}
+
+/// Merges until every pipe is at its end, and no more come.
+pub(super) fn merge(sources: &Sources, out: Out) {
+    let mut sinks = Sinks { out: Some(out), err: true };
     let prompts = std::io::stdout().is_terminal();
-    let mut lines: Vec<Line> =
-        sources.into_iter().map(|source| Line { source, held: Vec::new(), begun: false }).collect();
-    while !lines.is_empty() {
-        let ready = wait(&lines, prompts);
+    let mut lines: Vec<Line> = Vec::new();
+    loop {
+        let (new, more) = sources.take();
+        let line = |source| Line { source, held: Vec::new(), begun: false };
+        lines.extend(new.into_iter().map(line));
+        if lines.is_empty() && !more {
+            return;
+        }
+        let Some(ready) = wait(&lines, sources.wake.as_ref(), prompts) else { continue };
         if ready.is_empty() {
             lines.iter_mut().for_each(|line| line.show_part(&mut sinks));
             continue;
@@ -64,13 +136,19 @@ pub(super) fn merge(sources: Vec<Source>) {
     }
 }
 
-/// Indices of those that can be read; none when only parts of lines have been there for a moment.
-fn wait(lines: &[Line], prompts: bool) -> Vec<usize> {
+/// Indices of those that can be read; none when only parts of lines have been there for a moment; `None` when there may be
+/// new ones.
+fn wait(lines: &[Line], wake: Option<&OwnedFd>, prompts: bool) -> Option<Vec<usize>> {
+    let pipes = lines.iter().map(|line| &line.source.pipe);
     let mut fds: Vec<PollFd<'_>> =
-        lines.iter().map(|line| PollFd::new(&line.source.pipe, PollFlags::IN)).collect();
+        pipes.chain(wake).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let parts = prompts && lines.iter().any(|line| !line.held.is_empty());
     while poll(&mut fds, parts.then_some(&ALONE)) == Err(rustix::io::Errno::INTR) {}
-    fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(at, _)| at).collect()
+    if wake.is_some() && fds.pop().is_some_and(|fd| !fd.revents().is_empty()) {
+        return None;
+    }
+    let ready = |(at, fd): (usize, &PollFd<'_>)| (!fd.revents().is_empty()).then_some(at);
+    Some(fds.iter().enumerate().filter_map(ready).collect())
 }
 
 impl Line {
@@ -135,28 +213,31 @@ impl Line {
 /// Our own streams, as long as somebody reads them. When nobody does, the pipes of the nodes are
 /// closed, so that they get the SIGPIPE that they would have got without us.
 struct Sinks {
-    out: bool,
+    out: Option<Out>,
     err: bool,
 }
 
 impl Sinks {
     fn wanted(&self, stream: Stream) -> bool {
         match stream {
-            Stream::Out => self.out,
+            Stream::Out => self.out.is_some(),
             Stream::Err => self.err,
         }
     }
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
         match stream {
-            Stream::Out if self.out => {
-                let mut out = std::io::stdout().lock();
-                self.out = out.write_all(bytes).and_then(|()| out.flush()).is_ok();
+            Stream::Out => {
+                if let Some(out) = &mut self.out
+                    && !out(bytes)
+                {
+                    self.out = None;
+                }
             }
             Stream::Err if self.err => {
                 self.err = std::io::stderr().lock().write_all(bytes).is_ok();
             }
-            _ => {}
+            Stream::Err => {}
         }
     }
 }

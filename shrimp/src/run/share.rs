@@ -1,18 +1,24 @@
 //! The part of an application that runs on one of several nodes: started through a remote shell by
 //! `shrimp run --hosts`, which says over the standard input what to run ([`wire`](super::wire)). Node 0's own
-//! standard input comes the same way. When it ends, so do we.
+//! standard input comes the same way; what our nodes print, and what our supervisor has to say to those of other hosts, goes
+//! back over the standard output. When the input ends, so do we.
 
-use super::nodes::{Plan, serve, tell};
-use super::wire::{Frame, Share};
+use super::nodes::{Later, Plan, serve, tell};
+use super::order::Starter;
+use super::wire::{Frame, GREETING, Said, Share};
 use super::{RunError, end_with, outer, signals, strays};
 use crate::exit::{Context, Exit, Failure};
 use nx::Job;
-use nx::job::supervise::{Cause, Inbox, Settings};
-use rustix::event::{PollFd, PollFlags, poll};
+use nx::job::supervise::others::{Down, Up};
+use nx::job::supervise::{Cause, Settings};
 use rustix::process::Signal;
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Runs our nodes to their end; does not return when they were started.
@@ -26,20 +32,60 @@ pub(crate) fn run() -> Result<Exit, Failure> {
     let signals = signals::Signals::catch().context(|| "signalfd".into())?;
     strays::adopt();
     outer::ensure_daemon()?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(GREETING).and_then(|()| out.flush()).context(|| "greeting".into())?;
+    drop(out);
     let (input, feed) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into())?;
-    let plan = plan(share, input)?;
-    let start = move |inbox: Inbox| {
-        let thread = std::thread::Builder::new().name("lifeline".into());
-        thread.spawn(move || follow(&inbox, feed)).context(|| "starting a thread".into())?;
-        Ok(())
+    let unread = Arc::new(AtomicBool::new(false));
+    let mut plan = plan(share, input, unread.clone())?;
+    let up = uplink()?;
+    let supervisors = up.clone();
+    plan.others = Some(Box::new(move |said| {
+        let _ = supervisors.send(said);
+    }));
+    let (environment, label) = (plan.environment.clone(), plan.label);
+    let start = move |later: Later| {
+        let (inputs, given) = mpsc::channel();
+        thread("input", move || pass(&given, feed))?;
+        let starter = Starter { later, environment, label, up };
+        thread("lifeline", move || {
+            follow(&starter, inputs, &unread);
+            starter.later.inbox.end(Cause::Orphaned);
+            loop {
+                std::thread::park(); // what this thread has started would be killed with it
+            }
+        })
     };
     let outcome = serve(plan, signals, None, start)?;
     tell(&outcome);
     end_with(outcome.code())
 }
 
-fn plan(share: Share, input: OwnedFd) -> Result<Plan, Failure> {
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(work).context(|| "starting a thread".into())?;
+    Ok(())
+}
+
+/// Writes it whole, whoever else writes. False: nobody reads it.
+fn say(said: &Said) -> bool {
+    said.write(&mut std::io::stdout().lock()).is_ok()
+}
+
+/// What is to be said to other hosts goes by a thread: the supervisor, and who reads the lifeline, must not wait for a reader
+/// of output.
+fn uplink() -> Result<mpsc::Sender<Up>, Failure> {
+    let (sender, queue) = mpsc::channel::<Up>();
+    thread("uplink", move || {
+        for up in queue {
+            say(&Said::Up(up));
+        }
+    })?;
+    Ok(sender)
+}
+
+fn plan(share: Share, input: OwnedFd, unread: Arc<AtomicBool>) -> Result<Plan, Failure> {
     let Share { job, hosts, first, count, words, directory, settings, label, grace_ms } = share;
     let words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
     let directory = OsString::from_vec(directory);
@@ -59,62 +105,48 @@ fn plan(share: Share, input: OwnedFd) -> Result<Plan, Failure> {
         places,
         environment: settings,
         input: Some(input),
+        out: Box::new(move |bytes| {
+            !unread.load(Ordering::Relaxed) && say(&Said::Output(bytes.to_vec()))
+        }),
+        others: None,
         settings: Settings { grace, elsewhere: true, ..Settings::default() },
     })
 }
 
 /// Does what comes over the lifeline, until its end.
-fn follow(inbox: &Inbox, feed: OwnedFd) {
-    let mut feed = Some(feed);
+fn follow(starter: &Starter, inputs: mpsc::Sender<Vec<u8>>, unread: &AtomicBool) {
+    let inbox = &starter.later.inbox;
+    let mut inputs = Some(inputs);
     let mut lifeline = std::io::stdin().lock();
     loop {
         match Frame::read(&mut lifeline) {
             Ok(Some(Frame::Input(bytes))) => {
-                let fed = feed.as_ref().map(|pipe| pass(pipe, &bytes));
-                match fed {
-                    Some(Fed::Closed) => feed = None, // node 0 reads no more
-                    Some(Fed::Cut) => return inbox.end(Cause::Orphaned),
-                    Some(Fed::All) | None => {}
+                if let Some(inputs) = &inputs {
+                    let _ = inputs.send(bytes); // fails when node 0 reads no more
                 }
             }
-            Ok(Some(Frame::InputEnd)) => feed = None,
+            Ok(Some(Frame::InputEnd)) => inputs = None,
             Ok(Some(Frame::Signal(number))) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
                     inbox.signal(signal);
                 }
             }
-            Ok(Some(Frame::Share(_)) | None) | Err(_) => return inbox.end(Cause::Orphaned),
-        }
-    }
-}
-
-enum Fed {
-    All,
-    Closed,
-    /// The lifeline ended while node 0 did not read.
-    Cut,
-}
-
-/// Passes input on; a node that does not read its input must not hide the end of the lifeline.
-fn pass(pipe: &OwnedFd, bytes: &[u8]) -> Fed {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let stdin = std::io::stdin();
-        let mut fds = [PollFd::new(pipe, PollFlags::OUT), PollFd::new(&stdin, PollFlags::empty())];
-        let _ = poll(&mut fds, None);
-        let (room, end) = (fds[0].revents(), fds[1].revents());
-        if room.contains(PollFlags::OUT) {
-            // At most what a pipe takes at once: a write that blocks would be as bad.
-            match rustix::io::write(pipe, rest.get(..rest.len().min(4096)).unwrap_or_default()) {
-                Ok(len) => rest = rest.get(len..).unwrap_or_default(),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return Fed::Closed,
+            Ok(Some(Frame::OutputEnd)) => unread.store(true, Ordering::Relaxed),
+            Ok(Some(Frame::Down(Down::Load { ticket, order }))) => {
+                starter.obey(ticket, order);
             }
-        } else if !room.is_empty() {
-            return Fed::Closed;
-        } else if !end.is_empty() {
-            return Fed::Cut;
+            Ok(Some(Frame::Down(down))) => inbox.down(down),
+            Ok(Some(Frame::Share(_)) | None) | Err(_) => return,
         }
     }
-    Fed::All
+}
+
+/// Passes input on to node 0, and asks for more when it has been taken.
+fn pass(given: &mpsc::Receiver<Vec<u8>>, feed: OwnedFd) {
+    let mut feed = std::fs::File::from(feed);
+    for bytes in given {
+        if feed.write_all(&bytes).is_err() || !say(&Said::More) {
+            return; // node 0 reads no more
+        }
+    }
 }

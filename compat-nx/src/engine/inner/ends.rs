@@ -81,6 +81,17 @@ impl Inner {
         }
     }
 
+    /// What is sent by deliberate update cannot be sent any more: to a peer that left in order, or was ended on request, it need
+    /// not be, as what is stored on one machine reaches nobody then.
+    #[cold]
+    pub(in crate::engine) fn unsent(&self, peer: &Peer) -> Result<(), NxError> {
+        match peer.bye() {
+            Some(Bye::Orderly) => Ok(()),
+            None if is_wanted(self.on_request.as_ref(), peer) => Ok(()),
+            _ => Err(self.lost(peer)),
+        }
+    }
+
     /// Why a peer cannot be reached any more: it died, or it left because another one had, and said which.
     #[cold]
     pub(in crate::engine) fn lost(&self, peer: &Peer) -> NxError {
@@ -99,7 +110,5 @@ impl Inner {
 
 /// Whether somebody asked for the end of this peer.
 pub(in crate::engine) fn is_wanted(on_request: Option<&OnRequest>, peer: &Peer) -> bool {
-    // Process ids of another node are not those that we are told of.
-    let asked = on_request.filter(|_| !peer.out.is_elsewhere());
-    asked.is_some_and(|asks| asks.0(peer.out.import().exporter().pid))
+    on_request.is_some_and(|asks| asks.0(peer.node, peer.out.import().exporter().pid))
 }

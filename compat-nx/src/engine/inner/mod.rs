@@ -38,7 +38,7 @@ pub(in crate::engine) struct OnFailure(pub(in crate::engine) Box<dyn Fn(&NxError
 
 /// See [`super::Engine::start_asking`].
 pub(in crate::engine) struct OnRequest(
-    pub(in crate::engine) Box<dyn Fn(u32) -> bool + Send + Sync>,
+    pub(in crate::engine) Box<dyn Fn(u32, u32) -> bool + Send + Sync>,
 );
 
 impl std::fmt::Debug for OnRequest {

@@ -170,7 +170,6 @@ impl State {
         let what = u64::from(letter.channel) << 32 | u64::from(letter.type_ as u32);
         let ptypes = u64::from(letter.ptype as u32) << 32 | u64::from(e.ptype() as u32);
         let arrival = slots::arrival(sequence, kind, data.len());
-        let gone = |_| e.lost(peer);
         let import = peer.out.import();
         match (e.settings.send, peer.out.view()) {
             (SendMode::Automatic, Some(target)) => {
@@ -191,12 +190,15 @@ impl State {
                 peer.out.ring();
             }
             (SendMode::Deliberate1, _) => {
-                import.send(at + DESCRIPTOR, data).map_err(gone)?;
                 let mut head = [0; 16];
                 head[..8].copy_from_slice(&what.to_ne_bytes());
                 head[8..].copy_from_slice(&ptypes.to_ne_bytes());
-                import.send(at + 8, &head).map_err(gone)?;
-                import.flag64(at).map_err(|_| e.lost(peer))?.signal(arrival).map_err(gone)?;
+                let sent = import.send(at + DESCRIPTOR, data).is_ok()
+                    && import.send(at + 8, &head).is_ok()
+                    && import.flag64(at).is_ok_and(|word| word.signal(arrival).is_ok());
+                if !sent {
+                    return e.unsent(peer);
+                }
             }
             // To another node there is no other way than by deliberate update.
             (SendMode::Deliberate2 | SendMode::Automatic, _) => {
@@ -207,8 +209,11 @@ impl State {
                 marshal.extend_from_slice(data);
                 let sent = import.send(at + 8, &marshal);
                 self.marshal = marshal;
-                sent.map_err(gone)?;
-                import.flag64(at).map_err(|_| e.lost(peer))?.signal(arrival).map_err(gone)?;
+                if sent.is_err()
+                    || !import.flag64(at).is_ok_and(|word| word.signal(arrival).is_ok())
+                {
+                    return e.unsent(peer);
+                }
             }
         }
         e.interrupt_who_wants(peer);

@@ -1,12 +1,14 @@
 //! One process under supervision.
 
 use super::Who;
+use super::others::Ticket;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
+use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd};
 use vmmc::sys::Fd;
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// It exited.
     Code(u8),
@@ -32,8 +34,11 @@ pub struct Member {
     pub(super) finished: bool,
     /// It said that it cannot go on without a node that has gone.
     pub(super) bereaved: bool,
-    /// It was killed because a process asked for that: nobody's fault.
-    pub(super) on_request: bool,
+    /// It is ended because a process asked for that, which is nobody's fault: the number under which the supervisors
+    /// of other hosts were told, 0 where there are none.
+    pub(super) request: Option<u32>,
+    /// Who on another host waits for its end.
+    pub(super) ticket: Option<Ticket>,
 }
 
 impl Member {
@@ -70,8 +75,15 @@ impl Member {
             control,
             finished: false,
             bereaved: false,
-            on_request: false,
+            request: None,
+            ticket: None,
         }
+    }
+
+    /// A process of another host ordered it, and waits for its end.
+    #[must_use]
+    pub fn ordered(self, ticket: Ticket) -> Member {
+        Member { ticket: Some(ticket), ..self }
     }
 
     /// For people.

@@ -27,14 +27,18 @@
 //! or was nobody's fault, what the survivors said is the cause.
 //!
 //! To be ended means SIGTERM, and SIGKILL after [`Settings::patience`].
+//!
+//! An application on several machines has a supervisor on each: see [`others`].
 
 mod cause;
 mod member;
+pub mod others;
 
 pub use cause::{Cause, Outcome, Who};
 pub use member::{Ended, Member};
+use others::{Down, Others, Up, Word};
 
-use super::control::{self, HOST, Heard, Message, hear};
+use super::control::{self, Answer, HOST, Heard, MAX_ORDER, Message, Order, hear};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -87,6 +91,8 @@ enum Request {
         node: u32,
         code: u8,
     },
+    /// The launcher of an application on several machines says this.
+    Down(Down),
 }
 
 /// How other threads of this process speak to the supervisor.
@@ -147,6 +153,11 @@ impl Inbox {
         self.put(Request::Lost { by, node, code });
     }
 
+    /// Passes on what the launcher of an application on several machines says.
+    pub fn down(&self, down: Down) {
+        self.put(Request::Down(down));
+    }
+
     /// Ends the application.
     pub fn end(&self, cause: Cause) {
         self.put(Request::End(cause));
@@ -182,10 +193,12 @@ pub struct Supervisor {
     ended: usize,
     /// For the process that the supervisor runs in.
     on_ending: Option<OnEnding>,
+    /// Those of the other hosts.
+    others: Option<Others>,
 }
 
-/// Hears the id of a process that is about to be ended on request.
-struct OnEnding(Box<dyn Fn(i32) + Send>);
+/// Hears node and id of a process that is about to be ended on request.
+struct OnEnding(Box<dyn Fn(u32, i32) + Send>);
 
 impl std::fmt::Debug for OnEnding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -209,12 +222,19 @@ impl Supervisor {
             asked: None,
             ended: 0,
             on_ending: None,
+            others: None,
         })
+    }
+
+    /// There are others on other hosts, which `say` reaches. This one then stays until they say that it may leave,
+    /// or something has ended the application.
+    pub fn join_others(&mut self, say: impl Fn(Up) + Send + 'static) {
+        self.others = Some(Others::new(say));
     }
 
     /// The process that this runs in takes part, and has no channel to itself: `tell` hears what others hear by
     /// [`Message::Ending`].
-    pub fn on_ending(&mut self, tell: impl Fn(i32) + Send + 'static) {
+    pub fn on_ending(&mut self, tell: impl Fn(u32, i32) + Send + 'static) {
         self.on_ending = Some(OnEnding(Box::new(tell)));
     }
 
@@ -233,13 +253,23 @@ impl Supervisor {
         self.members.push(member);
     }
 
-    /// Watches until no process is left, and tells how it came.
+    /// Watches until no process is left, on several hosts on none of them, and tells how it came.
     pub fn run(&mut self) -> Outcome {
         self.serve_inbox();
-        while self.members.iter().any(Member::is_running) {
+        loop {
+            let left = self.members.iter().any(Member::is_running);
+            if !left && !self.stays() {
+                break;
+            }
+            if let Some(others) = &mut self.others {
+                others.are_left(left || self.missed.is_some());
+            }
             self.wait();
             self.serve_inbox();
             self.serve_members();
+            if let Some(others) = &mut self.others {
+                others.drop_unawaited();
+            }
             self.serve_missed();
             self.serve_clock();
         }
@@ -247,6 +277,12 @@ impl Supervisor {
         let complaint = self.missed.take().map(|(_, complaint)| complaint);
         self.cause = self.cause.take().or(complaint);
         Outcome { cause: self.cause.clone(), ended: self.ended }
+    }
+
+    /// Whether there may be processes on other hosts, and nothing is wrong here; or all here miss one of those, and what its
+    /// end was may still be told.
+    fn stays(&self) -> bool {
+        self.others.as_ref().is_some_and(|others| !others.leave) && self.cause.is_none()
     }
 
     /// Waits until there is somebody to watch, or a cause to end. For a supervisor that lives as long as its
@@ -269,6 +305,9 @@ impl Supervisor {
         for member in &self.members {
             fds.extend(member.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         }
+        for fd in self.others.iter().flat_map(Others::fds) {
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::empty()));
+        }
         let timeout = match self.phase {
             Phase::Running | Phase::Killed => None,
             Phase::Grace(until) | Phase::Ending(until) => {
@@ -288,6 +327,7 @@ impl Supervisor {
                 Request::End(cause) => self.end(cause),
                 Request::Kill { by, node, ptype } => self.kill_some(by, node, ptype),
                 Request::Lost { by, node, code } => self.miss(by, node, code),
+                Request::Down(down) => self.hear_others(down),
                 Request::Noted(signal) => {
                     let _ = self.asks_to_end(signal);
                 }
@@ -321,6 +361,9 @@ impl Supervisor {
                 && let Some(ended) = self.members[index].look(self.settings.reap)
             {
                 self.serve_channel(index);
+                if let (Some(ticket), Some(others)) = (self.members[index].ticket, &self.others) {
+                    others.say(Up::Answer { ticket, answer: Answer::Ended(ended) });
+                }
                 self.judge(index, ended);
             }
         }
@@ -358,7 +401,21 @@ impl Supervisor {
             Message::Kill { node, ptype } => {
                 self.kill_some(self.members[index].who(), node, ptype);
             }
+            Message::Load { len } => {
+                if let (Some(file), Some(answers)) = (fds.take(), fds.take()) {
+                    self.load(&file, len as usize, answers);
+                }
+            }
             Message::Ending { .. } => {} // is for us to say
+        }
+    }
+
+    /// A process here wants a program started on another host.
+    fn load(&mut self, file: &Fd, len: usize, answers: Fd) {
+        match (read_order(file, len), &mut self.others) {
+            (Ok(order), Some(others)) => others.load(order, answers),
+            (Ok(_), None) => others::answer_to(&answers, Answer::Failed(libc::ENOSYS)),
+            (Err(errno), _) => others::answer_to(&answers, Answer::Failed(errno.raw_os_error())),
         }
     }
 
@@ -374,10 +431,15 @@ impl Supervisor {
     /// The missed node has ended and was not the cause: what the others said is.
     fn serve_missed(&mut self) {
         let Some((missed, complaint)) = &self.missed else { return };
-        let is_missed = |member: &Member| member.node == Some(*missed);
-        if self.settings.elsewhere && !self.members.iter().any(is_missed) {
+        let has_node = self.members.iter().any(|member| member.node == Some(*missed));
+        if self.settings.elsewhere && !has_node {
             return;
         }
+        // Whose number no node has is the host process.
+        let is_missed = |member: &Member| match has_node {
+            true => member.node == Some(*missed),
+            false => member.node.is_none(),
+        };
         let runs = |member: &Member| is_missed(member) && member.is_running();
         if self.cause.is_none() && !self.members.iter().any(runs) {
             self.end(complaint.clone());
@@ -389,32 +451,93 @@ impl Supervisor {
         if node == HOST || (node == -1 && ptype <= 0) {
             return self.end(Cause::KilledAll { by });
         }
+        if let Some(others) = &mut self.others {
+            others.kill(node, ptype);
+        }
+        self.kill_here(node, ptype);
+    }
+
+    /// Ends those of this host that are meant, once all that are left can know of it.
+    fn kill_here(&mut self, node: i32, ptype: i32) {
         let mut ending = Vec::new();
         for member in self.members.iter_mut().filter(|member| member.is_running()) {
-            let there = member.node.is_some_and(|own| node == -1 || own as i32 == node);
+            let Some(own) = member.node.filter(|&own| node == -1 || own as i32 == node) else {
+                continue;
+            };
             // Each is told of once, however often somebody asks: who hears it reads it when the link ends, and not before.
-            if there && (ptype < 0 || member.ptype == ptype) && !member.on_request {
-                member.on_request = true;
-                ending.push(member.who().pid);
+            if (ptype < 0 || member.ptype == ptype) && member.request.is_none() {
+                member.request = Some(0);
+                ending.push((own, member.who().pid));
             }
         }
-        // The others hear of it before they can notice.
-        for (OnEnding(tell), &pid) in
-            self.on_ending.iter().flat_map(|tell| ending.iter().map(move |pid| (tell, pid)))
-        {
-            tell(pid);
+        if ending.is_empty() {
+            return;
         }
-        for member in self.members.iter().filter(|member| member.is_running() && !member.on_request)
+        self.tell_of_ending(&ending);
+        let told = |member: &&mut Member| ending.iter().any(|&(_, pid)| pid == member.who().pid);
+        let members = self.members.iter_mut().filter(|member| member.is_running()).filter(told);
+        match &mut self.others {
+            None => members.for_each(|member| member.kill(Signal::KILL)),
+            Some(others) => {
+                let id = others.tell(Word::Ending(ending.clone()));
+                members.for_each(|member| member.request = Some(id));
+            }
+        }
+    }
+
+    /// The processes here hear of the end of others before they can notice it.
+    fn tell_of_ending(&self, ending: &[(u32, i32)]) {
+        for (OnEnding(tell), &(node, pid)) in
+            self.on_ending.iter().flat_map(|tell| ending.iter().map(move |one| (tell, one)))
         {
-            for &pid in &ending {
+            tell(node, pid);
+        }
+        for member in
+            self.members.iter().filter(|member| member.is_running() && member.request.is_none())
+        {
+            for &(node, pid) in ending {
                 if let Some(channel) = member.control() {
-                    control::try_tell(channel, &Message::Ending { pid });
+                    control::try_tell(channel, &Message::Ending { node, pid });
                 }
             }
         }
-        for member in self.members.iter().filter(|member| member.is_running() && member.on_request)
-        {
-            member.kill(Signal::KILL);
+    }
+
+    fn hear_others(&mut self, down: Down) {
+        match down {
+            Down::Tell { from, id, word } => {
+                match word {
+                    Word::Kill { node, ptype } => self.kill_here(node, ptype),
+                    Word::Ending(ending) => self.tell_of_ending(&ending),
+                }
+                if let Some(others) = &self.others {
+                    others.say(Up::Heard { from, id });
+                }
+            }
+            Down::AllHeard { id } => {
+                if let Some(others) = &mut self.others {
+                    others.all_heard(id);
+                }
+                for member in self.members.iter().filter(|member| member.request == Some(id)) {
+                    member.kill(Signal::KILL);
+                }
+            }
+            Down::Answer { number, answer } => {
+                if let Some(others) = &mut self.others {
+                    others.answer(number, answer);
+                }
+            }
+            Down::Drop { ticket } => {
+                for member in self.members.iter().filter(|it| it.ticket == Some(ticket)) {
+                    member.kill(Signal::KILL);
+                }
+            }
+            Down::Load { .. } => {} // is for whoever has started us
+            Down::Leave => {
+                if let Some(others) = &mut self.others {
+                    others.leave = true;
+                }
+            }
         }
     }
 
@@ -422,13 +545,15 @@ impl Supervisor {
     fn judge(&mut self, index: usize, ended: Ended) {
         let member = &mut self.members[index];
         let who = member.who();
-        if member.on_request || matches!(self.phase, Phase::Ending(_) | Phase::Killed) {
+        if member.request.is_some() || matches!(self.phase, Phase::Ending(_) | Phase::Killed) {
             return;
         }
         match ended {
             Ended::Code(0) => {}
             // Who left by `exit` and has a parent of its own that waits for it: its code is for that.
-            Ended::Code(_) if member.finished && !(member.child && self.settings.reap) => {}
+            Ended::Code(_)
+                if member.finished
+                    && (member.ticket.is_some() || !(member.child && self.settings.reap)) => {}
             Ended::Unknown if member.finished => {}
             Ended::Code(_) if member.bereaved => {}
             Ended::Code(code) => {
@@ -481,6 +606,25 @@ impl Supervisor {
             _ => {}
         }
     }
+}
+
+/// The order that a process has written to a file.
+fn read_order(file: &Fd, len: usize) -> rustix::io::Result<Order> {
+    use rustix::io::Errno;
+    if len > MAX_ORDER {
+        return Err(Errno::TOOBIG);
+    }
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        match rustix::io::pread(file, &mut bytes[done..], done as u64) {
+            Ok(0) => return Err(Errno::INVAL),
+            Ok(more) => done += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    postcard::from_bytes(&bytes).map_err(|_| Errno::INVAL)
 }
 
 #[cfg(test)]

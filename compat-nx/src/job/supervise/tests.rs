@@ -107,7 +107,7 @@ fn a_survivors_complaint_waits_for_the_end_that_it_is_about() {
     // The complaint is heard, and the survivor has ended by it, while the victim still runs.
     supervisor.serve_members();
     supervisor.members[1].kill(Signal::KILL);
-    supervisor.members[1].on_request = true;
+    supervisor.members[1].request = Some(0);
     while supervisor.members[1].is_running() {
         supervisor.wait();
         supervisor.serve_members();
@@ -119,6 +119,26 @@ fn a_survivors_complaint_waits_for_the_end_that_it_is_about() {
     let text = outcome.to_string();
     assert_eq!(outcome.code(), 128 + 11, "{text}");
     assert!(text.contains("node 0") && text.contains("SIGSEGV"), "{text}");
+}
+
+#[test]
+fn a_complaint_about_the_host_process_waits_for_its_end_too() {
+    let settings = Settings { patience: Duration::from_secs(3600), ..Settings::default() };
+    let mut supervisor = Supervisor::new(settings).unwrap();
+    let (host, is_host) = sleeper(0);
+    let (survivor, control) = node(1, "exit 1");
+    control::tell(&is_host, &Message::Host, &[]).unwrap();
+    control::tell(&control, &Message::Lost { node: 2, code: 1 }, &[]).unwrap();
+    supervisor.add(host);
+    supervisor.add(survivor);
+    while supervisor.members[1].is_running() {
+        supervisor.wait();
+        supervisor.serve_members();
+        supervisor.serve_missed();
+    }
+    assert!(supervisor.cause.is_none());
+    supervisor.members[0].kill(Signal::SEGV);
+    assert_eq!(supervisor.run().code(), 128 + 11);
 }
 
 #[test]
@@ -215,7 +235,7 @@ fn who_is_ended_on_request_is_told_of_once_however_often_that_is_asked() {
     supervisor.kill_some(supervisor.members[0].who(), 2, 0);
     for pid in pids {
         assert!(
-            matches!(hear(&asking), Heard::Message(Message::Ending { pid: told }, _) if told == pid)
+            matches!(hear(&asking), Heard::Message(Message::Ending { pid: told, .. }, _) if told == pid)
         );
     }
     assert!(matches!(hear(&asking), Heard::Nothing));
@@ -226,4 +246,101 @@ fn who_is_ended_on_request_is_told_of_once_however_often_that_is_asked() {
     assert_eq!((supervisor.cause.clone(), supervisor.phase), (None, Phase::Running));
     supervisor.kill_some(supervisor.members[0].who(), HOST, -1);
     assert!(matches!(supervisor.run().cause, Some(Cause::KilledAll { .. })));
+}
+
+/// What a supervisor says to those of other hosts.
+fn others(supervisor: &mut Supervisor) -> std::sync::mpsc::Receiver<Up> {
+    let (sender, said) = std::sync::mpsc::channel();
+    supervisor.join_others(move |up| {
+        let _ = sender.send(up);
+    });
+    said
+}
+
+#[test]
+fn who_is_ended_for_another_host_ends_when_all_have_heard_of_it() {
+    let mut supervisor = quick();
+    let said = others(&mut supervisor);
+    let (stays, staying) = sleeper(3);
+    let (one, _b) = sleeper(4);
+    let pid = one.who().pid;
+    supervisor.add(stays);
+    supervisor.add(one);
+    let word = Word::Kill { node: 4, ptype: -1 };
+    supervisor.hear_others(Down::Tell { from: 0, id: 7, word });
+    let ending = vec![(4, pid)];
+    assert_eq!(said.try_recv(), Ok(Up::Tell { id: 1, word: Word::Ending(ending) }));
+    assert_eq!(said.try_recv(), Ok(Up::Heard { from: 0, id: 7 }));
+    assert!(matches!(hear(&staying), Heard::Message(Message::Ending { node: 4, .. }, _)));
+    supervisor.hear_others(Down::AllHeard { id: 2 }); // something else
+    supervisor.serve_members();
+    assert!(supervisor.members[1].is_running());
+    supervisor.hear_others(Down::AllHeard { id: 1 });
+    while supervisor.members[1].is_running() {
+        supervisor.wait();
+        supervisor.serve_members();
+    }
+    assert!(supervisor.cause.is_none() && supervisor.members[0].is_running());
+    // And the other way round: those here hear of an end elsewhere.
+    supervisor.hear_others(Down::Tell { from: 1, id: 2, word: Word::Ending(vec![(0, 55)]) });
+    let told = hear(&staying);
+    assert!(matches!(told, Heard::Message(Message::Ending { node: 0, pid: 55 }, _)), "{told:?}");
+    assert_eq!(said.try_recv(), Ok(Up::Heard { from: 1, id: 2 }));
+    supervisor.end(Cause::Orphaned);
+    supervisor.run();
+}
+
+#[test]
+fn what_the_others_have_not_heard_is_asked_for_once_and_then_once_more() {
+    let mut supervisor = quick();
+    let said = others(&mut supervisor);
+    let (caller, _a) = sleeper(0);
+    supervisor.add(caller);
+    for _ in 0..1000 {
+        supervisor.kill_some(supervisor.members[0].who(), 4, 5);
+    }
+    let kill = |id| Ok(Up::Tell { id, word: Word::Kill { node: 4, ptype: 5 } });
+    assert_eq!(said.try_recv(), kill(1));
+    assert!(said.try_recv().is_err());
+    supervisor.hear_others(Down::AllHeard { id: 1 });
+    assert_eq!(said.try_recv(), kill(2));
+    supervisor.hear_others(Down::AllHeard { id: 2 });
+    assert!(said.try_recv().is_err());
+    supervisor.end(Cause::Orphaned);
+    supervisor.run();
+}
+
+#[test]
+fn one_of_several_hosts_stays_without_processes_until_nobody_has_any() {
+    let mut supervisor = quick();
+    let said = others(&mut supervisor);
+    let (brief, _a) = node(1, "exit 0");
+    supervisor.add(brief);
+    let inbox = supervisor.inbox();
+    let leave = std::thread::spawn(move || {
+        let idle = said.recv();
+        inbox.down(Down::Leave);
+        idle
+    });
+    assert_eq!(supervisor.run().code(), 0);
+    assert_eq!(leave.join().unwrap(), Ok(Up::Idle));
+}
+
+#[test]
+fn one_host_waits_for_what_another_says_of_a_node_that_all_here_miss() {
+    // What is awaited comes in time, however long the machine takes over it.
+    let settings =
+        Settings { patience: Duration::from_secs(3600), elsewhere: true, ..Settings::default() };
+    let mut supervisor = Supervisor::new(settings).unwrap();
+    let _said = others(&mut supervisor);
+    let (survivor, control) = node(0, "exit 1");
+    control::tell(&control, &Message::Lost { node: 4, code: 1 }, &[]).unwrap();
+    supervisor.add(survivor);
+    while supervisor.members[0].is_running() {
+        supervisor.wait();
+        supervisor.serve_members();
+    }
+    assert!(supervisor.stays());
+    supervisor.inbox().end(Cause::Orphaned);
+    assert_eq!(supervisor.run().cause, Some(Cause::Orphaned));
 }
