@@ -367,6 +367,49 @@ fn processes_ended_one_by_one_by_type_and_by_node_leave_the_others_in_peace() {
     nobody_is_left(&program);
 }
 
+/// The receiver of a long message is stopped with a piece of it in its hand, and then ended on request: the sender, which
+/// waits for that piece, goes on.
+#[test]
+fn the_end_of_a_node_that_copies_a_part_of_a_message_holds_nobody_up() {
+    let text = "#include \"check.h\"
+        #include <unistd.h>
+        static char bytes[1 << 20];
+        static char state_of(long pid) {
+            char path[40], state = 0;
+            snprintf(path, sizeof path, \"/proc/%ld/stat\", pid);
+            FILE *stat = fopen(path, \"r\");
+            CHECK(stat != NULL && fscanf(stat, \"%*d (%*[^)]) %c\", &state) == 1);
+            fclose(stat);
+            return state;
+        }
+        int main(void) {
+            long pid = getpid();
+            setptype(0);
+            gsync();
+            if (mynode() == 0) {
+                do csend(1, bytes, sizeof bytes, 1, 0); while (!iprobe(2));
+                crecv(2, NULL, 0);
+            }
+            if (mynode() == 1) {
+                csend(3, &pid, sizeof pid, 2, 0);
+                for (;;) crecv(1, bytes, sizeof bytes);
+            }
+            if (mynode() == 2) {
+                crecv(3, &pid, sizeof pid);
+                while (state_of(pid) != 'T') flick();
+                while (_killproc(1, -1) == 0) flick();
+                csend(2, NULL, 0, 0, 0);
+            }
+            return 0; }";
+    let program = build::compile_text("piece.c", text, Options { flags: &["-w"], libraries: &[] });
+    let job = Job::new();
+    let mut command = launcher(&job, &["-n", "3"], &program, &[]);
+    let command = command.env("NX_START", "auto").env("NX_FAILPOINT", "piece-taken@1=stop");
+    let done = run(command);
+    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    nobody_is_left(&program);
+}
+
 #[test]
 fn a_host_that_is_killed_takes_its_nodes_with_it() {
     let text = "#include \"check.h\"

@@ -114,18 +114,21 @@ impl Inner {
         self.count(count::DIRECT, 1);
         self.count(count::DIRECT_BYTES, data.len as u64);
         if let (Some(_), Some(word)) = (shared, word) {
-            self.await_copied(word)?;
+            self.await_copied(peer, word)?;
         }
         Ok(true)
     }
 
     /// Waits until the receiver has copied what it took: it is in the middle of that, unless it has lost its processor, or is
-    /// stopped.
-    fn await_copied(&self, word: MappedU64<'_>) -> Result<(), NxError> {
+    /// stopped. One that was ended on request copies no more.
+    fn await_copied(&self, peer: &Peer, word: MappedU64<'_>) -> Result<(), NxError> {
         let begun = Instant::now();
         while !share::are_copied(word) {
             self.look_at_ends();
             self.check()?;
+            if !peer.is_linked() {
+                break;
+            }
             match begun.elapsed() {
                 waited if waited < SPINNING && !self.is_crowded() => spin_hint(),
                 waited if waited < YIELDING => std::thread::yield_now(),
