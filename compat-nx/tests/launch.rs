@@ -410,6 +410,46 @@ fn the_end_of_a_node_that_copies_a_part_of_a_message_holds_nobody_up() {
     nobody_is_left(&program);
 }
 
+/// A long message whose sender is ended on request before it is fetched is nobody's: a receive gets the next one, also one that
+/// had begun to fetch it.
+#[test]
+fn a_long_message_of_a_node_that_was_ended_is_not_waited_for() {
+    let text = "#include \"check.h\"
+        static char bytes[1 << 20];
+        int main(int argc, char **argv) {
+            long posted = strcmp(argv[1], \"posted\") == 0, pid = 0, id = 0;
+            setptype(0);
+            if (mynode() == 0 && posted) id = irecv(1, bytes, sizeof bytes);
+            gsync();
+            if (mynode() == 0) {
+                crecv(4, NULL, 0);
+                if (posted) msgwait(id); else crecv(1, bytes, sizeof bytes);
+                CHECK(infocount() == 4 && infonode() == 2 && strcmp(bytes, \"two\") == 0);
+            }
+            if (mynode() == 1) {
+                if (posted) csend(3, NULL, 0, 2, 0);
+                csend(1, bytes, sizeof bytes, 0, 0); /* posted: stopped within */
+                csend(3, NULL, 0, 2, 0);
+                crecv(9, NULL, 0);
+            }
+            if (mynode() == 2) {
+                crecv(3, NULL, 0);
+                if (posted) sleep(1); /* until it is there, or soon */
+                while (_killproc(1, -1) == 0) flick();
+                csend(4, NULL, 0, 0, 0);
+                csend(1, \"two\", 4, 0, 0);
+            }
+            return 0; }";
+    let program = build::compile_text("ended.c", text, Options { flags: &["-w"], libraries: &[] });
+    let job = Job::new();
+    for (how, point) in [("late", ""), ("posted", "stage-half@1=stop")] {
+        let mut command = launcher(&job, &["-n", "3"], &program, &[how]);
+        let done = run(command.env("NX_START", "auto").env("NX_FAILPOINT", point));
+        assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{how}: {done}");
+    }
+    nobody_is_left(&program);
+}
+
 #[test]
 fn a_host_that_is_killed_takes_its_nodes_with_it() {
     let text = "#include \"check.h\"

@@ -71,9 +71,14 @@ impl Inner {
             if bye == Some(Bye::Orderly) || (bye.is_none() && on_request()) || leaving {
                 peer.gone.store(true, Ordering::Relaxed);
                 // Whoever waits for that one looks again, whichever thread took the mark.
-                let state = self.state.lock();
+                let mut state = self.state.lock();
+                let forgotten =
+                    if bye.is_none() { state.forget_announced(self, peer) } else { Ok(()) };
                 self.changed();
                 drop(state);
+                if let Err(error) = forgotten {
+                    self.fail(error);
+                }
                 self.data.wake_waiters();
             } else {
                 self.fail(self.lost(peer));
@@ -90,6 +95,16 @@ impl Inner {
             None if is_wanted(self.on_request.as_ref(), peer) => Ok(()),
             _ => Err(self.lost(peer)),
         }
+    }
+
+    /// What a peer has announced cannot be read any more. Of one that was ended on request nobody reads it.
+    #[cold]
+    pub(in crate::engine) fn unread(&self, peer: &Peer, error: NxError) -> Result<(), NxError> {
+        let is_lost = matches!(error, NxError::PeerDied { .. });
+        if is_lost && peer.bye().is_none() && is_wanted(self.on_request.as_ref(), peer) {
+            return Ok(());
+        }
+        Err(error)
     }
 
     /// Why a peer cannot be reached any more: it died, or it left because another one had, and said which.

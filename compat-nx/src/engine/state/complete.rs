@@ -81,7 +81,7 @@ impl State {
     pub(in crate::engine) fn abandon(&mut self, id: OpId) {
         self.revoke_targets();
         self.posted.retain(|posted| posted.op != id);
-        self.fetching.retain(|fetching| fetching.op != id);
+        self.fetching.retain(|fetching| fetching.posted.op != id);
         for pair in &mut self.pairs {
             pair.out.queue.retain(|queued| queued.op != id);
         }

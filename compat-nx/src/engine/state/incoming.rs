@@ -7,7 +7,7 @@ use crate::engine::counters as count;
 use crate::engine::inner::Inner;
 use crate::engine::layout::{self, CREDIT_BLOCK, DESCRIPTOR, Scout, kind};
 use crate::engine::mem;
-use crate::engine::ops::{Head, OpId, Owner, Posted};
+use crate::engine::ops::{Head, Posted};
 use crate::engine::peer::Peer;
 use crate::engine::slots::{self, SlotQueue};
 use crate::engine::stage::Fetched;
@@ -142,12 +142,12 @@ impl State {
             },
             ptype: (ptypes >> 32) as u32 as i32,
         };
-        let op = self.match_posted(e, &head);
-        let want = want.filter(|want| op.is_none() && want.takes(&head, e.ptype()));
+        let posted = self.match_posted(e, &head);
+        let want = want.filter(|want| posted.is_none() && want.takes(&head, e.ptype()));
         match kind {
             kind::DATA => {
-                let room = match (op, &want) {
-                    (Some(op), _) => self.ops.get(op).room,
+                let room = match (posted, &want) {
+                    (Some(Posted { op, .. }), _) => self.ops.get(op).room,
                     (None, Some(want)) => want.room,
                     (None, None) => {
                         let from = peer.number as usize;
@@ -165,8 +165,8 @@ impl State {
                 }
                 self.credit_slot(e, peer, slot);
                 self.tally(e).add(count::SLOT_COPIES, 1);
-                match (op, want) {
-                    (Some(op), _) => self.complete(e, op, Some(head.info)),
+                match (posted, want) {
+                    (Some(Posted { op, .. }), _) => self.complete(e, op, Some(head.info)),
                     (None, Some(want)) => {
                         self.tally(e).add(count::RECEIVED, 1);
                         want.found = Some(Found::Here(head.info));
@@ -186,12 +186,11 @@ impl State {
                     .filter(|&len| len <= isize::MAX as usize)
                     .ok_or(fault("a scout of an impossible length"))?;
                 self.credit_slot(e, peer, slot);
-                match (op, want) {
-                    (Some(op), _) => self.fetch(e, peer, op, head, scout)?,
+                match (posted, want) {
+                    (Some(posted), _) => self.fetch(e, peer, posted, head, scout)?,
                     (None, Some(want)) => {
-                        let op = self.ops.add(Owner::Caller, 1, want.room, None);
-                        want.found = Some(Found::Coming(op));
-                        self.fetch(e, peer, op, head, scout)?;
+                        let posted = self.comes_for(want);
+                        self.fetch(e, peer, posted, head, scout)?;
                     }
                     (None, None) => {
                         let from = peer.number as usize;
@@ -213,7 +212,7 @@ impl State {
 
     /// Takes the first posted receive for this message off the list.
     #[inline]
-    pub(super) fn match_posted(&mut self, e: &Inner, head: &Head) -> Option<OpId> {
+    pub(super) fn match_posted(&mut self, e: &Inner, head: &Head) -> Option<Posted> {
         if self.posted.is_empty() || (head.channel == 0 && head.ptype != e.ptype()) {
             return None;
         }
@@ -221,7 +220,7 @@ impl State {
         let found = self.posted.iter().position(|posted| {
             posted.channel == head.channel && posted.select.takes(type_, node, ptype)
         })?;
-        Some(self.unpost(found).op)
+        Some(self.unpost(found))
     }
 
     pub(super) fn unpost(&mut self, index: usize) -> Posted {
@@ -290,9 +289,15 @@ impl State {
                     if staged.load(Ordering::Acquire) != scout.len {
                         continue; // still being made
                     }
-                    let import = self.region(e, peer, &scout)?;
                     let mut bytes = vec![0; count].into_boxed_slice();
-                    import.read(scout.offset as usize, &mut bytes).map_err(|_| e.lost(peer))?;
+                    let read = self.region(e, peer, &scout).and_then(|import| {
+                        import.read(scout.offset as usize, &mut bytes).map_err(|_| e.lost(peer))
+                    });
+                    if let Err(error) = read {
+                        self.unexpected.remove(arrival);
+                        e.unread(peer, error)?;
+                        continue;
+                    }
                     self.unexpected.bring(arrival, bytes);
                     self.credit_block(e, peer, scout.block);
                 }

@@ -7,7 +7,7 @@ use crate::engine::direct::{self, Spot};
 use crate::engine::inner::Inner;
 use crate::engine::layout::{self, Scout};
 use crate::engine::mem;
-use crate::engine::ops::{Head, OpId};
+use crate::engine::ops::{Head, OpId, Posted};
 use crate::engine::peer::Peer;
 use crate::engine::points::Point;
 use crate::engine::share::{self, Shared};
@@ -23,7 +23,7 @@ const FETCH_STEP: usize = 1 << 20;
 
 /// A large message on its way into its buffer.
 pub(super) struct Fetching {
-    pub(super) op: OpId,
+    pub(super) posted: Posted,
     pub(super) from: usize,
     pub(super) head: Head,
     pub(super) scout: Scout,
@@ -71,38 +71,97 @@ impl State {
         &mut self,
         e: &Inner,
         peer: &Peer,
-        op: OpId,
+        posted: Posted,
         head: Head,
         scout: Scout,
     ) -> Result<(), NxError> {
-        let import = self.region(e, peer, &scout)?;
+        let op = posted.op;
+        let import = match self.region(e, peer, &scout) {
+            Ok(import) => import,
+            Err(error) => return self.lose(e, peer, posted, error),
+        };
         if self.is_for_handler(op) {
             // The program computes: it is interrupted when the message is complete, too.
             self.want(e);
         }
         let go = self.reply(e, peer, op, &head, &scout);
-        let pull = match (go, scout.source) {
-            (Some(go), Some(source)) if e.settings.share <= head.info.count => {
-                let import = self.window(e, peer, &source, head.info.count)?;
-                import.map(|import| Pull { import, source, shared: Shared::of(&go, &source) })
-            }
-            _ => None,
-        };
         let from = peer.number as usize;
-        let (done, left) = (0, false);
-        let mut fetching = Fetching { op, from, head, scout, import, done, go, pull, left };
-        let complete = self.fetch_some(e, peer, &mut fetching);
-        if !matches!(complete, Ok(true)) {
-            self.fetching.push(fetching);
+        let (done, left, pull) = (0, false, None);
+        let mut fetching = Fetching { posted, from, head, scout, import, done, go, pull, left };
+        let begun = self.share(e, peer, &mut fetching);
+        match begun.and_then(|()| self.fetch_some(e, peer, &mut fetching)) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.fetching.push(fetching);
+                Ok(())
+            }
+            Err(error) => self.lose_some(e, peer, fetching, error),
         }
-        complete.map(drop)
+    }
+
+    /// Finds what both copy.
+    fn share(&mut self, e: &Inner, peer: &Peer, it: &mut Fetching) -> Result<(), NxError> {
+        let len = it.head.info.count;
+        if let (Some(go), Some(source)) = (it.go, it.scout.source)
+            && e.settings.share <= len
+        {
+            let import = self.window(e, peer, &source, len)?;
+            let shared = Shared::of(&go, &source);
+            it.pull = import.map(|import| Pull { import, source, shared });
+        }
+        Ok(())
+    }
+
+    /// A message that cannot be fetched. If its sender was ended on request, as whoever asked must expect, the receive waits for
+    /// another one; otherwise the job ends.
+    fn lose(
+        &mut self,
+        e: &Inner,
+        peer: &Peer,
+        posted: Posted,
+        error: NxError,
+    ) -> Result<(), NxError> {
+        e.unread(peer, error)?;
+        self.post_again(e, posted)
+    }
+
+    /// The same for one that was being fetched.
+    fn lose_some(
+        &mut self,
+        e: &Inner,
+        peer: &Peer,
+        it: Fetching,
+        error: NxError,
+    ) -> Result<(), NxError> {
+        if let Err(error) = e.unread(peer, error) {
+            self.fetching.push(it); // its room is given up with the job
+            return Err(error);
+        }
+        peer.unwatch(it.scout.block);
+        self.post_again(e, it.posted)
+    }
+
+    /// A peer was ended on request: what it has announced, and nobody has fetched, is nobody's.
+    pub(in crate::engine) fn forget_announced(
+        &mut self,
+        e: &Inner,
+        peer: &Peer,
+    ) -> Result<(), NxError> {
+        let from = peer.number as usize;
+        self.unexpected.forget_staged(from);
+        let lost: Vec<Fetching> = self.fetching.extract_if(.., |it| it.from == from).collect();
+        for it in lost {
+            peer.unwatch(it.scout.block);
+            self.post_again(e, it.posted)?;
+        }
+        Ok(())
     }
 
     /// The job has ended, and memory of its receives is the program's again: nothing may come directly any more.
     pub(in crate::engine) fn revoke_targets(&mut self) {
         for it in &mut self.fetching {
             if let Some(go) = it.go.take() {
-                let room = self.ops.get(it.op).room;
+                let room = self.ops.get(it.posted.op).room;
                 self.windows.revoke(it.from as u32, go.window, room);
             }
         }
@@ -195,7 +254,7 @@ impl State {
 
     /// Whether a message is on its way that a handler waits for.
     pub(super) fn fetches_for_handlers(&self) -> bool {
-        self.fetching.iter().any(|fetching| self.is_for_handler(fetching.op))
+        self.fetching.iter().any(|fetching| self.is_for_handler(fetching.posted.op))
     }
 
     /// Whether more can be fetched at once.
@@ -208,14 +267,16 @@ impl State {
         while let Some(fetching) = self.fetching.get(i) {
             let Some(peer) = e.peer(fetching.from) else { unreachable!("it sent to us") };
             let mut fetching = self.fetching.swap_remove(i);
-            let complete = self.fetch_some(e, peer, &mut fetching);
-            if !matches!(complete, Ok(true)) {
-                self.fetching.push(fetching);
-                let last = self.fetching.len() - 1;
-                self.fetching.swap(i, last);
-                i += 1;
+            match self.fetch_some(e, peer, &mut fetching) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.fetching.push(fetching);
+                    let last = self.fetching.len() - 1;
+                    self.fetching.swap(i, last);
+                    i += 1;
+                }
+                Err(error) => self.lose_some(e, peer, fetching, error)?,
             }
-            complete?;
         }
         Ok(())
     }
@@ -231,7 +292,7 @@ impl State {
             return Err(fault("more bytes staged than announced"));
         }
         let len = it.head.info.count;
-        let room = self.ops.get(it.op).room;
+        let room = self.ops.get(it.posted.op).room;
         let take = len.min(room.len);
         if staged & layout::STAGED_DIRECT != 0 {
             let Some(go) = it.go else { return Err(fault("sent to where it was not told")) };
@@ -289,7 +350,7 @@ impl State {
         let block = it.scout.block;
         let mut seen = staged;
         if let Some(Pull { import, source, shared }) = &it.pull {
-            let room = self.ops.get(it.op).room;
+            let room = self.ops.get(it.posted.op).room;
             let word = || peer.in64(layout::SHARED + 8 * block as usize);
             let mut bytes = 0;
             while let Some(number) = share::take_back(word(), shared.pieces()) {
@@ -318,6 +379,6 @@ impl State {
         peer.unwatch(it.scout.block);
         e.at(Point::Fetched);
         self.credit_block(e, peer, it.scout.block);
-        self.complete(e, it.op, Some(it.head.info));
+        self.complete(e, it.posted.op, Some(it.head.info));
     }
 }

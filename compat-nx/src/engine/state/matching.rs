@@ -52,15 +52,36 @@ impl State {
         channel: u32,
         select: Select,
     ) -> Result<(), NxError> {
-        if let Some(arrival) = self.find(e, channel, select) {
-            return self.take(e, op, arrival);
+        self.post_at(e, self.posted.len(), Posted { op, channel, select })
+    }
+
+    /// Posts a receive anew whose message cannot be fetched any more, since its sender was ended on request: ahead of others.
+    pub(super) fn post_again(&mut self, e: &Inner, posted: Posted) -> Result<(), NxError> {
+        if matches!(self.ops.get(posted.op).owner, Owner::Nobody) {
+            self.complete(e, posted.op, None); // the message was only to be thrown away
+            return Ok(());
         }
-        self.posted.push(Posted { op, channel, select });
+        self.post_at(e, 0, posted)
+    }
+
+    fn post_at(&mut self, e: &Inner, index: usize, posted: Posted) -> Result<(), NxError> {
+        if let Some(arrival) = self.find(e, posted.channel, posted.select) {
+            return self.take(e, posted, arrival);
+        }
+        let op = posted.op;
+        self.posted.insert(index, posted);
         if self.is_for_handler(op) {
             self.handlers += 1;
             self.want(e);
         }
         Ok(())
+    }
+
+    /// A large message is on its way for a blocking receive.
+    pub(super) fn comes_for(&mut self, want: &mut Want) -> Posted {
+        let op = self.ops.add(Owner::Caller, 1, want.room, None);
+        want.found = Some(Found::Coming(op));
+        Posted { op, channel: want.channel, select: want.select }
     }
 
     pub(super) fn is_for_handler(&self, op: OpId) -> bool {
@@ -89,9 +110,8 @@ impl State {
         want: &mut Want,
     ) -> Result<(), NxError> {
         if let Some(arrival) = self.find(e, want.channel, want.select) {
-            let op = self.ops.add(Owner::Caller, 1, want.room, None);
-            want.found = Some(Found::Coming(op));
-            self.take(e, op, arrival)?;
+            let posted = self.comes_for(want);
+            self.take(e, posted, arrival)?;
         }
         Ok(())
     }
@@ -103,7 +123,8 @@ impl State {
     }
 
     /// Gives an unexpected message to a receive.
-    fn take(&mut self, e: &Inner, op: OpId, arrival: Arrival) -> Result<(), NxError> {
+    fn take(&mut self, e: &Inner, posted: Posted, arrival: Arrival) -> Result<(), NxError> {
+        let op = posted.op;
         let Some(message) = self.unexpected.remove(arrival) else { unreachable!("found just now") };
         let room = self.ops.get(op).room;
         let head = message.head;
@@ -132,7 +153,7 @@ impl State {
             }
             Body::Staged(scout) => {
                 let Some(peer) = e.peer(message.from) else { unreachable!("it sent to us") };
-                self.fetch(e, peer, op, head, scout)?;
+                self.fetch(e, peer, posted, head, scout)?;
             }
         }
         Ok(())
@@ -155,7 +176,7 @@ impl State {
         };
         e.count(count::SENT_SELF, 1);
         match self.match_posted(e, &head) {
-            Some(op) => {
+            Some(Posted { op, .. }) => {
                 let room = self.ops.get(op).room;
                 let take = data.len().min(room.len);
                 // SAFETY: the operation is under way, and this thread has the lock.
@@ -188,7 +209,7 @@ impl State {
         while let Some(arrival) = self.find(e, channel, select) {
             let nothing = Target { start: std::ptr::null_mut(), len: 0 };
             let op = self.ops.add(Owner::Nobody, 1, nothing, None);
-            self.take(e, op, arrival)?;
+            self.take(e, Posted { op, channel, select }, arrival)?;
         }
         Ok(())
     }

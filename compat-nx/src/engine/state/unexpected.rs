@@ -132,6 +132,15 @@ impl Unexpected {
         self.away.get(&from).into_iter().flatten().copied().collect()
     }
 
+    /// Forgets those of a process that are in its safe copies.
+    pub(super) fn forget_staged(&mut self, from: usize) {
+        for arrival in self.away(from) {
+            if matches!(self.get(arrival), Some(Message { body: Body::Staged(_), .. })) {
+                self.remove(arrival);
+            }
+        }
+    }
+
     /// The message's bytes have been copied to this process's own memory.
     pub(super) fn bring(&mut self, arrival: Arrival, bytes: Box<[u8]>) {
         if let Some(message) = self.all.get_mut(&arrival) {
