@@ -15,12 +15,10 @@ type ByReference = unsafe extern "C" fn(*mut i32, *mut i32, *mut i32, *mut i32, 
 /// parameters does not see it. What goes wrong when the call has long returned has nobody to be told, in either form of it: it ends
 /// the application.
 fn handler(call: &'static str, code: Code, hparam: i32) -> Result<Handler, Failure> {
-    let address = match code {
-        Code::Value(address) | Code::Reference(address) => address,
-    };
-    if address.is_null() {
+    if is_none(code) {
         return Err(NxError::BadHandler.into());
     }
+    let (Code::Value(address) | Code::Reference(address)) = code;
     let address = address as usize;
     let told = move |result: Result<Info, NxError>| {
         result.unwrap_or_else(|error| fatal(call, &error.into()))
@@ -47,9 +45,15 @@ fn handler(call: &'static str, code: Code, hparam: i32) -> Result<Handler, Failu
     })
 }
 
-fn is_null(code: Code) -> bool {
+/// Whether no handler is given. Fortran passes the address of what stands there: of a constant zero, with which no function
+/// begins.
+fn is_none(code: Code) -> bool {
     match code {
-        Code::Value(address) | Code::Reference(address) => address.is_null(),
+        Code::Value(address) => address.is_null(),
+        Code::Reference(address) => {
+            // SAFETY: not null; Fortran passes addresses of functions and of what can be read, at least four bytes of it.
+            address.is_null() || unsafe { address.cast::<u32>().read_unaligned() } == 0
+        }
     }
 }
 
@@ -69,7 +73,9 @@ calls! {
     }
 
     fn hrecv, _hrecv, hrecv_: (typesel: int, buf: ptr, count: int, code: code) -> void {
-        if is_null(code) && buf.is_null() && count == 0 {
+        // A null pointer cannot be written in Fortran.
+        let is_nothing = buf.is_null() || matches!(code, Code::Reference(_));
+        if is_none(code) && is_nothing && count == 0 {
             return Ok(engine()?.cancel_hrecv(typesel).map(|_| ())?);
         }
         let room = target(buf, count)?;

@@ -131,13 +131,13 @@ calls! {
     fn lsize, _lsize: (fd: int, offset: int, whence: int) -> long {
         size(fd, offset.into(), whence).map(|size| i32::try_from(size).unwrap_or(i32::MAX))
     }
-    fn estat, _estat: (path: ptr, buf: ptr) -> long { none() }
-    fn festat, _festat: (fd: int, buf: ptr) -> long { none() }
-    fn lestat, _lestat: (path: ptr, buf: ptr) -> long { none() }
-    fn statpfs, _statpfs: (path: ptr, buf: ptr, attr: ptr, len: int) -> long { none() }
-    fn fstatpfs, _fstatpfs: (fd: int, buf: ptr, attr: ptr, len: int) -> long { none() }
-    fn getpfsinfo, _getpfsinfo: (buf: ptr) -> long { none() }
-    fn restrictvol, _restrictvol: (fd: int, count: int, list: ptr) -> long { none() }
+    fn estat, _estat, estat_: (path: ptr, buf: ptr) -> long { none() }
+    fn festat, _festat, festat_: (fd: int, buf: ptr) -> long { none() }
+    fn lestat, _lestat, lestat_: (path: ptr, buf: ptr) -> long { none() }
+    fn statpfs, _statpfs, statpfs_: (path: ptr, buf: ptr, attr: ptr, len: int) -> long { none() }
+    fn fstatpfs, _fstatpfs, fstatpfs_: (fd: int, buf: ptr, attr: ptr, len: int) -> long { none() }
+    fn getpfsinfo, _getpfsinfo, getpfsinfo_: (buf: ptr) -> long { none() }
+    fn restrictvol, _restrictvol, restrictvol_: (fd: int, count: int, list: ptr) -> long { none() }
 }
 
 /// `SIZE_SET` 0, `SIZE_CUR` 1, `SIZE_END` 2: makes the file at least that long.

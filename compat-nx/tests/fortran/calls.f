@@ -158,6 +158,12 @@ C     Every call from FORTRAN 77: integers by reference, 32 bits wide.
       CALL CHECK(NRUNS .EQ. 5, 'masked')
       CALL CHECK(MASKTRAP(IOLD) .EQ. 1, 'masktrap back')
       CALL WAITFR(6)
+C     Without a handler: taken back.
+      CALL HRECV(25, IV, 4, ONMSG)
+      CALL HRECV(25, 0, 0, 0)
+      CALL CSEND(25, ME, 4, ME, 0)
+      CALL CRECV(25, IV, 4)
+      CALL CHECK(IV .EQ. ME .AND. NRUNS .EQ. 6, 'hrecv taken back')
       CALL GSYNC()
       END
 

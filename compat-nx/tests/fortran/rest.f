@@ -45,5 +45,12 @@ C     those that refuse; with one the call of that number, which ends all.
       IF (I .EQ. 18) IBUF(1) = IWRITEOFF(3, IBUF, IBUF, 4)
       IF (I .EQ. 19) CALL GOPEN(3, '/dev/null', 9)
       IF (I .EQ. 20) CALL KILLCUBE(-1, -1)
+      IF (I .EQ. 21) CALL ESTAT('here', IBUF)
+      IF (I .EQ. 22) CALL FESTAT(3, IBUF)
+      IF (I .EQ. 23) CALL LESTAT('here', IBUF)
+      IF (I .EQ. 24) CALL STATPFS('here', IBUF, IBUF, 4)
+      IF (I .EQ. 25) CALL FSTATPFS(3, IBUF, IBUF, 4)
+      IF (I .EQ. 26) CALL GETPFSINFO(IBUF)
+      IF (I .EQ. 27) CALL RESTRICTVOL(3, 1, IBUF)
       WRITE (*, *) 'goes on'
       END
