@@ -30,8 +30,13 @@ enum {
     SHRIMP_CODEC_NO_MEMORY = -105 /* more memory than a message may take, or than there is */
 };
 
+/* What reading one message may take: memory for its values, in bytes, and how deep they contain each other. */
+#ifndef SHRIMP_CODEC_MEMORY
 #define SHRIMP_CODEC_MEMORY ((size_t)64 << 20)
+#endif
+#ifndef SHRIMP_CODEC_DEPTH
 #define SHRIMP_CODEC_DEPTH 128
+#endif
 
 /* Writes ascending; without a place (at == NULL) only counts. */
 typedef struct {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 use vmmc::CloseReason;
+use vmmc::control::message::Refusal;
 use vmmc::error::Closed;
 use vmmc::error::{BindError, ExportError, ImportError, RegionError, SendError, WaitError};
 use vmmc::mem::OutOfBounds;
@@ -156,6 +157,19 @@ pub enum ConnectError {
     /// Our half could not be made, or ended.
     #[error(transparent)]
     Transport(#[from] TransportError),
+}
+
+impl ConnectError {
+    /// Whether more time might have been enough: the service was not there, or did not answer.
+    pub(crate) fn is_for_time(&self) -> bool {
+        match self {
+            ConnectError::TimedOut { .. } => true,
+            ConnectError::Service { source: ImportError::Refused(refusal), .. } => {
+                matches!(refusal, Refusal::NoSuchExport { .. })
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What went wrong below us.

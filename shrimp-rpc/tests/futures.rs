@@ -7,6 +7,7 @@ mod common;
 mod support;
 
 use common::{Daemon, PATIENCE, say, second_process as play, until};
+use rustix::process::{Pid, Signal, kill_process};
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, DispatchError, Server};
 use std::future::Future;
@@ -28,6 +29,8 @@ const NEVER: u32 = 2;
 const LATER: u32 = 3;
 /// Its reply is put off, and kept, whatever the client does.
 const KEEP: u32 = 4;
+/// One way.
+const LOG: u32 = 5;
 
 struct Unpark(Thread);
 
@@ -120,6 +123,7 @@ fn serve(args: &[String]) {
                 all.lock().unwrap().push(call);
                 Ok(finished)
             }
+            LOG => Ok(call.finish_oneway()),
             other => Err(DispatchError::UnknownProcedure(other)),
         })
         .start()
@@ -271,6 +275,47 @@ fn a_future_that_waits_for_a_lane_has_a_time_limit() {
         assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
     }
     assert_eq!(node.counters().get(count::BOUND), 1, "a lane that owes a reply was bound anew");
+    server.finish();
+}
+
+/// The limit of a call is that of binding its lane, too, however long a binding may take by itself.
+#[test]
+fn a_call_whose_lane_cannot_be_bound_has_a_time_limit() {
+    let _watchdog = Watchdog::new("a_call_whose_lane_cannot_be_bound");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let builder = Binding::builder("nowhere", PROGRAM, 1).node(&node);
+    let binding = builder.timeout(Duration::from_millis(20)).connect_timeout(Duration::MAX);
+    let binding = binding.connect_later().unwrap();
+    let late = block_on(call(&binding, ECHO));
+    assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    let late = binding.request(ECHO, 0, 0).map(drop);
+    assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+}
+
+/// A one-way call that does not fit the buffer waits for its server between two pieces, and no thread does.
+#[test]
+fn a_one_way_call_in_pieces_keeps_no_thread() {
+    let _watchdog = Watchdog::new("a_one_way_call_in_pieces");
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["log"]);
+    server.expect("ready");
+    let node = daemon.node();
+    let builder = Binding::builder("log", PROGRAM, 1).node(&node).lanes(1);
+    let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
+    let data = vec![7u8; 200_000];
+    let log = async {
+        let mut request = binding.request_async(LOG, 0, data.len()).await?;
+        request.block(&data)?;
+        request.send_async().await
+    };
+    let pid = Pid::from_raw(server.pid() as i32).expect("a process id");
+    kill_process(pid, Signal::STOP).unwrap();
+    let mut log = Box::pin(log);
+    begin(&mut log);
+    kill_process(pid, Signal::CONT).unwrap();
+    block_on(log).unwrap();
+    assert_eq!(block_on(echo(&binding, 10)).unwrap(), 10);
     server.finish();
 }
 

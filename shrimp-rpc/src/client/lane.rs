@@ -82,9 +82,15 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Binds: knocks at the service's door and maps what the server makes for us.
-    pub(crate) fn open(node: &Node, wanted: &Wanted) -> Result<Lane, ConnectError> {
+    /// Binds: knocks at the service's door and maps what the server makes for us. It takes so long at most, and no longer
+    /// than any binding may; `None`: than that.
+    pub(crate) fn open(
+        node: &Node,
+        wanted: &Wanted,
+        left: Option<Duration>,
+    ) -> Result<Lane, ConnectError> {
         let patience = wanted.settings.connect_timeout;
+        let patience = left.map_or(patience, |left| left.min(patience));
         let start = Instant::now();
         let mut door = import(node, wanted, layout::door_name(&wanted.service))
             .rights(Rights::WRITE)

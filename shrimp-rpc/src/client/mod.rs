@@ -127,7 +127,7 @@ impl BindingBuilder {
     /// See [`ConnectError`].
     pub fn connect(self) -> Result<Binding, ConnectError> {
         let mut binding = self.connect_later()?;
-        let lane = Lane::open(&binding.node, &binding.wanted)?;
+        let lane = Lane::open(&binding.node, &binding.wanted, None)?;
         binding.cancels.heed(lane.watch());
         // Not taken for that: who calls first is to be the lock's favourite.
         if let Some(first) = binding.lanes.first_mut() {
@@ -186,8 +186,8 @@ impl Binding {
         BindingBuilder { node: None, wanted, timeout: None }
     }
 
-    /// How long a call may take from here on, without limit at first; a reply in pieces has as long again from its first
-    /// one on. When the time is over, the server is told, and the buffers are used again only after its late reply.
+    /// How long a call may take from here on, without limit at first: the wait for a lane, which may have to be bound anew, as long
+    /// as what follows, and a reply in pieces as long again from its first one on. When the time is over, the server is told, and the buffers are used again only after its late reply.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         let nanoseconds =
             timeout.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX).max(1));
@@ -272,7 +272,10 @@ impl Binding {
             }
             match self.take_ready() {
                 Choice::Ready(taken) => break taken,
-                Choice::Vacant(taken) => break self.bind_async(taken).await?,
+                Choice::Vacant(taken) => {
+                    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+                    break self.bind_async(taken, left).await?;
+                }
                 Choice::Owing(mut taken) => {
                     let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
                     match taken.await_reply(left, Mode::Async).await {
@@ -291,16 +294,34 @@ impl Binding {
         Request::new(taken, procedure, plain, bulk)
     }
 
-    async fn bind_async<'b>(&'b self, mut taken: Taken<'b>) -> Result<Taken<'b>, CallError> {
+    async fn bind_async<'b>(
+        &'b self,
+        mut taken: Taken<'b>,
+        left: Option<Duration>,
+    ) -> Result<Taken<'b>, CallError> {
         let outcome: Arc<Outcome> = Arc::default();
         let (node, wanted, tell) = (self.node.clone(), self.wanted.clone(), outcome.clone());
         std::thread::Builder::new()
             .name("rpc-bind".into())
-            .spawn(move || tell.set(Lane::open(&node, &wanted)))
+            .spawn(move || tell.set(Lane::open(&node, &wanted, left)))
             .map_err(|error| TransportError::Thread(error.kind()))?;
-        let lane = std::future::poll_fn(|cx| outcome.poll(cx)).await?;
-        taken.fill(lane);
+        let bound = std::future::poll_fn(|cx| outcome.poll(cx)).await;
+        taken.fill(self.in_time(left, bound)?);
         Ok(taken)
+    }
+
+    /// What binding came to, for a call that had so much time left for it.
+    fn in_time(
+        &self,
+        left: Option<Duration>,
+        bound: Result<Lane, ConnectError>,
+    ) -> Result<Lane, CallError> {
+        bound.map_err(|error| match left {
+            Some(left) if left < self.wanted.settings.connect_timeout && error.is_for_time() => {
+                CallError::TimedOut { after: self.timeout().unwrap_or_default() }
+            }
+            _ => error.into(),
+        })
     }
 
     /// That lane, unless it is used.
@@ -383,7 +404,8 @@ impl Binding {
             }
             Choice::Vacant(taken) => taken,
         };
-        taken.fill(Lane::open(&self.node, &self.wanted)?);
+        let left = left();
+        taken.fill(self.in_time(left, Lane::open(&self.node, &self.wanted, left))?);
         Ok(Some(taken))
     }
 }

@@ -206,7 +206,7 @@ impl<'b> Request<'b> {
     }
 
     /// Sends it and goes on: nothing comes back. The next call waits until the server is done
-    /// with it, or takes another lane.
+    /// with it, or takes another lane: where the server has several threads, only calls of a binding with one lane come in order.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -218,6 +218,19 @@ impl<'b> Request<'b> {
                 Patience::new(timeout, self.taken.lane().turn().next()),
                 Mode::Block,
             ))?;
+        }
+        Ok(())
+    }
+
+    /// [`Request::send`] for futures: what is sent in pieces waits for the server between two of them.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn send_async(mut self) -> Result<(), CallError> {
+        let timeout = self.transmit(true)?;
+        if matches!(self.place, Place::Memory(_)) {
+            let patience = Patience::new(timeout, self.taken.lane().turn().next());
+            self.send_pieces(true, patience, Mode::Async).await?;
         }
         Ok(())
     }

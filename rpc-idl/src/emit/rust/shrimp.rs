@@ -291,7 +291,7 @@ impl Emitter<'_> {
             ));
         }
         if procedure.idl.oneway {
-            self.out.line("request.send()");
+            self.out.line(format!("request.send{suffix}(){wait}"));
             self.out.line("}");
             return;
         }

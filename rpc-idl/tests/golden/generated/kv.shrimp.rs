@@ -457,7 +457,7 @@ impl KvV1AsyncClient {
         kv_v1_log_args(&mut counter, line)?;
         let mut request = self.binding.request_async(kv_v1::LOG, counter.len(), 0).await?;
         kv_v1_log_args(&mut request, line)?;
-        request.send()
+        request.send_async().await
     }
 }
 
