@@ -170,7 +170,7 @@ static void selective(void)
 /* isend, irecv, msgwait, msgdone, msgmerge, msgignore, msgcancel, flushmsg (8, 9). */
 static void asynchronous(void)
 {
-	enum { MANY = 900 };
+	enum { MANY = 950 };
 	static int values[MANY], sent[MANY];
 	long i, mid, other, chain, first;
 
