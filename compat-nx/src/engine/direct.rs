@@ -180,9 +180,9 @@ impl Windows {
         let mut found = self.find(maker.other, first, inner);
         if let Some(number) = found {
             if self.is_current(maker.other, number, first, inner) {
-                self.is_received_into(maker.other, number);
+                self.note_receive(maker.other, number);
             } else {
-                self.is_stale(maker.other, number, first);
+                self.forget_stale(maker.other, number, first);
                 found = None;
             }
         }
@@ -210,14 +210,13 @@ impl Windows {
     /// Whether what was offered is in the window still.
     pub(super) fn confirm(&mut self, other: u32, offer: &Spot) -> bool {
         let number = offer.window as usize;
-        let open = self.of.get(&other).and_then(|of| of.get(number)?.open.as_ref());
-        let Some(start) = open.filter(|open| open.alias.is_none()).map(|open| open.start) else {
+        let Some(open) = self.open(other, number).filter(|open| open.alias.is_none()) else {
             return false;
         };
-        let first = start + offer.offset as usize;
+        let first = open.start + offer.offset as usize;
         let is_current = self.is_current(other, number, first, offer.len as usize);
         if !is_current {
-            self.is_stale(other, number, first);
+            self.forget_stale(other, number, first);
         }
         is_current
     }
@@ -230,9 +229,13 @@ impl Windows {
         start: usize,
         total: usize,
     ) -> Option<Spot> {
-        let open = self.of.get(&other)?.get(number)?.open.as_ref()?;
+        let open = self.open(other, number)?;
         let offset = (first - open.start) as u64;
         Some(Spot::of(number as u32, offset, (first - start) as u64, total as u64))
+    }
+
+    fn open(&self, other: u32, number: usize) -> Option<&Open> {
+        self.of.get(&other)?.get(number)?.open.as_ref()
     }
 
     fn find(&self, other: u32, first: usize, len: usize) -> Option<usize> {
@@ -244,15 +247,15 @@ impl Windows {
         })
     }
 
-    fn is_received_into(&mut self, other: u32, number: usize) {
+    fn note_receive(&mut self, other: u32, number: usize) {
         let window = self.of.get_mut(&other).and_then(|of| of.get_mut(number));
         if let Some(open) = window.and_then(|window| window.open.as_mut()) {
             open.only_sent = false;
         }
     }
 
-    /// A window whose memory at `first` is no more the window's.
-    fn is_stale(&mut self, other: u32, number: usize, first: usize) {
+    /// Of a window whose memory at `first` is no more the window's.
+    fn forget_stale(&mut self, other: u32, number: usize, first: usize) {
         self.forget(other, number);
         let uses = self.uses.entry((other, first)).or_default();
         *uses = Uses { count: 0, stale: uses.stale.saturating_add(1), ..*uses };
@@ -264,6 +267,7 @@ impl Windows {
 
     /// Whether the pages are still the window's: see the module.
     fn is_current(&mut self, other: u32, number: usize, first: usize, len: usize) -> bool {
+        // Not by `open`: other fields change meanwhile.
         let Some(open) = self.of.get(&other).and_then(|of| of.get(number)?.open.as_ref()) else {
             return false;
         };
@@ -403,8 +407,8 @@ impl Windows {
     /// sends there from here on reaches nobody; who is in the middle of it is waited for, `VMMC_DRAIN_MS` at most.
     pub(super) fn revoke(&mut self, sender: u32, number: u32, room: Target) {
         let number = number as usize;
-        let of = self.of.get(&sender).and_then(|of| of.get(number)?.open.as_ref());
-        let Some((start, len)) = of.map(|open| (open.start, open.len)) else { return };
+        let open = self.open(sender, number).map(|open| (open.start, open.len));
+        let Some((start, len)) = open else { return };
         let is_current = self.is_current(sender, number, start, len);
         let inside = room.start.addr() <= start && start + len <= room.start.addr() + room.len;
         let window = self.of.get_mut(&sender).and_then(|of| of.get_mut(number));

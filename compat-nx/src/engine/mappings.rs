@@ -99,7 +99,7 @@ impl Backing {
 
 /// Whether mappings that `accept` cover the range without a gap.
 fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool {
-    let mut at = start;
+    let (mut at, end) = (start, start.saturating_add(len));
     visit_mappings(|mapping| {
         if mapping.start <= at && at < mapping.end {
             if !accept(&mapping) {
@@ -107,13 +107,9 @@ fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool 
             }
             at = mapping.end;
         }
-        if at < start.saturating_add(len) {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
+        if at < end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    at >= start.saturating_add(len)
+    at >= end
 }
 
 /// Memory that may be remapped: private and writable, and not the stack, which grows; or of one of these files.

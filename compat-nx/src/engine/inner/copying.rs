@@ -37,13 +37,14 @@ impl Inner {
         // The question to the kernel is asked while the receiver asks for its own buffer.
         let offer = staging.offer.filter(|_| may_lock);
         let offer = offer.filter(|offer| self.state.lock().confirm(peer, offer));
-        if let Some(word) = offer.and(shared_word(peer, staging)) {
+        let offer = offer.zip(shared_word(peer, staging));
+        if let Some((_, word)) = offer {
             share::open(word);
         }
         while done < data.len {
             if may_go && let Some(go) = Spot::read(peer, staging.block) {
-                let shared = offer.map(|offer| Shared::of(&go, &offer));
-                let shared = shared.filter(|shared| !shared.range().is_empty());
+                let shared = offer.map(|(offer, word)| (Shared::of(&go, &offer), word));
+                let shared = shared.filter(|(shared, _)| !shared.range().is_empty());
                 if self.send_direct(peer, staging, data, done, &go, shared)? {
                     self.count(count::STAGED_BYTES, done as u64);
                     return Ok(());
@@ -74,7 +75,7 @@ impl Inner {
         data: Source,
         done: usize,
         go: &Spot,
-        shared: Option<Shared>,
+        shared: Option<(Shared, MappedU64<'_>)>,
     ) -> Result<bool, NxError> {
         let Some(import) = self.state.lock().window(self, peer, go, data.len)? else {
             return Ok(false);
@@ -90,16 +91,15 @@ impl Inner {
         staged(layout::STAGED_DIRECT | done as u64);
         self.at(Point::DirectBegun);
         let push = |range: Range<usize>| push(&import, go, data, range);
-        let word = shared_word(peer, staging);
-        let sent = match (shared, word) {
-            (Some(shared), Some(word)) => {
+        let sent = match shared {
+            Some((shared, word)) => {
                 let (range, pieces) = (shared.range(), shared.pieces());
                 push(first..range.start)
                     && push(range.end..first + len)
                     && std::iter::from_fn(|| share::take_front(word, pieces))
                         .all(|number| push(shared.piece(number)))
             }
-            _ => push(first..first + len),
+            None => push(first..first + len),
         };
         if !sent {
             staged(done as u64);
@@ -113,7 +113,7 @@ impl Inner {
         self.interrupt_who_wants(peer);
         self.count(count::DIRECT, 1);
         self.count(count::DIRECT_BYTES, data.len as u64);
-        if let (Some(_), Some(word)) = (shared, word) {
+        if let Some((_, word)) = shared {
             self.await_copied(peer, word)?;
         }
         Ok(true)

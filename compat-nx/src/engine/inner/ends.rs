@@ -65,10 +65,10 @@ impl Inner {
                 continue;
             }
             let bye = peer.bye();
-            let on_request = || is_wanted(self.on_request.as_ref(), peer);
+            let ended = bye.is_none() && self.was_ended(peer);
             // Who leaves itself has nothing to do without a peer.
             let leaving = self.left.load(Ordering::Acquire);
-            if bye == Some(Bye::Orderly) || (bye.is_none() && on_request()) || leaving {
+            if bye == Some(Bye::Orderly) || ended || leaving {
                 peer.gone.store(true, Ordering::Relaxed);
                 // Whoever waits for that one looks again, whichever thread took the mark.
                 let mut state = self.state.lock();
@@ -92,7 +92,7 @@ impl Inner {
     pub(in crate::engine) fn unsent(&self, peer: &Peer) -> Result<(), NxError> {
         match peer.bye() {
             Some(Bye::Orderly) => Ok(()),
-            None if is_wanted(self.on_request.as_ref(), peer) => Ok(()),
+            None if self.was_ended(peer) => Ok(()),
             _ => Err(self.lost(peer)),
         }
     }
@@ -101,10 +101,15 @@ impl Inner {
     #[cold]
     pub(in crate::engine) fn unread(&self, peer: &Peer, error: NxError) -> Result<(), NxError> {
         let is_lost = matches!(error, NxError::PeerDied { .. });
-        if is_lost && peer.bye().is_none() && is_wanted(self.on_request.as_ref(), peer) {
+        if is_lost && peer.bye().is_none() && self.was_ended(peer) {
             return Ok(());
         }
         Err(error)
+    }
+
+    /// Whether somebody asked for the end of this peer.
+    fn was_ended(&self, peer: &Peer) -> bool {
+        is_wanted(self.on_request.as_ref(), peer)
     }
 
     /// Why a peer cannot be reached any more: it died, or it left because another one had, and said which.

@@ -137,6 +137,11 @@ impl State {
             self.fetching.push(it); // its room is given up with the job
             return Err(error);
         }
+        self.fetch_another(e, peer, it)
+    }
+
+    /// The receive waits for another message than this one.
+    fn fetch_another(&mut self, e: &Inner, peer: &Peer, it: Fetching) -> Result<(), NxError> {
         peer.unwatch(it.scout.block);
         self.post_again(e, it.posted)
     }
@@ -150,11 +155,7 @@ impl State {
         let from = peer.number as usize;
         self.unexpected.forget_staged(from);
         let lost: Vec<Fetching> = self.fetching.extract_if(.., |it| it.from == from).collect();
-        for it in lost {
-            peer.unwatch(it.scout.block);
-            self.post_again(e, it.posted)?;
-        }
-        Ok(())
+        lost.into_iter().try_for_each(|it| self.fetch_another(e, peer, it))
     }
 
     /// The job has ended, and memory of its receives is the program's again: nothing may come directly any more.

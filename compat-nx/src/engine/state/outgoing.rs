@@ -245,7 +245,9 @@ impl State {
         let (export, offset) = out.stages.at(place);
         let offer = self.offer(e, peer, letter.data);
         peer.out.say64(layout::STAGED + 8 * block as usize, 0);
-        peer.out.say64(layout::SHARED + 8 * block as usize, share::CLOSED);
+        if offer.is_some() {
+            peer.out.say64(layout::SHARED + 8 * block as usize, share::CLOSED);
+        }
         let (len, region) = (len as u64, place.region);
         let scout = Scout { len, offset: offset as u64, region, block, source: offer };
         self.put(e, peer, slot, kind::SCOUT, letter, &scout.to_bytes())?;

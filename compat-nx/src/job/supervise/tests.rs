@@ -167,10 +167,7 @@ fn killproc_of_one_ends_that_one_and_of_all_ends_all() {
     supervisor.add(victim);
     supervisor.add(caller);
     control::tell(&control, &Message::Kill { node: 0, ptype: -1 }, &[]).unwrap();
-    while supervisor.members[0].is_running() {
-        supervisor.wait();
-        supervisor.serve_members();
-    }
+    until_ended(&mut supervisor, 0);
     assert!(supervisor.members[1].is_running() && supervisor.cause.is_none());
     control::tell(&control, &Message::Kill { node: -1, ptype: -1 }, &[]).unwrap();
     let outcome = supervisor.run();
@@ -248,6 +245,14 @@ fn who_is_ended_on_request_is_told_of_once_however_often_that_is_asked() {
     assert!(matches!(supervisor.run().cause, Some(Cause::KilledAll { .. })));
 }
 
+/// Serves until one has ended.
+fn until_ended(supervisor: &mut Supervisor, index: usize) {
+    while supervisor.members[index].is_running() {
+        supervisor.wait();
+        supervisor.serve_members();
+    }
+}
+
 /// What a supervisor says to those of other hosts.
 fn others(supervisor: &mut Supervisor) -> std::sync::mpsc::Receiver<Up> {
     let (sender, said) = std::sync::mpsc::channel();
@@ -276,10 +281,7 @@ fn who_is_ended_for_another_host_ends_when_all_have_heard_of_it() {
     supervisor.serve_members();
     assert!(supervisor.members[1].is_running());
     supervisor.hear_others(Down::AllHeard { id: 1 });
-    while supervisor.members[1].is_running() {
-        supervisor.wait();
-        supervisor.serve_members();
-    }
+    until_ended(&mut supervisor, 1);
     assert!(supervisor.cause.is_none() && supervisor.members[0].is_running());
     // And the other way round: those here hear of an end elsewhere.
     supervisor.hear_others(Down::Tell { from: 1, id: 2, word: Word::Ending(vec![(0, 55)]) });
@@ -336,10 +338,7 @@ fn one_host_waits_for_what_another_says_of_a_node_that_all_here_miss() {
     let (survivor, control) = node(0, "exit 1");
     control::tell(&control, &Message::Lost { node: 4, code: 1 }, &[]).unwrap();
     supervisor.add(survivor);
-    while supervisor.members[0].is_running() {
-        supervisor.wait();
-        supervisor.serve_members();
-    }
+    until_ended(&mut supervisor, 0);
     assert!(supervisor.stays());
     supervisor.inbox().end(Cause::Orphaned);
     assert_eq!(supervisor.run().cause, Some(Cause::Orphaned));
