@@ -266,25 +266,20 @@ impl Binding {
         let patience = self.timeout();
         let deadline = vmmc::wait::deadline_after(patience);
         let late = || CallError::TimedOut { after: patience.unwrap_or_default() };
+        let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let taken = loop {
             if let Some(taken) = self.take_first() {
                 break taken;
             }
             match self.take_ready() {
                 Choice::Ready(taken) => break taken,
-                Choice::Vacant(taken) => {
-                    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-                    break self.bind_async(taken, left).await?;
-                }
-                Choice::Owing(mut taken) => {
-                    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-                    match taken.await_reply(left, Mode::Async).await {
-                        Ok(_) => break taken,
-                        Err(CallError::ServerGone { .. }) => taken.discard(),
-                        Err(CallError::TimedOut { .. }) => return Err(late()),
-                        Err(error) => return Err(error),
-                    }
-                }
+                Choice::Vacant(taken) => break self.bind_async(taken, left()).await?,
+                Choice::Owing(mut taken) => match taken.await_reply(left(), Mode::Async).await {
+                    Ok(_) => break taken,
+                    Err(CallError::ServerGone { .. }) => taken.discard(),
+                    Err(CallError::TimedOut { .. }) => return Err(late()),
+                    Err(error) => return Err(error),
+                },
                 Choice::Busy if deadline.is_some_and(|at| Instant::now() >= at) => {
                     return Err(late());
                 }

@@ -194,7 +194,7 @@ impl<'b> Request<'b> {
     /// See [`CallError`].
     pub async fn call_async(mut self) -> Result<Reply<'b>, CallError> {
         let timeout = self.transmit(false)?;
-        let word = if matches!(self.place, Place::Memory(_)) {
+        let word = if self.is_in_pieces() {
             let patience = Patience::new(timeout, self.taken.lane().turn().next());
             self.send_pieces(false, patience, Mode::Async).await?;
             patience.await_reply(&mut self.taken, Mode::Async).await?
@@ -212,12 +212,8 @@ impl<'b> Request<'b> {
     /// See [`CallError`].
     pub fn send(mut self) -> Result<(), CallError> {
         let timeout = self.transmit(true)?;
-        if matches!(self.place, Place::Memory(_)) {
-            at_once(self.send_pieces(
-                true,
-                Patience::new(timeout, self.taken.lane().turn().next()),
-                Mode::Block,
-            ))?;
+        if self.is_in_pieces() {
+            at_once(self.send_one_way(timeout, Mode::Block))?;
         }
         Ok(())
     }
@@ -228,11 +224,25 @@ impl<'b> Request<'b> {
     /// See [`CallError`].
     pub async fn send_async(mut self) -> Result<(), CallError> {
         let timeout = self.transmit(true)?;
-        if matches!(self.place, Place::Memory(_)) {
-            let patience = Patience::new(timeout, self.taken.lane().turn().next());
-            self.send_pieces(true, patience, Mode::Async).await?;
+        if self.is_in_pieces() {
+            self.send_one_way(timeout, Mode::Async).await?;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn is_in_pieces(&self) -> bool {
+        matches!(self.place, Place::Memory(_))
+    }
+
+    #[cold]
+    async fn send_one_way(
+        &mut self,
+        timeout: Option<Duration>,
+        mode: Mode,
+    ) -> Result<(), CallError> {
+        let patience = Patience::new(timeout, self.taken.lane().turn().next());
+        self.send_pieces(true, patience, mode).await
     }
 
     #[inline(always)]
