@@ -1,5 +1,6 @@
 //! The way to a share, and the way back, in `shrimp run --hosts`: its standard input, written by a thread of its own so
-//! that nobody waits for a host that does not read; and its standard output, read by another.
+//! that nobody waits for a host that does not read; and its standard output, read by another, which waits for no reader of what is
+//! printed: a third one prints, and tells the share how much.
 
 use super::output;
 use super::wire::{Frame, GREETING, Said};
@@ -114,20 +115,30 @@ impl<R: Read + Send + 'static> Way<R> {
     fn follow(self) {
         let Way { part, from, post, lifeline, more } = self;
         let mut from = BufReader::new(from);
-        let mut out = output::own();
-        let mut wanted = true;
-        let mut print = |bytes: &[u8]| {
-            if wanted && !bytes.is_empty() && !out(bytes) {
-                wanted = false;
-                lifeline.say(Frame::OutputEnd);
-            }
+        let (output, bytes) = mpsc::channel::<Vec<u8>>();
+        let printing = lifeline.clone();
+        let printer = std::thread::Builder::new().name("printer".into());
+        let Ok(printer) = printer.spawn(move || print(&bytes, &printing)) else {
+            eprintln!("shrimp run: a thread for the output of a host could not be started");
+            return lifeline.end();
         };
-        if !greeted(&mut from, &mut print) {
-            return;
+        if greeted(&mut from, &mut |shown| {
+            let _ = output.send(shown.to_vec());
+        }) {
+            Way { part, from, post, lifeline, more }.hear(&output);
         }
+        drop(output);
+        let _ = printer.join();
+    }
+
+    /// Does what a share says, to its end.
+    fn hear(self, output: &mpsc::Sender<Vec<u8>>) {
+        let Way { part, mut from, post, lifeline, more } = self;
         loop {
             match Said::read(&mut from) {
-                Ok(Some(Said::Output(bytes))) => print(&bytes),
+                Ok(Some(Said::Output(bytes))) => {
+                    let _ = output.send(bytes); // as much as its window lets come
+                }
                 Ok(Some(Said::More)) => {
                     let _ = more.send(());
                 }
@@ -139,6 +150,18 @@ impl<R: Read + Send + 'static> Way<R> {
                 }
             }
         }
+    }
+}
+
+/// Prints what comes of a share, and tells it how much.
+fn print(output: &mpsc::Receiver<Vec<u8>>, lifeline: &Lifeline) {
+    let mut out = output::own();
+    for bytes in output.iter().filter(|bytes| !bytes.is_empty()) {
+        if !out(&bytes) {
+            lifeline.say(Frame::OutputEnd);
+            return;
+        }
+        lifeline.say(Frame::Printed(u32::try_from(bytes.len()).unwrap_or(u32::MAX)));
     }
 }
 

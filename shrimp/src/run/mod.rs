@@ -29,6 +29,7 @@ mod router;
 mod share;
 mod signals;
 mod strays;
+mod window;
 mod wire;
 
 use crate::elf;

@@ -5,6 +5,7 @@
 
 use super::nodes::{Later, Plan, serve, tell};
 use super::order::Starter;
+use super::window::Window;
 use super::wire::{Frame, GREETING, Said, Share};
 use super::{RunError, end_with, outer, signals, strays};
 use crate::exit::{Context, Exit, Failure};
@@ -17,7 +18,6 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ pub(crate) fn run() -> Result<Exit, Failure> {
     drop(out);
     let (input, feed) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into())?;
-    let unread = Arc::new(AtomicBool::new(false));
-    let mut plan = plan(share, input, unread.clone())?;
+    let window = Arc::new(Window::default());
+    let mut plan = plan(share, input, window.clone())?;
     let up = uplink()?;
     let supervisors = up.clone();
     plan.others = Some(Box::new(move |said| {
@@ -50,7 +50,8 @@ pub(crate) fn run() -> Result<Exit, Failure> {
         thread("input", move || pass(&given, feed))?;
         let starter = Starter { later, environment, label, up };
         thread("lifeline", move || {
-            follow(&starter, inputs, &unread);
+            follow(&starter, inputs, &window);
+            window.close();
             starter.later.inbox.end(Cause::Orphaned);
             loop {
                 std::thread::park(); // what this thread has started would be killed with it
@@ -85,7 +86,7 @@ fn uplink() -> Result<mpsc::Sender<Up>, Failure> {
     Ok(sender)
 }
 
-fn plan(share: Share, input: OwnedFd, unread: Arc<AtomicBool>) -> Result<Plan, Failure> {
+fn plan(share: Share, input: OwnedFd, window: Arc<Window>) -> Result<Plan, Failure> {
     let Share { job, hosts, first, count, words, directory, settings, label, grace_ms } = share;
     let words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
     let directory = OsString::from_vec(directory);
@@ -105,16 +106,14 @@ fn plan(share: Share, input: OwnedFd, unread: Arc<AtomicBool>) -> Result<Plan, F
         places,
         environment: settings,
         input: Some(input),
-        out: Box::new(move |bytes| {
-            !unread.load(Ordering::Relaxed) && say(&Said::Output(bytes.to_vec()))
-        }),
+        out: Box::new(move |bytes| window.take(bytes.len()) && say(&Said::Output(bytes.to_vec()))),
         others: None,
         settings: Settings { grace, elsewhere: true, ..Settings::default() },
     })
 }
 
 /// Does what comes over the lifeline, until its end.
-fn follow(starter: &Starter, inputs: mpsc::Sender<Vec<u8>>, unread: &AtomicBool) {
+fn follow(starter: &Starter, inputs: mpsc::Sender<Vec<u8>>, window: &Window) {
     let inbox = &starter.later.inbox;
     let mut inputs = Some(inputs);
     let mut lifeline = std::io::stdin().lock();
@@ -131,7 +130,8 @@ fn follow(starter: &Starter, inputs: mpsc::Sender<Vec<u8>>, unread: &AtomicBool)
                     inbox.signal(signal);
                 }
             }
-            Ok(Some(Frame::OutputEnd)) => unread.store(true, Ordering::Relaxed),
+            Ok(Some(Frame::OutputEnd)) => window.close(),
+            Ok(Some(Frame::Printed(bytes))) => window.give(bytes as usize),
             Ok(Some(Frame::Down(Down::Load { ticket, order }))) => {
                 starter.obey(ticket, order);
             }

@@ -6,8 +6,8 @@
 //! Over its standard output come, after a [`GREETING`], [`Said`]s: the output of its nodes, and what its supervisor says. What
 //! comes before the greeting is the remote shell's. Its standard error is what it is.
 //!
-//! A frame is a kind (u8), a length (u32, little-endian) and so many bytes. Version 2: a version 1 share had another kind, no
-//! greeting, and its nodes' output was its own.
+//! A frame is a kind (u8), a length (u32, little-endian) and so many bytes. Version 3: shares of
+//! version 2 did not hear what had been printed, and those of version 1 had another kind and no greeting.
 
 use nx::job::supervise::others::{Down, Up};
 use serde::{Deserialize, Serialize};
@@ -22,13 +22,14 @@ const SIGNAL: u8 = 4;
 const SHARE: u8 = 5;
 const OUTPUT_END: u8 = 6;
 const DOWN: u8 = 7;
+const PRINTED: u8 = 8;
 
 const OUTPUT: u8 = 1;
 const UP: u8 = 2;
 const MORE: u8 = 3;
 
 /// What a share begins with once it knows what to run. The last byte before the newline is the version.
-pub(super) const GREETING: &[u8] = b"\0shrimp share 2\n";
+pub(super) const GREETING: &[u8] = b"\0shrimp share 3\n";
 
 /// What one host runs of an application.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,8 @@ pub(super) enum Frame {
     Signal(i32),
     /// Nobody reads the output of its nodes any more.
     OutputEnd,
+    /// So many bytes of its nodes' output have been printed.
+    Printed(u32),
     /// For its supervisor.
     Down(Down),
 }
@@ -122,6 +125,7 @@ impl Frame {
             Frame::InputEnd => write(to, INPUT_END, &[]),
             Frame::Signal(number) => write(to, SIGNAL, &number.to_le_bytes()),
             Frame::OutputEnd => write(to, OUTPUT_END, &[]),
+            Frame::Printed(bytes) => write(to, PRINTED, &bytes.to_le_bytes()),
             Frame::Down(down) => write(to, DOWN, &serde_json::to_vec(down).map_err(Error::other)?),
         }
     }
@@ -138,6 +142,10 @@ impl Frame {
                 Frame::Signal(i32::from_le_bytes(*number))
             }
             OUTPUT_END => Frame::OutputEnd,
+            PRINTED => {
+                let bytes = body.first_chunk().ok_or_else(|| bad("no number of bytes"))?;
+                Frame::Printed(u32::from_le_bytes(*bytes))
+            }
             DOWN => Frame::Down(serde_json::from_slice(&body).map_err(Error::other)?),
             _ => return Err(bad("a frame of no kind")),
         }))
@@ -191,6 +199,7 @@ mod tests {
             Frame::InputEnd,
             Frame::Signal(2),
             Frame::OutputEnd,
+            Frame::Printed(70_000),
             Frame::Down(Down::AllHeard { id: 7 }),
         ];
         let mut bytes = Vec::new();
