@@ -492,9 +492,8 @@ impl Supervisor {
         {
             tell(node, pid);
         }
-        for member in
-            self.members.iter().filter(|member| member.is_running() && member.request.is_none())
-        {
+        // Also those who are about to be ended: on another host it may be done before.
+        for member in self.members.iter().filter(|member| member.is_running()) {
             for &(node, pid) in ending {
                 if let Some(channel) = member.control() {
                     control::try_tell(channel, &Message::Ending { node, pid });
@@ -543,6 +542,9 @@ impl Supervisor {
 
     /// One has ended: what that means for the others.
     fn judge(&mut self, index: usize, ended: Ended) {
+        if ended == Ended::Signal(Signal::KILL.as_raw()) && self.bereaved_host_has_ended() {
+            return; // and so have the nodes that it had started
+        }
         let member = &mut self.members[index];
         let who = member.who();
         if member.request.is_some() || matches!(self.phase, Phase::Ending(_) | Phase::Killed) {
@@ -569,6 +571,16 @@ impl Supervisor {
             Ended::Signal(signal) => self.end(Cause::Killed { who, signal }),
             Ended::Unknown => self.end(Cause::Died { who }),
         }
+    }
+
+    /// Whether a host process has said that it cannot go on without a node. It did so before its end, and that comes before those of
+    /// its nodes.
+    fn bereaved_host_has_ended(&mut self) -> bool {
+        let hosts = (0..self.members.len()).filter(|&index| self.members[index].node.is_none());
+        hosts.collect::<Vec<_>>().into_iter().any(|host| {
+            self.serve_channel(host);
+            self.members[host].bereaved
+        })
     }
 
     fn end(&mut self, cause: Cause) {

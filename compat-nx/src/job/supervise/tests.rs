@@ -338,7 +338,14 @@ fn one_host_waits_for_what_another_says_of_a_node_that_all_here_miss() {
     let (survivor, control) = node(0, "exit 1");
     control::tell(&control, &Message::Lost { node: 4, code: 1 }, &[]).unwrap();
     supervisor.add(survivor);
-    until_ended(&mut supervisor, 0);
+    // A host process that misses it, too, takes its nodes with it.
+    let (host, control) = node(0, "exit 1");
+    control::tell(&control, &Message::Host, &[]).unwrap();
+    control::tell(&control, &Message::Lost { node: 4, code: 1 }, &[]).unwrap();
+    let (its, _control) = node(1, "kill -9 $$");
+    supervisor.add(its);
+    supervisor.add(host);
+    (0..3).for_each(|index| until_ended(&mut supervisor, index));
     assert!(supervisor.stays());
     supervisor.inbox().end(Cause::Orphaned);
     assert_eq!(supervisor.run().cause, Some(Cause::Orphaned));
