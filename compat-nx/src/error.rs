@@ -179,6 +179,14 @@ pub enum StartError {
         /// Why it failed.
         reason: String,
     },
+    /// All process numbers have been given.
+    #[error(
+        "an application has at most {limit} processes from its begin to its end, and this one has had them; begin it anew"
+    )]
+    Full {
+        /// How many there may be.
+        limit: usize,
+    },
     /// Another process of the job died before all had met.
     #[error("node {node} died while the job was starting; the job cannot start")]
     Died {

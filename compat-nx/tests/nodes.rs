@@ -294,6 +294,32 @@ fn input_that_nobody_reads_and_output_that_nobody_wants_hold_nothing_up() {
     nobody_is_left(&program);
 }
 
+#[test]
+fn a_process_is_ended_on_request_from_behind_output_that_nobody_reads() {
+    let text = "#include \"check.h\"
+        int main(int argc, char **argv) {
+            gsync();
+            if (mynode() == 2) while (puts(\"much output\") >= 0);
+            if (mynode() == 3) {
+                sleep(1);
+                while (_killproc(1, -1) == 0) flick();
+                fclose(fopen(argv[1], \"w\"));
+                killproc(-1, -1);
+            }
+            crecv(1, NULL, 0); }";
+    let program = compile_text("behind.c", text, Options { flags: &["-w"], libraries: &[] });
+    let world = World::new();
+    let done = world.sockets.path().join("done");
+    let mut command = world.launcher(&["-n", "4"], &program, &[done.to_str().unwrap()]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    common::until("node 1 has been ended", || done.exists());
+    // What was on its way is there.
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(out.all(|line| line.unwrap() == "much output"));
+    assert_eq!(child.wait().unwrap().code(), Some(137));
+    nobody_is_left(&program);
+}
+
 fn loading() -> std::path::PathBuf {
     compile("load_across.c", Options { flags: &["-w"], libraries: &[] })
 }
@@ -315,6 +341,22 @@ fn a_host_process_loads_nodes_on_both_hosts_and_hears_how_they_end() {
         assert!(done.err.contains(says), "{size}, {how}: {done}");
         nobody_is_left(&program);
     }
+}
+
+#[test]
+fn processes_of_other_types_join_on_every_host_several_at_once() {
+    let program = compile("ptypes_across.c", Options { flags: &["-w"], libraries: &[] });
+    let world = World::new();
+    for size in ["2", "3", "5"] {
+        for (start, arguments) in [("auto", &[][..]), ("program", &["host"])] {
+            let mut command = world.launcher(&["-n", size], &program, arguments);
+            let done = build::run(command.env("NX_START", start));
+            assert_eq!(done.code, Some(0), "{size} nodes, {start}: {done}");
+            assert!(done.out.contains("types: all good"), "{size} nodes, {start}: {done}");
+            assert_eq!(done.err, "", "{size} nodes, {start}: {done}");
+        }
+    }
+    nobody_is_left(&program);
 }
 
 #[test]

@@ -62,9 +62,12 @@ pub(super) const BYE: usize = 136;
 pub(super) const BYE_ORDERLY: u32 = 1;
 /// Because the job has failed; plus the number of the node whose fault that was.
 pub(super) const BYE_FAILED: u32 = 2;
-/// Offset of the here word: 1 when the writer has opened its links with the owner, and so can do
-/// without it.
+/// Offset of the here word: [`HERE_OPEN`], and of who joined later then [`HERE_JOINED`].
 pub(super) const HERE: usize = 140;
+/// The writer has opened its links with the owner, and so can do without it.
+pub(super) const HERE_OPEN: u32 = 1;
+/// And all others have opened theirs with the writer.
+pub(super) const HERE_JOINED: u32 = 2;
 /// Offset of the process type of the writer, plus 1; 0: it has none.
 pub(super) const PTYPE: usize = 144;
 /// Offset of a word that a writer on another node stores only to wake the owner.

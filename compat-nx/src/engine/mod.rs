@@ -6,7 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `layout`, `slots` | the memory that one process writes for another; who may use which slot |
-//! | `out`, `peer`, `peers` | the lane of another process; links to it; all of them |
+//! | `out`, `peer`, `peers`, `numbers` | the lane of another process; links to it; all of them; which number each has |
 //! | `opening`, `joining` | how links are made at the start; with those that join later |
 //! | `stage`, `direct`, `mappings` | memory for safe copies; user memory of the receiver; what is mapped where |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
@@ -28,6 +28,7 @@ mod layout;
 mod mappings;
 mod mem;
 mod mids;
+mod numbers;
 mod opening;
 mod ops;
 mod out;
@@ -51,6 +52,7 @@ use crate::error::{NxError, StartError};
 use crate::job::{Job, Late};
 use crate::unconfirmed::host_number;
 use inner::{Inner, OnEnd, OnRequest, Parts};
+use numbers::Numbers;
 use peers::Peers;
 use points::Point;
 use settings::Settings;
@@ -109,23 +111,18 @@ impl Engine {
         if job.node >= processes || job.size == 0 {
             return Err(StartError::BadJob { node: job.node, size: job.size });
         }
-        if !job.hosts.is_empty() && job.late.is_some() {
-            return Err(StartError::SetUp {
-                what: "a job on several nodes",
-                reason: "nobody joins it later".to_owned(),
-            });
-        }
-        let peers = Peers::new(processes as usize);
-        let home = opening::Home::open(job, peers.limit())?;
+        let numbers = Numbers::new(processes, &job.hosts);
+        let peers = Peers::new(numbers.clone());
+        let home = opening::Home::open(job, numbers, peers.limit())?;
         let at = |point| settings.at(point, home.own.node);
         at(Point::DoorOpen);
         let on_end = OnEnd::default();
         let stride = settings.stride(processes as usize);
         let seconds = settings.start_s;
         let deadline = Instant::now() + Duration::from_secs(seconds);
-        if let Some(Late { begun, .. }) = job.late {
+        if let Some(late) = job.late {
             let patience = joining::Patience { deadline, seconds };
-            joining::meet_all(&home, &peers, &on_end, &settings, begun, patience)?;
+            joining::meet_all(&home, &peers, &on_end, &settings, late, patience)?;
             at(Point::Joined);
         } else {
             let nodes = opening::Nodes { data: &home.data, bell: &home.bell };
@@ -151,7 +148,7 @@ impl Engine {
         if job.late.is_some() {
             // Whoever hears this knows that all others can reach us.
             for peer in inner.peers() {
-                peer.say_here();
+                peer.say_joined();
             }
         }
         let helper = inner.clone();

@@ -1,6 +1,7 @@
 //! How a process comes to its links: its door, and the lanes and doors of each peer.
 
 use super::layout;
+use super::numbers::Numbers;
 use super::out::{self, OutLane};
 use super::peer::{self, Bye, Own, Peer};
 use crate::error::StartError;
@@ -33,20 +34,22 @@ pub(super) fn door_name(own: &Own, owner: u32) -> String {
 
 impl Home {
     /// `limit`: numbers that a process may have.
-    pub(super) fn open(job: &Job, limit: usize) -> Result<Home, StartError> {
+    pub(super) fn open(job: &Job, numbers: Numbers, limit: usize) -> Result<Home, StartError> {
         let data = Node::connect()?;
         let mut config = vmmc::Config::from_env().map_err(set_up("settings"))?;
         // The progress thread never spins: it would take the processor from the program.
         config.wait = vmmc::config::WaitChoice::Fixed(vmmc::config::WaitPolicy::Block);
         let bell = Node::builder().config(config).program("nx-progress").connect()?;
         let Job { node, token, .. } = *job;
-        let hosts = job.hosts.clone();
-        let mut own = Own { id: job.id.clone(), token, number: node, node, group: 0, hosts };
+        let mut own = Own { id: job.id.clone(), token, number: node, node, group: 0, numbers };
         if let Some(Late { from, .. }) = job.late {
-            own.number = from;
+            own.number = own.numbers.of_host_of(node, from);
             own.group = job.ptype.map_or(0, |ptype| ptype as u32 + 1);
         }
         let door = loop {
+            if own.number as usize >= limit {
+                return Err(StartError::Full { limit });
+            }
             let opened = bell
                 .export(Region::new(64).map_err(set_up("memory of the door"))?)
                 .name(door_name(&own, own.number))
@@ -54,10 +57,8 @@ impl Home {
                 .token(own.token)
                 .open();
             match opened {
-                Err(ExportError::Refused(Refusal::NameTaken { .. }))
-                    if job.late.is_some() && own.number as usize + 1 < limit =>
-                {
-                    own.number += 1;
+                Err(ExportError::Refused(Refusal::NameTaken { .. })) if job.late.is_some() => {
+                    own.number = own.numbers.next(own.number as usize) as u32;
                 }
                 opened => break opened.map_err(set_up("exporting the door"))?,
             }

@@ -49,14 +49,18 @@ pub(super) struct LaneHead {
 }
 
 impl OutLane {
-    /// Opens the lane that process `number` owns.
+    /// Opens the lane that process `number` owns. [`StartError::Died`]: it has gone.
     pub(super) fn open(import: Import, number: u32) -> Result<(OutLane, LaneHead), StartError> {
-        let failed = |what: &'static str, reason: String| StartError::SetUp { what, reason };
+        let failed = |import: &Import, what, reason| match import.check_open() {
+            Ok(()) => StartError::SetUp { what, reason },
+            Err(_) => StartError::Died { node: number },
+        };
         let lane = match import.remote_node() {
             Some(_) => OutLane::Elsewhere(import),
             None => {
                 let bound = import.bind(0..import.len());
-                let bound = bound.map_err(|error| failed("binding a lane", error.to_string()))?;
+                let bound =
+                    bound.map_err(|error| failed(&import, "binding a lane", error.to_string()))?;
                 OutLane::Here(bound, import)
             }
         };
@@ -69,7 +73,7 @@ impl OutLane {
                 import.read(0, &mut head).map_err(|error| error.to_string())
             }
         };
-        read.map_err(|error| failed("reading the head of a lane", error))?;
+        read.map_err(|error| failed(lane.import(), "reading the head of a lane", error))?;
         let head = check(&head, lane.import().len(), number)?;
         Ok((lane, head))
     }

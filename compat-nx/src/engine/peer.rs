@@ -6,10 +6,10 @@
 //! A sender interrupts by storing to the word of the other's **door**, a page of its own.
 
 use super::layout::{self, BLOCKS};
+use super::numbers::Numbers;
 use super::out::{LaneHead, OutLane, word32, word64};
 use super::{handshake, slots};
 use crate::error::NxError;
-use std::sync::Arc;
 use vmmc::mem::View;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vmmc::word::{MappedU32, MappedU64, Word};
@@ -36,20 +36,15 @@ pub(super) struct Own {
     /// 0: one of those that the job began with. Others: the process type that it began with, plus 1.
     /// Processes of one group do global operations together.
     pub(super) group: u32,
-    /// See [`Job::hosts`].
-    pub(super) hosts: Arc<[String]>,
+    /// Of all processes.
+    pub(super) numbers: Numbers,
 }
 
 impl Own {
     /// The node of the cluster that a process is on, if it is not ours.
     pub(super) fn elsewhere(&self, number: u32) -> Option<&str> {
-        let host = self.hosts.get(number as usize)?;
-        (self.hosts.get(self.number as usize) != Some(host)).then_some(host)
-    }
-
-    /// How many of the processes that the job began with are on other nodes of the cluster. Nobody joins such a job later.
-    pub(super) fn count_elsewhere(&self) -> usize {
-        (0..).zip(self.hosts.iter()).filter(|&(number, _)| self.elsewhere(number).is_some()).count()
+        let host = self.numbers.host(number)?;
+        (self.numbers.host(self.number) != Some(host)).then_some(host)
     }
 
     /// An import from process `number`.
@@ -141,7 +136,7 @@ impl Peer {
         word32(self.lane.view(), at)
     }
 
-    /// A word that the peer says once.
+    /// A word that the peer says.
     fn heard(&self, at: usize) -> u32 {
         handshake::heard(self.in32(at))
     }
@@ -231,7 +226,13 @@ impl Peer {
 
     /// Tells the peer that we have opened our links with it.
     pub(super) fn say_here(&self) {
-        self.out.say32(layout::HERE, 1);
+        self.out.say32(layout::HERE, layout::HERE_OPEN);
+        self.out.ring();
+    }
+
+    /// Tells the peer that this process has joined: all others have opened their links with it.
+    pub(super) fn say_joined(&self) {
+        self.out.say32(layout::HERE, layout::HERE_JOINED);
         self.out.ring();
     }
 
@@ -256,6 +257,11 @@ impl Peer {
     /// Whether the peer has opened its links with us.
     pub(super) fn is_here(&self) -> bool {
         self.heard(layout::HERE) != 0
+    }
+
+    /// Whether the peer, which joins later, can be reached by all others.
+    pub(super) fn has_joined(&self) -> bool {
+        self.heard(layout::HERE) >= layout::HERE_JOINED
     }
 
     pub(super) fn await_here(&self) {
@@ -299,26 +305,5 @@ pub(super) fn bye(lane: &Export) -> Option<Bye> {
 impl From<vmmc::error::WaitError> for NxError {
     fn from(error: vmmc::error::WaitError) -> NxError {
         NxError::System { what: "waiting", reason: error.to_string() }
-    }
-}
-
-#[cfg(all(test, not(vmmc_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_processes_of_this_host_share_its_processors() {
-        let own = |number, hosts: &[&str]| Own {
-            id: "j".into(),
-            token: Token([0; 16]),
-            number,
-            node: number,
-            group: 0,
-            hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
-        };
-        assert_eq!(own(0, &["a", "b", "a", "b", "b"]).count_elsewhere(), 3);
-        assert_eq!(own(1, &["a", "b", "a", "b", "b"]).count_elsewhere(), 2);
-        assert_eq!(own(1, &["a", "a"]).count_elsewhere(), 0);
-        assert_eq!(own(1, &[]).count_elsewhere(), 0);
     }
 }

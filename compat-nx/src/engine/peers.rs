@@ -1,37 +1,46 @@
 //! All other processes of the job: those that it began with, and those that joined it later.
-//!
-//! A process has a number. The first process of each node has the node's; the host process comes next; who
-//! joins later takes the first number that nobody has, by exporting its door under it.
 
+use super::numbers::Numbers;
 use super::peer::Peer;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicUsize, Ordering};
 
 /// How many may join later, for each process that the job began with.
 const LATER_EACH: usize = 7;
-/// And besides.
+/// And besides, on each host.
 const LATER: usize = 64;
 
 /// See the module. Grows only.
 #[derive(Debug)]
 pub(super) struct Peers {
     places: Box<[OnceLock<Box<Peer>>]>,
-    /// Processes that the job began with.
-    first: usize,
+    numbers: Numbers,
     /// One more than the highest number that is known.
     upto: AtomicUsize,
+    /// Of each host the first number, of those who join later, that is not known.
+    unknown: Box<[AtomicUsize]>,
+    /// How many of the processes that are known are on this host, this one included.
+    here: AtomicUsize,
 }
 
 impl Peers {
-    /// For a job that began with `first` processes.
-    pub(super) fn new(first: usize) -> Peers {
-        let places = (0..first + first * LATER_EACH + LATER).map(|_| OnceLock::new()).collect();
-        Peers { places, first, upto: AtomicUsize::new(first) }
+    /// For a job whose processes have these numbers.
+    pub(super) fn new(numbers: Numbers) -> Peers {
+        let first = numbers.first() as usize;
+        let limit = first + first * LATER_EACH + LATER * numbers.turns().len();
+        let unknown = |turn| AtomicUsize::new(numbers.of_turn(turn, first));
+        Peers {
+            places: (0..limit).map(|_| OnceLock::new()).collect(),
+            upto: AtomicUsize::new(first),
+            unknown: numbers.turns().map(unknown).collect(),
+            here: AtomicUsize::new(1),
+            numbers,
+        }
     }
 
     /// Processes that the job began with, this one included.
     pub(super) fn first(&self) -> usize {
-        self.first
+        self.numbers.first() as usize
     }
 
     /// Numbers that may be.
@@ -49,14 +58,42 @@ impl Peers {
     /// Whether each node has one process, so that its number says all.
     #[inline]
     pub(super) fn is_simple(&self) -> bool {
-        self.upto() == self.first
+        self.upto() == self.first()
     }
 
-    /// Numbers up to this one are known. By one thread at a time.
+    /// How many processes are on this host, those that have left included.
+    #[inline]
+    pub(super) fn here(&self) -> usize {
+        self.here.load(Ordering::Relaxed)
+    }
+
+    /// Of each host the first number, of those who join later, that is not known; it and those that come after it, on that
+    /// host.
+    pub(super) fn unknown(&self) -> impl Iterator<Item = impl Iterator<Item = u32>> {
+        self.unknown.iter().map(|first| {
+            let next = |&number: &usize| Some(self.numbers.next(number));
+            let all = std::iter::successors(Some(first.load(Ordering::Relaxed)), next);
+            all.take_while(|&number| number < self.limit()).map(|number| number as u32)
+        })
+    }
+
+    /// A number is known, and with it those before it of the same host. By one thread at a time.
     pub(super) fn know(&self, number: usize) {
+        if number >= self.first()
+            && let Some(unknown) = self.unknown.get(self.numbers.turn(number))
+        {
+            unknown.fetch_max(self.numbers.next(number), Ordering::Relaxed);
+        }
         if self.upto.load(Ordering::Relaxed) <= number {
             // PAIRS(upto): with the acquire in `upto`.
             self.upto.store(number + 1, Ordering::Release);
+        }
+    }
+
+    /// Who has a number below this one is known, or has left.
+    pub(super) fn know_all_below(&self, number: usize) {
+        for (turn, unknown) in self.unknown.iter().enumerate() {
+            unknown.fetch_max(self.numbers.of_turn(turn, number), Ordering::Relaxed);
         }
     }
 
@@ -64,6 +101,9 @@ impl Peers {
     pub(super) fn add(&self, peer: Peer) {
         let number = peer.number as usize;
         if let Some(place) = self.places.get(number) {
+            if !peer.out.is_elsewhere() {
+                self.here.fetch_add(1, Ordering::Relaxed);
+            }
             let _ = place.set(Box::new(peer)); // numbers are given once
             self.know(number);
         }

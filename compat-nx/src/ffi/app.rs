@@ -26,13 +26,23 @@ struct App {
     /// Nodes and types of the processes that we have started.
     taken: Vec<(u32, i32)>,
     /// Those that join later, and wait for the job to begin.
-    joining: Vec<(Pid, u32)>,
+    joining: Vec<Joining>,
     /// Our children.
     pids: Vec<i32>,
     /// Who watches them, if that is a thread of ours.
     watcher: Option<Inbox>,
     /// The hosts that a launcher offers for nodes, ours first; empty: this machine.
     hosts: Vec<String>,
+}
+
+/// A process that was started, and joins an application that has a process on its node already.
+#[derive(Debug)]
+struct Joining {
+    /// Its own process id, on its host.
+    pid: u32,
+    /// Our child that ends with it: itself, if it is on this host.
+    child: Pid,
+    node: u32,
 }
 
 impl App {
@@ -279,7 +289,7 @@ pub(super) fn start(
         }
     }
     for &node in &list {
-        check_across(&job, node, what, engine.is_some() || app().has_first(node))?;
+        check_across(&job, node, what)?;
     }
     let mut started = 0;
     let mut joining = Vec::new();
@@ -292,7 +302,7 @@ pub(super) fn start(
             None => None,
         };
         let place = Job { node, ptype: Some(ptype), late, ..job.clone() };
-        let pid = match what {
+        let (child, pid) = match what {
             Become::Copy => match spawn::fork()? {
                 Forked::Child { control } => {
                     let mut app = app();
@@ -307,17 +317,17 @@ pub(super) fn start(
                 }
                 Forked::Parent { pid, control } => {
                     watch(&mut app(), node, ptype, pid, control)?;
-                    pid
+                    (pid, process_id(pid))
                 }
             },
-            Become::Program(program) => match load(&place, program) {
-                Ok(pid) => pid,
+            Become::Program(program) => match load(&job, &place, program) {
+                Ok(started) => started,
                 // The count tells how far it went.
                 Err(_) if started > 0 => break,
                 Err(failure) => return Err(failure),
             },
         };
-        let number = pid.as_raw_nonzero().get();
+        let number = child.as_raw_nonzero().get();
         if !pids.is_null() {
             // SAFETY: one for each node started.
             unsafe { pids.set(started as usize, number) };
@@ -326,7 +336,7 @@ pub(super) fn start(
         app.taken.push((node, ptype));
         app.pids.push(number);
         if late.is_some() {
-            joining.push((pid, node));
+            joining.push(Joining { pid, child, node });
         }
         started += 1;
     }
@@ -345,17 +355,21 @@ pub(super) fn start(
             engine
         }
     };
-    for (pid, node) in joining {
+    for Joining { pid, child, node } in joining {
         engine
-            .wait_for_process(pid.as_raw_nonzero().get() as u32, node, || lives(pid))
+            .wait_for_process(pid, node, || lives(child))
             .map_err(|error| Failure::System(super::errno::EQNOPROC, error.to_string()))?;
     }
     Ok(started)
 }
 
-/// Starts a program as a process of a node, wherever that is.
-fn load(place: &Job, program: &Program) -> Result<Pid, Failure> {
-    if let Some(host) = elsewhere(place, place.node) {
+fn process_id(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Starts a program as a process of a node, wherever that is. Answers our child, and the process's own id, as [`Joining`] has them.
+fn load(own: &Job, place: &Job, program: &Program) -> Result<(Pid, u32), Failure> {
+    if let Some(host) = elsewhere(own, place.node) {
         let control = part().control.as_ref().map(Fd::try_clone);
         return match control {
             Some(Ok(control)) => super::elsewhere::load(place, host, program, &control),
@@ -367,28 +381,18 @@ fn load(place: &Job, program: &Program) -> Result<Pid, Failure> {
     }
     let (pid, control) = spawn::load(place, program)?;
     watch(&mut app(), place.node, place.ptype.unwrap_or(0), pid, control)?;
-    Ok(pid)
+    Ok((pid, process_id(pid)))
 }
 
-/// The host of a node, if it is not that of the host process, which starts them.
-fn elsewhere(job: &Job, node: u32) -> Option<&str> {
-    let own = job.hosts.get(host_number(job.size) as usize)?;
-    job.hosts.get(node as usize).filter(|host| *host != own).map(String::as_str)
+/// The host of a node, if it is not that of the process whose place is `own`.
+fn elsewhere(own: &Job, node: u32) -> Option<&str> {
+    let here = own.hosts.get(own.node as usize)?;
+    own.hosts.get(node as usize).filter(|host| *host != here).map(String::as_str)
 }
 
-/// What cannot be in an application on several hosts: memory that goes from one to another, and processes that join later.
-fn check_across(job: &Job, node: u32, what: &Become, late: bool) -> Result<(), Failure> {
-    if job.hosts.is_empty() {
-        return Ok(());
-    }
-    if late {
-        let why = format!(
-            "another process on node {node}: nobody joins an application on several hosts that has one there already; \
-             start it on one host, or give each process a node"
-        );
-        return Err(Failure::System(libc::ENOSYS, why));
-    }
-    match (what, elsewhere(job, node)) {
+/// What cannot be in an application on several hosts: memory that goes from one to another.
+fn check_across(own: &Job, node: u32, what: &Become) -> Result<(), Failure> {
+    match (what, elsewhere(own, node)) {
         (Become::Copy, Some(host)) => {
             let why = format!(
                 "node {node} is on host {host}, and no copy of this process can be made there; \

@@ -25,13 +25,13 @@ fn failed(what: &str) -> impl Fn(rustix::io::Errno) -> Failure {
     move |errno| Failure::System(errno.raw_os_error(), what.into())
 }
 
-/// Starts a program on another host. Answers the process id of its stand-in.
+/// Starts a program on another host. Answers the process id of its stand-in, and its own there.
 pub(super) fn load(
     place: &Job,
     host: &str,
     program: &Program,
     control: &Fd,
-) -> Result<Pid, Failure> {
+) -> Result<(Pid, u32), Failure> {
     let order = order(place, host, program);
     let bytes = postcard::to_allocvec(&order)
         .ok()
@@ -54,7 +54,7 @@ pub(super) fn load(
         .map_err(failed("telling the launcher"))?;
     drop(theirs);
     match answer(&answers) {
-        Some(Answer::Started) => stand_in(answers),
+        Some(Answer::Started(pid)) => Ok((stand_in(answers)?, pid.unsigned_abs())),
         Some(Answer::Failed(errno)) => {
             let path = program.path.to_string_lossy();
             Err(Failure::System(errno, format!("{path} on host {host}")))

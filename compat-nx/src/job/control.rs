@@ -45,8 +45,8 @@ pub struct Order {
 /// What became of an [`Order`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It runs.
-    Started,
+    /// It runs, with this process id on its host.
+    Started(i32),
     /// It does not, by this number of the system's.
     Failed(i32),
     /// It has ended like this; the last answer.

@@ -29,8 +29,8 @@ impl Starter {
             let _ = self.up.send(Up::Answer { ticket, answer });
         };
         match self.start(ticket, order) {
-            Ok(member) => {
-                say(Answer::Started); // before its end can be told
+            Ok((pid, member)) => {
+                say(Answer::Started(pid)); // before its end can be told
                 self.later.inbox.add(member);
             }
             Err(error) => {
@@ -40,7 +40,7 @@ impl Starter {
         }
     }
 
-    fn start(&self, ticket: Ticket, order: Order) -> Result<Member> {
+    fn start(&self, ticket: Ticket, order: Order) -> Result<(i32, Member)> {
         let Order { host, node, ptype, path, arguments, place, environment, whole, directory } =
             order;
         let directory = PathBuf::from(OsString::from_vec(directory));
@@ -71,7 +71,8 @@ impl Starter {
         let prefix = if self.label { format!("[{node}@{host}] ") } else { String::new() };
         let Later { start, sources, .. } = &self.later;
         let (pid, control) = start.run(&mut command, &prefix, sources)?;
-        Ok(Member::child(Some(node), ptype, pid, Some(control))?.ordered(ticket))
+        let member = Member::child(Some(node), ptype, pid, Some(control))?.ordered(ticket);
+        Ok((pid.as_raw_nonzero().get(), member))
     }
 }
 

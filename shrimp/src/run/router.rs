@@ -70,7 +70,7 @@ impl Router {
             },
             Up::Answer { ticket: Ticket { from: to, number }, answer } => {
                 // What it said before of having nobody is no longer so.
-                if answer == Answer::Started
+                if matches!(answer, Answer::Started(_))
                     && let Some(idle) = self.idle.get_mut(from)
                 {
                     *idle = false;
@@ -167,8 +167,8 @@ mod tests {
         assert_eq!(router.hear(1, Up::Idle), []);
         let load = |host| Up::Load { number: 7, order: order(host) };
         assert_eq!(router.hear(0, load("b")), [(1, Down::Load { ticket, order: order("b") })]);
-        let answered = router.hear(1, Up::Answer { ticket, answer: Answer::Started });
-        assert_eq!(answered, [(0, Down::Answer { number: 7, answer: Answer::Started })]);
+        let answered = router.hear(1, Up::Answer { ticket, answer: Answer::Started(77) });
+        assert_eq!(answered, [(0, Down::Answer { number: 7, answer: Answer::Started(77) })]);
         // That one has a process again.
         assert_eq!(router.hear(0, Up::Idle), []);
         let dropped = router.hear(0, Up::Drop { host: "b".into(), number: 7 });

@@ -85,8 +85,6 @@ pub(in crate::engine) struct Inner {
     pub(in crate::engine) own: Own,
     /// What links' handlers do when a link ends.
     pub(in crate::engine) on_end: OnEnd,
-    /// Processes of the job that are on other machines.
-    elsewhere: usize,
     cpus: usize,
     pub(in crate::engine) state: Biased<State>,
     pub(in crate::engine) handlers: Arc<Handlers>,
@@ -145,7 +143,6 @@ impl Inner {
             data: home.data,
             bell: home.bell,
             door: home.door,
-            elsewhere: home.own.count_elsewhere(),
             own: home.own,
             state: Biased::new(State::new(peers.upto())),
             peers,
@@ -200,7 +197,7 @@ impl Inner {
     /// More processes on this machine than processors: who waits had better sleep.
     #[inline]
     pub(in crate::engine) fn is_crowded(&self) -> bool {
-        self.peers.upto() > self.cpus + self.elsewhere
+        self.peers.here() > self.cpus
     }
 
     #[inline]

@@ -223,7 +223,7 @@ impl Others {
             return; // nobody waits for it any more
         };
         answer_to(&self.ordered[at].answers, answer);
-        if answer != Answer::Started {
+        if !matches!(answer, Answer::Started(_)) {
             self.ordered.swap_remove(at);
         }
     }

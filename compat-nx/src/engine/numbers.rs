@@ -1,0 +1,113 @@
+//! Which process has which number, and which host it is on.
+//!
+//! The first process of each node has the node's number; the host process comes next. Who joins later takes the first free
+//! number of its host, by exporting its door under it: a name is given once by the daemon of that host, and other hosts have
+//! other numbers, which go round.
+//!
+//! ```text
+//!   nodes 0 to 3 on a, a, b, b, and a host process on a    those who join later
+//!   0 1 2 3 4                                              on a: 5 7 9 ...   on b: 6 8 10 ...
+//! ```
+
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Numbers {
+    first: u32,
+    /// Of the processes that the job began with; empty: there is one host.
+    hosts: Arc<[String]>,
+    /// Each host once, in the order in which their numbers go round.
+    turns: Arc<[String]>,
+}
+
+impl Numbers {
+    /// For a job that began with `first` processes, on these hosts (see [`crate::Job::hosts`]).
+    pub(super) fn new(first: u32, hosts: &Arc<[String]>) -> Numbers {
+        let mut turns: Vec<String> = Vec::new();
+        for host in hosts.iter() {
+            if !turns.contains(host) {
+                turns.push(host.clone());
+            }
+        }
+        Numbers { first, hosts: hosts.clone(), turns: turns.into() }
+    }
+
+    /// How many processes the job began with.
+    pub(super) fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// The host of a process; `None` where there is but one.
+    pub(super) fn host(&self, number: u32) -> Option<&str> {
+        let host = match number.checked_sub(self.first) {
+            None => self.hosts.get(number as usize),
+            Some(later) => self.turns.get(later as usize % self.turns().len()),
+        };
+        host.map(String::as_str)
+    }
+
+    /// The turns of those who join later: one for each host.
+    pub(super) fn turns(&self) -> std::ops::Range<usize> {
+        0..self.turns.len().max(1)
+    }
+
+    /// Whose turn a number is that is not of the first.
+    pub(super) fn turn(&self, number: usize) -> usize {
+        number.saturating_sub(self.first as usize) % self.turns().len()
+    }
+
+    /// The first number that may be free, not below `from`, for a process on the host of that node.
+    pub(super) fn of_host_of(&self, node: u32, from: u32) -> u32 {
+        let host = self.hosts.get(node as usize);
+        let turn = self.turns.iter().position(|it| Some(it) == host).unwrap_or(0);
+        self.of_turn(turn, from as usize) as u32
+    }
+
+    /// The first number of a turn, not below `from`.
+    pub(super) fn of_turn(&self, turn: usize, from: usize) -> usize {
+        let from = from.max(self.first as usize);
+        let round = self.turns().len();
+        from + (turn + round - self.turn(from)) % round
+    }
+
+    /// What comes after a number on the same host.
+    pub(super) fn next(&self, number: usize) -> usize {
+        number + self.turns().len()
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    fn numbers(hosts: &[&str]) -> Numbers {
+        let hosts: Arc<[String]> = hosts.iter().map(|&host| host.to_owned()).collect();
+        Numbers::new(hosts.len() as u32, &hosts)
+    }
+
+    #[test]
+    fn those_who_join_later_have_numbers_of_their_hosts() {
+        let numbers = numbers(&["a", "a", "b", "b", "a"]);
+        let hosts: Vec<_> = (0..9).map(|number| numbers.host(number).unwrap()).collect();
+        assert_eq!(hosts, ["a", "a", "b", "b", "a", "a", "b", "a", "b"]);
+        for (node, from, number) in [(0, 0, 5), (3, 0, 6), (3, 6, 6), (3, 7, 8), (4, 6, 7)] {
+            assert_eq!(numbers.of_host_of(node, from), number, "node {node} from {from}");
+        }
+        for number in 5..20 {
+            let turn = numbers.turn(number);
+            assert_eq!(numbers.of_turn(turn, number), number);
+            assert_eq!(numbers.of_turn(turn, number + 1), numbers.next(number));
+            assert_eq!(numbers.host(number as u32), numbers.host(numbers.next(number) as u32));
+        }
+    }
+
+    #[test]
+    fn on_one_host_numbers_follow_each_other() {
+        let numbers = Numbers::new(3, &Arc::default());
+        assert_eq!(numbers.turns(), 0..1);
+        assert_eq!((numbers.of_host_of(2, 0), numbers.of_host_of(2, 7)), (3, 7));
+        assert_eq!(numbers.next(3), 4);
+        assert_eq!((numbers.host(0), numbers.host(7)), (None, None));
+    }
+}
