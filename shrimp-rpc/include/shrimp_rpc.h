@@ -59,7 +59,9 @@ int shrimp_rpc_connect_with_token(const char *name, uint32_t program, uint32_t v
                                   shrimp_rpc_binding **out);
 void shrimp_rpc_close(shrimp_rpc_binding *);
 
-/* How long a call may take, in milliseconds; 0: any time. */
+/* How long each call may take that begins from here on, in milliseconds; 0: any time, as at first. It begins with shrimp_rpc_begin, or with the stub;
+ * binding anew, the writing of the request, the call and all pieces of it and of its reply share it. When it is over, the call ends by
+ * SHRIMP_RPC_TIMED_OUT, and the server is told. */
 void shrimp_rpc_set_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
 
 /* What gives up the call of a binding that waits for its reply, or is between two pieces: from any thread, while another is in

@@ -10,7 +10,7 @@ mod support;
 
 use common::{Daemon, until};
 use program::{FILL, NULL, PROGRAM, dispatch, reverse};
-use raw::Heard;
+use raw::{Heard, state};
 use shrimp_rpc::layout::{self, Kind, Turn};
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, Canceller, Server};
@@ -38,12 +38,6 @@ fn server(node: &Node, told: &'static AtomicU32) -> Server {
 
 fn null(binding: &Binding, procedure: u32) -> Result<(), CallError> {
     binding.request(procedure, 0, 0)?.call()?.finish()
-}
-
-/// The kernel's word for what a thread of this process does.
-fn state(tid: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 /// A node that waits like that.

@@ -1,5 +1,6 @@
 //! One pair of buffers, as the client has it: one call at a time.
 
+use super::limit::Limit;
 use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
 use crate::layout::{self, Answer, FlagWord, Kind, Turn};
@@ -212,11 +213,7 @@ impl Lane {
 
     /// Waits for the reply to the last message.
     #[inline(always)]
-    pub(crate) fn wait(
-        &mut self,
-        node: &Node,
-        timeout: Option<Duration>,
-    ) -> Result<u64, CallError> {
+    pub(crate) fn wait(&mut self, node: &Node, limit: Limit) -> Result<u64, CallError> {
         let watch = &*self.watch;
         match glance(node.wait_policy(), || watch.arrived()) {
             Some(word) => {
@@ -224,7 +221,7 @@ impl Lane {
                 self.spin_hits += 1;
                 Ok(word)
             }
-            None => self.wait_longer(node, timeout, self.turn()),
+            None => self.wait_longer(node, limit, self.turn()),
         }
     }
 
@@ -243,11 +240,11 @@ impl Lane {
     pub(super) fn wait_longer(
         &mut self,
         node: &Node,
-        timeout: Option<Duration>,
+        limit: Limit,
         began: Turn,
     ) -> Result<u64, CallError> {
         let cancelled = |watch: &Watch| watch.is_cancelled(began).then_some(Err(None));
-        self.wait_unless(node, timeout, cancelled)
+        self.wait_unless(node, limit, cancelled)
     }
 
     /// Waits for the late reply to a call that was given up, unless `is_cancelled`.
@@ -255,18 +252,19 @@ impl Lane {
     pub(super) fn wait_for_late(
         &mut self,
         node: &Node,
-        timeout: Option<Duration>,
+        limit: Limit,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<u64, CallError> {
-        self.wait_unless(node, timeout, |_| is_cancelled().then_some(Err(None)))
+        self.wait_unless(node, limit, |_| is_cancelled().then_some(Err(None)))
     }
 
     fn wait_unless(
         &mut self,
         node: &Node,
-        timeout: Option<Duration>,
+        limit: Limit,
         cancelled: impl Fn(&Watch) -> Option<Result<u64, Option<Closed>>>,
     ) -> Result<u64, CallError> {
+        let timeout = limit.left();
         let watch = &*self.watch;
         let shares = |cpu| watch.calls.import().peer_was_on(cpu);
         let look = || watch.look().map(|found| found.map_err(Some)).or_else(|| cancelled(watch));
@@ -286,7 +284,7 @@ impl Lane {
             }
             Err(WaitError::TimedOut { .. }) => {
                 self.give_up(node);
-                Err(CallError::TimedOut { after: timeout.unwrap_or_default() })
+                Err(limit.late())
             }
             Err(error) => Err(CallError::from_wait(error)),
         }
@@ -352,22 +350,18 @@ impl Lane {
     /// Says in the head how long we wait for the next call. Another node has another clock: it is
     /// told how long, and not until when.
     #[inline(always)]
-    pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
-        match (timeout, self.deadline) {
-            (None, 0) => Ok(()),
-            _ => self.change_timeout(timeout),
+    pub(crate) fn set_limit(&mut self, limit: Limit) -> Result<(), SendError> {
+        match (limit.deadline(), self.deadline) {
+            (0, 0) => Ok(()),
+            _ => self.change_limit(limit),
         }
     }
 
-    #[cold] // reads the clock
-    fn change_timeout(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
-        let nanoseconds = match timeout {
-            None => 0,
-            Some(timeout) => {
-                let left = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).max(1);
-                let clock = if self.watch.calls.is_elsewhere() { 0 } else { super::clock_ns() };
-                clock.saturating_add(left)
-            }
+    #[cold]
+    fn change_limit(&mut self, limit: Limit) -> Result<(), SendError> {
+        let nanoseconds = match self.watch.calls.is_elsewhere() {
+            true => super::limit::nanoseconds(limit.left()),
+            false => limit.deadline(),
         };
         if self.deadline != nanoseconds {
             self.deadline = nanoseconds;

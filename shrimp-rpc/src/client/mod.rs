@@ -7,6 +7,7 @@
 mod arrival;
 mod cancel;
 mod lane;
+mod limit;
 mod patience;
 mod queue;
 mod reply;
@@ -24,6 +25,7 @@ use crate::try_lock::{Guard, TryLock};
 use arrival::{Alarm, Arrival, Reactor, at_once};
 use cancel::Cancels;
 use lane::{Lane, Wanted};
+use limit::Limit;
 use queue::Queue;
 use std::future::Future;
 use std::pin::Pin;
@@ -186,20 +188,18 @@ impl Binding {
         BindingBuilder { node: None, wanted, timeout: None }
     }
 
-    /// How long a call may take from here on, without limit at first: the wait for a lane, which may have to be bound anew, as long
-    /// as what follows, and a reply in pieces as long again from its first one on. When the time is over, the server is told, and the buffers are used again only after its late reply.
+    /// How long each call may take that begins from here on; `None`: any time, as at first. One limit for all of a call: it begins with
+    /// [`Binding::request`], and the wait for a lane, which may have to be bound anew, the writing of the arguments, the call and all pieces of
+    /// it and of its reply share it. When it is over, the call fails by [`CallError::TimedOut`]; if it was sent, the server is told, and the
+    /// buffers are used again only after its late reply. To the nanosecond, 584 years at most; a limit of zero is one of a nanosecond.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
-        let nanoseconds =
-            timeout.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX).max(1));
-        self.timeout.store(nanoseconds, std::sync::atomic::Ordering::Relaxed);
+        self.timeout.store(limit::nanoseconds(timeout), std::sync::atomic::Ordering::Relaxed);
     }
 
-    #[inline]
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        match self.timeout.load(std::sync::atomic::Ordering::Relaxed) {
-            0 => None,
-            nanoseconds => Some(Duration::from_nanos(nanoseconds)),
-        }
+    /// A call begins.
+    #[inline(always)] // between two flags
+    fn limit(&self) -> Limit {
+        Limit::begin(self.timeout.load(std::sync::atomic::Ordering::Relaxed))
     }
 
     /// What another thread can cancel blocking calls by.
@@ -245,11 +245,12 @@ impl Binding {
         plain: usize,
         bulk: usize,
     ) -> Result<Request<'_>, CallError> {
+        let limit = self.limit();
         let taken = match self.take_first() {
             Some(taken) => taken,
-            None => self.take_any()?,
+            None => self.take_any(limit)?,
         };
-        Request::new(taken, procedure, plain, bulk)
+        Request::new(taken, limit, procedure, plain, bulk)
     }
 
     /// [`Binding::request`] for futures: waits for a lane without keeping the thread. A lane that has to be
@@ -263,57 +264,54 @@ impl Binding {
         plain: usize,
         bulk: usize,
     ) -> Result<Request<'_>, CallError> {
-        let patience = self.timeout();
-        let deadline = vmmc::wait::deadline_after(patience);
-        let late = || CallError::TimedOut { after: patience.unwrap_or_default() };
-        let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let limit = self.limit();
+        let deadline = vmmc::wait::deadline_after(limit.left());
         let taken = loop {
             if let Some(taken) = self.take_first() {
                 break taken;
             }
             match self.take_ready() {
                 Choice::Ready(taken) => break taken,
-                Choice::Vacant(taken) => break self.bind_async(taken, left()).await?,
-                Choice::Owing(mut taken) => match taken.await_reply(left(), Mode::Async).await {
+                Choice::Vacant(taken) => break self.bind_async(taken, limit).await?,
+                Choice::Owing(mut taken) => match taken.await_reply(limit, Mode::Async).await {
                     Ok(_) => break taken,
                     Err(CallError::ServerGone { .. }) => taken.discard(),
-                    Err(CallError::TimedOut { .. }) => return Err(late()),
                     Err(error) => return Err(error),
                 },
-                Choice::Busy if deadline.is_some_and(|at| Instant::now() >= at) => {
-                    return Err(late());
-                }
+                Choice::Busy if limit.is_over() => return Err(limit.late()),
                 Choice::Busy => Freed::new(self, deadline).await?,
             }
         };
-        Request::new(taken, procedure, plain, bulk)
+        Request::new(taken, limit, procedure, plain, bulk)
     }
 
     async fn bind_async<'b>(
         &'b self,
         mut taken: Taken<'b>,
-        left: Option<Duration>,
+        limit: Limit,
     ) -> Result<Taken<'b>, CallError> {
         let outcome: Arc<Outcome> = Arc::default();
+        let left = limit.left();
         let (node, wanted, tell) = (self.node.clone(), self.wanted.clone(), outcome.clone());
         std::thread::Builder::new()
             .name("rpc-bind".into())
             .spawn(move || tell.set(Lane::open(&node, &wanted, left)))
             .map_err(|error| TransportError::Thread(error.kind()))?;
         let bound = std::future::poll_fn(|cx| outcome.poll(cx)).await;
-        taken.fill(self.in_time(left, bound)?);
+        taken.fill(self.in_time(limit, left, bound)?);
         Ok(taken)
     }
 
     /// What binding came to, for a call that had so much time left for it.
     fn in_time(
         &self,
+        limit: Limit,
         left: Option<Duration>,
         bound: Result<Lane, ConnectError>,
     ) -> Result<Lane, CallError> {
         bound.map_err(|error| match left {
             Some(left) if left < self.wanted.settings.connect_timeout && error.is_for_time() => {
-                CallError::TimedOut { after: self.timeout().unwrap_or_default() }
+                limit.late()
             }
             _ => error.into(),
         })
@@ -337,25 +335,22 @@ impl Binding {
     }
 
     #[cold]
-    fn take_any(&self) -> Result<Taken<'_>, CallError> {
-        let start = Instant::now();
-        let patience = self.timeout();
-        let left = || patience.map(|it| it.saturating_sub(start.elapsed()));
-        let late = || CallError::TimedOut { after: patience.unwrap_or_default() };
+    fn take_any(&self, limit: Limit) -> Result<Taken<'_>, CallError> {
         let times = self.cancels.times();
         let is_cancelled = || self.cancels.times() != times;
         loop {
-            if let Some(taken) = self.take_free(&left, &is_cancelled)? {
+            if let Some(taken) = self.take_free(limit, &is_cancelled)? {
                 return Ok(taken);
             }
             if is_cancelled() {
                 self.queue.freed(); // the others, too
                 return Err(CallError::Cancelled);
             }
-            if left().is_some_and(|left| left.is_zero()) {
-                return Err(late());
+            if limit.is_over() {
+                return Err(limit.late());
             }
-            self.queue.wait(left(), || self.lanes.iter().any(|lane| lane.try_lock().is_some()));
+            self.queue
+                .wait(limit.left(), || self.lanes.iter().any(|lane| lane.try_lock().is_some()));
         }
     }
 
@@ -384,14 +379,14 @@ impl Binding {
     /// A lane, unless all are used.
     fn take_free(
         &self,
-        left: &dyn Fn() -> Option<Duration>,
+        limit: Limit,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Taken<'_>>, CallError> {
         let mut taken = match self.take_ready() {
             Choice::Ready(taken) => return Ok(Some(taken)),
             Choice::Busy => return Ok(None),
             Choice::Owing(mut taken) => {
-                match taken.lane_mut().wait_for_late(&self.node, left(), is_cancelled) {
+                match taken.lane_mut().wait_for_late(&self.node, limit, is_cancelled) {
                     Err(CallError::ServerGone { .. }) => taken,
                     Err(error) => return Err(error),
                     Ok(_) => return Ok(Some(taken)),
@@ -399,8 +394,8 @@ impl Binding {
             }
             Choice::Vacant(taken) => taken,
         };
-        let left = left();
-        taken.fill(self.in_time(left, Lane::open(&self.node, &self.wanted, left))?);
+        let left = limit.left();
+        taken.fill(self.in_time(limit, left, Lane::open(&self.node, &self.wanted, left))?);
         Ok(Some(taken))
     }
 }
@@ -515,18 +510,14 @@ impl<'b> Taken<'b> {
     }
 
     /// Waits for the reply to the last message.
-    pub(crate) async fn await_reply(
-        &mut self,
-        timeout: Option<Duration>,
-        mode: Mode,
-    ) -> Result<u64, CallError> {
+    pub(crate) async fn await_reply(&mut self, limit: Limit, mode: Mode) -> Result<u64, CallError> {
         let binding = self.binding();
         if mode == Mode::Block {
-            return self.lane_mut().wait(&binding.node, timeout);
+            return self.lane_mut().wait(&binding.node, limit);
         }
         let watch = self.lane().watch().clone();
         let mut dropped = Dropped { taken: self, armed: true };
-        let reply = Arrival::new(&binding.reactor, &binding.node, watch, timeout).await;
+        let reply = Arrival::new(&binding.reactor, &binding.node, watch, limit).await;
         dropped.armed = false;
         drop(dropped);
         match &reply {
