@@ -5,7 +5,9 @@ mod common;
 
 use common::{say, second_process as play, Daemon, PATIENCE};
 use rpc_idl_tests::shrimp::*;
+use rustix::process::{kill_process, Pid, Signal};
 use shrimp_rpc::{Binding, Bulk, BulkMut, BulkOut, CallError, Context, Fault, Server};
+use std::time::Duration;
 
 struct Kv;
 
@@ -380,6 +382,34 @@ fn bulk_data_is_written_and_read_where_it_lies() {
     assert_eq!(q_first, Some(Ok(Point { x: 3.0, y: 2.0, tag: [3, 4, 5] })));
     assert_eq!(fixed_ends, Some((Some(Ok(8)), Some(Ok(2)), 100)));
     assert_eq!(other, [0; 100]);
+    server.finish();
+}
+
+/// A stopped server answers none of these; a client's limit is no other's.
+#[test]
+fn a_generated_client_has_a_time_limit_of_its_own() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["kv"]);
+    server.expect("ready");
+    let kv = bound(&daemon);
+    let executor = tokio::runtime::Builder::new_current_thread().build().expect("an executor");
+    let soon = Duration::from_millis(20);
+    let hurried = kv.with_timeout(soon);
+    let hurried_async = KvV1AsyncClient::new(kv.binding().clone()).with_timeout(soon);
+    let pid = Pid::from_raw(server.pid() as i32).expect("a process id");
+    kill_process(pid, Signal::STOP).expect("it lives");
+    let late = |result: Result<DivideReply, CallError>| match result {
+        Err(CallError::TimedOut { after }) => assert_eq!(after, soon),
+        other => panic!("{other:?}"),
+    };
+    late(hurried.divide(7, 2));
+    late(executor.block_on(hurried_async.divide(7, 2)));
+    std::thread::scope(|scope| {
+        let patient = scope.spawn(|| kv.divide(7, 2));
+        late(hurried.clone().divide(7, 2));
+        kill_process(pid, Signal::CONT).expect("it lives");
+        assert_eq!(patient.join().expect("no panic").expect("answered").rest, 1);
+    });
     server.finish();
 }
 

@@ -162,6 +162,54 @@ fn waits_in_stages(name: &str, asynchronous: bool) {
     assert_eq!(node.counters().get(count::TIMEOUTS), 0);
 }
 
+/// The limit was one for all who use the binding.
+#[test]
+fn a_handles_limit_is_its_own() {
+    let _watchdog = Watchdog::new("a_handles_limit");
+    let daemon = Daemon::start();
+    let (node, puppet_node) = (daemon.node(), daemon.node());
+    let (open, opened) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let heard = Heard::hear(&puppet_node, "own", || open.send(()).unwrap());
+            heard.answer(&puppet_node)
+        });
+        opened.recv().unwrap();
+        let builder = Binding::builder("own", PROGRAM, 1).node(&node).buffer_len(raw::LEN);
+        let binding = builder.connect_timeout(PATIENCE.unwrap()).lanes(1).connect().unwrap();
+        let server = server.join().unwrap();
+        let mut turn = Turn::NONE;
+        // Whether the server is told a limit, and how much is left.
+        let told = |binding: &Binding, turn: &mut Turn| {
+            let call = scope.spawn({
+                let binding = binding.clone();
+                move || null(&binding, false)
+            });
+            *turn = server.call(*turn).turn;
+            let mut deadline = [0; 8];
+            server.calls.read(layout::CALL_DEADLINE, &mut deadline).unwrap();
+            server.reply(*turn, Kind::Whole, 0);
+            call.join().unwrap().unwrap();
+            u64::from_ne_bytes(deadline).saturating_sub(now()).div_ceil(3_600_000_000_000)
+        };
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        let (one, three) = (binding.with_timeout(hours(1)), binding.with_timeout(hours(3)));
+        let group = three.group();
+        assert_eq!([&binding, &one, &three, &group].map(|it| told(it, &mut turn)), [0, 1, 3, 3]);
+        three.set_timeout(None);
+        binding.set_timeout(Some(hours(2)));
+        assert_eq!([&binding, &one, &three, &group].map(|it| told(it, &mut turn)), [2, 1, 0, 3]);
+        // Who waits in vain disturbs nobody.
+        let hurried = binding.with_timeout(Duration::from_millis(1));
+        let failed = null(&hurried, false).unwrap_err();
+        assert!(matches!(failed, CallError::TimedOut { .. }), "{failed:?}");
+        turn = turn.next();
+        server.reply(turn, Kind::Whole, 0);
+        assert_eq!(told(&one, &mut turn), 1);
+    });
+    assert_eq!(node.counters().get(count::BOUND), 1);
+}
+
 /// The pieces could be as short as eight bytes.
 #[test]
 fn a_short_piece_of_a_reply_ends_the_binding() {

@@ -53,7 +53,7 @@ fn matrix_v1_transpose_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 }
 
 /// Calls the procedures of `MATRIX_V1`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MatrixV1Client {
     binding: ::shrimp_rpc::Binding,
 }
@@ -77,6 +77,12 @@ impl MatrixV1Client {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Multiplies every element.
@@ -173,7 +179,7 @@ impl MatrixV1Client {
 }
 
 /// Calls the procedures of `MATRIX_V1`, for `async` code of any executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MatrixV1AsyncClient {
     binding: ::shrimp_rpc::Binding,
 }
@@ -197,6 +203,12 @@ impl MatrixV1AsyncClient {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Multiplies every element.

@@ -1,5 +1,7 @@
 //! One pair of buffers, as the client has it: one call at a time.
 
+use super::Binding;
+use super::cancel::Mark;
 use super::limit::Limit;
 use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
@@ -14,7 +16,7 @@ use vmmc::counters::{Tally, index};
 use vmmc::error::Closed;
 use vmmc::error::{SendError, SendNotifyError, WaitError};
 use vmmc::mem::View;
-use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 use vmmc::sys::sched::current_cpu;
 use vmmc::wait::{Spun, glance, spin_on};
 use vmmc::word::{MappedU64, Word as _};
@@ -39,8 +41,8 @@ pub(super) struct Watch {
     calls: PeerBuffer,
     /// Our buffer.
     replies: Export,
-    /// Turn of the last message sent. Written by whoever has the lane.
-    turn: AtomicU32,
+    /// Turn of the last message sent, and the group of its call ([`Mark`]). Written by whoever has the lane.
+    sent: AtomicU64,
     /// Turn of the last message sent when the call was cancelled, by any thread; 0: it was not.
     cancelled: AtomicU32,
 }
@@ -128,7 +130,7 @@ impl Lane {
             watch: Arc::new(Watch {
                 calls,
                 replies,
-                turn: AtomicU32::new(Turn::NONE.number()),
+                sent: AtomicU64::new(Mark::default().with(Turn::NONE)),
                 cancelled: AtomicU32::new(0),
             }),
             owed: false,
@@ -187,7 +189,7 @@ impl Lane {
     #[inline(always)]
     pub(crate) fn send<'n>(
         &mut self,
-        node: &'n Node,
+        binding: &'n Binding,
         kind: Kind,
         code: u16,
         len: usize,
@@ -199,9 +201,9 @@ impl Lane {
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code, units }.pack();
         self.watch.calls.signal(len, word)?;
-        self.watch.turn.store(turn.number(), Ordering::Relaxed);
+        self.watch.sent.store(binding.mark().with(turn), Ordering::Relaxed);
         self.owed = true;
-        let tally = node.counters().tally();
+        let tally = binding.node().counters().tally();
         tally.add(count::PACKETS, 1);
         tally.add(index::SPIN_HITS, std::mem::take(&mut self.spin_hits));
         Ok(tally)
@@ -387,7 +389,7 @@ impl Lane {
 impl Watch {
     #[inline]
     fn turn(&self) -> Turn {
-        Turn::from_number(self.turn.load(Ordering::Relaxed))
+        Mark::split(self.sent.load(Ordering::Relaxed)).1
     }
 
     #[inline]
@@ -407,9 +409,12 @@ impl Watch {
         (FlagWord::turn_of(word) == self.turn()).then_some(word)
     }
 
-    /// Cancels the call whose message was the last one.
-    pub(super) fn cancel(&self) {
-        self.cancelled.store(self.turn.load(Ordering::Acquire), Ordering::Release);
+    /// Cancels the call whose message was the last one, if it is of that group; `None`: of any.
+    pub(super) fn cancel(&self, whose: Option<Mark>) {
+        let (mark, turn) = Mark::split(self.sent.load(Ordering::Relaxed));
+        if whose.is_none_or(|whose| whose == mark) {
+            self.cancelled.store(turn.number(), Ordering::Release);
+        }
     }
 
     /// Whether it was cancelled at the message `began`, or at a later one.

@@ -1,7 +1,7 @@
 //! The client's side: bindings and calls.
 //!
-//! A [`Binding`] is a handle to one program of one service. Behind it is a small set of *lanes*: pairs of
-//! buffers, each with one call at a time, made when first needed. The server may die and
+//! A [`Binding`] is a handle to one program of one service. Behind it, and its clones, is a small set of *lanes*: pairs of
+//! buffers, each with one call at a time, made when first needed. A handle's time limit is its own. The server may die and
 //! return: the call that was on its way says so ([`CallError::ServerGone`]), the next one binds anew.
 
 mod arrival;
@@ -23,7 +23,7 @@ use crate::layout;
 use crate::process;
 use crate::try_lock::{Guard, TryLock};
 use arrival::{Alarm, Arrival, Reactor, at_once};
-use cancel::Cancels;
+use cancel::{Cancels, Group, Mark};
 use lane::{Lane, Wanted};
 use limit::Limit;
 use queue::Queue;
@@ -36,15 +36,44 @@ use std::time::{Duration, Instant};
 use vmmc::{Node, PeerInfo, Token};
 
 /// A client's handle to a program. Shared by threads and tasks; each of their calls takes a lane.
+///
+/// A clone is another handle to the same lanes, with a time limit of its own that is at first that of the original:
+/// [`Binding::with_timeout`] makes one for some calls, and [`Binding::group`] one whose calls can be given up alone. A clone costs some
+/// reference counts, no system call and no memory of the server's; the lanes end with the last handle.
+///
+/// ```no_run
+/// # use shrimp_rpc::{Binding, CallError};
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let binding = Binding::connect("add", 0x2000_0001, 1)?;
+/// let hurried = binding.with_timeout(Duration::from_millis(5)); // concerns no call of `binding`
+/// match hurried.request(0, 0, 0)?.call() {
+///     Err(CallError::TimedOut { after }) => println!("nothing within {after:?}"),
+///     reply => reply?.finish()?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Binding {
+    // What is between two flags lies here, the rest behind `shared`.
+    lanes: Arc<[TryLock<Option<Lane>>]>,
+    /// Nanoseconds that a call of this handle may take; 0: any time.
+    timeout: AtomicU64,
+    node: Node,
+    queue: Arc<Queue>,
+    /// Longest call, in bytes.
+    call_max: usize,
+    group: Group,
+    shared: Arc<Shared>,
+}
+
+/// What all handles of a binding share, beside the lanes.
+#[derive(Debug)]
+struct Shared {
     reactor: Arc<Reactor>,
     node: Node,
     wanted: Wanted,
-    lanes: Vec<TryLock<Option<Lane>>>,
-    /// Nanoseconds that a call may take; 0: any time.
-    timeout: AtomicU64,
-    queue: Queue,
     cancels: Arc<Cancels>,
 }
 
@@ -129,10 +158,10 @@ impl BindingBuilder {
     /// See [`ConnectError`].
     pub fn connect(self) -> Result<Binding, ConnectError> {
         let mut binding = self.connect_later()?;
-        let lane = Lane::open(&binding.node, &binding.wanted, None)?;
-        binding.cancels.heed(lane.watch());
+        let lane = Lane::open(&binding.node, &binding.shared.wanted, None)?;
+        binding.shared.cancels.heed(lane.watch());
         // Not taken for that: who calls first is to be the lock's favourite.
-        if let Some(first) = binding.lanes.first_mut() {
+        if let Some(first) = Arc::get_mut(&mut binding.lanes).and_then(<[_]>::first_mut) {
             *first = TryLock::new(Some(lane));
         }
         Ok(binding)
@@ -148,18 +177,21 @@ impl BindingBuilder {
             None => process::shared_node()?,
         };
         process::name_counters(&node);
-        let lanes = self.wanted.settings.lanes;
-        let binding = Binding {
-            reactor: Arc::default(),
-            node,
-            wanted: self.wanted,
-            lanes: (0..lanes).map(|_| TryLock::new(None)).collect(),
-            timeout: AtomicU64::new(0),
-            queue: Queue::default(),
-            cancels: Arc::default(),
-        };
-        binding.set_timeout(self.timeout);
-        Ok(binding)
+        let settings = &self.wanted.settings;
+        Ok(Binding {
+            lanes: (0..settings.lanes).map(|_| TryLock::new(None)).collect(),
+            timeout: AtomicU64::new(limit::nanoseconds(self.timeout)),
+            node: node.clone(),
+            queue: Arc::default(),
+            call_max: settings.call_max,
+            group: Group::default(),
+            shared: Arc::new(Shared {
+                reactor: Arc::default(),
+                node,
+                wanted: self.wanted,
+                cancels: Arc::default(),
+            }),
+        })
     }
 }
 
@@ -188,12 +220,34 @@ impl Binding {
         BindingBuilder { node: None, wanted, timeout: None }
     }
 
-    /// How long each call may take that begins from here on; `None`: any time, as at first. One limit for all of a call: it begins with
+    /// How long each call of this handle may take that begins from here on; `None`: any time, as at first. Calls of its clones are not
+    /// concerned. One limit for all of a call: it begins with
     /// [`Binding::request`], and the wait for a lane, which may have to be bound anew, the writing of the arguments, the call and all pieces of
     /// it and of its reply share it. When it is over, the call fails by [`CallError::TimedOut`]; if it was sent, the server is told, and the
     /// buffers are used again only after its late reply. To the nanosecond, 584 years at most; a limit of zero is one of a nanosecond.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.timeout.store(limit::nanoseconds(timeout), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Another handle to the same lanes, whose calls may take so long each ([`Binding::set_timeout`]); those of this one are not concerned.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Binding {
+        let binding = self.clone();
+        binding.set_timeout(Some(timeout));
+        binding
+    }
+
+    /// Another handle to the same lanes, whose blocking calls, with those of its clones, are a group: its [`Binding::canceller`] gives up these
+    /// alone.
+    #[must_use]
+    pub fn group(&self) -> Binding {
+        Binding { group: Group::another(&self.shared.cancels), ..self.clone() }
+    }
+
+    /// Whose the calls of this handle are.
+    #[inline(always)] // between two flags
+    fn mark(&self) -> Mark {
+        self.group.mark()
     }
 
     /// A call begins.
@@ -202,10 +256,10 @@ impl Binding {
         Limit::begin(self.timeout.load(std::sync::atomic::Ordering::Relaxed))
     }
 
-    /// What another thread can cancel blocking calls by.
+    /// What another thread can cancel blocking calls by: those of this handle's [`Binding::group`]; if it is of none, all of the binding.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
-        Canceller::new(&self.cancels, &self.node)
+        Canceller::new(&self.shared.cancels, &self.group, &self.queue, &self.node)
     }
 
     /// The node it works through.
@@ -225,12 +279,12 @@ impl Binding {
     /// Longest call that is sent in one piece, in bytes.
     #[must_use]
     pub fn in_place_max(&self) -> usize {
-        crate::layout::room(self.wanted.settings.buffer_len)
+        crate::layout::room(self.shared.wanted.settings.buffer_len)
     }
 
     #[inline]
     pub(crate) fn call_max(&self) -> usize {
-        self.wanted.settings.call_max
+        self.call_max
     }
 
     /// Room for one request, of which `plain` bytes are the plain part and `bulk` the blocks, each
@@ -292,7 +346,7 @@ impl Binding {
     ) -> Result<Taken<'b>, CallError> {
         let outcome: Arc<Outcome> = Arc::default();
         let left = limit.left();
-        let (node, wanted, tell) = (self.node.clone(), self.wanted.clone(), outcome.clone());
+        let (node, wanted, tell) = (self.node.clone(), self.shared.wanted.clone(), outcome.clone());
         std::thread::Builder::new()
             .name("rpc-bind".into())
             .spawn(move || tell.set(Lane::open(&node, &wanted, left)))
@@ -310,7 +364,9 @@ impl Binding {
         bound: Result<Lane, ConnectError>,
     ) -> Result<Lane, CallError> {
         bound.map_err(|error| match left {
-            Some(left) if left < self.wanted.settings.connect_timeout && error.is_for_time() => {
+            Some(left)
+                if left < self.shared.wanted.settings.connect_timeout && error.is_for_time() =>
+            {
                 limit.late()
             }
             _ => error.into(),
@@ -336,21 +392,22 @@ impl Binding {
 
     #[cold]
     fn take_any(&self, limit: Limit) -> Result<Taken<'_>, CallError> {
-        let times = self.cancels.times();
-        let is_cancelled = || self.cancels.times() != times;
+        let given_up = || self.group.times(&self.shared.cancels);
+        let times = given_up();
+        let is_cancelled = || given_up() != times;
         loop {
             if let Some(taken) = self.take_free(limit, &is_cancelled)? {
                 return Ok(taken);
             }
             if is_cancelled() {
-                self.queue.freed(); // the others, too
+                self.queue.freed(); // it may be awake in another's place
                 return Err(CallError::Cancelled);
             }
             if limit.is_over() {
                 return Err(limit.late());
             }
-            self.queue
-                .wait(limit.left(), || self.lanes.iter().any(|lane| lane.try_lock().is_some()));
+            let is_free = || self.lanes.iter().any(|lane| lane.try_lock().is_some());
+            self.queue.wait(limit.left(), || is_free() || is_cancelled());
         }
     }
 
@@ -358,7 +415,7 @@ impl Binding {
     fn take_ready(&self) -> Choice<'_> {
         let mut vacant = None;
         let mut owing = None;
-        for lane in &self.lanes {
+        for lane in &*self.lanes {
             let Some(mut taken) = self.take(lane) else { continue };
             if taken.open_lane().is_some_and(|open| open.check_open().is_err()) {
                 taken.discard();
@@ -395,7 +452,7 @@ impl Binding {
             Choice::Vacant(taken) => taken,
         };
         let left = limit.left();
-        taken.fill(self.in_time(limit, left, Lane::open(&self.node, &self.wanted, left))?);
+        taken.fill(self.in_time(limit, left, Lane::open(&self.node, &self.shared.wanted, left))?);
         Ok(Some(taken))
     }
 }
@@ -412,7 +469,22 @@ enum Choice<'b> {
     Busy,
 }
 
-impl Drop for Binding {
+impl Clone for Binding {
+    fn clone(&self) -> Binding {
+        let timeout = self.timeout.load(std::sync::atomic::Ordering::Relaxed);
+        Binding {
+            lanes: self.lanes.clone(),
+            timeout: AtomicU64::new(timeout),
+            node: self.node.clone(),
+            queue: self.queue.clone(),
+            call_max: self.call_max,
+            group: self.group.clone(),
+            shared: self.shared.clone(),
+        }
+    }
+}
+
+impl Drop for Shared {
     fn drop(&mut self) {
         self.reactor.end(&self.node);
     }
@@ -459,7 +531,7 @@ struct Freed<'b> {
 
 impl<'b> Freed<'b> {
     fn new(binding: &'b Binding, deadline: Option<Instant>) -> Freed<'b> {
-        let alarm = deadline.map(|at| Alarm::new(&binding.reactor, &binding.node, at));
+        let alarm = deadline.map(|at| Alarm::new(&binding.shared.reactor, &binding.node, at));
         Freed { binding, alarm }
     }
 }
@@ -505,7 +577,7 @@ impl<'b> Taken<'b> {
 
     /// It was bound.
     fn fill(&mut self, lane: Lane) {
-        self.binding().cancels.heed(lane.watch());
+        self.binding().shared.cancels.heed(lane.watch());
         *self.guard = Some(lane);
     }
 
@@ -517,7 +589,7 @@ impl<'b> Taken<'b> {
         }
         let watch = self.lane().watch().clone();
         let mut dropped = Dropped { taken: self, armed: true };
-        let reply = Arrival::new(&binding.reactor, &binding.node, watch, limit).await;
+        let reply = Arrival::new(&binding.shared.reactor, &binding.node, watch, limit).await;
         dropped.armed = false;
         drop(dropped);
         match &reply {

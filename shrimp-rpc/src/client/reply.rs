@@ -289,7 +289,7 @@ async fn collect(
     limit: Limit,
     mode: Mode,
 ) -> Result<Image, CallError> {
-    let (node, max) = (taken.binding().node(), taken.binding().call_max());
+    let (binding, max) = (taken.binding(), taken.binding().call_max());
     let patience = Patience::new(limit, taken.lane().turn());
     let word = |at| usize::try_from(taken.lane().head64(at)).unwrap_or(usize::MAX);
     let total = word(layout::REPLY_TOTAL);
@@ -317,7 +317,7 @@ async fn collect(
         if at == total {
             return Ok(Image::Memory(Box::new(Collected { memory, inout_at, inout_len })));
         }
-        taken.lane_mut().send(node, Kind::More, 0, 0)?;
+        taken.lane_mut().send(binding, Kind::More, 0, 0)?;
         let word = patience.await_reply(taken, mode).await?;
         flag = take_flag(taken, word)?;
         if flag.kind != Kind::Next || flag.code != Status::Ok as u16 {

@@ -260,7 +260,6 @@ impl<'b> Request<'b> {
             return Err(incomplete(self.end - self.start, self.at - self.start));
         }
         let binding = self.taken.binding();
-        let node = binding.node();
         let lane = self.taken.lane_mut();
         lane.set_limit(self.limit)?;
         let code = code(lane, self.procedure)?;
@@ -276,11 +275,11 @@ impl<'b> Request<'b> {
             Place::Buffer => {}
             Place::Memory(_) => {
                 lane.put64(layout::CALL_TOTAL, len as u64)?;
-                count_call(node.counters().tally(), len);
+                count_call(binding.node().counters().tally(), len);
                 return Ok(());
             }
         }
-        count_call(lane.send(node, whole, code, len)?, len);
+        count_call(lane.send(binding, whole, code, len)?, len);
         Ok(())
     }
 }
@@ -345,7 +344,7 @@ impl Request<'_> {
     ) -> Result<(), CallError> {
         let Place::Memory(memory) = &self.place else { return Ok(()) };
         let (taken, message) = (&mut self.taken, memory.view());
-        let node = taken.binding().node();
+        let binding = taken.binding();
         let code = code(taken.lane(), self.procedure)?;
         let mut sent = 0;
         let mut kind = if one_way { Kind::FirstOneWay } else { Kind::First };
@@ -354,7 +353,7 @@ impl Request<'_> {
             let len = (message.len() - sent).min(lane.room());
             let at = layout::flag_at(lane.calls().len()) - len;
             copy(message.slice(sent, len)?, lane.calls().slice(at, len)?)?;
-            lane.send(node, kind, code, len)?;
+            lane.send(binding, kind, code, len)?;
             kind = Kind::Next;
             sent += len;
             if sent == message.len() {

@@ -693,7 +693,7 @@ fn kv_v1_turn_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 }
 
 /// Calls the procedures of `KV_V1`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV1Client {
     binding: ::shrimp_rpc::Binding,
 }
@@ -717,6 +717,12 @@ impl KvV1Client {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Stores a value.
@@ -1154,7 +1160,7 @@ impl KvV1Client {
 }
 
 /// Calls the procedures of `KV_V1`, for `async` code of any executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV1AsyncClient {
     binding: ::shrimp_rpc::Binding,
 }
@@ -1178,6 +1184,12 @@ impl KvV1AsyncClient {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Stores a value.
@@ -2267,7 +2279,7 @@ fn kv_v2_next_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 }
 
 /// Calls the procedures of `KV_V2`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV2Client {
     binding: ::shrimp_rpc::Binding,
 }
@@ -2291,6 +2303,12 @@ impl KvV2Client {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Procedure `NULLP`.
@@ -2327,7 +2345,7 @@ impl KvV2Client {
 }
 
 /// Calls the procedures of `KV_V2`, for `async` code of any executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV2AsyncClient {
     binding: ::shrimp_rpc::Binding,
 }
@@ -2351,6 +2369,12 @@ impl KvV2AsyncClient {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Procedure `NULLP`.
