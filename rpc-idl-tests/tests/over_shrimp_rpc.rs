@@ -248,9 +248,19 @@ fn serve(args: &[String]) {
     server.stop();
 }
 
+/// All of an async client's life, on an executor.
+fn connect_async(args: &[String]) {
+    let executor = tokio::runtime::Builder::new_current_thread().build().expect("an executor");
+    executor.block_on(async {
+        let kv = KvV1AsyncClient::connect(&args[0]).await.expect("binds");
+        assert_eq!(kv.divide(7, 2).await.expect("answered").rest, 1);
+    });
+    say("divided");
+}
+
 #[test]
 fn second_process() {
-    play(&[("serve", serve), ("serve_async", serve_async)]);
+    play(&[("serve", serve), ("serve_async", serve_async), ("connect_async", connect_async)]);
 }
 
 fn binding(daemon: &Daemon) -> Binding {
@@ -382,6 +392,17 @@ fn bulk_data_is_written_and_read_where_it_lies() {
     assert_eq!(q_first, Some(Ok(Point { x: 3.0, y: 2.0, tag: [3, 4, 5] })));
     assert_eq!(fixed_ends, Some((Some(Ok(8)), Some(Ok(2)), 100)));
     assert_eq!(other, [0; 100]);
+    server.finish();
+}
+
+#[test]
+fn an_async_client_connects_by_name() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["kv"]);
+    server.expect("ready");
+    let mut client = daemon.second("connect_async", &["kv"]);
+    client.expect("divided");
+    client.finish();
     server.finish();
 }
 

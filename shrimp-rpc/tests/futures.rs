@@ -11,7 +11,7 @@ use common::{Daemon, PATIENCE, say, second_process as play, until};
 use executor::block_on;
 use rustix::process::{Pid, Signal, kill_process};
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, CallError, DispatchError, Server};
+use shrimp_rpc::{Binding, CallError, ConnectError, DispatchError, Server};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -423,6 +423,29 @@ fn a_future_dropped_while_it_binds_wakes_who_waits_for_its_lane() {
     assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     drop(binds);
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+}
+
+/// Connecting kept the thread of the executor until the service was there.
+#[test]
+fn a_future_that_connects_keeps_no_thread() {
+    fn moves<T: Send>(future: T) -> T {
+        future
+    }
+    let _watchdog = Watchdog::new("a_future_that_connects");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let builder = Binding::builder("awaited", PROGRAM, 1).node(&node);
+    let connect = builder.clone().connect_timeout(PATIENCE.unwrap()).connect_async();
+    let mut connect = Box::pin(moves(connect));
+    begin(&mut connect); // it is back, and nobody serves yet
+    let mut server = daemon.second("serve", &["awaited"]);
+    server.expect("ready");
+    let binding = block_on(connect).unwrap();
+    assert_eq!(block_on(echo(&binding, 10)).unwrap(), 10);
+    assert_eq!(node.counters().get(count::BOUND), 1);
+    server.finish();
+    let failed = block_on(builder.connect_timeout(Duration::from_millis(5)).connect_async());
+    assert!(matches!(failed, Err(ConnectError::Service { .. })), "{failed:?}");
 }
 
 /// As trouble::who_asks_for_the_server_keeps_no_caller_asleep.

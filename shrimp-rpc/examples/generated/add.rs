@@ -93,8 +93,8 @@ impl AddV1AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, add_v1::PROGRAM, add_v1::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, add_v1::PROGRAM, add_v1::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.

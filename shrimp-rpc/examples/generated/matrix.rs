@@ -189,8 +189,8 @@ impl MatrixV1AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, matrix_v1::PROGRAM, matrix_v1::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, matrix_v1::PROGRAM, matrix_v1::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.

@@ -167,6 +167,15 @@ impl BindingBuilder {
         Ok(binding)
     }
 
+    /// [`BindingBuilder::connect`] for futures of any executor: a thread that is made for it waits. Dropping the future leaves that thread
+    /// to bind in vain; it ends when the service has answered, or the time to connect is over.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; [`TransportError::Thread`] when there is no thread.
+    pub async fn connect_async(self) -> Result<Binding, ConnectError> {
+        in_a_thread(move || self.connect()).await?
+    }
+
     /// As [`BindingBuilder::connect`], but the first call binds.
     ///
     /// # Errors
@@ -204,6 +213,18 @@ impl Binding {
     /// See [`ConnectError`].
     pub fn connect(name: &str, program: u32, version: u32) -> Result<Binding, ConnectError> {
         Binding::builder(name, program, version).connect()
+    }
+
+    /// [`Binding::connect`] for futures: see [`BindingBuilder::connect_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect_async(
+        name: &str,
+        program: u32,
+        version: u32,
+    ) -> Result<Binding, ConnectError> {
+        Binding::builder(name, program, version).connect_async().await
     }
 
     /// Binds with settings of one's own; `name` as in [`Binding::connect`].
@@ -344,14 +365,9 @@ impl Binding {
         mut taken: Taken<'b>,
         limit: Limit,
     ) -> Result<Taken<'b>, CallError> {
-        let outcome: Arc<Outcome> = Arc::default();
         let left = limit.left();
-        let (node, wanted, tell) = (self.node.clone(), self.shared.wanted.clone(), outcome.clone());
-        std::thread::Builder::new()
-            .name("rpc-bind".into())
-            .spawn(move || tell.set(Lane::open(&node, &wanted, left)))
-            .map_err(|error| TransportError::Thread(error.kind()))?;
-        let bound = std::future::poll_fn(|cx| outcome.poll(cx)).await;
+        let (node, wanted) = (self.node.clone(), self.shared.wanted.clone());
+        let bound = in_a_thread(move || Lane::open(&node, &wanted, left)).await?;
         taken.fill(self.in_time(limit, left, bound)?);
         Ok(taken)
     }
@@ -490,20 +506,34 @@ impl Drop for Shared {
     }
 }
 
-/// A lane that another thread binds.
-#[derive(Debug, Default)]
-struct Outcome {
-    state: Mutex<OutcomeState>,
+/// What binding comes to, which waits, by a thread that is made for it.
+async fn in_a_thread<T: Send + 'static>(
+    bind: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, TransportError> {
+    let outcome =
+        Arc::new(Outcome { state: Mutex::new(OutcomeState { result: None, waker: None }) });
+    let tell = outcome.clone();
+    std::thread::Builder::new()
+        .name("rpc-bind".into())
+        .spawn(move || tell.set(bind()))
+        .map_err(|error| TransportError::Thread(error.kind()))?;
+    Ok(std::future::poll_fn(|cx| outcome.poll(cx)).await)
 }
 
-#[derive(Debug, Default)]
-struct OutcomeState {
-    result: Option<Result<Lane, ConnectError>>,
+/// The result of another thread.
+#[derive(Debug)]
+struct Outcome<T> {
+    state: Mutex<OutcomeState<T>>,
+}
+
+#[derive(Debug)]
+struct OutcomeState<T> {
+    result: Option<T>,
     waker: Option<Waker>,
 }
 
-impl Outcome {
-    fn set(&self, result: Result<Lane, ConnectError>) {
+impl<T> Outcome<T> {
+    fn set(&self, result: T) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.result = Some(result);
         if let Some(waker) = state.waker.take() {
@@ -511,7 +541,7 @@ impl Outcome {
         }
     }
 
-    fn poll(&self, cx: &Context<'_>) -> Poll<Result<Lane, ConnectError>> {
+    fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.result.take() {
             Some(result) => Poll::Ready(result),

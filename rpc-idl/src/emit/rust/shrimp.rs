@@ -225,11 +225,13 @@ impl Emitter<'_> {
         self.out.plain("///");
         self.out.plain("/// # Errors");
         self.out.plain("/// There is no such service, or it refuses this client.");
+        let (keyword, suffix, wait) =
+            if asynchronous { ("async ", "_async", ".await") } else { ("", "", "") };
         self.out.line(format!(
-            "pub fn connect(name: &str) -> Result<Self, {runtime}::ConnectError> {{"
+            "pub {keyword}fn connect(name: &str) -> Result<Self, {runtime}::ConnectError> {{"
         ));
         self.out.line(format!(
-            "{runtime}::Binding::connect(name, {module}::PROGRAM, {module}::VERSION).map(Self::new)"
+            "{runtime}::Binding::connect{suffix}(name, {module}::PROGRAM, {module}::VERSION){wait}.map(Self::new)"
         ));
         self.out.line("}");
         self.out.line("");

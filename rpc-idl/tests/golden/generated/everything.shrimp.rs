@@ -1170,8 +1170,8 @@ impl KvV1AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, kv_v1::PROGRAM, kv_v1::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, kv_v1::PROGRAM, kv_v1::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.
@@ -2355,8 +2355,8 @@ impl KvV2AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, kv_v2::PROGRAM, kv_v2::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, kv_v2::PROGRAM, kv_v2::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.
