@@ -147,8 +147,8 @@ impl BindingBuilder {
     }
 
     /// How long a call may take; see [`Binding::set_timeout`].
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
         self
     }
 
@@ -248,6 +248,15 @@ impl Binding {
     /// buffers are used again only after its late reply. To the nanosecond, 584 years at most; a limit of zero is one of a nanosecond.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.timeout.store(limit::nanoseconds(timeout), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// How long each call of this handle may take; `None`: any time.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        match self.timeout.load(std::sync::atomic::Ordering::Relaxed) {
+            0 => None,
+            nanoseconds => Some(Duration::from_nanos(nanoseconds)),
+        }
     }
 
     /// Another handle to the same lanes, whose calls may take so long each ([`Binding::set_timeout`]); those of this one are not concerned.

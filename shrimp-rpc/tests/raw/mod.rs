@@ -209,6 +209,11 @@ impl Heard {
         }
     }
 
+    /// Bytes of the buffer that the client wants for its calls.
+    pub fn asked_len(&self) -> u32 {
+        self.replies.flag32(layout::BIND_LEN).unwrap().load().unwrap()
+    }
+
     /// Answers that there is no binding, and why.
     pub fn refuse(self, answer: Answer, limit: u32) {
         self.replies.write(layout::BIND_HIGHEST, &limit.to_ne_bytes()).unwrap();
