@@ -2,6 +2,10 @@
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+#[rustfmt::skip] // it is of another edition, and is formatted there
+mod support;
 
 use common::{say, second_process as play, Daemon, PATIENCE};
 use rpc_idl_tests::shrimp::*;
@@ -419,6 +423,7 @@ fn a_generated_client_has_a_time_limit_of_its_own() {
     let hurried_async = KvV1AsyncClient::new(kv.binding().clone()).with_timeout(soon);
     let pid = Pid::from_raw(server.pid() as i32).expect("a process id");
     kill_process(pid, Signal::STOP).expect("it lives");
+    support::until_stopped(server.pid()); // not at once: it might still answer
     let late = |result: Result<DivideReply, CallError>| match result {
         Err(CallError::TimedOut { after }) => assert_eq!(after, soon),
         other => panic!("{other:?}"),
