@@ -2,10 +2,16 @@
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+#[path = "../../vmmc/tests/support/mod.rs"]
+#[allow(unused_imports)]
+#[rustfmt::skip] // it is of another edition, and is formatted there
+mod support;
 
 use common::{say, second_process as play, Daemon, PATIENCE};
 use rpc_idl_tests::shrimp::*;
+use rustix::process::{kill_process, Pid, Signal};
 use shrimp_rpc::{Binding, Bulk, BulkMut, BulkOut, CallError, Context, Fault, Server};
+use std::time::Duration;
 
 struct Kv;
 
@@ -246,9 +252,19 @@ fn serve(args: &[String]) {
     server.stop();
 }
 
+/// All of an async client's life, on an executor.
+fn connect_async(args: &[String]) {
+    let executor = tokio::runtime::Builder::new_current_thread().build().expect("an executor");
+    executor.block_on(async {
+        let kv = KvV1AsyncClient::connect(&args[0]).await.expect("binds");
+        assert_eq!(kv.divide(7, 2).await.expect("answered").rest, 1);
+    });
+    say("divided");
+}
+
 #[test]
 fn second_process() {
-    play(&[("serve", serve), ("serve_async", serve_async)]);
+    play(&[("serve", serve), ("serve_async", serve_async), ("connect_async", connect_async)]);
 }
 
 fn binding(daemon: &Daemon) -> Binding {
@@ -380,6 +396,46 @@ fn bulk_data_is_written_and_read_where_it_lies() {
     assert_eq!(q_first, Some(Ok(Point { x: 3.0, y: 2.0, tag: [3, 4, 5] })));
     assert_eq!(fixed_ends, Some((Some(Ok(8)), Some(Ok(2)), 100)));
     assert_eq!(other, [0; 100]);
+    server.finish();
+}
+
+#[test]
+fn an_async_client_connects_by_name() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["kv"]);
+    server.expect("ready");
+    let mut client = daemon.second("connect_async", &["kv"]);
+    client.expect("divided");
+    client.finish();
+    server.finish();
+}
+
+/// A stopped server answers none of these; a client's limit is no other's.
+#[test]
+fn a_generated_client_has_a_time_limit_of_its_own() {
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["kv"]);
+    server.expect("ready");
+    let kv = bound(&daemon);
+    let executor = tokio::runtime::Builder::new_current_thread().build().expect("an executor");
+    let soon = Duration::from_millis(20);
+    let hurried = kv.with_timeout(soon);
+    let hurried_async = KvV1AsyncClient::new(kv.binding().clone()).with_timeout(soon);
+    let pid = Pid::from_raw(server.pid() as i32).expect("a process id");
+    kill_process(pid, Signal::STOP).expect("it lives");
+    support::until_stopped(server.pid()); // not at once: it might still answer
+    let late = |result: Result<DivideReply, CallError>| match result {
+        Err(CallError::TimedOut { after }) => assert_eq!(after, soon),
+        other => panic!("{other:?}"),
+    };
+    late(hurried.divide(7, 2));
+    late(executor.block_on(hurried_async.divide(7, 2)));
+    std::thread::scope(|scope| {
+        let patient = scope.spawn(|| kv.divide(7, 2));
+        late(hurried.clone().divide(7, 2));
+        kill_process(pid, Signal::CONT).expect("it lives");
+        assert_eq!(patient.join().expect("no panic").expect("answered").rest, 1);
+    });
     server.finish();
 }
 

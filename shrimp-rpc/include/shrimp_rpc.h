@@ -1,7 +1,8 @@
 /* SHRIMP RPC for C: what generated stubs call.
  *
  * Link with libshrimp_rpc.so or libshrimp_rpc.a. A binding is for one call at a time: begin, write
- * the request at *at, call_wait, read the reply, end. Different threads use bindings of their own.
+ * the request at *at, call_wait, read the reply, end. Different threads use bindings of their own,
+ * which may share buffers (shrimp_rpc_share).
  * Memory that the other side can write is `volatile` here: load each word once, check it, and use
  * the copy.
  */
@@ -35,7 +36,8 @@ enum shrimp_rpc_status {
     SHRIMP_RPC_ENDING = 15,         /* the server is ending */
     SHRIMP_RPC_CANCELLED = 16,      /* given up by shrimp_rpc_cancel; the server may have carried it out */
     SHRIMP_RPC_NO_ROOM = 17,        /* the server allows no more bindings, or calls in pieces */
-    SHRIMP_RPC_DEFERRED = 18        /* what a dispatch function returns after shrimp_rpc_defer */
+    SHRIMP_RPC_DEFERRED = 18,       /* what a dispatch function returns after shrimp_rpc_defer */
+    SHRIMP_RPC_LAYOUT_MISMATCH = 19 /* the server was built with another version of this library */
 };
 
 typedef struct shrimp_rpc_binding shrimp_rpc_binding;
@@ -45,6 +47,12 @@ typedef struct shrimp_rpc_call shrimp_rpc_call; /* server side, one call */
 
 /* What a status means, in English. Never NULL. */
 const char *shrimp_rpc_strerror(int status);
+
+/* Why there is no binding, or no server: in words, with names, numbers and what to do, the last failure in this thread of
+ * shrimp_rpc_connect, shrimp_rpc_connect_with_token, shrimp_rpc_connector_open, shrimp_rpc_serve, shrimp_rpc_server_start or
+ * shrimp_rpc_builder_start. A null pointer is not told, nor a success. "" where none has failed; never NULL. It is the library's: valid in
+ * this thread until the next failure of one of these. UTF-8. */
+const char *shrimp_rpc_error_text(void);
 
 /* ---- client ---- */
 
@@ -59,8 +67,38 @@ int shrimp_rpc_connect_with_token(const char *name, uint32_t program, uint32_t v
                                   shrimp_rpc_binding **out);
 void shrimp_rpc_close(shrimp_rpc_binding *);
 
-/* How long a call may take, in milliseconds; 0: any time. */
+/* A client with settings of its own in place of the environment's (README): made, told what it is to be, and opened, by one thread at a
+ * time. `open` blocks as shrimp_rpc_connect does, and ends the connector whatever it returns; `free` gives one up. NULL from `new`:
+ * no name, or not UTF-8. */
+typedef struct shrimp_rpc_connector shrimp_rpc_connector;
+shrimp_rpc_connector *shrimp_rpc_connector_new(const char *name, uint32_t program, uint32_t version);
+/* The secret that the service asks for; copied. */
+int shrimp_rpc_connector_token(shrimp_rpc_connector *,
+                               const unsigned char token[SHRIMP_RPC_TOKEN_LEN]);
+enum shrimp_rpc_option {
+    SHRIMP_RPC_OPT_BUFFER = 0,     /* bytes of each buffer, made whole pages, 4 KiB to 64 MiB; what is longer goes in pieces */
+    SHRIMP_RPC_OPT_CALL_MAX = 1,   /* bytes of the longest call, and of the longest reply */
+    SHRIMP_RPC_OPT_CONNECT_MS = 2, /* milliseconds for the service to appear and to answer */
+    SHRIMP_RPC_OPT_LANES = 3,      /* calls at a time of bindings that share buffers, 1 to 65536; 1 at first, whatever the environment says */
+    SHRIMP_RPC_OPT_TIMEOUT_MS = 4  /* shrimp_rpc_set_timeout */
+};
+/* SHRIMP_RPC_INVALID: no such option, or too many lanes. */
+int shrimp_rpc_connector_set(shrimp_rpc_connector *, int option, uint64_t value);
+int shrimp_rpc_connector_open(shrimp_rpc_connector *, shrimp_rpc_binding **out);
+void shrimp_rpc_connector_free(shrimp_rpc_connector *);
+
+/* Another binding, for another thread, that uses the same buffers: as many calls at a time as there are lanes, further ones wait. Time limit
+ * (at first that of the first one), failures and canceller are its own. Does not block. Called by the thread that uses the first one;
+ * each is closed by itself, in any order. */
+int shrimp_rpc_share(shrimp_rpc_binding *, shrimp_rpc_binding **out);
+
+/* How long each call may take that begins from here on, in milliseconds; 0: any time, as at first. It begins with shrimp_rpc_begin, or with the stub;
+ * binding anew, the writing of the request, the call and all pieces of it and of its reply share it. When it is over, the call ends by
+ * SHRIMP_RPC_TIMED_OUT, and the server is told. */
 void shrimp_rpc_set_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
+
+/* The same for the next call of this binding alone, in place of its limit. SHRIMP_RPC_BUSY: one is in progress. */
+int shrimp_rpc_next_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
 
 /* What gives up the call of a binding that waits for its reply, or is between two pieces: from any thread, while another is in
  * shrimp_rpc_call_wait or a stub. That call ends by SHRIMP_RPC_CANCELLED; one that has not been sent is not concerned. It may

@@ -255,14 +255,14 @@ impl Turn {
     /// The turn as a number.
     #[must_use]
     #[inline]
-    pub fn number(self) -> u32 {
+    pub const fn number(self) -> u32 {
         self.0
     }
 
     /// The turn of that number.
     #[must_use]
     #[inline]
-    pub fn from_number(number: u32) -> Turn {
+    pub const fn from_number(number: u32) -> Turn {
         Turn(number & TURN_MASK)
     }
 

@@ -6,6 +6,7 @@ mod cluster;
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 mod program;
+mod raw;
 
 #[path = "../../vmmc/tests/support/mod.rs"]
 #[allow(unused_imports)]
@@ -13,10 +14,13 @@ mod support;
 
 use common::{Daemon, second_process as play};
 use program::{FAIL, FILL, NULL, PROGRAM, REVERSE, dispatch, serve};
+use shrimp_rpc::layout::Answer;
 use shrimp_rpc::{Binding, ConnectError, Server};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use support::Watchdog;
 use vmmc::Token;
 use xdr::{Decode, Encode};
 
@@ -33,16 +37,31 @@ fn mortal(args: &[String]) {
     let _ = binding.request(GONE, 0, 0).expect("a lane").call();
 }
 
-/// Never answered by `stays`.
+/// Answered by `stays` when its client has given it up, or another one lets it.
 const STAY: u32 = 90;
+
+/// Answered by `stays` while such a call is under way.
+const STAYING: u32 = 92;
+/// Lets `stays` answer such a call.
+const FREE: u32 = 93;
 
 /// Serves, but for that.
 fn stays(args: &[String]) {
+    static STAYS: AtomicBool = AtomicBool::new(false);
+    static FREED: AtomicBool = AtomicBool::new(false);
     let server = Server::builder(&args[0]).workers(2).raw_program(PROGRAM, 1, |procedure, call| {
-        while procedure == STAY && !call.context().is_cancelled() {
+        let is_over = || call.context().is_cancelled() || FREED.swap(false, Ordering::AcqRel);
+        while procedure == STAY && !is_over() {
+            STAYS.store(true, Ordering::Release);
             std::thread::yield_now();
         }
-        dispatch(procedure, call)
+        STAYS.fetch_and(procedure != STAY, Ordering::Release);
+        while procedure == STAYING && !STAYS.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        FREED.fetch_or(procedure == FREE, Ordering::AcqRel);
+        let is_ours = [STAY, STAYING, FREE].contains(&procedure);
+        dispatch(if is_ours { NULL } else { procedure }, call)
     });
     let server = server.start().expect("serves");
     common::say("ready");
@@ -209,6 +228,35 @@ fn a_c_call_is_cancelled_by_another_thread() {
     let mut server = daemon.second("stays", &["x"]);
     server.expect("ready");
     says_ok(command(&compile("trouble", dir.path()), &daemon).args(["cancelled", "x"]));
+}
+
+/// A client in C sets in the program what the environment sets, and is told why there is no binding.
+#[test]
+fn a_c_client_has_options_and_hears_why_it_is_not_bound() {
+    let watchdog = Watchdog::new("a_c_client_has_options");
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("options", dir.path());
+    let mut server = daemon.second("stays", &["x"]);
+    server.expect("ready");
+    for part in ["failures", "limits", "share"] {
+        watchdog.step(part);
+        says_ok(
+            command(&program, &daemon).args([part, "x"]).env("SHRIMP_RPC_CONNECT_MS", "600000"),
+        );
+    }
+    watchdog.step("mismatch");
+    let node = daemon.node();
+    let (open, opened) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let heard = raw::Heard::hear(&node, "old", || open.send(()).unwrap());
+            assert_eq!(heard.asked_len(), 3 * 4096);
+            heard.refuse(Answer::OtherLayout, 99);
+        });
+        opened.recv().unwrap();
+        says_ok(command(&program, &daemon).args(["mismatch", "old"]));
+    });
 }
 
 /// Whom a server in C lets in, what it lets them take, and that it knows them.

@@ -10,7 +10,7 @@ mod support;
 
 use common::{Daemon, until};
 use program::{FILL, NULL, PROGRAM, dispatch, reverse};
-use raw::Heard;
+use raw::{Heard, state};
 use shrimp_rpc::layout::{self, Kind, Turn};
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, Canceller, Server};
@@ -22,6 +22,9 @@ use xdr::Encode;
 
 /// Is answered when its client has given it up.
 const STAY: u32 = 90;
+/// Is answered when the test says so.
+const WAIT: u32 = 91;
+static ANSWER: AtomicBool = AtomicBool::new(false);
 
 fn server(node: &Node, told: &'static AtomicU32) -> Server {
     let builder = Server::builder("x").node(node).workers(2);
@@ -31,6 +34,10 @@ fn server(node: &Node, told: &'static AtomicU32) -> Server {
             told.fetch_add(1, Ordering::Release);
             return call.reply(0)?.send();
         }
+        if procedure == WAIT {
+            until("it may be answered", || ANSWER.load(Ordering::Acquire));
+            return call.reply(0)?.send();
+        }
         dispatch(procedure, call)
     });
     program.start().unwrap()
@@ -38,12 +45,6 @@ fn server(node: &Node, told: &'static AtomicU32) -> Server {
 
 fn null(binding: &Binding, procedure: u32) -> Result<(), CallError> {
     binding.request(procedure, 0, 0)?.call()?.finish()
-}
-
-/// The kernel's word for what a thread of this process does.
-fn state(tid: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 /// A node that waits like that.
@@ -125,6 +126,55 @@ fn who_waits_for_a_lane_is_cancelled_with_the_call_that_has_it() {
         }
     });
     null(&binding, NULL).unwrap();
+    server.stop();
+}
+
+/// Calls of other groups go on; those of the group are given up with all of the binding, too.
+#[test]
+fn a_group_of_calls_is_cancelled_alone() {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    let _watchdog = Watchdog::new("a_group_of_calls");
+    let daemon = Daemon::start();
+    let server = server(&daemon.node(), &TOLD);
+    let node = daemon.node();
+    let binding = program::builder(&node, "x").lanes(2).connect().unwrap();
+    let (group, other) = (binding.group(), binding.group());
+    // Through a clone: of the group as well.
+    let outcome = cancelled(&binding, false, || null(&group.clone(), STAY));
+    assert!(matches!(outcome, Err(CallError::Cancelled)), "{outcome:?}");
+    let (calls, tid) = (node.counters().get(count::CALLS), AtomicU32::new(0));
+    ANSWER.store(false, Ordering::Release);
+    std::thread::scope(|scope| {
+        let goes_on = [&binding, &other].map(|it| scope.spawn(|| null(it, WAIT)));
+        until("both lanes are used", || node.counters().get(count::CALLS) == calls + 2);
+        // Both calls stay, and the group's waits for their lanes.
+        let waits = scope.spawn(|| {
+            tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Release);
+            null(&group, STAY)
+        });
+        until("it sleeps", || state(tid.load(Ordering::Acquire) as i32) == Some('S'));
+        group.canceller().cancel();
+        let outcome = waits.join().unwrap();
+        assert!(matches!(outcome, Err(CallError::Cancelled)), "{outcome:?}");
+        ANSWER.store(true, Ordering::Release);
+        let _: [(); 2] = goes_on.map(|call| call.join().unwrap().unwrap());
+    });
+    // One that is under way, beside one of another group.
+    let calls = node.counters().get(count::CALLS);
+    ANSWER.store(false, Ordering::Release);
+    std::thread::scope(|scope| {
+        let given_up = scope.spawn(|| null(&group, STAY));
+        let goes_on = scope.spawn(|| null(&other, WAIT));
+        until("both were sent", || node.counters().get(count::CALLS) == calls + 2);
+        group.canceller().cancel();
+        let outcome = given_up.join().unwrap();
+        assert!(matches!(outcome, Err(CallError::Cancelled)), "{outcome:?}");
+        ANSWER.store(true, Ordering::Release);
+        goes_on.join().unwrap().unwrap();
+    });
+    assert_eq!(node.counters().get(count::BOUND), 2, "all handles have the same lanes");
+    drop(binding);
+    null(&group, NULL).unwrap();
     server.stop();
 }
 

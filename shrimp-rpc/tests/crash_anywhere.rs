@@ -1,5 +1,5 @@
 //! `kill -9` of a client and of a server, both of this library, in the middle of anything: the thread that binds, calls, serves
-//! or closes is killed before any of its instructions, from the first to the last.
+//! or closes is killed before any of its instructions, from the first to the last. And of a client whose server stands there.
 //!
 //! `crash.rs` kills at the steps of the protocol that have a name; here is all that lies between them.
 //! `SHRIMP_RPC_TEST_PLACES` says at how many places of each act (all, if it has fewer).
@@ -156,22 +156,41 @@ fn stand() {
     mark();
 }
 
+/// Makes a file at the path of the third argument, if there is one, when all is done, and the server too.
 fn client(args: &[String]) {
     support::die_with_parent();
     let (service, what) = (&*args[0], &*args[1]);
+    let done = || {
+        if let Some(path) = args.get(2) {
+            std::fs::write(path, "").expect("a file");
+            pause();
+        }
+    };
     let node = Node::connect().expect("connects");
     if what == BINDING {
         stand();
         let _binding = connect(&node, service).expect("binds");
+        done();
         mark();
     } else {
         let binding = connect(&node, service).expect("binds");
         call(what, &binding).expect("the first call");
         let mut act = Act::new(what);
         stand();
+        // What comes to the server after that shows that it is done with it.
         match what {
-            CLOSING => drop(binding),
-            _ => act.call(&binding).expect("a call"),
+            CLOSING => {
+                drop(binding);
+                let _next = args.get(2).map(|_| connect(&node, service).expect("binds again"));
+                done();
+            }
+            _ => {
+                act.call(&binding).expect("a call");
+                if what == "one way" && args.len() > 2 {
+                    call("null", &binding).expect("the next one");
+                }
+                done();
+            }
         }
         mark();
     }
@@ -207,8 +226,8 @@ fn some(places: &[Place]) -> impl Iterator<Item = (usize, &Place)> {
 }
 
 /// Mappings and descriptors of buffers and links. What vmmc knows of other processes is its own affair.
-fn held() -> [(usize, usize); 2] {
-    let now = support::footprint(std::process::id());
+fn held(pid: u32) -> [(usize, usize); 2] {
+    let now = support::footprint(pid);
     ["region", "link"].map(|what| {
         let name = format!("vmmc-{what} (deleted)");
         let fds = now.fds.get(&format!("memfd:{name}")).copied();
@@ -229,7 +248,9 @@ fn a_client_killed_at_any_instruction_leaves_nothing_and_disturbs_nobody() {
             call(what, &witness).expect("the witness is served");
         }
     };
-    let all = || (server.bindings(), node.exports().len(), node.imports().len(), held());
+    let all = || {
+        (server.bindings(), node.exports().len(), node.imports().len(), held(std::process::id()))
+    };
     // The door, the witness's two buffers, mapped by both sides, and their links, both ends of which are here, too.
     let before = (1, 2, 1, [(5, 5), (5, 3)]);
 
@@ -270,6 +291,72 @@ fn a_client_killed_at_any_instruction_leaves_nothing_and_disturbs_nobody() {
     }
     server.stop();
     assert!(node.exports().is_empty() && node.imports().is_empty());
+    support::nothing_in_dev_shm();
+}
+
+/// A client that is killed while its server is in the middle of binding it, serving it, or forgetting it; the server then goes on.
+#[test]
+fn a_client_killed_while_its_server_is_anywhere_leaves_nothing_and_disturbs_nobody() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let daemon = Daemon::start();
+    let friend = daemon.node();
+    let mut server = daemon.second("server", &["patient"]);
+    server.expect("ready");
+    let pid = server.pid();
+    let witness = connect(&friend, "patient").unwrap();
+    let undisturbed = || {
+        for what in ["null", "small INOUT", "INOUT in pieces"] {
+            call(what, &witness).expect("the witness is served");
+        }
+    };
+    undisturbed();
+    support::until_asleep(pid);
+    let before = held(pid);
+    let dir = tempfile::tempdir().unwrap();
+
+    for what in CALLS.iter().copied().chain([BINDING, CLOSING]) {
+        let watchdog = Watchdog::new(what);
+        let start = Instant::now();
+        let of_acceptor = [BINDING, CLOSING].contains(&what);
+        let thread = if of_acceptor { "rpc-accept" } else { "rpc-worker-0" };
+        let mut rounds = 0;
+        let mut one = |come: &mut dyn FnMut(&mut Stepped, &dyn Fn() -> bool)| {
+            rounds += 1;
+            let done = dir.path().join(format!("{what} {rounds}"));
+            let mut client = daemon.second("client", &["patient", what, done.to_str().unwrap()]);
+            client.expect("thread");
+            support::until_asleep(pid);
+            let mut stepped = Stepped::anywhere(pid, thread_named(pid, thread));
+            client.go_on();
+            come(&mut stepped, &|| done.exists());
+            let dead = client.pid();
+            client.kill();
+            until("the daemon knows", || {
+                friend.snapshot().unwrap().clients.iter().all(|it| it.peer.pid != dead)
+            });
+            stepped.let_go();
+            undisturbed();
+            until("the server has nothing of the dead", || held(pid) == before);
+        };
+        watchdog.step(format!("{what}: the whole of it"));
+        let mut places = Vec::new();
+        one(&mut |stepped, is_over| places = stepped.places(is_over));
+        let (mut killed, mut reached) = (0, 0);
+        for (index, place) in some(&places) {
+            watchdog.step(format!("{what}: instruction {index} of {}: {place}", places.len()));
+            one(&mut |stepped, is_over| {
+                reached += usize::from(stepped.run_to(place, is_over) == Step::Done);
+            });
+            killed += 1;
+        }
+        println!(
+            "{what}: {} instructions, {reached} of {killed} reached, {:?}",
+            places.len(),
+            start.elapsed()
+        );
+        assert!(2 * reached > killed, "another way each time");
+    }
+    server.finish();
     support::nothing_in_dev_shm();
 }
 

@@ -2,20 +2,20 @@
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+mod executor;
 #[path = "../../vmmc/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
 
 use common::{Daemon, PATIENCE, say, second_process as play, until};
+use executor::block_on;
 use rustix::process::{Pid, Signal, kill_process};
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, CallError, DispatchError, Server};
+use shrimp_rpc::{Binding, CallError, ConnectError, DispatchError, Server};
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::Duration;
 use support::Watchdog;
 use vmmc::Node;
@@ -31,25 +31,6 @@ const LATER: u32 = 3;
 const KEEP: u32 = 4;
 /// One way.
 const LOG: u32 = 5;
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return result;
-        }
-        std::thread::park();
-    }
-}
 
 /// All at once, in one thread.
 fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
@@ -205,6 +186,8 @@ fn a_future_that_is_dropped_or_late_tells_the_server() {
         .connect_timeout(PATIENCE.unwrap())
         .connect()
         .unwrap();
+    let both = [(); 2].map(|()| block_on(binding.request_async(ECHO, 0, 0)).unwrap());
+    drop(both);
     let polls = AtomicUsize::new(0);
     block_on(async {
         let mut call = Box::pin(async {
@@ -220,10 +203,9 @@ fn a_future_that_is_dropped_or_late_tells_the_server() {
     });
     server.expect("cancelled");
     let late = block_on(async {
-        // Its time is that of the call alone, which is sent in any case: the server is to see it.
-        let request = binding.request_async(NEVER, 0, 0).await?;
+        // The other lane is bound already, so that it is sent in any case: the server is to see it.
         binding.set_timeout(Some(Duration::from_millis(5)));
-        request.call_async().await
+        binding.request_async(NEVER, 0, 0).await?.call_async().await
     });
     assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
     server.expect("cancelled");
@@ -329,13 +311,13 @@ fn a_call_without_a_time_limit_takes_away_none_of_a_later_one() {
     let builder = Binding::builder("patient", PROGRAM, 1).node(&node);
     let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
     let request = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
-    let other = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
+    drop(block_on(binding.request_async(KEEP, 0, 0)).unwrap()); // its lane is bound
     let before = node.counters().get(index::SLEEPS);
     let mut patient = Box::pin(request.call_async());
     begin(&mut patient);
     until_the_helper_sleeps(&node, before);
     binding.set_timeout(Some(Duration::from_millis(5)));
-    let late = block_on(other.call_async());
+    let late = block_on(call(&binding, KEEP));
     assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
     server.finish();
 }
@@ -350,7 +332,7 @@ fn a_call_that_was_dropped_takes_away_no_time_limit_of_the_next() {
     let builder = Binding::builder("forgotten", PROGRAM, 1).node(&node);
     let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
     let request = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
-    let other = block_on(binding.request_async(KEEP, 0, 0)).unwrap();
+    drop(block_on(binding.request_async(KEEP, 0, 0)).unwrap()); // its lane is bound
     let before = node.counters().get(index::SLEEPS);
     let mut dropped = Box::pin(request.call_async());
     begin(&mut dropped);
@@ -358,7 +340,7 @@ fn a_call_that_was_dropped_takes_away_no_time_limit_of_the_next() {
     // The helper's list is empty, and it still sleeps at the doorbell.
     drop(dropped);
     binding.set_timeout(Some(Duration::from_millis(5)));
-    let late = block_on(other.call_async());
+    let late = block_on(call(&binding, KEEP));
     assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
     server.finish();
 }
@@ -441,6 +423,29 @@ fn a_future_dropped_while_it_binds_wakes_who_waits_for_its_lane() {
     assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     drop(binds);
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+}
+
+/// Connecting kept the thread of the executor until the service was there.
+#[test]
+fn a_future_that_connects_keeps_no_thread() {
+    fn moves<T: Send>(future: T) -> T {
+        future
+    }
+    let _watchdog = Watchdog::new("a_future_that_connects");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let builder = Binding::builder("awaited", PROGRAM, 1).node(&node);
+    let connect = builder.clone().connect_timeout(PATIENCE.unwrap()).connect_async();
+    let mut connect = Box::pin(moves(connect));
+    begin(&mut connect); // it is back, and nobody serves yet
+    let mut server = daemon.second("serve", &["awaited"]);
+    server.expect("ready");
+    let binding = block_on(connect).unwrap();
+    assert_eq!(block_on(echo(&binding, 10)).unwrap(), 10);
+    assert_eq!(node.counters().get(count::BOUND), 1);
+    server.finish();
+    let failed = block_on(builder.connect_timeout(Duration::from_millis(5)).connect_async());
+    assert!(matches!(failed, Err(ConnectError::Service { .. })), "{failed:?}");
 }
 
 /// As trouble::who_asks_for_the_server_keeps_no_caller_asleep.

@@ -29,7 +29,7 @@ fn add_v1_add_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 }
 
 /// Calls the procedures of `ADD_V1`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AddV1Client {
     binding: ::shrimp_rpc::Binding,
 }
@@ -55,6 +55,12 @@ impl AddV1Client {
         &self.binding
     }
 
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
+    }
+
     /// Procedure `ADD`.
     ///
     /// # Errors
@@ -77,7 +83,7 @@ impl AddV1Client {
 }
 
 /// Calls the procedures of `ADD_V1`, for `async` code of any executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AddV1AsyncClient {
     binding: ::shrimp_rpc::Binding,
 }
@@ -87,8 +93,8 @@ impl AddV1AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, add_v1::PROGRAM, add_v1::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, add_v1::PROGRAM, add_v1::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.
@@ -101,6 +107,12 @@ impl AddV1AsyncClient {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Procedure `ADD`.

@@ -101,7 +101,7 @@ fn kv_v1_count_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 }
 
 /// Calls the procedures of `KV_V1`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV1Client {
     binding: ::shrimp_rpc::Binding,
 }
@@ -125,6 +125,12 @@ impl KvV1Client {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Stores a value; says whether there was one before.
@@ -233,7 +239,7 @@ impl KvV1Client {
 }
 
 /// Calls the procedures of `KV_V1`, for `async` code of any executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV1AsyncClient {
     binding: ::shrimp_rpc::Binding,
 }
@@ -243,8 +249,8 @@ impl KvV1AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, kv_v1::PROGRAM, kv_v1::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, kv_v1::PROGRAM, kv_v1::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.
@@ -257,6 +263,12 @@ impl KvV1AsyncClient {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Stores a value; says whether there was one before.

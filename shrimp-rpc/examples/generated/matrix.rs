@@ -53,7 +53,7 @@ fn matrix_v1_transpose_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 }
 
 /// Calls the procedures of `MATRIX_V1`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MatrixV1Client {
     binding: ::shrimp_rpc::Binding,
 }
@@ -77,6 +77,12 @@ impl MatrixV1Client {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Multiplies every element.
@@ -173,7 +179,7 @@ impl MatrixV1Client {
 }
 
 /// Calls the procedures of `MATRIX_V1`, for `async` code of any executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MatrixV1AsyncClient {
     binding: ::shrimp_rpc::Binding,
 }
@@ -183,8 +189,8 @@ impl MatrixV1AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, matrix_v1::PROGRAM, matrix_v1::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, matrix_v1::PROGRAM, matrix_v1::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.
@@ -197,6 +203,12 @@ impl MatrixV1AsyncClient {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Multiplies every element.

@@ -10,12 +10,13 @@
 //! it says where it sleeps and until when, so that who enters a deadline knows what wakes it, if anything must.
 
 use super::lane::Watch;
+use super::limit::Limit;
 use crate::error::{CallError, TransportError};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vmmc::Node;
 use vmmc::sync::{AtomicBool, Ordering};
 
@@ -190,7 +191,7 @@ pub(super) struct Arrival<'a> {
     node: &'a Node,
     watch: Arc<Watch>,
     awaited: Awaited,
-    timeout: Option<Duration>,
+    limit: Limit,
     deadline: Option<Instant>,
     polled: bool,
 }
@@ -200,11 +201,11 @@ impl<'a> Arrival<'a> {
         reactor: &'a Arc<Reactor>,
         node: &'a Node,
         watch: Arc<Watch>,
-        timeout: Option<Duration>,
+        limit: Limit,
     ) -> Arrival<'a> {
-        let deadline = vmmc::wait::deadline_after(timeout);
+        let deadline = vmmc::wait::deadline_after(limit.left());
         let awaited = Awaited::Reply(watch.clone());
-        Arrival { reactor, node, watch, awaited, timeout, deadline, polled: false }
+        Arrival { reactor, node, watch, awaited, limit, deadline, polled: false }
     }
 }
 
@@ -223,9 +224,7 @@ impl Future for Arrival<'_> {
             vmmc::sync::spin_hint();
         }
         if self.deadline.is_some_and(|at| Instant::now() >= at) {
-            return Poll::Ready(Err(CallError::TimedOut {
-                after: self.timeout.unwrap_or_default(),
-            }));
+            return Poll::Ready(Err(self.limit.late()));
         }
         let asked = self.reactor.watch(self.node, &self.awaited, cx.waker(), self.deadline);
         if let Err(error) = asked {

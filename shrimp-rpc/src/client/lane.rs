@@ -1,5 +1,8 @@
 //! One pair of buffers, as the client has it: one call at a time.
 
+use super::Binding;
+use super::cancel::Mark;
+use super::limit::Limit;
 use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
 use crate::layout::{self, Answer, FlagWord, Kind, Turn};
@@ -13,7 +16,7 @@ use vmmc::counters::{Tally, index};
 use vmmc::error::Closed;
 use vmmc::error::{SendError, SendNotifyError, WaitError};
 use vmmc::mem::View;
-use vmmc::sync::{AtomicU32, Ordering};
+use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 use vmmc::sys::sched::current_cpu;
 use vmmc::wait::{Spun, glance, spin_on};
 use vmmc::word::{MappedU64, Word as _};
@@ -38,8 +41,8 @@ pub(super) struct Watch {
     calls: PeerBuffer,
     /// Our buffer.
     replies: Export,
-    /// Turn of the last message sent. Written by whoever has the lane.
-    turn: AtomicU32,
+    /// Turn of the last message sent, and the group of its call ([`Mark`]). Written by whoever has the lane.
+    sent: AtomicU64,
     /// Turn of the last message sent when the call was cancelled, by any thread; 0: it was not.
     cancelled: AtomicU32,
 }
@@ -127,7 +130,7 @@ impl Lane {
             watch: Arc::new(Watch {
                 calls,
                 replies,
-                turn: AtomicU32::new(Turn::NONE.number()),
+                sent: AtomicU64::new(Mark::default().with(Turn::NONE)),
                 cancelled: AtomicU32::new(0),
             }),
             owed: false,
@@ -186,7 +189,7 @@ impl Lane {
     #[inline(always)]
     pub(crate) fn send<'n>(
         &mut self,
-        node: &'n Node,
+        binding: &'n Binding,
         kind: Kind,
         code: u16,
         len: usize,
@@ -198,9 +201,9 @@ impl Lane {
         let units = (len / layout::UNIT) as u32; // at most the room of a buffer
         let word = FlagWord { turn, kind, code, units }.pack();
         self.watch.calls.signal(len, word)?;
-        self.watch.turn.store(turn.number(), Ordering::Relaxed);
+        self.watch.sent.store(binding.mark().with(turn), Ordering::Relaxed);
         self.owed = true;
-        let tally = node.counters().tally();
+        let tally = binding.node().counters().tally();
         tally.add(count::PACKETS, 1);
         tally.add(index::SPIN_HITS, std::mem::take(&mut self.spin_hits));
         Ok(tally)
@@ -212,11 +215,7 @@ impl Lane {
 
     /// Waits for the reply to the last message.
     #[inline(always)]
-    pub(crate) fn wait(
-        &mut self,
-        node: &Node,
-        timeout: Option<Duration>,
-    ) -> Result<u64, CallError> {
+    pub(crate) fn wait(&mut self, node: &Node, limit: Limit) -> Result<u64, CallError> {
         let watch = &*self.watch;
         match glance(node.wait_policy(), || watch.arrived()) {
             Some(word) => {
@@ -224,7 +223,7 @@ impl Lane {
                 self.spin_hits += 1;
                 Ok(word)
             }
-            None => self.wait_longer(node, timeout, self.turn()),
+            None => self.wait_longer(node, limit, self.turn()),
         }
     }
 
@@ -243,11 +242,11 @@ impl Lane {
     pub(super) fn wait_longer(
         &mut self,
         node: &Node,
-        timeout: Option<Duration>,
+        limit: Limit,
         began: Turn,
     ) -> Result<u64, CallError> {
         let cancelled = |watch: &Watch| watch.is_cancelled(began).then_some(Err(None));
-        self.wait_unless(node, timeout, cancelled)
+        self.wait_unless(node, limit, cancelled)
     }
 
     /// Waits for the late reply to a call that was given up, unless `is_cancelled`.
@@ -255,18 +254,19 @@ impl Lane {
     pub(super) fn wait_for_late(
         &mut self,
         node: &Node,
-        timeout: Option<Duration>,
+        limit: Limit,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<u64, CallError> {
-        self.wait_unless(node, timeout, |_| is_cancelled().then_some(Err(None)))
+        self.wait_unless(node, limit, |_| is_cancelled().then_some(Err(None)))
     }
 
     fn wait_unless(
         &mut self,
         node: &Node,
-        timeout: Option<Duration>,
+        limit: Limit,
         cancelled: impl Fn(&Watch) -> Option<Result<u64, Option<Closed>>>,
     ) -> Result<u64, CallError> {
+        let timeout = limit.left();
         let watch = &*self.watch;
         let shares = |cpu| watch.calls.import().peer_was_on(cpu);
         let look = || watch.look().map(|found| found.map_err(Some)).or_else(|| cancelled(watch));
@@ -286,7 +286,7 @@ impl Lane {
             }
             Err(WaitError::TimedOut { .. }) => {
                 self.give_up(node);
-                Err(CallError::TimedOut { after: timeout.unwrap_or_default() })
+                Err(limit.late())
             }
             Err(error) => Err(CallError::from_wait(error)),
         }
@@ -352,22 +352,18 @@ impl Lane {
     /// Says in the head how long we wait for the next call. Another node has another clock: it is
     /// told how long, and not until when.
     #[inline(always)]
-    pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
-        match (timeout, self.deadline) {
-            (None, 0) => Ok(()),
-            _ => self.change_timeout(timeout),
+    pub(crate) fn set_limit(&mut self, limit: Limit) -> Result<(), SendError> {
+        match (limit.deadline(), self.deadline) {
+            (0, 0) => Ok(()),
+            _ => self.change_limit(limit),
         }
     }
 
-    #[cold] // reads the clock
-    fn change_timeout(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
-        let nanoseconds = match timeout {
-            None => 0,
-            Some(timeout) => {
-                let left = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).max(1);
-                let clock = if self.watch.calls.is_elsewhere() { 0 } else { super::clock_ns() };
-                clock.saturating_add(left)
-            }
+    #[cold]
+    fn change_limit(&mut self, limit: Limit) -> Result<(), SendError> {
+        let nanoseconds = match self.watch.calls.is_elsewhere() {
+            true => super::limit::nanoseconds(limit.left()),
+            false => limit.deadline(),
         };
         if self.deadline != nanoseconds {
             self.deadline = nanoseconds;
@@ -393,7 +389,7 @@ impl Lane {
 impl Watch {
     #[inline]
     fn turn(&self) -> Turn {
-        Turn::from_number(self.turn.load(Ordering::Relaxed))
+        Mark::split(self.sent.load(Ordering::Relaxed)).1
     }
 
     #[inline]
@@ -413,9 +409,12 @@ impl Watch {
         (FlagWord::turn_of(word) == self.turn()).then_some(word)
     }
 
-    /// Cancels the call whose message was the last one.
-    pub(super) fn cancel(&self) {
-        self.cancelled.store(self.turn.load(Ordering::Acquire), Ordering::Release);
+    /// Cancels the call whose message was the last one, if it is of that group; `None`: of any.
+    pub(super) fn cancel(&self, whose: Option<Mark>) {
+        let (mark, turn) = Mark::split(self.sent.load(Ordering::Relaxed));
+        if whose.is_none_or(|whose| whose == mark) {
+            self.cancelled.store(turn.number(), Ordering::Release);
+        }
     }
 
     /// Whether it was cancelled at the message `began`, or at a later one.

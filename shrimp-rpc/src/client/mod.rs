@@ -1,12 +1,13 @@
 //! The client's side: bindings and calls.
 //!
-//! A [`Binding`] is a handle to one program of one service. Behind it is a small set of *lanes*: pairs of
-//! buffers, each with one call at a time, made when first needed. The server may die and
+//! A [`Binding`] is a handle to one program of one service. Behind it, and its clones, is a small set of *lanes*: pairs of
+//! buffers, each with one call at a time, made when first needed. A handle's time limit is its own. The server may die and
 //! return: the call that was on its way says so ([`CallError::ServerGone`]), the next one binds anew.
 
 mod arrival;
 mod cancel;
 mod lane;
+mod limit;
 mod patience;
 mod queue;
 mod reply;
@@ -22,8 +23,9 @@ use crate::layout;
 use crate::process;
 use crate::try_lock::{Guard, TryLock};
 use arrival::{Alarm, Arrival, Reactor, at_once};
-use cancel::Cancels;
+use cancel::{Cancels, Group, Mark};
 use lane::{Lane, Wanted};
+use limit::Limit;
 use queue::Queue;
 use std::future::Future;
 use std::pin::Pin;
@@ -34,15 +36,44 @@ use std::time::{Duration, Instant};
 use vmmc::{Node, PeerInfo, Token};
 
 /// A client's handle to a program. Shared by threads and tasks; each of their calls takes a lane.
+///
+/// A clone is another handle to the same lanes, with a time limit of its own that is at first that of the original:
+/// [`Binding::with_timeout`] makes one for some calls, and [`Binding::group`] one whose calls can be given up alone. A clone costs some
+/// reference counts, no system call and no memory of the server's; the lanes end with the last handle.
+///
+/// ```no_run
+/// # use shrimp_rpc::{Binding, CallError};
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let binding = Binding::connect("add", 0x2000_0001, 1)?;
+/// let hurried = binding.with_timeout(Duration::from_millis(5)); // concerns no call of `binding`
+/// match hurried.request(0, 0, 0)?.call() {
+///     Err(CallError::TimedOut { after }) => println!("nothing within {after:?}"),
+///     reply => reply?.finish()?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Binding {
+    // What is between two flags lies here, the rest behind `shared`.
+    lanes: Arc<[TryLock<Option<Lane>>]>,
+    /// Nanoseconds that a call of this handle may take; 0: any time.
+    timeout: AtomicU64,
+    node: Node,
+    queue: Arc<Queue>,
+    /// Longest call, in bytes.
+    call_max: usize,
+    group: Group,
+    shared: Arc<Shared>,
+}
+
+/// What all handles of a binding share, beside the lanes.
+#[derive(Debug)]
+struct Shared {
     reactor: Arc<Reactor>,
     node: Node,
     wanted: Wanted,
-    lanes: Vec<TryLock<Option<Lane>>>,
-    /// Nanoseconds that a call may take; 0: any time.
-    timeout: AtomicU64,
-    queue: Queue,
     cancels: Arc<Cancels>,
 }
 
@@ -116,8 +147,8 @@ impl BindingBuilder {
     }
 
     /// How long a call may take; see [`Binding::set_timeout`].
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
         self
     }
 
@@ -127,13 +158,22 @@ impl BindingBuilder {
     /// See [`ConnectError`].
     pub fn connect(self) -> Result<Binding, ConnectError> {
         let mut binding = self.connect_later()?;
-        let lane = Lane::open(&binding.node, &binding.wanted, None)?;
-        binding.cancels.heed(lane.watch());
+        let lane = Lane::open(&binding.node, &binding.shared.wanted, None)?;
+        binding.shared.cancels.heed(lane.watch());
         // Not taken for that: who calls first is to be the lock's favourite.
-        if let Some(first) = binding.lanes.first_mut() {
+        if let Some(first) = Arc::get_mut(&mut binding.lanes).and_then(<[_]>::first_mut) {
             *first = TryLock::new(Some(lane));
         }
         Ok(binding)
+    }
+
+    /// [`BindingBuilder::connect`] for futures of any executor: a thread that is made for it waits. Dropping the future leaves that thread
+    /// to bind in vain; it ends when the service has answered, or the time to connect is over.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; [`TransportError::Thread`] when there is no thread.
+    pub async fn connect_async(self) -> Result<Binding, ConnectError> {
+        in_a_thread(move || self.connect()).await?
     }
 
     /// As [`BindingBuilder::connect`], but the first call binds.
@@ -146,18 +186,21 @@ impl BindingBuilder {
             None => process::shared_node()?,
         };
         process::name_counters(&node);
-        let lanes = self.wanted.settings.lanes;
-        let binding = Binding {
-            reactor: Arc::default(),
-            node,
-            wanted: self.wanted,
-            lanes: (0..lanes).map(|_| TryLock::new(None)).collect(),
-            timeout: AtomicU64::new(0),
-            queue: Queue::default(),
-            cancels: Arc::default(),
-        };
-        binding.set_timeout(self.timeout);
-        Ok(binding)
+        let settings = &self.wanted.settings;
+        Ok(Binding {
+            lanes: (0..settings.lanes).map(|_| TryLock::new(None)).collect(),
+            timeout: AtomicU64::new(limit::nanoseconds(self.timeout)),
+            node: node.clone(),
+            queue: Arc::default(),
+            call_max: settings.call_max,
+            group: Group::default(),
+            shared: Arc::new(Shared {
+                reactor: Arc::default(),
+                node,
+                wanted: self.wanted,
+                cancels: Arc::default(),
+            }),
+        })
     }
 }
 
@@ -170,6 +213,18 @@ impl Binding {
     /// See [`ConnectError`].
     pub fn connect(name: &str, program: u32, version: u32) -> Result<Binding, ConnectError> {
         Binding::builder(name, program, version).connect()
+    }
+
+    /// [`Binding::connect`] for futures: see [`BindingBuilder::connect_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect_async(
+        name: &str,
+        program: u32,
+        version: u32,
+    ) -> Result<Binding, ConnectError> {
+        Binding::builder(name, program, version).connect_async().await
     }
 
     /// Binds with settings of one's own; `name` as in [`Binding::connect`].
@@ -186,26 +241,55 @@ impl Binding {
         BindingBuilder { node: None, wanted, timeout: None }
     }
 
-    /// How long a call may take from here on, without limit at first: the wait for a lane, which may have to be bound anew, as long
-    /// as what follows, and a reply in pieces as long again from its first one on. When the time is over, the server is told, and the buffers are used again only after its late reply.
+    /// How long each call of this handle may take that begins from here on; `None`: any time, as at first. Calls of its clones are not
+    /// concerned. One limit for all of a call: it begins with
+    /// [`Binding::request`], and the wait for a lane, which may have to be bound anew, the writing of the arguments, the call and all pieces of
+    /// it and of its reply share it. When it is over, the call fails by [`CallError::TimedOut`]; if it was sent, the server is told, and the
+    /// buffers are used again only after its late reply. To the nanosecond, 584 years at most; a limit of zero is one of a nanosecond.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
-        let nanoseconds =
-            timeout.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX).max(1));
-        self.timeout.store(nanoseconds, std::sync::atomic::Ordering::Relaxed);
+        self.timeout.store(limit::nanoseconds(timeout), std::sync::atomic::Ordering::Relaxed);
     }
 
-    #[inline]
-    pub(crate) fn timeout(&self) -> Option<Duration> {
+    /// How long each call of this handle may take; `None`: any time.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
         match self.timeout.load(std::sync::atomic::Ordering::Relaxed) {
             0 => None,
             nanoseconds => Some(Duration::from_nanos(nanoseconds)),
         }
     }
 
-    /// What another thread can cancel blocking calls by.
+    /// Another handle to the same lanes, whose calls may take so long each ([`Binding::set_timeout`]); those of this one are not concerned.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Binding {
+        let binding = self.clone();
+        binding.set_timeout(Some(timeout));
+        binding
+    }
+
+    /// Another handle to the same lanes, whose blocking calls, with those of its clones, are a group: its [`Binding::canceller`] gives up these
+    /// alone.
+    #[must_use]
+    pub fn group(&self) -> Binding {
+        Binding { group: Group::another(&self.shared.cancels), ..self.clone() }
+    }
+
+    /// Whose the calls of this handle are.
+    #[inline(always)] // between two flags
+    fn mark(&self) -> Mark {
+        self.group.mark()
+    }
+
+    /// A call begins.
+    #[inline(always)] // between two flags
+    fn limit(&self) -> Limit {
+        Limit::begin(self.timeout.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// What another thread can cancel blocking calls by: those of this handle's [`Binding::group`]; if it is of none, all of the binding.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
-        Canceller::new(&self.cancels, &self.node)
+        Canceller::new(&self.shared.cancels, &self.group, &self.queue, &self.node)
     }
 
     /// The node it works through.
@@ -225,12 +309,12 @@ impl Binding {
     /// Longest call that is sent in one piece, in bytes.
     #[must_use]
     pub fn in_place_max(&self) -> usize {
-        crate::layout::room(self.wanted.settings.buffer_len)
+        crate::layout::room(self.shared.wanted.settings.buffer_len)
     }
 
     #[inline]
     pub(crate) fn call_max(&self) -> usize {
-        self.wanted.settings.call_max
+        self.call_max
     }
 
     /// Room for one request, of which `plain` bytes are the plain part and `bulk` the blocks, each
@@ -245,11 +329,12 @@ impl Binding {
         plain: usize,
         bulk: usize,
     ) -> Result<Request<'_>, CallError> {
+        let limit = self.limit();
         let taken = match self.take_first() {
             Some(taken) => taken,
-            None => self.take_any()?,
+            None => self.take_any(limit)?,
         };
-        Request::new(taken, procedure, plain, bulk)
+        Request::new(taken, limit, procedure, plain, bulk)
     }
 
     /// [`Binding::request`] for futures: waits for a lane without keeping the thread. A lane that has to be
@@ -263,57 +348,51 @@ impl Binding {
         plain: usize,
         bulk: usize,
     ) -> Result<Request<'_>, CallError> {
-        let patience = self.timeout();
-        let deadline = vmmc::wait::deadline_after(patience);
-        let late = || CallError::TimedOut { after: patience.unwrap_or_default() };
-        let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let limit = self.limit();
+        let deadline = vmmc::wait::deadline_after(limit.left());
         let taken = loop {
             if let Some(taken) = self.take_first() {
                 break taken;
             }
             match self.take_ready() {
                 Choice::Ready(taken) => break taken,
-                Choice::Vacant(taken) => break self.bind_async(taken, left()).await?,
-                Choice::Owing(mut taken) => match taken.await_reply(left(), Mode::Async).await {
+                Choice::Vacant(taken) => break self.bind_async(taken, limit).await?,
+                Choice::Owing(mut taken) => match taken.await_reply(limit, Mode::Async).await {
                     Ok(_) => break taken,
                     Err(CallError::ServerGone { .. }) => taken.discard(),
-                    Err(CallError::TimedOut { .. }) => return Err(late()),
                     Err(error) => return Err(error),
                 },
-                Choice::Busy if deadline.is_some_and(|at| Instant::now() >= at) => {
-                    return Err(late());
-                }
+                Choice::Busy if limit.is_over() => return Err(limit.late()),
                 Choice::Busy => Freed::new(self, deadline).await?,
             }
         };
-        Request::new(taken, procedure, plain, bulk)
+        Request::new(taken, limit, procedure, plain, bulk)
     }
 
     async fn bind_async<'b>(
         &'b self,
         mut taken: Taken<'b>,
-        left: Option<Duration>,
+        limit: Limit,
     ) -> Result<Taken<'b>, CallError> {
-        let outcome: Arc<Outcome> = Arc::default();
-        let (node, wanted, tell) = (self.node.clone(), self.wanted.clone(), outcome.clone());
-        std::thread::Builder::new()
-            .name("rpc-bind".into())
-            .spawn(move || tell.set(Lane::open(&node, &wanted, left)))
-            .map_err(|error| TransportError::Thread(error.kind()))?;
-        let bound = std::future::poll_fn(|cx| outcome.poll(cx)).await;
-        taken.fill(self.in_time(left, bound)?);
+        let left = limit.left();
+        let (node, wanted) = (self.node.clone(), self.shared.wanted.clone());
+        let bound = in_a_thread(move || Lane::open(&node, &wanted, left)).await?;
+        taken.fill(self.in_time(limit, left, bound)?);
         Ok(taken)
     }
 
     /// What binding came to, for a call that had so much time left for it.
     fn in_time(
         &self,
+        limit: Limit,
         left: Option<Duration>,
         bound: Result<Lane, ConnectError>,
     ) -> Result<Lane, CallError> {
         bound.map_err(|error| match left {
-            Some(left) if left < self.wanted.settings.connect_timeout && error.is_for_time() => {
-                CallError::TimedOut { after: self.timeout().unwrap_or_default() }
+            Some(left)
+                if left < self.shared.wanted.settings.connect_timeout && error.is_for_time() =>
+            {
+                limit.late()
             }
             _ => error.into(),
         })
@@ -337,25 +416,23 @@ impl Binding {
     }
 
     #[cold]
-    fn take_any(&self) -> Result<Taken<'_>, CallError> {
-        let start = Instant::now();
-        let patience = self.timeout();
-        let left = || patience.map(|it| it.saturating_sub(start.elapsed()));
-        let late = || CallError::TimedOut { after: patience.unwrap_or_default() };
-        let times = self.cancels.times();
-        let is_cancelled = || self.cancels.times() != times;
+    fn take_any(&self, limit: Limit) -> Result<Taken<'_>, CallError> {
+        let given_up = || self.group.times(&self.shared.cancels);
+        let times = given_up();
+        let is_cancelled = || given_up() != times;
         loop {
-            if let Some(taken) = self.take_free(&left, &is_cancelled)? {
+            if let Some(taken) = self.take_free(limit, &is_cancelled)? {
                 return Ok(taken);
             }
             if is_cancelled() {
-                self.queue.freed(); // the others, too
+                self.queue.freed(); // it may be awake in another's place
                 return Err(CallError::Cancelled);
             }
-            if left().is_some_and(|left| left.is_zero()) {
-                return Err(late());
+            if limit.is_over() {
+                return Err(limit.late());
             }
-            self.queue.wait(left(), || self.lanes.iter().any(|lane| lane.try_lock().is_some()));
+            let is_free = || self.lanes.iter().any(|lane| lane.try_lock().is_some());
+            self.queue.wait(limit.left(), || is_free() || is_cancelled());
         }
     }
 
@@ -363,7 +440,7 @@ impl Binding {
     fn take_ready(&self) -> Choice<'_> {
         let mut vacant = None;
         let mut owing = None;
-        for lane in &self.lanes {
+        for lane in &*self.lanes {
             let Some(mut taken) = self.take(lane) else { continue };
             if taken.open_lane().is_some_and(|open| open.check_open().is_err()) {
                 taken.discard();
@@ -384,14 +461,14 @@ impl Binding {
     /// A lane, unless all are used.
     fn take_free(
         &self,
-        left: &dyn Fn() -> Option<Duration>,
+        limit: Limit,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Taken<'_>>, CallError> {
         let mut taken = match self.take_ready() {
             Choice::Ready(taken) => return Ok(Some(taken)),
             Choice::Busy => return Ok(None),
             Choice::Owing(mut taken) => {
-                match taken.lane_mut().wait_for_late(&self.node, left(), is_cancelled) {
+                match taken.lane_mut().wait_for_late(&self.node, limit, is_cancelled) {
                     Err(CallError::ServerGone { .. }) => taken,
                     Err(error) => return Err(error),
                     Ok(_) => return Ok(Some(taken)),
@@ -399,8 +476,8 @@ impl Binding {
             }
             Choice::Vacant(taken) => taken,
         };
-        let left = left();
-        taken.fill(self.in_time(left, Lane::open(&self.node, &self.wanted, left))?);
+        let left = limit.left();
+        taken.fill(self.in_time(limit, left, Lane::open(&self.node, &self.shared.wanted, left))?);
         Ok(Some(taken))
     }
 }
@@ -417,26 +494,55 @@ enum Choice<'b> {
     Busy,
 }
 
-impl Drop for Binding {
+impl Clone for Binding {
+    fn clone(&self) -> Binding {
+        let timeout = self.timeout.load(std::sync::atomic::Ordering::Relaxed);
+        Binding {
+            lanes: self.lanes.clone(),
+            timeout: AtomicU64::new(timeout),
+            node: self.node.clone(),
+            queue: self.queue.clone(),
+            call_max: self.call_max,
+            group: self.group.clone(),
+            shared: self.shared.clone(),
+        }
+    }
+}
+
+impl Drop for Shared {
     fn drop(&mut self) {
         self.reactor.end(&self.node);
     }
 }
 
-/// A lane that another thread binds.
-#[derive(Debug, Default)]
-struct Outcome {
-    state: Mutex<OutcomeState>,
+/// What binding comes to, which waits, by a thread that is made for it.
+async fn in_a_thread<T: Send + 'static>(
+    bind: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, TransportError> {
+    let outcome =
+        Arc::new(Outcome { state: Mutex::new(OutcomeState { result: None, waker: None }) });
+    let tell = outcome.clone();
+    std::thread::Builder::new()
+        .name("rpc-bind".into())
+        .spawn(move || tell.set(bind()))
+        .map_err(|error| TransportError::Thread(error.kind()))?;
+    Ok(std::future::poll_fn(|cx| outcome.poll(cx)).await)
 }
 
-#[derive(Debug, Default)]
-struct OutcomeState {
-    result: Option<Result<Lane, ConnectError>>,
+/// The result of another thread.
+#[derive(Debug)]
+struct Outcome<T> {
+    state: Mutex<OutcomeState<T>>,
+}
+
+#[derive(Debug)]
+struct OutcomeState<T> {
+    result: Option<T>,
     waker: Option<Waker>,
 }
 
-impl Outcome {
-    fn set(&self, result: Result<Lane, ConnectError>) {
+impl<T> Outcome<T> {
+    fn set(&self, result: T) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.result = Some(result);
         if let Some(waker) = state.waker.take() {
@@ -444,7 +550,7 @@ impl Outcome {
         }
     }
 
-    fn poll(&self, cx: &Context<'_>) -> Poll<Result<Lane, ConnectError>> {
+    fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.result.take() {
             Some(result) => Poll::Ready(result),
@@ -464,7 +570,7 @@ struct Freed<'b> {
 
 impl<'b> Freed<'b> {
     fn new(binding: &'b Binding, deadline: Option<Instant>) -> Freed<'b> {
-        let alarm = deadline.map(|at| Alarm::new(&binding.reactor, &binding.node, at));
+        let alarm = deadline.map(|at| Alarm::new(&binding.shared.reactor, &binding.node, at));
         Freed { binding, alarm }
     }
 }
@@ -510,23 +616,19 @@ impl<'b> Taken<'b> {
 
     /// It was bound.
     fn fill(&mut self, lane: Lane) {
-        self.binding().cancels.heed(lane.watch());
+        self.binding().shared.cancels.heed(lane.watch());
         *self.guard = Some(lane);
     }
 
     /// Waits for the reply to the last message.
-    pub(crate) async fn await_reply(
-        &mut self,
-        timeout: Option<Duration>,
-        mode: Mode,
-    ) -> Result<u64, CallError> {
+    pub(crate) async fn await_reply(&mut self, limit: Limit, mode: Mode) -> Result<u64, CallError> {
         let binding = self.binding();
         if mode == Mode::Block {
-            return self.lane_mut().wait(&binding.node, timeout);
+            return self.lane_mut().wait(&binding.node, limit);
         }
         let watch = self.lane().watch().clone();
         let mut dropped = Dropped { taken: self, armed: true };
-        let reply = Arrival::new(&binding.reactor, &binding.node, watch, timeout).await;
+        let reply = Arrival::new(&binding.shared.reactor, &binding.node, watch, limit).await;
         dropped.armed = false;
         drop(dropped);
         match &reply {

@@ -1,4 +1,4 @@
-//! Those who wait until a lane is free.
+//! Those who wait until a lane is free, or their call is given up.
 //!
 //! ```text
 //!   who waits                              who frees a lane
@@ -28,7 +28,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Sleeps until a lane is freed, or for no reason. `look` says whether one is free already.
+    /// Sleeps until a lane is freed, or all are stirred, or for no reason. `look` says whether there is reason to go on already.
     pub(super) fn wait(&self, timeout: Option<Duration>, look: impl Fn() -> bool) {
         let deadline = timeout.and_then(|it| Instant::now().checked_add(it));
         let lock = self.lock.lock();
@@ -60,6 +60,16 @@ impl Queue {
         barrier::light();
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.wake();
+        }
+    }
+
+    /// Those who wait are to look around, all of them: not for a lane alone.
+    pub(super) fn stir(&self) {
+        // PAIRS(lane): as in `freed`; what they are to see was stored before.
+        barrier::light();
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            drop(self.lock.lock());
+            self.freed.notify_all();
         }
     }
 
@@ -138,6 +148,40 @@ mod loom_tests {
     #[should_panic]
     fn loom_who_looks_at_a_lane_and_tells_nobody_is_caught() {
         a_lane_is_looked_at(|_| {});
+    }
+
+    /// One lane, which stays taken; one thread waits for it until another one gives its call up, and says so by `stir`.
+    fn a_call_is_given_up(stir: fn(&Queue)) {
+        loom::model(move || {
+            let shared = Arc::new((Queue::default(), vmmc::sync::AtomicBool::new(false)));
+            let other = shared.clone();
+            let canceller = thread::spawn(move || {
+                other.1.store(true, Ordering::Release);
+                stir(&other.0);
+            });
+            let (queue, given_up) = &*shared;
+            while !given_up.load(Ordering::Acquire) {
+                queue.wait(None, || given_up.load(Ordering::Acquire));
+            }
+            canceller.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_who_waits_for_a_lane_hears_that_its_call_is_given_up() {
+        a_call_is_given_up(Queue::stir);
+    }
+
+    /// Without the barrier between giving up and looking, loom finds the sleep without an end.
+    #[test]
+    #[should_panic]
+    fn loom_without_the_barrier_of_who_gives_up_a_waiter_sleeps_for_ever() {
+        a_call_is_given_up(|queue| {
+            if queue.waiting.load(Ordering::Relaxed) > 0 {
+                drop(queue.lock.lock());
+                queue.freed.notify_all();
+            }
+        });
     }
 
     /// Without the barrier between giving back and looking, loom finds the sleep without an end.

@@ -1,5 +1,6 @@
 //! What came back.
 
+use super::limit::Limit;
 use super::patience::Patience;
 use super::{Mode, Taken, at_once};
 use crate::bulk::{self, Bulk, Element};
@@ -44,7 +45,7 @@ impl<'b> Reply<'b> {
     #[inline(always)]
     pub(super) fn new(
         taken: Taken<'b>,
-        procedure: u32,
+        (procedure, limit): (u32, Limit),
         word: u64,
         request: Option<usize>,
     ) -> Result<Reply<'b>, CallError> {
@@ -56,24 +57,24 @@ impl<'b> Reply<'b> {
                 let image = Image::Buffer(start);
                 Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
             }
-            None => Reply::new_rare(taken, procedure, word, request),
+            None => Reply::new_rare(taken, (procedure, limit), word, request),
         }
     }
 
     #[cold]
     fn new_rare(
         taken: Taken<'b>,
-        procedure: u32,
+        call: (u32, Limit),
         word: u64,
         request: Option<usize>,
     ) -> Result<Reply<'b>, CallError> {
-        at_once(Reply::make(taken, procedure, word, request, Mode::Block))
+        at_once(Reply::make(taken, call, word, request, Mode::Block))
     }
 
     #[inline]
     pub(super) async fn make(
         mut taken: Taken<'b>,
-        procedure: u32,
+        (procedure, limit): (u32, Limit),
         word: u64,
         request: Option<usize>,
         mode: Mode,
@@ -86,7 +87,7 @@ impl<'b> Reply<'b> {
             Kind::Whole => {
                 Image::Buffer(layout::flag_at(taken.lane().replies().len()) - flag.len_bytes())
             }
-            Kind::First => collect(&mut taken, flag, mode).await?,
+            Kind::First => collect(&mut taken, flag, limit, mode).await?,
             _ => return Err(protocol(&mut taken, "a reply of an impossible kind")),
         };
         Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
@@ -282,9 +283,14 @@ fn protocol(taken: &mut Taken<'_>, what: &'static str) -> CallError {
 
 /// Puts a reply together that comes in pieces.
 #[cold]
-async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<Image, CallError> {
-    let (node, max) = (taken.binding().node(), taken.binding().call_max());
-    let patience = Patience::new(taken.binding().timeout(), taken.lane().turn());
+async fn collect(
+    taken: &mut Taken<'_>,
+    first: FlagWord,
+    limit: Limit,
+    mode: Mode,
+) -> Result<Image, CallError> {
+    let (binding, max) = (taken.binding(), taken.binding().call_max());
+    let patience = Patience::new(limit, taken.lane().turn());
     let word = |at| usize::try_from(taken.lane().head64(at)).unwrap_or(usize::MAX);
     let total = word(layout::REPLY_TOTAL);
     let inout_at = word(layout::REPLY_INOUT_AT);
@@ -311,7 +317,7 @@ async fn collect(taken: &mut Taken<'_>, first: FlagWord, mode: Mode) -> Result<I
         if at == total {
             return Ok(Image::Memory(Box::new(Collected { memory, inout_at, inout_len })));
         }
-        taken.lane_mut().send(node, Kind::More, 0, 0)?;
+        taken.lane_mut().send(binding, Kind::More, 0, 0)?;
         let word = patience.await_reply(taken, mode).await?;
         flag = take_flag(taken, word)?;
         if flag.kind != Kind::Next || flag.code != Status::Ok as u16 {

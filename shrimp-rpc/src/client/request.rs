@@ -1,6 +1,7 @@
 //! One call, from its first argument to its reply.
 
 use super::lane::{CLOSE_UNITS, Lane, SHORT_UNITS};
+use super::limit::Limit;
 use super::patience::Patience;
 use super::{Mode, Reply, Taken, at_once};
 use crate::bulk::{BulkMut, Element};
@@ -9,7 +10,6 @@ use crate::layout::{self, FlagWord, Kind};
 use crate::memory::{Memory, copy};
 use crate::message::{Put, append};
 use crate::process::count;
-use std::time::Duration;
 use vmmc::counters::Tally;
 use vmmc::mem::View;
 use xdr::{EncodeError, Sink};
@@ -18,6 +18,8 @@ use xdr::{EncodeError, Sink};
 #[derive(Debug)]
 pub struct Request<'b> {
     taken: Taken<'b>,
+    /// Of the whole call: it runs already.
+    limit: Limit,
     procedure: u32,
     place: Place,
     /// First byte of the message in its place.
@@ -44,6 +46,7 @@ impl<'b> Request<'b> {
     #[inline(always)] // as all that is between two flags: see the design's path budgets
     pub(super) fn new(
         mut taken: Taken<'b>,
+        limit: Limit,
         procedure: u32,
         plain: usize,
         bulk: usize,
@@ -66,7 +69,8 @@ impl<'b> Request<'b> {
             taken.lane().expect_send();
         }
         taken.lane_mut().blocks.clear();
-        Ok(Request { taken, procedure, place, start, at: start, plain_end: start + plain, end })
+        let plain_end = start + plain;
+        Ok(Request { taken, limit, procedure, place, start, at: start, plain_end, end })
     }
 
     #[inline]
@@ -165,26 +169,26 @@ impl<'b> Request<'b> {
     /// See [`CallError`].
     #[inline(always)]
     pub fn call(mut self) -> Result<Reply<'b>, CallError> {
-        let timeout = self.transmit(false)?;
+        self.transmit(false)?;
         // Taken apart, so that what is common stays in registers: what is rare wants all of it in memory.
-        let Request { mut taken, procedure, place, start, at, plain_end, end } = self;
+        let Request { mut taken, limit, procedure, place, start, at, plain_end, end } = self;
         if let Place::Memory(_) = place {
-            let whole = Request { taken, procedure, place, start, at, plain_end, end };
-            return whole.call_in_pieces(timeout);
+            let whole = Request { taken, limit, procedure, place, start, at, plain_end, end };
+            return whole.call_in_pieces();
         }
         let node = taken.binding().node();
-        let word = taken.lane_mut().wait(node, timeout)?;
+        let word = taken.lane_mut().wait(node, limit)?;
         let in_place = in_place(taken.lane(), &place, start);
-        Reply::new(taken, procedure, word, in_place)
+        Reply::new(taken, (procedure, limit), word, in_place)
     }
 
     #[cold]
-    fn call_in_pieces(mut self, timeout: Option<Duration>) -> Result<Reply<'b>, CallError> {
-        let patience = Patience::new(timeout, self.taken.lane().turn().next());
+    fn call_in_pieces(mut self) -> Result<Reply<'b>, CallError> {
+        let patience = Patience::new(self.limit, self.taken.lane().turn().next());
         at_once(self.send_pieces(false, patience, Mode::Block))?;
         let word = at_once(patience.await_reply(&mut self.taken, Mode::Block))?;
-        let (taken, procedure, in_place) = self.into_parts();
-        Reply::new(taken, procedure, word, in_place)
+        let (taken, call, in_place) = self.into_parts();
+        Reply::new(taken, call, word, in_place)
     }
 
     /// [`Request::call`] for futures: any executor's. Dropped before it is ready, the server is told, and
@@ -193,16 +197,16 @@ impl<'b> Request<'b> {
     /// # Errors
     /// See [`CallError`].
     pub async fn call_async(mut self) -> Result<Reply<'b>, CallError> {
-        let timeout = self.transmit(false)?;
+        self.transmit(false)?;
         let word = if self.is_in_pieces() {
-            let patience = Patience::new(timeout, self.taken.lane().turn().next());
+            let patience = Patience::new(self.limit, self.taken.lane().turn().next());
             self.send_pieces(false, patience, Mode::Async).await?;
             patience.await_reply(&mut self.taken, Mode::Async).await?
         } else {
-            self.taken.await_reply(timeout, Mode::Async).await?
+            self.taken.await_reply(self.limit, Mode::Async).await?
         };
-        let (taken, procedure, in_place) = self.into_parts();
-        Reply::make(taken, procedure, word, in_place, Mode::Async).await
+        let (taken, call, in_place) = self.into_parts();
+        Reply::make(taken, call, word, in_place, Mode::Async).await
     }
 
     /// Sends it and goes on: nothing comes back. The next call waits until the server is done
@@ -211,9 +215,9 @@ impl<'b> Request<'b> {
     /// # Errors
     /// See [`CallError`].
     pub fn send(mut self) -> Result<(), CallError> {
-        let timeout = self.transmit(true)?;
+        self.transmit(true)?;
         if self.is_in_pieces() {
-            at_once(self.send_one_way(timeout, Mode::Block))?;
+            at_once(self.send_one_way(Mode::Block))?;
         }
         Ok(())
     }
@@ -223,9 +227,9 @@ impl<'b> Request<'b> {
     /// # Errors
     /// See [`CallError`].
     pub async fn send_async(mut self) -> Result<(), CallError> {
-        let timeout = self.transmit(true)?;
+        self.transmit(true)?;
         if self.is_in_pieces() {
-            self.send_one_way(timeout, Mode::Async).await?;
+            self.send_one_way(Mode::Async).await?;
         }
         Ok(())
     }
@@ -236,34 +240,28 @@ impl<'b> Request<'b> {
     }
 
     #[cold]
-    async fn send_one_way(
-        &mut self,
-        timeout: Option<Duration>,
-        mode: Mode,
-    ) -> Result<(), CallError> {
-        let patience = Patience::new(timeout, self.taken.lane().turn().next());
+    async fn send_one_way(&mut self, mode: Mode) -> Result<(), CallError> {
+        let patience = Patience::new(self.limit, self.taken.lane().turn().next());
         self.send_pieces(true, patience, mode).await
     }
 
     #[inline(always)]
-    fn into_parts(self) -> (Taken<'b>, u32, Option<usize>) {
-        let Request { taken, procedure, place, start, .. } = self;
+    fn into_parts(self) -> (Taken<'b>, (u32, Limit), Option<usize>) {
+        let Request { taken, limit, procedure, place, start, .. } = self;
         let in_place = in_place(taken.lane(), &place, start);
-        (taken, procedure, in_place)
+        (taken, (procedure, limit), in_place)
     }
 
-    /// All but the pieces and the wait for the reply. Returns the time that is left for that.
+    /// All but the pieces and the wait for the reply.
     #[inline(always)]
-    fn transmit(&mut self, one_way: bool) -> Result<Option<Duration>, CallError> {
+    fn transmit(&mut self, one_way: bool) -> Result<(), CallError> {
         self.end_plain()?;
         if self.at != self.end {
             return Err(incomplete(self.end - self.start, self.at - self.start));
         }
         let binding = self.taken.binding();
-        let node = binding.node();
-        let timeout = binding.timeout();
         let lane = self.taken.lane_mut();
-        lane.set_timeout(timeout)?;
+        lane.set_limit(self.limit)?;
         let code = code(lane, self.procedure)?;
         let len = self.end - self.start;
         let whole = if one_way { Kind::OneWay } else { Kind::Whole };
@@ -277,12 +275,12 @@ impl<'b> Request<'b> {
             Place::Buffer => {}
             Place::Memory(_) => {
                 lane.put64(layout::CALL_TOTAL, len as u64)?;
-                count_call(node.counters().tally(), len);
-                return Ok(timeout);
+                count_call(binding.node().counters().tally(), len);
+                return Ok(());
             }
         }
-        count_call(lane.send(node, whole, code, len)?, len);
-        Ok(timeout)
+        count_call(lane.send(binding, whole, code, len)?, len);
+        Ok(())
     }
 }
 
@@ -346,7 +344,7 @@ impl Request<'_> {
     ) -> Result<(), CallError> {
         let Place::Memory(memory) = &self.place else { return Ok(()) };
         let (taken, message) = (&mut self.taken, memory.view());
-        let node = taken.binding().node();
+        let binding = taken.binding();
         let code = code(taken.lane(), self.procedure)?;
         let mut sent = 0;
         let mut kind = if one_way { Kind::FirstOneWay } else { Kind::First };
@@ -355,7 +353,7 @@ impl Request<'_> {
             let len = (message.len() - sent).min(lane.room());
             let at = layout::flag_at(lane.calls().len()) - len;
             copy(message.slice(sent, len)?, lane.calls().slice(at, len)?)?;
-            lane.send(node, kind, code, len)?;
+            lane.send(binding, kind, code, len)?;
             kind = Kind::Next;
             sent += len;
             if sent == message.len() {

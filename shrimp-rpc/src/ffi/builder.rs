@@ -1,8 +1,7 @@
 //! Servers of several programs, with rights and secrets.
 
 use super::server::{CDispatch, CServer, Target};
-use super::{Code, entry, text, token};
-use crate::error::ServeError;
+use super::{Code, entry, failure, text, token};
 use crate::server::{Server, ServerBuilder};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use vmmc::Who;
@@ -154,10 +153,10 @@ pub unsafe extern "C" fn shrimp_rpc_builder_start(
                 unsafe { out.write(Box::into_raw(Box::new(CServer(server)))) };
                 Code::Ok
             }
-            Err(ServeError::NoProgram | ServeError::Twice { .. } | ServeError::Name { .. }) => {
-                Code::Invalid
+            Err(error) => {
+                failure::remember(&error);
+                Code::of_serve(&error)
             }
-            Err(_) => Code::SystemErr,
         }
     })
 }

@@ -1,7 +1,7 @@
 //! Bindings and calls.
 
-use super::{Code, entry, text, token};
-use crate::client::{Binding, Canceller, Reply, Request};
+use super::{Code, connector, entry, failure, text, token};
+use crate::client::{Binding, BindingBuilder, Canceller, Reply, Request};
 use crate::error::CallError;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::time::Duration;
@@ -21,11 +21,48 @@ pub struct CBinding {
 #[derive(Debug)]
 enum CCallState {
     None,
+    /// None, and the next one has a limit of its own.
+    Limited(Option<Duration>),
     Writing(Request<'static>),
     Reading(Reply<'static>),
 }
 
 impl CBinding {
+    /// Hands a binding to C. It cancels its own calls alone, whatever others share its lanes.
+    fn made(binding: &Binding) -> *mut CBinding {
+        let (call, error) = (CCallState::None, CString::default());
+        let binding = Box::new(binding.group());
+        Box::into_raw(Box::new(CBinding { call, error, fault: 0, binding }))
+    }
+
+    #[inline]
+    fn begin(&mut self, procedure: u32, len: usize) -> Result<*mut c_void, Code> {
+        let shared: *const Binding = &*self.binding;
+        // SAFETY: the box does not move, and the request is dropped before it (field order).
+        let shared: &'static Binding = unsafe { &*shared };
+        match shared.request(procedure, len, 0) {
+            Ok(request) => {
+                let start = request.as_ptr();
+                // Taken before the move: it points into the lane or the buffer, neither of which moves.
+                self.call = CCallState::Writing(request);
+                Ok(start.as_ptr().cast())
+            }
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// A call begins where none is to begin, or one that has a limit of its own.
+    #[cold]
+    fn begin_rare(&mut self, procedure: u32, len: usize) -> Result<*mut c_void, Code> {
+        let CCallState::Limited(limit) = self.call else { return Err(Code::Busy) };
+        self.call = CCallState::None;
+        let usual = self.binding.timeout();
+        self.binding.set_timeout(limit);
+        let begun = self.begin(procedure, len);
+        self.binding.set_timeout(usual);
+        begun
+    }
+
     fn failed(&mut self, error: &CallError) -> Code {
         if let CallError::Fault(fault) = error {
             self.fault = fault.number();
@@ -83,20 +120,51 @@ unsafe fn connect(
     let (Some(name), false) = (unsafe { text(name) }, out.is_null()) else {
         return Code::Invalid;
     };
-    let builder = Binding::builder(name, program, version).lanes(1);
+    let builder = connector::builder(name, program, version);
     let builder = match token {
         Some(token) => builder.token(token),
         None => builder,
     };
-    let binding = match builder.connect() {
-        Ok(binding) => Box::new(binding),
-        Err(error) => return Code::of_connect(&error),
-    };
-    let (call, error) = (CCallState::None, CString::default());
-    let made = Box::new(CBinding { call, error, fault: 0, binding });
-    // SAFETY: writable by the caller's word.
-    unsafe { out.write(Box::into_raw(made)) };
-    Code::Ok
+    // SAFETY: passed on.
+    unsafe { opened(builder, out) }
+}
+
+/// Binds, and hands the binding to C.
+///
+/// # Safety
+/// `out` is NULL or writable.
+pub(super) unsafe fn opened(builder: BindingBuilder, out: *mut *mut CBinding) -> Code {
+    if out.is_null() {
+        return Code::Invalid;
+    }
+    match builder.connect() {
+        Ok(binding) => {
+            // SAFETY: writable by the caller's word.
+            unsafe { out.write(CBinding::made(&binding)) };
+            Code::Ok
+        }
+        Err(error) => {
+            failure::remember(&error);
+            Code::of_connect(&error)
+        }
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_connect`; `out` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_share(this: *mut CBinding, out: *mut *mut CBinding) -> c_int {
+    entry(|| {
+        // SAFETY: passed on.
+        let (Some(this), false) = (unsafe { binding(this) }, out.is_null()) else {
+            return Code::Invalid;
+        };
+        // SAFETY: writable by the caller's word.
+        unsafe { out.write(CBinding::made(&this.binding)) };
+        Code::Ok
+    })
 }
 
 /// See the header.
@@ -173,9 +241,28 @@ unsafe fn binding<'a>(binding: *mut CBinding) -> Option<&'a mut CBinding> {
 pub unsafe extern "C" fn shrimp_rpc_set_timeout(this: *mut CBinding, milliseconds: u64) {
     // SAFETY: passed on.
     if let Some(this) = unsafe { binding(this) } {
-        let timeout = (milliseconds > 0).then(|| Duration::from_millis(milliseconds));
-        this.binding.set_timeout(timeout);
+        this.binding.set_timeout(limit(milliseconds));
     }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_next_timeout(this: *mut CBinding, milliseconds: u64) -> c_int {
+    // SAFETY: passed on.
+    let Some(this) = (unsafe { binding(this) }) else { return Code::Invalid as c_int };
+    if !matches!(this.call, CCallState::None | CCallState::Limited(_)) {
+        return Code::Busy as c_int;
+    }
+    this.call = CCallState::Limited(limit(milliseconds));
+    Code::Ok as c_int
+}
+
+/// A time limit as C has it.
+fn limit(milliseconds: u64) -> Option<Duration> {
+    (milliseconds > 0).then(|| Duration::from_millis(milliseconds))
 }
 
 /// See the header.
@@ -214,25 +301,20 @@ pub unsafe extern "C" fn shrimp_rpc_begin(
         let (Some(this), false) = (unsafe { binding(this) }, at.is_null()) else {
             return Code::Invalid;
         };
-        if !matches!(this.call, CCallState::None) {
-            return Code::Busy;
-        }
         if !len.is_multiple_of(crate::layout::UNIT) {
             return Code::Invalid;
         }
-        let shared: *const Binding = &*this.binding;
-        // SAFETY: the box does not move, and the request is dropped before it (field order).
-        let shared: &'static Binding = unsafe { &*shared };
-        match shared.request(procedure, len, 0) {
-            Ok(request) => {
-                let start = request.as_ptr();
-                this.call = CCallState::Writing(request);
-                // SAFETY: writable by the caller's word. Taken after the move: it points into
-                // the lane or the buffer, neither of which moved.
-                unsafe { at.write(start.as_ptr().cast()) };
+        let begun = match this.call {
+            CCallState::None => this.begin(procedure, len),
+            _ => this.begin_rare(procedure, len),
+        };
+        match begun {
+            Ok(start) => {
+                // SAFETY: writable by the caller's word.
+                unsafe { at.write(start) };
                 Code::Ok
             }
-            Err(error) => this.failed(&error),
+            Err(code) => code,
         }
     })
 }
@@ -361,7 +443,9 @@ pub unsafe extern "C" fn shrimp_rpc_end(this: *mut CBinding) {
     // SAFETY: passed on.
     if let Some(this) = unsafe { binding(this) } {
         entry(|| {
-            this.call = CCallState::None;
+            if !matches!(this.call, CCallState::Limited(_)) {
+                this.call = CCallState::None;
+            }
             Code::Ok
         });
     }

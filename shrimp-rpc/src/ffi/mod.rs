@@ -6,6 +6,8 @@
 
 mod builder;
 mod client;
+mod connector;
+mod failure;
 mod server;
 
 pub use builder::{
@@ -17,8 +19,14 @@ pub use client::{
     CBinding, CCanceller, shrimp_rpc_begin, shrimp_rpc_call_wait, shrimp_rpc_cancel,
     shrimp_rpc_canceller_free, shrimp_rpc_canceller_new, shrimp_rpc_close, shrimp_rpc_connect,
     shrimp_rpc_connect_with_token, shrimp_rpc_end, shrimp_rpc_fault_number, shrimp_rpc_inout,
-    shrimp_rpc_inout_at, shrimp_rpc_last_error, shrimp_rpc_send, shrimp_rpc_set_timeout,
+    shrimp_rpc_inout_at, shrimp_rpc_last_error, shrimp_rpc_next_timeout, shrimp_rpc_send,
+    shrimp_rpc_set_timeout, shrimp_rpc_share,
 };
+pub use connector::{
+    CConnector, shrimp_rpc_connector_free, shrimp_rpc_connector_new, shrimp_rpc_connector_open,
+    shrimp_rpc_connector_set, shrimp_rpc_connector_token,
+};
+pub use failure::shrimp_rpc_error_text;
 pub use server::{
     CCall, CDispatch, CServer, shrimp_rpc_args, shrimp_rpc_caller_pid, shrimp_rpc_caller_uid,
     shrimp_rpc_defer, shrimp_rpc_inplace, shrimp_rpc_is_cancelled, shrimp_rpc_out,
@@ -26,7 +34,7 @@ pub use server::{
     shrimp_rpc_server_start, shrimp_rpc_server_stop,
 };
 
-use crate::error::{CallError, ConnectError};
+use crate::error::{CallError, ConnectError, ServeError};
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use vmmc::Token;
@@ -55,6 +63,7 @@ pub enum Code {
     Cancelled = 16,
     NoRoom = 17,
     Deferred = 18,
+    LayoutMismatch = 19,
 }
 
 /// What each code means; in the order of the codes.
@@ -78,6 +87,7 @@ const TEXTS: &[&CStr] = &[
     c"given up by shrimp_rpc_cancel",
     c"the server allows no more bindings, or calls in pieces",
     c"the reply is put off",
+    c"the server was built with another version of shrimp-rpc",
 ];
 
 impl Code {
@@ -107,15 +117,27 @@ impl Code {
         match error {
             ConnectError::Service { .. } => Code::NoService,
             ConnectError::UnknownProgram { .. } => Code::ProgUnavail,
-            ConnectError::VersionMismatch { .. } | ConnectError::LayoutMismatch { .. } => {
-                Code::ProgMismatch
-            }
+            ConnectError::VersionMismatch { .. } => Code::ProgMismatch,
+            ConnectError::LayoutMismatch { .. } => Code::LayoutMismatch,
             ConnectError::TooManyBindings { .. }
             | ConnectError::TooManyOfProcess { .. }
             | ConnectError::TooManyWaiting { .. } => Code::NoRoom,
             ConnectError::Refused { .. } => Code::Ending,
             ConnectError::TimedOut { .. } => Code::TimedOut,
             ConnectError::Daemon(_) | ConnectError::Transport(_) => Code::SystemErr,
+        }
+    }
+
+    /// The code of a server that did not start.
+    #[must_use]
+    pub fn of_serve(error: &ServeError) -> Code {
+        match error {
+            ServeError::NoProgram | ServeError::Twice { .. } | ServeError::Name { .. } => {
+                Code::Invalid
+            }
+            ServeError::Daemon(_) | ServeError::Door { .. } | ServeError::Transport(_) => {
+                Code::SystemErr
+            }
         }
     }
 }
@@ -188,7 +210,7 @@ mod tests {
                 "{code}"
             );
         }
-        assert_eq!(TEXTS.len(), Code::Deferred as usize + 1);
+        assert_eq!(TEXTS.len(), Code::LayoutMismatch as usize + 1);
         let codec = include_str!("../../../rpc-idl/include/shrimp_codec.h");
         for (number, text) in (101..).zip(CODEC_TEXTS) {
             // SAFETY: a constant string.
@@ -221,6 +243,13 @@ mod tests {
             assert_eq!(shrimp_rpc_builder_limit(null.cast(), 1, 1), invalid);
             assert_eq!(shrimp_rpc_builder_start(null.cast(), std::ptr::null_mut()), invalid);
             shrimp_rpc_builder_free(null.cast());
+            assert!(shrimp_rpc_connector_new(std::ptr::null(), 1, 1).is_null());
+            assert_eq!(shrimp_rpc_connector_token(null.cast(), [0; 16].as_ptr()), invalid);
+            assert_eq!(shrimp_rpc_connector_set(null.cast(), 0, 1), invalid);
+            assert_eq!(shrimp_rpc_connector_open(null.cast(), std::ptr::null_mut()), invalid);
+            shrimp_rpc_connector_free(null.cast());
+            assert_eq!(shrimp_rpc_share(null.cast(), std::ptr::null_mut()), invalid);
+            assert_eq!(shrimp_rpc_next_timeout(null.cast(), 1), invalid);
             assert!(shrimp_rpc_inplace(null.cast(), 0, 0).is_null());
             assert!(shrimp_rpc_inout_at(null.cast(), 0, 0).is_null());
         }

@@ -1,6 +1,6 @@
 //! Servers, and calls as the dispatch function has them.
 
-use super::{Code, entry, text};
+use super::{Code, entry, failure, text};
 use crate::error::{DispatchError, Fault};
 use crate::server::{
     Context, DeferredCall, DeferredReply, Finished, ReplyWriter, Server, ServerCall,
@@ -154,7 +154,10 @@ unsafe fn start(
     Server::builder(name)
         .raw_program(program, version, move |procedure, call| target.serve(procedure, call))
         .start()
-        .map_err(|_| Code::SystemErr)
+        .map_err(|error| {
+            failure::remember(&error);
+            Code::of_serve(&error)
+        })
 }
 
 /// See the header.

@@ -10,6 +10,12 @@ use vmmc::{Binding, Event, Export, Import, Node, PeerInfo, Region, Rights, Who};
 /// Length of the buffers here.
 pub const LEN: usize = 8192;
 
+/// The kernel's word for what a thread of this process does.
+pub fn state(tid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
 /// Asks for a program in the head of a fresh buffer of that length, which only the server may map.
 fn replies(node: &Node, server: PeerInfo, number: u32, program: u32, len: usize) -> Export {
     let mut region = Region::new(len).unwrap();
@@ -201,6 +207,11 @@ impl Heard {
             let replies = link.bind(0..link.len()).unwrap();
             return Heard { door, replies, link, client: knock.from };
         }
+    }
+
+    /// Bytes of the buffer that the client wants for its calls.
+    pub fn asked_len(&self) -> u32 {
+        self.replies.flag32(layout::BIND_LEN).unwrap().load().unwrap()
     }
 
     /// Answers that there is no binding, and why.

@@ -194,9 +194,14 @@ impl Stepped {
 
     /// Whether it sleeps in the kernel.
     fn sleeps(&self) -> bool {
+        self.state() == Some('S')
+    }
+
+    /// The kernel's word for what it does.
+    fn state(&self) -> Option<char> {
         let path = format!("/proc/{}/task/{}/stat", self.pid, self.tid);
-        let stat = std::fs::read_to_string(path).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+        let stat = std::fs::read_to_string(path).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
     }
 
     /// What there is to say of it.
@@ -207,6 +212,18 @@ impl Stepped {
         // SAFETY: `status` is ours.
         let found = unsafe { libc::waitpid(self.tid as libc::pid_t, &raw mut status, how) };
         (found > 0).then_some(status)
+    }
+
+    /// Lets it go on for itself, from where it stands or sleeps.
+    pub fn let_go(self) {
+        if self.state() != Some('t') {
+            ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0);
+            assert!(self.look(0).is_some_and(|status| libc::WIFSTOPPED(status)));
+        }
+        let control = offset_of!(libc::user, u_debugreg) + 7 * size_of::<usize>();
+        ptrace(libc::PTRACE_POKEUSER, self.tid, control, 0);
+        ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
+        std::mem::forget(self);
     }
 
     /// `kill -9` where it stands. The process may still be waited for afterwards, unless the thread is its first.

@@ -43,7 +43,7 @@ impl Emitter<'_> {
         let base = camel(&version.name);
         let bare = |name: &str| name.trim_start_matches("r#").trim_end_matches('_').to_owned();
         let bare_module = bare(&module);
-        let mut methods = Scope::with(&["connect", "new", "binding", "clone"]);
+        let mut methods = Scope::with(&["connect", "new", "binding", "clone", "with_timeout"]);
         let mut constants = Scope::with(&["PROGRAM", "VERSION"]);
         let mut procs = Vec::new();
         for procedure in &version.procedures {
@@ -215,7 +215,7 @@ impl Emitter<'_> {
         self.out.line("");
         let how = if asynchronous { ", for `async` code of any executor" } else { "" };
         self.doc(&[], &format!("Calls the procedures of `{}`{how}.", version.name));
-        self.out.line("#[derive(Debug)]");
+        self.out.line("#[derive(Clone, Debug)]");
         self.out.line(format!("pub struct {name} {{"));
         self.out.line(format!("binding: {runtime}::Binding,"));
         self.out.line("}");
@@ -225,11 +225,13 @@ impl Emitter<'_> {
         self.out.plain("///");
         self.out.plain("/// # Errors");
         self.out.plain("/// There is no such service, or it refuses this client.");
+        let (keyword, suffix, wait) =
+            if asynchronous { ("async ", "_async", ".await") } else { ("", "", "") };
         self.out.line(format!(
-            "pub fn connect(name: &str) -> Result<Self, {runtime}::ConnectError> {{"
+            "pub {keyword}fn connect(name: &str) -> Result<Self, {runtime}::ConnectError> {{"
         ));
         self.out.line(format!(
-            "{runtime}::Binding::connect(name, {module}::PROGRAM, {module}::VERSION).map(Self::new)"
+            "{runtime}::Binding::connect{suffix}(name, {module}::PROGRAM, {module}::VERSION){wait}.map(Self::new)"
         ));
         self.out.line("}");
         self.out.line("");
@@ -243,6 +245,12 @@ impl Emitter<'_> {
         self.out.line("#[must_use]");
         self.out.line(format!("pub fn binding(&self) -> &{runtime}::Binding {{"));
         self.out.line("&self.binding");
+        self.out.line("}");
+        self.out.line("");
+        self.doc(&[], "Another client with the same binding, whose calls may take so long each.");
+        self.out.line("#[must_use]");
+        self.out.line("pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {");
+        self.out.line("Self::new(self.binding.with_timeout(timeout))");
         self.out.line("}");
         for procedure in procs {
             self.out.line("");

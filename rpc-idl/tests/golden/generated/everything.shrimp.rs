@@ -693,7 +693,7 @@ fn kv_v1_turn_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 }
 
 /// Calls the procedures of `KV_V1`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV1Client {
     binding: ::shrimp_rpc::Binding,
 }
@@ -717,6 +717,12 @@ impl KvV1Client {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Stores a value.
@@ -1154,7 +1160,7 @@ impl KvV1Client {
 }
 
 /// Calls the procedures of `KV_V1`, for `async` code of any executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV1AsyncClient {
     binding: ::shrimp_rpc::Binding,
 }
@@ -1164,8 +1170,8 @@ impl KvV1AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, kv_v1::PROGRAM, kv_v1::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, kv_v1::PROGRAM, kv_v1::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.
@@ -1178,6 +1184,12 @@ impl KvV1AsyncClient {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Stores a value.
@@ -2267,7 +2279,7 @@ fn kv_v2_next_reply<S: ::shrimp_rpc::xdr::Sink + ?Sized>(
 }
 
 /// Calls the procedures of `KV_V2`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV2Client {
     binding: ::shrimp_rpc::Binding,
 }
@@ -2291,6 +2303,12 @@ impl KvV2Client {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Procedure `NULLP`.
@@ -2327,7 +2345,7 @@ impl KvV2Client {
 }
 
 /// Calls the procedures of `KV_V2`, for `async` code of any executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvV2AsyncClient {
     binding: ::shrimp_rpc::Binding,
 }
@@ -2337,8 +2355,8 @@ impl KvV2AsyncClient {
     ///
     /// # Errors
     /// There is no such service, or it refuses this client.
-    pub fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
-        ::shrimp_rpc::Binding::connect(name, kv_v2::PROGRAM, kv_v2::VERSION).map(Self::new)
+    pub async fn connect(name: &str) -> Result<Self, ::shrimp_rpc::ConnectError> {
+        ::shrimp_rpc::Binding::connect_async(name, kv_v2::PROGRAM, kv_v2::VERSION).await.map(Self::new)
     }
 
     /// Uses a binding made elsewhere.
@@ -2351,6 +2369,12 @@ impl KvV2AsyncClient {
     #[must_use]
     pub fn binding(&self) -> &::shrimp_rpc::Binding {
         &self.binding
+    }
+
+    /// Another client with the same binding, whose calls may take so long each.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: ::core::time::Duration) -> Self {
+        Self::new(self.binding.with_timeout(timeout))
     }
 
     /// Procedure `NULLP`.
