@@ -112,35 +112,15 @@ fn a_fortran_program_starts_its_nodes_itself_and_its_output_comes_once() {
 #[test]
 fn a_fortran_program_loads_another_onto_a_rectangle() {
     let program = build::fortran("fortran/load.f", &["-std=legacy", "-w"]);
-    let done = run(Job::new().command(&program).arg(plain("ring.c")));
-    assert_eq!(done.code, Some(0), "{done}");
-    assert!(done.out.contains("ring of 6: 15"), "{done}");
-}
-
-#[test]
-fn entries_of_fortran_that_refuse_do_and_those_that_end_all_do() {
-    let program = build::fortran("fortran/rest.f", &["-std=legacy", "-w"]);
-    let job = Job::new();
-    let done = shrimp_run(&job, 2, &program, &[]);
-    assert_eq!(done.code, Some(0), "{done}");
-    assert_eq!(done.out.matches("rest: all good").count(), 2, "{done}");
-    for number in (1..=19).chain(21..=27) {
-        let done = shrimp_run(&job, 2, &program, &[&number.to_string()]);
-        let says = match number {
-            5 => "gopen: /no/such/directory/file: No such file or directory",
-            6 | 7 => "message id 1 is not in use",
-            19 => "gopen: I/O mode 9; give 0 to 5",
-            21.. => "Function not implemented",
-            _ => ": unit 3 is not open; open it with GOPEN or OPEN",
-        };
-        assert_eq!(done.code, Some(1), "call {number}: {done}");
-        assert!(done.err.contains(says), "call {number}: {done}");
-        assert!(!done.out.contains("goes on"), "call {number}: {done}");
+    let (ring, job) = (plain("ring.c"), Job::new());
+    for (rows, columns) in [(1, 1), (2, 1), (1, 3), (2, 2), (2, 3), (4, 2), (2, 8)] {
+        let shape = [rows, columns].map(|side: u32| side.to_string());
+        let done = run(job.command(&program).arg(&ring).args(shape));
+        assert_eq!(done.code, Some(0), "{rows} by {columns}: {done}");
+        let size = rows * columns;
+        let says = format!("ring of {size}: {}", size * (size - 1) / 2);
+        assert!(done.out.contains(&says), "{rows} by {columns}: {done}");
     }
-    let done = shrimp_run(&job, 2, &program, &["20"]);
-    assert_eq!(done.code, Some(137), "{done}");
-    assert!(done.err.contains("killed the application"), "{done}");
-    nobody_is_left(&program);
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn a_fortran_program_of_the_ipsc_with_its_include_file() {
 fn fortran_reads_and_writes_files_by_unit() {
     let program = fortran("fortran/units.f", &["-std=legacy"]);
     let job = Job::new();
-    for size in [1, 2, 4] {
+    for size in SIZES {
         let dir = tempfile::tempdir().unwrap();
         let done = shrimp_run(&job, size, &program, &[dir.path().to_str().unwrap()]);
         assert_eq!(done.code, Some(0), "{size} nodes: {done}");
