@@ -60,9 +60,9 @@ pub(super) fn set_shape(shape: Shape) {
     app().shape = Some(shape);
 }
 
-/// Rows and columns of the application.
+/// Rows and columns of the application, for its host before there are nodes, too.
 pub(super) fn shape() -> Option<Shape> {
-    let size = process::place().map(|job| job.size)?;
+    let size = place().ok()?.size;
     let shape = app().shape.filter(|shape| shape.nodes() == size);
     Some(shape.unwrap_or(Shape::row(size)))
 }

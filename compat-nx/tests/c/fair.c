@@ -2,7 +2,7 @@
  * sender always has the next one here; and all that flood at the same time. By each way to take what comes. */
 #include "check.h"
 
-enum { DATA = 1, STOP, GO, LAST, BEFORE = 100, ENOUGH = 20000 };
+enum { DATA = 1, STOP, GO, LAST, SENT, TOKEN, BEFORE = 50, AHEAD = 8, ENOUGH = 200, ALL_ENOUGH = 200000 };
 static long me, n, value;
 
 /* The next message of anybody; its sender. */
@@ -29,51 +29,92 @@ static void compute(void)
 		;
 }
 
-/* The node floods until it is told to stop. */
-static void flood(void)
+/* All flood, and each is seen twenty times. */
+static void all_flood(int way)
 {
-	do
-		csend(DATA, &me, sizeof me, 0, 0);
-	while (!iprobe(STOP));
-	crecv(STOP, NULL, 0);
-	csend(LAST, NULL, 0, 0, 0);
-}
-
-/* From `flooder`, or from all (-1), until `wanted` of each other node has come. */
-static void round_of(long flooder, int way)
-{
-	long seen[64] = { 0 }, missing, taken, from, ended = 0, wanted = flooder < 0 ? 20 : 1;
+	long seen[64] = { 0 }, missing = n - 1, taken, from;
 
 	if (me == 0) {
-		missing = n - 1;
 		for (taken = 0; missing > 0; taken++) {
-			if (taken == BEFORE && flooder > 0)
+			CHECK(taken < ALL_ENOUGH);
+			from = take(way);
+			CHECK(infotype() == DATA && value == 0);
+			missing -= ++seen[from] == 20;
+			compute();
+		}
+		csend(STOP, NULL, 0, -1, 0);
+		for (missing = n - 1; missing > 0; missing -= infotype() == LAST)
+			take(way);
+	} else {
+		value = 0;
+		do
+			csend(DATA, &value, sizeof value, 0, 0);
+		while (!iprobe(STOP));
+		crecv(STOP, NULL, 0);
+		csend(LAST, NULL, 0, 0, 0);
+	}
+}
+
+/* One keeps some messages ahead of the receiver, never so many that it would have to ask for room. Each other node sends one
+ * meanwhile; what the flooder sends when it has heard of all that they have is marked: not many of these come first. */
+static void one_floods(long flooder, int way)
+{
+	long seen[64] = { 0 }, missing = n - 2, marked = 0, sent = 0, heard = 0, more, from;
+
+	if (me == 0) {
+		while (missing > 0) {
+			from = take(way);
+			CHECK(infotype() == DATA && ++seen[from] > 0);
+			if (from != flooder) {
+				missing--;
+				continue;
+			}
+			marked += value;
+			CHECK(marked <= ENOUGH);
+			compute();
+			more = missing > 0;
+			csend(TOKEN, &more, sizeof more, flooder, 0);
+		}
+		more = 0;
+		csend(TOKEN, &more, sizeof more, flooder, 0);
+		for (from = 1; from < n; from++)
+			CHECK(from == flooder || seen[from] == 1);
+		do
+			take(way);
+		while (infotype() != LAST);
+	} else if (me == flooder) {
+		for (more = 1; more; sent++) {
+			if (sent == BEFORE)
 				for (from = 1; from < n; from++)
 					if (from != flooder)
 						csend(GO, NULL, 0, from, 0);
-			CHECK(taken < BEFORE + ENOUGH);
-			from = take(way);
-			CHECK(infotype() == DATA && value == from);
-			if (++seen[from] == wanted)
-				missing--;
-			compute();
+			while (heard < n - 2 && iprobe(SENT)) {
+				crecv(SENT, NULL, 0);
+				heard++;
+			}
+			value = heard == n - 2;
+			csend(DATA, &value, sizeof value, 0, 0);
+			if (sent >= AHEAD)
+				crecv(TOKEN, &more, sizeof more);
 		}
-		CHECK(flooder < 0 || n == 2 || seen[flooder] >= BEFORE);
-		for (from = 1; from < n; from++)
-			if (flooder < 0 || from == flooder)
-				csend(STOP, NULL, 0, from, 0);
-		while (ended < (flooder < 0 ? n - 1 : 1)) {
-			take(way);
-			ended += infotype() == LAST;
-		}
-	} else if (flooder < 0 || me == flooder) {
-		flood();
+		csend(LAST, NULL, 0, 0, 0);
+		for (; heard < n - 2; heard++)
+			crecv(SENT, NULL, 0);
 	} else {
 		crecv(GO, NULL, 0);
-		csend(DATA, &me, sizeof me, 0, 0);
+		value = 0;
+		csend(DATA, &value, sizeof value, 0, 0);
+		csend(SENT, NULL, 0, flooder, 0);
 	}
+}
+
+/* Nothing of a round is left; tokens that the flooder did not wait for any more are taken. */
+static void done(long flooder)
+{
 	gsync();
-	CHECK(me != 0 || iprobe(-1) == 0);
+	while (me == flooder && iprobe(TOKEN))
+		crecv(TOKEN, &value, sizeof value);
+	CHECK(iprobe(-1) == 0);
 	gsync();
 }
 
@@ -84,10 +125,14 @@ int main(void)
 	me = mynode();
 	n = numnodes();
 	for (way = 0; n > 1 && way < 4; way++) {
-		round_of(1, way);
-		if (n > 2)
-			round_of(n - 1, way);
-		round_of(-1, way);
+		all_flood(way);
+		done(-1);
+		if (n > 2) {
+			one_floods(1, way);
+			done(1);
+			one_floods(n - 1, way);
+			done(n - 1);
+		}
 	}
 	if (me == 0)
 		printf("fair: all good on %ld nodes\n", n);
