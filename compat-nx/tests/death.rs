@@ -55,19 +55,22 @@ fn bereft(engine: &Engine, _: &str) {
     assert!(error.to_string().contains("node 1 died"));
 }
 
-/// Large messages in a ring, and a sum, until somebody dies; with `leaves`, node 1 goes in order after one turn.
-fn busy(engine: &Engine, leaves: &str) {
+/// Large messages in a ring, and a sum, until somebody dies: the node that `how` begins with. With `leaves` behind it that one goes in order
+/// after one turn.
+fn busy(engine: &Engine, how: &str) {
     const LEN: usize = 5 << 20;
     let (me, nodes) = (engine.node(), engine.nodes());
+    let (victim, leaves) = how.split_once(' ').unwrap_or((how, ""));
+    let victim: i32 = victim.parse().expect("a node");
     let to = Dest { node: (me + 1) % nodes, ptype: 0 };
     let from = Select { typesel: 3, node: (me + nodes - 1) % nodes, ptype: 0 };
     let (out, mut room) = (vec![me as u8; LEN], vec![0u8; LEN]);
-    // Node 1, which dies, waits until nobody is still starting: for that one it would be a death at the start.
+    // Who dies waits until nobody is still starting: for that one it would be a death at the start.
     let nothing = Source { start: out.as_ptr(), len: 0 };
     for _ in 1..nodes {
-        if me != 1 {
+        if me != victim {
             // SAFETY: no bytes.
-            unsafe { engine.csend(4, nothing, Dest { node: 1, ptype: 0 }) }.expect("node 1 lives");
+            unsafe { engine.csend(4, nothing, Dest { node: victim, ptype: 0 }) }.expect("it lives");
             break;
         }
         let none = Target { start: room.as_mut_ptr(), len: 0 };
@@ -94,13 +97,14 @@ fn busy(engine: &Engine, leaves: &str) {
     let error = started.err().or_else(|| {
         loop {
             match turn() {
-                Ok(()) if me == 1 && !leaves.is_empty() => break None,
+                Ok(()) if me == victim && !leaves.is_empty() => break None,
                 Ok(()) => {}
                 Err(error) => break Some(error),
             }
         }
     });
-    assert!(matches!(error, None | Some(NxError::PeerDied { node: 1 })), "{error:?}");
+    let died = NxError::PeerDied { node: victim as u32 };
+    assert!(error.as_ref().is_none_or(|error| *error == died), "{error:?}, and not {died:?}");
 }
 
 /// Node 0 is stopped where it is about to write node 1's memory; node 2 dies, and node 1 hears of it and uses the memory for
@@ -192,15 +196,25 @@ fn rank() {
 }
 
 #[test]
-fn a_node_killed_at_any_named_point_ends_all_and_leaves_nothing() {
+fn whichever_node_is_killed_at_any_named_point_all_end_and_nothing_is_left() {
     let daemon = Daemon::start();
     let before = daemon.rests(None);
     daemon.run(3, "nothing", "", &[]);
     for (name, point) in nx::engine::points::RUNNING {
-        let leaves = if *point == nx::engine::points::Point::ByeHalf { "leaves" } else { "" };
-        let armed = format!("{name}@1");
-        let mut ranks = daemon.start_job(3, "busy", leaves, &[("NX_FAILPOINT", &armed)]);
-        assert_eq!(ranks.wait(), [true, false, true], "{name}");
+        let leaves = if *point == nx::engine::points::Point::ByeHalf { " leaves" } else { "" };
+        // Three jobs at the same time, another node of each.
+        let mut jobs: Vec<_> = (0..3)
+            .map(|victim| {
+                let armed = format!("{name}@{victim}");
+                let how = format!("{victim}{leaves}");
+                daemon.start_job(3, "busy", &how, &[("NX_FAILPOINT", &armed)])
+            })
+            .collect();
+        for (victim, ranks) in jobs.iter_mut().enumerate() {
+            let lives: Vec<bool> = (0..3).map(|node| node != victim).collect();
+            assert_eq!(ranks.wait(), lives, "{name}@{victim}");
+        }
+        drop(jobs);
         daemon.rests(Some(before));
     }
 }

@@ -8,10 +8,10 @@ use build::{
     shrimp_run,
 };
 use rustix::process::{Pid, Signal};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 fn plain(name: &str) -> std::path::PathBuf {
@@ -112,35 +112,15 @@ fn a_fortran_program_starts_its_nodes_itself_and_its_output_comes_once() {
 #[test]
 fn a_fortran_program_loads_another_onto_a_rectangle() {
     let program = build::fortran("fortran/load.f", &["-std=legacy", "-w"]);
-    let done = run(Job::new().command(&program).arg(plain("ring.c")));
-    assert_eq!(done.code, Some(0), "{done}");
-    assert!(done.out.contains("ring of 6: 15"), "{done}");
-}
-
-#[test]
-fn entries_of_fortran_that_refuse_do_and_those_that_end_all_do() {
-    let program = build::fortran("fortran/rest.f", &["-std=legacy", "-w"]);
-    let job = Job::new();
-    let done = shrimp_run(&job, 2, &program, &[]);
-    assert_eq!(done.code, Some(0), "{done}");
-    assert_eq!(done.out.matches("rest: all good").count(), 2, "{done}");
-    for number in (1..=19).chain(21..=27) {
-        let done = shrimp_run(&job, 2, &program, &[&number.to_string()]);
-        let says = match number {
-            5 => "gopen: /no/such/directory/file: No such file or directory",
-            6 | 7 => "message id 1 is not in use",
-            19 => "gopen: I/O mode 9; give 0 to 5",
-            21.. => "Function not implemented",
-            _ => ": unit 3 is not open; open it with GOPEN or OPEN",
-        };
-        assert_eq!(done.code, Some(1), "call {number}: {done}");
-        assert!(done.err.contains(says), "call {number}: {done}");
-        assert!(!done.out.contains("goes on"), "call {number}: {done}");
+    let (ring, job) = (plain("ring.c"), Job::new());
+    for (rows, columns) in [(1, 1), (2, 1), (1, 3), (2, 2), (2, 3), (4, 2), (2, 8)] {
+        let shape = [rows, columns].map(|side: u32| side.to_string());
+        let done = run(job.command(&program).arg(&ring).args(shape));
+        assert_eq!(done.code, Some(0), "{rows} by {columns}: {done}");
+        let size = rows * columns;
+        let says = format!("ring of {size}: {}", size * (size - 1) / 2);
+        assert!(done.out.contains(&says), "{rows} by {columns}: {done}");
     }
-    let done = shrimp_run(&job, 2, &program, &["20"]);
-    assert_eq!(done.code, Some(137), "{done}");
-    assert!(done.err.contains("killed the application"), "{done}");
-    nobody_is_left(&program);
 }
 
 #[test]
@@ -424,6 +404,8 @@ fn a_long_message_of_a_node_that_was_ended_is_not_waited_for() {
             gsync();
             if (mynode() == 0) {
                 crecv(4, NULL, 0);
+                /* Until this one knows, the whole message may still be received. */
+                while (!posted && (!iprobe(1) || infonode() == 1)) flick();
                 if (posted) msgwait(id); else crecv(1, bytes, sizeof bytes);
                 CHECK(infocount() == 4 && infonode() == 2 && strcmp(bytes, \"two\") == 0);
             }
@@ -517,7 +499,7 @@ fn a_node_killed_under_mpiexec_ends_all() {
 }
 
 /// Starts nodes that never end, and waits until they have all met.
-fn endless(job: &Job, program: &Path) -> std::process::Child {
+fn endless(job: &Job, program: &Path) -> Child {
     let mut child = launcher(job, &["-n", "3"], program, &["w"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -556,21 +538,89 @@ fn whichever_process_of_the_launcher_is_killed_no_node_is_left() {
     }
 }
 
+/// The nodes of a program that says which processes they are, and waits; and it, to be waited for.
+fn told_nodes(command: &mut Command) -> (Child, impl Read + use<>, Vec<Pid>) {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    let pids = line.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
+    (child, out, pids.collect())
+}
+
 #[test]
-fn every_node_may_be_the_one_that_is_killed() {
-    let program = plain("dying.c");
+fn every_node_may_be_the_one_that_is_killed_however_the_program_was_started() {
+    let text = "#include \"check.h\"
+        int main(int argc, char **argv) {
+            int own, pids[3], i;
+            nx_int_t total;
+        #ifdef BY_ITSELF
+            CHECK(nx_initve(NULL, 3, \"\", &argc, argv) == 3);
+            if (nx_nfork(NULL, -1, 0, NULL) != 0) return nx_waitall() != 0;
+        #endif
+            own = getpid();
+            gcol(&own, sizeof own, pids, sizeof pids, &total);
+            CHECK(total == sizeof pids);
+            gsync();
+            if (mynode() == 0) {
+                for (i = 0; i < 3; i++) printf(\"%d \", pids[i]);
+                printf(\"\\n\");
+                fflush(stdout);
+            }
+            crecv(99, NULL, 0);
+            return 0; }";
+    let program =
+        |flags: &[&str]| build::compile_text("told.c", text, Options { flags, libraries: &[] });
+    let (plain, host) = (program(&["-w"]), program(&["-w", "-DBY_ITSELF"]));
     let job = Job::new();
-    for victim in 0..3 {
-        let outer = endless(&job, &program);
-        let mut nodes = processes_of(&program);
-        nodes.sort_by_key(|pid| pid.as_raw_nonzero());
-        assert_eq!(nodes.len(), 3);
-        rustix::process::kill_process(nodes[victim], Signal::KILL).unwrap();
-        let output = outer.wait_with_output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(137), "{text}");
-        assert!(text.contains("was killed by signal 9"), "{text}");
-        nobody_is_left(&program);
+    let by_us = |program: &Path| launcher(&job, &["-n", "3"], program, &[]);
+    let own = |program: &Path, arguments: &[&str]| {
+        let mut command = job.command(program);
+        command.args(arguments);
+        command
+    };
+    let mpi = || {
+        let mut command = job.command("mpiexec.hydra");
+        command.args(["-n", "3"]).arg(&plain);
+        command
+    };
+    // How it is started, and what is said of who was killed: by a supervisor of ours, or by the others and the launcher.
+    let ways: [(&str, &Path, &dyn Fn() -> Command); 5] = [
+        ("shrimp run", &plain, &|| by_us(&plain)),
+        ("-sz", &plain, &|| own(&plain, &["-sz", "3"])),
+        ("nx_initve", &host, &|| own(&host, &[])),
+        ("nx_initve, shrimp run", &host, &|| by_us(&host)),
+        ("mpiexec.hydra", &plain, &mpi),
+    ];
+    for (way, program, start) in ways {
+        for victim in 0..3 {
+            let (child, mut out, nodes) = told_nodes(&mut start());
+            assert_eq!(nodes.len(), 3, "{way}");
+            rustix::process::kill_process(nodes[victim], Signal::KILL).unwrap();
+            let mut text = String::new();
+            out.read_to_string(&mut text).unwrap(); // where mpiexec speaks
+            let output = child.wait_with_output().unwrap();
+            let code = output.status.code();
+            text += &String::from_utf8_lossy(&output.stderr);
+            if way == "mpiexec.hydra" {
+                assert_ne!(code, Some(0), "{way}, {victim}: {text}");
+                let told = text.contains(&format!("node {victim} died"))
+                    || text.contains("BAD TERMINATION");
+                assert!(told, "{way}, {victim}: {text}");
+            } else {
+                assert_eq!(code, Some(137), "{way}, {victim}: {text}");
+                let pid = nodes[victim].as_raw_nonzero();
+                let says = format!("node {victim} (ptype 0, pid {pid}) was killed by signal 9");
+                assert!(text.contains(&says), "{way}, {victim}: {text}");
+            }
+            nobody_is_left(program);
+        }
     }
 }
 
@@ -683,7 +733,7 @@ fn what_a_program_printed_before_a_call_that_ends_it_is_written() {
         }
     }
     // The call is inside a WRITE, which has locked its unit: the end does not wait for it for ever.
-    let done = run(job.command(&fortran).arg("within"));
+    let done = run(job.command(&fortran).arg("within").env("NX_FLUSH_MS", "50"));
     assert_eq!(done.code, Some(1), "{done}");
     assert!(done.err.contains("msgdone: "), "{done}");
     // Nobody reads: the failure is told all the same.

@@ -54,8 +54,73 @@ fn message_calls_with_int_arrays() {
 
 #[test]
 fn identity_clocks_files_partitions_and_switches_that_are_gone() {
-    let program = compile("who.c", Options::default());
-    at_all_sizes(&program, &["-pn", "part", "one", "-pri", "3", "-two", "-plk"], "who: all good");
+    let switches = ["-pn", "part", "one", "-pri", "3", "-two", "-plk"];
+    for flags in [&[][..], &["-DNX_INT_ARRAYS"]] {
+        let program = compile("who.c", Options { flags, ..Options::default() });
+        at_all_sizes(&program, &switches, "who: all good");
+    }
+}
+
+#[test]
+fn every_node_and_its_host_know_the_rectangle_in_both_widths() {
+    let text = "#include \"check.h\"
+        static long rows, columns;
+        static void look(void) {
+            nx_int_t at[4] = {-7, -7, -7, -7};
+            CHECK(mypart(&at[1], &at[2]) == 0 && at[1] == rows && at[2] == columns);
+            at[1] = at[2] = -7;
+            CHECK(_mypart(&at[1], &at[2]) == 0 && at[1] == rows && at[2] == columns);
+            at[1] = at[2] = -7;
+            CHECK(nx_app_rect(&at[1], &at[2]) == 0 && at[1] == rows && at[2] == columns);
+            CHECK(at[0] == -7 && at[3] == -7);
+            CHECK(nodedim() >= 0 && numnodes() == rows * columns);
+        }
+        int main(int argc, char **argv) {
+            rows = atol(argv[1]);
+            columns = atol(argv[2]);
+            if (argc == 3) {
+                CHECK(nx_initve_rect(NULL, -1, rows, columns, NULL, &argc, argv) == rows * columns);
+                look();
+                if (nx_nfork(NULL, -1, 0, NULL) != 0) {
+                    look();
+                    CHECK(nx_waitall() == 0);
+                    return 0;
+                }
+            }
+            look();
+            gsync();
+            if (mynode() == 0) printf(\"rectangle: all good\\n\");
+            return 0; }";
+    let job = Job::new();
+    for flags in [&["-w"][..], &["-w", "-DNX_INT_ARRAYS"]] {
+        let options = Options { flags, ..Options::default() };
+        let program = build::compile_text("rectangle.c", text, options);
+        for (rows, columns) in [(1, 1), (2, 1), (1, 3), (2, 2), (4, 2)] {
+            let shape = [rows, columns].map(|side: u32| side.to_string());
+            let size = format!("{rows}x{columns}");
+            let ways = [
+                run(job.command(&program).args(&shape)),
+                run(job
+                    .command(&program)
+                    .env("NX_START", "auto")
+                    .args(&shape)
+                    .args(["by", "-sz", &size])),
+                run(launcher(&job, &[], &program, &[&shape[0], &shape[1], "by", "-sz", &size])
+                    .env("NX_START", "auto")),
+                run(job
+                    .command("mpiexec.hydra")
+                    .env("NX_START", "auto")
+                    .args(["-n", &(rows * columns).to_string()])
+                    .arg(&program)
+                    .args(&shape)
+                    .args(["by", "-sz", &size])),
+            ];
+            for (way, done) in ways.into_iter().enumerate() {
+                assert_eq!(done.code, Some(0), "{size}, way {way}: {done}");
+                assert!(done.out.contains("rectangle: all good"), "{size}, way {way}: {done}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -94,7 +159,7 @@ fn a_fortran_program_of_the_ipsc_with_its_include_file() {
 fn fortran_reads_and_writes_files_by_unit() {
     let program = fortran("fortran/units.f", &["-std=legacy"]);
     let job = Job::new();
-    for size in [1, 2, 4] {
+    for size in SIZES {
         let dir = tempfile::tempdir().unwrap();
         let done = shrimp_run(&job, size, &program, &[dir.path().to_str().unwrap()]);
         assert_eq!(done.code, Some(0), "{size} nodes: {done}");
@@ -279,6 +344,11 @@ fn random_traffic_keeps_order_and_contents() {
             assert!(done.out.contains("all good"), "{settings:?}, {size} nodes: {done}");
         }
     }
+}
+
+#[test]
+fn who_polls_for_anything_sees_every_sender_in_the_end() {
+    at_all_sizes(&compile("fair.c", Options::default()), &[], "fair: all good");
 }
 
 #[test]

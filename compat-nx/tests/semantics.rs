@@ -256,8 +256,6 @@ fn head_to_head(engine: &Engine, _: &str) {
 /// N18: the receiver computes, the sender floods, all csends return. The order holds.
 fn flood_of_a_computing_receiver(engine: &Engine, _: &str) {
     const FLOOD: u32 = 5000;
-    let done = std::env::temp_dir()
-        .join(format!("nx-flood-{}", std::env::var("SHRIMP_NX_JOB").expect("id")));
     if engine.node() == 0 {
         for i in 0..FLOOD {
             csend(engine, 1, &i.to_ne_bytes(), 1);
@@ -266,12 +264,9 @@ fn flood_of_a_computing_receiver(engine: &Engine, _: &str) {
             csend(engine, 2, &vec![9; 100_000], 1);
         }
         assert!(engine.counter(count::INTERRUPTS) > 0, "N18: the receiver was interrupted");
-        std::fs::write(&done, b"").expect("writes");
+        give("flooded");
     } else {
-        while !done.exists() {
-            std::hint::black_box(0); // computes, without a call of NX
-        }
-        std::fs::remove_file(&done).expect("removes");
+        compute_until("flooded");
         for i in 0..FLOOD {
             let mut room = [0; 4];
             crecv(engine, 1, &mut room);
@@ -289,52 +284,94 @@ fn flood_of_a_computing_receiver(engine: &Engine, _: &str) {
 /// N14, N16: csend of a large message returns though nobody receives; the sender scribbles on its
 /// buffer and computes without NX calls; the receiver gets the old bytes.
 fn late_receiver(engine: &Engine, _: &str) {
-    let done = std::env::temp_dir()
-        .join(format!("nx-late-{}", std::env::var("SHRIMP_NX_JOB").expect("id")));
     if engine.node() == 0 {
         let mut bytes = vec![5; 3 << 20];
         csend(engine, 1, &bytes, 1);
         bytes.fill(6);
         csend(engine, 2, b"sent", 1);
-        while !done.exists() {
-            std::hint::black_box(&bytes);
-        }
-        std::fs::remove_file(&done).expect("removes");
+        compute_until("late");
+        std::hint::black_box(&bytes);
         assert_eq!(engine.counter(count::SAFE_COPIES), 1);
     } else {
         crecv(engine, 2, &mut [0; 4]);
         let mut room = vec![0; 3 << 20];
         crecv(engine, 1, &mut room);
         assert!(room.iter().all(|&byte| byte == 5));
-        std::fs::write(&done, b"").expect("writes");
+        give("late");
     }
 }
 
-/// N16: more is sent by isend than slots and blocks hold; the sender makes no NX call any more until all has
-/// come.
+/// A file that one node makes and another one waits for, without a call of NX.
+fn sign(what: &str) -> std::path::PathBuf {
+    let job = std::env::var("SHRIMP_NX_JOB").expect("id");
+    std::env::temp_dir().join(format!("nx-{what}-{job}"))
+}
+
+fn give(what: &str) {
+    std::fs::write(sign(what), b"").expect("writes");
+}
+
+/// Computes until it is there.
+fn compute_until(what: &str) {
+    while !sign(what).exists() {
+        std::hint::black_box(0);
+    }
+    std::fs::remove_file(sign(what)).expect("removes");
+}
+
+/// N16, N18: more is sent by isend than slots and blocks hold; the sender makes no NX call any more until all has
+/// come, so that it is interrupted for what it has queued.
 fn computing_sender(engine: &Engine, _: &str) {
-    let done = std::env::temp_dir()
-        .join(format!("nx-sender-{}", std::env::var("SHRIMP_NX_JOB").expect("id")));
     // Small ones, some in several slots, and some that are fetched.
     let lens = |i: usize| [8, 1000, 20_000, 300_000][i % 4];
     let message = |i: usize| vec![i as u8; lens(i)];
     if engine.node() == 0 {
         let messages: Vec<Vec<u8>> = (0..200).map(message).collect();
         let mids: Vec<Mid> = messages.iter().map(|bytes| isend(engine, 1, bytes, 1)).collect();
-        while !done.exists() {
-            std::hint::black_box(&messages);
-        }
-        std::fs::remove_file(&done).expect("removes");
+        give("queued");
+        compute_until("received");
         for mid in mids {
             assert_eq!(engine.msgdone(mid).map(|done| done.is_some()), Ok(true));
         }
     } else {
+        compute_until("queued");
+        let before = engine.counter(count::INTERRUPTS);
         for i in 0..200 {
             let mut room = vec![0; lens(i)];
             crecv(engine, 1, &mut room);
             assert!(room == message(i), "message {i}");
         }
-        std::fs::write(&done, b"").expect("writes");
+        assert!(engine.counter(count::INTERRUPTS) > before, "the sender was interrupted for more");
+        give("received");
+    }
+}
+
+/// N18: both flood the other one past its slots and blocks and receive nothing, and compute when they have sent: both are
+/// interrupted, all sends proceed, and the order holds.
+fn both_flood(engine: &Engine, _: &str) {
+    const FLOOD: u32 = 2000;
+    const LARGE: usize = 40;
+    let other = 1 - engine.node();
+    for i in 0..FLOOD {
+        csend(engine, 1, &i.to_ne_bytes(), other);
+    }
+    let large = vec![engine.node() as u8 + 1; 100_000];
+    for _ in 0..LARGE {
+        csend(engine, 2, &large, other);
+    }
+    assert!(engine.counter(count::INTERRUPTS) > 0, "the other one was interrupted");
+    give(&format!("flooded-{}", engine.node()));
+    compute_until(&format!("flooded-{other}"));
+    assert!(engine.counter(count::MOVED) > 0, "and this one");
+    for i in 0..FLOOD {
+        let mut room = [0; 4];
+        crecv(engine, 1, &mut room);
+        assert_eq!(u32::from_ne_bytes(room), i);
+    }
+    let mut room = vec![0; large.len()];
+    for _ in 0..LARGE {
+        crecv(engine, 2, &mut room);
+        assert!(room.iter().all(|&byte| byte == other as u8 + 1));
     }
 }
 
@@ -1037,6 +1074,7 @@ fn rank() {
         ("flood", flood_of_a_computing_receiver),
         ("late_receiver", late_receiver),
         ("computing_sender", computing_sender),
+        ("both_flood", both_flood),
         ("other_lengths", other_lengths),
         ("common_path", common_path),
         ("lengths", lengths),
@@ -1092,6 +1130,13 @@ fn a_late_receiver_gets_the_bytes_of_the_send() {
 fn what_was_sent_by_isend_comes_though_the_sender_only_computes() {
     for send in ["au", "du1", "du2"] {
         Daemon::start().run(2, "computing_sender", "", &[("NX_SEND", send)]);
+    }
+}
+
+#[test]
+fn two_that_flood_each_other_and_compute_are_both_interrupted_and_go_on() {
+    for send in ["au", "du1", "du2"] {
+        Daemon::start().run(2, "both_flood", "", &[("NX_SEND", send)]);
     }
 }
 

@@ -8,20 +8,20 @@ use nx::engine::points::{JOINING, Named, STARTING};
 use std::path::Path;
 use std::process::Command;
 
-/// Runs with the point armed for the processes of node 1.
+/// Runs with the point armed for the processes of a node.
 #[track_caller]
-fn killed_at((name, _): Named, command: &mut Command, program: &Path) -> Done {
-    let done = run(command.env("NX_FAILPOINT", format!("{name}@1")));
-    assert_ne!(done.code, Some(0), "{name}: {done}");
+fn killed_at((name, _): Named, node: u32, command: &mut Command, program: &Path) -> Done {
+    let done = run(command.env("NX_FAILPOINT", format!("{name}@{node}")));
+    assert_ne!(done.code, Some(0), "{name}@{node}: {done}");
     nobody_is_left(program);
     done
 }
 
 #[track_caller]
-fn says_who((name, _): Named, done: &Done) {
-    assert_eq!(done.code, Some(137), "{name}: {done}");
-    assert!(done.err.contains("node 1 (ptype"), "{name}: {done}");
-    assert!(done.err.contains("was killed by signal 9 (SIGKILL)"), "{name}: {done}");
+fn says_who((name, _): Named, node: u32, done: &Done) {
+    assert_eq!(done.code, Some(137), "{name}@{node}: {done}");
+    assert!(done.err.contains(&format!("node {node} (ptype")), "{name}@{node}: {done}");
+    assert!(done.err.contains("was killed by signal 9 (SIGKILL)"), "{name}@{node}: {done}");
 }
 
 #[test]
@@ -30,11 +30,14 @@ fn a_node_killed_while_it_starts_ends_all_that_wait_for_it() {
     let program = compile_text("brief.c", text, Options::default());
     let job = Job::new();
     for point in STARTING {
-        let by_us = killed_at(*point, &mut launcher(&job, &["-n", "3"], &program, &[]), &program);
-        says_who(*point, &by_us);
-        killed_at(*point, job.command(&program).args(["-sz", "3"]), &program);
-        let mut mpiexec = job.command("mpiexec.hydra");
-        killed_at(*point, mpiexec.args(["-n", "3"]).arg(&program), &program);
+        for node in 0..3 {
+            let mut by_us = launcher(&job, &["-n", "3"], &program, &[]);
+            says_who(*point, node, &killed_at(*point, node, &mut by_us, &program));
+            let own = killed_at(*point, node, job.command(&program).args(["-sz", "3"]), &program);
+            says_who(*point, node, &own);
+            let mut mpiexec = job.command("mpiexec.hydra");
+            killed_at(*point, node, mpiexec.args(["-n", "3"]).arg(&program), &program);
+        }
         let next = shrimp_run(&job, 3, &program, &[]);
         assert_eq!(next.code, Some(0), "{point:?}: {next}");
     }
@@ -50,7 +53,9 @@ fn a_process_killed_while_it_joins_or_meets_one_that_joins_ends_all() {
         command
     };
     for point in JOINING {
-        says_who(*point, &killed_at(*point, &mut command(), &program));
+        for node in 0..3 {
+            says_who(*point, node, &killed_at(*point, node, &mut command(), &program));
+        }
         let next = run(&mut command());
         assert_eq!(next.code, Some(0), "{point:?}: {next}");
     }

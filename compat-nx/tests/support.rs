@@ -85,9 +85,11 @@ fn every_entry_of_fortran_is_called_by_a_program() {
     let programs = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let programs = programs.chain([std::path::Path::new("examples/heat.f").to_owned()]);
     let text: String = programs
-        .map(|path| std::fs::read_to_string(path).unwrap().to_lowercase())
-        .flat_map(|text| {
-            let code = text.lines().filter(|line| !line.starts_with(['c', '*'])).map(str::to_owned);
+        .flat_map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap().to_lowercase();
+            // Of programs in fixed form, and of the table that others are made of.
+            let comment: &[char] = if path.ends_with("bad.txt") { &['#'] } else { &['c', '*'] };
+            let code = text.lines().filter(|line| !line.starts_with(comment)).map(str::to_owned);
             code.collect::<Vec<_>>()
         })
         .flat_map(|line| [line, "\n".to_owned()])

@@ -77,6 +77,20 @@ pub(crate) fn pin(cpu: usize) -> Result<(), Io> {
         .context(|| format!("pinning to CPU {cpu} (available here: {:?})", allowed()))
 }
 
+/// Does something with the calling thread pinned to one processor, and lets it go again.
+pub(crate) fn while_pinned<T, E: From<Io>>(
+    cpu: usize,
+    action: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    let before = rustix::thread::sched_getaffinity(None)
+        .context(|| "asking which processors may be used".into())?;
+    pin(cpu)?;
+    let done = action();
+    rustix::thread::sched_setaffinity(None, &before)
+        .context(|| "letting go of a processor".into())?;
+    done
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,5 +100,13 @@ mod tests {
         assert_eq!(parse_list("0-2,8\n"), [0, 1, 2, 8]);
         assert_eq!(parse_list("3"), [3]);
         assert_eq!(parse_list(""), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_thread_is_pinned_for_a_while_only() {
+        let before = allowed();
+        let cpu = before[0];
+        let meanwhile = while_pinned(cpu, || Ok::<_, Io>(allowed())).unwrap();
+        assert_eq!((meanwhile, allowed()), (vec![cpu], before));
     }
 }

@@ -220,6 +220,12 @@ impl Settings {
         let stride = self.slot_bytes.unwrap_or(fair.min(8320) / 64 * 64);
         stride.clamp(*super::layout::STRIDES.start(), *super::layout::STRIDES.end())
     }
+
+    /// The longest message that is not announced by a scout, in a job of `processes`.
+    #[must_use]
+    pub fn longest_in_a_slot(&self, processes: usize) -> usize {
+        super::layout::room(self.stride(processes)).min(self.large)
+    }
 }
 
 #[cfg(all(test, not(vmmc_loom)))]
@@ -247,5 +253,16 @@ mod tests {
         assert_eq!(settings.stride(2), 8320);
         assert_eq!(settings.stride(64), 8192);
         assert!(settings.stride(1024) < 1024);
+    }
+
+    #[test]
+    fn what_is_not_announced_fits_a_slot() {
+        let with = |large: &'static str| {
+            Settings::from_lookup(&move |name| (name == "NX_LARGE").then(|| large.into())).unwrap()
+        };
+        let room = super::super::layout::room(8320);
+        assert_eq!(with("auto").longest_in_a_slot(2), room);
+        assert_eq!(with("100000").longest_in_a_slot(2), room);
+        assert_eq!(with("100").longest_in_a_slot(2), 100);
     }
 }

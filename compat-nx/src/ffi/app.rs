@@ -29,8 +29,8 @@ struct App {
     joining: Vec<Joining>,
     /// Our children.
     pids: Vec<i32>,
-    /// Who watches them, if that is a thread of ours.
-    watcher: Option<Inbox>,
+    /// Who watches them, if that is a thread of ours, and of which process.
+    watcher: Option<(u32, Inbox)>,
     /// The hosts that a launcher offers for nodes, ours first; empty: this machine.
     hosts: Vec<String>,
 }
@@ -70,9 +70,9 @@ pub(super) fn set_shape(shape: Shape) {
     app().shape = Some(shape);
 }
 
-/// Rows and columns of the application.
+/// Rows and columns of the application, for its host before there are nodes, too.
 pub(super) fn shape() -> Option<Shape> {
-    let size = process::place().map(|job| job.size)?;
+    let size = place().ok()?.size;
     let shape = app().shape.filter(|shape| shape.nodes() == size);
     Some(shape.unwrap_or(Shape::row(size)))
 }
@@ -140,7 +140,7 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
         return control::tell(control, &message, &[pidfd.as_fd(), channel.as_fd()]).map_err(system);
     }
     let member = Member::child(Some(node), ptype, pid, Some(channel)).map_err(system)?;
-    if let Some(watcher) = &app.watcher {
+    if let Some((_, watcher)) = &app.watcher {
         watcher.add(member);
         return Ok(());
     }
@@ -149,7 +149,7 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
     supervisor.on_ending(process::ending);
     let inbox = supervisor.inbox();
     inbox.add(member);
-    app.watcher = Some(inbox);
+    app.watcher = Some((std::process::id(), inbox));
     let work = move || {
         loop {
             supervisor.wait_for_members();
@@ -168,14 +168,14 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
 
 /// Asks the supervisor in this process to end some processes, or all; false: there is none.
 pub(super) fn kill(by: Who, node: i32, ptype: i32) -> bool {
-    app().watcher.as_ref().map(|watcher| watcher.kill(by, node, ptype)).is_some()
+    app().watcher.as_ref().map(|(_, watcher)| watcher.kill(by, node, ptype)).is_some()
 }
 
 /// Leaves it to the supervisor in this process to say why a node has gone, and to end the process; false: there is none.
 pub(super) fn lost(by: Who, node: u32, code: u8) -> bool {
     // Whoever has the lock is starting processes.
     let watcher = APP.try_lock().ok().and_then(|app| app.watcher.clone());
-    watcher.map(|watcher| watcher.lost(by, node, code)).is_some()
+    watcher.map(|(_, watcher)| watcher.lost(by, node, code)).is_some()
 }
 
 pub(super) fn parameter(why: impl Into<String>) -> Failure {
@@ -419,6 +419,10 @@ pub(super) fn wait_all() -> Result<i32, Failure> {
         return Err(Failure::System(libc::ECHILD, why.into()));
     }
     let pids = std::mem::take(&mut app().pids);
+    for pid in &pids {
+        until_ended(*pid);
+    }
+    settle(); // it looks at how they ended, which nobody can once they are reaped
     for pid in pids {
         let mut status = 0;
         // SAFETY: `status` is ours.
@@ -427,6 +431,24 @@ pub(super) fn wait_all() -> Result<i32, Failure> {
         {}
     }
     Ok(0)
+}
+
+/// Waits for the end of a child, which is still to be waited for then.
+fn until_ended(pid: i32) {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while matches!(waitid(WaitId::Pid(pid), options), Err(rustix::io::Errno::INTR)) {}
+}
+
+/// Lets the supervisor in this process, if there is one, look at all that has happened to the nodes: if something ends the
+/// application, this process ends with it, and does not go on.
+pub(super) fn settle() {
+    // Whoever has the lock is starting processes; in a child of a plain fork nobody gives it back.
+    let watcher = APP.try_lock().ok().and_then(|app| app.watcher.clone());
+    if let Some((_, watcher)) = watcher.filter(|(pid, _)| *pid == std::process::id()) {
+        watcher.settle();
+    }
 }
 
 pub(super) fn path_of(path: Option<String>) -> Result<std::ffi::CString, Failure> {

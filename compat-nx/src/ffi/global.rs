@@ -84,10 +84,10 @@ calls! {
         if len > 0 && (x.is_null() || work.is_null()) {
             return Err(NxError::NullBuffer { len }.into());
         }
-        let (Code::Value(address) | Code::Reference(address)) = code;
-        if address.is_null() {
+        if code.is_none() {
             return Err(NxError::BadHandler.into());
         }
+        let (Code::Value(address) | Code::Reference(address)) = code;
         // SAFETY: not null; the program says that it is such a function.
         let function = unsafe { std::mem::transmute::<*mut c_void, Combine>(address) };
         let mut combine = |x: *mut c_void, work: *mut c_void| {

@@ -15,7 +15,7 @@ type ByReference = unsafe extern "C" fn(*mut i32, *mut i32, *mut i32, *mut i32, 
 /// parameters does not see it. What goes wrong when the call has long returned has nobody to be told, in either form of it: it ends
 /// the application.
 fn handler(call: &'static str, code: Code, hparam: i32) -> Result<Handler, Failure> {
-    if is_none(code) {
+    if code.is_none() {
         return Err(NxError::BadHandler.into());
     }
     let (Code::Value(address) | Code::Reference(address)) = code;
@@ -45,18 +45,6 @@ fn handler(call: &'static str, code: Code, hparam: i32) -> Result<Handler, Failu
     })
 }
 
-/// Whether no handler is given. Fortran passes the address of what stands there: of a constant zero, with which no function
-/// begins.
-fn is_none(code: Code) -> bool {
-    match code {
-        Code::Value(address) => address.is_null(),
-        Code::Reference(address) => {
-            // SAFETY: not null; Fortran passes addresses of functions and of what can be read, at least four bytes of it.
-            address.is_null() || unsafe { address.cast::<u32>().read_unaligned() } == 0
-        }
-    }
-}
-
 calls! {
     fn hsend, _hsend, hsend_: (type_: int, buf: ptr, count: int, node: int, ptype: int, code: code) -> void {
         let to = Dest { node, ptype };
@@ -75,7 +63,7 @@ calls! {
     fn hrecv, _hrecv, hrecv_: (typesel: int, buf: ptr, count: int, code: code) -> void {
         // A null pointer cannot be written in Fortran.
         let is_nothing = buf.is_null() || matches!(code, Code::Reference(_));
-        if is_none(code) && is_nothing && count == 0 {
+        if code.is_none() && is_nothing && count == 0 {
             return Ok(engine()?.cancel_hrecv(typesel).map(|_| ())?);
         }
         let room = target(buf, count)?;

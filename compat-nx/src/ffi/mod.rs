@@ -106,6 +106,18 @@ impl Code {
     fn of_fortran(address: *mut c_void) -> Code {
         if FORTRAN_HANDLERS_BY_REFERENCE { Code::Reference(address) } else { Code::Value(address) }
     }
+
+    /// Whether no function is given. Fortran passes the address of what stands there: of a constant zero, with which no
+    /// function begins.
+    fn is_none(self) -> bool {
+        match self {
+            Code::Value(address) => address.is_null(),
+            Code::Reference(address) => {
+                // SAFETY: not null; Fortran passes addresses of functions and of what can be read, at least four bytes of it.
+                address.is_null() || unsafe { address.cast::<u32>().read_unaligned() } == 0
+            }
+        }
+    }
 }
 
 /// A value that Fortran passed by reference; 0 for a null pointer.

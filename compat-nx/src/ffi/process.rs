@@ -244,6 +244,7 @@ fn end_with(code: u8, last_words: &Message) -> ! {
 
 /// Leaves in order, when the process exits in the ordinary way.
 pub(super) fn leave() {
+    super::app::settle();
     if OWNER.load(Ordering::Relaxed) != std::process::id() {
         return; // a child of a plain fork: the part is the parent's
     }

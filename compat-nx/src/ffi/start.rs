@@ -203,6 +203,13 @@ fn check_nodes(switches: &Switches, size: u32) -> Result<(), Failure> {
     }
 }
 
+/// The launcher has made as many nodes as it was told of, and the switch says which rectangle they are.
+fn know_shape(switches: &Switches) {
+    if let Some(shape) = switches.size {
+        app::set_shape(shape);
+    }
+}
+
 fn start_failure(error: impl std::fmt::Display) -> Failure {
     Failure::System(super::errno::EQNOACT, error.to_string())
 }
@@ -220,6 +227,7 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
         let switches = arguments.take()?;
         check_nodes(&switches, job.size)?;
         apply_sizes(&switches, job.size);
+        know_shape(&switches);
         return be_node(Job { ptype: switches.ptype.or(job.ptype), ..job }, control);
     }
     if let Some(way) = pmi::find(&lookup).map_err(start_failure)? {
@@ -227,6 +235,7 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
             return Ok(());
         }
         let switches = arguments.take()?;
+        know_shape(&switches);
         return join_mpi(&way, switches.ptype);
     }
     if own_start {

@@ -77,6 +77,13 @@ pub fn fortran(name: &str, flags: &[&str]) -> PathBuf {
     build("gfortran", "gfortran", &source(name), Options { flags, libraries: &[] })
 }
 
+/// Compiles a Fortran text.
+pub fn fortran_text(name: &str, text: &str, flags: &[&str]) -> PathBuf {
+    let file = scratch().join(name);
+    std::fs::write(&file, text).expect("writable");
+    build("gfortran", "gfortran", &file, Options { flags, libraries: &[] })
+}
+
 /// A daemon of the test's own, ended with it.
 pub struct Job {
     dir: tempfile::TempDir,

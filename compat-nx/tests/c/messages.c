@@ -82,6 +82,49 @@ static void broadcast(void)
 		CHECK(_iprobe(from << 20) == 0);
 }
 
+/* Types that differ in their high bits only, up to the last one, are different ones, and 0 is none of them (4). */
+static void high_bits(void)
+{
+	enum { KINDS = 31 };
+	long types[KINDS], values[KINDS], mids[KINDS], i, value;
+	int posted;
+
+	for (i = 0; i < KINDS - 1; i++)
+		types[i] = i << 25; /* 0 to 29 * 2^25, below 10^9 */
+	types[KINDS - 1] = 999999999;
+	for (posted = 0; posted < 2; posted++) {
+		/* The last ones first: what is taken is not what came first. */
+		for (i = KINDS - 1; posted && i >= 0; i--)
+			mids[i] = irecv(types[i], &values[i], sizeof value);
+		gsync();
+		for (i = KINDS - 1; i > 0; i--) {
+			value = me * 1000 + i;
+			csend(types[i], &value, sizeof value, right, 0);
+		}
+		csend(KINDS, NULL, 0, right, 0);
+		crecv(KINDS, NULL, 0); /* all others are here */
+		CHECK(iprobe(0) == 0);
+		if (posted)
+			CHECK(msgdone(mids[0]) == 0);
+		gsync();
+		value = me * 1000;
+		csend(0, &value, sizeof value, right, 0);
+		for (i = 0; i < KINDS; i++) {
+			if (posted) {
+				msgwait(mids[i]);
+				value = values[i];
+			} else {
+				cprobe(types[i]);
+				CHECK(infotype() == types[i]);
+				crecv(types[i], &value, sizeof value);
+			}
+			CHECK(infotype() == types[i] && value == left * 1000 + i);
+		}
+	}
+	gsync();
+	CHECK(iprobe(-1) == 0);
+}
+
 /* Types are taken in any order (5); equal ones in the order sent. */
 static void order(void)
 {
@@ -314,6 +357,8 @@ int main(void)
 	synchronous();
 	head_to_head();
 	broadcast();
+	gsync();
+	high_bits();
 	gsync();
 	order();
 	gsync();

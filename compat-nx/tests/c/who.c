@@ -2,6 +2,7 @@
 #include "check.h"
 #include <fcntl.h>
 #include <sys/uio.h>
+#include <time.h>
 
 static long me, n;
 
@@ -21,6 +22,13 @@ static void identity(void)
 	CHECK(mypart(&rows, &cols) >= 0 && rows * cols == n);
 	CHECK(_mypart(&rows, &cols) == 0 && rows * cols == n);
 	CHECK(nx_app_rect(&rows, &cols) == 0 && rows * cols == n);
+	/* Integers of this width, and no more is written: with int arrays, the 32-bit entries. */
+	for (i = 0; i < 3; i++) {
+		nx_int_t at[4] = { -7, -7, -7, -7 };
+
+		CHECK((i == 0 ? mypart(&at[1], &at[2]) : i == 1 ? _mypart(&at[1], &at[2]) : nx_app_rect(&at[1], &at[2])) == 0);
+		CHECK(at[0] == -7 && at[1] == 1 && at[2] == n && at[3] == -7);
+	}
 	CHECK(nx_app_nodes(0, &nodes, &count) == 0 && count == (unsigned long)n);
 	for (i = 0; i < n; i++)
 		CHECK(nodes[i] == i);
@@ -46,6 +54,55 @@ static void identity(void)
 	CHECK(_setptype(8) == 0 && myptype() == 8);
 	setpid(9);
 	CHECK(mypid() == 9 && _setpid(0) == 0 && myptype() == 0);
+}
+
+/* dclock has steps below a microsecond: the smallest of many is (5.19). */
+static void steps(void)
+{
+	double smallest = 1, d, e;
+	int i;
+
+	for (i = 0; i < 1000; i++) {
+		d = dclock();
+		while ((e = dclock()) == d)
+			;
+		if (e - d < smallest)
+			smallest = e - d;
+	}
+	CHECK(smallest > 0 && smallest < 1e-6);
+}
+
+static double system_clock(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+/* Seconds, milliseconds and ticks of HWHZ are those of the system, which is asked before and after (5.19). */
+static void units(void)
+{
+	struct { double before, after, d; unsigned long m; esize_t h; } at[2];
+	double least, most;
+	long ticks;
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		at[i].before = system_clock();
+		at[i].d = dclock();
+		at[i].m = mclock();
+		hwclock(&at[i].h);
+		at[i].after = system_clock();
+		usleep(20000);
+	}
+	least = at[1].before - at[0].after;
+	most = at[1].after - at[0].before;
+	ticks = ediv(esub(at[1].h, at[0].h), 1);
+	CHECK(least > 0.019);
+	CHECK(at[1].d - at[0].d >= least - 1e-6 && at[1].d - at[0].d <= most + 1e-6);
+	CHECK(at[1].m - at[0].m >= least * 1e3 - 1.001 && at[1].m - at[0].m <= most * 1e3 + 1.001);
+	CHECK(ticks >= least * HWHZ - 2 && ticks <= most * HWHZ + 2);
 }
 
 static void clocks(void)
@@ -179,6 +236,8 @@ int main(int argc, char **argv)
 	CHECK(argc == 3 && strcmp(argv[1], "one") == 0 && strcmp(argv[2], "-two") == 0 && !argv[3]);
 	identity();
 	clocks();
+	steps();
+	units();
 	arithmetic();
 	files();
 	partitions();

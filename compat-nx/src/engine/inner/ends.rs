@@ -69,9 +69,10 @@ impl Inner {
             // Who leaves itself has nothing to do without a peer.
             let leaving = self.left.load(Ordering::Acquire);
             if bye == Some(Bye::Orderly) || ended || leaving {
+                // Who finds it gone finds what it announced forgotten: its next call takes this lock.
+                let mut state = self.state.lock();
                 peer.gone.store(true, Ordering::Relaxed);
                 // Whoever waits for that one looks again, whichever thread took the mark.
-                let mut state = self.state.lock();
                 let forgotten =
                     if bye.is_none() { state.forget_announced(self, peer) } else { Ok(()) };
                 self.changed();

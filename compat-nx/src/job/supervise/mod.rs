@@ -41,6 +41,7 @@ use others::{Down, Others, Up, Word};
 use super::control::{self, Answer, HOST, Heard, MAX_ORDER, Message, Order, hear};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vmmc::sys::Fd;
@@ -93,6 +94,8 @@ enum Request {
     },
     /// The launcher of an application on several machines says this.
     Down(Down),
+    /// Who asks goes on when all that has happened was looked at, and has ended nothing.
+    Settle(Sender<()>),
 }
 
 /// How other threads of this process speak to the supervisor.
@@ -162,6 +165,14 @@ impl Inbox {
     pub fn end(&self, cause: Cause) {
         self.put(Request::End(cause));
     }
+
+    /// Returns when the supervisor has looked at all that has happened to its processes. If that ends the application it does
+    /// not return: the outcome ends this process.
+    pub fn settle(&self) {
+        let (answer, settled) = channel();
+        self.put(Request::Settle(answer));
+        let _ = settled.recv();
+    }
 }
 
 /// What happens to those that still run.
@@ -195,6 +206,8 @@ pub struct Supervisor {
     on_ending: Option<OnEnding>,
     /// Those of the other hosts.
     others: Option<Others>,
+    /// Who waits until it is known that nothing ends the application.
+    settling: Vec<Sender<()>>,
 }
 
 /// Hears node and id of a process that is about to be ended on request.
@@ -223,6 +236,7 @@ impl Supervisor {
             ended: 0,
             on_ending: None,
             others: None,
+            settling: Vec::new(),
         })
     }
 
@@ -293,6 +307,7 @@ impl Supervisor {
             && self.missed.is_none()
         {
             self.members.clear();
+            self.settle();
             let mut fds = [PollFd::new(&self.inbox.shared.wake, PollFlags::IN)];
             let _ = rustix::event::poll(&mut fds, None);
             self.serve_inbox();
@@ -328,6 +343,11 @@ impl Supervisor {
                 Request::Kill { by, node, ptype } => self.kill_some(by, node, ptype),
                 Request::Lost { by, node, code } => self.miss(by, node, code),
                 Request::Down(down) => self.hear_others(down),
+                Request::Settle(answer) => {
+                    self.settling.push(answer);
+                    self.serve_members();
+                    self.settle();
+                }
                 Request::Noted(signal) => {
                     let _ = self.asks_to_end(signal);
                 }
@@ -351,6 +371,15 @@ impl Supervisor {
             return false;
         }
         self.asked.replace(signal).is_some()
+    }
+
+    /// Lets go who waits for the end that does not come.
+    fn settle(&mut self) {
+        if self.cause.is_none() && self.missed.is_none() {
+            for waiting in self.settling.drain(..) {
+                let _ = waiting.send(());
+            }
+        }
     }
 
     fn serve_members(&mut self) {

@@ -9,6 +9,7 @@
 mod bare;
 mod handled;
 mod library;
+mod paper;
 mod rank;
 
 use super::line::{self, Turns};
@@ -22,6 +23,7 @@ use crate::private::PrivateDaemon;
 use crate::stats::median;
 use crate::text::{self, Progress, Table};
 use nx::Job;
+use paper::Switches;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -124,6 +126,7 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
     let scratch = Scratch::new()?;
     progress.step("starting a private daemon, compiling for the MPIs that are here");
     let daemon = PrivateDaemon::start(daemon_program, scratch.path(), "vmmcd", None)?;
+    // In the order of `paper`'s constants.
     let mut subjects = vec![
         Subject { name: "NX (AU)".into(), how: How::Nx(&[]) },
         Subject { name: "NX DU-1copy".into(), how: How::Nx(&[("NX_SEND", "du1")]) },
@@ -148,6 +151,7 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
     let lens: Vec<String> = wanted.lens.iter().map(ToString::to_string).collect();
     let bare = wanted.lens.iter().filter(|&&len| len >= BARE_FROM);
     let bare_lens: Vec<String> = bare.map(|len| len.to_string()).collect();
+    let switches = Switches::of_nodes()?;
     let mut measured = Measured::new();
     let mut turns = Turns::default();
     let (mut r, mut memcpy) = (Vec::new(), Vec::new());
@@ -155,6 +159,11 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
         let (samples, _) = super::cache_line_round(pair, &options.plan())?;
         r.push(median(samples));
         memcpy.push((1 << 20) as f64 / super::memcpy_shared(1 << 20, options.plan().round)? * 1e9);
+        if wanted.lens.contains(&rank::SHORT) && !pair.is_single() {
+            progress.step(&format!("round {round}: a word by automatic update"));
+            let word = super::vmmc::au_word(&daemon, pair, &options.plan())?;
+            measured.entry((paper::AU_WORD.into(), 0, 4)).or_default().push(word);
+        }
         for (index, subject) in subjects.iter().enumerate() {
             let mut play = |nodes: u32, game: &str, lens: &[String]| -> Result<(), Failure> {
                 progress.step(&format!(
@@ -187,6 +196,9 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
             if index == 0 && !pair.is_single() && !bare_lens.is_empty() {
                 play(2, "bare", &bare_lens)?;
             }
+            if index == 0 && wanted.lens.contains(&rank::SHORT) {
+                play(2, "pingpong", &switches.lens())?;
+            }
             let compared = index == 0 || matches!(subject.how, How::Mpi(..));
             if compared && wanted.lens.contains(&rank::SHORT) {
                 play(2, "calls", &[])?;
@@ -200,6 +212,7 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
     let (r, memcpy) = (median(r), median(memcpy));
     let turns = turns.ratio();
     text::emit(&render(&subjects, &wanted, &measured, (r, turns), memcpy));
+    text::emit(&paper::render(&wanted.lens, &measured, &switches));
     text::emit(&absent);
     if let Some(dir) = options.graphs()? {
         latency_graph(&subjects, &wanted, &measured, &head)
@@ -212,7 +225,11 @@ pub(super) fn run(options: &Options, lens: &[usize], nodes: &[u32]) -> Result<()
         .map(|((game, subject, number), ns)| {
             let ns = median(ns);
             let name = subjects.get(subject).map_or(String::new(), |it| it.name.clone());
-            let subject = if game == "bare" { "bare copy".into() } else { name };
+            let subject = match game.as_str() {
+                "bare" => "bare copy".into(),
+                paper::AU_WORD => "no NX".into(),
+                _ => name,
+            };
             Figure { subject, game, number, ns, in_r: ns / r }
         })
         .collect();

@@ -124,6 +124,14 @@ impl Table {
     }
 }
 
+/// One round of a word by automatic update: nanoseconds one way. Other layers stand beside it.
+pub(super) fn au_word(daemon: &PrivateDaemon, pair: Pair, plan: &Plan) -> Result<f64, Failure> {
+    cpu::while_pinned(pair.a, || {
+        let mut table = Table::set(daemon, pair)?;
+        Ok(stats::median(table.play(Strategy::AuWord, 4, plan)?.samples))
+    })
+}
+
 /// Measures, prints, saves.
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let daemon_program = artefacts::find_or_build(&[Artefact::Daemon], true)?.swap_remove(0);
