@@ -82,7 +82,7 @@ fn said(output: &Output) -> String {
 #[test]
 fn the_stubs_are_what_the_compiler_makes() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["add", "kv", "matrix"] {
+    for name in ["add", "find", "kv", "matrix"] {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
         let made = dir.path().join(name).with_extension("rs");
         let status = Command::new(env!("CARGO_BIN_EXE_shrimpc"))
@@ -112,6 +112,27 @@ fn the_smallest_service_adds_and_says_when_it_cannot() {
     assert!(!overflow.status.success());
     let why = String::from_utf8_lossy(&overflow.stderr).into_owned();
     assert!(why.contains("the sum does not fit"), "{why}");
+}
+
+/// The README quotes it, too.
+#[test]
+fn outcomes_are_told_apart_and_answers_come_later_in_both_languages() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let client = c_client("find", dir.path());
+    let _server = Serving(command(&daemon, "find", &["serve"]).spawn().unwrap());
+    let get = |key| [run(&daemon, "find", &["get", key]), run_c(&daemon, &client, &[key])];
+    assert_eq!(get("a").map(|output| said(&output)), ["there is none\n", "there is none\n"]);
+    let [hidden, hidden_c] = get(".a").map(|output| said(&output));
+    assert_eq!((&hidden[..], &hidden_c[..]), ("Denied: it is hidden\n", "2: it is hidden\n"));
+    // Both workers go on while somebody waits.
+    let waiting = command(&daemon, "find", &["wait", "a", "120"]).stdout(Stdio::piped()).spawn();
+    assert!(!run(&daemon, "find", &["wait", "a", "0"]).status.success(), "given up");
+    assert!(run(&daemon, "find", &["store", "a", "value"]).status.success());
+    assert_eq!(said(&waiting.unwrap().wait_with_output().unwrap()), "value\n");
+    assert_eq!(get("a").map(|output| said(&output)), ["value\n", "value\n"]);
+    let too_long = run_c(&daemon, &client, &[&"k".repeat(65)]);
+    assert!(!too_long.status.success());
 }
 
 #[test]
