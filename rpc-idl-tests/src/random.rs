@@ -188,12 +188,21 @@ fn member(random: &mut Random, defs: &[Def]) -> Ty {
     written_out(random, defs, ty)
 }
 
-/// Structs and unions without their names, every other time.
+/// Structs, unions and enumerations without their names, every other time.
 fn written_out(random: &mut Random, defs: &[Def], ty: Ty) -> Ty {
     match ty {
         Ty::Named(index) if random.below(2) == 0 => match &defs[index] {
             Def::Struct(_) | Def::Union(..) => {
-                Ty::Inline(index, body(defs, &defs[index], "", index))
+                let body = body(defs, &defs[index], "", index);
+                // The names of its values are everybody's: there can be but one of an enumeration.
+                if body.contains("enum ") {
+                    Ty::Named(index)
+                } else {
+                    Ty::Inline(index, body)
+                }
+            }
+            Def::Enum(values) => {
+                Ty::Inline(index, enumeration(values, "", &format!("I{:x}", random.number())))
             }
             _ => Ty::Named(index),
         },
@@ -291,6 +300,13 @@ pub fn text(defs: &[Def]) -> String {
     texts.collect()
 }
 
+/// An enumeration under that name, or under none, whose values' names begin so.
+fn enumeration(values: &[i32], name: &str, prefix: &str) -> String {
+    let value = |(n, value)| format!("    {prefix}_{n} = {value}");
+    let values: Vec<String> = values.iter().enumerate().map(value).collect();
+    format!("enum {name} {{\n{}\n}}", values.join(",\n"))
+}
+
 /// A definition under that name, or under none.
 fn body(defs: &[Def], def: &Def, name: &str, index: usize) -> String {
     let members = |fields: &[Ty]| -> String {
@@ -301,14 +317,7 @@ fn body(defs: &[Def], def: &Def, name: &str, index: usize) -> String {
             .collect()
     };
     match def {
-        Def::Enum(values) => {
-            let values: Vec<String> = values
-                .iter()
-                .enumerate()
-                .map(|(n, value)| format!("    E{index}_{n} = {value}"))
-                .collect();
-            format!("enum {name} {{\n{}\n}}", values.join(",\n"))
-        }
+        Def::Enum(values) => enumeration(values, name, &format!("E{index}")),
         Def::Struct(fields) => format!("struct {name} {{\n{}}}", members(fields)),
         Def::List(fields) => {
             format!("struct {name} {{\n{}    {name} *next;\n}}", members(fields))
