@@ -24,7 +24,7 @@ enum shrimp_rpc_status {
     SHRIMP_RPC_SYSTEM_ERR = 3,      /* memory, descriptors, threads, the daemon */
     SHRIMP_RPC_GARBAGE_RESULTS = 4, /* the results do not encode, or the reply does not decode */
     SHRIMP_RPC_FAULT = 5,           /* the handler has no answer: see shrimp_rpc_fault_number */
-    SHRIMP_RPC_TIMED_OUT = 6,       /* no reply in time */
+    SHRIMP_RPC_TIMED_OUT = 6,       /* no reply in time; the error's text says whether it was sent */
     SHRIMP_RPC_SERVER_GONE = 7,     /* it died during the call; the next call binds anew */
     SHRIMP_RPC_NO_SERVICE = 8,      /* nobody serves that name, or not for us */
     SHRIMP_RPC_PROG_UNAVAIL = 9,    /* the server has no such program */
@@ -33,9 +33,9 @@ enum shrimp_rpc_status {
     SHRIMP_RPC_PROTOCOL = 12,       /* the other side did what no honest one does */
     SHRIMP_RPC_BUSY = 13,           /* a call of this binding is in progress, or none is */
     SHRIMP_RPC_INVALID = 14,        /* a null pointer, a name that is not UTF-8, a range outside */
-    SHRIMP_RPC_ENDING = 15,         /* the server is ending */
-    SHRIMP_RPC_CANCELLED = 16,      /* given up by shrimp_rpc_cancel; the server may have carried it out */
-    SHRIMP_RPC_NO_ROOM = 17,        /* the server allows no more bindings, or calls in pieces */
+    SHRIMP_RPC_ENDING = 15,         /* the server is ending, or ended before it was bound */
+    SHRIMP_RPC_CANCELLED = 16,      /* given up by shrimp_rpc_cancel; the error's text says whether the server may have carried it out */
+    SHRIMP_RPC_NO_ROOM = 17,        /* the server allows no more bindings, calls in pieces, or buffers for another node */
     SHRIMP_RPC_DEFERRED = 18,       /* what a dispatch function returns after shrimp_rpc_defer */
     SHRIMP_RPC_LAYOUT_MISMATCH = 19 /* the server was built with another version of this library */
 };
@@ -93,16 +93,16 @@ void shrimp_rpc_connector_free(shrimp_rpc_connector *);
 int shrimp_rpc_share(shrimp_rpc_binding *, shrimp_rpc_binding **out);
 
 /* How long each call may take that begins from here on, in milliseconds; 0: any time, as at first. It begins with shrimp_rpc_begin, or with the stub;
- * binding anew, the writing of the request, the call and all pieces of it and of its reply share it. When it is over, the call ends by
- * SHRIMP_RPC_TIMED_OUT, and the server is told. */
+ * the wait for a lane that others use (shrimp_rpc_share), binding anew, the writing of the request, the call and all pieces of it and of its reply share it.
+ * When it is over, the call ends by SHRIMP_RPC_TIMED_OUT, and the server is told if it was sent. */
 void shrimp_rpc_set_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
 
 /* The same for the next call of this binding alone, in place of its limit. SHRIMP_RPC_BUSY: one is in progress. */
 int shrimp_rpc_next_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
 
-/* What gives up the call of a binding that waits for its reply, or is between two pieces: from any thread, while another is in
- * shrimp_rpc_call_wait or a stub. That call ends by SHRIMP_RPC_CANCELLED; one that has not been sent is not concerned. It may
- * outlive the binding. NULL: no binding. */
+/* What gives up the call of a binding that waits for its reply, is between two pieces, or waits for a lane that others use: from any
+ * thread, while another is in shrimp_rpc_begin, shrimp_rpc_call_wait or a stub. That call ends by SHRIMP_RPC_CANCELLED; one that has
+ * first to bind, or is being written, is not concerned. It may outlive the binding. NULL: no binding. */
 typedef struct shrimp_rpc_canceller shrimp_rpc_canceller;
 shrimp_rpc_canceller *shrimp_rpc_canceller_new(shrimp_rpc_binding *);
 void shrimp_rpc_cancel(const shrimp_rpc_canceller *);

@@ -135,13 +135,36 @@ pub enum ConnectError {
         /// How many it lets wait.
         max: u32,
     },
-    /// The server could not do its half, or ended meanwhile.
-    #[error("the server at {service:?} could not bind: {why}")]
-    Refused {
+    /// The server has no memory left for replies to another node.
+    #[error(
+        "the server at {service:?} has no memory left for replies to another node: close bindings, ask for a shorter \
+         buffer, or raise its `pieces_max` (SHRIMP_RPC_PIECES)"
+    )]
+    NoRoom {
         /// Name of the service.
         service: String,
-        /// What it said.
-        why: &'static str,
+    },
+    /// The server is ending, or ended before it answered.
+    #[error(
+        "the server at {service:?} is ending, or ended before it answered; bind again when it is back"
+    )]
+    Ending {
+        /// Name of the service.
+        service: String,
+    },
+    /// The server could not do its half.
+    #[error("the server at {service:?} could not make its buffer, or had bound ours already")]
+    Failed {
+        /// Name of the service.
+        service: String,
+    },
+    /// The server answered what no server answers.
+    #[error("the server at {service:?} broke the protocol: {what}")]
+    Protocol {
+        /// Name of the service.
+        service: String,
+        /// What.
+        what: &'static str,
     },
     /// No answer in time.
     #[error("the server at {service:?} did not answer within {after:?}; is it stuck?")]
@@ -230,16 +253,27 @@ pub enum CallError {
         /// Which link ended, and why.
         closed: Closed,
     },
-    /// Another thread gave the call up, by [`crate::client::Canceller`]; the server may have carried it out.
-    #[error(
-        "the call was cancelled by another thread; the server may have carried it out all the same"
-    )]
-    Cancelled,
-    /// No reply in time. The server was told that nobody waits; it may or may not carry the call out.
-    #[error("no reply within {after:?}; the server was told to give up")]
+    /// Another thread gave the call up, by [`crate::client::Canceller`].
+    #[error("the call was cancelled by another thread{}", if *.sent {
+        "; the server may have carried it out all the same"
+    } else {
+        " before it was sent"
+    })]
+    Cancelled {
+        /// Whether the server may have carried it out.
+        sent: bool,
+    },
+    /// No reply in time. If it was sent, the server was told that nobody waits; it may or may not carry the call out.
+    #[error("no reply within {after:?}; {}", if *.sent {
+        "the server was told to give up"
+    } else {
+        "nothing was sent: other calls had all buffers, or none could be bound in that time"
+    })]
     TimedOut {
         /// How long we waited.
         after: Duration,
+        /// Whether the server may have carried it out.
+        sent: bool,
     },
     /// There was no binding, and none could be made.
     #[error(transparent)]
@@ -319,12 +353,27 @@ impl CallError {
     /// Whether the server cannot have begun with the call, so that it is safe to make it again.
     #[must_use]
     pub fn was_not_sent(&self) -> bool {
-        matches!(self, CallError::Connect(_) | CallError::Encode(_))
+        matches!(
+            self,
+            CallError::Connect(_)
+                | CallError::Encode(_)
+                | CallError::TimedOut { sent: false, .. }
+                | CallError::Cancelled { sent: false }
+        )
+    }
+
+    /// The same, of a call that waited for its lane.
+    pub(crate) fn before_it_was_sent(self) -> CallError {
+        match self {
+            CallError::TimedOut { after, .. } => CallError::TimedOut { after, sent: false },
+            CallError::Cancelled { .. } => CallError::Cancelled { sent: false },
+            other => other,
+        }
     }
 
     pub(crate) fn from_wait(error: WaitError) -> CallError {
         match error {
-            WaitError::TimedOut { after } => CallError::TimedOut { after },
+            WaitError::TimedOut { after } => CallError::TimedOut { after, sent: true },
             WaitError::Closed(closed) => CallError::ServerGone { closed },
             error => TransportError::from(error).into(),
         }

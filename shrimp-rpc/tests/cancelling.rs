@@ -89,7 +89,7 @@ fn a_call_that_waits_awake_or_asleep_is_cancelled_and_the_binding_goes_on() {
         let asleep = matches!(policy, WaitPolicy::Block);
         let outcome = cancelled(&binding, asleep, || null(&binding, STAY));
         let error = outcome.unwrap_err();
-        assert!(matches!(error, CallError::Cancelled) && !error.was_not_sent(), "{error}");
+        assert!(matches!(error, CallError::Cancelled { .. }) && !error.was_not_sent(), "{error}");
         // The same lane, after its late reply; and later cancellations concern no call that is over.
         reverse(&binding, 100).unwrap();
         assert_eq!(TOLD.load(Ordering::Acquire) as usize, round + 1, "the server was told");
@@ -118,11 +118,18 @@ fn who_waits_for_a_lane_is_cancelled_with_the_call_that_has_it() {
         let others: Vec<_> = (0..4).map(|_| scope.spawn(wait)).collect();
         until("they have come", || waiting.load(Ordering::Acquire) == 4);
         binding.canceller().cancel();
-        assert!(matches!(first.join().unwrap(), Err(CallError::Cancelled)));
+        assert!(matches!(first.join().unwrap(), Err(CallError::Cancelled { sent: true })));
         for other in others {
             // Who came a little later was answered.
-            let outcome = other.join().unwrap();
-            assert!(matches!(outcome, Ok(()) | Err(CallError::Cancelled)), "{outcome:?}");
+            match other.join().unwrap() {
+                Ok(()) => {}
+                Err(error @ CallError::Cancelled { sent: false }) => {
+                    assert!(
+                        error.was_not_sent() && error.to_string().contains("before it was sent")
+                    );
+                }
+                Err(error) => panic!("{error}"),
+            }
         }
     });
     null(&binding, NULL).unwrap();
@@ -141,7 +148,7 @@ fn a_group_of_calls_is_cancelled_alone() {
     let (group, other) = (binding.group(), binding.group());
     // Through a clone: of the group as well.
     let outcome = cancelled(&binding, false, || null(&group.clone(), STAY));
-    assert!(matches!(outcome, Err(CallError::Cancelled)), "{outcome:?}");
+    assert!(matches!(outcome, Err(CallError::Cancelled { .. })), "{outcome:?}");
     let (calls, tid) = (node.counters().get(count::CALLS), AtomicU32::new(0));
     ANSWER.store(false, Ordering::Release);
     std::thread::scope(|scope| {
@@ -155,7 +162,7 @@ fn a_group_of_calls_is_cancelled_alone() {
         until("it sleeps", || state(tid.load(Ordering::Acquire) as i32) == Some('S'));
         group.canceller().cancel();
         let outcome = waits.join().unwrap();
-        assert!(matches!(outcome, Err(CallError::Cancelled)), "{outcome:?}");
+        assert!(matches!(outcome, Err(CallError::Cancelled { .. })), "{outcome:?}");
         ANSWER.store(true, Ordering::Release);
         let _: [(); 2] = goes_on.map(|call| call.join().unwrap().unwrap());
     });
@@ -168,7 +175,7 @@ fn a_group_of_calls_is_cancelled_alone() {
         until("both were sent", || node.counters().get(count::CALLS) == calls + 2);
         group.canceller().cancel();
         let outcome = given_up.join().unwrap();
-        assert!(matches!(outcome, Err(CallError::Cancelled)), "{outcome:?}");
+        assert!(matches!(outcome, Err(CallError::Cancelled { .. })), "{outcome:?}");
         ANSWER.store(true, Ordering::Release);
         goes_on.join().unwrap().unwrap();
     });
@@ -218,7 +225,7 @@ fn a_call_in_pieces_is_cancelled_between_them() {
             let second = puppet.call(first.turn);
             assert_eq!(second.kind, if reply_in_pieces { Kind::More } else { Kind::Next });
             binding.canceller().cancel();
-            assert!(matches!(caller.join().unwrap(), Err(CallError::Cancelled)));
+            assert!(matches!(caller.join().unwrap(), Err(CallError::Cancelled { .. })));
             // The late answer, whatever it is, frees the lane for the next call.
             puppet.reply(second.turn, Kind::More, 0);
             let next = scope.spawn(move || null(binding, NULL));
@@ -255,7 +262,9 @@ fn calls_are_cancelled_at_any_moment() {
                         };
                         match outcome {
                             Ok(()) => answered.fetch_add(1, Ordering::Relaxed),
-                            Err(CallError::Cancelled) => cancelled.fetch_add(1, Ordering::Relaxed),
+                            Err(CallError::Cancelled { .. }) => {
+                                cancelled.fetch_add(1, Ordering::Relaxed)
+                            }
                             Err(error) => panic!("{error}"),
                         };
                     }

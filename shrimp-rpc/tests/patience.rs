@@ -15,9 +15,9 @@ use raw::{Heard, state};
 use rustix::time::{ClockId, clock_gettime};
 use shrimp_rpc::layout::{self, FlagWord, Kind, Turn};
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, CallError};
+use shrimp_rpc::{Binding, CallError, ConnectError};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::Watchdog;
 
 const PROGRAM: u32 = 0x2000_0004;
@@ -81,7 +81,7 @@ fn all_pieces_of_a_reply_share_a_time_limit() {
     let timeout = Duration::from_millis(400);
     let each = Duration::from_millis(100);
     match fails_by("slow", layout::room(raw::LEN), (each, each), timeout).0 {
-        CallError::TimedOut { after } => assert_eq!(after, timeout),
+        CallError::TimedOut { after, .. } => assert_eq!(after, timeout),
         other => panic!("{other:?}"),
     }
 }
@@ -93,7 +93,7 @@ fn the_pieces_of_a_reply_have_what_the_call_has_left() {
     let times = (Duration::from_millis(300), Duration::from_millis(20));
     let timeout = Duration::from_millis(400);
     let (failed, messages) = fails_by("tardy", layout::room(raw::LEN), times, timeout);
-    assert!(matches!(failed, CallError::TimedOut { after } if after == timeout), "{failed:?}");
+    assert!(matches!(failed, CallError::TimedOut { after, .. } if after == timeout), "{failed:?}");
     // One call, and a request for each piece of the last 100 ms.
     assert!(messages <= 1 + 6, "{messages} messages");
 }
@@ -162,6 +162,32 @@ fn waits_in_stages(name: &str, asynchronous: bool) {
     assert_eq!(node.counters().get(count::TIMEOUTS), 0);
 }
 
+/// The wait for the answer began the time anew.
+#[test]
+fn binding_takes_its_time_once_for_all_of_its_steps() {
+    const LIMIT: Duration = Duration::from_secs(4);
+    let _watchdog = Watchdog::new("binding_takes");
+    let daemon = Daemon::start();
+    let (node, mute) = (daemon.node(), daemon.node());
+    let (begin, begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            begin.send(()).unwrap();
+            let builder = Binding::builder("mute", PROGRAM, 1).node(&node).buffer_len(raw::LEN);
+            (builder.connect_timeout(LIMIT).connect().map(drop), Instant::now())
+        });
+        begun.recv().unwrap();
+        std::thread::sleep(LIMIT * 3 / 4);
+        let before = Instant::now();
+        let heard = Heard::hear(&mute, "mute", || ()); // and never answered
+        let (failed, after) = client.join().unwrap();
+        let failed = failed.unwrap_err();
+        assert!(matches!(failed, ConnectError::TimedOut { after: LIMIT, .. }), "{failed:?}");
+        assert!(after - before < LIMIT, "all of it once more, for the answer");
+        drop(heard);
+    });
+}
+
 /// The limit was one for all who use the binding.
 #[test]
 fn a_handles_limit_is_its_own() {
@@ -202,7 +228,12 @@ fn a_handles_limit_is_its_own() {
         // Who waits in vain disturbs nobody.
         let hurried = binding.with_timeout(Duration::from_millis(1));
         let failed = null(&hurried, false).unwrap_err();
-        assert!(matches!(failed, CallError::TimedOut { .. }), "{failed:?}");
+        assert!(matches!(failed, CallError::TimedOut { sent: true, .. }), "{failed:?}");
+        assert!(!failed.was_not_sent() && failed.to_string().contains("told to give up"));
+        // The lane waits for the late reply.
+        let failed = null(&hurried, false).unwrap_err();
+        assert!(matches!(failed, CallError::TimedOut { sent: false, .. }), "{failed:?}");
+        assert!(failed.was_not_sent() && failed.to_string().contains("nothing was sent"));
         turn = turn.next();
         server.reply(turn, Kind::Whole, 0);
         assert_eq!(told(&one, &mut turn), 1);

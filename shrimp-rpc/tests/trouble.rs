@@ -501,7 +501,7 @@ fn buffers_of_impossible_lengths_are_not_bound_by_either_side() {
         };
         opened.recv().unwrap();
         match Binding::builder(&name, PROGRAM, 1).node(&friend).connect().map(drop) {
-            Err(ConnectError::Refused { why, .. }) => assert!(why.contains("length"), "{why}"),
+            Err(ConnectError::Protocol { what, .. }) => assert!(what.contains("length"), "{what}"),
             other => panic!("{len} bytes: {other:?}"),
         }
         lie.join().unwrap();
@@ -515,11 +515,13 @@ fn arguments_that_change_while_they_are_used_hurt_nobody() {
     let node = daemon.node();
     let server = server(&node, "scribbled", 1);
     let liar_node = daemon.node();
-    let liar = raw::Client::bind(&liar_node, "scribbled", 5, PROGRAM);
+    let mut liar = raw::Client::bind(&liar_node, "scribbled", 5, PROGRAM);
+    let scribbled = liar.link.bind(0..liar.link.len()).unwrap();
     let friend = daemon.node();
     let binding = bind(&friend, "scribbled");
     let stop = AtomicBool::new(false);
     let end = layout::flag_at(liar.calls.len());
+    let mut served = 0;
     std::thread::scope(|scope| {
         // Scribbles over the length, the data and the head all the time.
         scope.spawn(|| {
@@ -527,26 +529,27 @@ fn arguments_that_change_while_they_are_used_hurt_nobody() {
             while !stop.load(Ordering::Relaxed) {
                 value = value.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let at = (value >> 33) as usize % (end / 8) * 8;
-                liar.calls.view().word64(at).unwrap().store(value, Ordering::Relaxed);
+                scribbled.view().word64(at).unwrap().store(value, Ordering::Relaxed);
             }
         });
-        let mut turn = Turn::NONE;
         for i in 0..20_000u32 {
-            turn = turn.next();
             let code = if i % 2 == 0 { READ_TWICE as u16 } else { ECHO as u16 };
             let units = 2 + i % 900;
-            liar.calls
-                .view()
-                .word32(end - units as usize * 8)
-                .unwrap()
-                .store(units - 1, Ordering::Relaxed);
-            liar.flag(FlagWord { turn, kind: Kind::Whole, code, units }.pack());
+            let len = units as usize * layout::UNIT;
+            let length = liar.calls.view().word32(end - len).unwrap();
+            length.store(units - 1, Ordering::Relaxed);
+            liar.send(Kind::Whole, code, len);
+            if liar.outcome(|| ()).is_none() {
+                break;
+            }
+            served += 1;
             if i % 100 == 0 {
                 assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
             }
         }
         stop.store(true, Ordering::Relaxed);
     });
+    assert_eq!(served, 20_000, "the arguments' owner may change them");
     assert_eq!(echo(&binding, b"friend").unwrap(), b"friend");
     server.stop();
 }

@@ -107,7 +107,7 @@ impl Lane {
         let (number, replies) = our_half(node, wanted, server)?;
         let transport = |error: SendNotifyError| ConnectError::Transport(error.into());
         door.send_notification(0, 0, u64::from(number)).map_err(transport)?;
-        let answer = await_answer(node, wanted, &door, &replies, patience)?;
+        let answer = await_answer(node, wanted, &door, &replies, (start, patience))?;
         let export = read32(replies.view(), layout::BIND_EXPORT);
         if answer != Answer::Bound {
             return Err(refused(wanted, answer, replies.view()));
@@ -119,8 +119,8 @@ impl Lane {
             .open()
             .map_err(TransportError::from)?;
         if !layout::is_buffer_len(link.len()) {
-            let why = "its buffer is of no possible length";
-            return Err(ConnectError::Refused { service: wanted.service.clone(), why });
+            let what = "its buffer is of no possible length";
+            return Err(ConnectError::Protocol { service: wanted.service.clone(), what });
         }
         let calls = PeerBuffer::new(link).map_err(TransportError::from)?;
         node.counters().add(count::BOUND, 1);
@@ -282,7 +282,7 @@ impl Lane {
             Ok(Err(Some(closed))) => Err(CallError::ServerGone { closed }),
             Ok(Err(None)) => {
                 self.give_up(node);
-                Err(CallError::Cancelled)
+                Err(CallError::Cancelled { sent: true })
             }
             Err(WaitError::TimedOut { .. }) => {
                 self.give_up(node);
@@ -476,29 +476,29 @@ fn our_half(
     )
 }
 
-/// The server's answer.
+/// The server's answer, until so long after we began.
 fn await_answer(
     node: &Node,
     wanted: &Wanted,
     door: &Import,
     replies: &Export,
-    patience: Duration,
+    (start, patience): (Instant, Duration),
 ) -> Result<Answer, ConnectError> {
     let word = replies.view().word32(layout::BIND_ANSWER).map_err(TransportError::from)?;
     let look = || (word.load(Ordering::Acquire) != 0).then(|| word.load(Ordering::Acquire));
     let shares = |cpu| door.peer_was_on(cpu);
-    let found = node.wait_until(Some(patience), shares, |_| match (look(), door.check_open()) {
+    let left = patience.saturating_sub(start.elapsed());
+    let found = node.wait_until(Some(left), shares, |_| match (look(), door.check_open()) {
         (Some(word), _) => Some(Ok(word)),
         (None, Err(closed)) => Some(look().ok_or(closed)),
         (None, Ok(())) => None,
     });
-    let refused = |why| ConnectError::Refused { service: wanted.service.clone(), why };
+    let service = wanted.service.clone();
     match found {
-        Ok(Ok(word)) => Answer::from_word(word).ok_or(refused("its answer makes no sense")),
-        Ok(Err(_)) => Err(refused("it ended before it answered")),
-        Err(WaitError::TimedOut { after }) => {
-            Err(ConnectError::TimedOut { service: wanted.service.clone(), after })
-        }
+        Ok(Ok(word)) => Answer::from_word(word)
+            .ok_or(ConnectError::Protocol { service, what: "its answer makes no sense" }),
+        Ok(Err(_)) => Err(ConnectError::Ending { service }),
+        Err(WaitError::TimedOut { .. }) => Err(ConnectError::TimedOut { service, after: patience }),
         Err(error) => Err(TransportError::from(error).into()),
     }
 }
@@ -523,16 +523,9 @@ fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
         Answer::TooMany => ConnectError::TooManyBindings { service, max: highest },
         Answer::TooManyOfProcess => ConnectError::TooManyOfProcess { service, max: highest },
         Answer::TooManyWaiting => ConnectError::TooManyWaiting { service, max: highest },
-        Answer::NoRoom => ConnectError::Refused {
-            service,
-            why: "it has no memory left for replies to another node: close bindings, ask for a shorter buffer, or raise its \
-                  `pieces_max` (SHRIMP_RPC_PIECES)",
-        },
-        Answer::Ending => ConnectError::Refused { service, why: "it is ending" },
-        Answer::Failed | Answer::Bound => {
-            let why = "it could not make its buffer, or has bound ours already";
-            ConnectError::Refused { service, why }
-        }
+        Answer::NoRoom => ConnectError::NoRoom { service },
+        Answer::Ending => ConnectError::Ending { service },
+        Answer::Failed | Answer::Bound => ConnectError::Failed { service },
     }
 }
 

@@ -45,9 +45,9 @@ impl Limit {
         self.left().is_some_and(|left| left.is_zero())
     }
 
-    /// What a call fails by when it is over.
+    /// What a call that was sent fails by when it is over.
     pub(super) fn late(self) -> CallError {
-        CallError::TimedOut { after: Duration::from_nanos(self.whole) }
+        CallError::TimedOut { after: Duration::from_nanos(self.whole), sent: true }
     }
 }
 
@@ -69,6 +69,6 @@ mod tests {
         let short = Limit::begin(nanoseconds(Some(Duration::ZERO)));
         while !short.is_over() {}
         assert_eq!(short.left(), Some(Duration::ZERO));
-        assert!(matches!(short.late(), CallError::TimedOut { after } if after.as_nanos() == 1));
+        assert!(matches!(short.late(), CallError::TimedOut { after, .. } if after.as_nanos() == 1));
     }
 }

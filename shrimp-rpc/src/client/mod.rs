@@ -48,7 +48,7 @@ use vmmc::{Node, PeerInfo, Token};
 /// let binding = Binding::connect("add", 0x2000_0001, 1)?;
 /// let hurried = binding.with_timeout(Duration::from_millis(5)); // concerns no call of `binding`
 /// match hurried.request(0, 0, 0)?.call() {
-///     Err(CallError::TimedOut { after }) => println!("nothing within {after:?}"),
+///     Err(CallError::TimedOut { after, .. }) => println!("nothing within {after:?}"),
 ///     reply => reply?.finish()?,
 /// }
 /// # Ok(())
@@ -360,9 +360,9 @@ impl Binding {
                 Choice::Owing(mut taken) => match taken.await_reply(limit, Mode::Async).await {
                     Ok(_) => break taken,
                     Err(CallError::ServerGone { .. }) => taken.discard(),
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.before_it_was_sent()),
                 },
-                Choice::Busy if limit.is_over() => return Err(limit.late()),
+                Choice::Busy if limit.is_over() => return Err(limit.late().before_it_was_sent()),
                 Choice::Busy => Freed::new(self, deadline).await?,
             }
         };
@@ -392,7 +392,7 @@ impl Binding {
             Some(left)
                 if left < self.shared.wanted.settings.connect_timeout && error.is_for_time() =>
             {
-                limit.late()
+                limit.late().before_it_was_sent()
             }
             _ => error.into(),
         })
@@ -421,15 +421,16 @@ impl Binding {
         let times = given_up();
         let is_cancelled = || given_up() != times;
         loop {
-            if let Some(taken) = self.take_free(limit, &is_cancelled)? {
+            let free = self.take_free(limit, &is_cancelled);
+            if let Some(taken) = free.map_err(CallError::before_it_was_sent)? {
                 return Ok(taken);
             }
             if is_cancelled() {
                 self.queue.freed(); // it may be awake in another's place
-                return Err(CallError::Cancelled);
+                return Err(CallError::Cancelled { sent: false });
             }
             if limit.is_over() {
-                return Err(limit.late());
+                return Err(limit.late().before_it_was_sent());
             }
             let is_free = || self.lanes.iter().any(|lane| lane.try_lock().is_some());
             self.queue.wait(limit.left(), || is_free() || is_cancelled());

@@ -33,7 +33,9 @@ impl Patience {
         let reply = taken.lane_mut().wait_longer(node, self.limit, self.began);
         // Also while that one was made, and is here.
         match reply {
-            Ok(_) if taken.lane().is_cancelled(self.began) => Err(CallError::Cancelled),
+            Ok(_) if taken.lane().is_cancelled(self.began) => {
+                Err(CallError::Cancelled { sent: true })
+            }
             reply => reply,
         }
     }

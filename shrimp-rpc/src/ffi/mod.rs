@@ -97,7 +97,7 @@ impl Code {
         match error {
             CallError::ServerGone { .. } => Code::ServerGone,
             CallError::TimedOut { .. } => Code::TimedOut,
-            CallError::Cancelled => Code::Cancelled,
+            CallError::Cancelled { .. } => Code::Cancelled,
             CallError::Connect(error) => Code::of_connect(error),
             CallError::UnknownProcedure { .. } => Code::ProcUnavail,
             CallError::BadArguments { .. } | CallError::Encode(_) => Code::GarbageArgs,
@@ -121,10 +121,14 @@ impl Code {
             ConnectError::LayoutMismatch { .. } => Code::LayoutMismatch,
             ConnectError::TooManyBindings { .. }
             | ConnectError::TooManyOfProcess { .. }
-            | ConnectError::TooManyWaiting { .. } => Code::NoRoom,
-            ConnectError::Refused { .. } => Code::Ending,
+            | ConnectError::TooManyWaiting { .. }
+            | ConnectError::NoRoom { .. } => Code::NoRoom,
+            ConnectError::Ending { .. } => Code::Ending,
+            ConnectError::Protocol { .. } => Code::Protocol,
             ConnectError::TimedOut { .. } => Code::TimedOut,
-            ConnectError::Daemon(_) | ConnectError::Transport(_) => Code::SystemErr,
+            ConnectError::Failed { .. } | ConnectError::Daemon(_) | ConnectError::Transport(_) => {
+                Code::SystemErr
+            }
         }
     }
 
