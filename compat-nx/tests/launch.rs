@@ -200,6 +200,21 @@ fn nodes_that_end_at_once_wait_until_the_others_have_met_them() {
 }
 
 #[test]
+fn programs_that_a_host_loads_know_its_rectangle() {
+    let program = plain("rectangle.c");
+    let job = Job::new();
+    for done in [
+        run(job.command(&program).arg("3")),
+        run(&mut launcher(&job, &["-n", "6"], &program, &["3"])),
+    ] {
+        assert_eq!(done.code, Some(0), "{done}");
+        for node in 0..6 {
+            assert!(done.out.contains(&format!("node {node}: 2 x 3\n")), "{done}");
+        }
+    }
+}
+
+#[test]
 fn nodes_and_hosts_add_processes_of_other_types_and_each_message_finds_its_process() {
     let program = plain("ptypes.c");
     let job = Job::new();

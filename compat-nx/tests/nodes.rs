@@ -344,6 +344,16 @@ fn a_host_process_loads_nodes_on_both_hosts_and_hears_how_they_end() {
 }
 
 #[test]
+fn programs_that_are_loaded_on_both_hosts_know_the_rectangle() {
+    let program = compile("rectangle.c", Options::default());
+    let done = World::new().run(&["-n", "6"], &program, &["3"]);
+    assert_eq!(done.code, Some(0), "{done}");
+    for node in 0..6 {
+        assert!(done.out.contains(&format!("node {node}: 2 x 3\n")), "{done}");
+    }
+}
+
+#[test]
 fn processes_of_other_types_join_on_every_host_several_at_once() {
     let program = compile("ptypes_across.c", Options { flags: &["-w"], libraries: &[] });
     let world = World::new();

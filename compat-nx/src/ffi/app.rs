@@ -9,7 +9,7 @@ use crate::error::NxError;
 use crate::job::control::{self, Message};
 use crate::job::supervise::{Inbox, Member, Settings, Supervisor, Who};
 use crate::job::switches::Shape;
-use crate::job::{Job, Late, MAX_NODES};
+use crate::job::{Job, Late, MAX_NODES, env};
 use crate::unconfirmed::{WAITALL_NEEDS_CHILDREN, host_number};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::AsFd;
@@ -365,6 +365,15 @@ pub(super) fn start(
 
 fn process_id(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get().unsigned_abs()
+}
+
+/// What a program that becomes a process of the application finds in its environment.
+pub(super) fn environment(place: &Job) -> Vec<(&'static str, String)> {
+    let mut variables = place.to_env();
+    if let Some(Shape { rows, columns }) = shape() {
+        variables.push((env::SHAPE, format!("{rows}x{columns}")));
+    }
+    variables
 }
 
 /// Starts a program as a process of a node, wherever that is. Answers our child, and the process's own id, as [`Joining`] has them.

@@ -85,7 +85,10 @@ fn order(place: &Job, host: &str, program: &Program) -> Order {
         ptype: place.ptype.unwrap_or(0),
         path: program.path.to_bytes().to_vec(),
         arguments,
-        place: place.to_env().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        place: super::app::environment(place)
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
         environment,
         whole,
         directory: directory.as_os_str().as_bytes().to_vec(),

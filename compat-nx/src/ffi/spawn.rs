@@ -84,12 +84,13 @@ pub(super) struct Program {
 /// Forks and becomes a program; an exec that fails is told through a pipe.
 pub(super) fn load(place: &Job, program: &Program) -> Result<(Pid, Fd), Failure> {
     let system = |errno: rustix::io::Errno| Failure::System(errno.raw_os_error(), "pipe".into());
+    let own = super::app::environment(place);
     let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(system)?;
     match fork()? {
         Forked::Child { control } => {
             standard_input(place.node);
-            let errno = exec(place, program, &control);
+            let errno = exec(own, program, &control);
             let _ = rustix::io::write(&writer, &errno.to_ne_bytes());
             // SAFETY: the child has nothing else to do.
             unsafe { libc::_exit(127) }
@@ -116,15 +117,11 @@ pub(super) fn environ() -> impl Iterator<Item = Vec<u8>> {
     std::env::vars_os().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
 }
 
-fn exec(place: &Job, program: &Program, control: &Fd) -> c_int {
+fn exec(mut own: Vec<(&str, String)>, program: &Program, control: &Fd) -> c_int {
     use std::os::fd::AsRawFd;
     let _ = rustix::io::fcntl_setfd(control, rustix::io::FdFlags::empty());
     let mut variables: Vec<std::ffi::CString> = Vec::new();
-    let own: Vec<(&str, String)> = place
-        .to_env()
-        .into_iter()
-        .chain([(env::CONTROL, control.as_raw_fd().to_string())])
-        .collect();
+    own.push((env::CONTROL, control.as_raw_fd().to_string()));
     if program.envp.is_null() {
         variables.extend(environ().flat_map(std::ffi::CString::new));
     } else {

@@ -219,6 +219,9 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
     let own_start = starts_its_own_nodes();
     if let Some(job) = given {
         let control = inherited_control();
+        if let Some(shape) = lookup(env::SHAPE).and_then(|text| Shape::parse(&text)) {
+            app::set_shape(shape);
+        }
         remove_variables();
         // What a host process has started is a node, also if it could be a host itself.
         if own_start && !job.host {

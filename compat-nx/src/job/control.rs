@@ -32,7 +32,7 @@ pub struct Order {
     pub path: Vec<u8>,
     /// Its arguments, its own name among them.
     pub arguments: Vec<Vec<u8>>,
-    /// What its place is: [`Job::to_env`](super::Job::to_env).
+    /// What its place is: variables of [`env`](super::env).
     pub place: Vec<(String, String)>,
     /// Its environment, `NAME=value` each.
     pub environment: Vec<Vec<u8>>,

@@ -66,11 +66,13 @@ pub mod env {
     pub const LATE: &str = "SHRIMP_NX_LATE";
     /// [`super::Job::hosts`], separated by commas; absent: one machine.
     pub const HOSTS: &str = "SHRIMP_NX_HOSTS";
+    /// Rows and columns of the application, `RxC`; absent: one row.
+    pub const SHAPE: &str = "SHRIMP_NX_SHAPE";
     /// Number of the inherited descriptor of the [control channel](crate::job::control); absent:
     /// there is none.
     pub const CONTROL: &str = "SHRIMP_NX_CONTROL";
     /// All of them.
-    pub const ALL: [&str; 9] = [ID, TOKEN, SIZE, NODE, HOST, PTYPE, LATE, HOSTS, CONTROL];
+    pub const ALL: [&str; 10] = [ID, TOKEN, SIZE, NODE, HOST, PTYPE, LATE, HOSTS, SHAPE, CONTROL];
 }
 
 /// A variable of the launcher that cannot be understood.
