@@ -134,6 +134,61 @@ fn under_systemd_the_first_client_starts_the_service_and_it_says_ready() {
     }
 }
 
+/// Files beside the unit, for one test.
+struct DropIns<'p>(&'p Path);
+
+impl Drop for DropIns<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0);
+        systemctl(&["stop", "vmmcd.socket", "vmmcd.service"]);
+        systemctl(&["daemon-reload"]);
+    }
+}
+
+/// The service with `cluster.conf`, as one node; the other one is a daemon that nothing forbids anything.
+#[test]
+#[ignore = "needs systemd as process 1: ci/systemd"]
+fn under_systemd_the_service_may_be_a_node_of_a_cluster() {
+    let dir = tempfile::tempdir_in("/run").unwrap();
+    let (here, there) = ("127.0.0.1:4790", "127.0.0.1:4791");
+    let file = |node: &str, listen: &str, other: &str, at: &str| {
+        let path = dir.path().join(format!("{node}.toml"));
+        let text = format!("node = {node:?}\nlisten = {listen:?}\n[nodes]\n{other} = {at:?}\n");
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (a, b) = (file("a", here, "b", there), file("b", there, "a", here));
+    let unit = Path::new("/run/units/vmmcd.service.d");
+    std::fs::create_dir(unit).unwrap();
+    let _no_more = DropIns(unit);
+    // As installed, but for the place of the file.
+    std::fs::copy("/run/units/cluster.conf", unit.join("cluster.conf")).unwrap();
+    let place = format!("[Service]\nEnvironment=VMMC_CLUSTER={}\n", a.display());
+    std::fs::write(unit.join("place.conf"), place).unwrap();
+    systemctl(&["daemon-reload"]);
+    fresh_service();
+    let node = program();
+    let region = Region::new(4096).unwrap();
+    let export = node.export(region).name("far").grant(Who::Anyone, Rights::WRITE).open().unwrap();
+    let socket = dir.path().join("b.sock");
+    let mut other = Command::new("/usr/bin/vmmcd")
+        .args(["--socket".as_ref(), socket.as_os_str(), "--cluster".as_ref(), b.as_os_str()])
+        .spawn()
+        .unwrap();
+    let mut config = Config::from_env().unwrap();
+    (config.socket, config.daemon) = (Some(socket.clone()), DaemonStart::Never);
+    eventually("the other daemon listens", || socket.exists().then_some(()));
+    let elsewhere = Node::builder().config(config).connect().unwrap();
+    let import = elsewhere.import("far").node("a").timeout(WATCHDOG).open().unwrap();
+    import.send_fenced(0, b"from another node").unwrap();
+    let mut read = [0; 17];
+    export.read(0, &mut read).unwrap();
+    assert_eq!(&read, b"from another node");
+    drop(import);
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
 #[test]
 #[ignore = "needs systemd as process 1: ci/systemd"]
 fn under_systemd_a_restart_loses_nothing() {

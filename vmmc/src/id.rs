@@ -145,7 +145,8 @@ pub enum Who {
     SameUser,
     /// Processes of this effective user id.
     User(u32),
-    /// Processes with this group id, effective or supplementary.
+    /// Processes with this group id, effective or supplementary; of another node the effective one alone counts, and only of users that
+    /// are mapped to their own number.
     Group(u32),
     /// The process with this id, as the daemon sees it, for as long as it lives.
     Process(u32),

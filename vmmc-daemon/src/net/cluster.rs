@@ -33,6 +33,9 @@
 //! "b:1000" = 1001
 //! ```
 //!
+//! Of a process's groups the effective one counts, and only where its user is mapped to the same number; otherwise it is
+//! that of `nobody`. A grant to a process is one to a process of this node.
+//!
 //! A node that knows the key may claim any user of its own: the cluster is one administration,
 //! as with NFS's `AUTH_SYS`. Without a key only root's daemon may, and any other its own user alone, as the kernel tells whose
 //! it is.
