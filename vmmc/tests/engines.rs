@@ -277,6 +277,31 @@ fn an_import_waits_for_its_export_or_says_that_there_is_none(world: &World) {
     waiting.cancel();
 }
 
+fn an_export_without_a_text_is_found_by_its_process_and_number(world: &World) {
+    let number = 77_u32;
+    let import = || {
+        let import = match world.node {
+            None => world.importer.import(number),
+            Some(node) => world.importer.import(number).node(node),
+        };
+        import.timeout(PATIENCE.unwrap())
+    };
+    let region = Region::new(4096).unwrap();
+    let export = world.exporter.export(region).name(number);
+    let export = export.grant(Who::SameUser, Rights::WRITE).open().unwrap();
+    let (own, other) = (std::process::id(), 1);
+    let found = import().process(own).open().unwrap();
+    found.send_fenced(8, b"by number").unwrap();
+    let mut seen = [0; 9];
+    export.read(8, &mut seen).unwrap();
+    assert_eq!(&seen, b"by number");
+    // Another process's of that number it is not, and without a process it is nobody's.
+    let error = import().process(other).timeout(Duration::ZERO).open().unwrap_err();
+    assert!(matches!(error, ImportError::Refused(_)), "{error}");
+    let error = import().timeout(Duration::ZERO).open().unwrap_err();
+    assert!(matches!(error, ImportError::Refused(_)), "{error}");
+}
+
 fn who_waits_for_an_import_hears_of_the_importers_of_its_own_exports(world: &World) {
     let region = Region::new(4096).unwrap();
     let own = world.importer.export(region).name("own").grant(Who::SameUser, Rights::all());
@@ -927,6 +952,7 @@ suite!(
     what_does_not_fit_or_was_not_granted_is_refused_and_writes_nothing,
     a_strict_import_takes_whole_words_only,
     an_import_waits_for_its_export_or_says_that_there_is_none,
+    an_export_without_a_text_is_found_by_its_process_and_number,
     who_waits_for_an_import_hears_of_the_importers_of_its_own_exports,
     rights_and_secrets_are_asked_of_the_exporters_daemon,
     an_exporter_knows_its_importer_by_node_process_and_user,
