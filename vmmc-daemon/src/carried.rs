@@ -78,7 +78,7 @@ impl Broker {
         let Some(words) = shape.carried else { return false };
         let Some(carry) = self.carry() else { return false };
         let Some(node) = carry.node_beyond(&endpoint) else { return false };
-        let (carry, node) = (carry.clone(), node.to_owned());
+        let carry = carry.clone();
         // For this daemon alone.
         let Ok(bell) = bell.map(|bell| bell.rung_button(bell.owner())).transpose() else {
             return false;

@@ -7,6 +7,9 @@ mod common;
 
 use cluster::{KEY, Place, address, node_over};
 use common::{PATIENCE, until};
+use std::time::Duration;
+use vmmc::control::message::Refusal;
+use vmmc::error::ImportError;
 use vmmc::{Event, Export, Import, Node, Region, Rights, Who};
 
 const NAMES: [&str; 3] = ["n0", "n1", "n2"];
@@ -43,6 +46,53 @@ fn members(provider: Option<&str>) -> Vec<Member> {
         member.imports = imports.collect();
     }
     members
+}
+
+/// A file that is written anew counts, and nothing ends by it.
+#[test]
+fn a_node_is_added_and_taken_out_while_the_daemons_run() {
+    let [a, b, c] = NAMES.map(|_| address());
+    let (first, second) = (
+        node_over("a", &a, &[("b", &b)], Some(KEY), None),
+        node_over("b", &b, &[("a", &a)], Some(KEY), None),
+    );
+    let export = |node: &Node| {
+        let region = Region::new(4096).unwrap();
+        node.export(region).name("x").grant(Who::SameUser, Rights::all()).open().unwrap()
+    };
+    let (at_a, at_b) = (first.daemon.node(), second.daemon.node());
+    let kept = export(&at_a);
+    let import = at_b.import("x").node("a").timeout(PATIENCE.unwrap()).open().unwrap();
+    let third = node_over("c", &c, &[("a", &a)], Some(KEY), None);
+    let at_c = third.daemon.node();
+    let _far = export(&at_c);
+    let ask = || at_a.import("x").node("c").timeout(Duration::ZERO).open();
+    let unknown = |asked: Result<Import, ImportError>| {
+        matches!(asked, Err(ImportError::Refused(Refusal::UnknownNode { .. })))
+    };
+    assert!(unknown(ask()));
+    let file = first.file();
+    let text = std::fs::read_to_string(&file).unwrap();
+    // As editors do it: another file takes its place.
+    let write = |text: &str| {
+        let other = file.with_extension("new");
+        std::fs::write(&other, text).unwrap();
+        std::fs::rename(&other, &file).unwrap();
+    };
+    write(&text.replace("[nodes]\n", &format!("[nodes]\nc = {c:?}\n")));
+    until("the new node is known", || !unknown(ask()));
+    let far = at_a.import("x").node("c").timeout(PATIENCE.unwrap()).open().unwrap();
+    far.send_fenced(0, b"to the new node").unwrap();
+    import.send_fenced(0, b"still").unwrap();
+    let mut seen = [0; 5];
+    kept.read(0, &mut seen).unwrap();
+    assert_eq!(&seen, b"still");
+    // Nonsense changes nothing.
+    write("node = 7");
+    write(&text);
+    until("it is known no more", || unknown(ask()));
+    far.send_fenced(0, b"goes on").unwrap();
+    import.send_fenced(0, b"still").unwrap();
 }
 
 /// What member `from` writes to member `to` in a round.

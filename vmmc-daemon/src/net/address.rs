@@ -94,24 +94,20 @@ const SOON: Duration = Duration::from_secs(10);
 /// # Errors
 /// No thread to be had.
 pub(super) fn follow_names(cluster: Arc<Cluster>) -> rustix::io::Result<()> {
-    if !cluster.nodes.values().any(Address::is_name) {
-        return Ok(());
-    }
     let rounds = move || {
         let mut lost = BTreeSet::new();
         loop {
             let begun = Instant::now();
-            for (node, address) in &cluster.nodes {
+            for (node, address) in cluster.nodes().iter().filter(|(_, at)| at.is_name()) {
                 if let Err(error) = address.look_up() {
                     tracing::warn!(node, %address, %error, "the host of a node is not found");
-                    lost.insert(node);
+                    lost.insert(node.clone());
                 }
             }
             while begun.elapsed() < AGAIN {
                 std::thread::sleep(if lost.is_empty() { AGAIN } else { SOON });
-                lost.retain(|node| {
-                    cluster.nodes.get(*node).is_some_and(|it| it.look_up().is_err())
-                });
+                let nodes = cluster.nodes();
+                lost.retain(|node| nodes.get(node).is_some_and(|it| it.look_up().is_err()));
             }
         }
     };

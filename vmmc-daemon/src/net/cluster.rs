@@ -5,7 +5,7 @@
 //! listen = "10.0.0.1:4790"         # where other nodes' daemons reach this one
 //! key = "/etc/vmmc/cluster.key"    # 64 hexadecimal digits; without it loopback addresses only
 //!
-//! [nodes]                          # the others, by name
+//! [nodes]                          # the others, by name; a change counts at once, all others from the next start on
 //! b = "10.0.0.2:4790"              # or a host name: "b.example.org:4790", looked up for each connection
 //!
 //! [fabric]                         # go over libfabric instead of TCP; the same on all nodes
@@ -46,6 +46,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use vmmc::control::message::RemoteCaller;
 use vmmc::control::network::{FabricAt, NODE_NAME_MAX, Origin, is_node_name};
@@ -55,6 +56,30 @@ use vmmc::id::{ClientId, PeerInfo};
 /// Length of the cluster key in bytes.
 pub const KEY_LEN: usize = 32;
 
+/// Nodes by name.
+pub type Nodes = BTreeMap<String, Address>;
+
+/// What is different in a cluster file that was read again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Nodes.
+    pub added: Vec<String>,
+    /// Nodes that it names no more.
+    pub removed: Vec<String>,
+    /// Nodes that are at another address.
+    pub moved: Vec<String>,
+    /// What else, which is not heeded.
+    pub ignored: Vec<&'static str>,
+}
+
+impl Change {
+    /// Nothing is.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Change::default()
+    }
+}
+
 /// A cluster, as one of its nodes sees it.
 pub struct Cluster {
     /// This node.
@@ -63,8 +88,10 @@ pub struct Cluster {
     pub listen: SocketAddr,
     /// The key; `None`: loopback only.
     pub key: Option<[u8; KEY_LEN]>,
-    /// The others.
-    pub nodes: BTreeMap<String, Address>,
+    /// The others, as the file names them now.
+    nodes: RwLock<Arc<Nodes>>,
+    /// The file.
+    path: PathBuf,
     /// Provider of libfabric by which frames go.
     pub fabric: Option<String>,
     notice: Notice,
@@ -82,11 +109,11 @@ pub struct Cluster {
 
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Cluster { node, listen, nodes, fabric, .. } = self;
+        let Cluster { node, listen, fabric, .. } = self;
         f.debug_struct("Cluster")
             .field("node", node)
             .field("listen", listen)
-            .field("nodes", nodes)
+            .field("nodes", &self.nodes())
             .field("fabric", fabric)
             .finish_non_exhaustive()
     }
@@ -174,7 +201,7 @@ fn is_hardware(provider: &str) -> bool {
     provider.split(';').any(|layer| HARDWARE.contains(&layer.trim()))
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Users {
     same: bool,
@@ -332,7 +359,8 @@ impl Cluster {
             node,
             listen,
             key,
-            nodes,
+            nodes: RwLock::new(Arc::new(nodes)),
+            path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             fabric,
             notice,
             direct,
@@ -341,6 +369,55 @@ impl Cluster {
             carries,
             users,
         })
+    }
+
+    /// The others.
+    #[must_use]
+    pub fn nodes(&self) -> Arc<Nodes> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file again: the nodes that it names now count from here on. What else has changed is told, and not heeded.
+    ///
+    /// # Errors
+    /// As [`Cluster::read`]; then all stays as it was.
+    pub fn read_again(&self) -> Result<Change, ClusterError> {
+        let now = Cluster::read(&self.path)?;
+        let settings = [
+            ("node", self.node == now.node),
+            ("listen", self.listen == now.listen),
+            ("key", self.key == now.key),
+            (
+                "fabric",
+                (&self.fabric, self.notice, self.direct) == (&now.fabric, now.notice, now.direct),
+            ),
+            ("data", (self.seals, self.freeze_limit) == (now.seals, now.freeze_limit)),
+            ("streams", self.carries == now.carries),
+            ("users", self.users == now.users),
+        ];
+        let (before, nodes) = (self.nodes(), now.nodes());
+        // Names are asked about where nobody can wait for a resolver.
+        nodes.values().for_each(|at| drop(at.look_up()));
+        let only_in = |one: &Nodes, other: &Nodes| {
+            one.keys().filter(|&node| !other.contains_key(node)).cloned().collect()
+        };
+        let is_moved = |(node, at): &(&String, &Address)| {
+            before.get(*node).is_some_and(|it| it.to_string() != at.to_string())
+        };
+        let change = Change {
+            added: only_in(&nodes, &before),
+            removed: only_in(&before, &nodes),
+            moved: nodes.iter().filter(is_moved).map(|(node, _)| node.clone()).collect(),
+            ignored: settings.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect(),
+        };
+        *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = nodes;
+        Ok(change)
     }
 
     /// Whether data connections are sealed.
@@ -363,10 +440,11 @@ impl Cluster {
 
     /// The node whose daemon listens at an address; `None` also where several do.
     #[must_use]
-    pub fn node_at(&self, address: IpAddr) -> Option<&str> {
-        let mut there = self.nodes.iter().filter(|(_, at)| at.is_at(address, |it| it));
+    pub fn node_at(&self, address: IpAddr) -> Option<String> {
+        let nodes = self.nodes();
+        let mut there = nodes.iter().filter(|(_, at)| at.is_at(address, |it| it));
         let (name, _) = there.next()?;
-        there.next().is_none().then_some(name)
+        there.next().is_none().then(|| name.clone())
     }
 
     /// Whether processes of other nodes write long messages straight into exported pages of this one.
@@ -499,6 +577,37 @@ mod tests {
     }
 
     #[test]
+    fn nodes_of_a_file_that_is_read_again_count_and_the_rest_is_told() {
+        let place = Place::new();
+        let text = |rest: &str, nodes: &str| {
+            format!("node='a'\nlisten='127.0.0.1:1'\n{rest}[nodes]\n{nodes}")
+        };
+        let file = |rest: &str, nodes: &str| place.cluster(&text(rest, nodes));
+        let cluster = file("", "b='127.0.0.2:2'\nc='127.0.0.3:3'\n").unwrap();
+        assert_eq!(cluster.read_again().unwrap(), Change::default());
+        file("", "a='127.0.0.1:1'\nc='127.0.0.3:4'\nd='127.0.0.4:5'\n").unwrap();
+        let words = |words: &[&str]| words.iter().map(|&it| it.to_owned()).collect::<Vec<_>>();
+        let expected = Change {
+            added: words(&["d"]),
+            removed: words(&["b"]),
+            moved: words(&["c"]),
+            ignored: Vec::new(),
+        };
+        assert_eq!(cluster.read_again().unwrap(), expected);
+        let nodes = cluster.nodes();
+        let known: Vec<_> = nodes.iter().map(|(node, at)| format!("{node} {at}")).collect();
+        assert_eq!(known, ["c 127.0.0.3:4", "d 127.0.0.4:5"]);
+        // What cannot be read changes nothing; what cannot change is told.
+        assert!(file("", "e='nowhere'\n").is_err());
+        assert!(cluster.read_again().is_err());
+        assert_eq!(cluster.nodes().len(), 2);
+        place.cluster("node='z'\nlisten='127.0.0.1:1'\n[users]\nsame=false\n").unwrap();
+        let change = cluster.read_again().unwrap();
+        assert_eq!((change.removed, change.ignored), (words(&["c", "d"]), vec!["node", "users"]));
+        assert_eq!(cluster.node, "a");
+    }
+
+    #[test]
     fn without_a_key_only_loopback_addresses_are_allowed() {
         let place = Place::new();
         let at = |listen: &str, other: &str| {
@@ -601,9 +710,9 @@ mod tests {
             b='127.0.0.2:1'\nc='127.0.0.3:1'\nd='127.0.0.3:2'\n";
         let cluster = place.cluster(text).unwrap();
         let at = |address: &str| cluster.node_at(address.parse().unwrap());
-        assert_eq!(at("127.0.0.2"), Some("b"));
-        assert_eq!(at("::ffff:127.0.0.2"), Some("b"));
-        assert_eq!([at("127.0.0.1"), at("127.0.0.3"), at("127.0.0.4")], [None; 3]);
+        assert_eq!(at("127.0.0.2").as_deref(), Some("b"));
+        assert_eq!(at("::ffff:127.0.0.2").as_deref(), Some("b"));
+        assert_eq!([at("127.0.0.1"), at("127.0.0.3"), at("127.0.0.4")], [const { None }; 3]);
     }
 
     #[test]

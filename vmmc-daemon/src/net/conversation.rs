@@ -123,7 +123,8 @@ type Found = (Told, Option<Made>);
 pub(super) fn connect(service: &Service, node: &str, uid: u32) -> Result<Secure, SecureError> {
     let Service { cluster, turns, .. } = service;
     let mut tried = Err(std::io::Error::other("the name has no address").into());
-    let Some(address) = cluster.nodes.get(node) else { return tried };
+    let nodes = cluster.nodes();
+    let Some(address) = nodes.get(node) else { return tried };
     let _turn = turns.handshakes.wait(&(node.to_owned(), uid));
     for address in address.look_up()? {
         tried = Secure::connect(address, cluster.key.as_ref());
@@ -153,8 +154,9 @@ fn import(
     process: &Fd,
 ) -> Result<Option<Found>, Refusal> {
     let Service { cluster, idle, .. } = service;
-    let Some(address) = cluster.nodes.get(&ask.node) else {
-        let known = cluster.nodes.keys().cloned().collect();
+    let nodes = cluster.nodes();
+    let Some(address) = nodes.get(&ask.node) else {
+        let known = nodes.keys().cloned().collect();
         return Err(Refusal::UnknownNode { node: ask.node.clone(), known });
     };
     let failed = |error: SecureError| Refusal::NodeUnreachable {

@@ -27,6 +27,7 @@ pub mod carry;
 pub mod cluster;
 mod conversation;
 pub mod entrance;
+mod follow;
 mod idle;
 pub mod interface;
 mod lifelines;
@@ -136,6 +137,9 @@ pub fn start(cluster: Cluster, entrance: Entrance, socket: PathBuf) -> Result<Se
     let (door, interface) = interface::make(offers.clone(), rules).map_err(system("eventfd"))?;
     let us = cluster.clone();
     address::follow_names(us.clone()).map_err(system("thread"))?;
+    if let Err(errno) = follow::follow(us.clone()) {
+        tracing::warn!(%errno, "a change of the cluster file counts from the next start on");
+    }
     let carry = match cluster.carries() {
         true => {
             Some(Arc::new(Carry::new(cluster.clone(), socket.clone()).map_err(system("eventfd"))?))
@@ -145,7 +149,7 @@ pub fn start(cluster: Cluster, entrance: Entrance, socket: PathBuf) -> Result<Se
     tracing::info!(
         node = us.node,
         address = %us.listen,
-        nodes = us.nodes.len(),
+        nodes = us.nodes().len(),
         key = us.key.is_some(),
         carries = carry.is_some(),
         "part of a cluster"

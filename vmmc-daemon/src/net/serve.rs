@@ -116,7 +116,7 @@ impl Server {
 
     /// Whether the cluster file names an address, or its neighbourhood.
     fn is_named(&self, address: IpAddr) -> bool {
-        self.cluster.nodes.values().any(|at| at.is_at(address, neighbourhood))
+        self.cluster.nodes().values().any(|at| at.is_at(address, neighbourhood))
     }
 
     /// Takes connections until a successor does.

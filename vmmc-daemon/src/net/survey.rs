@@ -55,7 +55,7 @@ pub(super) fn start(service: Service, caller: PeerInfo, tool: Fd) -> Result<(), 
             format!("look at the other nodes: {MAX_EACH} of user {} do that already", caller.uid);
         return Err(Refusal::Internal { why });
     };
-    let left: Vec<String> = service.cluster.nodes.keys().rev().cloned().collect();
+    let left: Vec<String> = service.cluster.nodes().keys().rev().cloned().collect();
     let survey = Survey { service, caller, left: Mutex::new(left), tool, _place: place };
     let thread = spawn_quiet("net-survey", move || begin(survey));
     thread.map(drop).map_err(|errno| Refusal::Internal { why: format!("make a thread ({errno})") })
@@ -69,12 +69,12 @@ fn begin(survey: Survey) {
         listen: cluster.listen.to_string(),
         has_key: cluster.key.is_some(),
         wire: WIRE_VERSION,
-        others: u32::try_from(cluster.nodes.len()).unwrap_or(u32::MAX),
+        others: u32::try_from(cluster.nodes().len()).unwrap_or(u32::MAX),
     };
     if !survey.tell(&own) {
         return;
     }
-    for _ in 1..ABREAST.min(cluster.nodes.len()) {
+    for _ in 1..ABREAST.min(cluster.nodes().len()) {
         let beside = survey.clone();
         // Without it the others look at more.
         let _ = spawn_quiet("net-survey", move || beside.work());
@@ -131,7 +131,7 @@ impl Survey {
     fn work(&self) {
         loop {
             let Some(node) = lock(&self.left).pop() else { return };
-            let address = self.service.cluster.nodes.get(&node).map(ToString::to_string);
+            let address = self.service.cluster.nodes().get(&node).map(ToString::to_string);
             let sight = Sight::Other {
                 address: short(address.unwrap_or_default()),
                 connections: self.service.lifelines.count(&node),

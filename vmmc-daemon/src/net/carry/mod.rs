@@ -214,13 +214,13 @@ impl Carry {
     }
 
     /// The node at an address, if connections to it are carried.
-    pub(crate) fn neighbour(&self, address: IpAddr) -> Option<&str> {
+    pub(crate) fn neighbour(&self, address: IpAddr) -> Option<String> {
         self.cluster.node_at(address)
     }
 
     /// The node at the other end of a connection that this daemon may carry. Its own end must be where the daemon is:
     /// anybody can make a network namespace in which he has this node's address, and that one's.
-    pub(crate) fn node_beyond(&self, endpoint: &Endpoint) -> Option<&str> {
+    pub(crate) fn node_beyond(&self, endpoint: &Endpoint) -> Option<String> {
         let here = self.cluster.listen.ip();
         let is_here = here.is_unspecified() || endpoint.local.ip() == here.to_canonical();
         if !is_here || self.namespace != Some(endpoint.namespace) {
