@@ -1,6 +1,7 @@
 //! The compiler for build scripts, and for the command.
 
 use crate::compile::{Compilation, Options, compile_with};
+use crate::emit::c;
 use crate::emit::rust::{self, RustOptions, Stubs};
 use crate::prep::Loader;
 use std::cell::RefCell;
@@ -63,7 +64,7 @@ impl Loader for FileLoader {
     }
 }
 
-/// Generates Rust stubs from an interface file, in a build script.
+/// Generates stubs from an interface file, in a build script: of Rust, or of C ([`Builder::compile_c`]).
 ///
 /// ```no_run
 /// // In `main` of build.rs:
@@ -211,22 +212,61 @@ impl Builder {
     /// See [`BuildError`].
     pub fn compile(&self, path: impl AsRef<Path>) -> Result<PathBuf, BuildError> {
         let path = path.as_ref();
-        let out_dir = match &self.out_dir {
-            Some(dir) => dir.clone(),
-            None => std::env::var_os("OUT_DIR").map(PathBuf::from).ok_or(BuildError::NoOutDir)?,
+        let out_dir = self.target_dir()?;
+        let compilation = self.read_for_cargo(path)?;
+        let text = self.generate(&compilation)?;
+        warn(path, &compilation);
+        let target = out_dir.join(path.file_stem().unwrap_or_default()).with_extension("rs");
+        write(&target, &text)?;
+        Ok(target)
+    }
+
+    /// As [`Builder::compile`], for SHRIMP RPC in C: writes `STEM.h`, `STEM_codec.c`, `STEM_client.c`, `STEM_server.c` and `shrimp_codec.h`,
+    /// and gives their paths in this order. What concerns Rust alone has no effect. The files want `shrimp_rpc.h`, and the program
+    /// `libshrimp_rpc`.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn compile_c(&self, path: impl AsRef<Path>) -> Result<[PathBuf; 5], BuildError> {
+        let path = path.as_ref();
+        let out_dir = self.target_dir()?;
+        let compilation = self.read_for_cargo(path)?;
+        let Some(model) = compilation.model() else {
+            return Err(BuildError::Interface(compilation.render()));
         };
+        warn(path, &compilation);
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let files = c::generate(model, &stem);
+        let files = files.by_name(&stem).map(|(name, text)| (out_dir.join(name), text));
+        files.iter().try_for_each(|(target, text)| write(target, text))?;
+        Ok(files.map(|(target, _)| target))
+    }
+
+    fn target_dir(&self) -> Result<PathBuf, BuildError> {
+        match &self.out_dir {
+            Some(dir) => Ok(dir.clone()),
+            None => std::env::var_os("OUT_DIR").map(PathBuf::from).ok_or(BuildError::NoOutDir),
+        }
+    }
+
+    /// Reads a file, and tells cargo what it depends on.
+    fn read_for_cargo(&self, path: &Path) -> Result<Compilation, BuildError> {
         println!("cargo::rerun-if-changed={}", path.display());
         let (compilation, included) = self.read(path)?;
         for file in included {
             println!("cargo::rerun-if-changed={}", file.display());
         }
-        let text = self.generate(&compilation)?;
-        for warning in compilation.diagnostics() {
-            println!("cargo::warning={}: {}", path.display(), warning.message);
-        }
-        let target = out_dir.join(path.file_stem().unwrap_or_default()).with_extension("rs");
-        std::fs::write(&target, text)
-            .map_err(|error| BuildError::Write { path: target.clone(), error })?;
-        Ok(target)
+        Ok(compilation)
     }
+}
+
+fn warn(path: &Path, compilation: &Compilation) {
+    for warning in compilation.diagnostics() {
+        println!("cargo::warning={}: {}", path.display(), warning.message);
+    }
+}
+
+fn write(target: &Path, text: &str) -> Result<(), BuildError> {
+    std::fs::write(target, text)
+        .map_err(|error| BuildError::Write { path: target.to_owned(), error })
 }

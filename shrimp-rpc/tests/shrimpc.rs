@@ -151,3 +151,18 @@ fn files_are_laid_out_in_place_or_only_named() {
     assert_eq!(at("latin.x"), latin);
     assert_eq!(run(&["check", "latin.x"]).status.code(), Some(0), "a comment may be anything");
 }
+
+/// F1: what a build script makes of an interface in C is what the command makes.
+#[test]
+fn a_build_script_makes_the_same_c_stubs() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/find.x");
+    let made = rpc_idl::Builder::shrimp_rpc().out_dir(dir.path()).compile_c(&file).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    done(&shrimpc(other.path(), &["c", file.to_str().unwrap(), "--out-dir", "."], b""));
+    for path in &made {
+        let same = other.path().join(path.file_name().unwrap());
+        assert!(std::fs::read(path).unwrap() == std::fs::read(&same).unwrap(), "{path:?}");
+    }
+    assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), made.len());
+}

@@ -256,14 +256,7 @@ fn c(args: &ReadArgs, file: &Path, out_dir: &Path) -> Result<(), Failure> {
     eprint!("{}", compilation.render()); // warnings
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let stem = if stem == "-" { "stdin".into() } else { stem };
-    let files = rpc_idl::emit::c::generate(model, &stem);
-    for (name, text) in [
-        (format!("{stem}.h"), files.header.as_str()),
-        (format!("{stem}_codec.c"), &files.codec),
-        (format!("{stem}_client.c"), &files.client),
-        (format!("{stem}_server.c"), &files.server),
-        ("shrimp_codec.h".to_owned(), rpc_idl::emit::c::CODEC_HEADER),
-    ] {
+    for (name, text) in rpc_idl::emit::c::generate(model, &stem).by_name(&stem) {
         write(&out_dir.join(name), text)?;
     }
     Ok(())

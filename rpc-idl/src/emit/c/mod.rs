@@ -35,6 +35,20 @@ pub struct CFiles {
     pub server: String,
 }
 
+impl CFiles {
+    /// All of them and the header that all codecs share, by the names under which they include each other.
+    #[must_use]
+    pub fn by_name(&self, stem: &str) -> [(String, &str); 5] {
+        [
+            (format!("{stem}.h"), &self.header),
+            (format!("{stem}_codec.c"), &self.codec),
+            (format!("{stem}_client.c"), &self.client),
+            (format!("{stem}_server.c"), &self.server),
+            ("shrimp_codec.h".to_owned(), CODEC_HEADER),
+        ]
+    }
+}
+
 struct Emitter<'a> {
     model: &'a Model,
     out: Out,
