@@ -605,11 +605,8 @@ impl Supervisor {
     /// Whether a host process has said that it cannot go on without a node. It did so before its end, and that comes before those of
     /// its nodes.
     fn bereaved_host_has_ended(&mut self) -> bool {
-        let hosts = (0..self.members.len()).filter(|&index| self.members[index].node.is_none());
-        hosts.collect::<Vec<_>>().into_iter().any(|host| {
-            self.serve_channel(host);
-            self.members[host].bereaved
-        })
+        (0..self.members.len()).for_each(|index| self.serve_channel(index));
+        self.members.iter().any(|member| member.node.is_none() && member.bereaved)
     }
 
     fn end(&mut self, cause: Cause) {
