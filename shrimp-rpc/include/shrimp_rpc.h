@@ -100,9 +100,9 @@ void shrimp_rpc_set_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
 /* The same for the next call of this binding alone, in place of its limit. SHRIMP_RPC_BUSY: one is in progress. */
 int shrimp_rpc_next_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
 
-/* What gives up the call of a binding that waits for its reply, is between two pieces, or waits for a lane that others use: from any
- * thread, while another is in shrimp_rpc_begin, shrimp_rpc_call_wait or a stub. That call ends by SHRIMP_RPC_CANCELLED; one that has
- * first to bind, or is being written, is not concerned. It may outlive the binding. NULL: no binding. */
+/* What gives up the call of a binding that waits for its reply, is between two pieces, waits for a lane that others use, or has first to
+ * bind: from any thread, while another is in shrimp_rpc_begin, shrimp_rpc_call_wait or a stub. That call ends by SHRIMP_RPC_CANCELLED;
+ * one that is being written is not concerned. It may outlive the binding. NULL: no binding. */
 typedef struct shrimp_rpc_canceller shrimp_rpc_canceller;
 shrimp_rpc_canceller *shrimp_rpc_canceller_new(shrimp_rpc_binding *);
 void shrimp_rpc_cancel(const shrimp_rpc_canceller *);

@@ -158,6 +158,9 @@ pub enum ConnectError {
         /// Name of the service.
         service: String,
     },
+    /// Another thread gave the call up that bound, by [`crate::client::Canceller`].
+    #[error("binding was cancelled by another thread")]
+    Cancelled,
     /// The server answered what no server answers.
     #[error("the server at {service:?} broke the protocol: {what}")]
     Protocol {
@@ -339,7 +342,10 @@ pub enum CallError {
 
 impl From<ConnectError> for CallError {
     fn from(error: ConnectError) -> Self {
-        CallError::Connect(Box::new(error))
+        match error {
+            ConnectError::Cancelled => CallError::Cancelled { sent: false },
+            error => CallError::Connect(Box::new(error)),
+        }
     }
 }
 

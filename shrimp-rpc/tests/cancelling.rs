@@ -8,13 +8,14 @@ mod raw;
 #[allow(unused_imports)]
 mod support;
 
-use common::{Daemon, until};
+use common::{Daemon, PATIENCE, until};
 use program::{FILL, NULL, PROGRAM, dispatch, reverse};
 use raw::{Heard, state};
 use shrimp_rpc::layout::{self, Kind, Turn};
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, Canceller, Server};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 use support::Watchdog;
 use vmmc::config::{WaitChoice, WaitPolicy};
 use vmmc::{Config, Node};
@@ -137,6 +138,34 @@ fn who_waits_for_a_lane_is_cancelled_with_the_call_that_has_it() {
 }
 
 /// Calls of other groups go on; those of the group are given up with all of the binding, too.
+/// It ended by its time limit alone.
+#[test]
+fn a_call_that_binds_is_cancelled_while_there_is_no_service_and_while_it_does_not_answer() {
+    let _watchdog = Watchdog::new("a_call_that_binds");
+    let daemon = Daemon::start();
+    let (node, mute) = (daemon.node(), daemon.node());
+    let binding = |name: &str| {
+        let builder = Binding::builder(name, PROGRAM, 1).node(&node).buffer_len(raw::LEN);
+        builder.connect_timeout(PATIENCE.unwrap()).connect_later().unwrap()
+    };
+    let cancelled = |binding: &Binding, ready: &dyn Fn()| {
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| null(binding, NULL));
+            ready();
+            // As often as it takes: the first may come before the call has begun.
+            while !call.is_finished() {
+                binding.canceller().cancel();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let failed = call.join().unwrap().unwrap_err();
+            assert!(matches!(failed, CallError::Cancelled { sent: false }), "{failed:?}");
+        });
+    };
+    cancelled(&binding("nowhere"), &|| ());
+    let heard = std::cell::RefCell::new(None);
+    cancelled(&binding("mute"), &|| drop(heard.replace(Some(Heard::hear(&mute, "mute", || ())))));
+}
+
 #[test]
 fn a_group_of_calls_is_cancelled_alone() {
     static TOLD: AtomicU32 = AtomicU32::new(0);

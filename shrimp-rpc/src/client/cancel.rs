@@ -107,7 +107,7 @@ impl Canceller {
 
     /// Gives up all blocking calls that wait for their reply now, or are between two pieces: they fail with
     /// [`crate::CallError::Cancelled`]. The server is told, and may have carried them out. Calls that wait until one of another
-    /// thread is over fail so, too. A call that has not been sent yet, or that has first to bind, is not concerned. Which calls: of
+    /// thread is over, or that have first to bind, fail so, too. One that is being written is not concerned. Which calls: of
     /// a canceller of a [`crate::Binding::group`], those of the group; otherwise all of the binding, those of groups too.
     /// Does not wait; takes locks, and makes system calls where somebody sleeps.
     pub fn cancel(&self) {

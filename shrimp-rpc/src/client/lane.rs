@@ -59,6 +59,9 @@ const MUCH: usize = 64 * 1024;
 /// Bytes that a server goes through in a nanosecond.
 const PACE: usize = 8;
 
+/// How often who waits for a service to appear looks whether its call was given up.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// How long a server goes through so many bytes, at least; zero for few.
 fn time_of(bytes: usize) -> Duration {
     if bytes < MUCH { Duration::ZERO } else { Duration::from_nanos((bytes / PACE) as u64) }
@@ -86,11 +89,12 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Binds: knocks at the service's door and maps what the server makes for us. It takes so long at most, and no longer
-    /// than any binding may; `None`: than that.
+    /// than any binding may; `None`: than that. Ends when `is_cancelled` by somebody who wakes the node's waiters.
     pub(crate) fn open(
         node: &Node,
         wanted: &Wanted,
         left: Option<Duration>,
+        is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Lane, ConnectError> {
         let patience = wanted.settings.connect_timeout;
         let patience = left.map_or(patience, |left| left.min(patience));
@@ -102,12 +106,18 @@ impl Lane {
             door = door.token(token);
         }
         let service = |source| ConnectError::Service { service: wanted.service.clone(), source };
-        let door = door.open().map_err(service)?;
+        let mut door = door.start().map_err(service)?;
+        while !door.wait_for(Some(LOOK)).map_err(service)? {
+            if is_cancelled() {
+                return Err(ConnectError::Cancelled);
+            }
+        }
+        let door = door.wait().map_err(service)?;
         let server = door.exporter();
         let (number, replies) = our_half(node, wanted, server)?;
         let transport = |error: SendNotifyError| ConnectError::Transport(error.into());
         door.send_notification(0, 0, u64::from(number)).map_err(transport)?;
-        let answer = await_answer(node, wanted, &door, &replies, (start, patience))?;
+        let answer = await_answer(node, wanted, &door, &replies, (start, patience), is_cancelled)?;
         let export = read32(replies.view(), layout::BIND_EXPORT);
         if answer != Answer::Bound {
             return Err(refused(wanted, answer, replies.view()));
@@ -483,6 +493,7 @@ fn await_answer(
     door: &Import,
     replies: &Export,
     (start, patience): (Instant, Duration),
+    is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Answer, ConnectError> {
     let word = replies.view().word32(layout::BIND_ANSWER).map_err(TransportError::from)?;
     let look = || (word.load(Ordering::Acquire) != 0).then(|| word.load(Ordering::Acquire));
@@ -490,14 +501,15 @@ fn await_answer(
     let left = patience.saturating_sub(start.elapsed());
     let found = node.wait_until(Some(left), shares, |_| match (look(), door.check_open()) {
         (Some(word), _) => Some(Ok(word)),
-        (None, Err(closed)) => Some(look().ok_or(closed)),
-        (None, Ok(())) => None,
+        (None, Err(closed)) => Some(look().ok_or(Some(closed))),
+        (None, Ok(())) => is_cancelled().then_some(Err(None)),
     });
     let service = wanted.service.clone();
     match found {
         Ok(Ok(word)) => Answer::from_word(word)
             .ok_or(ConnectError::Protocol { service, what: "its answer makes no sense" }),
-        Ok(Err(_)) => Err(ConnectError::Ending { service }),
+        Ok(Err(Some(_))) => Err(ConnectError::Ending { service }),
+        Ok(Err(None)) => Err(ConnectError::Cancelled),
         Err(WaitError::TimedOut { .. }) => Err(ConnectError::TimedOut { service, after: patience }),
         Err(error) => Err(TransportError::from(error).into()),
     }

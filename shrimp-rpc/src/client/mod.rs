@@ -158,7 +158,7 @@ impl BindingBuilder {
     /// See [`ConnectError`].
     pub fn connect(self) -> Result<Binding, ConnectError> {
         let mut binding = self.connect_later()?;
-        let lane = Lane::open(&binding.node, &binding.shared.wanted, None)?;
+        let lane = Lane::open(&binding.node, &binding.shared.wanted, None, &|| false)?;
         binding.shared.cancels.heed(lane.watch());
         // Not taken for that: who calls first is to be the lock's favourite.
         if let Some(first) = Arc::get_mut(&mut binding.lanes).and_then(<[_]>::first_mut) {
@@ -376,7 +376,7 @@ impl Binding {
     ) -> Result<Taken<'b>, CallError> {
         let left = limit.left();
         let (node, wanted) = (self.node.clone(), self.shared.wanted.clone());
-        let bound = in_a_thread(move || Lane::open(&node, &wanted, left)).await?;
+        let bound = in_a_thread(move || Lane::open(&node, &wanted, left, &|| false)).await?;
         taken.fill(self.in_time(limit, left, bound)?);
         Ok(taken)
     }
@@ -478,7 +478,8 @@ impl Binding {
             Choice::Vacant(taken) => taken,
         };
         let left = limit.left();
-        taken.fill(self.in_time(limit, left, Lane::open(&self.node, &self.shared.wanted, left))?);
+        let bound = Lane::open(&self.node, &self.shared.wanted, left, is_cancelled);
+        taken.fill(self.in_time(limit, left, bound)?);
         Ok(Some(taken))
     }
 }

@@ -124,6 +124,7 @@ impl Code {
             | ConnectError::TooManyWaiting { .. }
             | ConnectError::NoRoom { .. } => Code::NoRoom,
             ConnectError::Ending { .. } => Code::Ending,
+            ConnectError::Cancelled => Code::Cancelled,
             ConnectError::Protocol { .. } => Code::Protocol,
             ConnectError::TimedOut { .. } => Code::TimedOut,
             ConnectError::Failed { .. } | ConnectError::Daemon(_) | ConnectError::Transport(_) => {
