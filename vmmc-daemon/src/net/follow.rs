@@ -1,6 +1,6 @@
 //! The cluster file while the daemon runs: when it has been written anew, the nodes that it names now count from then on.
-//! No restart is needed to add one, and no link ends. One that is no longer named is not asked and not let in any more; links with it
-//! go on. All else that the file says counts from the daemon's next start on.
+//! No restart is needed to add one, and no link ends. One that is no longer named is not asked any more; links with it go on, and whoever
+//! knows the key may still come from there. All else that the file says counts from the daemon's next start on.
 
 use super::cluster::Cluster;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
