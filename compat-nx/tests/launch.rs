@@ -513,9 +513,9 @@ fn a_node_killed_under_mpiexec_ends_all() {
     }
 }
 
-/// Starts nodes that never end, and waits until they have all met.
-fn endless(job: &Job, program: &Path) -> Child {
-    let mut child = launcher(job, &["-n", "3"], program, &["w"])
+/// Starts a program that says one line, and waits; what else it prints there comes from the reader.
+fn first_line(command: &mut Command) -> (Child, impl Read + use<>, String) {
+    let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -523,7 +523,14 @@ fn endless(job: &Job, program: &Path) -> Child {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    (child, out, line)
+}
+
+/// Starts nodes that never end, and waits until they have all met.
+fn endless(job: &Job, program: &Path) -> Child {
+    let (child, _, line) = first_line(&mut launcher(job, &["-n", "3"], program, &["w"]));
     assert_eq!(line, "ready\n");
     child
 }
@@ -555,16 +562,7 @@ fn whichever_process_of_the_launcher_is_killed_no_node_is_left() {
 
 /// The nodes of a program that says which processes they are, and waits; and it, to be waited for.
 fn told_nodes(command: &mut Command) -> (Child, impl Read + use<>, Vec<Pid>) {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
+    let (child, out, line) = first_line(command);
     let pids = line.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
     (child, out, pids.collect())
 }
