@@ -1,5 +1,6 @@
 //! Servers of several programs, with rights and secrets.
 
+use super::making::Making;
 use super::server::{CDispatch, CServer, Target};
 use super::{Code, entry, failure, text, token};
 use crate::server::{Server, ServerBuilder};
@@ -7,11 +8,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use vmmc::Who;
 
 /// `shrimp_rpc_builder`.
-#[derive(Debug)]
-pub struct CBuilder {
-    /// `None` only while a function changes it.
-    builder: Option<ServerBuilder>,
-}
+pub type CBuilder = Making<ServerBuilder>;
 
 /// See the header.
 ///
@@ -23,27 +20,10 @@ pub unsafe extern "C" fn shrimp_rpc_builder_new(name: *const c_char) -> *mut CBu
     entry(|| {
         // SAFETY: passed on.
         let Some(name) = (unsafe { text(name) }) else { return Code::Invalid };
-        made = Box::into_raw(Box::new(CBuilder { builder: Some(Server::builder(name)) }));
+        made = Making::begin(Server::builder(name));
         Code::Ok
     });
     made
-}
-
-/// Changes a builder.
-///
-/// # Safety
-/// `this` is NULL or from `shrimp_rpc_builder_new`.
-unsafe fn change(
-    this: *mut CBuilder,
-    change: impl FnOnce(ServerBuilder) -> ServerBuilder,
-) -> c_int {
-    entry(|| {
-        // SAFETY: by the caller's word.
-        let Some(this) = (unsafe { this.as_mut() }) else { return Code::Invalid };
-        let Some(builder) = this.builder.take() else { return Code::Invalid };
-        this.builder = Some(change(builder));
-        Code::Ok
-    })
 }
 
 /// See the header.
@@ -62,7 +42,7 @@ pub unsafe extern "C" fn shrimp_rpc_builder_program(
     let target = Target { dispatch, user };
     let serve = move |procedure, call: crate::ServerCall<'_>| target.serve(procedure, call);
     // SAFETY: passed on.
-    unsafe { change(this, |builder| builder.raw_program(program, version, serve)) }
+    unsafe { Making::change(this, |builder| builder.raw_program(program, version, serve)) }
 }
 
 /// See the header.
@@ -84,7 +64,7 @@ pub unsafe extern "C" fn shrimp_rpc_builder_allow(
         _ => return Code::Invalid as c_int,
     };
     // SAFETY: passed on.
-    unsafe { change(this, |builder| builder.allow(who)) }
+    unsafe { Making::change(this, |builder| builder.allow(who)) }
 }
 
 /// See the header.
@@ -96,7 +76,7 @@ pub unsafe extern "C" fn shrimp_rpc_builder_token(this: *mut CBuilder, secret: *
     // SAFETY: passed on.
     let Some(token) = (unsafe { token(secret) }) else { return Code::Invalid as c_int };
     // SAFETY: passed on.
-    unsafe { change(this, |builder| builder.token(token)) }
+    unsafe { Making::change(this, |builder| builder.token(token)) }
 }
 
 /// See the header.
@@ -106,7 +86,7 @@ pub unsafe extern "C" fn shrimp_rpc_builder_token(this: *mut CBuilder, secret: *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shrimp_rpc_builder_workers(this: *mut CBuilder, workers: c_uint) -> c_int {
     // SAFETY: passed on.
-    unsafe { change(this, |builder| builder.workers(workers as usize)) }
+    unsafe { Making::change(this, |builder| builder.workers(workers as usize)) }
 }
 
 /// See the header.
@@ -128,7 +108,7 @@ pub unsafe extern "C" fn shrimp_rpc_builder_limit(
         _ => return Code::Invalid as c_int,
     };
     // SAFETY: passed on.
-    unsafe { change(this, |builder| limit(builder, most)) }
+    unsafe { Making::change(this, |builder| limit(builder, most)) }
 }
 
 /// See the header.
@@ -141,12 +121,9 @@ pub unsafe extern "C" fn shrimp_rpc_builder_start(
     out: *mut *mut CServer,
 ) -> c_int {
     entry(|| {
-        if this.is_null() {
-            return Code::Invalid;
-        }
-        // SAFETY: made by Box::into_raw.
-        let this = unsafe { Box::from_raw(this) };
-        let (Some(builder), false) = (this.builder, out.is_null()) else { return Code::Invalid };
+        // SAFETY: by the caller's word.
+        let builder = unsafe { Making::finish(this) };
+        let (Some(builder), false) = (builder, out.is_null()) else { return Code::Invalid };
         match builder.start() {
             Ok(server) => {
                 // SAFETY: writable by the caller's word.
@@ -167,8 +144,6 @@ pub unsafe extern "C" fn shrimp_rpc_builder_start(
 /// `this` is NULL or from `shrimp_rpc_builder_new`, and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shrimp_rpc_builder_free(this: *mut CBuilder) {
-    if !this.is_null() {
-        // SAFETY: made by Box::into_raw.
-        drop(unsafe { Box::from_raw(this) });
-    }
+    // SAFETY: by the caller's word.
+    drop(unsafe { Making::finish(this) });
 }

@@ -1,17 +1,14 @@
 //! Clients with settings of their own.
 
 use super::client::{CBinding, opened};
+use super::making::Making;
 use super::{Code, entry, text, token};
 use crate::client::{Binding, BindingBuilder};
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 /// `shrimp_rpc_connector`.
-#[derive(Debug)]
-pub struct CConnector {
-    /// `None` only while a function changes it.
-    builder: Option<BindingBuilder>,
-}
+pub type CConnector = Making<BindingBuilder>;
 
 /// A client in C as it is unless it says otherwise: each of its threads has a binding of its own.
 pub(super) fn builder(name: &str, program: u32, version: u32) -> BindingBuilder {
@@ -32,28 +29,10 @@ pub unsafe extern "C" fn shrimp_rpc_connector_new(
     entry(|| {
         // SAFETY: passed on.
         let Some(name) = (unsafe { text(name) }) else { return Code::Invalid };
-        let builder = Some(builder(name, program, version));
-        made = Box::into_raw(Box::new(CConnector { builder }));
+        made = Making::begin(builder(name, program, version));
         Code::Ok
     });
     made
-}
-
-/// Changes a connector.
-///
-/// # Safety
-/// `this` is NULL or from `shrimp_rpc_connector_new`.
-unsafe fn change(
-    this: *mut CConnector,
-    change: impl FnOnce(BindingBuilder) -> BindingBuilder,
-) -> c_int {
-    entry(|| {
-        // SAFETY: by the caller's word.
-        let Some(this) = (unsafe { this.as_mut() }) else { return Code::Invalid };
-        let Some(builder) = this.builder.take() else { return Code::Invalid };
-        this.builder = Some(change(builder));
-        Code::Ok
-    })
 }
 
 /// See the header.
@@ -68,7 +47,7 @@ pub unsafe extern "C" fn shrimp_rpc_connector_token(
     // SAFETY: passed on.
     let Some(token) = (unsafe { token(secret) }) else { return Code::Invalid as c_int };
     // SAFETY: passed on.
-    unsafe { change(this, |builder| builder.token(token)) }
+    unsafe { Making::change(this, |builder| builder.token(token)) }
 }
 
 /// See the header.
@@ -94,7 +73,7 @@ pub unsafe extern "C" fn shrimp_rpc_connector_set(
         return Code::Invalid as c_int;
     }
     // SAFETY: passed on.
-    unsafe { change(this, set) }
+    unsafe { Making::change(this, set) }
 }
 
 /// More lanes than any program has threads. Each takes some hundred bytes before it is bound.
@@ -110,12 +89,8 @@ pub unsafe extern "C" fn shrimp_rpc_connector_open(
     out: *mut *mut CBinding,
 ) -> c_int {
     entry(|| {
-        if this.is_null() {
-            return Code::Invalid;
-        }
-        // SAFETY: made by Box::into_raw.
-        let this = unsafe { Box::from_raw(this) };
-        let Some(builder) = this.builder else { return Code::Invalid };
+        // SAFETY: by the caller's word.
+        let Some(builder) = (unsafe { Making::finish(this) }) else { return Code::Invalid };
         // SAFETY: passed on.
         unsafe { opened(builder, out) }
     })
@@ -127,8 +102,6 @@ pub unsafe extern "C" fn shrimp_rpc_connector_open(
 /// `this` is NULL or from `shrimp_rpc_connector_new`, and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shrimp_rpc_connector_free(this: *mut CConnector) {
-    if !this.is_null() {
-        // SAFETY: made by Box::into_raw.
-        drop(unsafe { Box::from_raw(this) });
-    }
+    // SAFETY: by the caller's word.
+    drop(unsafe { Making::finish(this) });
 }

@@ -8,6 +8,7 @@ mod builder;
 mod client;
 mod connector;
 mod failure;
+mod making;
 mod server;
 
 pub use builder::{
