@@ -88,7 +88,7 @@ pub(crate) struct Sock {
     pub(crate) calls: AtomicU32,
     /// Data bytes so far, saturating.
     pub(crate) bytes: AtomicU32,
-    /// Number of calls at which to try (again) to register.
+    /// Number of calls at which to try (again) to register; while that is unanswered, to look for the answer.
     pub(crate) try_at: AtomicU32,
     /// How often that was tried.
     pub(crate) tries: AtomicU32,

@@ -123,9 +123,11 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
             control::register(sock, fd);
         }
     } else {
-        // Mail is looked for at every call at first, then at every sixteenth.
-        let waited = calls.wrapping_sub(try_at);
-        if waited < 32 || waited.is_multiple_of(16) {
+        // The answer is looked for at the next calls, then ever more rarely: one that comes late is found an eighth later
+        // at most, and one that never comes (the other end takes no part) costs little.
+        if calls >= try_at {
+            let since = calls.saturating_sub(FIRST_TRY_CALLS);
+            sock.try_at.store(calls.saturating_add((since / 8).max(1)), Ordering::Relaxed);
             control::poll_mail();
         }
     }
@@ -424,4 +426,37 @@ pub(crate) fn taken_from_tcp(fd: i32) -> Option<u64> {
         before = after;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn an_answer_that_does_not_come_is_looked_for_ever_more_rarely() {
+        let _alone = crate::ALONE.lock().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let fd = socket.as_raw_fd();
+        fd_table::track(fd, false);
+        let sock = fd_table::sock(fd).unwrap();
+        sock.calls.store(FIRST_TRY_CALLS, Ordering::Relaxed);
+        sock.state.store(state::PENDING, Ordering::Relaxed);
+        // How many of so many calls with this result look.
+        let looks = |calls: u32, result| {
+            let mut looks = 0;
+            for _ in 0..calls {
+                let before = sock.try_at.load(Ordering::Relaxed);
+                let Route::Counted(inside) = route(fd, Way::Receive) else { panic!("not counted") };
+                inside.done(fd, result);
+                looks += u32::from(sock.try_at.load(Ordering::Relaxed) != before);
+            }
+            looks
+        };
+        let found = [looks(8, 1), looks(10_000, -1), looks(10_000, 1), looks(10_000, 0)];
+        assert!(found[0] == 8 && found[1] <= 1 && found[2] < 80 && found[3] <= 1, "{found:?}");
+        fd_table::forget(fd);
+    }
 }

@@ -304,7 +304,6 @@ pub(crate) fn poll_mail() {
 
 /// Under the lock.
 fn read_mail() {
-    find_out_loss();
     while let Some(socket) = SOCKET.still_ours() {
         let mut buffer = [0; MAX_PACKET_LEN];
         match packet::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {
@@ -317,9 +316,10 @@ fn read_mail() {
             Err(Errno::AGAIN) => {
                 // It reads: there may be room for what there was none.
                 let _ = offers::unsent().all(|slot| send_offer(socket, slot));
-                break;
+                return;
             }
             Ok(None) | Err(_) => hang_up(),
         }
     }
+    find_out_loss();
 }
