@@ -1,6 +1,6 @@
 //! What a program pays that runs under us and never meets a peer that does too: one server that is not
-//! preloaded, and three clients of it that take turns of some milliseconds: two plain ones, the second only to show
-//! what a difference means, and one that is preloaded and has a daemon.
+//! preloaded, and three clients of it, new ones three times a round, that take turns of some milliseconds: two plain ones, the
+//! second only to show what a difference means, and one that is preloaded and has a daemon.
 
 use super::{Setting, SocketsError};
 use crate::children::{self, Child};
@@ -18,8 +18,13 @@ pub(super) const BUDGET: f64 = 1.02;
 
 /// How long one turn takes.
 const TURN: Duration = Duration::from_millis(10);
+/// Clients: a plain one, one that is preloaded, and a plain one again.
+const ROLES: usize = 3;
+const PRELOADED: usize = 1;
+/// Generations of clients in a round: each is the first of them once.
+const GENERATIONS: u32 = ROLES as u32;
 /// Turns of each client for each way to use a connection, for a millisecond of a round.
-const TURNS_PER_MS: f64 = 0.5;
+const TURNS_PER_MS: f64 = 0.07;
 /// Length of a stream's parts, bytes.
 const PART: usize = 16 << 10;
 /// Questions on a connection that then ends: more than those after which it is offered to the daemon.
@@ -138,7 +143,11 @@ impl Client {
 }
 
 /// Measures.
-pub(super) fn run(setting: &Setting, progress: &mut Progress) -> Result<Vec<Cost>, Failure> {
+pub(super) fn run(
+    setting: &Setting,
+    rounds: u32,
+    progress: &mut Progress,
+) -> Result<Vec<Cost>, Failure> {
     let pinned = |cpu| (!setting.pair.is_single()).then_some(cpu);
     let start = |end: &str, cpu, port: &str, preloaded: bool| {
         let mut command = children::command(&children::own_program(), pinned(cpu));
@@ -158,46 +167,49 @@ pub(super) fn run(setting: &Setting, progress: &mut Progress) -> Result<Vec<Cost
     let output = server.pipes().stdout.take().ok_or_else(no_pipe)?;
     let mut port = String::new();
     BufReader::new(output).read_line(&mut port).context(|| "hearing the server".into())?;
-    let mut clients = Vec::new();
-    for preloaded in [false, true, false] {
-        let mut process = start("__perf-sockets-client", setting.pair.a, port.trim(), preloaded)?;
-        let ask = process.pipes().stdin.take().ok_or_else(no_pipe)?;
-        let told = process.pipes().stdout.take().ok_or_else(no_pipe)?;
-        clients.push(Client { _process: process, ask, told: BufReader::new(told).lines() });
-    }
-    let mut costs = Vec::new();
-    for used in USES {
-        progress.step(&format!("alone: {}", used.name));
-        let turns = (setting.round_ms as f64 * TURNS_PER_MS) as usize;
-        let mut times = vec![Vec::new(); clients.len()];
-        // The first turns are for who has not been offered to the daemon yet.
-        for turn in 0..turns + 2 {
-            for at in 0..clients.len() {
+    let mut times = USES.map(|_| [const { Vec::new() }; ROLES]);
+    let generations = rounds * GENERATIONS;
+    for generation in 0..generations {
+        // New processes: where one's memory lies makes it faster or slower than its like for as long as it lives. And
+        // another is the first: the server's threads are made in their order.
+        let mut clients = Vec::new();
+        for at in 0..ROLES {
+            let role = (at + generation as usize) % ROLES;
+            let mut process =
+                start("__perf-sockets-client", setting.pair.a, port.trim(), role == PRELOADED)?;
+            let ask = process.pipes().stdin.take().ok_or_else(no_pipe)?;
+            let told = process.pipes().stdout.take().ok_or_else(no_pipe)?;
+            let told = BufReader::new(told).lines();
+            clients.push((role, Client { _process: process, ask, told }));
+        }
+        let turns = (setting.round_ms as f64 * TURNS_PER_MS).max(2.0) as usize;
+        for (used, times) in USES.iter().zip(&mut times) {
+            progress.step(&format!("alone, {} of {generations}: {}", generation + 1, used.name));
+            // The first turns are for who has not been offered to the daemon yet.
+            for turn in 0..turns + 2 {
                 // In another order each time: a disturbance hits the next one too.
-                let at = (at + turn) % times.len();
-                let time = match clients.get_mut(at) {
-                    Some(client) => client.turn(used.letter)?,
-                    None => continue,
-                };
-                if turn >= 2
-                    && let Some(times) = times.get_mut(at)
-                {
-                    times.push(time);
+                clients.rotate_left(1);
+                for (role, client) in &mut clients {
+                    let time = client.turn(used.letter)?;
+                    if turn >= 2
+                        && let Some(times) = times.get_mut(*role)
+                    {
+                        times.push(time);
+                    }
                 }
             }
         }
-        if let [plain, ours, again] = times.as_slice() {
-            let ratio =
-                |of: &[f64]| stats::median(of.iter().zip(plain).map(|(a, b)| a / b).collect());
-            costs.push(Cost {
-                what: used.name,
-                plain_ns: stats::median(plain.clone()),
-                ratio: ratio(ours),
-                ratio_of_plain: ratio(again),
-            });
-        }
     }
-    Ok(costs)
+    let cost = |(used, [plain, ours, again]): (&Use, &[Vec<f64>; ROLES])| {
+        let ratio = |of: &[f64]| stats::median(of.iter().zip(plain).map(|(a, b)| a / b).collect());
+        Cost {
+            what: used.name,
+            plain_ns: stats::median(plain.clone()),
+            ratio: ratio(ours),
+            ratio_of_plain: ratio(again),
+        }
+    };
+    Ok(USES.iter().zip(&times).map(cost).collect())
 }
 
 /// As a person reads it.

@@ -115,6 +115,10 @@ struct Report {
     ways: Vec<Way>,
 }
 
+/// How often the ends with the kernel's socket map are run again: in one run of ten or so it refuses for ever (`EACCES`)
+/// what is sent to an end that is in the map.
+const SOCKMAP_ATTEMPTS: u32 = 4;
+
 /// What the runs need.
 struct Setting {
     library: PathBuf,
@@ -123,14 +127,14 @@ struct Setting {
     pair: Pair,
     round_ms: u64,
     sizes: Vec<usize>,
-    /// Or why there is none.
-    sockmap: std::io::Result<Sockmap>,
+    /// Why the kernel gives no socket map, if it gives none.
+    no_sockmap: Option<String>,
 }
 
 impl Setting {
     /// The ways that there are here.
     fn ways(&self) -> Vec<Way> {
-        let there = |way: &Way| way.kind != Kind::Sockmap || self.sockmap.is_ok();
+        let there = |way: &Way| way.kind != Kind::Sockmap || self.no_sockmap.is_none();
         WAYS.into_iter().filter(there).collect()
     }
 
@@ -143,17 +147,6 @@ impl Setting {
             command.env("VMMC_SOCKETS_PROTOCOL", protocol).env("VMMC_SOCKETS_REPORT", report);
         }
         command
-    }
-
-    /// Starts an end, which gets the socket map where it needs it.
-    fn spawn(&self, way: Way, mut command: Command, what: &str) -> Result<Child, Failure> {
-        match &self.sockmap {
-            Ok(map) if way.kind == Kind::Sockmap => Ok(map.lend(|number| {
-                command.arg("--map").arg(number.to_string());
-                Child::spawn(command, what)
-            })??),
-            _ => Ok(Child::spawn(command, what)?),
-        }
     }
 
     /// Runs one way once; what the client measured, and what both counted.
@@ -182,11 +175,25 @@ impl Setting {
                 command.arg("--line").arg(line);
             }
         };
+        let map = if way.kind == Kind::Sockmap {
+            Some(Sockmap::load().context(|| "making a socket map".into())?)
+        } else {
+            None
+        };
+        let spawn = |mut command: Command, what| -> Result<Child, Failure> {
+            let Some(map) = &map else { return Ok(Child::spawn(command, what)?) };
+            // What it says of a failure is said again by who reads its status, if that was the last attempt.
+            command.stderr(Stdio::null());
+            Ok(map.lend(|number| {
+                command.arg("--map").arg(number.to_string());
+                Child::spawn(command, what)
+            })??)
+        };
         let mut command = self.command(way, self.pair.b, &report);
         command.args(["__perf-sockets-server", kind]).arg(&path);
         with_line(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut server = self.spawn(way, command, "the server")?;
+        let mut server = spawn(command, "the server")?;
         let mut port = String::new();
         let output = server.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the server has no output".into()))?;
@@ -197,7 +204,7 @@ impl Setting {
         command.args(self.sizes.iter().map(usize::to_string));
         with_line(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut client = self.spawn(way, command, "the client")?;
+        let mut client = spawn(command, "the client")?;
         let output = client.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the client has no output".into()))?;
         let (mut lines, mut turns) = (Vec::new(), turns);
@@ -241,8 +248,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let daemon = PrivateDaemon::start(&daemon_program, scratch.path(), "vmmcd", None)?;
     let round_ms = if options.quick { 30 } else { 100 };
     let sizes = sizes(options.quick);
-    let sockmap = Sockmap::load();
-    let setting = Setting { library, daemon, scratch, pair, round_ms, sizes, sockmap };
+    let no_sockmap = Sockmap::load().err().map(|why| why.to_string());
+    let setting = Setting { library, daemon, scratch, pair, round_ms, sizes, no_sockmap };
     let ways = setting.ways();
     cpu::pin(pair.a)?;
 
@@ -261,11 +268,13 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             let number = round as usize * ways.len() + at;
             // The programs of the first way, which the budget is for, play R themselves if both have a processor.
             let turns = (at == 0 && !pair.is_single()).then_some(&mut turns);
-            let (lines, told) = match setting.run(*way, number, turns) {
-                // Seen once: the kernel refused for ever what was sent to an end that was in the map.
-                Err(_) if way.kind == Kind::Sockmap => setting.run(*way, number, None)?,
-                ran => ran?,
-            };
+            let mut ran = setting.run(*way, number, turns);
+            for _ in 0..SOCKMAP_ATTEMPTS {
+                if ran.is_err() && way.kind == Kind::Sockmap {
+                    ran = setting.run(*way, number, None);
+                }
+            }
+            let (lines, told) = ran?;
             for ((_, batch, samples), cell) in lines.into_iter().zip(cells) {
                 cell.add(samples, batch);
             }
@@ -274,7 +283,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             }
         }
     }
-    let alone = alone::run(&setting, &mut progress)?;
+    let alone = alone::run(&setting, options.rounds(), &mut progress)?;
     progress.clear();
     let r = (!pair.is_single()).then_some(r);
     let mut report = Report::new(head, &setting, (r.as_ref(), turns.ratio()), &rounds, &counted);
@@ -327,7 +336,7 @@ impl Report {
                     deliberate_updates: counted.deliberate as f64 / counted.sent as f64,
                 })
                 .collect(),
-            no_sockmap: setting.sockmap.as_ref().err().map(ToString::to_string),
+            no_sockmap: setting.no_sockmap.clone(),
             ways,
         }
     }
