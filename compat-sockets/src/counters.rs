@@ -53,6 +53,7 @@ vmmc::library_counters! {
     plain_resources: "Kept plain: no memory or table space.",
     plain_stdio: "Kept plain: standard input, output or error.",
     plain_waiter: "Directions moved back: only the kernel can wake who waits for room.",
+    plain_full: "Directions moved back: the ring was full, and nobody read.",
     plain_peer: "Directions moved back: the other end wants it so.",
     poisoned: "Connections ended because the peer wrote nonsense.",
     exec_unsafe: "Upgraded descriptors that could not be demoted in time before exec.",

@@ -13,11 +13,11 @@ use crate::fd_table::{self, Known};
 use crate::few::Few;
 use crate::side::tx;
 use crate::sock::{Link, Using, state};
-use crate::stream::demote;
 use crate::stream::give_way::{Gave, Yields};
 use crate::stream::readiness::{Readiness, readiness};
 use crate::stream::spin::Lesson;
 use crate::stream::wait::shares_cpu;
+use crate::stream::{demote, full};
 use crate::{raw, real};
 use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t};
 use vmmc::sync::Ordering;
@@ -174,14 +174,14 @@ unsafe fn poll_loop(
     let mut slices = RoomSlices::new();
     loop {
         let mut left = left_of(timeout);
-        let mut full = false;
+        let mut is_any_full = false;
         let mut rung = true;
         asked.copy_from_slice(fds);
         for item in items {
             demote::comply(item.link(), item.fd);
             let Some(entry) = asked.get_mut(item.index) else { continue };
-            if is_full(item, entry.events) {
-                full = true;
+            if is_full(item, entry.events) && !full::goes_on_by_tcp(item.link(), item.fd) {
+                is_any_full = true;
                 rung &= item.link().is_rung_for_room();
                 // The doorbell for room arrives as something to read.
                 entry.events = (entry.events & !OUT) | POLLIN;
@@ -226,13 +226,13 @@ unsafe fn poll_loop(
         }
         let now = ready || left == Some(0);
         for set in fds.iter().filter_map(watched_set) {
-            full |= crate::epoll::awaits_room(set);
+            is_any_full |= crate::epoll::awaits_room(set);
         }
         let asleep = (!now).then(|| Asleep(items));
         let armed = asleep.as_ref().is_some_and(|asleep| asleep.arm(fds));
         let wait = match (now || !armed, left) {
             (true, _) => Some(0),
-            (false, left) if full => Some(slices.next(left, rung)),
+            (false, left) if is_any_full => Some(slices.next(left, rung)),
             (false, left) => left,
         };
         // SAFETY: the array is ours, the mask as the caller passed it.

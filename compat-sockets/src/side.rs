@@ -98,7 +98,11 @@ pub(crate) struct Side {
     pub(crate) armed_for_others: AtomicU32,
     /// Forks at which it was there; never goes back.
     pub(crate) births: AtomicU32,
-    pad2: [u32; 8],
+    /// Where the peer's head stood when our ring was found full ([`crate::stream::full`]).
+    pub(crate) full_at: AtomicU64,
+    /// When that was, in nanoseconds; 0: never.
+    pub(crate) full_since: AtomicU64,
+    pad2: [u32; 4],
 }
 
 /// Bit of [`Side::eager`]: in a set that is in a set, in a poll or in a select.
@@ -221,6 +225,7 @@ impl Side {
             &self.head,
             &self.tail_seen,
             &self.drained,
+            &self.full_since,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -26,8 +26,21 @@ use std::time::{Duration, Instant};
 
 /// Ends a program that hangs. Never an assertion on speed.
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// Most bytes on their way in one direction: less than the smallest buffer there is.
-const MOST_UNREAD: u64 = 20_000;
+/// What programs may leave unread.
+#[derive(Clone, Copy, Debug)]
+struct Unread {
+    /// Most bytes on their way in one direction: less than the kernel's smallest buffer.
+    most: u64,
+    /// Most bytes of a write, of those that are no message.
+    longest: u64,
+    /// How often one writes, where a read's frequency is 12.
+    writes: u32,
+}
+
+/// Less than the smallest ring.
+const LITTLE: Unread = Unread { most: 20_000, longest: 9_000, writes: 12 };
+/// Several times what the smallest ring holds.
+const MUCH: Unread = Unread { most: 60_000, longest: 25_000, writes: 24 };
 /// Processes of one end at most.
 const MOST_ACTORS: usize = 5;
 /// Seeds that CI runs.
@@ -65,15 +78,15 @@ struct Op {
     how: u64,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op(unread: Unread) -> impl Strategy<Value = Op> {
     use Kind::*;
     let kind = prop_oneof![
-        12 => Just(Write), 12 => Just(Read), 2 => Just(ReadNothing), 4 => Just(Ready),
+        unread.writes => Just(Write), 12 => Just(Read), 2 => Just(ReadNothing), 4 => Just(Ready),
         3 => Just(Fork), 2 => Just(Exec), 2 => Just(Spawn), 2 => Just(Pass), 2 => Just(Copy),
         2 => Just(Close), 1 => Just(Kill), 1 => Just(Shut), 1 => Just(Nonblocking),
         1 => Just(ToTcp), 2 => Just(Bulk), 3 => Just(Awaited),
     ];
-    (kind, 0..2usize, 0..8usize, prop_oneof![1..40u64, 1..9000u64], 0..64u64)
+    (kind, 0..2usize, 0..8usize, prop_oneof![1..40u64, 1..unread.longest], 0..64u64)
         .prop_map(|(kind, end, who, amount, how)| Op { kind, end, who, amount, how })
 }
 
@@ -138,6 +151,7 @@ struct World {
     daemon: PathBuf,
     /// The library may have left the connection to the kernel.
     demoted: bool,
+    most_unread: u64,
 }
 
 impl Drop for World {
@@ -166,7 +180,7 @@ fn program() -> &'static PathBuf {
 }
 
 impl World {
-    fn new(leg: Leg, daemon: &std::path::Path) -> World {
+    fn new(leg: Leg, daemon: &std::path::Path, most_unread: u64) -> World {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("actors")).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -179,6 +193,7 @@ impl World {
             leg,
             daemon: daemon.to_owned(),
             demoted: false,
+            most_unread,
         }
     }
 
@@ -340,14 +355,16 @@ impl World {
         self.demoted |= matches!(kind, Kind::Exec | Kind::Spawn | Kind::Pass | Kind::ToTcp);
         match kind {
             Kind::Write => {
-                let room = MOST_UNREAD.saturating_sub(self.unread(peer));
+                let room = self.most_unread.saturating_sub(self.unread(peer));
                 let amount = amount.min(room);
                 if amount == 0 || self.ends[end].shut || self.ends[peer].gone {
                     return Ok(());
                 }
                 let at = self.ends[end].sent;
                 let actor = &mut self.ends[end].actors[who];
-                actor.must(&format!("w {amount} {at} {how}"), amount as i64)?;
+                // One that does not wait may take a part, where less room is than the kernel would have.
+                let call = if self.most_unread > LITTLE.most { 'W' } else { 'w' };
+                actor.must(&format!("{call} {amount} {at} {how}"), amount as i64)?;
                 self.ends[end].sent += amount;
             }
             Kind::Read => {
@@ -483,10 +500,14 @@ fn libc_eagain() -> i32 {
     rustix::io::Errno::AGAIN.raw_os_error()
 }
 
-fn three_ways(ops: &[Op], daemon: &std::cell::RefCell<Daemon>) -> Result<(), TestCaseError> {
+fn three_ways(
+    unread: Unread,
+    ops: &[Op],
+    daemon: &std::cell::RefCell<Daemon>,
+) -> Result<(), TestCaseError> {
     for leg in [Leg::Plain, Leg::NoDaemon, Leg::Ring] {
         let mut daemon = daemon.borrow_mut();
-        let mut world = World::new(leg, &daemon.path.clone());
+        let mut world = World::new(leg, &daemon.path.clone(), unread.most);
         let result = (|| {
             let cookie = world.connect()?;
             world.warm_up(&mut daemon, cookie)?;
@@ -499,13 +520,26 @@ fn three_ways(ops: &[Op], daemon: &std::cell::RefCell<Daemon>) -> Result<(), Tes
 
 #[test]
 fn random_programs_give_what_tcp_gives() {
-    let daemon = std::cell::RefCell::new(Daemon::start());
+    give_what_tcp_gives(Daemon::start(), LITTLE, &FOUND);
+}
+
+/// Rings of which the receiver leaves more unread than they hold: the stream goes on by TCP.
+#[test]
+fn random_programs_give_what_tcp_gives_over_rings_that_fill() {
+    give_what_tcp_gives(Daemon::with(&["--ring-kib", "16"]), MUCH, &[]);
+}
+
+fn give_what_tcp_gives(daemon: Daemon, unread: Unread, found: &[u64]) {
+    let daemon = std::cell::RefCell::new(daemon);
     let seeds: Vec<u64> = match std::env::var("RANDOM_PROGRAMS") {
         Ok(text) => {
             let (first, last) = text.split_once("..").expect("RANDOM_PROGRAMS=FIRST..LAST");
             (first.parse().unwrap()..last.parse().unwrap()).collect()
         }
-        Err(_) => SEEDS.chain(FOUND).chain([common::seed_of_this_run()]).collect(),
+        Err(_) => {
+            let found = found.iter().copied();
+            SEEDS.chain(found).chain([common::seed_of_this_run()]).collect()
+        }
     };
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u32>().unwrap());
     let shrinks = number("RANDOM_PROGRAMS_SHRINK").unwrap_or(200);
@@ -524,8 +558,9 @@ fn random_programs_give_what_tcp_gives() {
         };
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let mut runner = TestRunner::new_with_rng(config, rng);
-        let programs = proptest::collection::vec(op(), 20..70);
-        let all_turns = |ops: Vec<Op>| (0..turns).try_for_each(|_| three_ways(&ops, &daemon));
+        let programs = proptest::collection::vec(op(unread), 20..70);
+        let all_turns =
+            |ops: Vec<Op>| (0..turns).try_for_each(|_| three_ways(unread, &ops, &daemon));
         match runner.run(&programs, all_turns) {
             Ok(()) => {}
             Err(TestError::Fail(why, ops)) => {

@@ -11,7 +11,7 @@ use crate::poll::RoomSlices;
 use crate::stream::give_way::Gave;
 use crate::stream::spin::{spin, within};
 use crate::stream::wait::shares_cpu;
-use crate::stream::{bells, demote};
+use crate::stream::{bells, demote, full};
 use crate::{raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::{AtomicU32, Ordering};
@@ -113,6 +113,9 @@ unsafe fn wait_loop(
         let hot = HotList::collect(set);
         for item in hot.iter() {
             demote::comply(&item.link, item.number);
+            if item.is_full() {
+                full::goes_on_by_tcp(&item.link, item.number);
+            }
         }
         let inner = inner_events(set);
         let left = if inner.is_empty() { left } else { Some(0) };

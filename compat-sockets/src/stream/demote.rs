@@ -62,7 +62,7 @@ pub(crate) fn is_wanted(link: &Link) -> bool {
 
 /// Tells `shrimp stat` why. Other reasons than these are counted where they come up.
 pub(super) fn noted(fd: i32, why: Counter) {
-    if matches!(why, Counter::plain_peer | Counter::plain_waiter) {
+    if matches!(why, Counter::plain_peer | Counter::plain_waiter | Counter::plain_full) {
         counters::one(why);
     }
     counters::note(fd, why);

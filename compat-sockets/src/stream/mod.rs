@@ -2,6 +2,7 @@
 
 pub(crate) mod bells;
 pub(crate) mod demote;
+pub(crate) mod full;
 pub(crate) mod give_way;
 mod peek;
 pub(crate) mod readiness;

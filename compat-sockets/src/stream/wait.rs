@@ -3,10 +3,11 @@
 //! A receiver sleeps in `recv(MSG_PEEK)` on the TCP socket itself, so `SO_RCVTIMEO`, signals,
 //! `SA_RESTART`, cancellation and the peer's death act exactly as without us; the doorbell is
 //! the byte it wakes for. A sender sleeps on a futex in the segment, in slices: a peer that died
-//! wakes nobody, so after each slice the kernel is asked about it.
+//! wakes nobody, so after each slice the kernel is asked about it, and one that reads nothing has the
+//! stream go on by TCP ([`full`]).
 
 use super::send::peer_is_gone;
-use super::{SHUT_WRITE, bells, demote, recv};
+use super::{SHUT_WRITE, bells, demote, full, recv};
 use crate::counters::{self, Counter};
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
@@ -299,6 +300,7 @@ fn sleep_for_space(
         let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
         match waited {
             Err(libc::ETIMEDOUT) if peer_is_gone(link, fd) => return Ok(Room::Gone),
+            Err(libc::ETIMEDOUT) if full::goes_on_by_tcp(link, fd) => return Ok(Room::Look),
             Err(libc::ETIMEDOUT) => {}
             // With a timeout set the kernel never restarts a send; without, as the handler says.
             Err(libc::EINTR) if deadline.is_some() || raw::some_handler_interrupts() => {

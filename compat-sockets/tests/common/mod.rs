@@ -271,6 +271,7 @@ macro_rules! every_program {
     ($way:path) => {
         common::programs! { $way;
             /// Every byte once and in order: sizes, directions, threads, a thousand connections.
+            buffers,
             bulk,
             /// O_NONBLOCK, EAGAIN, nonblocking connect.
             nonblocking,

@@ -1,0 +1,60 @@
+//! A ring that stays full.
+//!
+//! The kernel's buffers take some megabytes of a stream that nobody reads (`tcp_wmem`, `tcp_rmem`); a ring takes what its
+//! daemon gives it. Two programs that each send a megabyte before they read go on by TCP, and would wait for each other
+//! here for ever. So whoever waits for room, in a send or in a poll, gives a ring up of which nothing was read for a
+//! while: what is in it stays there to be read, and the stream goes on by TCP, into the kernel's buffers.
+//!
+//! Nobody can see whether a receiver that reads nothing waits for something or has something else to do. Where it cannot
+//! send to us either, it mostly waits for us, and the while is short.
+
+use super::demote;
+use super::source::source;
+use crate::counters::Counter;
+use crate::raw;
+use crate::side::rx;
+use crate::sock::Link;
+use vmmc::sync::Ordering;
+use vmmc::word::Word;
+use vmmc_ring::switch::Standing;
+
+/// How long a ring is full of which nothing is read before its direction goes on by TCP, in nanoseconds.
+const WHILE_NS: u64 = 500_000_000;
+/// The same while both rings are full.
+const MUTUAL_NS: u64 = 50_000_000;
+
+/// For whoever waits for room in a full ring and looks now and then: whether the direction goes on by TCP now. Takes the
+/// locks of both directions.
+pub(crate) fn goes_on_by_tcp(link: &Link, fd: i32) -> bool {
+    let side = link.side;
+    see_switch(link, fd);
+    let head = link.tx().head().load(Ordering::Acquire);
+    let now = raw::now_ns();
+    let since = side.full_since.load(Ordering::Relaxed);
+    // Only a receiver makes room: with the head where it was, the ring has been full ever since.
+    if since == 0 || side.full_at.load(Ordering::Relaxed) != head {
+        side.full_at.store(head, Ordering::Relaxed);
+        side.full_since.store(now, Ordering::Relaxed);
+        return false;
+    }
+    let enough = if is_full_for_peer(link) { MUTUAL_NS } else { WHILE_NS };
+    now.saturating_sub(since) >= enough && demote::our_way_for(link, fd, Counter::plain_full)
+}
+
+/// Whether the peer finds no room either, as [`Link::looks_writable`] has it.
+fn is_full_for_peer(link: &Link) -> bool {
+    let unread = link.arrived().wrapping_sub(link.side.head.load(Ordering::Relaxed));
+    unread > link.rx().bytes().0.len() as u64 * 2 / 3
+}
+
+/// Sees that the peer has switched, as a receive would: it cannot end its ring part before.
+fn see_switch(link: &Link, fd: i32) {
+    let side = link.side;
+    if side.rx_state.load(Ordering::Relaxed) == rx::TCP
+        && link.rx().switch().standing() != Standing::Tcp
+        && side.rx_lock.try_lock()
+    {
+        source(link, fd);
+        side.rx_lock.unlock();
+    }
+}

@@ -1,0 +1,150 @@
+/* Both ends send more than a ring holds before either reads: what the kernel's buffers take, a program may rely on. */
+#include "semantics.h"
+
+/* Less than what loopback's buffers take by default (the plain run shows it), and twice a ring. */
+enum { MUCH = MIB };
+
+static void read_and_go_on(int fd, uint32_t out, uint32_t in) {
+    read_pattern(fd, MUCH, 0, in);
+    CHECK(true, "all bytes right");
+    /* The connection is as good as before. */
+    write_pattern(fd, 3 * MIB / 2, MUCH, out);
+    tell('s');
+    read_pattern(fd, 3 * MIB / 2, MUCH, in);
+    await('s');
+    NEED(shutdown(fd, SHUT_WR));
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "then end of file");
+}
+
+static void by_blocking(int fd, uint32_t out, uint32_t in) {
+    write_pattern(fd, MUCH, 0, out);
+    read_and_go_on(fd, out, in);
+}
+static void blocking_here(int fd) { by_blocking(fd, 1, 2); }
+static void blocking_peer(int fd) { by_blocking(fd, 2, 1); }
+
+/* With a time limit that is far away. */
+static void by_blocking_for_long(int fd, uint32_t out, uint32_t in) {
+    struct timeval limit = {.tv_sec = 3600};
+    NEED(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    by_blocking(fd, out, in);
+}
+static void limited_here(int fd) { by_blocking_for_long(fd, 1, 2); }
+static void limited_peer(int fd) { by_blocking_for_long(fd, 2, 1); }
+
+/* Sends as much as goes, and has `wait` tell when there is room. */
+static void by_waiting(int fd, uint32_t out, uint32_t in, void (*wait)(int fd)) {
+    char *all = malloc(MUCH);
+    pattern(all, MUCH, 0, out);
+    set_nonblocking(fd, true);
+    for (size_t done = 0; done < MUCH;) {
+        ssize_t sent = write(fd, all + done, MUCH - done);
+        if (sent < 0 && errno == EAGAIN)
+            wait(fd);
+        else
+            done += (size_t)NEED(sent);
+    }
+    set_nonblocking(fd, false);
+    free(all);
+    read_and_go_on(fd, out, in);
+}
+
+static void wait_in_poll(int fd) {
+    struct pollfd entry = {.fd = fd, .events = POLLOUT};
+    NEED(poll(&entry, 1, -1));
+}
+static void polling_here(int fd) { by_waiting(fd, 1, 2, wait_in_poll); }
+static void polling_peer(int fd) { by_waiting(fd, 2, 1, wait_in_poll); }
+
+static void wait_in_select(int fd) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    NEED(select(fd + 1, NULL, &set, NULL, NULL));
+}
+static void selecting_here(int fd) { by_waiting(fd, 1, 2, wait_in_select); }
+static void selecting_peer(int fd) { by_waiting(fd, 2, 1, wait_in_select); }
+
+static __thread int set;
+static void wait_in_set_of_levels(int fd) {
+    if (set == 0) {
+        set = new_epoll();
+        add(set, fd, EPOLLOUT, 1);
+    }
+    events_of(set, -1);
+}
+static void levels_here(int fd) { by_waiting(fd, 1, 2, wait_in_set_of_levels); }
+static void levels_peer(int fd) { by_waiting(fd, 2, 1, wait_in_set_of_levels); }
+
+static void wait_in_set_of_edges(int fd) {
+    if (set == 0) {
+        set = new_epoll();
+        add(set, fd, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+    }
+    events_of(set, -1);
+}
+static void edges_here(int fd) { by_waiting(fd, 1, 2, wait_in_set_of_edges); }
+static void edges_peer(int fd) { by_waiting(fd, 2, 1, wait_in_set_of_edges); }
+
+/* Both ends in one thread: nobody reads while it sends. */
+static void to_oneself(void) {
+    int ends[2];
+    make_pair(ends);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        write_pattern(ends[turn], MUCH, 0, turn);
+        read_pattern(ends[1 - turn], MUCH, 0, turn);
+    }
+    CHECK(true, "all bytes right");
+    exchange(ends[0], ends[1], 77);
+}
+
+/* A file, and parts of many. */
+static void from_a_file(void) {
+    int ends[2];
+    make_pair(ends);
+    int file = (int)NEED(memfd_create("much", MFD_CLOEXEC));
+    write_pattern(file, MUCH, 0, 5);
+    off_t at = 0;
+    while (at < MUCH)
+        NEED(sendfile(ends[0], file, &at, MUCH - (size_t)at));
+    read_pattern(ends[1], MUCH, 0, 5);
+    CHECK(true, "all bytes right");
+    exchange(ends[0], ends[1], 78);
+}
+
+/* Three who sit in a ring, each sends to its neighbour and reads from the other: no two wait for each other. */
+enum { SEATS = 3 };
+struct seat {
+    int to, from;
+    uint32_t number;
+};
+static void *sends_first(void *argument) {
+    struct seat *seat = argument;
+    write_pattern(seat->to, MUCH, 0, seat->number);
+    read_pattern(seat->from, MUCH, 0, (seat->number + SEATS - 1) % SEATS);
+    return NULL;
+}
+static void in_a_ring(void) {
+    struct seat seats[SEATS];
+    pthread_t threads[SEATS];
+    for (uint32_t i = 0; i < SEATS; i++) {
+        int ends[2];
+        make_pair(ends);
+        seats[i].to = ends[0];
+        seats[i].number = i;
+        seats[(i + 1) % SEATS].from = ends[1];
+    }
+    for (int i = 0; i < SEATS; i++)
+        helper_start(&threads[i], sends_first, &seats[i]);
+    for (int i = 0; i < SEATS; i++)
+        pthread_join(threads[i], NULL);
+    CHECK(true, "all bytes right");
+}
+
+static const struct test_case cases[] = {
+    PAIR(blocking), PAIR(limited),     PAIR(polling),       PAIR(selecting),
+    PAIR(levels),   PAIR(edges),       LONER(to_oneself),   LONER(from_a_file),
+    LONER(in_a_ring),
+};
+MAIN(cases)
