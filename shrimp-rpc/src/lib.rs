@@ -13,6 +13,7 @@
 //! * `config`: every tunable.
 //! * `message`: cursors that write and read arguments: ascending, checked, copied once.
 //! * `bulk`: arguments used in place: IN, OUT and INOUT data that the peer can write meanwhile.
+//! * `reactor`: the helper thread that wakes futures of either side.
 //! * `client`: binding, blocking calls, pieces, timeouts and cancellation, async calls.
 //! * `server`: service door, acceptor, polling of hot and cold bindings, workers, deferred replies.
 
@@ -29,6 +30,7 @@ mod memory;
 mod message;
 mod peer_buffer;
 pub mod process;
+mod reactor;
 pub mod server;
 mod try_lock;
 

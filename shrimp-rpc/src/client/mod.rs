@@ -21,8 +21,9 @@ use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
 use crate::layout;
 use crate::process;
+use crate::reactor::Reactor;
 use crate::try_lock::{Guard, TryLock};
-use arrival::{Alarm, Arrival, Reactor, at_once};
+use arrival::{Alarm, Arrival, at_once};
 use cancel::{Cancels, Group, Mark};
 use lane::{Lane, Wanted};
 use limit::Limit;
@@ -195,7 +196,7 @@ impl BindingBuilder {
             call_max: settings.call_max,
             group: Group::default(),
             shared: Arc::new(Shared {
-                reactor: Arc::default(),
+                reactor: Arc::new(Reactor::new("rpc-replies")),
                 node,
                 wanted: self.wanted,
                 cancels: Arc::default(),
