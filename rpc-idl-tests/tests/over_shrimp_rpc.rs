@@ -165,8 +165,14 @@ impl KvV1Async for Slow {
         Ok(())
     }
 
-    async fn list(&self, _: &Context, entries: Vec<Entry>) -> Result<Answer, Fault> {
+    async fn list(&self, context: &Context, entries: Vec<Entry>) -> Result<Answer, Fault> {
         later().await;
+        if entries.is_empty() {
+            tokio::select! {
+                () = context.cancelled() => say("the caller has given up"),
+                () = std::future::pending() => {}
+            }
+        }
         Ok(Answer::Ok(entries.into_iter().rev().collect()))
     }
 
@@ -513,5 +519,11 @@ fn every_construct_goes_there_and_back_between_async_client_and_server() {
         assert!(kv.put("the key", b"bytes").await.expect("answered"));
     });
     server.expect(&format!("logged a line for {}", std::process::id()));
+    // A task that waits for nothing else hears of it.
+    executor.block_on(async {
+        let mut list = std::pin::pin!(kv.list(&[]));
+        let _ = poll_fn(|cx| Poll::Ready(list.as_mut().poll(cx).is_ready())).await;
+    });
+    server.expect("the caller has given up");
     server.finish();
 }

@@ -40,7 +40,7 @@ pub use error::{
     CallError, ConnectError, DispatchError, Fault, ReplyError, ServeError, TransportError,
 };
 pub use server::{
-    Args, BulkOut, Context, DeferredCall, DeferredReply, Finished, ReplyWriter, Server,
+    Args, BulkOut, Cancelled, Context, DeferredCall, DeferredReply, Finished, ReplyWriter, Server,
     ServerBuilder, ServerCall, Service,
 };
 pub use xdr;

@@ -345,8 +345,8 @@ impl Lane {
     /// Tells the server that nobody waits for the last call any more.
     #[cold]
     pub(super) fn give_up(&mut self, node: &Node) {
-        // A server that has gone needs not be told.
-        let _ = self.put32(layout::CALL_CANCELLED, self.watch.turn().number());
+        // Wakes who awaits it there. A server that has gone needs not be told.
+        let _ = self.watch.calls.signal32(layout::CALL_CANCELLED, self.watch.turn().number());
         self.given_up = true;
         node.counters().add(count::TIMEOUTS, 1);
     }

@@ -198,7 +198,8 @@ fn open(
     let calls = Calls::new(calls, knock.process(), shared.tasks.clone());
     let call_max = shared.settings.call_max;
     let buffers = (calls, replies, image);
-    let slot = Slot::new(&shared.node, buffers, knock.peer, program, account, call_max);
+    let of_server = (&shared.node, &shared.reactor);
+    let slot = Slot::new(of_server, buffers, knock.peer, program, account, call_max);
     let slot = Arc::new(slot);
     shared.slots().insert(knock.key(), slot.clone());
     shared.add_fresh(slot.clone());

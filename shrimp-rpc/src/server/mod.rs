@@ -12,13 +12,15 @@ mod slot;
 mod work;
 
 pub use call::{
-    Args, BulkOut, Context, DeferredCall, DeferredReply, Finished, ReplyWriter, ServerCall,
+    Args, BulkOut, Cancelled, Context, DeferredCall, DeferredReply, Finished, ReplyWriter,
+    ServerCall,
 };
 
 use crate::config::Settings;
 use crate::error::{DispatchError, ServeError, TransportError};
 use crate::layout;
 use crate::process;
+use crate::reactor::Reactor;
 use accept::{Key, Knock, Process};
 use budget::Budget;
 use leaving::Leaving;
@@ -209,6 +211,7 @@ impl ServerBuilder {
             changed: AtomicBool::new(false),
             post: Post::new(Poll::default()),
             staff: work::Staff::new(),
+            reactor: Arc::new(Reactor::new("rpc-cancels")),
         });
         let door = open_door(&shared, &self.service, &self.grants, self.token)
             .map_err(|source| ServeError::Door { service: self.service.clone(), source })?;
@@ -273,6 +276,8 @@ pub(crate) struct Shared {
     /// Held by the thread that polls, while it polls.
     post: Post<Poll>,
     staff: work::Staff,
+    /// Wakes handlers that await the end of their caller's patience.
+    reactor: Arc<Reactor>,
 }
 
 impl Shared {
@@ -313,6 +318,8 @@ impl Shared {
         }
         self.post.close(Poll::default());
         self.fresh().clear();
+        // Whose slot has ended finds that without being woken.
+        self.reactor.end(&self.node);
     }
 
     fn note_change(&self) {

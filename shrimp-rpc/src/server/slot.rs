@@ -16,6 +16,7 @@ use crate::layout::{self, FlagWord, Kind, Status, Turn};
 use crate::memory::{Memory, copy};
 use crate::peer_buffer::PeerBuffer;
 use crate::process::count;
+use crate::reactor::Reactor;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vmmc::counters::Tally;
 use vmmc::mem::View;
@@ -27,6 +28,8 @@ use vmmc::{Node, PeerInfo};
 #[derive(Debug)]
 pub(crate) struct Slot {
     node: Node,
+    /// Wakes handlers that wait for [`Slot::is_given_up`].
+    reactor: Arc<Reactor>,
     /// Our buffer.
     calls: Calls,
     /// The client's.
@@ -102,7 +105,7 @@ pub(crate) enum Step {
 
 impl Slot {
     pub(crate) fn new(
-        node: &Node,
+        (node, reactor): (&Node, &Arc<Reactor>),
         (calls, replies, image): (Calls, PeerBuffer, Option<Charge>),
         peer: PeerInfo,
         program: usize,
@@ -111,6 +114,7 @@ impl Slot {
     ) -> Slot {
         Slot {
             node: node.clone(),
+            reactor: reactor.clone(),
             calls,
             replies,
             _image: image,
@@ -144,6 +148,10 @@ impl Slot {
     #[inline]
     pub(crate) fn node(&self) -> &Node {
         &self.node
+    }
+
+    pub(super) fn reactor(&self) -> &Arc<Reactor> {
+        &self.reactor
     }
 
     /// Longest reply that fits.
@@ -185,6 +193,11 @@ impl Slot {
         } else {
             self.head64(layout::CALL_DEADLINE)
         }
+    }
+
+    /// Whether the client has given the call of that turn up, or has gone.
+    pub(crate) fn is_given_up(&self, turn: Turn) -> bool {
+        self.head32(layout::CALL_CANCELLED) == turn.number() || !self.is_open()
     }
 
     /// Another node has another clock, so its clients say how long they wait from now.

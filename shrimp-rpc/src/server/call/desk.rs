@@ -1,6 +1,7 @@
 //! What a handler knows of its call, and what a worker keeps from call to call.
 
 use super::super::slot::{Ready, Slot};
+use super::Cancelled;
 use crate::layout::{self, Turn};
 use crate::memory::{Small, copy};
 use std::cell::{Cell, RefCell};
@@ -51,7 +52,37 @@ impl Context {
     /// Whether the client has given the call up, or has gone. A long computation asks now and then.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.slot.head32(layout::CALL_CANCELLED) == self.turn.number() || !self.slot.is_open()
+        self.slot.is_given_up(self.turn)
+    }
+
+    /// Waits until nobody waits for the reply any more: the client has given the call up, or has gone, or the time is over that it
+    /// said it would wait, or the call was answered. For handlers in `async` code, which choose between this and their work, on any
+    /// executor:
+    ///
+    /// ```no_run
+    /// # async fn search(key: &str) -> u32 { key.len() as u32 }
+    /// # async fn either<T>(one: impl Future<Output = T>, _: impl Future<Output = T>) -> T { one.await }
+    /// # async fn find(context: &shrimp_rpc::Context, key: &str) -> Result<u32, shrimp_rpc::Fault> {
+    /// let work = async { Ok(search(key).await) };
+    /// let end = async {
+    ///     context.cancelled().await;
+    ///     Err(shrimp_rpc::Fault::new(1, "you have given up"))
+    /// };
+    /// either(work, end).await // `select!` of an executor's library, for example
+    /// # }
+    /// ```
+    ///
+    /// One thread of the server wakes all of these futures. While any waits, each call to this process is a wake-up more for the
+    /// client that makes it. Without memory for that thread the future has itself polled again and again. Threads that would block
+    /// ask [`Context::is_cancelled`] now and then.
+    #[must_use = "it does nothing until it is awaited"]
+    pub fn cancelled(&self) -> Cancelled<'_> {
+        Cancelled::new(self)
+    }
+
+    /// Whether nobody waits for a reply, or there was one.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_cancelled() || !self.slot.is_unanswered(self.turn)
     }
 
     /// Whether the client is there to be told anything.

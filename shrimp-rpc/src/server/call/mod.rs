@@ -1,11 +1,13 @@
 //! A call, as a handler sees it.
 
 mod args;
+mod cancelled;
 mod deferred;
 mod desk;
 mod reply;
 
 pub use args::{Args, BulkOut};
+pub use cancelled::Cancelled;
 pub use deferred::{DeferredCall, DeferredReply};
 pub use desk::Context;
 pub(super) use desk::Desk;
