@@ -49,8 +49,8 @@ typedef struct shrimp_rpc_call shrimp_rpc_call; /* server side, one call */
 const char *shrimp_rpc_strerror(int status);
 
 /* Why there is no binding, or no server: in words, with names, numbers and what to do, the last failure in this thread of
- * shrimp_rpc_connect, shrimp_rpc_connect_with_token, shrimp_rpc_connector_open, shrimp_rpc_serve, shrimp_rpc_server_start or
- * shrimp_rpc_builder_start. A null pointer is not told, nor a success. "" where none has failed; never NULL. It is the library's: valid in
+ * shrimp_rpc_connect, shrimp_rpc_connect_with_token, shrimp_rpc_connector_open, shrimp_rpc_connector_open_later, shrimp_rpc_serve,
+ * shrimp_rpc_server_start or shrimp_rpc_builder_start. A null pointer is not told, nor a success. "" where none has failed; never NULL. It is the library's: valid in
  * this thread until the next failure of one of these. UTF-8. */
 const char *shrimp_rpc_error_text(void);
 
@@ -79,12 +79,14 @@ enum shrimp_rpc_option {
     SHRIMP_RPC_OPT_BUFFER = 0,     /* bytes of each buffer, made whole pages, 4 KiB to 64 MiB; what is longer goes in pieces */
     SHRIMP_RPC_OPT_CALL_MAX = 1,   /* bytes of the longest call, and of the longest reply */
     SHRIMP_RPC_OPT_CONNECT_MS = 2, /* milliseconds for the service to appear and to answer */
-    SHRIMP_RPC_OPT_LANES = 3,      /* calls at a time of bindings that share buffers, 1 to 65536; 1 at first, whatever the environment says */
+    SHRIMP_RPC_OPT_LANES = 3,      /* calls at a time of bindings that share buffers, 1 to 65536; if the environment does not say (SHRIMP_RPC_LANES), 1 */
     SHRIMP_RPC_OPT_TIMEOUT_MS = 4  /* shrimp_rpc_set_timeout */
 };
 /* SHRIMP_RPC_INVALID: no such option, or too many lanes. */
 int shrimp_rpc_connector_set(shrimp_rpc_connector *, int option, uint64_t value);
 int shrimp_rpc_connector_open(shrimp_rpc_connector *, shrimp_rpc_binding **out);
+/* The same, but the first call binds, and fails as `open` would have. Does not wait for the service. */
+int shrimp_rpc_connector_open_later(shrimp_rpc_connector *, shrimp_rpc_binding **out);
 void shrimp_rpc_connector_free(shrimp_rpc_connector *);
 
 /* Another binding, for another thread, that uses the same buffers: as many calls at a time as there are lanes, further ones wait. Time limit
@@ -196,6 +198,12 @@ shrimp_rpc_call *shrimp_rpc_defer(shrimp_rpc_call *);
 uint32_t shrimp_rpc_caller_uid(const shrimp_rpc_call *);
 uint32_t shrimp_rpc_caller_pid(const shrimp_rpc_call *);
 int shrimp_rpc_is_cancelled(const shrimp_rpc_call *);
+/* The caller's node, by its name in the cluster file of this node's vmmcd, if it is another one: process ids are that node's then. NULL: it
+ * is this one, or the call was put off and is another now. Valid until the dispatch function has returned, and of a call that was put off until it is answered. */
+const char *shrimp_rpc_caller_node(const shrimp_rpc_call *);
+/* How long the caller will still wait, by its own word, in nanoseconds. */
+#define SHRIMP_RPC_ANY_TIME UINT64_MAX
+uint64_t shrimp_rpc_time_left(const shrimp_rpc_call *);
 
 #ifdef __cplusplus
 }

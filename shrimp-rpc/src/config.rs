@@ -57,6 +57,14 @@ pub const TABLE: &[Tunable] = &[
     },
 ];
 
+/// Place of `SHRIMP_RPC_LANES` in the table.
+const LANES: usize = 2;
+
+/// What a tunable is set to, if that is a number.
+fn set(get: &dyn Fn(&str) -> Option<String>, at: usize) -> Option<usize> {
+    get(TABLE.get(at)?.name)?.trim().parse().ok()
+}
+
 /// Settings of one client or server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -88,19 +96,24 @@ impl Settings {
         Settings::from_lookup(&|name| std::env::var(name).ok())
     }
 
+    /// `SHRIMP_RPC_LANES`, if it is set to a number.
+    #[must_use]
+    pub fn lanes_from_env() -> Option<usize> {
+        set(&|name| std::env::var(name).ok(), LANES).map(|lanes: usize| lanes.max(1))
+    }
+
     /// From any source of variables.
     #[must_use]
     pub fn from_lookup(get: &dyn Fn(&str) -> Option<String>) -> Settings {
         let number = |at: usize| -> usize {
             TABLE.get(at).map_or(0, |tunable| {
-                let set = get(tunable.name).and_then(|value| value.trim().parse().ok());
-                set.or_else(|| tunable.default.parse().ok()).unwrap_or(0)
+                set(get, at).or_else(|| tunable.default.parse().ok()).unwrap_or(0)
             })
         };
         Settings {
             buffer_len: crate::layout::buffer_len(number(0)),
             call_max: number(1),
-            lanes: number(2).max(1),
+            lanes: number(LANES).max(1),
             connect_timeout: Duration::from_millis(number(3) as u64),
             bindings_max: number(4),
             bindings_each: number(5),

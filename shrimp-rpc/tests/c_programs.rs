@@ -12,17 +12,18 @@ mod raw;
 #[allow(unused_imports)]
 mod support;
 
-use common::{Daemon, second_process as play};
+use common::{Daemon, second_process as play, until};
 use program::{FAIL, FILL, NULL, PROGRAM, REVERSE, dispatch, serve};
 use shrimp_rpc::layout::Answer;
 use shrimp_rpc::{Binding, ConnectError, Server};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use support::Watchdog;
 use vmmc::Token;
-use xdr::{Decode, Encode};
+use xdr::{Decode, Encode, Source};
 
 /// The secret of `several`.
 const SECRET: Token = Token(*b"of several secre");
@@ -239,11 +240,12 @@ fn a_c_client_has_options_and_hears_why_it_is_not_bound() {
     let program = compile("options", dir.path());
     let mut server = daemon.second("stays", &["x"]);
     server.expect("ready");
-    for part in ["failures", "limits", "share"] {
+    for part in ["failures", "limits", "later", "share", "lanes"] {
         watchdog.step(part);
-        says_ok(
-            command(&program, &daemon).args([part, "x"]).env("SHRIMP_RPC_CONNECT_MS", "600000"),
-        );
+        let mut client = command(&program, &daemon);
+        client.args([part, "x"]).env("SHRIMP_RPC_CONNECT_MS", "600000");
+        // Without a second lane one of its two calls would wait for the other, which waits for it.
+        says_ok(client.env("SHRIMP_RPC_LANES", if part == "lanes" { "2" } else { "1" }));
     }
     watchdog.step("mismatch");
     let node = daemon.node();
@@ -259,10 +261,71 @@ fn a_c_client_has_options_and_hears_why_it_is_not_bound() {
     });
 }
 
+/// A server in C that lets in whom it is told to, until a line is written to it.
+fn lets_in(program: &Path, daemon: &Daemon, who: u32, id: u32) -> Child {
+    let mut server = command(program, daemon);
+    server.args(["serve", "x", &who.to_string(), &id.to_string()]);
+    let mut server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "SAYS ready\n");
+    server
+}
+
+fn end(mut server: Child) {
+    server.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(server.wait().unwrap().success());
+}
+
+/// What such a server knows of this client.
+#[derive(Debug, PartialEq)]
+struct Known {
+    pid: u32,
+    uid: u32,
+    /// In nanoseconds.
+    left: u64,
+    node: Vec<u8>,
+}
+
+fn known(binding: &Binding) -> Known {
+    const WHO: u32 = 91;
+    let mut reply = binding.request(WHO, 0, 0).unwrap().call().unwrap();
+    let [pid, uid] = [(); 2].map(|()| u32::decode(&mut reply).unwrap());
+    let left = u64::decode(&mut reply).unwrap();
+    let mut node = vec![0; u32::decode(&mut reply).unwrap() as usize];
+    reply.get_padded(&mut node).unwrap();
+    reply.finish().unwrap();
+    Known { pid, uid, left, node }
+}
+
+/// Which node a call comes from, and how long it may take.
+#[test]
+fn a_c_server_knows_the_node_of_its_caller_and_the_time_that_is_left() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("trouble", dir.path());
+    let (a, b) = cluster::pair();
+    let server = lets_in(&program, &a.daemon, 0, 0);
+    for (daemon, service, name) in [(&a.daemon, "x", ""), (&b.daemon, "x@a", "b")] {
+        // It has one place, and the one before may not have left it yet.
+        let (node, mut binding) = (daemon.node(), None);
+        until("there is a place", || {
+            binding = program::builder(&node, service).connect().ok();
+            binding.is_some()
+        });
+        let binding = binding.unwrap();
+        let always = known(&binding);
+        assert_eq!((&always.node[..], always.left), (name.as_bytes(), u64::MAX));
+        let hurried = known(&binding.with_timeout(HOUR));
+        assert_eq!(hurried.node, name.as_bytes());
+        assert!(hurried.left > 0 && u128::from(hurried.left) <= HOUR.as_nanos(), "{hurried:?}");
+    }
+    end(server);
+}
+
 /// Whom a server in C lets in, what it lets them take, and that it knows them.
 #[test]
 fn a_c_server_has_rights_and_limits_and_knows_its_callers() {
-    const WHO: u32 = 91;
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().unwrap();
     let program = compile("trouble", dir.path());
@@ -278,21 +341,14 @@ fn a_c_server_has_rights_and_limits_and_knows_its_callers() {
         (4, 1, false),
     ];
     for (who, id, may) in cases {
-        let mut server = command(&program, &daemon);
-        server.args(["serve", "x", &who.to_string(), &id.to_string()]);
-        let mut server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "SAYS ready\n");
+        let server = lets_in(&program, &daemon, who, id);
         let node = daemon.node();
         match Binding::builder("x", PROGRAM, 1).node(&node).connect() {
             Ok(binding) => {
                 assert!(may, "{who} {id} lets in everybody");
-                let mut reply = binding.request(WHO, 0, 0).unwrap().call().unwrap();
-                let mut next = || u32::decode(&mut reply).unwrap();
-                let caller = [next(), next()];
-                reply.finish().unwrap();
-                assert_eq!(caller, [std::process::id(), me]);
+                let expected =
+                    Known { pid: std::process::id(), uid: me, left: u64::MAX, node: Vec::new() };
+                assert_eq!(known(&binding), expected);
             }
             Err(error) => {
                 assert!(!may, "{who} {id}: {error}");
@@ -302,7 +358,6 @@ fn a_c_server_has_rights_and_limits_and_knows_its_callers() {
         if who == 0 {
             says_ok(command(&program, &daemon).args(["much", "x"]));
         }
-        server.stdin.take().unwrap().write_all(b"\n").unwrap();
-        assert!(server.wait().unwrap().success());
+        end(server);
     }
 }

@@ -1,8 +1,8 @@
 //! Bindings and calls.
 
 use super::{Code, connector, entry, failure, text, token};
-use crate::client::{Binding, BindingBuilder, Canceller, Reply, Request};
-use crate::error::CallError;
+use crate::client::{Binding, Canceller, Reply, Request};
+use crate::error::{CallError, ConnectError};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::time::Duration;
 use vmmc::Token;
@@ -126,18 +126,21 @@ unsafe fn connect(
         None => builder,
     };
     // SAFETY: passed on.
-    unsafe { opened(builder, out) }
+    unsafe { opened(|| builder.connect(), out) }
 }
 
-/// Binds, and hands the binding to C.
+/// Connects, and hands the binding to C.
 ///
 /// # Safety
 /// `out` is NULL or writable.
-pub(super) unsafe fn opened(builder: BindingBuilder, out: *mut *mut CBinding) -> Code {
+pub(super) unsafe fn opened(
+    connect: impl FnOnce() -> Result<Binding, ConnectError>,
+    out: *mut *mut CBinding,
+) -> Code {
     if out.is_null() {
         return Code::Invalid;
     }
-    match builder.connect() {
+    match connect() {
         Ok(binding) => {
             // SAFETY: writable by the caller's word.
             unsafe { out.write(CBinding::made(&binding)) };

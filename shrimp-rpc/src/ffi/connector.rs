@@ -4,15 +4,18 @@ use super::client::{CBinding, opened};
 use super::making::Making;
 use super::{Code, entry, text, token};
 use crate::client::{Binding, BindingBuilder};
+use crate::config::Settings;
+use crate::error::ConnectError;
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 /// `shrimp_rpc_connector`.
 pub type CConnector = Making<BindingBuilder>;
 
-/// A client in C as it is unless it says otherwise: each of its threads has a binding of its own.
+/// A client in C as it is unless it, or the environment, says otherwise: each of its threads has a binding of its own.
 pub(super) fn builder(name: &str, program: u32, version: u32) -> BindingBuilder {
-    Binding::builder(name, program, version).lanes(1)
+    let lanes = Settings::lanes_from_env().unwrap_or(1);
+    Binding::builder(name, program, version).lanes(lanes.min(LANES_MAX))
 }
 
 /// See the header.
@@ -88,11 +91,35 @@ pub unsafe extern "C" fn shrimp_rpc_connector_open(
     this: *mut CConnector,
     out: *mut *mut CBinding,
 ) -> c_int {
+    // SAFETY: passed on.
+    unsafe { open(this, BindingBuilder::connect, out) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// As `shrimp_rpc_connector_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_connector_open_later(
+    this: *mut CConnector,
+    out: *mut *mut CBinding,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { open(this, BindingBuilder::connect_later, out) }
+}
+
+/// # Safety
+/// As `shrimp_rpc_connector_open`.
+unsafe fn open(
+    this: *mut CConnector,
+    connect: fn(BindingBuilder) -> Result<Binding, ConnectError>,
+    out: *mut *mut CBinding,
+) -> c_int {
     entry(|| {
         // SAFETY: by the caller's word.
         let Some(builder) = (unsafe { Making::finish(this) }) else { return Code::Invalid };
         // SAFETY: passed on.
-        unsafe { opened(builder, out) }
+        unsafe { opened(|| connect(builder), out) }
     })
 }
 

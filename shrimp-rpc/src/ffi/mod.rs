@@ -25,14 +25,14 @@ pub use client::{
 };
 pub use connector::{
     CConnector, shrimp_rpc_connector_free, shrimp_rpc_connector_new, shrimp_rpc_connector_open,
-    shrimp_rpc_connector_set, shrimp_rpc_connector_token,
+    shrimp_rpc_connector_open_later, shrimp_rpc_connector_set, shrimp_rpc_connector_token,
 };
 pub use failure::shrimp_rpc_error_text;
 pub use server::{
-    CCall, CDispatch, CServer, shrimp_rpc_args, shrimp_rpc_caller_pid, shrimp_rpc_caller_uid,
-    shrimp_rpc_defer, shrimp_rpc_inplace, shrimp_rpc_is_cancelled, shrimp_rpc_out,
-    shrimp_rpc_reply, shrimp_rpc_reply_fault, shrimp_rpc_reply_send, shrimp_rpc_serve,
-    shrimp_rpc_server_start, shrimp_rpc_server_stop,
+    CCall, CDispatch, CServer, shrimp_rpc_args, shrimp_rpc_caller_node, shrimp_rpc_caller_pid,
+    shrimp_rpc_caller_uid, shrimp_rpc_defer, shrimp_rpc_inplace, shrimp_rpc_is_cancelled,
+    shrimp_rpc_out, shrimp_rpc_reply, shrimp_rpc_reply_fault, shrimp_rpc_reply_send,
+    shrimp_rpc_serve, shrimp_rpc_server_start, shrimp_rpc_server_stop, shrimp_rpc_time_left,
 };
 
 use crate::error::{CallError, ConnectError, ServeError};
@@ -253,10 +253,14 @@ mod tests {
             assert_eq!(shrimp_rpc_connector_token(null.cast(), [0; 16].as_ptr()), invalid);
             assert_eq!(shrimp_rpc_connector_set(null.cast(), 0, 1), invalid);
             assert_eq!(shrimp_rpc_connector_open(null.cast(), std::ptr::null_mut()), invalid);
+            let later = shrimp_rpc_connector_open_later(null.cast(), std::ptr::null_mut());
+            assert_eq!(later, invalid);
             shrimp_rpc_connector_free(null.cast());
             assert_eq!(shrimp_rpc_share(null.cast(), std::ptr::null_mut()), invalid);
             assert_eq!(shrimp_rpc_next_timeout(null.cast(), 1), invalid);
             assert!(shrimp_rpc_inplace(null.cast(), 0, 0).is_null());
+            assert!(shrimp_rpc_caller_node(null.cast()).is_null());
+            assert_eq!(shrimp_rpc_time_left(null.cast()), 0);
             assert!(shrimp_rpc_inout_at(null.cast(), 0, 0).is_null());
         }
     }

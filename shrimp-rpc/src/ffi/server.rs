@@ -5,7 +5,8 @@ use crate::error::{DispatchError, Fault};
 use crate::server::{
     Context, DeferredCall, DeferredReply, Finished, ReplyWriter, Server, ServerCall,
 };
-use std::ffi::{c_char, c_int, c_void};
+use std::cell::OnceCell;
+use std::ffi::{CString, c_char, c_int, c_void};
 use vmmc::mem::View;
 
 /// `shrimp_rpc_dispatch`.
@@ -19,6 +20,8 @@ pub struct CCall {
     writer: Option<CWriter>,
     finished: Option<Finished>,
     fault: Option<Fault>,
+    /// The caller's node as C has it, once it was asked for.
+    node: OnceCell<CString>,
     call: CState,
 }
 
@@ -73,6 +76,11 @@ impl CState {
 }
 
 impl CCall {
+    /// Nothing was done with it yet.
+    fn new(call: CState) -> CCall {
+        CCall { writer: None, finished: None, fault: None, node: OnceCell::new(), call }
+    }
+
     /// Whether nothing more can be said to the client: it was answered, or is told why not, or has gone.
     fn is_over(&self) -> bool {
         match &self.call {
@@ -107,11 +115,10 @@ impl Target {
         // SAFETY: only the lifetime changes: the value stays in this function's frame, and C
         // keeps no pointer to it after the function has returned.
         let call = unsafe { std::mem::transmute::<ServerCall<'_>, ServerCall<'static>>(call) };
-        let call = CState::Now(call);
-        let mut call = CCall { writer: None, finished: None, fault: None, call };
+        let mut call = CCall::new(CState::Now(call));
         // SAFETY: the function and its pointer are the program's; `call` lives meanwhile.
         let code = unsafe { (self.dispatch)(self.user, procedure, &raw mut call) };
-        let CCall { writer, finished, fault, call } = call;
+        let CCall { writer, finished, fault, call, .. } = call;
         drop(writer);
         let call = match (call, finished) {
             (CState::Now(call), finished) => (call, finished),
@@ -382,9 +389,7 @@ pub unsafe extern "C" fn shrimp_rpc_defer(call: *mut CCall) -> *mut CCall {
             CState::Now(call) if this.finished.is_none() => {
                 let (call, finished) = call.defer();
                 this.finished = Some(finished);
-                let call = CState::Later(call);
-                let made = CCall { writer: None, finished: None, fault: None, call };
-                later = Box::into_raw(Box::new(made));
+                later = Box::into_raw(Box::new(CCall::new(CState::Later(call))));
                 Code::Ok
             }
             other => {
@@ -459,4 +464,33 @@ pub unsafe extern "C" fn shrimp_rpc_is_cancelled(call: *const CCall) -> c_int {
     // SAFETY: by the caller's word.
     let context = unsafe { call.as_ref() }.and_then(|call| call.call.context());
     context.map_or(1, |context| c_int::from(context.is_cancelled()))
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_caller_node(call: *const CCall) -> *const c_char {
+    // SAFETY: by the caller's word.
+    let call = unsafe { call.as_ref() };
+    let named = call.and_then(|call| Some((call, call.call.context()?.node()?)));
+    named.map_or(std::ptr::null(), |(call, node)| {
+        // A name of the cluster file has no NUL.
+        call.node.get_or_init(|| CString::new(node).unwrap_or_default()).as_ptr()
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `call` is what the dispatch function was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_time_left(call: *const CCall) -> u64 {
+    // SAFETY: by the caller's word.
+    let Some(context) = (unsafe { call.as_ref() }).and_then(|call| call.call.context()) else {
+        return 0;
+    };
+    let left = context.time_left().map(|left| u64::try_from(left.as_nanos()));
+    left.map_or(u64::MAX, |left| left.unwrap_or(u64::MAX))
 }

@@ -124,12 +124,28 @@ static void *stay(void *binding) {
     return status;
 }
 
+/* The first call binds. */
+static int later(const char *name) {
+    shrimp_rpc_binding *binding = NULL;
+    shrimp_rpc_connector *connector = with("nowhere", SHRIMP_RPC_OPT_CONNECT_MS, 20);
+    CHECK(connector && shrimp_rpc_connector_open_later(connector, &binding) == SHRIMP_RPC_OK);
+    CHECK(call(binding, NOTHING) == SHRIMP_RPC_NO_SERVICE && is_named(binding, "\"nowhere\""));
+    CHECK(call(binding, NOTHING) == SHRIMP_RPC_NO_SERVICE); /* and the next one tries again */
+    shrimp_rpc_close(binding);
+    connector = with(name, SHRIMP_RPC_OPT_TIMEOUT_MS, 0);
+    CHECK(connector && shrimp_rpc_connector_open_later(connector, &binding) == SHRIMP_RPC_OK);
+    CHECK(call(binding, NOTHING) == SHRIMP_RPC_OK);
+    shrimp_rpc_close(binding);
+    connector = with(name, SHRIMP_RPC_OPT_LANES, 1);
+    CHECK(shrimp_rpc_connector_open_later(connector, NULL) == SHRIMP_RPC_INVALID); /* and it is gone */
+    return 0;
+}
+
 /* Two threads, two calls at a time, one set of buffers. */
-static int share(const char *name) {
+static int share(shrimp_rpc_connector *connector) {
     shrimp_rpc_binding *binding = NULL, *other = NULL;
     pthread_t thread;
     void *status;
-    shrimp_rpc_connector *connector = with(name, SHRIMP_RPC_OPT_LANES, 2);
     CHECK(connector && shrimp_rpc_connector_open(connector, &binding) == SHRIMP_RPC_OK);
     CHECK(shrimp_rpc_share(binding, NULL) == SHRIMP_RPC_INVALID);
     CHECK(shrimp_rpc_share(binding, &other) == SHRIMP_RPC_OK);
@@ -177,7 +193,9 @@ int main(int argc, char **argv) {
     if (argc != 3) return 2;
     int failed = strcmp(argv[1], "failures") == 0 ? failures(argv[2])
                  : strcmp(argv[1], "limits") == 0 ? limits(argv[2])
-                 : strcmp(argv[1], "share") == 0  ? share(argv[2])
+                 : strcmp(argv[1], "later") == 0  ? later(argv[2])
+                 : strcmp(argv[1], "share") == 0  ? share(with(argv[2], SHRIMP_RPC_OPT_LANES, 2))
+                 : strcmp(argv[1], "lanes") == 0  ? share(shrimp_rpc_connector_new(argv[2], PROGRAM, 1))
                                                   : mismatch(argv[2]);
     if (!failed) puts("ok");
     return failed;

@@ -102,7 +102,7 @@ static int much(const char *name, shrimp_rpc_binding *binding) {
     return 0;
 }
 
-/* Who calls: process and user. */
+/* Who calls: process and user, how long it waits, and its node. */
 static int dispatch(void *user, uint32_t procedure, shrimp_rpc_call *call) {
     void *at;
     (void)user;
@@ -111,10 +111,17 @@ static int dispatch(void *user, uint32_t procedure, shrimp_rpc_call *call) {
         return status ? status : shrimp_rpc_reply_send(call);
     }
     if (procedure != WHO) return SHRIMP_RPC_PROC_UNAVAIL;
-    int status = shrimp_rpc_reply(call, 8, &at);
+    const char *node = shrimp_rpc_caller_node(call);
+    size_t len = node ? strlen(node) : 0;
+    int status = shrimp_rpc_reply(call, 20 + len, &at);
     if (status) return status;
     uint32_t who[2] = {shrimp_rpc_caller_pid(call), shrimp_rpc_caller_uid(call)};
-    memcpy(at, who, sizeof who);
+    uint64_t left = shrimp_rpc_time_left(call);
+    uint32_t named = node == shrimp_rpc_caller_node(call) ? (uint32_t)len : 99;
+    memcpy(at, who, 8);
+    memcpy((char *)at + 8, &left, 8);
+    memcpy((char *)at + 16, &named, 4);
+    memcpy((char *)at + 20, node ? node : "", len);
     return shrimp_rpc_reply_send(call);
 }
 
