@@ -232,6 +232,9 @@ pub enum TransportError {
     /// No thread.
     #[error("no thread could be made: {0}")]
     Thread(std::io::ErrorKind),
+    /// The thread that bound for a future panicked: by a fault of this library's, whose words are where panics of this process go.
+    #[error("the thread that was made to bind panicked")]
+    Panicked,
 }
 
 impl From<vmmc::error::FlagError> for TransportError {

@@ -6,6 +6,7 @@
 
 mod arrival;
 mod cancel;
+mod in_a_thread;
 mod lane;
 mod limit;
 mod patience;
@@ -25,14 +26,15 @@ use crate::reactor::Reactor;
 use crate::try_lock::{Guard, TryLock};
 use arrival::{Alarm, Arrival, at_once};
 use cancel::{Cancels, Group, Mark};
+use in_a_thread::in_a_thread;
 use lane::{Lane, Wanted};
 use limit::Limit;
 use queue::Queue;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use vmmc::{Node, PeerInfo, Token};
 
@@ -172,7 +174,7 @@ impl BindingBuilder {
     /// to bind in vain; it ends when the service has answered, or the time to connect is over.
     ///
     /// # Errors
-    /// See [`ConnectError`]; [`TransportError::Thread`] when there is no thread.
+    /// See [`ConnectError`]; [`TransportError::Thread`] when there is no thread, [`TransportError::Panicked`] when it panicked.
     pub async fn connect_async(self) -> Result<Binding, ConnectError> {
         in_a_thread(move || self.connect()).await?
     }
@@ -515,53 +517,6 @@ impl Clone for Binding {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.reactor.end(&self.node);
-    }
-}
-
-/// What binding comes to, which waits, by a thread that is made for it.
-async fn in_a_thread<T: Send + 'static>(
-    bind: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, TransportError> {
-    let outcome =
-        Arc::new(Outcome { state: Mutex::new(OutcomeState { result: None, waker: None }) });
-    let tell = outcome.clone();
-    std::thread::Builder::new()
-        .name("rpc-bind".into())
-        .spawn(move || tell.set(bind()))
-        .map_err(|error| TransportError::Thread(error.kind()))?;
-    Ok(std::future::poll_fn(|cx| outcome.poll(cx)).await)
-}
-
-/// The result of another thread.
-#[derive(Debug)]
-struct Outcome<T> {
-    state: Mutex<OutcomeState<T>>,
-}
-
-#[derive(Debug)]
-struct OutcomeState<T> {
-    result: Option<T>,
-    waker: Option<Waker>,
-}
-
-impl<T> Outcome<T> {
-    fn set(&self, result: T) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.result = Some(result);
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
-        }
-    }
-
-    fn poll(&self, cx: &Context<'_>) -> Poll<T> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                state.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
     }
 }
 
