@@ -34,12 +34,17 @@ const CLIENT_POINTS: &[&str] = &[
     "one way called",
     "given up",
     "first piece sent",
+    "next piece sent",
     "pieces half sent",
     "first piece of the reply there",
     "next piece of the reply asked for",
+    "next piece of the reply there",
     KEPT,
+    PUT_OFF,
 ];
 const KEPT: &str = "reply kept back by the server";
+/// On either side.
+const PUT_OFF: &str = "reply was put off";
 
 /// Where a server dies.
 const SERVER_POINTS: &[&str] = &[
@@ -51,7 +56,11 @@ const SERVER_POINTS: &[&str] = &[
     "out half written",
     "reply stored, no flag",
     "asked for the next piece",
+    "next piece there",
     "first piece of the reply sent",
+    "next piece of the reply asked for",
+    "next piece of the reply sent",
+    PUT_OFF,
     "replied",
 ];
 
@@ -110,23 +119,33 @@ fn client(args: &[String]) {
             client.cancel();
             die();
         }
-        "first piece sent" | "pieces half sent" => {
+        "first piece sent" | "next piece sent" | "pieces half sent" => {
             let total = 3 * room as u64;
             client.calls.write(layout::CALL_TOTAL, &total.to_ne_bytes()).unwrap();
             client.send(Kind::First, REVERSE as u16, room);
             at("first piece sent");
             assert_eq!(client.reply().kind, Kind::More);
             client.send(Kind::Next, 0, room);
+            at("next piece sent");
             assert_eq!(client.reply().kind, Kind::More);
             die();
         }
-        "first piece of the reply there" | "next piece of the reply asked for" => {
+        "first piece of the reply there"
+        | "next piece of the reply asked for"
+        | "next piece of the reply there" => {
             client.calls.write(client.start(8), &50_000u32.to_le_bytes()).unwrap();
             client.send(Kind::Whole, FILL as u16, 8);
             assert_eq!(client.reply().kind, Kind::First);
             at("first piece of the reply there");
             client.send(Kind::More, 0, 0);
+            at("next piece of the reply asked for");
+            assert_eq!(client.reply().kind, Kind::Next);
             die();
+        }
+        PUT_OFF => {
+            client.send(Kind::Whole, KEEP as u16, 0);
+            say("held"); // as above
+            common::pause();
         }
         KEPT => {
             client.send(Kind::Whole, KEEP as u16, 0);
@@ -139,6 +158,9 @@ fn client(args: &[String]) {
 /// Lives until it is at its point. Its client makes one call, in pieces of `raw::LEN` if it is long.
 fn server(args: &[String]) {
     let (service, point, node, at) = doomed(args);
+    if point == PUT_OFF {
+        put_off_and_die(&node, service);
+    }
     let heard = Heard::hear(&node, service, || {
         say("ready");
         if point == "door open" {
@@ -166,15 +188,24 @@ fn server(args: &[String]) {
             server.replies.write(server.start(16), &[0; 16]).unwrap();
             die();
         }
-        "asked for the next piece" => {
+        "asked for the next piece" | "next piece there" => {
             assert_eq!(call.kind, Kind::First);
             server.reply(call.turn, Kind::More, 0);
+            at("asked for the next piece");
+            assert_eq!(server.call(call.turn).kind, Kind::Next);
             die();
         }
-        "first piece of the reply sent" => {
+        "first piece of the reply sent"
+        | "next piece of the reply asked for"
+        | "next piece of the reply sent" => {
             let total = (3 * room as u64).to_ne_bytes();
             server.replies.write(layout::REPLY_TOTAL, &total).unwrap();
             server.reply(call.turn, Kind::First, room);
+            at("first piece of the reply sent");
+            let asked = server.call(call.turn);
+            assert_eq!(asked.kind, Kind::More);
+            at("next piece of the reply asked for");
+            server.reply(asked.turn, Kind::Next, room);
             die();
         }
         "replied" => {
@@ -183,6 +214,22 @@ fn server(args: &[String]) {
         }
         other => panic!("no point {other:?}"),
     }
+}
+
+/// A server that is none of `raw`: its library puts the reply off.
+fn put_off_and_die(node: &Node, service: &str) -> ! {
+    let (keep, kept) = std::sync::mpsc::channel();
+    let keep = Mutex::new(keep);
+    let server = Server::builder(service).node(node).raw_program(PROGRAM, 1, move |it, call| {
+        assert_eq!(it, KEEP);
+        let (call, finished) = call.defer();
+        keep.lock().unwrap().send(call).unwrap();
+        Ok(finished)
+    });
+    let _server = server.start().unwrap();
+    say("ready");
+    let _kept = kept.recv().unwrap();
+    die();
 }
 
 fn successor(args: &[String]) {
@@ -223,6 +270,7 @@ fn a_client_killed_at_any_named_point_leaves_nothing_and_disturbs_nobody() {
                 KEEP => {
                     let (call, finished) = call.defer();
                     keep.lock().unwrap().push(call);
+                    let _ = holding.lock().unwrap().send(());
                     Ok(finished)
                 }
                 other => dispatch(other, call),
@@ -237,11 +285,11 @@ fn a_client_killed_at_any_named_point_leaves_nothing_and_disturbs_nobody() {
         let before = (holds(&node), holds(&friend));
 
         let mut second = daemon.second("client", &["survivor", point]);
-        if *point == "being served" {
+        if ["being served", PUT_OFF].contains(point) {
             second.expect("held");
             held.recv().unwrap();
             second.kill();
-            let_go.send(()).unwrap();
+            let _ = let_go.send(()); // to who is being served
         } else {
             let status = second.child.wait().unwrap();
             use std::os::unix::process::ExitStatusExt;
@@ -253,7 +301,7 @@ fn a_client_killed_at_any_named_point_leaves_nothing_and_disturbs_nobody() {
             reverse(&binding, len).unwrap_or_else(|error| panic!("{point}: {error}"));
         }
         // A call that is kept keeps its buffers, even of a client that has gone.
-        assert_eq!(kept.lock().unwrap().len(), usize::from(*point == KEPT));
+        assert_eq!(kept.lock().unwrap().len(), usize::from([KEPT, PUT_OFF].contains(point)));
         kept.lock().unwrap().clear();
         until(&format!("the server holds what it held: {point}"), || {
             (holds(&node), holds(&friend)) == before
@@ -275,7 +323,8 @@ fn a_server_killed_at_any_named_point_is_an_error_of_that_call_and_its_successor
         first.expect("ready");
         let builder = program::builder(&node, "mortal").buffer_len(raw::LEN);
         let binding = builder.connect_later().unwrap();
-        let len = if *point == "asked for the next piece" { 20_000 } else { 5 };
+        let in_pieces = ["asked for the next piece", "next piece there"].contains(point);
+        let len = if in_pieces { 20_000 } else { 5 };
         let outcome = match *point {
             "door open" => {
                 first.go_on();
@@ -285,7 +334,11 @@ fn a_server_killed_at_any_named_point_is_an_error_of_that_call_and_its_successor
             "one way call taken" => binding.request(NULL, 0, 0).and_then(|it| it.send()),
             // The reply's flag was stored: it counts, whatever happens then.
             "replied" => binding.request(NULL, 0, 0).and_then(|it| it.call()?.finish()),
-            "out half written" | "first piece of the reply sent" => fill(&binding, 1000),
+            PUT_OFF => binding.request(KEEP, 0, 0).and_then(|it| it.call()?.finish()),
+            "out half written"
+            | "first piece of the reply sent"
+            | "next piece of the reply asked for"
+            | "next piece of the reply sent" => fill(&binding, 1000),
             _ => reverse(&binding, len),
         };
         match (*point, &outcome) {
@@ -301,7 +354,11 @@ fn a_server_killed_at_any_named_point_is_an_error_of_that_call_and_its_successor
                 | "out half written"
                 | "reply stored, no flag"
                 | "asked for the next piece"
-                | "first piece of the reply sent",
+                | "next piece there"
+                | "first piece of the reply sent"
+                | "next piece of the reply asked for"
+                | "next piece of the reply sent"
+                | PUT_OFF,
                 Err(CallError::ServerGone { .. }),
             ) => {}
             _ => panic!("{point}: {outcome:?}"),
