@@ -6,7 +6,7 @@ mod common;
 use common::Daemon;
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, BulkMut, DispatchError, Server};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use vmmc::Node;
 use vmmc::counters::index;
 use xdr::{Decode, Encode};
@@ -18,6 +18,10 @@ const OUT: u32 = 2;
 const NEXT: u32 = 3;
 /// As NEXT, with as many words in the reply as the client wants.
 const COUNTED: u32 = 4;
+/// As many numbers as the client wants, from one on, as OUT data.
+const NUMBERS: u32 = 5;
+/// One way: its number among those, and words that tell it from all others.
+const NOTE: u32 = 6;
 
 struct Both {
     _daemon: Daemon,
@@ -27,7 +31,38 @@ struct Both {
     /// What OUT waits for between its writing and its reply.
     go_on: mpsc::Sender<()>,
     written: mpsc::Receiver<usize>,
+    notes: Arc<Mutex<Notes>>,
     _server: Server,
+}
+
+/// What the server heard one way.
+#[derive(Debug, Default)]
+struct Notes {
+    heard: u32,
+    /// Of their numbers.
+    sum: u64,
+    /// One that was not the next.
+    early: Option<u32>,
+    /// One that had other words.
+    wrong: Option<String>,
+}
+
+impl Notes {
+    /// What each word of a note is.
+    fn word(number: u32) -> u32 {
+        5 * number + 1
+    }
+
+    fn hear(&mut self, number: u32, words: &[u32]) {
+        if words.iter().any(|word| *word != Notes::word(number)) {
+            self.wrong = Some(format!("{number}: {words:?}"));
+        }
+        if number != self.heard {
+            self.early = Some(number);
+        }
+        self.heard += 1;
+        self.sum += u64::from(number);
+    }
 }
 
 /// Every number becomes the one after it.
@@ -39,11 +74,17 @@ fn count_on(block: &mut BulkMut<'_, u32>) -> Result<(), DispatchError> {
 }
 
 fn both(buffer_len: usize) -> Both {
+    both_with(buffer_len, 8)
+}
+
+fn both_with(buffer_len: usize, lanes: usize) -> Both {
     let daemon = Daemon::start();
     let (server_node, client_node) = (daemon.node(), daemon.node());
     let (go_on, wait) = mpsc::channel();
     let (tell, written) = mpsc::channel();
-    let wait = std::sync::Mutex::new(wait);
+    let wait = Mutex::new(wait);
+    let notes = Arc::<Mutex<Notes>>::default();
+    let heard = notes.clone();
     let server = Server::builder("mechanism")
         .node(&server_node)
         .buffer_max(buffer_len)
@@ -94,6 +135,27 @@ fn both(buffer_len: usize) -> Both {
                 len.encode(&mut reply)?;
                 reply.send()
             }
+            NUMBERS => {
+                let mut args = call.args();
+                let (len, first) = (u32::decode(&mut args)?, u32::decode(&mut args)?);
+                args.finish()?;
+                let numbers: Vec<u32> = (0..len).map(|i| first.wrapping_add(i)).collect();
+                let mut out = call.out::<u32>(u32::MAX);
+                out.put(&numbers)?;
+                let (distance, len) = out.descriptor();
+                let mut reply = call.reply(8)?;
+                distance.encode(&mut reply)?;
+                len.encode(&mut reply)?;
+                reply.send()
+            }
+            NOTE => {
+                let mut args = call.args();
+                let (number, len) = (u32::decode(&mut args)?, u32::decode(&mut args)?);
+                args.finish()?;
+                let words = call.block::<u32>(len)?.to_vec()?;
+                heard.lock().unwrap().hear(number, &words);
+                Ok(call.finish_oneway())
+            }
             other => Err(DispatchError::UnknownProcedure(other)),
         })
         .start()
@@ -101,9 +163,19 @@ fn both(buffer_len: usize) -> Both {
     let binding = Binding::builder("mechanism", PROGRAM, 1)
         .node(&client_node)
         .buffer_len(buffer_len)
+        .lanes(lanes)
         .connect()
         .unwrap();
-    Both { _daemon: daemon, server_node, client_node, binding, go_on, written, _server: server }
+    Both {
+        _daemon: daemon,
+        server_node,
+        client_node,
+        binding,
+        go_on,
+        written,
+        notes,
+        _server: server,
+    }
 }
 
 #[test]
@@ -257,11 +329,13 @@ fn region_of_this_process(len: usize) -> Vec<u8> {
     best
 }
 
-/// Random lengths, and contents that tell each call and each reply from all others (F10).
-fn back_to_back(calls: u32) {
-    let both = both(16384);
+/// Random kinds of calls and lengths, and contents that tell each call and each reply from all others (F10).
+/// With one lane each call has the buffers of the one before; with several, a call that follows a one-way one has others.
+fn back_to_back(calls: u32, lanes: usize) {
+    let both = both_with(16384, lanes);
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut data = Vec::new();
+    let mut notes = 0;
     for call in 0..calls {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         // Mostly short, some as long as the buffer, few in pieces.
@@ -278,9 +352,27 @@ fn back_to_back(calls: u32) {
             both.binding.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
             continue;
         }
+        let bytes = (4 * len).next_multiple_of(8);
+        match state >> 36 & 7 {
+            0 => {
+                numbers(&both.binding, len as u32, 7 * call, &mut data);
+                continue;
+            }
+            1 => {
+                let mut request = both.binding.request(NOTE, 8, bytes).unwrap();
+                notes.encode(&mut request).unwrap();
+                (len as u32).encode(&mut request).unwrap();
+                data.clear();
+                data.resize(len, Notes::word(notes));
+                request.block(&data).unwrap();
+                request.send().unwrap();
+                notes += 1;
+                continue;
+            }
+            _ => {}
+        }
         data.clear();
         data.resize(len, 2 * call);
-        let bytes = (4 * len).next_multiple_of(8);
         let mut request = both.binding.request(COUNTED, 12, bytes).unwrap();
         for word in [len as u32, words, 3 * call] {
             word.encode(&mut request).unwrap();
@@ -305,11 +397,29 @@ fn back_to_back(calls: u32) {
     common::until("every call was served, once", || {
         both.server_node.counters().get(count::SERVED) == u64::from(calls)
     });
+    let heard = both.notes.lock().unwrap();
+    assert_eq!((heard.heard, &heard.wrong), (notes, &None));
+    assert_eq!(heard.sum, (0..u64::from(notes)).sum(), "each of them once");
+    assert!(heard.early.is_none() || lanes > 1, "{heard:?}: one lane keeps their order");
+    assert!(notes > calls / 16, "there are some");
+}
+
+/// OUT data of that many numbers, from the first one on.
+fn numbers(binding: &Binding, len: u32, first: u32, data: &mut Vec<u32>) {
+    let mut request = binding.request(NUMBERS, 8, 0).unwrap();
+    len.encode(&mut request).unwrap();
+    first.encode(&mut request).unwrap();
+    let mut reply = request.call().unwrap();
+    reply.out_vec(u32::MAX, data).unwrap();
+    reply.finish().unwrap();
+    let expected = (0..len).map(|i| first.wrapping_add(i));
+    assert!(data.iter().copied().eq(expected), "{len} numbers from {first} on: stale data");
 }
 
 #[test]
 fn successive_calls_are_never_confused() {
-    back_to_back(100_000);
+    back_to_back(100_000, 1);
+    back_to_back(30_000, 3);
 }
 
 /// `ci/scale` makes ten million (`SHRIMP_RPC_CALLS`).
@@ -317,5 +427,7 @@ fn successive_calls_are_never_confused() {
 #[ignore = "a million calls or more: seconds for each without optimisation"]
 fn a_million_successive_calls_are_never_confused() {
     let calls = std::env::var("SHRIMP_RPC_CALLS");
-    back_to_back(calls.map_or(1_000_000, |calls| calls.parse().expect("a number of calls")));
+    let calls = calls.map_or(1_000_000, |calls| calls.parse().expect("a number of calls"));
+    back_to_back(calls, 1);
+    back_to_back(calls / 10, 3);
 }
