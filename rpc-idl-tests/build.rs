@@ -61,6 +61,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stubs = rpc_idl::Builder::shrimp_rpc().compile(&batch)?;
     let glue = glue::generate(&std::fs::read_to_string(stubs)?, &procedures);
     std::fs::write(out.join("glue.rs"), glue)?;
+    let sun_rpc = rpc_idl::Builder::sun_rpc().runtime("crate").out_dir(out.join("sunrpc"));
+    let glue = glue::generate_sun(&std::fs::read_to_string(sun_rpc.compile(&batch)?)?, &procedures);
+    std::fs::write(out.join("sun_glue.rs"), glue)?;
     let mut table = String::new();
     writeln!(table, "/// What the batch was made from.\npub const SEED: u64 = {seed};")?;
     writeln!(table, "/// Definitions of the batch.\npub const COUNT: usize = {COUNT};")?;

@@ -1,5 +1,5 @@
-//! Rust around the generated stubs of the random program, so that a test can call any procedure with bytes: a client
-//! that takes and gives XDR, and a server that does.
+//! Rust around the generated stubs of the random program, so that a test can call any procedure with bytes: clients
+//! that take and give XDR, of each kind that there is, and servers that do, for SHRIMP RPC and for Sun RPC.
 //!
 //! The signatures are those that the compiler generated; which value goes where is told from the names.
 
@@ -14,7 +14,7 @@ struct Method {
     parameters: Vec<(String, String)>,
 }
 
-/// The methods of the block that begins with a line; those that are marked `async` left out.
+/// The methods of the block that begins with a line.
 fn methods(code: &str, first: &str) -> HashMap<String, Method> {
     let block = code.split_once(first).map_or("", |(_, rest)| rest);
     let block = block.find("\n}\n").map_or(block, |end| &block[..=end]);
@@ -36,11 +36,17 @@ fn methods(code: &str, first: &str) -> HashMap<String, Method> {
 /// The glue, for the module that has the stubs.
 pub fn generate(code: &str, procedures: &[Procedure]) -> String {
     let client = methods(code, "impl CallsClient {");
+    let async_client = methods(code, "impl CallsAsyncClient {");
     let server = methods(code, "pub trait Calls {");
-    let (mut calls, mut served) = (String::new(), String::new());
+    let [mut calls, mut async_calls, mut in_place_calls, mut served] =
+        [(); 4].map(|()| String::new());
     for (index, procedure) in procedures.iter().enumerate() {
         let name = format!("p{index}");
-        call(&mut calls, index, procedure, &client[&name]);
+        call(&mut calls, index, procedure, &client[&name], "");
+        call(&mut async_calls, index, procedure, &async_client[&name], ".await");
+        if let Some(method) = client.get(&format!("{name}_in_place")) {
+            call_in_place(&mut in_place_calls, index, procedure, method);
+        }
         // What is all plain has one struct for both.
         let owned = format!("P{index}Results");
         let is_own = code.contains(&format!("pub struct {owned} {{"));
@@ -49,6 +55,9 @@ pub fn generate(code: &str, procedures: &[Procedure]) -> String {
     }
     format!(
         "/// Calls procedure `index` with XDR, and gives the XDR of what came back. `before` is what the variables hold.
+///
+/// # Errors
+/// Of the call.
 pub fn call(
     client: &CallsClient,
     index: usize,
@@ -58,6 +67,36 @@ pub fn call(
     match index {{
 {calls}        _ => unreachable!(\"there are no more\"),
     }}
+}}
+
+/// [`call`] of the client for `async` code.
+///
+/// # Errors
+/// Of the call.
+pub async fn call_async(
+    client: &CallsAsyncClient,
+    index: usize,
+    arguments: &[u8],
+    before: &[u8],
+) -> Result<Vec<u8>, ::shrimp_rpc::CallError> {{
+    match index {{
+{async_calls}        _ => unreachable!(\"there are no more\"),
+    }}
+}}
+
+/// [`call`] by the method that leaves bulk data where it lies. `None`: there is none, since there are no such data.
+///
+/// # Errors
+/// Of the call.
+pub fn call_in_place(
+    client: &CallsClient,
+    index: usize,
+    arguments: &[u8],
+) -> Option<Result<Vec<u8>, ::shrimp_rpc::CallError>> {{
+    let call = || match index {{
+{in_place_calls}        _ => Ok(None),
+    }};
+    call().transpose()
 }}
 
 #[allow(clippy::useless_conversion)] // what is an array in one place is a vector in the other, now and then
@@ -77,7 +116,55 @@ fn take(out: &mut String, of: &str, names: &[(String, bool)], from: &str) {
         .expect("a string takes it");
 }
 
-fn call(out: &mut String, index: usize, procedure: &Procedure, method: &Method) {
+/// The glue for Sun RPC.
+pub fn generate_sun(code: &str, procedures: &[Procedure]) -> String {
+    let client = methods(code, "impl<C: crate::xdr::rpc::Caller> CallsClient<C> {");
+    let async_client = methods(code, "impl<C: crate::xdr::rpc::AsyncCaller> CallsAsyncClient<C> {");
+    let server = methods(code, "pub trait Calls<C: ?Sized> {");
+    let [mut calls, mut async_calls, mut served] = [(); 3].map(|()| String::new());
+    for (index, procedure) in procedures.iter().enumerate() {
+        let name = format!("p{index}");
+        call(&mut calls, index, procedure, &client[&name], "");
+        call(&mut async_calls, index, procedure, &async_client[&name], ".await");
+        serve_sun(&mut served, index, procedure, &server[&name]);
+    }
+    format!(
+        "/// Calls procedure `index` with XDR, and gives the XDR of what came back.
+///
+/// # Errors
+/// Of the call.
+pub fn call<C: crate::xdr::rpc::Caller>(
+    client: &CallsClient<C>,
+    index: usize,
+    arguments: &[u8],
+) -> Result<Vec<u8>, C::Error> {{
+    match index {{
+{calls}        _ => unreachable!(\"there are no more\"),
+    }}
+}}
+
+/// [`call`] of the client for `async` code.
+///
+/// # Errors
+/// Of the call.
+pub async fn call_async<C: crate::xdr::rpc::AsyncCaller>(
+    client: &CallsAsyncClient<C>,
+    index: usize,
+    arguments: &[u8],
+) -> Result<Vec<u8>, C::Error> {{
+    match index {{
+{async_calls}        _ => unreachable!(\"there are no more\"),
+    }}
+}}
+
+impl<F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault>> Calls<str> for crate::Answers<F> {{
+{served}}}
+"
+    )
+}
+
+/// A call of a method that takes and returns values; what is awaited is said by `wait`.
+fn call(out: &mut String, index: usize, procedure: &Procedure, method: &Method, wait: &str) {
     writeln!(out, "        {index} => {{").expect("a string takes it");
     let of_bulk =
         |name: &str| method.parameters.iter().any(|(it, ty)| it == name && ty.starts_with("&mut"));
@@ -104,23 +191,101 @@ fn call(out: &mut String, index: usize, procedure: &Procedure, method: &Method) 
             _ => name.clone(),
         })
         .collect();
+    let (pattern, whole) = answer(index, procedure, of_bulk);
+    writeln!(
+        out,
+        "            {pattern}client.p{index}({}){wait}?;\n            Ok({whole})\n        }}",
+        passed.join(", ")
+    )
+    .expect("a string takes it");
+}
+
+/// `let P0Reply { p1, p2 } = ` of all results but those that come otherwise, and the XDR of all of them.
+fn answer(
+    index: usize,
+    procedure: &Procedure,
+    comes_otherwise: impl Fn(&str) -> bool,
+) -> (String, String) {
     let results = procedure.results();
-    let returned: Vec<&str> =
-        results.iter().map(|(name, _)| &name[..]).filter(|name| !of_bulk(name)).collect();
+    let all: Vec<&str> = results.iter().map(|(name, _)| &name[..]).collect();
+    let returned: Vec<&str> = all.iter().copied().filter(|name| !comes_otherwise(name)).collect();
     let pattern = match &returned[..] {
         [] => String::new(),
         [only] => format!("let {only} = "),
         list => format!("let P{index}Reply {{ {} }} = ", list.join(", ")),
     };
-    let all: Vec<&str> = results.iter().map(|(name, _)| &name[..]).collect();
     let whole = match &all[..] {
-        [] => "Ok(Vec::new())".to_owned(),
-        list => format!("Ok(crate::encoded(&O{index} {{ {} }}))", list.join(", ")),
+        [] => "Vec::new()".to_owned(),
+        list => format!("crate::encoded(&O{index} {{ {} }})", list.join(", ")),
     };
+    (pattern, whole)
+}
+
+/// A call of a method that has bulk data written, and read, by closures.
+fn call_in_place(out: &mut String, index: usize, procedure: &Procedure, method: &Method) {
+    writeln!(out, "        {index} => {{").expect("a string takes it");
+    let arguments: Vec<(String, bool)> =
+        procedure.arguments().into_iter().map(|(name, _)| (name, false)).collect();
+    if !arguments.is_empty() {
+        take(out, &format!("I{index}"), &arguments, "arguments");
+    }
+    let (mut passed, mut backs) = (Vec::new(), Vec::new());
+    for (name, ty) in &method.parameters {
+        let of = name.split_once('_').map_or(&name[..], |(of, _)| of);
+        passed.push(match &ty[..] {
+            "usize" if name.ends_with("_len") => format!("{of}.len()"),
+            ty if ty.contains("::BulkMut<") => {
+                format!("|mut bulk| bulk.write(0, &{name}[..]).expect(\"as long\")")
+            }
+            ty if ty.contains("::Bulk<") => {
+                backs.push(of);
+                format!("|bulk| {of}_back = Some(crate::owned(bulk.to_vec()))")
+            }
+            ty if ty.starts_with('&') => format!("&{name}"),
+            _ => name.clone(),
+        });
+    }
+    let (pattern, whole) = answer(index, procedure, |name| backs.contains(&name));
+    let before: String = backs.iter().map(|of| format!("let mut {of}_back = None;\n")).collect();
+    let after: String =
+        backs.iter().map(|of| format!("let {of} = {of}_back.expect(\"it was read\");\n")).collect();
     writeln!(
         out,
-        "            {pattern}client.p{index}({})?;\n            {whole}\n        }}",
+        "{before}{pattern}client.p{index}_in_place({})?;\n{after}            Ok(Some({whole}))\n        }}",
         passed.join(", ")
+    )
+    .expect("a string takes it");
+}
+
+/// A handler of Sun RPC: all values are its own.
+fn serve_sun(out: &mut String, index: usize, procedure: &Procedure, method: &Method) {
+    let names = |list: Vec<(String, _)>| list.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let sent = match &names(procedure.arguments())[..] {
+        [] => "Vec::new()".to_owned(),
+        list => format!("crate::encoded(&I{index} {{ {} }})", list.join(", ")),
+    };
+    let own = |name: &String| format!("{name}: results.{name}");
+    let (results, whole) = match &names(procedure.results())[..] {
+        [] => (String::new(), "Ok(())".to_owned()),
+        [only] => (only.clone(), format!("Ok(results.{only})")),
+        list => {
+            let list: Vec<String> = list.iter().map(own).collect();
+            (list.concat(), format!("Ok(P{index}Reply {{ {} }})", list.join(", ")))
+        }
+    };
+    let take = match results.is_empty() {
+        true => "let _ = answer;".to_owned(),
+        false => format!("let results: O{index} = crate::decoded(&answer);"),
+    };
+    let head = method.head.replace("context: &C", "_: &str").trim_end().to_owned();
+    writeln!(
+        out,
+        "    {head} {{
+        let answer = (self.0)({index}, {sent}).map_err(crate::failed)?;
+        {take}
+        {whole}
+    }}
+"
     )
     .expect("a string takes it");
 }

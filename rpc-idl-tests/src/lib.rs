@@ -53,6 +53,12 @@ pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/glue.rs"));
 }
 
+/// The same for Sun RPC.
+pub mod sun_batch {
+    include!(concat!(env!("OUT_DIR"), "/sunrpc/random.rs"));
+    include!(concat!(env!("OUT_DIR"), "/sun_glue.rs"));
+}
+
 /// Serves the random program by a function from the number of a procedure and the XDR of its arguments to that of its
 /// results.
 pub struct Answers<F>(pub F);
@@ -92,4 +98,8 @@ fn owned<T, C: TryFrom<Vec<T>>>(data: Result<Vec<T>, xdr::DecodeError>) -> C {
 
 fn no_room<E: std::fmt::Debug>(error: E) -> shrimp_rpc::Fault {
     shrimp_rpc::Fault::with_text(2, format!("no room: {error:?}"))
+}
+
+fn failed(fault: shrimp_rpc::Fault) -> xdr::rpc::Failed {
+    xdr::rpc::Failed::new(fault.text().to_owned())
 }

@@ -1,9 +1,11 @@
 //! Generated Sun RPC stubs, client against dispatcher, with the bytes between them in view.
 
+mod loopback;
+
+use loopback::{Error, Loopback};
 use rpc_idl_tests::sunrpc::*;
 use std::cell::RefCell;
-use xdr::rpc::{Answer as Outcome, Caller, DispatchError, Failed, Program};
-use xdr::{Decode, DecodeError, Encode, EncodeError, Network, Reader, Writer};
+use xdr::rpc::{Caller, DispatchError, Failed};
 
 struct Twice;
 
@@ -19,78 +21,19 @@ impl KvV2<str> for Twice {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
-    #[error(transparent)]
-    Dispatch(#[from] DispatchError),
-}
-
-/// Carries calls to a program in this process and keeps their bytes.
-struct Loopback<P> {
-    program: P,
-    seen: RefCell<Vec<Vec<u8>>>,
-}
-
-impl<P: Program<str>> Loopback<P> {
-    fn dispatch<A: Encode>(
-        &self,
-        procedure: u32,
-        arguments: &A,
-    ) -> Result<(Outcome, Vec<u8>), Error> {
-        let mut writer = Writer::<Network>::new();
-        arguments.encode(&mut writer)?;
-        let bytes = writer.into_bytes();
-        let mut results = Writer::<Network>::new();
-        let mut reader = Reader::<Network>::new(&bytes);
-        let answer = self.program.dispatch("the caller", procedure, &mut reader, &mut results)?;
-        reader.finish()?;
-        self.seen.borrow_mut().extend([bytes, results.bytes().to_vec()]);
-        Ok((answer, results.into_bytes()))
-    }
-}
-
-impl<P: Program<str>> Caller for Loopback<P> {
-    type Error = Error;
-
-    fn call<A: Encode, R: Decode>(
-        &self,
-        program: u32,
-        version: u32,
-        procedure: u32,
-        arguments: &A,
-    ) -> Result<R, Error> {
-        assert_eq!((program, version), (P::PROGRAM, P::VERSION));
-        let (answer, bytes) = self.dispatch(procedure, arguments)?;
-        assert_eq!(answer, Outcome::Reply);
-        let mut reader = Reader::<Network>::new(&bytes);
-        let results = R::decode(&mut reader)?;
-        reader.finish()?;
-        Ok(results)
-    }
-
-    fn send<A: Encode>(&self, _: u32, _: u32, procedure: u32, arguments: &A) -> Result<(), Error> {
-        assert_eq!(self.dispatch(procedure, arguments)?.0, Outcome::Nothing);
-        Ok(())
-    }
-}
-
 #[test]
 fn a_call_is_the_bytes_that_rfc_4506_says() {
-    let caller = Loopback { program: KvV2Program(Twice), seen: RefCell::default() };
+    let caller = Loopback::new(KvV2Program(Twice));
     let client = KvV2Client::new(&caller);
     client.nullp().expect("answered");
     assert_eq!(client.next(-2).expect("answered"), -1);
     let expected: [&[u8]; 4] = [b"", b"", b"\xff\xff\xff\xfe", b"\xff\xff\xff\xff"];
-    assert_eq!(caller.seen.borrow()[..], expected);
+    assert_eq!(caller.take_seen()[..], expected);
 }
 
 #[test]
 fn refusals_are_told_apart() {
-    let caller = Loopback { program: KvV2Program(Twice), seen: RefCell::default() };
+    let caller = Loopback::new(KvV2Program(Twice));
     let failed = KvV2Client::new(&caller).next(i32::MAX);
     assert!(matches!(failed, Err(Error::Dispatch(DispatchError::Failed(_)))), "{failed:?}");
     let unknown = caller.call::<_, ()>(0x2000_0099, 2, 77, &());
@@ -191,26 +134,26 @@ fn big() -> Big {
 
 #[test]
 fn several_parameters_and_results_follow_each_other_as_rfc_4506_says() {
-    let caller = Loopback { program: KvV1Program(Several::default()), seen: RefCell::default() };
+    let caller = Loopback::new(KvV1Program(Several::default()));
     let client = KvV1Client::new(&caller);
     assert_eq!(client.divide(-7, 2).unwrap(), DivideReply { result: -3, rest: -1 });
     let expected: [&[u8]; 2] = [b"\xff\xff\xff\xf9\0\0\0\x02", b"\xff\xff\xff\xfd\xff\xff\xff\xff"];
-    assert_eq!(caller.seen.take()[..], expected);
+    assert_eq!(caller.take_seen()[..], expected);
     assert!(matches!(client.divide(1, 0), Err(Error::Dispatch(DispatchError::Failed(_)))));
 
     assert!(client.put("ab", b"abc").unwrap());
     let expected: [&[u8]; 2] = [b"\0\0\0\x02ab\0\0\0\0\0\x03abc\0", b"\0\0\0\x01"];
-    assert_eq!(caller.seen.take()[..], expected);
+    assert_eq!(caller.take_seen()[..], expected);
 
     let got = client.get("xyz").unwrap();
     assert_eq!(got, GetReply { result: Status::Ok, value: b"zyx".to_vec() });
     let expected: [&[u8]; 2] = [b"\0\0\0\x03xyz\0", b"\0\0\0\0\0\0\0\x03zyx\0"];
-    assert_eq!(caller.seen.take()[..], expected);
+    assert_eq!(caller.take_seen()[..], expected);
 
     assert_eq!(client.scale(2.0, &[1.5]).unwrap(), [3.0]);
     let expected: [&[u8]; 2] =
         [b"\x40\0\0\0\0\0\0\0\0\0\0\x01\x3f\xf8\0\0\0\0\0\0", b"\0\0\0\x01\x40\x08\0\0\0\0\0\0"];
-    assert_eq!(caller.seen.take()[..], expected);
+    assert_eq!(caller.take_seen()[..], expected);
 
     client.log("a line").unwrap();
     client.r#type(5, "of a kind").unwrap();
@@ -219,7 +162,7 @@ fn several_parameters_and_results_follow_each_other_as_rfc_4506_says() {
 
 #[test]
 fn parameters_of_every_direction_and_type_go_there_and_back() {
-    let caller = Loopback { program: KvV1Program(Several::default()), seen: RefCell::default() };
+    let caller = Loopback::new(KvV1Program(Several::default()));
     let client = KvV1Client::new(&caller);
     let entries = vec![Entry { name: "one".into(), size: 1 << 40 }];
     assert_eq!(client.list(&entries).unwrap(), Answer::Ok(entries));
@@ -260,8 +203,8 @@ fn parameters_of_every_direction_and_type_go_there_and_back() {
     };
     assert_eq!(got, expected);
     // Longer than the interface allows: nothing is sent.
-    let sent = caller.seen.borrow().len();
+    caller.take_seen();
     let long = client.points(&[points[0]; 11], &fixed);
     assert!(matches!(long, Err(Error::Encode(_))), "{long:?}");
-    assert_eq!(caller.seen.borrow().len(), sent);
+    assert!(caller.take_seen().is_empty());
 }

@@ -1,19 +1,24 @@
-//! Random procedures called with random values: the generated client and server in two processes, each of which knows
+//! Random procedures called with random values, in each way that generated Rust can call and serve them. Both sides know
 //! from an oracle that shares nothing with the compiler what the other one sends.
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+mod loopback;
 mod random_calls;
 
 use common::{second_process as play, Daemon, PATIENCE};
+use loopback::Loopback;
 use random_calls::{Program, Seen};
-use rpc_idl_tests::batch::{call, calls, CallsClient, CallsService};
+use rpc_idl_tests::batch::{
+    call, call_async, call_in_place, calls, CallsAsyncClient, CallsClient, CallsService,
+};
 use rpc_idl_tests::random_program::Exchange;
-use rpc_idl_tests::SEED;
+use rpc_idl_tests::{sun_batch, SEED};
 use shrimp_rpc::{Binding, Server};
+use std::fmt::Debug;
 
-/// Calls of each procedure.
-const CALLS: u64 = 40;
+/// Calls of each procedure: a third in each way that there is, in turns.
+const CALLS: u64 = 60;
 
 fn serve(args: &[String]) {
     let seen = Seen::default();
@@ -30,27 +35,73 @@ fn second_process() {
     play(&[("serve", serve)]);
 }
 
-/// F1: whatever an interface says, both sides hear what the other one said.
+/// What came back is what the other side sent.
+fn check<E: Debug>(program: &Program, index: usize, answer: Result<Vec<u8>, E>, results: &[u8]) {
+    assert_eq!(
+        answer.as_ref().ok().map(|bytes| &bytes[..]),
+        Some(results),
+        "P{index}, {answer:?}, RPC_IDL_TESTS_SEED={SEED}:\n{}",
+        program.text()
+    );
+}
+
+fn executor() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().expect("an executor")
+}
+
+/// F1: whatever an interface says, both sides hear what the other one said: by blocking calls, by futures, and where bulk
+/// data stays where it lies.
 #[test]
 fn random_calls_of_random_procedures_arrive_and_return() {
     let daemon = Daemon::start();
     let mut server = daemon.second("serve", &["random"]);
     server.expect("ready");
     let binding = Binding::builder("random", calls::PROGRAM, calls::VERSION).node(&daemon.node());
-    let binding = binding.connect_timeout(PATIENCE.expect("there is one")).connect();
+    // One-way calls are to come in their order.
+    let binding = binding.connect_timeout(PATIENCE.expect("there is one")).lanes(1).connect();
     let client = CallsClient::new(binding.expect("binds"));
+    let (futures, executor) = (CallsAsyncClient::new(client.binding().clone()), executor());
     let program = Program::new();
-    for (index, Exchange { arguments, results, before }) in program.calls(CALLS) {
-        let answer = call(&client, index, &arguments, &before);
-        assert_eq!(
-            answer.as_ref().ok(),
-            Some(&results),
-            "P{index}, {answer:?}, RPC_IDL_TESTS_SEED={SEED}:\n{}",
-            program.text()
-        );
+    let mut in_place = 0;
+    for (number, (index, exchange)) in program.calls(CALLS).enumerate() {
+        let Exchange { arguments, results, before } = exchange;
+        let blocking = || call(&client, index, &arguments, &before);
+        let answer = match number / program.procedures.len() % 3 {
+            0 => blocking(),
+            1 => executor.block_on(call_async(&futures, index, &arguments, &before)),
+            _ => match call_in_place(&client, index, &arguments) {
+                Some(answer) => {
+                    in_place += 1;
+                    answer
+                }
+                None => blocking(),
+            },
+        };
+        check(&program, index, answer, &results);
     }
+    assert!(in_place > CALLS, "some procedures have bulk data, RPC_IDL_TESTS_SEED={SEED}");
     // Behind all others, and so behind the one-way ones.
     let null = client.binding().request(0, 0, 0).and_then(|request| request.call()?.finish());
     null.expect("answered");
     server.finish();
+}
+
+/// The same interface for Sun RPC, where everything is XDR: blocking calls and futures.
+#[test]
+fn random_calls_over_sun_rpc_arrive_and_return() {
+    let seen = Seen::default();
+    let caller = Loopback::new(sun_batch::CallsProgram(seen.answers()));
+    let client = sun_batch::CallsClient::new(&caller);
+    let (futures, executor) = (sun_batch::CallsAsyncClient::new(&caller), executor());
+    let program = Program::new();
+    for (number, (index, Exchange { arguments, results, .. })) in program.calls(CALLS).enumerate() {
+        let answer = match number / program.procedures.len() % 2 {
+            0 => sun_batch::call(&client, index, &arguments),
+            _ => executor.block_on(sun_batch::call_async(&futures, index, &arguments)),
+        };
+        check(&program, index, answer, &results);
+        // Between them are the values one after the other, and nothing else.
+        assert_eq!(caller.take_seen(), [arguments, results], "P{index}");
+    }
+    seen.check(CALLS);
 }
