@@ -1,4 +1,4 @@
-//! Generates the stubs of `idl/`, for SHRIMP RPC and for Sun RPC, and those of a random program over random types.
+//! Generates the stubs of `idl/`, for SHRIMP RPC and for Sun RPC, and those of random programs over random types.
 //!
 //! `RPC_IDL_TESTS_SEED=7` makes another batch.
 
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Definitions in the batch: some seconds of compiling.
 const COUNT: usize = 150;
 
-/// Procedures of the program.
+/// Procedures of the programs.
 const PROCEDURES: usize = 40;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,16 +53,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let defs = random::definitions(seed, COUNT);
     let procedures = random_program::procedures(seed, &defs, PROCEDURES);
-    let (batch, text) = (out.join("random.x"), random_program::text(&defs, &procedures));
+    let versions = random_program::versions(seed, PROCEDURES);
+    let text = random_program::text(&defs, &versions, &procedures);
+    let batch = out.join("random.x");
     // The builder has cargo watch it: written anew it would be newer than this run, at each of them.
     if std::fs::read_to_string(&batch).ok().as_ref() != Some(&text) {
         std::fs::write(&batch, text)?;
     }
     let stubs = rpc_idl::Builder::shrimp_rpc().compile(&batch)?;
-    let glue = glue::generate(&std::fs::read_to_string(stubs)?, &procedures);
+    let glue = glue::generate(&std::fs::read_to_string(stubs)?, &versions, &procedures);
     std::fs::write(out.join("glue.rs"), glue)?;
     let sun_rpc = rpc_idl::Builder::sun_rpc().runtime("crate").out_dir(out.join("sunrpc"));
-    let glue = glue::generate_sun(&std::fs::read_to_string(sun_rpc.compile(&batch)?)?, &procedures);
+    let stubs = std::fs::read_to_string(sun_rpc.compile(&batch)?)?;
+    let glue = glue::generate_sun(&stubs, &versions, &procedures);
     std::fs::write(out.join("sun_glue.rs"), glue)?;
     let mut table = String::new();
     writeln!(table, "/// What the batch was made from.\npub const SEED: u64 = {seed};")?;

@@ -1,9 +1,9 @@
-//! Rust around the generated stubs of the random program, so that a test can call any procedure with bytes: clients
+//! Rust around the generated stubs of the random programs, so that a test can call any procedure with bytes: clients
 //! that take and give XDR, of each kind that there is, and servers that do, for SHRIMP RPC and for Sun RPC.
 //!
 //! The signatures are those that the compiler generated; which value goes where is told from the names.
 
-use crate::random_program::{Kind, Procedure, Way};
+use crate::random_program::{Kind, Procedure, Version, Way};
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -34,32 +34,85 @@ fn methods(code: &str, first: &str) -> HashMap<String, Method> {
 }
 
 /// The glue, for the module that has the stubs.
-pub fn generate(code: &str, procedures: &[Procedure]) -> String {
-    let client = methods(code, "impl CallsClient {");
-    let async_client = methods(code, "impl CallsAsyncClient {");
-    let server = methods(code, "pub trait Calls {");
-    let [mut calls, mut async_calls, mut in_place_calls, mut served] =
+pub fn generate(code: &str, versions: &[Version], procedures: &[Procedure]) -> String {
+    let [mut calls, mut async_calls, mut in_place_calls, mut servers] =
         [(); 4].map(|()| String::new());
-    for (index, procedure) in procedures.iter().enumerate() {
-        let name = format!("p{index}");
-        call(&mut calls, index, procedure, &client[&name], "");
-        call(&mut async_calls, index, procedure, &async_client[&name], ".await");
-        if let Some(method) = client.get(&format!("{name}_in_place")) {
-            call_in_place(&mut in_place_calls, index, procedure, method);
+    let [mut fields, mut async_fields, mut bound, mut rebound, mut added] =
+        [(); 5].map(|()| String::new());
+    for version in versions {
+        let base = version.base();
+        let field = base.to_lowercase();
+        let client = methods(code, &format!("impl {base}Client {{"));
+        let async_client = methods(code, &format!("impl {base}AsyncClient {{"));
+        let server = methods(code, &format!("pub trait {base} {{"));
+        let mut served = String::new();
+        for index in version.procedures.clone() {
+            let (procedure, name) = (&procedures[index], format!("p{index}"));
+            call(&mut calls, index, procedure, &client[&name], (&field, ""));
+            call(&mut async_calls, index, procedure, &async_client[&name], (&field, ".await"));
+            if let Some(method) = client.get(&format!("{name}_in_place")) {
+                call_in_place(&mut in_place_calls, index, procedure, method, &field);
+            }
+            // What is all plain has one struct for both.
+            let owned = format!("P{index}Results");
+            let is_own = code.contains(&format!("pub struct {owned} {{"));
+            let owned = if is_own { owned } else { format!("P{index}Reply") };
+            serve(&mut served, index, procedure, &server[&name], &owned);
         }
-        // What is all plain has one struct for both.
-        let owned = format!("P{index}Results");
-        let is_own = code.contains(&format!("pub struct {owned} {{"));
-        let owned = if is_own { owned } else { format!("P{index}Reply") };
-        serve(&mut served, index, procedure, &server[&name], &owned);
+        fields += &format!("    pub {field}: {base}Client,\n");
+        async_fields += &format!("    pub {field}: {base}AsyncClient,\n");
+        let numbers = format!("{field}::PROGRAM, {field}::VERSION");
+        bound += &format!("            {field}: {base}Client::new(bind({numbers})),\n");
+        let again = format!("clients.{field}.binding().clone()");
+        rebound += &format!("            {field}: {base}AsyncClient::new({again}),\n");
+        added += &format!(".program({base}Service(answers()))");
+        servers += &format!(
+            "
+#[allow(clippy::useless_conversion)] // what is an array in one place is a vector in the other, now and then
+impl<F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault>> {base} for crate::Answers<F> {{
+{served}}}
+"
+        );
     }
     format!(
-        "/// Calls procedure `index` with XDR, and gives the XDR of what came back. `before` is what the variables hold.
+        "/// A client of each version.
+pub struct Clients {{
+{fields}}}
+
+impl Clients {{
+    /// Those whose bindings `bind` makes, from program and version.
+    pub fn new(bind: impl Fn(u32, u32) -> ::shrimp_rpc::Binding) -> Clients {{
+        Clients {{
+{bound}        }}
+    }}
+}}
+
+/// The same for `async` code.
+pub struct AsyncClients {{
+{async_fields}}}
+
+impl AsyncClients {{
+    /// With the bindings of others.
+    pub fn new(clients: &Clients) -> AsyncClients {{
+        AsyncClients {{
+{rebound}        }}
+    }}
+}}
+
+/// Adds all versions to a server.
+pub fn add<F>(builder: ::shrimp_rpc::ServerBuilder, answers: impl Fn() -> crate::Answers<F>) -> ::shrimp_rpc::ServerBuilder
+where
+    F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault> + Send + Sync + 'static,
+{{
+    builder{added}
+}}
+
+/// Calls procedure `index` with XDR, and gives the XDR of what came back. `before` is what the variables hold.
 ///
 /// # Errors
 /// Of the call.
 pub fn call(
-    client: &CallsClient,
+    clients: &Clients,
     index: usize,
     arguments: &[u8],
     before: &[u8],
@@ -74,7 +127,7 @@ pub fn call(
 /// # Errors
 /// Of the call.
 pub async fn call_async(
-    client: &CallsAsyncClient,
+    clients: &AsyncClients,
     index: usize,
     arguments: &[u8],
     before: &[u8],
@@ -89,7 +142,7 @@ pub async fn call_async(
 /// # Errors
 /// Of the call.
 pub fn call_in_place(
-    client: &CallsClient,
+    clients: &Clients,
     index: usize,
     arguments: &[u8],
 ) -> Option<Result<Vec<u8>, ::shrimp_rpc::CallError>> {{
@@ -98,11 +151,7 @@ pub fn call_in_place(
     }};
     call().transpose()
 }}
-
-#[allow(clippy::useless_conversion)] // what is an array in one place is a vector in the other, now and then
-impl<F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault>> Calls for crate::Answers<F> {{
-{served}}}
-"
+{servers}"
     )
 }
 
@@ -117,24 +166,45 @@ fn take(out: &mut String, of: &str, names: &[(String, bool)], from: &str) {
 }
 
 /// The glue for Sun RPC.
-pub fn generate_sun(code: &str, procedures: &[Procedure]) -> String {
-    let client = methods(code, "impl<C: crate::xdr::rpc::Caller> CallsClient<C> {");
-    let async_client = methods(code, "impl<C: crate::xdr::rpc::AsyncCaller> CallsAsyncClient<C> {");
-    let server = methods(code, "pub trait Calls<C: ?Sized> {");
-    let [mut calls, mut async_calls, mut served] = [(); 3].map(|()| String::new());
-    for (index, procedure) in procedures.iter().enumerate() {
-        let name = format!("p{index}");
-        call(&mut calls, index, procedure, &client[&name], "");
-        call(&mut async_calls, index, procedure, &async_client[&name], ".await");
-        serve_sun(&mut served, index, procedure, &server[&name]);
+pub fn generate_sun(code: &str, versions: &[Version], procedures: &[Procedure]) -> String {
+    let [mut calls, mut async_calls, mut servers, mut arms] = [(); 4].map(|()| String::new());
+    for version in versions {
+        let base = version.base();
+        let field = base.to_lowercase();
+        let of = |kind: &str, caller: &str| {
+            methods(code, &format!("impl<C: crate::xdr::rpc::{caller}> {base}{kind}<C> {{"))
+        };
+        let (client, async_client) = (of("Client", "Caller"), of("AsyncClient", "AsyncCaller"));
+        let server = methods(code, &format!("pub trait {base}<C: ?Sized> {{"));
+        let mut served = String::new();
+        for index in version.procedures.clone() {
+            let (procedure, name) = (&procedures[index], format!("p{index}"));
+            call(&mut calls, index, procedure, &client[&name], (&field, ""));
+            call(&mut async_calls, index, procedure, &async_client[&name], (&field, ".await"));
+            serve_sun(&mut served, index, procedure, &server[&name]);
+        }
+        for (calls, kind) in [(&mut calls, "Client"), (&mut async_calls, "AsyncClient")] {
+            // Where it is used, a client is made.
+            let made = format!("{base}{kind}::new(caller.clone())");
+            *calls = calls.replace(&format!("clients.{field}."), &format!("{made}."));
+        }
+        arms += &format!(
+            "        ({field}::PROGRAM, {field}::VERSION) => {base}Program(answers).dispatch(context, procedure, source, sink),\n"
+        );
+        servers += &format!(
+            "
+impl<F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault>> {base}<str> for &crate::Answers<F> {{
+{served}}}
+"
+        );
     }
     format!(
         "/// Calls procedure `index` with XDR, and gives the XDR of what came back.
 ///
 /// # Errors
 /// Of the call.
-pub fn call<C: crate::xdr::rpc::Caller>(
-    client: &CallsClient<C>,
+pub fn call<C: crate::xdr::rpc::Caller + Clone>(
+    caller: &C,
     index: usize,
     arguments: &[u8],
 ) -> Result<Vec<u8>, C::Error> {{
@@ -147,8 +217,8 @@ pub fn call<C: crate::xdr::rpc::Caller>(
 ///
 /// # Errors
 /// Of the call.
-pub async fn call_async<C: crate::xdr::rpc::AsyncCaller>(
-    client: &CallsAsyncClient<C>,
+pub async fn call_async<C: crate::xdr::rpc::AsyncCaller + Clone>(
+    caller: &C,
     index: usize,
     arguments: &[u8],
 ) -> Result<Vec<u8>, C::Error> {{
@@ -157,14 +227,36 @@ pub async fn call_async<C: crate::xdr::rpc::AsyncCaller>(
     }}
 }}
 
-impl<F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault>> Calls<str> for crate::Answers<F> {{
-{served}}}
-"
+/// Serves a call of any version.
+///
+/// # Errors
+/// Whatever the dispatcher says.
+pub fn dispatch<F, R: crate::xdr::Source, K: crate::xdr::Sink>(
+    answers: &crate::Answers<F>,
+    version: (u32, u32),
+    procedure: u32,
+    (context, source, sink): (&str, &mut R, &mut K),
+) -> Result<crate::xdr::rpc::Answer, crate::xdr::rpc::DispatchError>
+where
+    F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault>,
+{{
+    use crate::xdr::rpc::Program;
+    match version {{
+{arms}        other => unreachable!(\"no such version: {{other:?}}\"),
+    }}
+}}
+{servers}"
     )
 }
 
-/// A call of a method that takes and returns values; what is awaited is said by `wait`.
-fn call(out: &mut String, index: usize, procedure: &Procedure, method: &Method, wait: &str) {
+/// A call of a method that takes and returns values, of that client; `wait` is what follows a call that is awaited.
+fn call(
+    out: &mut String,
+    index: usize,
+    procedure: &Procedure,
+    method: &Method,
+    (client, wait): (&str, &str),
+) {
     writeln!(out, "        {index} => {{").expect("a string takes it");
     let of_bulk =
         |name: &str| method.parameters.iter().any(|(it, ty)| it == name && ty.starts_with("&mut"));
@@ -194,7 +286,7 @@ fn call(out: &mut String, index: usize, procedure: &Procedure, method: &Method, 
     let (pattern, whole) = answer(index, procedure, of_bulk);
     writeln!(
         out,
-        "            {pattern}client.p{index}({}){wait}?;\n            Ok({whole})\n        }}",
+        "            {pattern}clients.{client}.p{index}({}){wait}?;\n            Ok({whole})\n        }}",
         passed.join(", ")
     )
     .expect("a string takes it");
@@ -222,7 +314,13 @@ fn answer(
 }
 
 /// A call of a method that has bulk data written, and read, by closures.
-fn call_in_place(out: &mut String, index: usize, procedure: &Procedure, method: &Method) {
+fn call_in_place(
+    out: &mut String,
+    index: usize,
+    procedure: &Procedure,
+    method: &Method,
+    client: &str,
+) {
     writeln!(out, "        {index} => {{").expect("a string takes it");
     let arguments: Vec<(String, bool)> =
         procedure.arguments().into_iter().map(|(name, _)| (name, false)).collect();
@@ -251,7 +349,7 @@ fn call_in_place(out: &mut String, index: usize, procedure: &Procedure, method: 
         backs.iter().map(|of| format!("let {of} = {of}_back.expect(\"it was read\");\n")).collect();
     writeln!(
         out,
-        "{before}{pattern}client.p{index}_in_place({})?;\n{after}            Ok(Some({whole}))\n        }}",
+        "{before}{pattern}clients.{client}.p{index}_in_place({})?;\n{after}            Ok(Some({whole}))\n        }}",
         passed.join(", ")
     )
     .expect("a string takes it");

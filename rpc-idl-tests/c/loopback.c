@@ -18,13 +18,38 @@ struct shrimp_rpc_binding {
     struct shrimp_rpc_call call;
 };
 
-static struct { shrimp_rpc_dispatch dispatch; void *user; } served;
+#define MANY 8
+
+/* All that is served, under whatever name. */
+static struct served {
+    uint32_t program, version;
+    shrimp_rpc_dispatch dispatch;
+    void *user;
+} served[MANY];
 
 int shrimp_rpc_serve(const char *name, uint32_t program, uint32_t version, shrimp_rpc_dispatch dispatch, void *user)
 {
-    (void)name, (void)program, (void)version;
-    served.dispatch = dispatch;
-    served.user = user;
+    (void)name;
+    for (int i = 0; i < MANY; i++) {
+        if (served[i].dispatch == NULL) {
+            served[i] = (struct served){program, version, dispatch, user};
+            return 0;
+        }
+    }
+    return SHRIMP_RPC_SYSTEM_ERR;
+}
+
+shrimp_rpc_builder *shrimp_rpc_builder_new(const char *name)
+{
+    static char none;
+    (void)name;
+    return (shrimp_rpc_builder *)(void *)&none;
+}
+
+int shrimp_rpc_builder_start(shrimp_rpc_builder *builder, shrimp_rpc_server **out)
+{
+    (void)builder;
+    *out = NULL;
     return 0;
 }
 
@@ -36,11 +61,16 @@ int shrimp_rpc_builder_program(shrimp_rpc_builder *builder, uint32_t program, ui
 
 int shrimp_rpc_connect(const char *name, uint32_t program, uint32_t version, shrimp_rpc_binding **out)
 {
-    (void)name, (void)program, (void)version;
-    *out = calloc(1, sizeof **out);
-    (*out)->dispatch = served.dispatch;
-    (*out)->user = served.user;
-    return 0;
+    (void)name;
+    for (int i = 0; i < MANY && served[i].dispatch != NULL; i++) {
+        if (served[i].program == program && served[i].version == version) {
+            *out = calloc(1, sizeof **out);
+            (*out)->dispatch = served[i].dispatch;
+            (*out)->user = served[i].user;
+            return 0;
+        }
+    }
+    return SHRIMP_RPC_SYSTEM_ERR;
 }
 
 void shrimp_rpc_close(shrimp_rpc_binding *b) { free(b); }

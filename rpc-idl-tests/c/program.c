@@ -1,9 +1,13 @@
-/* Calls or serves the random program: `program call NAME FILE`, `serve` or, within one process over loopback.c, `both`.
+/* Calls or serves the random programs: `program call NAME FILE`, `serve` or, within one process over loopback.c, `both`.
  * FILE has the records of all calls in order: number of the procedure, length of arguments and results, both. */
 #include "random.h"
 #include "program.h"
+#include <unistd.h>
 
-int call_any(shrimp_rpc_binding *b, uint32_t index, struct bytes arguments, struct bytes *got);
+/* A binding for each version. */
+extern const uint32_t version_count;
+int connect_all(const char *name, shrimp_rpc_binding **all);
+int call_any(shrimp_rpc_binding **all, uint32_t index, struct bytes arguments, struct bytes *got);
 int serve_all(const char *name);
 
 static struct record *records;
@@ -58,15 +62,15 @@ int main(int argc, char **argv)
     CHECK(argc == 4);
     read_records(argv[3]);
     if (strcmp(argv[1], "serve") == 0)
-        return serve_all(argv[2]);
+        return serve_all(argv[2]) != 0 || pause();
     if (strcmp(argv[1], "both") == 0)
         CHECK(serve_all(argv[2]) == 0);
-    shrimp_rpc_binding *b;
-    CHECK(shrimp_rpc_connect(argv[2], RANDOM, CALLS, &b) == 0);
+    shrimp_rpc_binding **all = calloc(version_count, sizeof *all);
+    CHECK(connect_all(argv[2], all) == 0);
     for (size_t i = 0; i < record_count; i++) {
         struct record *record = &records[i];
         struct bytes got = {0, NULL};
-        int rc = call_any(b, record->index, record->arguments, &got);
+        int rc = call_any(all, record->index, record->arguments, &got);
         if (rc != 0) {
             fprintf(stderr, "P%u: status %d\n", record->index, rc);
             return 1;
@@ -74,7 +78,9 @@ int main(int argc, char **argv)
         compare("results", record->index, record->results, got);
         free(got.at);
     }
-    shrimp_rpc_close(b);
+    for (uint32_t i = 0; i < version_count; i++)
+        shrimp_rpc_close(all[i]);
+    free(all);
     for (size_t i = 0; i < record_count; i++) {
         free(records[i].arguments.at);
         free(records[i].results.at);

@@ -11,6 +11,7 @@
 typedef struct shrimp_rpc_binding shrimp_rpc_binding;
 typedef struct shrimp_rpc_call shrimp_rpc_call;
 typedef struct shrimp_rpc_builder shrimp_rpc_builder;
+typedef struct shrimp_rpc_server shrimp_rpc_server;
 
 enum shrimp_rpc_status {
     SHRIMP_RPC_OK = 0,
@@ -32,6 +33,8 @@ void shrimp_rpc_end(shrimp_rpc_binding *);
 
 typedef int (*shrimp_rpc_dispatch)(void *user, uint32_t procedure, shrimp_rpc_call *);
 int shrimp_rpc_serve(const char *name, uint32_t program, uint32_t version, shrimp_rpc_dispatch, void *user);
+shrimp_rpc_builder *shrimp_rpc_builder_new(const char *name);
+int shrimp_rpc_builder_start(shrimp_rpc_builder *, shrimp_rpc_server **out);
 int shrimp_rpc_builder_program(shrimp_rpc_builder *, uint32_t program, uint32_t version, shrimp_rpc_dispatch, void *user);
 void shrimp_rpc_args(shrimp_rpc_call *, const volatile void **at, size_t *len);
 void *shrimp_rpc_inplace(shrimp_rpc_call *, size_t offset, size_t bytes);

@@ -47,7 +47,7 @@ pub mod nfs3 {
     include!(concat!(env!("OUT_DIR"), "/nfs3.rs"));
 }
 
-/// The random types, the stubs of the random program, and what calls and serves them with bytes.
+/// The random types, the stubs of the random programs, and what calls and serves them with bytes.
 pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/random.rs"));
     include!(concat!(env!("OUT_DIR"), "/glue.rs"));
@@ -59,7 +59,7 @@ pub mod sun_batch {
     include!(concat!(env!("OUT_DIR"), "/sun_glue.rs"));
 }
 
-/// Serves the random program by a function from the number of a procedure and the XDR of its arguments to that of its
+/// Serves the random programs by a function from the number of a procedure and the XDR of its arguments to that of its
 /// results.
 pub struct Answers<F>(pub F);
 

@@ -3,8 +3,9 @@
 //! As [`crate::random`], shared by the build script and the tests, and written from the language's rules alone.
 
 use crate::random::{value, Basic, Def, Random, Ty};
+use std::ops::Range;
 
-/// A procedure: its number is one more than its index.
+/// A procedure.
 pub struct Procedure {
     pub kind: Kind,
     /// The server takes bulk arguments as private copies.
@@ -20,6 +21,48 @@ pub enum Kind {
     Later,
     /// One-way.
     Never,
+}
+
+/// A version of a program: what follows each other in the list of procedures, numbered from one.
+pub struct Version {
+    /// Name and number of the program.
+    pub program: (String, u32),
+    pub name: String,
+    pub number: u32,
+    pub procedures: Range<usize>,
+}
+
+impl Version {
+    /// Its name as types and modules begin with it.
+    pub fn base(&self) -> String {
+        let (first, rest) = self.name.split_at(1);
+        first.to_owned() + &rest.to_lowercase()
+    }
+}
+
+/// The versions that so many procedures are shared out to: of two programs at least, one of which has two at least.
+pub fn versions(seed: u64, count: usize) -> Vec<Version> {
+    let random = &mut Random::new(seed ^ 0x7e25);
+    let many = 3 + random.below(3) as usize;
+    let mut versions: Vec<Version> = Vec::new();
+    for index in 0..many {
+        let start = versions.last().map_or(0, |last| last.procedures.end);
+        // One for each of those that follow.
+        let most = (count - start - (many - index - 1)) as u64;
+        let len = if index + 1 == many { most } else { 1 + random.below(most.min(20)) };
+        let (program, number) = match versions.last() {
+            Some(last) if index == 1 || index > 2 && random.below(2) == 0 => {
+                (last.program.clone(), last.number + 1 + random.below(3) as u32)
+            }
+            _ => {
+                let number = 0x2000_4242 + random.below(1000) as u32 * 8 + index as u32;
+                ((format!("RANDOM{index}"), number), random.below(5) as u32)
+            }
+        };
+        let (name, procedures) = (format!("CALLS{index}"), start..start + len as usize);
+        versions.push(Version { program, name, number, procedures });
+    }
+    versions
 }
 
 /// A parameter.
@@ -106,12 +149,15 @@ fn bulk(random: &mut Random, defs: &[Def]) -> Ty {
     }
 }
 
-fn parameter(random: &mut Random, defs: &[Def], ways: &[Way]) -> Parameter {
+/// A parameter; of some procedures most are bulk, so that there are several blocks each way.
+fn parameter(random: &mut Random, defs: &[Def], ways: &[Way], mostly_bulk: bool) -> Parameter {
     let way = ways[random.below(ways.len() as u64) as usize];
-    let may_be_bulk = random.below(2) == 0;
+    let may_be_bulk =
+        random.below(if mostly_bulk { 8 } else { 2 }) < if mostly_bulk { 7 } else { 1 };
     let ty = if may_be_bulk { bulk(random, defs) } else { crate::random::ty(random, defs) };
     let transfer = match random.below(5) {
         0 if may_be_bulk => "bulk ",
+        1..=3 if may_be_bulk && mostly_bulk => "bulk ",
         1 => "plain ",
         _ => "",
     };
@@ -134,7 +180,9 @@ pub fn procedures(seed: u64, defs: &[Def], count: usize) -> Vec<Procedure> {
             };
             let result = (kind != Kind::Never && random.below(3) > 0)
                 .then(|| crate::random::ty(random, defs));
-            let parameters = (0..random.below(6)).map(|_| parameter(random, defs, ways)).collect();
+            let mostly_bulk = random.below(3) == 0;
+            let parameters =
+                (0..random.below(6)).map(|_| parameter(random, defs, ways, mostly_bulk)).collect();
             Procedure { kind, copyin: random.below(6) == 0, result, parameters }
         })
         .collect()
@@ -160,9 +208,9 @@ impl Procedure {
     }
 }
 
-/// The definitions and the program as an interface file, with a struct for all arguments of each procedure, and one
+/// The definitions and the programs as an interface file, with a struct for all arguments of each procedure, and one
 /// for all results: `iN`, `oN`.
-pub fn text(defs: &[Def], procedures: &[Procedure]) -> String {
+pub fn text(defs: &[Def], versions: &[Version], procedures: &[Procedure]) -> String {
     use crate::random::declaration;
     let mut out = crate::random::text(defs);
     for (index, procedure) in procedures.iter().enumerate() {
@@ -176,32 +224,49 @@ pub fn text(defs: &[Def], procedures: &[Procedure]) -> String {
             }
         }
     }
-    out += "program RANDOM {\n    version CALLS {\n";
-    for (index, procedure) in procedures.iter().enumerate() {
-        let kind = match procedure.kind {
-            Kind::AtOnce => "",
-            Kind::Later => "deferred ",
-            Kind::Never => "oneway ",
-        };
-        let copyin = if procedure.copyin { "copyin " } else { "" };
-        let result = procedure.result.as_ref().map_or("void ".to_owned(), |ty| declaration(ty, ""));
-        let parameters: Vec<String> = procedure
-            .parameters
-            .iter()
-            .enumerate()
-            .map(|(n, it)| {
-                let way = match it.way {
-                    Way::In => "in",
-                    Way::Out => "out",
-                    Way::InOut => "inout",
-                };
-                format!("{way} {}{}", it.transfer, declaration(&it.ty, &format!("p{n}")))
-            })
-            .collect();
-        let list = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
-        out += &format!("        {copyin}{kind}{result} P{index}({list}) = {};\n", index + 1);
+    for (at, version) in versions.iter().enumerate() {
+        let (program, number) = &version.program;
+        let is_of = |other: Option<&Version>| other.is_some_and(|it| it.program.1 == *number);
+        if !is_of(at.checked_sub(1).map(|before| &versions[before])) {
+            out += &format!("program {program} {{\n");
+        }
+        out += &format!("    version {} {{\n", version.name);
+        for (place, index) in version.procedures.clone().enumerate() {
+            out += &declared(&procedures[index], index, place + 1);
+        }
+        out += &format!("    }} = {};\n", version.number);
+        if !is_of(versions.get(at + 1)) {
+            out += &format!("}} = {number};\n");
+        }
     }
-    out + "    } = 1;\n} = 0x20004242;\n"
+    out
+}
+
+/// A procedure under that number.
+fn declared(procedure: &Procedure, index: usize, number: usize) -> String {
+    use crate::random::declaration;
+    let kind = match procedure.kind {
+        Kind::AtOnce => "",
+        Kind::Later => "deferred ",
+        Kind::Never => "oneway ",
+    };
+    let copyin = if procedure.copyin { "copyin " } else { "" };
+    let result = procedure.result.as_ref().map_or("void ".to_owned(), |ty| declaration(ty, ""));
+    let parameters: Vec<String> = procedure
+        .parameters
+        .iter()
+        .enumerate()
+        .map(|(n, it)| {
+            let way = match it.way {
+                Way::In => "in",
+                Way::Out => "out",
+                Way::InOut => "inout",
+            };
+            format!("{way} {}{}", it.transfer, declaration(&it.ty, &format!("p{n}")))
+        })
+        .collect();
+    let list = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
+    format!("        {copyin}{kind}{result} P{index}({list}) = {number};\n")
 }
 
 /// What goes there and back in call number `call` of a procedure.

@@ -10,7 +10,7 @@ mod random_calls;
 
 use common::{until, Daemon, Ended, PATIENCE};
 use random_calls::{Program, Seen};
-use rpc_idl_tests::batch::{call as random_call, calls, CallsClient, CallsService};
+use rpc_idl_tests::batch::{add, call as random_call, Clients};
 use rpc_idl_tests::shrimp::*;
 use rpc_idl_tests::SEED;
 use shrimp_rpc::process::count;
@@ -282,7 +282,7 @@ fn a_generated_rust_client_calls_a_generated_c_server() {
 /// Calls of each random procedure.
 const CALLS: u64 = 20;
 
-/// The program of `c/program.c`, and the file of the calls.
+/// What `c/program.c` makes, and the file of the calls.
 fn random_program(dir: &Path) -> (PathBuf, PathBuf) {
     let calls = dir.join("calls");
     c_glue::write(dir, &calls, CALLS);
@@ -311,7 +311,7 @@ fn a_random_c_client_calls_a_random_rust_server() {
     let dir = tempfile::tempdir().expect("a directory");
     let seen = Seen::default();
     let server = Server::builder("random").node(&daemon.node());
-    let server = server.program(CallsService(seen.answers())).start().expect("serves");
+    let server = add(server, || seen.answers()).start().expect("serves");
     let mut client = start_random(&daemon, dir.path(), "call");
     let ended = client.0.wait().expect("it ends");
     assert!(ended.success(), "RPC_IDL_TESTS_SEED={SEED}, see what it wrote above");
@@ -324,11 +324,13 @@ fn a_random_rust_client_calls_a_random_c_server() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let _server = start_random(&daemon, dir.path(), "serve");
-    let binding = Binding::builder("random", calls::PROGRAM, calls::VERSION).node(&daemon.node());
-    let binding = binding.connect_timeout(PATIENCE.expect("there is one")).connect();
-    let client = CallsClient::new(binding.expect("binds"));
+    let node = daemon.node();
+    let clients = Clients::new(|program, version| {
+        let binding = Binding::builder("random", program, version).node(&node);
+        binding.connect_timeout(PATIENCE.expect("there is one")).connect().expect("binds")
+    });
     for (index, exchange) in Program::new().calls(CALLS) {
-        let answer = random_call(&client, index, &exchange.arguments, &exchange.before);
+        let answer = random_call(&clients, index, &exchange.arguments, &exchange.before);
         let expected = Some(&exchange.results);
         assert_eq!(
             answer.as_ref().ok(),

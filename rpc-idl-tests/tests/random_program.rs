@@ -7,22 +7,23 @@ mod loopback;
 mod random_calls;
 
 use common::{second_process as play, Daemon, PATIENCE};
-use loopback::Loopback;
+use loopback::{Loopback, Programs};
 use random_calls::{Program, Seen};
-use rpc_idl_tests::batch::{
-    call, call_async, call_in_place, calls, CallsAsyncClient, CallsClient, CallsService,
-};
+use rpc_idl_tests::batch::{add, call, call_async, call_in_place, AsyncClients, Clients};
 use rpc_idl_tests::random_program::Exchange;
-use rpc_idl_tests::{sun_batch, SEED};
-use shrimp_rpc::{Binding, Server};
+use rpc_idl_tests::{sun_batch, Answers, SEED};
+use shrimp_rpc::{Binding, Fault, Server};
+use std::cell::RefCell;
 use std::fmt::Debug;
+use xdr::rpc::{Answer, DispatchError};
+use xdr::{Network, Reader, Writer};
 
 /// Calls of each procedure: a third in each way that there is, in turns.
 const CALLS: u64 = 60;
 
 fn serve(args: &[String]) {
     let seen = Seen::default();
-    let server = Server::builder(&args[0]).program(CallsService(seen.answers()));
+    let server = add(Server::builder(&args[0]), || seen.answers());
     let server = server.start().expect("serves");
     common::say("ready");
     common::pause();
@@ -56,20 +57,25 @@ fn random_calls_of_random_procedures_arrive_and_return() {
     let daemon = Daemon::start();
     let mut server = daemon.second("serve", &["random"]);
     server.expect("ready");
-    let binding = Binding::builder("random", calls::PROGRAM, calls::VERSION).node(&daemon.node());
-    // One-way calls are to come in their order.
-    let binding = binding.connect_timeout(PATIENCE.expect("there is one")).lanes(1).connect();
-    let client = CallsClient::new(binding.expect("binds"));
-    let (futures, executor) = (CallsAsyncClient::new(client.binding().clone()), executor());
+    let node = daemon.node();
+    let bindings = RefCell::new(Vec::new());
+    let clients = Clients::new(|program, version| {
+        let binding = Binding::builder("random", program, version).node(&node);
+        // One-way calls are to come in their order.
+        let binding = binding.connect_timeout(PATIENCE.expect("there is one")).lanes(1).connect();
+        bindings.borrow_mut().push(binding.expect("binds"));
+        bindings.borrow().last().expect("it was bound").clone()
+    });
+    let (futures, executor) = (AsyncClients::new(&clients), executor());
     let program = Program::new();
     let mut in_place = 0;
     for (number, (index, exchange)) in program.calls(CALLS).enumerate() {
         let Exchange { arguments, results, before } = exchange;
-        let blocking = || call(&client, index, &arguments, &before);
+        let blocking = || call(&clients, index, &arguments, &before);
         let answer = match number / program.procedures.len() % 3 {
             0 => blocking(),
             1 => executor.block_on(call_async(&futures, index, &arguments, &before)),
-            _ => match call_in_place(&client, index, &arguments) {
+            _ => match call_in_place(&clients, index, &arguments) {
                 Some(answer) => {
                     in_place += 1;
                     answer
@@ -81,23 +87,39 @@ fn random_calls_of_random_procedures_arrive_and_return() {
     }
     assert!(in_place > CALLS, "some procedures have bulk data, RPC_IDL_TESTS_SEED={SEED}");
     // Behind all others, and so behind the one-way ones.
-    let null = client.binding().request(0, 0, 0).and_then(|request| request.call()?.finish());
-    null.expect("answered");
+    for binding in bindings.take() {
+        let null = binding.request(0, 0, 0).and_then(|request| request.call()?.finish());
+        null.expect("answered");
+    }
     server.finish();
+}
+
+/// All versions of all programs.
+struct All<F>(Answers<F>);
+
+impl<F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, Fault>> Programs for All<F> {
+    fn dispatch(
+        &self,
+        version: (u32, u32),
+        procedure: u32,
+        arguments: &mut Reader<'_, Network>,
+        results: &mut Writer<Network>,
+    ) -> Result<Answer, DispatchError> {
+        let call = (loopback::CALLER, arguments, results);
+        sun_batch::dispatch(&self.0, version, procedure, call)
+    }
 }
 
 /// The same interface for Sun RPC, where everything is XDR: blocking calls and futures.
 #[test]
 fn random_calls_over_sun_rpc_arrive_and_return() {
     let seen = Seen::default();
-    let caller = Loopback::new(sun_batch::CallsProgram(seen.answers()));
-    let client = sun_batch::CallsClient::new(&caller);
-    let (futures, executor) = (sun_batch::CallsAsyncClient::new(&caller), executor());
+    let (caller, executor) = (Loopback::new(All(seen.answers())), executor());
     let program = Program::new();
     for (number, (index, Exchange { arguments, results, .. })) in program.calls(CALLS).enumerate() {
         let answer = match number / program.procedures.len() % 2 {
-            0 => sun_batch::call(&client, index, &arguments),
-            _ => executor.block_on(sun_batch::call_async(&futures, index, &arguments)),
+            0 => sun_batch::call(&&caller, index, &arguments),
+            _ => executor.block_on(sun_batch::call_async(&&caller, index, &arguments)),
         };
         check(&program, index, answer, &results);
         // Between them are the values one after the other, and nothing else.

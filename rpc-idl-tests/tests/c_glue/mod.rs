@@ -1,4 +1,4 @@
-//! C around the generated stubs of the random program: a client that takes and gives XDR, and a server that does. What
+//! C around the generated stubs of the random programs: a client that takes and gives XDR, and a server that does. What
 //! `build/glue.rs` is for Rust.
 //!
 //! The codec is compiled twice: as it is for the stubs, and in the order of XDR, with other names, for what is compared.
@@ -113,7 +113,7 @@ pub fn write(dir: &Path, calls: &Path, each: u64) {
     let program = Program::new();
     c_stubs_of::generate(dir, "random", &program.text());
     let header = std::fs::read_to_string(dir.join("random.h")).expect("it was written");
-    let glue = generate(&program.defs, &program.procedures, &header);
+    let glue = generate(&program.defs, &program, &header);
     std::fs::write(dir.join("glue.c"), glue).expect("the directory is ours");
     let mut records = Vec::new();
     for (index, Exchange { arguments, results, .. }) in program.calls(each) {
@@ -126,7 +126,7 @@ pub fn write(dir: &Path, calls: &Path, each: u64) {
 }
 
 /// `glue.c`: `call_any` and `ops`, for `program.c`.
-fn generate(defs: &[Def], procedures: &[Procedure], header: &str) -> String {
+fn generate(defs: &[Def], program: &Program, header: &str) -> String {
     let mut out = String::from("#define SHRIMP_CODEC_NETWORK\n");
     // All that the header declares: members that have no name in the interface have types of their own.
     let types = header.split("int shrimp_put_").skip(1).filter_map(|rest| rest.split('(').next());
@@ -144,32 +144,54 @@ fn generate(defs: &[Def], procedures: &[Procedure], header: &str) -> String {
         )
         .expect("it takes it");
     }
-    let (mut calls, mut ops) = (String::new(), String::new());
-    for (index, procedure) in procedures.iter().enumerate() {
-        let client = parameters(header, &format!("\nint p{index}_1("));
-        call(&mut calls, defs, index, procedure, &client);
-        let handler = parameters(header, &format!("int (*p{index}_1)("));
-        let (_, list) = header.split_once(&format!("int (*p{index}_1)(")).expect("it is there");
-        let (list, _) = list.split_once(");").expect("it ends");
-        writeln!(out, "static int serve_p{index}({list})\n{{").expect("it takes it");
-        serve(&mut out, defs, index, procedure, &handler);
-        out += "}\n";
-        writeln!(ops, "    .p{index}_1 = serve_p{index},").expect("it takes it");
+    let [mut calls, mut ops, mut adds, mut connects] = [(); 4].map(|()| String::new());
+    for (place, version) in program.versions.iter().enumerate() {
+        let (base, number) = (version.name.to_lowercase(), version.number);
+        ops += &format!("static {base}_ops {base} = {{\n");
+        for index in version.procedures.clone() {
+            let (procedure, name) = (&program.procedures[index], format!("p{index}_{number}"));
+            let client = parameters(header, &format!("\nint {name}("));
+            call(&mut calls, defs, (index, &name, place), procedure, &client);
+            let handler = parameters(header, &format!("int (*{name})("));
+            let (_, list) = header.split_once(&format!("int (*{name})(")).expect("it is there");
+            let (list, _) = list.split_once(");").expect("it ends");
+            writeln!(out, "static int serve_p{index}({list})\n{{").expect("it takes it");
+            serve(&mut out, defs, index, procedure, &handler);
+            out += "}\n";
+            writeln!(ops, "    .{name} = serve_p{index},").expect("it takes it");
+        }
+        ops += "};\n";
+        adds += &format!("if ({base}_add(builder, &{base}) != 0) return -1;\n");
+        let numbers = format!("{}U, {number}U", version.program.1);
+        connects +=
+            &format!("if (shrimp_rpc_connect(name, {numbers}, &all[{place}]) != 0) return -1;\n");
     }
     out + &format!(
-        "int call_any(shrimp_rpc_binding *b, uint32_t index, struct bytes arguments, struct bytes *got)\n\
+        "const uint32_t version_count = {};\n\
+         int connect_all(const char *name, shrimp_rpc_binding **all)\n{{\n{connects}return 0;\n}}\n\
+         int call_any(shrimp_rpc_binding **all, uint32_t index, struct bytes arguments, struct bytes *got)\n\
          {{\nint rc = -1;\nswitch (index) {{\n{calls}}}\nreturn rc;\n}}\n\
-         static calls_ops ops = {{\n{ops}}};\n\
-         int serve_all(const char *name) {{ return calls_serve(name, &ops); }}\n"
+         {ops}\
+         int serve_all(const char *name)\n{{\n\
+         shrimp_rpc_server *server;\nshrimp_rpc_builder *builder = shrimp_rpc_builder_new(name);\n\
+         {adds}return shrimp_rpc_builder_start(builder, &server);\n}}\n",
+        program.versions.len()
     )
 }
 
-fn call(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, sig: &Parameters) {
+/// A call of a procedure by that function, through one of the bindings.
+fn call(
+    out: &mut String,
+    defs: &[Def],
+    (index, function, binding): (usize, &str, usize),
+    procedure: &Procedure,
+    sig: &Parameters,
+) {
     let goes_in = !procedure.arguments().is_empty();
     let comes_out = !procedure.results().is_empty();
     let mut before = String::new();
     let mut after = String::new();
-    let mut passed = vec!["b".to_owned()];
+    let mut passed = vec![format!("all[{binding}]")];
     for (n, parameter) in procedure.parameters.iter().enumerate() {
         let name = format!("p{n}");
         let (ty, len_ty) = (&parameter.ty, has(sig, &format!("{name}_len")));
@@ -242,7 +264,7 @@ fn call(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, sig
         last += &format!("net_free_o{index}(&out);\n");
     }
     let list = passed.join(", ");
-    writeln!(out, "case {index}: {{\n{first}{before}rc = p{index}_1({list});\n{after}{results}")
+    writeln!(out, "case {index}: {{\n{first}{before}rc = {function}({list});\n{after}{results}")
         .expect("it takes it");
     writeln!(out, "{last}break; }}").expect("it takes it");
 }
@@ -349,7 +371,7 @@ fn serve(out: &mut String, defs: &[Def], index: usize, procedure: &Procedure, si
             } else if is_copied {
                 sets += &match &shape {
                     Shape::Vector { len, val, .. } => format!(
-                        "CHECK({len} == {name}_len); memcpy({name}, {val}, {len} * sizeof *{val}); free({val});"
+                        "CHECK({len} == {name}_len); if ({len} > 0) memcpy({name}, {val}, {len} * sizeof *{val}); free({val});"
                     ),
                     Shape::Array { .. } => format!("memcpy({name}, {access}, sizeof {access});"),
                     Shape::One => unreachable!("bulk data is an array"),

@@ -16,13 +16,40 @@ pub enum Error {
     Dispatch(#[from] DispatchError),
 }
 
+/// What is served: one version of a program, or several.
+pub trait Programs {
+    fn dispatch(
+        &self,
+        version: (u32, u32),
+        procedure: u32,
+        arguments: &mut Reader<'_, Network>,
+        results: &mut Writer<Network>,
+    ) -> Result<Answer, DispatchError>;
+}
+
+/// What all of them are told of the caller.
+pub const CALLER: &str = "the caller";
+
+impl<P: Program<str>> Programs for P {
+    fn dispatch(
+        &self,
+        version: (u32, u32),
+        procedure: u32,
+        arguments: &mut Reader<'_, Network>,
+        results: &mut Writer<Network>,
+    ) -> Result<Answer, DispatchError> {
+        assert_eq!(version, (P::PROGRAM, P::VERSION));
+        Program::dispatch(self, CALLER, procedure, arguments, results)
+    }
+}
+
 /// See the module.
 pub struct Loopback<P> {
     pub program: P,
     seen: Mutex<Vec<Vec<u8>>>,
 }
 
-impl<P: Program<str>> Loopback<P> {
+impl<P: Programs> Loopback<P> {
     pub fn new(program: P) -> Loopback<P> {
         Loopback { program, seen: Mutex::default() }
     }
@@ -34,6 +61,7 @@ impl<P: Program<str>> Loopback<P> {
 
     fn dispatch<A: Encode>(
         &self,
+        version: (u32, u32),
         procedure: u32,
         arguments: &A,
     ) -> Result<(Answer, Vec<u8>), Error> {
@@ -42,14 +70,14 @@ impl<P: Program<str>> Loopback<P> {
         let bytes = writer.into_bytes();
         let mut results = Writer::<Network>::new();
         let mut reader = Reader::<Network>::new(&bytes);
-        let answer = self.program.dispatch("the caller", procedure, &mut reader, &mut results)?;
+        let answer = self.program.dispatch(version, procedure, &mut reader, &mut results)?;
         reader.finish()?;
         self.seen.lock().expect("nobody panics").extend([bytes, results.bytes().to_vec()]);
         Ok((answer, results.into_bytes()))
     }
 }
 
-impl<P: Program<str>> Caller for Loopback<P> {
+impl<P: Programs> Caller for Loopback<P> {
     type Error = Error;
 
     fn call<A: Encode, R: Decode>(
@@ -59,8 +87,7 @@ impl<P: Program<str>> Caller for Loopback<P> {
         procedure: u32,
         arguments: &A,
     ) -> Result<R, Error> {
-        assert_eq!((program, version), (P::PROGRAM, P::VERSION));
-        let (answer, bytes) = self.dispatch(procedure, arguments)?;
+        let (answer, bytes) = self.dispatch((program, version), procedure, arguments)?;
         assert_eq!(answer, Answer::Reply);
         let mut reader = Reader::<Network>::new(&bytes);
         let results = R::decode(&mut reader)?;
@@ -68,13 +95,20 @@ impl<P: Program<str>> Caller for Loopback<P> {
         Ok(results)
     }
 
-    fn send<A: Encode>(&self, _: u32, _: u32, procedure: u32, arguments: &A) -> Result<(), Error> {
-        assert_eq!(self.dispatch(procedure, arguments)?.0, Answer::Nothing);
+    fn send<A: Encode>(
+        &self,
+        program: u32,
+        version: u32,
+        procedure: u32,
+        arguments: &A,
+    ) -> Result<(), Error> {
+        let (answer, _) = self.dispatch((program, version), procedure, arguments)?;
+        assert_eq!(answer, Answer::Nothing);
         Ok(())
     }
 }
 
-impl<P: Program<str> + Sync> AsyncCaller for &Loopback<P> {
+impl<P: Programs + Sync> AsyncCaller for &Loopback<P> {
     type Error = Error;
 
     async fn call<A: Encode + Sync, R: Decode + Send>(

@@ -1,8 +1,10 @@
-//! The random program and what is sent there and back, as both sides know it.
+//! The random programs and what is sent there and back, as both sides know it.
 #![allow(unreachable_pub, dead_code)] // each test file has it for itself
 
 use rpc_idl_tests::random::{definitions, Def};
-use rpc_idl_tests::random_program::{exchange, procedures, text, Exchange, Kind, Procedure};
+use rpc_idl_tests::random_program::{
+    exchange, procedures, text, versions, Exchange, Kind, Procedure, Version,
+};
 use rpc_idl_tests::{Answers, COUNT, PROCEDURES, SEED};
 use shrimp_rpc::Fault;
 use std::sync::{Arc, Mutex};
@@ -10,6 +12,7 @@ use std::sync::{Arc, Mutex};
 /// See the module.
 pub struct Program {
     pub defs: Vec<Def>,
+    pub versions: Vec<Version>,
     pub procedures: Vec<Procedure>,
 }
 
@@ -17,12 +20,12 @@ impl Program {
     pub fn new() -> Program {
         let defs = definitions(SEED, COUNT);
         let procedures = procedures(SEED, &defs, PROCEDURES);
-        Program { defs, procedures }
+        Program { defs, versions: versions(SEED, PROCEDURES), procedures }
     }
 
     /// The interface file.
     pub fn text(&self) -> String {
-        text(&self.defs, &self.procedures)
+        text(&self.defs, &self.versions, &self.procedures)
     }
 
     /// So many calls of each procedure in order: which one, and what is sent. Nothing comes back from a one-way one.
@@ -46,7 +49,7 @@ impl Program {
 pub struct Seen(Arc<Mutex<(Vec<u64>, Vec<String>)>>);
 
 impl Seen {
-    /// Serves the program, and looks at the arguments.
+    /// Serves the programs, and looks at the arguments.
     pub fn answers(&self) -> Answers<impl Fn(usize, Vec<u8>) -> Result<Vec<u8>, Fault>> {
         let (program, seen) = (Program::new(), self.0.clone());
         Answers(move |index: usize, arguments: Vec<u8>| {
