@@ -25,10 +25,28 @@ const HOLD: u32 = 90;
 /// Says so, and never returns.
 const STAY: u32 = 91;
 
+/// As HOLD, but its reply is put off, and it is woken when its caller gives up.
+const AWAIT: u32 = 92;
+
 fn hold(args: &[String]) {
     let server = Server::builder(&args[0])
         .workers(2)
         .raw_program(PROGRAM, 1, |procedure, call| {
+            if procedure == AWAIT {
+                let (call, finished) = call.defer();
+                std::thread::spawn(move || {
+                    let mut end = std::pin::pin!(call.context().cancelled());
+                    run(std::future::poll_fn(|cx| {
+                        let polled = end.as_mut().poll(cx);
+                        if polled.is_pending() {
+                            say("awaits");
+                        }
+                        polled
+                    }));
+                    say("woken");
+                });
+                return Ok(finished);
+            }
             if procedure != HOLD {
                 return dispatch(procedure, call);
             }
@@ -74,9 +92,15 @@ fn client(args: &[String]) {
     common::pause();
 }
 
+/// Waits for a reply, until it is killed.
+fn waits(args: &[String]) {
+    let binding = connect(&Node::connect().expect("connects"), &args[0]);
+    let _ = binding.request(AWAIT, 0, 0).expect("a lane").call();
+}
+
 #[test]
 fn second_process() {
-    play(&[("serve", serve), ("hold", hold), ("stay", stay), ("client", client)]);
+    play(&[("serve", serve), ("hold", hold), ("stay", stay), ("client", client), ("waits", waits)]);
 }
 
 fn null(binding: &Binding) -> Result<(), CallError> {
@@ -178,6 +202,26 @@ fn a_call_given_up_is_told_to_the_other_node_and_the_binding_goes_on() {
     server.expect("cancelled");
     binding.set_timeout(None);
     null(&binding).unwrap();
+    drop(binding);
+    server.go_on();
+    server.expect("forgotten");
+}
+
+#[test]
+fn a_handler_is_woken_when_its_caller_on_the_other_node_gives_up_or_has_gone() {
+    let (_a, b, mut server) = world("hold", "x");
+    let binding = connect(&b.daemon.node(), "x@a");
+    let begin = || async { binding.request_async(AWAIT, 0, 0).await?.call_async().await };
+    let mut call = Box::pin(begin());
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    server.expect("awaits");
+    drop(call);
+    server.expect("woken");
+    null(&binding).unwrap();
+    let mut client = b.daemon.second("waits", &["x@a"]);
+    server.expect("awaits");
+    client.kill();
+    server.expect("woken");
     drop(binding);
     server.go_on();
     server.expect("forgotten");
