@@ -37,15 +37,17 @@ fn methods(code: &str, first: &str) -> HashMap<String, Method> {
 pub fn generate(code: &str, versions: &[Version], procedures: &[Procedure]) -> String {
     let [mut calls, mut async_calls, mut in_place_calls, mut servers] =
         [(); 4].map(|()| String::new());
-    let [mut fields, mut async_fields, mut bound, mut rebound, mut added] =
-        [(); 5].map(|()| String::new());
+    let [mut fields, mut async_fields, mut bound, mut rebound] = [(); 4].map(|()| String::new());
+    let (mut added, mut async_added) = (String::new(), String::new());
     for version in versions {
         let base = version.base();
         let field = base.to_lowercase();
         let client = methods(code, &format!("impl {base}Client {{"));
         let async_client = methods(code, &format!("impl {base}AsyncClient {{"));
         let server = methods(code, &format!("pub trait {base} {{"));
-        let mut served = String::new();
+        let async_server =
+            methods(code, &format!("pub trait {base}Async: Send + Sync + 'static {{"));
+        let (mut served, mut async_served) = (String::new(), String::new());
         for index in version.procedures.clone() {
             let (procedure, name) = (&procedures[index], format!("p{index}"));
             call(&mut calls, index, procedure, &client[&name], (&field, ""));
@@ -58,6 +60,7 @@ pub fn generate(code: &str, versions: &[Version], procedures: &[Procedure]) -> S
             let is_own = code.contains(&format!("pub struct {owned} {{"));
             let owned = if is_own { owned } else { format!("P{index}Reply") };
             serve(&mut served, index, procedure, &server[&name], &owned);
+            serve_async(&mut async_served, index, procedure, &async_server[&name], &owned);
         }
         fields += &format!("    pub {field}: {base}Client,\n");
         async_fields += &format!("    pub {field}: {base}AsyncClient,\n");
@@ -66,11 +69,19 @@ pub fn generate(code: &str, versions: &[Version], procedures: &[Procedure]) -> S
         let again = format!("clients.{field}.binding().clone()");
         rebound += &format!("            {field}: {base}AsyncClient::new({again}),\n");
         added += &format!(".program({base}Service(answers()))");
+        async_added += &format!(".program({base}AsyncService::new(answers(), spawn))");
         servers += &format!(
             "
 #[allow(clippy::useless_conversion)] // what is an array in one place is a vector in the other, now and then
 impl<F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault>> {base} for crate::Answers<F> {{
 {served}}}
+
+#[allow(clippy::useless_conversion)] // as above
+impl<F> {base}Async for crate::Answers<F>
+where
+    F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault> + Send + Sync + 'static,
+{{
+{async_served}}}
 "
         );
     }
@@ -105,6 +116,18 @@ where
     F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault> + Send + Sync + 'static,
 {{
     builder{added}
+}}
+
+/// The same for `async` code, of which `spawn` runs each task.
+pub fn add_async<F>(
+    builder: ::shrimp_rpc::ServerBuilder,
+    answers: impl Fn() -> crate::Answers<F>,
+    spawn: fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output = ()> + Send>>),
+) -> ::shrimp_rpc::ServerBuilder
+where
+    F: Fn(usize, Vec<u8>) -> Result<Vec<u8>, ::shrimp_rpc::Fault> + Send + Sync + 'static,
+{{
+    builder{async_added}
 }}
 
 /// Calls procedure `index` with XDR, and gives the XDR of what came back. `before` is what the variables hold.
@@ -351,6 +374,59 @@ fn call_in_place(
         out,
         "{before}{pattern}clients.{client}.p{index}_in_place({})?;\n{after}            Ok(Some({whole}))\n        }}",
         passed.join(", ")
+    )
+    .expect("a string takes it");
+}
+
+/// A handler in `async` code: all values are its own.
+fn serve_async(
+    out: &mut String,
+    index: usize,
+    procedure: &Procedure,
+    method: &Method,
+    owned: &str,
+) {
+    let is_vector =
+        |name: &str| method.parameters.iter().any(|(it, ty)| it == name && ty.starts_with("Vec<"));
+    let fields: Vec<String> = procedure
+        .arguments()
+        .into_iter()
+        .map(|(name, _)| match is_vector(&name) {
+            // Of an array a vector can have been made, and the other way round.
+            true => format!("{name}: crate::owned(Ok({name}))"),
+            false => name,
+        })
+        .collect();
+    let sent = match fields.is_empty() {
+        true => "Vec::new()".to_owned(),
+        false => format!("crate::encoded(&I{index} {{ {} }})", fields.join(", ")),
+    };
+    let names: Vec<String> = procedure.results().into_iter().map(|(name, _)| name).collect();
+    let own = |name: &String| format!("{name}: results.{name}.into()");
+    let (take, whole) = match &names[..] {
+        [] => ("let _ = answer;".to_owned(), "Ok(())".to_owned()),
+        list => {
+            let whole = match list {
+                [only] => format!("Ok(results.{only}.into())"),
+                list => {
+                    let list: Vec<String> = list.iter().map(own).collect();
+                    format!("Ok({owned} {{ {} }})", list.join(", "))
+                }
+            };
+            (format!("let results: O{index} = crate::decoded(&answer);"), whole)
+        }
+    };
+    let head = method.head.replace("context:", "_:").trim_end().to_owned();
+    writeln!(
+        out,
+        "    {head} {{
+        ::core::future::ready((|| {{
+            let answer = (self.0)({index}, {sent})?;
+            {take}
+            {whole}
+        }})())
+    }}
+"
     )
     .expect("a string takes it");
 }

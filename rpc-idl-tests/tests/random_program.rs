@@ -9,10 +9,12 @@ mod random_calls;
 use common::{second_process as play, Daemon, PATIENCE};
 use loopback::{Loopback, Programs};
 use random_calls::{Program, Seen};
-use rpc_idl_tests::batch::{add, call, call_async, call_in_place, AsyncClients, Clients};
+use rpc_idl_tests::batch::{
+    add, add_async, call, call_async, call_in_place, AsyncClients, Clients,
+};
 use rpc_idl_tests::random_program::Exchange;
 use rpc_idl_tests::{sun_batch, Answers, SEED};
-use shrimp_rpc::{Binding, Fault, Server};
+use shrimp_rpc::{Binding, Fault, Server, ServerBuilder};
 use std::cell::RefCell;
 use std::fmt::Debug;
 use xdr::rpc::{Answer, DispatchError};
@@ -23,7 +25,18 @@ const CALLS: u64 = 60;
 
 fn serve(args: &[String]) {
     let seen = Seen::default();
-    let server = add(Server::builder(&args[0]), || seen.answers());
+    run(add(Server::builder(&args[0]), || seen.answers()), &seen);
+}
+
+fn serve_async(args: &[String]) {
+    let seen = Seen::default();
+    // In the thread that took the call: so calls are heard in their order.
+    let server = Server::builder(&args[0]);
+    run(add_async(server, || seen.answers(), |task| executor().block_on(task)), &seen);
+}
+
+/// Serves until all calls were made.
+fn run(server: ServerBuilder, seen: &Seen) {
     let server = server.start().expect("serves");
     common::say("ready");
     common::pause();
@@ -33,7 +46,7 @@ fn serve(args: &[String]) {
 
 #[test]
 fn second_process() {
-    play(&[("serve", serve)]);
+    play(&[("serve", serve), ("serve_async", serve_async)]);
 }
 
 /// What came back is what the other side sent.
@@ -54,8 +67,18 @@ fn executor() -> tokio::runtime::Runtime {
 /// data stays where it lies.
 #[test]
 fn random_calls_of_random_procedures_arrive_and_return() {
+    calls_of("serve");
+}
+
+/// The same of a server in `async` code.
+#[test]
+fn random_calls_of_a_random_async_server_arrive_and_return() {
+    calls_of("serve_async");
+}
+
+fn calls_of(part: &str) {
     let daemon = Daemon::start();
-    let mut server = daemon.second("serve", &["random"]);
+    let mut server = daemon.second(part, &["random"]);
     server.expect("ready");
     let node = daemon.node();
     let bindings = RefCell::new(Vec::new());
