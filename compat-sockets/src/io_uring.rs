@@ -6,12 +6,13 @@
 //! second, and less often where there are so many that looking took a fiftieth of the time ([`in_use`]).
 //!
 //! What a ring is used for cannot be seen: its requests are in memory that program and kernel share. Who knows that it is
-//! for files only says so (`VMMC_SOCKETS_IO_URING`).
+//! for files only says so, and who would rather have none has it refused (`VMMC_SOCKETS_IO_URING`).
 
 use crate::counters::Counter;
 use crate::{close, epoll, fd_table, raw, settings};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::AsRawFd;
+use vmmc::config::IoUring;
 use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 
 static SEEN: AtomicU32 = AtomicU32::new(0);
@@ -22,14 +23,27 @@ const LOOK_EVERY_NS: u64 = 100_000_000;
 /// The same, in multiples of what a look takes.
 const LOOK_EVERY_LOOKS: u64 = 50;
 
-/// Whether the user has said that no socket is read or written by a ring.
-fn is_for_files() -> bool {
-    settings::get().is_some_and(|settings| settings.io_uring_files)
+/// Whether the user has said that it is for this.
+fn is(what: IoUring) -> bool {
+    settings::get().is_some_and(|settings| !settings.off && settings.io_uring == what)
+}
+
+/// Sets a ring up by `call`, unless the user wants none: the kernel's own answer where it has no rings is `ENOSYS`. Answers
+/// with the negative error number, as liburing does.
+pub(crate) fn set_up(call: impl FnOnce() -> libc::c_int) -> libc::c_int {
+    if is(IoUring::Refused) {
+        return -libc::ENOSYS;
+    }
+    let result = call();
+    if result >= 0 {
+        seen();
+    }
+    result
 }
 
 /// The process has made a ring: every socket goes back to the kernel.
-pub(crate) fn seen() {
-    if is_for_files() || SEEN.swap(1, Ordering::SeqCst) != 0 {
+fn seen() {
+    if is(IoUring::Files) || SEEN.swap(1, Ordering::SeqCst) != 0 {
         return;
     }
     epoll::before_sharing(true);
@@ -44,7 +58,7 @@ pub(crate) fn in_use() -> bool {
         return true;
     }
     let now = raw::now_ns();
-    if is_for_files() || now < NEXT_LOOK.load(Ordering::Relaxed) {
+    if is(IoUring::Files) || now < NEXT_LOOK.load(Ordering::Relaxed) {
         return false;
     }
     NEXT_LOOK.store(now + LOOK_EVERY_NS, Ordering::Relaxed);

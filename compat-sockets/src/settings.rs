@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 use vmmc::config::rules::{Asker, Rules};
-use vmmc::config::{Config, SPIN_CAP, StreamProtocol, WaitChoice, WaitPolicy};
+use vmmc::config::{Config, IoUring, SPIN_CAP, StreamProtocol, WaitChoice, WaitPolicy};
 use vmmc::control::connect::{self, Owner};
 use vmmc::sync::{AtomicU32, Ordering};
 
@@ -23,8 +23,8 @@ pub(crate) struct Settings {
     pub(crate) asker: Asker,
     /// How a sender fills a ring.
     pub(crate) protocol: StreamProtocol,
-    /// Rings of io_uring are for files only.
-    pub(crate) io_uring_files: bool,
+    /// What rings of io_uring are for.
+    pub(crate) io_uring: IoUring,
     /// Policy of waits.
     wait: WaitChoice,
 }
@@ -48,7 +48,7 @@ pub(crate) fn init() {
             rules: Rules::default(),
             asker: Asker::default(),
             protocol: StreamProtocol::default(),
-            io_uring_files: false,
+            io_uring: IoUring::default(),
             wait: WaitChoice::Auto,
         },
         Ok(config) => Settings {
@@ -59,7 +59,7 @@ pub(crate) fn init() {
             report: config.sockets_report,
             asker: Asker::current(),
             protocol: config.sockets_protocol,
-            io_uring_files: config.io_uring_files,
+            io_uring: config.io_uring,
             rules: config.sockets_rules,
         },
     };

@@ -34,8 +34,8 @@ enum Way<'a> {
     Ruled(&'a Path, &'a str),
     /// With the switch that turns all off.
     Off(&'a Path),
-    /// With rings of io_uring that are for files.
-    RingsForFiles(&'a Path),
+    /// With this said of rings of io_uring.
+    IoUring(&'a Path, &'a str),
     /// By one of the paper's protocols.
     Protocol(&'a Path, &'a str),
     /// With a setting of how waits poll, and its value.
@@ -121,8 +121,8 @@ fn start(scenario: &str, role: &str, way: Way<'_>, dir: &Path) -> Child {
         Way::Off(socket) => {
             command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS", "off");
         }
-        Way::RingsForFiles(socket) => {
-            command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_IO_URING", "files");
+        Way::IoUring(socket, what) => {
+            command.env("VMMC_SOCKET", socket).env("VMMC_SOCKETS_IO_URING", what);
         }
     }
     if !matches!(way, Way::Alone) {
@@ -503,15 +503,18 @@ fn a_process_that_is_turned_off_takes_no_part() {
     assert_eq!(done.counters.get("plain_no_daemon"), Some(&2), "{:?}", done.counters);
 }
 
-/// A process that uses io_uring stays with TCP, because nobody sees what for; unless its user says that it is for files.
+/// A process that uses io_uring stays with TCP, because nobody sees what for; unless its user says that it is for files, or that it is to have none.
 #[test]
-fn a_process_with_io_uring_takes_part_if_that_is_for_files() {
+fn a_process_with_io_uring_takes_part_if_its_user_says_so() {
     let daemon = Daemon::start();
     let counters = run("echo_with_io_uring", Way::Upgraded(&daemon.path)).counters;
     assert_eq!(counters.get("ring_tx_bytes"), None, "{counters:?}");
     let started = Instant::now();
-    while !moved(&run("echo_with_io_uring", Way::RingsForFiles(&daemon.path)).counters) {
-        assert!(started.elapsed() < WATCHDOG, "no bytes by rings");
+    let said = [("echo_with_io_uring", "files"), ("echo_refused_io_uring", "refused")];
+    for (scenario, what) in said {
+        while !moved(&run(scenario, Way::IoUring(&daemon.path, what)).counters) {
+            assert!(started.elapsed() < WATCHDOG, "no bytes by rings");
+        }
     }
 }
 

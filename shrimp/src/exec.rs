@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// PROG uses io_uring for files and never for TCP sockets (MariaDB): it takes part all the same
     #[arg(long)]
     io_uring_files: bool,
+    /// PROG gets no io_uring, as from a kernel without: one that does without (Node.js) takes part, which it cannot with a ring
+    #[arg(long, conflicts_with = "io_uring_files")]
+    no_io_uring: bool,
     /// Preload the Sun RPC library
     #[arg(long)]
     rpc: bool,
@@ -58,6 +61,7 @@ Examples:
   shrimp exec --rpc -- ./my_rpc_server
 
   shrimp exec --io-uring-files -- mariadbd --user=mysql
+  shrimp exec --no-io-uring -- node server.js
 
   shrimp exec --rule 'allow port=6379' --rule deny -- ./server
   shrimp exec --rule 'deny program=curl* address=10.0.0.0/8' -- ./script
@@ -152,6 +156,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             }
             if args.io_uring_files {
                 command.env("VMMC_SOCKETS_IO_URING", "files");
+            }
+            if args.no_io_uring {
+                command.env("VMMC_SOCKETS_IO_URING", "refused");
             }
             ensure_daemon(chosen, args.verbose);
         }

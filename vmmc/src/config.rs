@@ -85,8 +85,8 @@ pub const TABLE: &[Tunable] = &[
     Tunable {
         name: "VMMC_SOCKETS_IO_URING",
         default: "sockets",
-        unit: "sockets | files",
-        help: "what a program uses io_uring for: files says that it never reads or writes a TCP socket that way, so that its connections may be upgraded all the same (MariaDB); that cannot be checked",
+        unit: "sockets | files | refused",
+        help: "what a program uses io_uring for: files says that it never reads or writes a TCP socket that way, so that its connections may be upgraded all the same (MariaDB); that cannot be checked. refused has it set up no ring (ENOSYS, as on a kernel without), for programs that do without (Node.js)",
     },
     Tunable {
         name: "VMMC_SOCKETS_REPORT",
@@ -186,8 +186,8 @@ pub struct Config {
     pub sockets_rules: Rules,
     /// `VMMC_SOCKETS_PROTOCOL`.
     pub sockets_protocol: StreamProtocol,
-    /// `VMMC_SOCKETS_IO_URING`: whether rings of io_uring are for files only.
-    pub io_uring_files: bool,
+    /// `VMMC_SOCKETS_IO_URING`: what rings of io_uring are for.
+    pub io_uring: IoUring,
     /// `VMMC_SOCKETS_REPORT`.
     pub sockets_report: Option<std::path::PathBuf>,
     /// `VMMC_RPC`: whether the Sun RPC library takes part.
@@ -214,6 +214,18 @@ pub enum StreamProtocol {
     /// The sender copies into a buffer of the library's, which a deliberate update sends; the receiver
     /// copies. In the paper, for buffers that are not aligned as the network wants them.
     Du2Copy,
+}
+
+/// What a program's rings of io_uring are for, whose requests nobody but the kernel sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoUring {
+    /// Sockets, perhaps: a process that has a ring leaves them all to the kernel.
+    #[default]
+    Sockets,
+    /// Files only.
+    Files,
+    /// Nothing: none is set up.
+    Refused,
 }
 
 /// How a record of Sun RPC gets into a ring (seed 003, section 4.2, figure 5). On one machine both end
@@ -348,14 +360,15 @@ impl Config {
                     });
                 }
             },
-            io_uring_files: match set("VMMC_SOCKETS_IO_URING").as_deref() {
-                None | Some("sockets") => false,
-                Some("files") => true,
+            io_uring: match set("VMMC_SOCKETS_IO_URING").as_deref() {
+                None | Some("sockets") => IoUring::Sockets,
+                Some("files") => IoUring::Files,
+                Some("refused") => IoUring::Refused,
                 Some(value) => {
                     return Err(ConfigError {
                         name: "VMMC_SOCKETS_IO_URING",
                         value: value.to_owned(),
-                        expected: "\"sockets\" or \"files\"",
+                        expected: "\"sockets\", \"files\" or \"refused\"",
                     });
                 }
             },

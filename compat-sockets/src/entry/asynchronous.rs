@@ -48,13 +48,6 @@ pub(super) fn before_submit(count: isize, list: *const *const u8) {
     }
 }
 
-fn after_setup(result: c_int) -> c_int {
-    if result >= 0 {
-        io_uring::seen();
-    }
-    result
-}
-
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
 // came to the C function of the same name.
 export! {
@@ -113,24 +106,24 @@ export! {
     /// io_uring_queue_init(3) of liburing, which makes its system calls itself.
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
         // SAFETY: as above.
-        after_setup(unsafe { real::io_uring_queue_init(entries, ring, flags) })
+        io_uring::set_up(|| unsafe { real::io_uring_queue_init(entries, ring, flags) })
     }
 
     /// io_uring_queue_init_params(3).
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int {
         // SAFETY: as above.
-        after_setup(unsafe { real::io_uring_queue_init_params(entries, ring, params) })
+        io_uring::set_up(|| unsafe { real::io_uring_queue_init_params(entries, ring, params) })
     }
 
     /// io_uring_queue_init_mem(3).
     fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, params: *mut c_void, memory: *mut c_void, len: size_t) -> c_int {
         // SAFETY: as above.
-        after_setup(unsafe { real::io_uring_queue_init_mem(entries, ring, params, memory, len) })
+        io_uring::set_up(|| unsafe { real::io_uring_queue_init_mem(entries, ring, params, memory, len) })
     }
 
     /// io_uring_setup(2) by liburing.
     fn io_uring_setup(entries: c_uint, params: *mut c_void) -> c_int {
         // SAFETY: as above.
-        after_setup(unsafe { real::io_uring_setup(entries, params) })
+        io_uring::set_up(|| unsafe { real::io_uring_setup(entries, params) })
     }
 }

@@ -148,11 +148,17 @@ unsafe extern "C-unwind" fn by_number(
                 real::syscall(number, a, b, c, d, e, f) as isize
             }
             libc::SYS_io_uring_setup => {
-                let result = real::syscall(number, a, b, c, d, e, f) as isize;
-                if result >= 0 {
-                    io_uring::seen();
+                let mut errno = libc::ENOSYS;
+                let result = io_uring::set_up(|| {
+                    let result = real::syscall(number, a, b, c, d, e, f);
+                    errno = real::errno();
+                    result as c_int
+                });
+                if result < 0 {
+                    real::set_errno(errno);
+                    return -1;
                 }
-                result
+                result as isize
             }
             libc::SYS_io_submit => {
                 asynchronous::before_submit(b as isize, pointer::<*const u8>(c));

@@ -477,6 +477,13 @@ static void echo_with_io_uring(void) {
     echo();
 }
 
+/* The same of one that is to have no ring, and does without. */
+static void echo_refused_io_uring(void) {
+    struct io_uring_params params = {0};
+    CHECK(syscall(SYS_io_uring_setup, 4, &params) == -1 && errno == ENOSYS);
+    echo();
+}
+
 static void half_close(void) {
     int fd = join();
     static unsigned char bytes[300000];
@@ -2086,6 +2093,7 @@ int main(int count, char **arguments) {
         void (*run)(void);
     } plain[] = {{"echo", echo},
                  {"echo_with_io_uring", echo_with_io_uring},
+                 {"echo_refused_io_uring", echo_refused_io_uring},
                  {"endless", endless},
                  {"passed_after_the_end", passed_after_the_end},
                  {"passed_while_offered", passed_while_offered},
