@@ -7,8 +7,8 @@ use super::{ALWAYS, EDGE, ENDS, EXCLUSIVE, EpollSet, IN, LAST, Members, ONCE, OU
 use crate::counters::{self, Counter};
 use crate::side::tx;
 use crate::sock::Sock;
-use crate::stream::demote;
 use crate::stream::recv::{self, Readiness, readiness};
+use crate::stream::{demote, full};
 use crate::{raw, real, sleeps};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::Ordering;
@@ -55,6 +55,7 @@ pub(super) fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
 
 /// The same for members that wait for room and are not hot: there can be more of them than hot ones.
 fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
+    let mut found = full::Found::default();
     let waiting = set.with(|members| {
         let list = std::mem::take(&mut members.full);
         for fd in list {
@@ -62,22 +63,26 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
             if record.hot || record.spent {
                 continue;
             }
-            let Some((link, _)) = record.enter(fd) else { continue };
+            let Some((link, number)) = record.enter(fd) else { continue };
             link.arm_space();
             let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
             let full = ringing && !link.looks_writable();
             let refused = link.side.tx_refused.load(Ordering::Relaxed);
-            link.leave();
             if full {
+                found.keep(link, number);
                 record.masked = record.masked || record.tell_kernel(epfd, fd, record.wanted(true));
                 members.full.push(fd);
-            } else if record.masked || record.refused != refused {
+                continue;
+            }
+            link.leave();
+            if record.masked || record.refused != refused {
                 record.masked = !record.tell_kernel(epfd, fd, record.wanted(false));
                 record.refused = refused;
             }
         }
         !members.full.is_empty()
     });
+    found.look();
     waiting.unwrap_or(false)
 }
 

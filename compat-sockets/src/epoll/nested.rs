@@ -18,6 +18,7 @@ use super::{EDGE, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record, calm, set
 use crate::raw;
 use crate::side::{NESTED, tx};
 use crate::sock::{Link, Sock};
+use crate::stream::full;
 use crate::stream::recv::readiness;
 use libc::epoll_event;
 use vmmc::sync::Ordering;
@@ -102,6 +103,7 @@ fn inner_sets(set: &EpollSet) -> Vec<usize> {
 pub(crate) fn awaits_room(number: usize) -> bool {
     let Some(set) = set(number) else { return false };
     let Some(epfd) = set.descriptor_of(number) else { return false };
+    let mut found = full::Found::default();
     let waiting = set.with(|members| {
         let Members { records, full: listed, .. } = members;
         let mut waiting = false;
@@ -110,7 +112,7 @@ pub(crate) fn awaits_room(number: usize) -> bool {
             if !asks || record.spent || record.gone {
                 continue;
             }
-            let Some((link, _)) = record.enter(fd) else { continue };
+            let Some((link, number)) = record.enter(fd) else { continue };
             let is_full =
                 || link.side.tx_state.load(Ordering::Relaxed) == tx::RING && !link.looks_writable();
             let mut full = is_full();
@@ -120,7 +122,11 @@ pub(crate) fn awaits_room(number: usize) -> bool {
                 full = is_full();
             }
             let refused = link.side.tx_refused.load(Ordering::Relaxed);
-            link.leave();
+            if full {
+                found.keep(link, number);
+            } else {
+                link.leave();
+            }
             waiting |= full;
             if full != record.masked && record.tell_kernel(epfd, fd, record.wanted(full)) {
                 record.masked = full;
@@ -133,6 +139,7 @@ pub(crate) fn awaits_room(number: usize) -> bool {
         }
         waiting
     });
+    found.look();
     inner_await_room(set) | (waiting == Some(true))
 }
 

@@ -12,7 +12,7 @@ use super::demote;
 use super::source::source;
 use crate::counters::Counter;
 use crate::raw;
-use crate::side::rx;
+use crate::side::{rx, tx};
 use crate::sock::Link;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
@@ -24,27 +24,55 @@ const WHILE_NS: u64 = 500_000_000;
 const MUTUAL_NS: u64 = 50_000_000;
 
 /// For whoever waits for room in a full ring and looks now and then: whether the direction goes on by TCP now. Takes the
-/// locks of both directions.
+/// locks of both directions. A direction whose beginning the peer has not seen yet stays: it would take what follows for
+/// what precedes the ring.
 pub(crate) fn goes_on_by_tcp(link: &Link, fd: i32) -> bool {
     let side = link.side;
     see_switch(link, fd);
     let head = link.tx().head().load(Ordering::Acquire);
     let now = raw::now_ns();
+    // The time is stored first and loaded last: it belongs to that head, or to a later one.
+    let is_there_still = side.full_at.load(Ordering::Acquire) == head;
     let since = side.full_since.load(Ordering::Relaxed);
     // Only a receiver makes room: with the head where it was, the ring has been full ever since.
-    if since == 0 || side.full_at.load(Ordering::Relaxed) != head {
-        side.full_at.store(head, Ordering::Relaxed);
+    if since == 0 || !is_there_still {
         side.full_since.store(now, Ordering::Relaxed);
+        side.full_at.store(head, Ordering::Release);
         return false;
     }
     let enough = if is_full_for_peer(link) { MUTUAL_NS } else { WHILE_NS };
-    now.saturating_sub(since) >= enough && demote::our_way_for(link, fd, Counter::plain_full)
+    now.saturating_sub(since) >= enough
+        && demote::may_end(link)
+        && demote::our_way_for(link, fd, Counter::plain_full)
+        // Shut, or shared with a daemon that is sending: it stays.
+        && side.tx_state.load(Ordering::SeqCst) != tx::RING
+}
+
+/// Members of a set that were found full, and are looked at when its lock is not held.
+#[derive(Debug, Default)]
+pub(crate) struct Found(Vec<(Link, i32)>);
+
+impl Found {
+    /// Keeps one, which the caller has entered.
+    pub(crate) fn keep(&mut self, link: Link, fd: i32) {
+        self.0.push((link, fd));
+    }
+
+    /// Looks at all of them ([`goes_on_by_tcp`]).
+    pub(crate) fn look(self) {
+        for (link, fd) in self.0 {
+            goes_on_by_tcp(&link, fd);
+            link.leave();
+        }
+    }
 }
 
 /// Whether the peer finds no room either, as [`Link::looks_writable`] has it.
 fn is_full_for_peer(link: &Link) -> bool {
-    let unread = link.arrived().wrapping_sub(link.side.head.load(Ordering::Relaxed));
-    unread > link.rx().bytes().0.len() as u64 * 2 / 3
+    let side = link.side;
+    let unread = link.arrived().wrapping_sub(side.head.load(Ordering::Relaxed));
+    side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && unread.min(link.before_end()) > link.rx().bytes().0.len() as u64 * 2 / 3
 }
 
 /// Sees that the peer has switched, as a receive would: it cannot end its ring part before.

@@ -277,7 +277,8 @@ fn sleep_for_space(
         }
         if moved()
             || link.peer().closed().load(Ordering::Relaxed) != 0
-            || (demote::is_wanted(link) && !demote::is_pumped(link))
+            // Where it cannot end yet, there is nothing to look at.
+            || (demote::is_wanted(link) && demote::may_end(link) && !demote::is_pumped(link))
             || side.tx_state.load(Ordering::SeqCst) != tx::RING
         {
             return Ok(Room::Look);

@@ -87,6 +87,18 @@ static void wait_in_set_of_edges(int fd) {
 static void edges_here(int fd) { by_waiting(fd, 1, 2, wait_in_set_of_edges); }
 static void edges_peer(int fd) { by_waiting(fd, 2, 1, wait_in_set_of_edges); }
 
+/* The set is waited for from outside. */
+static void wait_around_a_set(int fd) {
+    if (set == 0) {
+        set = new_epoll();
+        add(set, fd, EPOLLOUT, 1);
+    }
+    struct pollfd entry = {.fd = set, .events = POLLIN};
+    NEED(poll(&entry, 1, -1));
+}
+static void nested_here(int fd) { by_waiting(fd, 1, 2, wait_around_a_set); }
+static void nested_peer(int fd) { by_waiting(fd, 2, 1, wait_around_a_set); }
+
 /* Both ends in one thread: nobody reads while it sends. */
 static void to_oneself(void) {
     int ends[2];
@@ -145,6 +157,6 @@ static void in_a_ring(void) {
 static const struct test_case cases[] = {
     PAIR(blocking), PAIR(limited),     PAIR(polling),       PAIR(selecting),
     PAIR(levels),   PAIR(edges),       LONER(to_oneself),   LONER(from_a_file),
-    LONER(in_a_ring),
+    LONER(in_a_ring), PAIR(nested),
 };
 MAIN(cases)

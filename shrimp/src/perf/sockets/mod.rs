@@ -5,6 +5,7 @@
 //! to be a multiple of it in turns by these very processes.
 
 mod alone;
+mod flow;
 pub(crate) mod program;
 mod sockmap;
 
@@ -100,6 +101,7 @@ struct Report {
     /// None on one processor.
     r: Option<Latency>,
     points: Vec<Point>,
+    streams: Vec<flow::Rate>,
     copies: Vec<Copies>,
     /// R as played in turns with 8 B through the preload, and these one way in that R, by the first way; and
     /// what the charter allows.
@@ -113,6 +115,14 @@ struct Report {
     no_sockmap: Option<String>,
     #[serde(skip)]
     ways: Vec<Way>,
+}
+
+/// What the two programs of one way said once.
+struct Ran {
+    lines: Vec<Line>,
+    flows: Vec<Line>,
+    /// Of one of ours.
+    counted: Option<Counted>,
 }
 
 /// How often the ends with the kernel's socket map are run again: in one run of ten or so it refuses for ever (`EACCES`)
@@ -150,12 +160,7 @@ impl Setting {
     }
 
     /// Runs one way once; what the client measured, and what both counted.
-    fn run(
-        &self,
-        way: Way,
-        number: usize,
-        turns: Option<&mut Turns>,
-    ) -> Result<(Vec<Line>, Option<Counted>), Failure> {
+    fn run(&self, way: Way, number: usize, turns: Option<&mut Turns>) -> Result<Ran, Failure> {
         let report = self.scratch.path().join(format!("report-{number}"));
         let path = self.scratch.path().join(format!("unix-{number}"));
         let kind = match way.kind {
@@ -207,13 +212,17 @@ impl Setting {
         let mut client = spawn(command, "the client")?;
         let output = client.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the client has no output".into()))?;
-        let (mut lines, mut turns) = (Vec::new(), turns);
+        let (mut lines, mut flows, mut turns) = (Vec::new(), Vec::new(), turns);
         for line in BufReader::new(output).lines() {
             let line = line.context(|| "hearing the client".into())?;
             if turns.as_mut().is_some_and(|turns| turns.parse(&line)) {
                 continue;
             }
-            lines.push(samples::parse(&line).ok_or_else(|| wrong(format!("it says {line:?}")))?);
+            let (kept, samples) = match line.strip_prefix("flow ") {
+                Some(samples) => (&mut flows, samples),
+                None => (&mut lines, line.as_str()),
+            };
+            kept.push(samples::parse(samples).ok_or_else(|| wrong(format!("it says {line:?}")))?);
         }
         let status = client.wait()?;
         if !status.success() || lines.len() != self.sizes.len() {
@@ -221,7 +230,7 @@ impl Setting {
         }
         drop(server);
         if way.protocol.is_none() {
-            return Ok((lines, None));
+            return Ok(Ran { lines, flows, counted: None });
         }
         // The client's half is enough: the server is ended from outside and reports nothing.
         let counted = Counted::read(&report)?;
@@ -231,7 +240,7 @@ impl Setting {
             let sent = counted.sent;
             return Err(SocketsError::NotUpgraded { way: way.name, sent, expected }.into());
         }
-        Ok((lines, Some(counted)))
+        Ok(Ran { lines, flows, counted: Some(counted) })
     }
 }
 
@@ -254,7 +263,9 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     cpu::pin(pair.a)?;
 
     let mut r = Rounds::default();
-    let cells = || setting.sizes.iter().map(|_| Rounds::default()).collect::<Vec<_>>();
+    // Of the ping-pongs, then of the streams.
+    let all = || setting.sizes.iter().chain(&flow::SIZES);
+    let cells = || all().map(|_| Rounds::default()).collect::<Vec<_>>();
     let mut rounds: Vec<Vec<Rounds>> = ways.iter().map(|_| cells()).collect();
     let mut counted = vec![Counted::default(); ways.len()];
     let mut turns = Turns::default();
@@ -274,8 +285,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
                     ran = setting.run(*way, number, None);
                 }
             }
-            let (lines, told) = ran?;
-            for ((_, batch, samples), cell) in lines.into_iter().zip(cells) {
+            let Ran { lines, flows, counted: told } = ran?;
+            for ((_, batch, samples), cell) in lines.into_iter().chain(flows).zip(cells) {
                 cell.add(samples, batch);
             }
             if let (Some(told), Some(slot)) = (told, counted.get_mut(at)) {
@@ -306,8 +317,11 @@ impl Report {
         counted: &[Counted],
     ) -> Report {
         let ways = setting.ways();
-        let mut points = Vec::new();
+        let (mut points, mut streams) = (Vec::new(), Vec::new());
         for (way, cells) in ways.iter().zip(rounds) {
+            for (&bytes, cell) in flow::SIZES.iter().zip(cells.iter().skip(setting.sizes.len())) {
+                streams.push(flow::Rate::new(way.name, bytes, cell));
+            }
             for (&bytes, cell) in setting.sizes.iter().zip(cells) {
                 let one_way = cell.latency();
                 points.push(Point {
@@ -329,6 +343,7 @@ impl Report {
             alone: Vec::new(),
             alone_budget: alone::BUDGET,
             points,
+            streams,
             copies: copies
                 .map(|(way, counted)| Copies {
                     way: way.name,
@@ -364,6 +379,8 @@ impl Report {
         let _ = writeln!(out, "\nOne-way latency, half a ping-pong\n{latency}");
         let bandwidth = self.table(&|point| text::rate(point.bytes_per_s));
         let _ = writeln!(out, "Bandwidth of the ping-pong\n{bandwidth}");
+        let streams = flow::table(&self.streams);
+        let _ = writeln!(out, "A stream of messages in one direction (ttcp)\n{streams}");
         let mut table = Table::new(&["protocol", "copies", "deliberate updates"], &[1, 2]);
         for copies in &self.copies {
             table.row([

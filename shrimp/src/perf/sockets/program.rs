@@ -2,11 +2,11 @@
 //! client that takes the time. They use the standard library's sockets and know nothing of us.
 //!
 //! One connection per message size: the client sends the size (8 bytes, little-endian), then
-//! messages of that size, each of which comes back whole. Reads and writes block, or are tried again
-//! and again. Where the two have a line ([`super::super::line`]), a last connection takes turns with it: what a
+//! messages of that size, each of which comes back whole; or a stream of messages ([`super::flow`]). Reads and writes
+//! block, or are tried again and again. Where the two have a line ([`super::super::line`]), a last connection takes turns with it: what a
 //! message of all ones asks for.
 
-use super::{alone, sockmap};
+use super::{alone, flow, sockmap};
 use crate::exit::{Context, Failure, Io};
 use crate::perf::line::{Line, TURN, turns_in};
 use crate::stats::{self, Plan};
@@ -158,7 +158,12 @@ pub(crate) fn serve(args: &ServerArgs) -> Result<(), Failure> {
 fn echo(mut stream: Box<dyn Stream>, line: Option<&Line>) -> std::io::Result<()> {
     let mut size = [0; 8];
     stream.read_exact(&mut size)?;
-    let mut message = vec![0; usize::try_from(u64::from_le_bytes(size)).unwrap_or(0)];
+    let size = u64::from_le_bytes(size);
+    let len = usize::try_from(size & !flow::MARK).unwrap_or(0);
+    if size & flow::MARK != 0 {
+        return flow::serve(&mut stream, len);
+    }
+    let mut message = vec![0; len];
     loop {
         match stream.read_exact(&mut message) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
@@ -174,8 +179,8 @@ fn echo(mut stream: Box<dyn Stream>, line: Option<&Line>) -> std::io::Result<()>
     }
 }
 
-/// Measures every size; prints a line for each: size, batch, then one-way samples in nanoseconds. With a
-/// line, at last: `turns`, then R and the time of a small message, of each turn.
+/// Measures every size; prints a line for each: size, batch, then one-way samples in nanoseconds; `flow` and the same for
+/// streams, samples per message. With a line, at last: `turns`, then R and the time of a small message, of each turn.
 pub(crate) fn measure(args: &ClientArgs) -> Result<(), Failure> {
     if args.kind == Kind::Alone {
         return alone::take_turns(args.port);
@@ -188,11 +193,31 @@ pub(crate) fn measure(args: &ClientArgs) -> Result<(), Failure> {
         }
         println!("{text}");
     }
+    for size in flow::SIZES {
+        let samples = connect(args)
+            .and_then(|mut stream| flow::send(&mut stream, size))
+            .context(|| format!("a stream of messages of {size} B"))?;
+        let samples: Vec<String> = samples.iter().map(|sample| format!("{sample:.1}")).collect();
+        println!("flow {size} 1 {}", samples.join(" "));
+    }
     if let Some(path) = &args.line {
         let line = Line::open(path)?;
         println!("{}", turns(args, &line).context(|| "turns with the bare line".into())?);
     }
     Ok(())
+}
+
+/// A connection to the server.
+fn connect(args: &ClientArgs) -> std::io::Result<Box<dyn Stream>> {
+    let mut stream: Box<dyn Stream> = if args.kind == Kind::Unix {
+        Box::new(UnixStream::connect(&args.path)?)
+    } else {
+        tcp(args.kind, args.map, TcpStream::connect((Ipv4Addr::LOCALHOST, args.port))?)?
+    };
+    if args.kind == Kind::Sockmap {
+        stream.read_exact(&mut [0])?; // the server is in the map
+    }
+    Ok(stream)
 }
 
 /// A connection on which messages of one size go there and come back.
@@ -206,14 +231,7 @@ struct Trips {
 impl Trips {
     /// Connects, and goes so often that both ends have been asked and paired.
     fn start(args: &ClientArgs, size: usize) -> std::io::Result<Trips> {
-        let mut stream: Box<dyn Stream> = if args.kind == Kind::Unix {
-            Box::new(UnixStream::connect(&args.path)?)
-        } else {
-            tcp(args.kind, args.map, TcpStream::connect((Ipv4Addr::LOCALHOST, args.port))?)?
-        };
-        if args.kind == Kind::Sockmap {
-            stream.read_exact(&mut [0])?; // the server is in the map
-        }
+        let mut stream = connect(args)?;
         stream.write_all(&(size as u64).to_le_bytes())?;
         let mut trips = Trips { stream, message: vec![0; size], answer: vec![0; size], count: 0 };
         for _ in 0..WARM_UP {
