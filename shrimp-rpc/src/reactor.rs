@@ -9,6 +9,7 @@
 //! who enters a deadline knows what wakes it, if anything must.
 
 use crate::error::TransportError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
@@ -37,13 +38,14 @@ pub(crate) struct Reactor {
     thread: &'static str,
     list: Mutex<List>,
     more: Condvar,
-    started: AtomicBool,
     stop: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct List {
     entries: Vec<Entry>,
+    /// There is a helper.
+    runs: bool,
     /// The helper sleeps at the doorbell, or is about to; otherwise on the condition variable.
     at_bell: bool,
     /// Until when it sleeps at the doorbell; `None`: without end.
@@ -81,7 +83,6 @@ impl Reactor {
             thread,
             list: Mutex::default(),
             more: Condvar::new(),
-            started: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
     }
@@ -101,25 +102,29 @@ impl Reactor {
         waker: &Waker,
         deadline: Option<Instant>,
     ) -> Result<(), TransportError> {
-        if !self.started.swap(true, Ordering::AcqRel) {
+        let waker = waker.clone();
+        let mut list = self.list();
+        if !list.runs {
             let (reactor, node) = (self.clone(), node.clone());
             let thread = std::thread::Builder::new().name(self.thread.into());
             if let Err(error) = thread.spawn(move || reactor.run(&node)) {
-                self.started.store(false, Ordering::Release);
+                drop(list);
                 return Err(TransportError::Thread(error.kind()));
             }
+            list.runs = true;
         }
-        let mut list = self.list();
-        match list.entries.iter_mut().find(|entry| entry.is_of(event)) {
-            Some(entry) => entry.waker.clone_from(waker),
+        // Wakers are the executor's code: none is dropped or called while the list is locked.
+        let before = match list.entries.iter_mut().find(|entry| entry.is_of(event)) {
+            Some(entry) => Some(std::mem::replace(&mut entry.waker, waker)),
             None => {
-                let (event, waker) = (event.clone(), waker.clone());
-                list.entries.push(Entry { event, waker, deadline });
+                list.entries.push(Entry { event: event.clone(), waker, deadline });
+                None
             }
-        }
+        };
         let sleeps_too_long = list.at_bell && list.is_sooner(deadline);
         let on_condition = !list.at_bell;
         drop(list);
+        drop(before);
         if on_condition {
             self.more.notify_one();
         } else if sleeps_too_long {
@@ -130,7 +135,9 @@ impl Reactor {
 
     /// Nobody waits for that one any more.
     pub(crate) fn forget(&self, event: &Arc<dyn Event>) {
-        self.list().entries.retain(|entry| !entry.is_of(event));
+        let gone: Vec<Entry> =
+            self.list().entries.extract_if(.., |entry| entry.is_of(event)).collect();
+        drop(gone);
     }
 
     /// No future is watched any more; those that wait are woken.
@@ -155,7 +162,7 @@ impl Reactor {
             drop(list);
             if self.stop.load(Ordering::Acquire) {
                 let last = std::mem::take(&mut self.list().entries);
-                last.into_iter().for_each(|entry| entry.waker.wake());
+                last.into_iter().for_each(|entry| wake(entry.waker));
                 return;
             }
             let left = until.map(|at| at.saturating_duration_since(Instant::now()));
@@ -185,7 +192,12 @@ impl Reactor {
                 }
                 Err(_) => return, // a forked child
             };
-            ready.into_iter().for_each(Waker::wake);
+            ready.into_iter().for_each(wake);
         }
     }
+}
+
+/// Wakes a future. An executor that panics in that has told so by then; the others are woken all the same.
+fn wake(waker: Waker) {
+    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }

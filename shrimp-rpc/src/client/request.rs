@@ -210,7 +210,7 @@ impl<'b> Request<'b> {
     }
 
     /// Sends it and goes on: nothing comes back. The next call waits until the server is done
-    /// with it, or takes another lane: where the server has several threads, only calls of a binding with one lane come in order.
+    /// with it, or takes another lane: only calls of a binding with one lane come in order.
     ///
     /// # Errors
     /// See [`CallError`].

@@ -42,7 +42,7 @@ struct End {
 
 impl Event for End {
     fn is_there(&self) -> bool {
-        self.slot.is_given_up(self.turn)
+        self.slot.is_given_up(self.turn) || !self.slot.is_unanswered(self.turn)
     }
 }
 

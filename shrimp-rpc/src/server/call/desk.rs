@@ -56,8 +56,8 @@ impl Context {
     }
 
     /// Waits until nobody waits for the reply any more: the client has given the call up, or has gone, or the time is over that it
-    /// said it would wait, or the call was answered. For handlers in `async` code, which choose between this and their work, on any
-    /// executor:
+    /// said it would wait, or the call was answered (which by itself wakes nobody: who answers elsewhere ends this future too). For
+    /// handlers in `async` code, which choose between this and their work, on any executor:
     ///
     /// ```no_run
     /// # async fn search(key: &str) -> u32 { key.len() as u32 }
