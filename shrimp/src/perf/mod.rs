@@ -70,8 +70,8 @@ enum Subject {
     /// Ping-pong of 8 B to 1 MiB between two programs that use ordinary sockets: preloaded, by each of
     /// the three protocols (AU-2copy, DU-1copy, DU-2copy), with their copies counted; and plain,
     /// over the kernel's TCP, blocking and spinning, with both ends in a BPF socket map where the kernel
-    /// allows it, and over AF_UNIX. Then what a preloaded program pays whose peer is not, for messages, a
-    /// stream and connections, in turns with a plain one.
+    /// allows it, and over AF_UNIX. A stream of messages in one direction by each. Then what a preloaded program pays whose
+    /// peer is not, for messages, a stream and connections, in turns with a plain one.
     #[command(after_help = SOCKETS_EXAMPLES)]
     Sockets(Options),
     /// Between nodes: deliberate and automatic update over TCP and libfabric, with bare TCP beside them

@@ -203,31 +203,40 @@ impl Setting {
         let output = server.pipes().stdout.take();
         let output = output.ok_or_else(|| wrong("the server has no output".into()))?;
         BufReader::new(output).read_line(&mut port).context(|| "hearing the server".into())?;
-        let mut command = self.command(way, self.pair.a, &report);
-        command.args(["__perf-sockets-client", kind]).arg(&path).arg(port.trim());
-        command.arg(self.round_ms.to_string());
-        command.args(self.sizes.iter().map(usize::to_string));
-        with_line(&mut command);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut client = spawn(command, "the client")?;
-        let output = client.pipes().stdout.take();
-        let output = output.ok_or_else(|| wrong("the client has no output".into()))?;
-        let (mut lines, mut flows, mut turns) = (Vec::new(), Vec::new(), turns);
-        for line in BufReader::new(output).lines() {
-            let line = line.context(|| "hearing the client".into())?;
-            if turns.as_mut().is_some_and(|turns| turns.parse(&line)) {
-                continue;
+        let mut turns = turns;
+        // What a client measures, with `more` arguments: lines of as many sizes.
+        let mut measured = |sizes: usize, more: &dyn Fn(&mut Command)| -> Result<_, Failure> {
+            let mut command = self.command(way, self.pair.a, &report);
+            command.args(["__perf-sockets-client", kind]).arg(&path).arg(port.trim());
+            command.arg(self.round_ms.to_string());
+            more(&mut command);
+            command.stdin(Stdio::null()).stdout(Stdio::piped());
+            let mut client = spawn(command, "the client")?;
+            let output = client.pipes().stdout.take();
+            let output = output.ok_or_else(|| wrong("the client has no output".into()))?;
+            let mut lines = Vec::new();
+            for line in BufReader::new(output).lines() {
+                let line = line.context(|| "hearing the client".into())?;
+                if turns.as_mut().is_some_and(|turns| turns.parse(&line)) {
+                    continue;
+                }
+                let parsed = samples::parse(&line);
+                lines.push(parsed.ok_or_else(|| wrong(format!("it says {line:?}")))?);
             }
-            let (kept, samples) = match line.strip_prefix("flow ") {
-                Some(samples) => (&mut flows, samples),
-                None => (&mut lines, line.as_str()),
-            };
-            kept.push(samples::parse(samples).ok_or_else(|| wrong(format!("it says {line:?}")))?);
-        }
-        let status = client.wait()?;
-        if !status.success() || lines.len() != self.sizes.len() {
-            return Err(wrong(format!("the client ended with {status}")).into());
-        }
+            let status = client.wait()?;
+            if !status.success() || lines.len() != sizes {
+                return Err(wrong(format!("the client ended with {status}")).into());
+            }
+            Ok(lines)
+        };
+        let lines = measured(self.sizes.len(), &|command| {
+            command.args(self.sizes.iter().map(usize::to_string));
+            with_line(command);
+        })?;
+        // Another one, whose bytes are not counted: they go one way only.
+        let flows = measured(flow::SIZES.len(), &|command| {
+            command.arg("--flow").env_remove("VMMC_SOCKETS_REPORT");
+        })?;
         drop(server);
         if way.protocol.is_none() {
             return Ok(Ran { lines, flows, counted: None });

@@ -67,6 +67,9 @@ pub(crate) struct ClientArgs {
     /// Milliseconds per size.
     round_ms: u64,
     sizes: Vec<usize>,
+    /// Streams of messages instead ([`flow`]).
+    #[arg(long)]
+    flow: bool,
     #[arg(long)]
     map: Option<i32>,
     #[arg(long)]
@@ -179,8 +182,8 @@ fn echo(mut stream: Box<dyn Stream>, line: Option<&Line>) -> std::io::Result<()>
     }
 }
 
-/// Measures every size; prints a line for each: size, batch, then one-way samples in nanoseconds; `flow` and the same for
-/// streams, samples per message. With a line, at last: `turns`, then R and the time of a small message, of each turn.
+/// Measures every size; prints a line for each: size, batch, then one-way samples in nanoseconds; of streams, samples per
+/// message. With a line, at last: `turns`, then R and the time of a small message, of each turn.
 pub(crate) fn measure(args: &ClientArgs) -> Result<(), Failure> {
     if args.kind == Kind::Alone {
         return alone::take_turns(args.port);
@@ -193,12 +196,12 @@ pub(crate) fn measure(args: &ClientArgs) -> Result<(), Failure> {
         }
         println!("{text}");
     }
-    for size in flow::SIZES {
+    for size in flow::SIZES.into_iter().filter(|_| args.flow) {
         let samples = connect(args)
             .and_then(|mut stream| flow::send(&mut stream, size))
             .context(|| format!("a stream of messages of {size} B"))?;
         let samples: Vec<String> = samples.iter().map(|sample| format!("{sample:.1}")).collect();
-        println!("flow {size} 1 {}", samples.join(" "));
+        println!("{size} 1 {}", samples.join(" "));
     }
     if let Some(path) = &args.line {
         let line = Line::open(path)?;
