@@ -109,7 +109,7 @@ enum Subject {
     /// SHRIMP RPC: figure 8 of the SHRIMP paper on this machine, with today's RPC beside it
     ///
     /// Round trips of a call with one INOUT argument, from none to 1 MiB, and of OUT data that is written
-    /// while the server computes; beside R, VRPC, iceoryx2, Cap'n Proto RPC, tarpc and tonic in the
+    /// while the server computes; beside R, a bare exchange of the same bytes, VRPC, iceoryx2, Cap'n Proto RPC, tarpc and tonic in the
     /// same rounds. VRPC takes part if rpcgen, cc and libtirpc's headers are installed, the others if
     /// rpc-peers is there.
     #[command(after_help = RPC_EXAMPLES)]

@@ -10,6 +10,7 @@
 //! Ours waits as programs do: it polls for as long as a wake-up takes, and sleeps then. A peer that polls for ever
 //! ([`POLLS`]) has no wake-ups, however long a handler takes, so ours is measured polling for ever too.
 
+mod bare;
 mod ours;
 mod peers;
 mod report;
@@ -131,6 +132,13 @@ impl Subject {
     fn new(name: &'static str, cells: &[Cell]) -> Subject {
         Subject { name, rounds: cells.iter().map(|_| Rounds::default()).collect() }
     }
+
+    /// A round of each cell.
+    fn add(&mut self, taken: Vec<(Vec<f64>, u32)>) {
+        for (rounds, (samples, batch)) in self.rounds.iter_mut().zip(taken) {
+            rounds.add(samples, batch);
+        }
+    }
 }
 
 /// Everything that was measured.
@@ -143,6 +151,8 @@ struct Measured {
     subjects: Vec<Subject>,
     /// Ours, polling for ever.
     polling: Option<Subject>,
+    /// What calls move, and nothing else; none on one processor.
+    bare: Option<Subject>,
     /// Those that took no part, and why.
     absent: Vec<(&'static str, String)>,
     /// From the end of computing to the reply, by [`OUT_SIZES`].
@@ -177,6 +187,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         null: Turns::default(),
         subjects: vec![Subject::new(report::OURS, &cells)],
         polling: None,
+        bare: None,
         absent: Vec::new(),
         after_computing: OUT_SIZES.iter().map(|_| Rounds::default()).collect(),
         made: MADE_SIZES.iter().map(|_| Default::default()).collect(),
@@ -185,6 +196,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     };
     let mut peers = Vec::new();
     let mut polling = None;
+    let mut bare = (!pair.is_single()).then(|| Subject::new("bare", &measured.cells));
     for (name, peer) in found {
         match peer {
             Ok(peer) => {
@@ -211,6 +223,10 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             let (samples, batch) = cache_line_round(pair, &options.plan())?;
             measured.r.add(samples, batch);
         }
+        if let Some(subject) = &mut bare {
+            let taken = bare::rounds(&measured.cells, pair.b, scratch.path(), &plan)?;
+            subject.add(taken);
+        }
         tell(report::OURS);
         ours_round(&mut measured, &setting, &plan)?;
         if let Some(subject) = &mut polling {
@@ -220,13 +236,12 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         for (peer, subject) in peers.iter().zip(measured.subjects.iter_mut().skip(1)) {
             tell(peer.name);
             let taken = peer.round(&setting, &measured.cells, &plan)?;
-            for (rounds, (samples, batch)) in subject.rounds.iter_mut().zip(taken) {
-                rounds.add(samples, batch);
-            }
+            subject.add(taken);
         }
     }
     progress.clear();
     measured.polling = polling;
+    measured.bare = bare;
     let report = report::Report::new(head, pair, &measured);
     text::emit(&report.render());
     options.save(&report)?;

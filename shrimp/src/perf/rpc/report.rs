@@ -78,6 +78,8 @@ pub(super) struct Report {
     /// Messages per null call that this side sent (F4), and bytes in each (F14).
     null_packets: f64,
     null_packet_bytes: f64,
+    /// What calls move, and nothing else ([`super::bare`]).
+    bare: Option<Line>,
     /// Ours first.
     subjects: Vec<Line>,
     absent: Vec<Absent>,
@@ -120,6 +122,7 @@ impl Report {
             r_in_turns_ns: in_turns.map(|(r, _)| r),
             null_packets: measured.packets.0,
             null_packet_bytes: measured.packets.1,
+            bare: measured.bare.as_ref().map(|bare| line(bare.name, &bare.rounds, ours)),
             subjects,
             absent: (measured.absent.iter())
                 .map(|(name, why)| Absent { name, why: why.clone() })
@@ -185,6 +188,7 @@ impl Report {
             heading.push(subject.name);
             heading.push(if at == 0 { "R" } else { "x" });
         }
+        heading.extend(self.bare.iter().flat_map(|bare| [bare.name, "x"]));
         let right: Vec<usize> = (0..heading.len()).collect();
         let mut table = Table::new(&heading, &right);
         let Some(ours) = self.subjects.first() else { return table };
@@ -203,6 +207,10 @@ impl Report {
                     0 => point.ratio_to_r.map(text::three).unwrap_or_default(),
                     _ => text::three(point.ratio_to_ours),
                 });
+            }
+            if let Some(point) = self.bare.as_ref().and_then(|bare| bare.points.get(at)) {
+                row.push(text::nanos(point.round_trip.median_ns));
+                row.push(text::three(point.ratio_to_ours));
             }
             table.row(row);
         }
@@ -241,10 +249,15 @@ impl Report {
                 met(ratio <= NULL_BUDGET)
             );
         }
-        // No call is faster than the lines that it consists of, whoever makes it.
+        // No call is faster than what it moves, whoever makes it.
         let reachable = |point: &Point| {
-            let times = point.ratio_to_r? / 2.0;
-            Some(format!("; a bare round trip (2 R) would be {} times", text::three(times)))
+            if point.cell.bytes <= SMALL {
+                let times = text::three(point.ratio_to_r? / 2.0);
+                return Some(format!("; a bare round trip (2 R) would be {times} times"));
+            }
+            let bare = self.bare.as_ref()?.points.iter().find(|bare| bare.cell == point.cell)?;
+            let times = text::three(point.round_trip.median_ns / bare.round_trip.median_ns);
+            Some(format!("; to move the same bytes and do nothing else would be {times} times"))
         };
         for line in self.subjects.iter().skip(1) {
             if line.name == VRPC {
@@ -260,7 +273,7 @@ impl Report {
                         text::three(point.ratio_to_ours),
                         at(point),
                         met(point.ratio_to_ours >= budget),
-                        reachable(point).filter(|_| which == "small").unwrap_or_default()
+                        reachable(point).unwrap_or_default()
                     );
                 }
             } else if line.name != POLLING
