@@ -527,3 +527,29 @@ fn every_construct_goes_there_and_back_between_async_client_and_server() {
     server.expect("the caller has given up");
     server.finish();
 }
+
+/// Types that contain each other are encoded and decoded like those that contain themselves.
+#[test]
+fn types_that_contain_each_other_come_back_as_they_were() {
+    use xdr::{Decode as _, Encode as _};
+    let inner = Work { name: "inner".into(), first: None };
+    let empty = Step { sub: None, more: Vec::new() };
+    let step = Step { sub: Some(Box::new(inner)), more: vec![empty; 2] };
+    let work = Work { name: "outer".into(), first: Some(Box::new(step)) };
+    let mut writer = xdr::Writer::<xdr::Network>::new();
+    work.encode(&mut writer).unwrap();
+    let bytes = writer.into_bytes();
+    let mut reader = xdr::Reader::<xdr::Network>::new(&bytes);
+    assert_eq!(Work::decode(&mut reader), Ok(work));
+    let nested = |depth| {
+        let mut step = Step { sub: None, more: Vec::new() };
+        for _ in 0..depth {
+            let work = Work { name: String::new(), first: Some(Box::new(step)) };
+            step = Step { sub: Some(Box::new(work)), more: Vec::new() };
+        }
+        let mut writer = xdr::Writer::<xdr::Network>::new();
+        step.encode(&mut writer).unwrap();
+        Step::decode(&mut xdr::Reader::<xdr::Network>::new(&writer.into_bytes())).is_ok()
+    };
+    assert!(nested(30) && !nested(1000), "as deep as a stack allows, and no deeper");
+}

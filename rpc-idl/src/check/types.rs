@@ -322,7 +322,9 @@ impl<'a> Checker<'a> {
                             body.switch.span,
                             "a union cannot switch on this type",
                         )
-                        .help("the discriminant is an int, an unsigned int, a bool or an enum"),
+                        .help(
+                            "the discriminant is an integer, signed or unsigned, a bool or an enum",
+                        ),
                     );
                     continue;
                 }

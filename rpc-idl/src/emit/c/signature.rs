@@ -191,6 +191,17 @@ impl Emitter<'_> {
         }
     }
 
+    /// What is said of the parameters, each with its name in front.
+    fn parameters_doc(&mut self, procedure: &Procedure) {
+        for parameter in &procedure.parameters {
+            let mut doc = parameter.doc.clone();
+            if let Some(first) = doc.first_mut() {
+                *first = format!("{}: {first}", parameter.name);
+            }
+            self.doc(&doc);
+        }
+    }
+
     pub(super) fn prototypes(&mut self, program: &Program, version: &Version) {
         self.out.line("");
         self.doc(&program.doc);
@@ -205,6 +216,7 @@ impl Emitter<'_> {
             .line("/* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */");
         for procedure in &version.procedures {
             self.doc(&procedure.doc);
+            self.parameters_doc(procedure);
             let line = format!("{};", self.signature(procedure, version));
             self.out.line(line);
         }

@@ -250,6 +250,121 @@ void shrimp_free_node(struct node *v)
     memset(v, 0, sizeof *v);
 }
 
+int shrimp_put_work(shrimp_writer *w, const struct work *v)
+{
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_put_string(w, v->name, 4294967295U)) != 0)
+        return shrimp_rc;
+    if ((shrimp_rc = shrimp_put_u32(w, v->first != NULL)) != 0)
+        return shrimp_rc;
+    if (v->first != NULL) {
+        if ((shrimp_rc = shrimp_put_step(w, &(*v->first))) != 0)
+            return shrimp_rc;
+    }
+    return 0;
+}
+
+int shrimp_get_work(shrimp_reader *r, struct work *v)
+{
+    int shrimp_rc;
+    memset(v, 0, sizeof *v);
+    if ((shrimp_rc = shrimp_get_string(r, &v->name, 4294967295U)) != 0)
+        return shrimp_rc;
+    {
+        shrimp_bool there;
+        if ((shrimp_rc = shrimp_get_bool(r, &there)) != 0)
+            return shrimp_rc;
+        if (there) {
+            if ((shrimp_rc = shrimp_enter(r)) != 0)
+                return shrimp_rc;
+            v->first = shrimp_alloc(r, 1, sizeof *v->first, &shrimp_rc);
+            if (shrimp_rc != 0)
+                return shrimp_rc;
+            if ((shrimp_rc = shrimp_get_step(r, &(*v->first))) != 0)
+                return shrimp_rc;
+            shrimp_leave(r);
+        }
+    }
+    return 0;
+}
+
+void shrimp_free_work(struct work *v)
+{
+    free(v->name);
+    if (v->first != NULL) {
+        shrimp_free_step(&(*v->first));
+        free(v->first);
+    }
+    memset(v, 0, sizeof *v);
+}
+
+int shrimp_put_step(shrimp_writer *w, const struct step *v)
+{
+    int shrimp_rc;
+    if ((shrimp_rc = shrimp_put_u32(w, v->sub != NULL)) != 0)
+        return shrimp_rc;
+    if (v->sub != NULL) {
+        if ((shrimp_rc = shrimp_put_work(w, &(*v->sub))) != 0)
+            return shrimp_rc;
+    }
+    if ((shrimp_rc = shrimp_put_count(w, v->more.more_len, 4U)) != 0)
+        return shrimp_rc;
+    for (uint32_t i0 = 0; i0 < v->more.more_len; i0++) {
+        if ((shrimp_rc = shrimp_put_step(w, &v->more.more_val[i0])) != 0)
+            return shrimp_rc;
+    }
+    return 0;
+}
+
+int shrimp_get_step(shrimp_reader *r, struct step *v)
+{
+    int shrimp_rc;
+    memset(v, 0, sizeof *v);
+    if ((shrimp_rc = shrimp_enter(r)) != 0)
+        return shrimp_rc;
+    {
+        shrimp_bool there;
+        if ((shrimp_rc = shrimp_get_bool(r, &there)) != 0)
+            return shrimp_rc;
+        if (there) {
+            if ((shrimp_rc = shrimp_enter(r)) != 0)
+                return shrimp_rc;
+            v->sub = shrimp_alloc(r, 1, sizeof *v->sub, &shrimp_rc);
+            if (shrimp_rc != 0)
+                return shrimp_rc;
+            if ((shrimp_rc = shrimp_get_work(r, &(*v->sub))) != 0)
+                return shrimp_rc;
+            shrimp_leave(r);
+        }
+    }
+    if ((shrimp_rc = shrimp_get_count(r, &v->more.more_len, 4U, 8U)) != 0)
+        return shrimp_rc;
+    v->more.more_val = shrimp_alloc(r, v->more.more_len, sizeof *v->more.more_val, &shrimp_rc);
+    if (shrimp_rc != 0) {
+        v->more.more_len = 0;
+        return shrimp_rc;
+    }
+    for (uint32_t i0 = 0; i0 < v->more.more_len; i0++) {
+        if ((shrimp_rc = shrimp_get_step(r, &v->more.more_val[i0])) != 0)
+            return shrimp_rc;
+    }
+    shrimp_leave(r);
+    return 0;
+}
+
+void shrimp_free_step(struct step *v)
+{
+    if (v->sub != NULL) {
+        shrimp_free_work(&(*v->sub));
+        free(v->sub);
+    }
+    for (uint32_t i0 = 0; i0 < v->more.more_len; i0++) {
+        shrimp_free_step(&v->more.more_val[i0]);
+    }
+    free(v->more.more_val);
+    memset(v, 0, sizeof *v);
+}
+
 int shrimp_put_answer(shrimp_writer *w, const struct answer *v)
 {
     int shrimp_rc;

@@ -69,6 +69,24 @@ int shrimp_put_node(shrimp_writer *w, const struct node *v);
 int shrimp_get_node(shrimp_reader *r, struct node *v);
 void shrimp_free_node(struct node *v);
 
+struct work {
+    char *name;
+    struct step *first;
+};
+typedef struct work work;
+int shrimp_put_work(shrimp_writer *w, const struct work *v);
+int shrimp_get_work(shrimp_reader *r, struct work *v);
+void shrimp_free_work(struct work *v);
+
+struct step {
+    struct work *sub;
+    struct { uint32_t more_len; struct step * more_val; } more;
+};
+typedef struct step step;
+int shrimp_put_step(shrimp_writer *w, const struct step *v);
+int shrimp_get_step(shrimp_reader *r, struct step *v);
+void shrimp_free_step(struct step *v);
+
 struct answer {
     status s;
     union {
@@ -153,6 +171,7 @@ void shrimp_free_big(struct big *v);
 /* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */
 /* Stores a value. */
 /*  Twice. */
+/* value: what is stored */
 int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, const unsigned char *value, shrimp_bool *result);
 int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, status *result);
 int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m);

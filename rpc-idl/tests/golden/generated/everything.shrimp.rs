@@ -183,6 +183,63 @@ impl ::shrimp_rpc::xdr::Decode for Node {
     }
 }
 
+/// Struct `work`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Work {
+    /// Field `name`.
+    pub name: String,
+    /// Field `first`.
+    pub first: Option<Box<Step>>,
+}
+
+impl ::shrimp_rpc::xdr::Encode for Work {
+    fn encode<S: ::shrimp_rpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::shrimp_rpc::xdr::EncodeError> {
+        ::shrimp_rpc::xdr::put_string(sink, &self.name, 4294967295)?;
+        ::shrimp_rpc::xdr::put_optional(sink, self.first.as_deref(), |sink, element| ::shrimp_rpc::xdr::Encode::encode(element, sink))?;
+        Ok(())
+    }
+}
+
+impl ::shrimp_rpc::xdr::Decode for Work {
+    fn decode<S: ::shrimp_rpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::shrimp_rpc::xdr::DecodeError> {
+        Ok(Self {
+            name: ::shrimp_rpc::xdr::get_string(source, 4294967295)?,
+            first: ::shrimp_rpc::xdr::get_optional(source, <Step as ::shrimp_rpc::xdr::Decode>::decode)?,
+        })
+    }
+}
+
+/// Struct `step`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// Field `sub`.
+    pub sub: Option<Box<Work>>,
+    /// Field `more`.
+    pub more: Vec<Step>,
+}
+
+impl ::shrimp_rpc::xdr::Encode for Step {
+    fn encode<S: ::shrimp_rpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::shrimp_rpc::xdr::EncodeError> {
+        ::shrimp_rpc::xdr::put_optional(sink, self.sub.as_deref(), |sink, element| ::shrimp_rpc::xdr::Encode::encode(element, sink))?;
+        ::shrimp_rpc::xdr::put_vec(sink, &self.more, 4, |sink, element| ::shrimp_rpc::xdr::Encode::encode(element, sink))?;
+        Ok(())
+    }
+}
+
+impl ::shrimp_rpc::xdr::Decode for Step {
+    fn decode<S: ::shrimp_rpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::shrimp_rpc::xdr::DecodeError> {
+        ::shrimp_rpc::xdr::enter::<Self, S>(source)?;
+        let value: Result<Self, _> = {
+            Ok(Self {
+                sub: ::shrimp_rpc::xdr::get_optional(source, <Work as ::shrimp_rpc::xdr::Decode>::decode)?,
+                more: ::shrimp_rpc::xdr::get_vec(source, 4, 8, <Step as ::shrimp_rpc::xdr::Decode>::decode)?,
+            })
+        };
+        ::shrimp_rpc::xdr::leave::<Self, S>(source);
+        value
+    }
+}
+
 /// Union `answer`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {

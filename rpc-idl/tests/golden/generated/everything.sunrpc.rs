@@ -169,6 +169,63 @@ impl ::compat_sunrpc::xdr::Decode for Node {
     }
 }
 
+/// Struct `work`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Work {
+    /// Field `name`.
+    pub name: String,
+    /// Field `first`.
+    pub first: Option<Box<Step>>,
+}
+
+impl ::compat_sunrpc::xdr::Encode for Work {
+    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+        ::compat_sunrpc::xdr::put_string(sink, &self.name, 4294967295)?;
+        ::compat_sunrpc::xdr::put_optional(sink, self.first.as_deref(), |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+        Ok(())
+    }
+}
+
+impl ::compat_sunrpc::xdr::Decode for Work {
+    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+        Ok(Self {
+            name: ::compat_sunrpc::xdr::get_string(source, 4294967295)?,
+            first: ::compat_sunrpc::xdr::get_optional(source, <Step as ::compat_sunrpc::xdr::Decode>::decode)?,
+        })
+    }
+}
+
+/// Struct `step`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// Field `sub`.
+    pub sub: Option<Box<Work>>,
+    /// Field `more`.
+    pub more: Vec<Step>,
+}
+
+impl ::compat_sunrpc::xdr::Encode for Step {
+    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+        ::compat_sunrpc::xdr::put_optional(sink, self.sub.as_deref(), |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+        ::compat_sunrpc::xdr::put_vec(sink, &self.more, 4, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+        Ok(())
+    }
+}
+
+impl ::compat_sunrpc::xdr::Decode for Step {
+    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+        ::compat_sunrpc::xdr::enter::<Self, S>(source)?;
+        let value: Result<Self, _> = {
+            Ok(Self {
+                sub: ::compat_sunrpc::xdr::get_optional(source, <Work as ::compat_sunrpc::xdr::Decode>::decode)?,
+                more: ::compat_sunrpc::xdr::get_vec(source, 4, 8, <Step as ::compat_sunrpc::xdr::Decode>::decode)?,
+            })
+        };
+        ::compat_sunrpc::xdr::leave::<Self, S>(source);
+        value
+    }
+}
+
 /// Union `answer`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
