@@ -8,8 +8,6 @@ use crate::exit::{Context, Io};
 use crate::perf::peer::{PAGE, PING, PONG, word};
 use crate::shm::Shared;
 use crate::stats::Plan;
-use std::fs::File;
-use std::path::Path;
 use vmmc::mem::View;
 use vmmc::sync::{Ordering, spin_hint};
 use vmmc::word::Word as _;
@@ -20,18 +18,15 @@ const STORES: usize = 512;
 const END: u32 = u32::MAX;
 
 /// Both sides as threads on the two processors; the caller's is this one. A round of each cell.
-pub(super) fn rounds(
-    cells: &[Cell],
-    peer: usize,
-    scratch: &Path,
-    plan: &Plan,
-) -> Result<Vec<(Vec<f64>, u32)>, Io> {
-    let path = scratch.join("bare");
+pub(super) fn rounds(cells: &[Cell], peer: usize, plan: &Plan) -> Result<Vec<(Vec<f64>, u32)>, Io> {
     let longest = cells.iter().map(|cell| cell.bytes).max().unwrap_or(0);
     let len = PAGE + longest.next_multiple_of(PAGE);
-    let made = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-    let file = made.and_then(|file| file.set_len(len as u64).map(|()| file));
-    let shared = Shared::map(file.context(|| format!("making {path:?}"))?, len)?;
+    let made = rustix::fs::memfd_create("bare", rustix::fs::MemfdFlags::CLOEXEC);
+    let file = made.and_then(|file| rustix::fs::ftruncate(&file, len as u64).map(|()| file));
+    let file = file
+        .map_err(std::io::Error::from)
+        .context(|| format!("making {len} bytes of shared memory"))?;
+    let shared = Shared::map(file, len)?;
     let view = shared.view();
     std::thread::scope(|scope| {
         let server = scope.spawn(|| serve(view, peer));
@@ -92,7 +87,6 @@ mod tests {
 
     #[test]
     fn the_argument_goes_there_and_back_as_often_as_asked() {
-        let scratch = crate::children::Scratch::new().unwrap();
         let plan = Plan {
             round: Duration::from_millis(1),
             sample: Duration::from_micros(3),
@@ -104,7 +98,7 @@ mod tests {
             Cell { handler: Handler::Writes, bytes: 5000 },
         ];
         let peer = cpu::Pair::choose().b;
-        let taken = rounds(&cells, peer, scratch.path(), &plan).unwrap();
+        let taken = rounds(&cells, peer, &plan).unwrap();
         assert!(taken.len() == 3 && taken.iter().all(|(samples, _)| !samples.is_empty()));
     }
 }

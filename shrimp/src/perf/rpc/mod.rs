@@ -224,7 +224,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             measured.r.add(samples, batch);
         }
         if let Some(subject) = &mut bare {
-            let taken = bare::rounds(&measured.cells, pair.b, scratch.path(), &plan)?;
+            let taken = bare::rounds(&measured.cells, pair.b, &plan)?;
             subject.add(taken);
         }
         tell(report::OURS);

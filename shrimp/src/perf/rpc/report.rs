@@ -20,6 +20,8 @@ const NULL_BUDGET: f64 = 2.4;
 const SMALL_BUDGET: f64 = 2.5;
 /// The same, larger ones.
 const LARGE_BUDGET: f64 = 1.5;
+/// How many times as long after computing the reply may come with the most OUT data as with the least (F9).
+const OUT_BUDGET: f64 = 1.5;
 /// Longest argument that is small, in bytes.
 const SMALL: usize = 100;
 
@@ -259,6 +261,16 @@ impl Report {
             let times = text::three(point.round_trip.median_ns / bare.round_trip.median_ns);
             Some(format!("; to move the same bytes and do nothing else would be {times} times"))
         };
+        if let [smallest, .., largest] = self.out_while_computing.as_slice() {
+            let times = largest.after_computing.median_ns / smallest.after_computing.median_ns;
+            text += &format!(
+                "Reply after computing (F9): with {} of OUT data {} times as long as with {}, budget {OUT_BUDGET}: {}.\n",
+                text::size(largest.bytes as u64),
+                text::three(times),
+                text::size(smallest.bytes as u64),
+                met(times <= OUT_BUDGET)
+            );
+        }
         for line in self.subjects.iter().skip(1) {
             if line.name == VRPC {
                 let small = Report::nearest(line, |point| point.cell.bytes <= SMALL);
