@@ -40,6 +40,37 @@ fn every_handler_call_in_both_forms() {
 }
 
 #[test]
+fn what_programs_do_that_know_nothing_of_threads_ids_and_processors() {
+    at_all_sizes(&compile("plain.c", Options::default()), &[], "plain: all good");
+}
+
+/// What a node starts is not ended by the node's own end.
+#[test]
+fn a_process_that_a_node_forks_outlives_it() {
+    let text = "#include \"check.h\"
+        int main(void) {
+            int x;
+            long q;
+            if (mynode() == 0) {
+                if (nx_nfork(NULL, -1, 7, NULL) == 0) {
+                    x = mynode();
+                    csend(9, &x, sizeof x, 0, 0);
+                    usleep(300000);
+                    printf(\"%d is done\\n\", x);
+                    return 0;
+                }
+                for (q = 0; q < numnodes(); q++) crecv(9, &x, sizeof x);
+            }
+            gsync();
+            return 0; }";
+    let program =
+        build::compile_text("outlives.c", text, Options { flags: &["-w"], ..Options::default() });
+    let done = shrimp_run(&Job::new(), 2, &program, &[]);
+    let said: BTreeSet<&str> = done.out.lines().collect();
+    assert_eq!((done.code, said), (Some(0), BTreeSet::from(["0 is done", "1 is done"])), "{done}");
+}
+
+#[test]
 fn every_global_operation_in_both_forms_and_widths() {
     at_all_sizes(&compile("globals.c", Options::default()), &[], "globals: all good");
     let narrow = Options { flags: &["-DNX_INT_ARRAYS"], ..Options::default() };

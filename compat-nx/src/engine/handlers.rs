@@ -12,6 +12,7 @@ use crate::error::NxError;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use vmmc::sys::thread::{spawn_quiet_by, take_faults};
 
 thread_local! {
     /// Whether this is a handler thread, and the value that its `masktrap` keeps.
@@ -33,6 +34,15 @@ struct State {
     stop: bool,
     /// Whether the thread was started.
     started: bool,
+}
+
+/// Least and most bytes of the stack of the handler thread; in between it is what the program's own may grow to.
+const STACK: std::ops::RangeInclusive<u64> = 8 << 20..=256 << 20;
+
+/// Handlers have the locals that the program's functions have: as much stack as the main thread (`RLIMIT_STACK`).
+fn stack_of_the_program() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    limit.unwrap_or(u64::MAX).clamp(*STACK.start(), *STACK.end()) as usize
 }
 
 impl std::fmt::Debug for Handlers {
@@ -60,8 +70,13 @@ impl Handlers {
             return Ok(());
         }
         let handlers = this.clone();
-        let run = move || handlers.run(&panicked);
-        std::thread::Builder::new().name("nx-handlers".into()).spawn(run)?;
+        let run = move || {
+            // What handlers do wrong is the program's own: it may have handlers of its own for that.
+            take_faults();
+            handlers.run(&panicked);
+        };
+        let builder = std::thread::Builder::new().name("nx-handlers".into());
+        spawn_quiet_by(builder.stack_size(stack_of_the_program()), run)?;
         state.started = true;
         Ok(())
     }

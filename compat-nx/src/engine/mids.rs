@@ -68,7 +68,10 @@ impl Engine {
         }
         inner.wake_others(state, before);
         match result {
-            Ok(None) => ended.map(|()| None),
+            Ok(None) => {
+                inner.found_nothing(ended.is_ok());
+                ended.map(|()| None)
+            }
             result => result,
         }
     }
@@ -155,6 +158,9 @@ impl Engine {
         let (first, second) = (state.ops.find(one)?, state.ops.find(other)?);
         if first == second {
             return Err(NxError::BadMid { mid: other.0 });
+        }
+        if !state.ops.has_place_for_mid() {
+            return Err(NxError::NoMid { limit: self.inner.settings.mids });
         }
         let nothing = Target { start: std::ptr::null_mut(), len: 0 };
         let merged = state.ops.add(Owner::Program, 0, nothing, None);

@@ -61,6 +61,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use types::{FORCE_LAST, FORCE_TYPE, NORMAL_LAST};
 use vmmc::sync::{Mutex, Ordering};
+use vmmc::sys::thread::spawn_quiet;
 
 /// Channel of user messages.
 const USER: u32 = 0;
@@ -152,12 +153,9 @@ impl Engine {
             }
         }
         let helper = inner.clone();
-        let progress = std::thread::Builder::new()
-            .name("nx-progress".into())
-            .spawn(move || progress::run(&helper))
-            .map_err(|error| StartError::SetUp {
-                what: "progress thread",
-                reason: error.to_string(),
+        let progress =
+            spawn_quiet("nx-progress", move || progress::run(&helper)).map_err(|errno| {
+                StartError::SetUp { what: "progress thread", reason: errno.to_string() }
             })?;
         inner.at(Point::Started);
         Ok(Engine { inner, progress: Mutex::new(Some(progress)) })

@@ -68,6 +68,13 @@ impl Ops {
         if matches!(owner, Owner::Program) {
             self.mids += 1;
         }
+        let free = if matches!(owner, Owner::Program) && self.slab.len() > 1 << INDEX_BITS {
+            // One that fits an id.
+            let at = self.free.iter().rposition(|&at| at < 1 << INDEX_BITS);
+            at.map(|at| self.free.swap_remove(at))
+        } else {
+            self.free.pop()
+        };
         self.generation = (self.generation + 1) % GENERATIONS;
         let op = Op {
             owner,
@@ -78,7 +85,7 @@ impl Ops {
             merged: Vec::new(),
             generation: self.generation,
         };
-        match self.free.pop() {
+        match free {
             Some(index) => {
                 if let Some(place) = self.slab.get_mut(index as usize) {
                     *place = Some(op);
@@ -131,6 +138,11 @@ impl Ops {
     /// Ids that the program holds.
     pub(super) fn mids(&self) -> usize {
         self.mids
+    }
+
+    /// Whether the next operation can have an id: those that ids were given away of are under way still, with their places.
+    pub(super) fn has_place_for_mid(&self) -> bool {
+        self.slab.len() < 1 << INDEX_BITS || self.free.iter().any(|&at| at < 1 << INDEX_BITS)
     }
 
     pub(super) fn mid(&self, id: OpId) -> Mid {

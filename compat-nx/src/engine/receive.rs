@@ -221,6 +221,7 @@ impl Engine {
         let found = state.probe(inner, select);
         inner.wake_others(state, before);
         inner.check()?;
+        inner.found_nothing(found.is_none());
         Ok(found)
     }
 

@@ -103,21 +103,30 @@ impl Engine {
                 for peer in self.nodes_but_this(letter.ptype) {
                     self.send_blocking(peer, letter)?;
                 }
-                Ok(())
+                if self.waits_here(letter.ptype) { self.send_to_self(letter) } else { Ok(()) }
             }
             Route::Nobody => Ok(()),
         }
     }
 
-    /// A process of each other node, without a host process; of this node, if the process type is another
-    /// process's.
+    /// A process of each other node, without a host process; of this node, if the process type is not the caller's and another
+    /// process has it, or keeps what is for it.
     fn nodes_but_this(&self, ptype: i32) -> impl Iterator<Item = &Peer> {
         let own = self.inner.own.node;
         (0..self.inner.job.size).filter_map(move |node| match self.process_on(node, ptype) {
             Route::One(peer) if node != own => Some(peer),
-            Route::One(peer) if BROADCAST_REACHES_OWN_NODE && peer.ptype() == ptype => Some(peer),
+            Route::One(peer) if BROADCAST_REACHES_OWN_NODE && ptype != self.ptype() => Some(peer),
             _ => None,
         })
+    }
+
+    /// Whether what goes to all nodes waits in this process for the process type, which it may take.
+    fn waits_here(&self, ptype: i32) -> bool {
+        let own = self.inner.own.node;
+        BROADCAST_REACHES_OWN_NODE
+            && own < self.inner.job.size
+            && ptype != self.ptype()
+            && matches!(self.process_on(own, ptype), Route::Own)
     }
 
     fn send_to_self(&self, letter: Letter) -> Result<(), NxError> {
@@ -172,7 +181,11 @@ impl Engine {
     fn start_parts(&self, op: OpId, letter: Letter, to: Dest) -> Result<(), NxError> {
         let inner = &*self.inner;
         let route = self.route(to)?;
-        let own = matches!(route, Route::Own);
+        let own = match route {
+            Route::Own => true,
+            Route::AllOthers => self.waits_here(to.ptype),
+            _ => false,
+        };
         let targets: Vec<&Peer> = match route {
             Route::One(peer) => vec![peer],
             Route::Own | Route::Nobody => vec![],
@@ -214,7 +227,9 @@ impl Engine {
     #[inline]
     pub(super) fn check_mids(&self, state: &State) -> Result<(), NxError> {
         match self.inner.settings.mids {
-            limit if state.ops.mids() >= limit => Err(NxError::NoMid { limit }),
+            limit if state.ops.mids() >= limit || !state.ops.has_place_for_mid() => {
+                Err(NxError::NoMid { limit })
+            }
             _ => Ok(()),
         }
     }

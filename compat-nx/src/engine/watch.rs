@@ -9,6 +9,7 @@
 use super::inner::Inner;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use vmmc::sync::{AtomicBool, Ordering};
+use vmmc::sys::thread::spawn_quiet;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ impl Watch {
         let mut started = inner.watch.started.lock().unwrap_or_else(PoisonError::into_inner);
         if !*started && inner.peers().any(|peer| peer.out.is_elsewhere()) {
             let inner = inner.clone();
-            std::thread::Builder::new().name("nx-watch".into()).spawn(move || run(&inner))?;
+            spawn_quiet("nx-watch", move || run(&inner))?;
             *started = true;
         }
         Ok(())

@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use vmmc::sys::Fd;
+use vmmc::sys::thread::spawn_quiet;
 
 /// What a program that starts its own nodes has done so far.
 #[derive(Debug, Default)]
@@ -108,7 +109,7 @@ pub(super) fn control_nodes(job: &Job) -> Result<(), Failure> {
     };
     let mut supervisor = Supervisor::new(Settings::default()).map_err(system)?;
     for node in 0..job.size {
-        match spawn::fork()? {
+        match spawn::fork(true)? {
             Forked::Child { control } => {
                 // The parent's list of the other nodes' channels is a copy: close it.
                 drop(supervisor);
@@ -161,9 +162,8 @@ fn watch(app: &mut App, node: u32, ptype: i32, pid: Pid, channel: Fd) -> Result<
             }
         }
     };
-    std::thread::Builder::new().name("nx-watch".into()).spawn(work).map(|_| ()).map_err(|error| {
-        Failure::System(error.raw_os_error().unwrap_or(libc::EAGAIN), "thread".into())
-    })
+    let system = |errno: rustix::io::Errno| Failure::System(errno.raw_os_error(), "thread".into());
+    spawn_quiet("nx-watch", work).map(|_| ()).map_err(system)
 }
 
 /// Asks the supervisor in this process to end some processes, or all; false: there is none.
@@ -278,6 +278,8 @@ pub(super) fn start(
         None => return Err(NxError::NotStarted.into()),
     };
     let engine = process::running();
+    // What a host starts ends with it. What a node starts goes on when that exits, and the launcher ends it with the rest.
+    let tied = app().job.is_some() || part().control.is_none();
     let list = chosen(&job, nodes, nnodes)?;
     for (at, &node) in list.iter().enumerate() {
         let known = match engine {
@@ -303,7 +305,7 @@ pub(super) fn start(
         };
         let place = Job { node, ptype: Some(ptype), late, ..job.clone() };
         let (child, pid) = match what {
-            Become::Copy => match spawn::fork()? {
+            Become::Copy => match spawn::fork(tied)? {
                 Forked::Child { control } => {
                     let mut app = app();
                     *app = App { shape: app.shape, ..App::default() };
@@ -320,7 +322,7 @@ pub(super) fn start(
                     (pid, process_id(pid))
                 }
             },
-            Become::Program(program) => match load(&job, &place, program) {
+            Become::Program(program) => match load(&job, &place, program, tied) {
                 Ok(started) => started,
                 // The count tells how far it went.
                 Err(_) if started > 0 => break,
@@ -377,7 +379,7 @@ pub(super) fn environment(place: &Job) -> Vec<(&'static str, String)> {
 }
 
 /// Starts a program as a process of a node, wherever that is. Answers our child, and the process's own id, as [`Joining`] has them.
-fn load(own: &Job, place: &Job, program: &Program) -> Result<(Pid, u32), Failure> {
+fn load(own: &Job, place: &Job, program: &Program, tied: bool) -> Result<(Pid, u32), Failure> {
     if let Some(host) = elsewhere(own, place.node) {
         let control = part().control.as_ref().map(Fd::try_clone);
         return match control {
@@ -388,7 +390,7 @@ fn load(own: &Job, place: &Job, program: &Program) -> Result<(Pid, u32), Failure
             None => Err(Failure::System(libc::ENOSYS, format!("host {host} without a launcher"))),
         };
     }
-    let (pid, control) = spawn::load(place, program)?;
+    let (pid, control) = spawn::load(place, program, tied)?;
     watch(&mut app(), place.node, place.ptype.unwrap_or(0), pid, control)?;
     Ok((pid, process_id(pid)))
 }

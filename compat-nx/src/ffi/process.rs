@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use vmmc::sys::Fd;
+use vmmc::sys::thread::{spawn_quiet, spawn_quiet_by};
 
 /// The engine, once it has started. Never freed: calls of any thread may be in it. Null again in
 /// a child that `nx_nfork` made.
@@ -210,19 +211,11 @@ fn flush() {
     }
     let (done, flushed) = std::sync::mpsc::channel();
     let work = move || {
-        // A pipe that nobody reads any more must not change how this process ends.
-        // SAFETY: a set of signals may hold anything before it is emptied.
-        let mut pipe: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set is ours.
-        unsafe { libc::sigemptyset(&raw mut pipe) };
-        // SAFETY: as above.
-        unsafe { libc::sigaddset(&raw mut pipe, libc::SIGPIPE) };
-        // SAFETY: of this thread alone; the old set is not asked for.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, std::ptr::null_mut()) };
+        // It takes no SIGPIPE: a pipe that nobody reads any more must not change how this process ends.
         super::spawn::flush_streams();
         let _ = done.send(());
     };
-    if std::thread::Builder::new().name("nx-flush".into()).spawn(work).is_ok() {
+    if spawn_quiet("nx-flush", work).is_ok() {
         let _ = flushed.recv_timeout(flushing());
     }
 }
@@ -278,7 +271,8 @@ pub(super) fn follow(control: &Fd) {
         let own = rustix::process::getpid();
         let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
     };
-    let _ = std::thread::Builder::new().name("nx-follow".into()).stack_size(64 << 10).spawn(watch);
+    let small = std::thread::Builder::new().name("nx-follow".into()).stack_size(64 << 10);
+    let _ = spawn_quiet_by(small, watch);
 }
 
 #[cfg(all(test, not(vmmc_loom)))]

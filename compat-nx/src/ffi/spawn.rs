@@ -13,8 +13,8 @@ pub(super) enum Forked {
     Child { control: Fd },
 }
 
-/// Forks. The child ends with its parent.
-pub(super) fn fork() -> Result<Forked, Failure> {
+/// Forks. The child ends with its parent if it is `tied` to it; else its supervisor alone ends it ([`process::follow`]).
+pub(super) fn fork(tied: bool) -> Result<Forked, Failure> {
     let (own, theirs) = control::pair()
         .map_err(|errno| Failure::System(errno.raw_os_error(), "control channel".into()))?;
     flush_streams(); // what is buffered would be written twice
@@ -26,7 +26,7 @@ pub(super) fn fork() -> Result<Forked, Failure> {
         -1 => Err(Failure::last("fork")),
         0 => {
             drop(theirs);
-            if by_main_thread {
+            if tied && by_main_thread {
                 // The kernel signals the end of the *thread* that forked.
                 let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
                 if rustix::process::getppid() != Some(parent) {
@@ -81,13 +81,13 @@ pub(super) struct Program {
     pub(super) envp: *mut *mut c_char,
 }
 
-/// Forks and becomes a program; an exec that fails is told through a pipe.
-pub(super) fn load(place: &Job, program: &Program) -> Result<(Pid, Fd), Failure> {
+/// Forks and becomes a program, `tied` or not ([`fork`]); an exec that fails is told through a pipe.
+pub(super) fn load(place: &Job, program: &Program, tied: bool) -> Result<(Pid, Fd), Failure> {
     let system = |errno: rustix::io::Errno| Failure::System(errno.raw_os_error(), "pipe".into());
     let own = super::app::environment(place);
     let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(system)?;
-    match fork()? {
+    match fork(tied)? {
         Forked::Child { control } => {
             standard_input(place.node);
             let errno = exec(own, program, &control);

@@ -119,6 +119,19 @@ impl Engine {
                 }
             }
         };
+        use Reduction::{LogicalAnd, LogicalOr, LogicalXor};
+        if self.inner.job.size == 1 && matches!(op, LogicalAnd | LogicalOr | LogicalXor) {
+            // Nothing is combined, and yet the result is a truth value.
+            for i in 0..n {
+                let x = x.wrapping_add(i);
+                // SAFETY: i < n elements, by the caller's word; any alignment.
+                let a = unsafe { x.read_unaligned() };
+                if let Some(value) = T::combine(LogicalOr, a, a) {
+                    // SAFETY: as above.
+                    unsafe { x.write_unaligned(value) };
+                }
+            }
+        }
         let (x, work, element) = (x.cast(), work.cast(), Some(size_of::<T>()));
         let vectors = Vectors { x, work, element, combine: &mut combine };
         // SAFETY: passed on.

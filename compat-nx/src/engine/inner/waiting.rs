@@ -149,6 +149,15 @@ impl Inner {
         }
     }
 
+    /// After a look that was in vain, if it was: programs look again and again. With more processes than processors whoever
+    /// they wait for may need this one.
+    #[inline]
+    pub(in crate::engine) fn found_nothing(&self, in_vain: bool) {
+        if in_vain && self.is_crowded() {
+            std::thread::yield_now();
+        }
+    }
+
     pub(in crate::engine) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
