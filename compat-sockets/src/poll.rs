@@ -180,7 +180,9 @@ unsafe fn poll_loop(
         for item in items {
             demote::comply(item.link(), item.fd);
             let Some(entry) = asked.get_mut(item.index) else { continue };
-            if is_full(item, entry.events) && !full::goes_on_by_tcp(item.link(), item.fd) {
+            if is_full(item, entry.events)
+                && !full::goes_on_by_tcp(item.link(), item.fd, timeout.filter(|&limit| limit > 0))
+            {
                 is_any_full = true;
                 rung &= item.link().is_rung_for_room();
                 // The doorbell for room arrives as something to read.

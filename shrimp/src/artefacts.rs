@@ -179,7 +179,7 @@ impl CargoTree {
                 command.env_remove(&name);
             }
         }
-        eprintln!("shrimp: making sure that {} are built: {shown}", names(artefacts));
+        say!("shrimp: making sure that {} are built: {shown}", names(artefacts));
         let failed = |reason: String| ArtefactError::Build {
             command: shown.clone(),
             reason,

@@ -148,7 +148,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             }
             let value = value.unwrap_or_default();
             if args.verbose {
-                eprintln!("shrimp exec: {}: LD_PRELOAD={}", program.display(), value.display());
+                say!("shrimp exec: {}: LD_PRELOAD={}", program.display(), value.display());
             }
             command.env("LD_PRELOAD", value);
             if let Some(rules) = rules {
@@ -165,7 +165,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Verdict::Incompatible(_) => {}
     }
     if let Verdict::Ignored(why) | Verdict::Incompatible(why) = &verdict {
-        eprintln!("shrimp exec: warning: {}: {why}; it runs as plain", program.display());
+        say!("shrimp exec: warning: {}: {why}; it runs as plain", program.display());
     }
     Err(ExecError::Exec { source: command.exec(), program }.into())
 }
@@ -200,7 +200,7 @@ fn find_libraries(chosen: Chosen, verbose: bool) -> Result<Vec<PathBuf>, Artefac
     let mut all: Vec<Artefact> = libraries.clone().collect();
     all.push(Artefact::Daemon);
     if let (Err(error), true) = (artefacts::find_or_build(&all, false), verbose) {
-        eprintln!("shrimp exec: {error}");
+        say!("shrimp exec: {error}");
     }
     // Without a daemon program there may still be a daemon.
     libraries.map(artefacts::find).collect()
@@ -225,7 +225,7 @@ fn ensure_daemon(chosen_libraries: Chosen, verbose: bool) {
             Err(error) => error.to_string(),
         },
     };
-    eprintln!("shrimp exec: warning: {failure}; connections stay plain TCP");
+    say!("shrimp exec: warning: {failure}; connections stay plain TCP");
 }
 
 /// `LD_PRELOAD` with our library in front of what is there already, once.

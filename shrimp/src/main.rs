@@ -4,6 +4,14 @@
 
 #![deny(unsafe_code)]
 
+/// A line on standard error, whether or not anybody reads it: `eprintln!` panics where nobody does.
+macro_rules! say {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($part)*);
+    }};
+}
+
 mod artefacts;
 mod children;
 mod client;
@@ -162,7 +170,7 @@ fn main() -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            eprintln!("shrimp {}: {failure}", cli.command.name());
+            say!("shrimp {}: {failure}", cli.command.name());
             failure.exit().into()
         }
     }

@@ -82,7 +82,7 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
         }
         !members.full.is_empty()
     });
-    found.look();
+    found.look(None);
     waiting.unwrap_or(false)
 }
 

@@ -3,7 +3,7 @@
 use super::demote::Ended;
 use super::vectors::{Cursor, total};
 use super::wait::{self, Room, Waited};
-use super::{Outcome, SHUT_WRITE, bells, demote};
+use super::{Outcome, SHUT_WRITE, bells, demote, full};
 use crate::counters::{self, Counter};
 use crate::side::tx;
 use crate::sock::Link;
@@ -97,14 +97,14 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     }
 }
 
-/// A send finds no room and does not wait: whoever waits for room is to hear of it. True when nobody but the kernel can
-/// tell him, and our direction is its own from now on.
+/// A send finds no room and does not wait: whoever waits for room is to hear of it, if anybody does and not only tries again.
+/// True when nobody but the kernel can tell him, or nothing was read for long: our direction is the kernel's from now on.
 #[cold]
 pub(crate) fn is_refused_for_good(link: &Link, fd: i32) -> bool {
     link.side.tx_refused.fetch_add(1, Ordering::SeqCst);
     // Whoever watches a descriptor that nobody was seen to watch does it where we cannot see it.
     let by_kernel = epoll::refused(fd, link.sock) || link.sock.watched.load(Ordering::Relaxed) == 0;
-    by_kernel && demote::our_way(link, fd)
+    by_kernel && demote::our_way(link, fd) || full::goes_on_by_tcp(link, fd, None)
 }
 
 enum Step {

@@ -267,6 +267,7 @@ fn sleep_for_space(
 ) -> Result<Room, i32> {
     let side = link.side;
     let Some(_parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
+    let at_most = left;
     let deadline = left.map(|left| raw::now_ns().saturating_add(left));
     counters::one(Counter::space_sleeps);
     loop {
@@ -301,7 +302,9 @@ fn sleep_for_space(
         let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
         match waited {
             Err(libc::ETIMEDOUT) if peer_is_gone(link, fd) => return Ok(Room::Gone),
-            Err(libc::ETIMEDOUT) if full::goes_on_by_tcp(link, fd) => return Ok(Room::Look),
+            Err(libc::ETIMEDOUT) if full::goes_on_by_tcp(link, fd, at_most) => {
+                return Ok(Room::Look);
+            }
             Err(libc::ETIMEDOUT) => {}
             // With a timeout set the kernel never restarts a send; without, as the handler says.
             Err(libc::EINTR) if deadline.is_some() || raw::some_handler_interrupts() => {

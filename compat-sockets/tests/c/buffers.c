@@ -87,6 +87,35 @@ static void wait_in_set_of_edges(int fd) {
 static void edges_here(int fd) { by_waiting(fd, 1, 2, wait_in_set_of_edges); }
 static void edges_peer(int fd) { by_waiting(fd, 2, 1, wait_in_set_of_edges); }
 
+/* Nobody waits: it is polled once, and then tried again now and then. */
+static void wait_a_while(int fd) {
+    static __thread bool polled;
+    struct pollfd entry = {.fd = fd, .events = POLLOUT};
+    if (!polled)
+        NEED(poll(&entry, 1, 0));
+    polled = true;
+    struct timespec time = {.tv_nsec = 5000000};
+    nanosleep(&time, NULL);
+}
+static void retrying_here(int fd) { by_waiting(fd, 1, 2, wait_a_while); }
+static void retrying_peer(int fd) { by_waiting(fd, 2, 1, wait_a_while); }
+
+/* A time limit shorter than the while after which a ring is given up; the other end reads when all is sent. */
+static void short_limit_here(int fd) {
+    struct timeval limit = {.tv_usec = 400000};
+    NEED(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    write_pattern(fd, MUCH, 0, 1);
+    tell('r');
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "all was taken");
+}
+static void short_limit_peer(int fd) {
+    await('r');
+    read_pattern(fd, MUCH, 0, 1);
+    CHECK(true, "all bytes right");
+    NEED(shutdown(fd, SHUT_WR));
+}
+
 /* The set is waited for from outside. */
 static void wait_around_a_set(int fd) {
     if (set == 0) {
@@ -157,6 +186,6 @@ static void in_a_ring(void) {
 static const struct test_case cases[] = {
     PAIR(blocking), PAIR(limited),     PAIR(polling),       PAIR(selecting),
     PAIR(levels),   PAIR(edges),       LONER(to_oneself),   LONER(from_a_file),
-    LONER(in_a_ring), PAIR(nested),
+    LONER(in_a_ring), PAIR(nested), PAIR(retrying), PAIR(short_limit),
 };
 MAIN(cases)

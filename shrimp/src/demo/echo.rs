@@ -59,7 +59,7 @@ fn each(listener: &TcpListener, service: fn(TcpStream) -> std::io::Result<()>) {
     for stream in listener.incoming().flatten() {
         match service(stream) {
             Err(error) if !matches!(error.kind(), BrokenPipe | ConnectionReset) => {
-                eprintln!("echo server: {error}");
+                say!("echo server: {error}");
             }
             _ => {}
         }

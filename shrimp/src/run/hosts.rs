@@ -235,11 +235,7 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd, inbox:
             if ending.is_none() {
                 code = exit_code(status);
                 if asked.is_none() && !orphaned {
-                    eprintln!(
-                        "shrimp run: {}: {}; all others are ended",
-                        part.name(),
-                        words(status)
-                    );
+                    say!("shrimp run: {}: {}; all others are ended", part.name(), words(status));
                 }
                 ending = Some(Instant::now());
             }

@@ -119,7 +119,7 @@ impl<R: Read + Send + 'static> Way<R> {
         let printing = lifeline.clone();
         let printer = std::thread::Builder::new().name("printer".into());
         let Ok(printer) = printer.spawn(move || print(&bytes, &printing)) else {
-            eprintln!("shrimp run: a thread for the output of a host could not be started");
+            say!("shrimp run: a thread for the output of a host could not be started");
             return lifeline.end();
         };
         if greeted(&mut from, &mut |shown| {
@@ -145,7 +145,7 @@ impl<R: Read + Send + 'static> Way<R> {
                 Ok(Some(Said::Up(up))) => post.put(part, up),
                 Ok(None) => return,
                 Err(error) => {
-                    eprintln!("shrimp run: what a host says cannot be understood: {error}");
+                    say!("shrimp run: what a host says cannot be understood: {error}");
                     return lifeline.end(); // its end ends all
                 }
             }

@@ -74,7 +74,7 @@ pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
 pub(super) fn tell(outcome: &Outcome) {
     match &outcome.cause {
         None | Some(Cause::Signal(_) | Cause::Orphaned) => {}
-        Some(_) => eprintln!("shrimp run: {outcome}"),
+        Some(_) => say!("shrimp run: {outcome}"),
     }
 }
 

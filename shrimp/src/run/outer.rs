@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         ensure_daemon()?;
     }
     if args.verbose {
-        eprintln!("shrimp run: {size} nodes of {}", program.display());
+        say!("shrimp run: {size} nodes of {}", program.display());
     }
     let signals = signals::Signals::catch().context(|| "signalfd".into())?;
     strays::adopt();
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         signals::take_terminal(rustix::process::getpgrp());
     }
     if left > 0 && args.verbose {
-        eprintln!("shrimp run: {left} processes were left over and killed");
+        say!("shrimp run: {left} processes were left over and killed");
     }
     end_with(code)
 }
@@ -94,7 +94,7 @@ fn watch(inner: Pid, signals: &signals::Signals, terminal: bool) -> u8 {
         return match (status.code(), status.signal()) {
             (Some(code), _) => code as u8,
             (None, Some(signal)) => {
-                eprintln!("shrimp run: the application was killed by signal {signal}");
+                say!("shrimp run: the application was killed by signal {signal}");
                 128_u8.wrapping_add(signal as u8)
             }
             (None, None) => 1,
