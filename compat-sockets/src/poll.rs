@@ -171,6 +171,9 @@ unsafe fn poll_loop(
             _ => timeout.saturating_sub(raw::now_ns().wrapping_sub(started)),
         })
     };
+    // A program that waits for room in one connection and for nothing else gives up after that time.
+    let for_room_alone = matches!(fds, [only] if only.events == OUT);
+    let limit = timeout.filter(|&limit| for_room_alone && limit > 0);
     let mut slices = RoomSlices::new();
     loop {
         let mut left = left_of(timeout);
@@ -180,9 +183,7 @@ unsafe fn poll_loop(
         for item in items {
             demote::comply(item.link(), item.fd);
             let Some(entry) = asked.get_mut(item.index) else { continue };
-            if is_full(item, entry.events)
-                && !full::goes_on_by_tcp(item.link(), item.fd, timeout.filter(|&limit| limit > 0))
-            {
+            if is_full(item, entry.events) && !full::goes_on_by_tcp(item.link(), item.fd, limit) {
                 is_any_full = true;
                 rung &= item.link().is_rung_for_room();
                 // The doorbell for room arrives as something to read.

@@ -82,7 +82,7 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
         }
         !members.full.is_empty()
     });
-    found.look(None);
+    found.look();
     waiting.unwrap_or(false)
 }
 

@@ -139,7 +139,7 @@ pub(crate) fn awaits_room(number: usize) -> bool {
         }
         waiting
     });
-    found.look(None);
+    found.look();
     inner_await_room(set) | (waiting == Some(true))
 }
 

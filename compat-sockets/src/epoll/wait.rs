@@ -114,7 +114,7 @@ unsafe fn wait_loop(
         for item in hot.iter() {
             demote::comply(&item.link, item.number);
             if item.is_full() {
-                full::goes_on_by_tcp(&item.link, item.number, timeout.filter(|&limit| limit > 0));
+                full::goes_on_by_tcp(&item.link, item.number, None);
             }
         }
         let inner = inner_events(set);

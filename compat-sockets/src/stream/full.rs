@@ -23,9 +23,9 @@ const WHILE_NS: u64 = 500_000_000;
 /// The same while both rings are full.
 const MUTUAL_NS: u64 = 50_000_000;
 
-/// For whoever waits for room in a full ring, at most so long in nanoseconds, and looks now and then: whether the direction goes
-/// on by TCP now. Takes the locks of both directions. A direction whose beginning the peer has not seen yet stays: it would take what follows for
-/// what precedes the ring.
+/// For whoever waits for room in a full ring, `at_most` so many nanoseconds if he then gives up (and does not only look after
+/// something else), and looks now and then: whether the direction goes on by TCP now. Takes the locks of both directions. A
+/// direction whose beginning the peer has not seen yet stays: it would take what follows for what precedes the ring.
 pub(crate) fn goes_on_by_tcp(link: &Link, fd: i32, at_most: Option<u64>) -> bool {
     let side = link.side;
     see_switch(link, fd);
@@ -42,7 +42,7 @@ pub(crate) fn goes_on_by_tcp(link: &Link, fd: i32, at_most: Option<u64>) -> bool
     }
     let enough = if is_full_for_peer(link) { MUTUAL_NS } else { WHILE_NS };
     // Who has a time limit is to find the kernel's room within it.
-    let enough = at_most.map_or(enough, |limit| enough.min(limit / 2));
+    let enough = at_most.map_or(enough, |limit| enough.min((limit / 2).max(MUTUAL_NS)));
     now.saturating_sub(since) >= enough
         && demote::may_end(link)
         && demote::our_way_for(link, fd, Counter::plain_full)
@@ -61,9 +61,9 @@ impl Found {
     }
 
     /// Looks at all of them ([`goes_on_by_tcp`]).
-    pub(crate) fn look(self, at_most: Option<u64>) {
+    pub(crate) fn look(self) {
         for (link, fd) in self.0 {
-            goes_on_by_tcp(&link, fd, at_most);
+            goes_on_by_tcp(&link, fd, None);
             link.leave();
         }
     }
