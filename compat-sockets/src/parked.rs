@@ -13,7 +13,7 @@
 //! ```
 
 use crate::sock::{Link, Sock};
-use crate::{fd_table, raw};
+use crate::{fd_table, owner, raw};
 use vmmc::sync::{AtomicU32, Ordering};
 
 /// Numbers kept at once; a close beyond that does without.
@@ -66,6 +66,11 @@ fn other_number(link: &Link) -> Option<i32> {
 /// Before the socket's last number is closed: keeps the socket if somebody sleeps on it.
 pub(crate) fn keep_for_sleepers(link: &Link, fd: i32) -> bool {
     if link.sock.parked.load(Ordering::SeqCst) == 0 {
+        return false;
+    }
+    if owner::is_alone() && owner::is_me() {
+        // It is the caller that slept: a handler of a signal interrupts it, where the kernel's call would find the number
+        // closed, or has left it for good by `siglongjmp`.
         return false;
     }
     let Some(slot) = KEPT.iter().find(|slot| slot.load(Ordering::Relaxed) == 0) else {

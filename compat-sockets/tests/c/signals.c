@@ -1,6 +1,40 @@
 /* Time limits, signals and cancellation while a call waits. */
 #include "semantics.h"
 
+#include <setjmp.h>
+
+/* ---- a handler that leaves a blocked call by a jump ---- */
+
+static sigjmp_buf outside;
+static void jump_out(int signal) {
+    (void)signal;
+    siglongjmp(outside, 1);
+}
+static void jumped_out_here(int fd) {
+    struct sigaction action = {.sa_handler = jump_out};
+    NEED(sigaction(SIGALRM, &action, NULL));
+    char buffer[100];
+    if (sigsetjmp(outside, 1) == 0) {
+        struct itimerval soon = {.it_value = {.tv_usec = 100000}};
+        NEED(setitimer(ITIMER_REAL, &soon, NULL));
+        NEED(read(fd, buffer, sizeof buffer));
+        give_up("the read has returned");
+    }
+    /* The connection is as good as before, and ends when it is closed. */
+    tell('j');
+    read_all(fd, buffer, 5);
+    CHECK(memcmp(buffer, "after", 5) == 0, "data after the jump");
+    CHECK_EQ(close(fd), 0, "close");
+    await('e');
+}
+static void jumped_out_peer(int fd) {
+    await('j');
+    write_all(fd, "after", 5);
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 0, "end of file while the other process goes on");
+    tell('e');
+}
+
 static void set_time_limit(int fd, int option, int ms) {
     struct timeval limit = {ms / 1000, ms % 1000 * 1000};
     NEED(setsockopt(fd, SOL_SOCKET, option, &limit, sizeof limit));
@@ -620,6 +654,7 @@ static void limit_of_a_spinner(void) {
 static const struct role roles[] = {{"spinner", role_spinner}};
 
 static const struct test_case cases[] = {
+    PAIR_OF_PROCESSES(jumped_out),
     PAIR(receive_limit),
     PAIR(send_limit),
     PAIR(trickle_in), {"trickle_look", trickle_look_here, trickle_in_peer, NULL, PROCESSES | THREADS},
