@@ -1,28 +1,28 @@
-//! SHRIMP RPC as it is measured: a server process, and calls as generated stubs make them.
+//! SHRIMP RPC as it is measured: a server process, and calls by the stubs that `shrimpc` makes of `figure8.x`.
 
 use super::{Cell, Handler, RpcError};
 use crate::children::{self, Child};
 use crate::cpu::Pair;
-use crate::exit::{Context, Failure};
+use crate::exit::{Context as _, Failure};
 use crate::perf::line::{self, Line, TURN};
 use crate::private::PrivateDaemon;
 use crate::stats::{self, Plan};
 use shrimp_rpc::process::count;
-use shrimp_rpc::xdr::{Decode, Encode};
-use shrimp_rpc::{Binding, CallError, DispatchError, Finished, Server, ServerCall};
+use shrimp_rpc::{Binding, Bulk, BulkMut, BulkOut, CallError, Context, Fault, Server};
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+use stubs::{Figure8V1, Figure8V1Client, Figure8V1Service, figure8_v1};
 use vmmc::config::{DaemonStart, WaitChoice, WaitPolicy};
 use vmmc::{Config, Node};
 
-const PROGRAM: u32 = 0x2000_0f08;
-/// OUT data, then computing, then the time at which that was done.
-const OUT: u32 = 3;
-/// One-way: answers a turn of the bare cache line, in the thread and on the processor that serves.
-const LINE: u32 = 4;
+#[allow(missing_docs, dead_code, unreachable_pub, missing_debug_implementations)] // a program uses its part of the stubs
+mod stubs {
+    include!(concat!(env!("OUT_DIR"), "/figure8.rs"));
+}
+
 /// Room for the longest argument.
 const BUFFER: usize = 2 << 20;
 const SERVICE: &str = "perf";
@@ -46,35 +46,44 @@ fn clock_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn dispatch(procedure: u32, call: ServerCall<'_>) -> Result<Finished, DispatchError> {
-    if procedure == Handler::Null.procedure() {
-        return call.reply(0)?.send();
+/// What the server does.
+struct Figure8 {
+    line: Line,
+}
+
+impl Figure8V1 for Figure8 {
+    #[inline]
+    fn nothing(&self, _: &Context) -> Result<(), Fault> {
+        Ok(())
     }
-    let mut args = call.args();
-    let len = u32::decode(&mut args)?;
-    args.finish()?;
-    if procedure == OUT {
-        let mut out = call.out::<u8>(len);
-        out.open(len as usize)?.fill(0x5a);
-        let computed = clock_ns() + COMPUTING.as_nanos() as u64;
-        let mut now = clock_ns();
-        while now < computed {
-            now = clock_ns();
-        }
-        let (distance, len) = out.descriptor();
-        let mut reply = call.reply(16)?;
-        distance.encode(&mut reply)?;
-        len.encode(&mut reply)?;
-        now.encode(&mut reply)?;
-        return reply.send();
+
+    #[inline]
+    fn leaves(&self, _: &Context, _: &mut BulkMut<'_, u8>) -> Result<(), Fault> {
+        Ok(())
     }
-    let mut block = call.block_mut::<u8>(len)?;
-    if procedure == Handler::Writes.procedure() {
+
+    #[inline]
+    fn writes(&self, _: &Context, block: &mut BulkMut<'_, u8>) -> Result<(), Fault> {
         block.fill(0x5a);
-    } else if procedure != Handler::Leaves.procedure() {
-        return Err(DispatchError::UnknownProcedure(procedure));
+        Ok(())
     }
-    call.reply(0)?.send()
+
+    fn computes(&self, _: &Context, len: u32, data: &mut BulkOut<'_, u8>) -> Result<u64, Fault> {
+        let mut opened = data.open(len as usize).map_err(|_| Fault::new(1, "no room"))?;
+        opened.fill(0x5a);
+        let computed = clock_ns() + COMPUTING.as_nanos() as u64;
+        loop {
+            let now = clock_ns();
+            if now >= computed {
+                return Ok(now);
+            }
+        }
+    }
+
+    /// In the thread and on the processor that serves.
+    fn line(&self, _: &Context) -> Result<(), Fault> {
+        self.line.answer().map_err(|error| Fault::with_text(2, error.to_string()))
+    }
 }
 
 /// Arguments of the hidden subcommand.
@@ -93,18 +102,10 @@ pub(crate) struct PeerArgs {
 pub(crate) fn serve(args: &PeerArgs) -> Result<(), Failure> {
     let node = node(&args.socket, args.polls.then_some(WaitPolicy::Spin))?;
     let line = Line::open(&args.line)?;
-    let serve = move |procedure, call: ServerCall<'_>| {
-        if procedure != LINE {
-            return dispatch(procedure, call);
-        }
-        let finished = call.finish_oneway();
-        line.answer().map_err(|error| DispatchError::Refused(error.to_string()))?;
-        Ok(finished)
-    };
     let server = Server::builder(SERVICE)
         .node(&node)
         .buffer_max(BUFFER)
-        .raw_program(PROGRAM, 1, serve)
+        .program(Figure8V1Service(Figure8 { line }))
         .start()
         .map_err(RpcError::from)?;
     let mut out = std::io::stdout().lock();
@@ -119,16 +120,19 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-fn bind(socket: &Path, wait: Option<WaitPolicy>) -> Result<Binding, Failure> {
+fn bind(socket: &Path, wait: Option<WaitPolicy>) -> Result<Figure8V1Client, Failure> {
     let node = node(socket, wait)?;
     // One lane: what comes after a one-way call waits for it, and does not bind another.
-    let builder = Binding::builder(SERVICE, PROGRAM, 1).node(&node).buffer_len(BUFFER).lanes(1);
-    Ok(builder.connect().map_err(RpcError::from)?)
+    let builder = Binding::builder(SERVICE, figure8_v1::PROGRAM, figure8_v1::VERSION)
+        .node(&node)
+        .buffer_len(BUFFER)
+        .lanes(1);
+    Ok(Figure8V1Client::new(builder.connect().map_err(RpcError::from)?))
 }
 
 /// A server process and a binding to it.
 pub(super) struct Opponent {
-    binding: Binding,
+    client: Figure8V1Client,
     line: Line,
     /// The daemon's.
     socket: PathBuf,
@@ -160,43 +164,28 @@ impl Opponent {
         if line.trim() != "ready" {
             return Err(RpcError::Server(line.trim().into()).into());
         }
-        let binding = bind(&daemon.socket, polls.then_some(WaitPolicy::Spin))?;
+        let client = bind(&daemon.socket, polls.then_some(WaitPolicy::Spin))?;
         let socket = daemon.socket.clone();
-        Ok(Opponent { binding, line: bare, socket, _process: process })
+        Ok(Opponent { client, line: bare, socket, _process: process })
     }
 
     /// A round of one cell.
     pub(super) fn round(&self, cell: Cell, plan: &Plan) -> Result<(Vec<f64>, u32), CallError> {
-        if cell.handler == Handler::Null {
-            return plan.round(|| self.null());
-        }
         let mut data = vec![0u8; cell.bytes];
-        plan.round(|| self.inout(cell.handler.procedure(), &mut data))
+        match cell.handler {
+            Handler::Null => plan.round(|| self.client.nothing()),
+            Handler::Leaves => plan.round(|| self.client.leaves(&mut data)),
+            Handler::Writes => plan.round(|| self.client.writes(&mut data)),
+        }
     }
 
     /// A turn of R between the two processes, and one of null calls: nanoseconds one way, and there and back.
     pub(super) fn turn(&self, plan: &Plan) -> Result<(f64, f64), Failure> {
         let plan = Plan { round: TURN, ..*plan };
-        let ask = || self.binding.request(LINE, 0, 0)?.send();
-        ask().map_err(RpcError::from)?;
+        self.client.line().map_err(RpcError::from)?;
         let r = self.line.ask(&plan)?;
-        let (samples, _) = plan.round(|| self.null()).map_err(RpcError::from)?;
+        let (samples, _) = plan.round(|| self.client.nothing()).map_err(RpcError::from)?;
         Ok((r, stats::median(samples)))
-    }
-
-    #[inline]
-    fn null(&self) -> Result<(), CallError> {
-        self.binding.request(Handler::Null.procedure(), 0, 0)?.call()?.finish()
-    }
-
-    #[inline]
-    fn inout(&self, procedure: u32, data: &mut [u8]) -> Result<(), CallError> {
-        let mut request = self.binding.request(procedure, 4, data.len().next_multiple_of(8))?;
-        (data.len() as u32).encode(&mut request)?;
-        request.block(data)?;
-        let mut reply = request.call()?;
-        reply.inout(0, data)?;
-        reply.finish()
     }
 
     /// A round of calls whose argument is made by the caller, written by the handler, and used by the caller:
@@ -213,28 +202,25 @@ impl Opponent {
         let mut data = vec![0u8; bytes];
         plan.round(|| {
             data.fill(7);
-            self.inout(Handler::Writes.procedure(), &mut data)?;
+            self.client.writes(&mut data)?;
             black_box(sum(&data));
             Ok(())
         })
     }
 
     fn made_in_place(&self, bytes: usize) -> Result<(), CallError> {
-        let procedure = Handler::Writes.procedure();
-        let mut request = self.binding.request(procedure, 4, bytes.next_multiple_of(8))?;
-        (bytes as u32).encode(&mut request)?;
-        request.loan::<u8>(bytes)?.fill(7);
-        let reply = request.call()?;
         // Each byte is loaded once, a piece at a time, as the interface has it: the server could still write.
-        let back = reply.inout_bulk::<u8>(0)?;
-        let (mut piece, mut total) = ([0; 4096], 0u64);
-        for at in (0..bytes).step_by(piece.len()) {
-            let Some(part) = piece.get_mut(..(bytes - at).min(4096)) else { break };
-            back.view().read(at, part)?;
-            total = total.wrapping_add(sum(part));
-        }
-        black_box(total);
-        reply.finish()
+        let used = |back: Bulk<'_, u8>| {
+            let (mut piece, mut total) = ([0; 4096], 0u64);
+            for at in (0..bytes).step_by(piece.len()) {
+                let Some(part) = piece.get_mut(..(bytes - at).min(4096)) else { break };
+                if back.read(at, part).is_ok() {
+                    total = total.wrapping_add(sum(part));
+                }
+            }
+            black_box(total);
+        };
+        self.client.writes_in_place(bytes, |mut block| block.fill(7), used)
     }
 
     /// Nanoseconds from the end of the server's computing until the reply is here, of so many calls with
@@ -242,13 +228,11 @@ impl Opponent {
     pub(super) fn after_computing(&self, bytes: usize, calls: u32) -> Result<Vec<f64>, Failure> {
         let awake = bind(&self.socket, Some(WaitPolicy::Spin))?;
         let one = || -> Result<f64, CallError> {
-            let mut request = awake.request(OUT, 4, 0)?;
-            (bytes as u32).encode(&mut request)?;
-            let mut reply = request.call()?;
-            let here = clock_ns();
-            let (_, len) = (u32::decode(&mut reply)?, u32::decode(&mut reply)?);
-            let computed = u64::decode(&mut reply)?;
-            debug_assert_eq!(len as usize, bytes);
+            let mut here = 0;
+            let computed = awake.computes_in_place(bytes as u32, |data| {
+                here = clock_ns();
+                debug_assert_eq!(data.len(), bytes);
+            })?;
             Ok(here.saturating_sub(computed) as f64)
         };
         let times: Result<_, _> = (0..calls).map(|_| one()).collect();
@@ -258,11 +242,11 @@ impl Opponent {
     /// Messages per null call that this side sends (F4), and bytes in each (F14).
     pub(super) fn packets(&self) -> Result<(f64, f64), CallError> {
         const CALLS: u64 = 1000;
-        let counters = self.binding.node().counters();
+        let counters = self.client.binding().node().counters();
         let counted = || (counters.get(count::PACKETS), counters.get(count::PACKET_BYTES));
         let before = counted();
         for _ in 0..CALLS {
-            self.null()?;
+            self.client.nothing()?;
         }
         let after = counted();
         let packets = (after.0 - before.0) as f64;
