@@ -104,7 +104,9 @@ pub(crate) fn is_refused_for_good(link: &Link, fd: i32) -> bool {
     link.side.tx_refused.fetch_add(1, Ordering::SeqCst);
     // Whoever watches a descriptor that nobody was seen to watch does it where we cannot see it.
     let by_kernel = epoll::refused(fd, link.sock) || link.sock.watched.load(Ordering::Relaxed) == 0;
-    by_kernel && demote::our_way(link, fd) || full::goes_on_by_tcp(link, fd, None)
+    // What a daemon carries ends its ring in its own time; members of sets are looked at by who waits there.
+    let alone = !carrier::has(link.side) || link.sock.epoll_refs.load(Ordering::Relaxed) == 0;
+    by_kernel && demote::our_way(link, fd) || alone && full::goes_on_by_tcp(link, fd, None)
 }
 
 enum Step {
