@@ -214,6 +214,18 @@ pub(crate) fn after_fork(announced: bool) {
     }
 }
 
+/// A connection of this process's own, whose first end is followed: both, that one's number, and what is known of it.
+#[cfg(test)]
+pub(crate) fn tracked_for_test() -> ([std::net::TcpStream; 2], i32, &'static Sock) {
+    use std::os::fd::AsRawFd;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let first = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let second = listener.accept().unwrap().0;
+    let fd = first.as_raw_fd();
+    track(fd, false);
+    ([first, second], fd, sock(fd).unwrap())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

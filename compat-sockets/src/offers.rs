@@ -131,17 +131,11 @@ impl Offer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsRawFd;
 
     #[test]
     fn a_slot_that_was_filled_again_is_not_emptied_for_the_offer_before() {
         let _alone = crate::ALONE.lock().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let fd = socket.as_raw_fd();
-        fd_table::track(fd, false);
-        let sock = fd_table::sock(fd).unwrap();
+        let (_ends, fd, sock) = fd_table::tracked_for_test();
         let slot = free().unwrap();
         slot.fill(sock, fd, 1);
         let found = find(1).unwrap();

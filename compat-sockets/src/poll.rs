@@ -122,9 +122,7 @@ fn entry_at(fds: &[pollfd], item: &Item) -> pollfd {
 }
 
 fn is_full(item: &Item, events: i16) -> bool {
-    events & OUT != 0
-        && item.link().side.tx_state.load(Ordering::Relaxed) == tx::RING
-        && !item.link().looks_writable()
+    events & OUT != 0 && item.link().is_full()
 }
 
 /// Whether the kernel may have to tell of an end or an error.

@@ -431,17 +431,11 @@ pub(crate) fn taken_from_tcp(fd: i32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsRawFd;
 
     #[test]
     fn an_answer_that_does_not_come_is_looked_for_ever_more_rarely() {
         let _alone = crate::ALONE.lock().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let fd = socket.as_raw_fd();
-        fd_table::track(fd, false);
-        let sock = fd_table::sock(fd).unwrap();
+        let (_ends, fd, sock) = fd_table::tracked_for_test();
         sock.calls.store(FIRST_TRY_CALLS, Ordering::Relaxed);
         sock.state.store(state::PENDING, Ordering::Relaxed);
         // How many of so many calls with this result look.

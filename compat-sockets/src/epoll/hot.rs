@@ -155,9 +155,7 @@ impl Hot {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.events & OUT != 0
-            && self.link.side.tx_state.load(Ordering::Relaxed) == tx::RING
-            && !self.link.looks_writable()
+        self.events & OUT != 0 && self.link.is_full()
     }
 }
 

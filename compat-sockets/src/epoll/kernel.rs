@@ -65,8 +65,7 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
             }
             let Some((link, number)) = record.enter(fd) else { continue };
             link.arm_space();
-            let ringing = link.side.tx_state.load(Ordering::Relaxed) == tx::RING;
-            let full = ringing && !link.looks_writable();
+            let full = link.is_full();
             let refused = link.side.tx_refused.load(Ordering::Relaxed);
             if full {
                 found.keep(link, number);

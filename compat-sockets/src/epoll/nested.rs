@@ -16,7 +16,7 @@
 use super::hot::Hot;
 use super::{EDGE, EXCLUSIVE, EpollSet, IN, Members, ONCE, OUT, Record, calm, set, sets};
 use crate::raw;
-use crate::side::{NESTED, tx};
+use crate::side::NESTED;
 use crate::sock::{Link, Sock};
 use crate::stream::full;
 use crate::stream::recv::readiness;
@@ -113,13 +113,11 @@ pub(crate) fn awaits_room(number: usize) -> bool {
                 continue;
             }
             let Some((link, number)) = record.enter(fd) else { continue };
-            let is_full =
-                || link.side.tx_state.load(Ordering::Relaxed) == tx::RING && !link.looks_writable();
-            let mut full = is_full();
+            let mut full = link.is_full();
             if full {
                 link.arm_space();
                 // Who makes room from now on rings.
-                full = is_full();
+                full = link.is_full();
             }
             let refused = link.side.tx_refused.load(Ordering::Relaxed);
             if full {

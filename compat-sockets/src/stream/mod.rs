@@ -300,6 +300,11 @@ impl Link {
         }
     }
 
+    /// Whether we send by the ring, and it has no room, as [`Link::looks_writable`] has it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.side.tx_state.load(Ordering::Relaxed) == tx::RING && !self.looks_writable()
+    }
+
     /// Whether a send would not have to wait, as far as the ring is concerned. As TCP: a third is free, so who was told
     /// of room can send that much, and neither `EAGAIN` nor, from a blocking socket, a wait follows.
     #[inline]
