@@ -35,6 +35,7 @@ impl Memory {
 }
 
 /// Copies bytes from one place to another that is as long and does not overlap it.
+#[inline(always)]
 pub(crate) fn copy(from: View<'_>, to: View<'_>) -> Result<(), OutOfBounds> {
     let to = to.slice(0, from.len())?;
     // SAFETY: both are mapped for `from.len()` bytes; views that are copied between are of different

@@ -27,7 +27,7 @@ impl<'m> Put<'m> {
         self.at
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         if bytes.len() > self.end - self.at || self.view.write(self.at, bytes).is_err() {
             return Err(EncodeError::Full { need: bytes.len(), left: self.end - self.at });
@@ -37,7 +37,7 @@ impl<'m> Put<'m> {
     }
 
     /// Zeros up to `at`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pad_to(&mut self, at: usize) -> Result<(), EncodeError> {
         match at.checked_sub(self.at) {
             Some(0) => Ok(()),
@@ -48,7 +48,7 @@ impl<'m> Put<'m> {
 }
 
 /// Has `put` write from `at` to `end` of a place. Returns where it stopped, too.
-#[inline]
+#[inline(always)]
 pub(crate) fn append<T>(
     (place, at, end): (View<'_>, usize, usize),
     put: impl FnOnce(&mut Put<'_>) -> Result<T, EncodeError>,

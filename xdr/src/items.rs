@@ -59,6 +59,7 @@ fn elements<T, S: Source + ?Sized>(
 ///
 /// # Errors
 /// [`EncodeError::TooLong`], [`EncodeError::Full`].
+#[inline(always)]
 pub fn put_count<S: Sink + ?Sized>(sink: &mut S, len: usize, max: u32) -> Result<(), EncodeError> {
     sink.put_u32(outgoing(len, max)?)
 }
@@ -81,6 +82,7 @@ pub fn put_exact_count<S: Sink + ?Sized>(
 ///
 /// # Errors
 /// [`DecodeError::TooLong`], [`DecodeError::Short`].
+#[inline(always)]
 pub fn get_count<S: Source + ?Sized>(source: &mut S, max: u32) -> Result<u32, DecodeError> {
     match source.get_u32()? {
         len if len <= max => Ok(len),

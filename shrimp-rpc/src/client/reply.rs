@@ -94,7 +94,7 @@ impl<'b> Reply<'b> {
     }
 
     /// The reply, from its plain part to the flag.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn view(&self) -> View<'_> {
         let (view, start) = match &self.image {
             Image::Buffer(start) => (self.taken.lane().replies(), *start),
@@ -143,6 +143,7 @@ impl<'b> Reply<'b> {
     ///
     /// # Errors
     /// [`CallError::Decode`], also when it has not as many elements as `to`.
+    #[inline(always)]
     pub fn inout<T: Element>(&mut self, index: usize, to: &mut [T]) -> Result<(), CallError> {
         let (offset, len) = self.taken.lane().blocks.get(index).copied().unwrap_or((0, 0));
         if len != to.len().saturating_mul(T::SIZE) {
@@ -159,6 +160,7 @@ impl<'b> Reply<'b> {
     }
 
     /// INOUT bytes, from where they are in the request.
+    #[inline(always)]
     pub(crate) fn inout_block(&self, offset: usize, len: usize) -> Result<View<'_>, CallError> {
         const MISSING: CallError = CallError::Protocol { what: "INOUT data is missing" };
         if len == 0 {

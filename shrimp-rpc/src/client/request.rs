@@ -73,7 +73,7 @@ impl<'b> Request<'b> {
         Ok(Request { taken, limit, procedure, place, start, at: start, plain_end, end })
     }
 
-    #[inline]
+    #[inline(always)]
     fn view(&self) -> View<'_> {
         match &self.place {
             Place::Short => self.taken.lane().short.view(),
@@ -96,7 +96,7 @@ impl<'b> Request<'b> {
     }
 
     /// Appends within the plain part.
-    #[inline]
+    #[inline(always)]
     fn with_put<T>(
         &mut self,
         put: impl FnOnce(&mut Put<'_>) -> Result<T, EncodeError>,
@@ -118,7 +118,7 @@ impl<'b> Request<'b> {
     }
 
     /// Where the next block of so many bytes begins, after the plain part.
-    #[inline]
+    #[inline(always)]
     fn begin_block(&mut self, bytes: usize) -> Result<View<'_>, CallError> {
         self.end_plain()?;
         let (at, left) = (self.at, self.end - self.at);
@@ -132,7 +132,7 @@ impl<'b> Request<'b> {
     }
 
     /// Pads what [`Request::begin_block`] began.
-    #[inline]
+    #[inline(always)]
     fn end_block(&mut self) -> Result<(), CallError> {
         let mut cursor = Put::new(self.view(), self.at, self.end);
         cursor.pad_to(self.at.next_multiple_of(layout::UNIT))?;
@@ -144,7 +144,7 @@ impl<'b> Request<'b> {
     ///
     /// # Errors
     /// [`CallError::Encode`] when it was not announced.
-    #[inline]
+    #[inline(always)]
     pub fn block<T: Element>(&mut self, elements: &[T]) -> Result<(), CallError> {
         T::store_all(elements, self.begin_block(elements.len().saturating_mul(T::SIZE))?)?;
         self.end_block()
@@ -379,7 +379,7 @@ impl Request<'_> {
 }
 
 impl Sink for Request<'_> {
-    #[inline]
+    #[inline(always)]
     fn put_u32(&mut self, value: u32) -> Result<(), EncodeError> {
         self.with_put(|put| put.put_u32(value))
     }
