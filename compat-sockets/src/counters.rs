@@ -54,10 +54,11 @@ vmmc::library_counters! {
     plain_stdio: "Kept plain: standard input, output or error.",
     plain_waiter: "Directions moved back: only the kernel can wake who waits for room.",
     plain_full: "Directions moved back: the ring was full, and nobody read.",
+    plain_stopped: "Directions moved back: another process that has the socket was stopped while it sent.",
     plain_peer: "Directions moved back: the other end wants it so.",
     poisoned: "Connections ended because the peer wrote nonsense.",
     exec_unsafe: "Upgraded descriptors that could not be demoted in time before exec.",
-    lock_recovered: "Locks taken over from a dead process.",
+    lock_recovered: "Locks taken over from a process that was dead, or stopped.",
     owner_lost: "Times that a second thread came to use sockets: from then on each call pays for it.",
 }
 

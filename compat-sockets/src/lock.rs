@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   0 free · thread id of the owner · thread id | WAITERS when somebody sleeps on it
+//!                                   · thread id | LOOSE while the owner has changed nothing yet
 //! ```
 //!
 //! A thread that is alone with sockets ([`crate::owner`]), in a process that is alone with the connection, takes the lock by
@@ -15,6 +16,14 @@
 //! the lock over; what it protects is consistent at every instruction, because positions are
 //! published last. A signal handler that finds its own thread as owner gets [`Interrupted`]
 //! instead of a deadlock.
+//!
+//! An owner that is only stopped (SIGSTOP, a debugger) will go on, and nobody knows when. While several processes share a
+//! connection, calls that move data hold its locks *loosely* at first ([`Held::Loose`]): they look, and copy, and change
+//! nothing that anybody else relies on, but for free bytes of a ring. Then they make the lock firm ([`Lock::firm`]), one
+//! exchange, and publish. A waiter that finds the owner of a loose lock asleep or stopped takes the lock over by an exchange of the
+//! same word, so one of the two exchanges fails: either the owner has been in time, or it finds that the lock is another's and
+//! begins anew. Who takes a lock over so for sending must not put anything where the other may still be copying to
+//! ([`Lock::was_taken_over`]).
 //!
 //! # Order
 //! Who holds one of these takes only such as stand behind it:
@@ -35,6 +44,8 @@ use vmmc::sys::membarrier::light;
 use vmmc::word::owned;
 
 const WAITERS: u32 = 1 << 31;
+/// The owner has changed nothing yet. Thread ids are smaller (`PID_MAX_LIMIT`, 4 Mi).
+const LOOSE: u32 = 1 << 30;
 /// Turns before sleeping: more than a copy of a few kilobytes takes.
 const SPINS: u32 = 200;
 /// How often a sleeping waiter looks whether the owner still lives, in nanoseconds.
@@ -48,6 +59,8 @@ pub(crate) struct Lock {
     /// The number of the process whose owner holds the lock by its mark ([`owner::mark`]). Written by that thread only, and by
     /// who finds it dead.
     mark: AtomicU32,
+    /// Whether it was ever taken over from an owner that may go on.
+    taken_over: AtomicU32,
 }
 
 /// How a lock is held that was taken by [`Lock::lock_by`].
@@ -57,6 +70,10 @@ pub(crate) enum Held {
     Word,
     /// By the owner's mark.
     Mark,
+    /// By its word, and another may take it over.
+    Loose,
+    /// It is given back, or another has taken it over.
+    Not,
 }
 
 /// The calling thread holds the lock already: we are in a signal handler.
@@ -65,7 +82,7 @@ pub(crate) struct Interrupted;
 
 impl Lock {
     pub(crate) const fn new() -> Lock {
-        Lock { word: AtomicU32::new(0), mark: AtomicU32::new(0) }
+        Lock { word: AtomicU32::new(0), mark: AtomicU32::new(0), taken_over: AtomicU32::new(0) }
     }
 
     /// Takes the lock if it is free.
@@ -85,7 +102,11 @@ impl Lock {
     /// Takes the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Result<(), Interrupted> {
-        let me = fork::tid();
+        self.lock_as(fork::tid())
+    }
+
+    #[inline]
+    fn lock_as(&self, me: u32) -> Result<(), Interrupted> {
         // PAIRS(lock): acquire with the release in `unlock`.
         if self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow(me)?;
@@ -93,12 +114,12 @@ impl Lock {
         // PAIRS(mark): after `owner::noticed`: what this does not see, the owner has taken back, or will.
         match self.mark.load(Ordering::Acquire) {
             0 => Ok(()),
-            _ => self.wait_for_owner(),
+            _ => self.wait_for_owner(me),
         }
     }
 
     /// Takes the lock, by the mark if the caller is the owner and entered the connection as such (`by_owner`), and no
-    /// other process was ever `born` with it.
+    /// other process was ever `born` with it; loosely if one was.
     #[inline]
     pub(crate) fn lock_by(&self, by_owner: bool, born: &AtomicU32) -> Result<Held, Interrupted> {
         // What the owner holds already, if we are in a signal handler, it has itself set; others' words it need not see.
@@ -114,7 +135,48 @@ impl Lock {
             }
             self.give_mark();
         }
-        self.lock().map(|()| Held::Word)
+        if born.load(Ordering::Relaxed) == 0 {
+            return self.lock().map(|()| Held::Word);
+        }
+        self.lock_as(fork::tid() | LOOSE).map(|()| Held::Loose)
+    }
+
+    /// Before the first change by who may hold the lock loosely. False: it is another's by now, and nothing may be changed.
+    #[inline]
+    pub(crate) fn firm(&self, held: &mut Held) -> bool {
+        if *held == Held::Loose {
+            *held = if self.exchange_mine(LOOSE, 0) { Held::Word } else { Held::Not };
+        }
+        *held != Held::Not
+    }
+
+    /// Who has made the lock firm, having held it loosely, and has published all of what it has changed, goes on loosely.
+    pub(crate) fn loosen(&self, held: &mut Held) {
+        if *held == Held::Word && self.exchange_mine(0, LOOSE) {
+            *held = Held::Loose;
+        }
+    }
+
+    /// Exchanges the caller's word, with some bits, for the same with others; false when it is another's.
+    #[inline]
+    fn exchange_mine(&self, bits: u32, instead: u32) -> bool {
+        let me = fork::tid();
+        let mut found = self.word.load(Ordering::Relaxed);
+        while found & !WAITERS == me | bits {
+            let new = (found & WAITERS) | me | instead;
+            // PAIRS(lock): with who takes over, and with the acquire of who comes next.
+            match self.word.compare_exchange(found, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => found = now,
+            }
+        }
+        false
+    }
+
+    /// Whether an owner that goes on one day may still be copying to where it found room.
+    #[inline]
+    pub(crate) fn was_taken_over(&self) -> bool {
+        self.taken_over.load(Ordering::Relaxed) != 0
     }
 
     /// Gives back what [`Lock::lock_by`] has taken, by an exchange in any case.
@@ -122,6 +184,8 @@ impl Lock {
     pub(crate) fn unlock_by(&self, held: Held) {
         match held {
             Held::Word => self.unlock(),
+            Held::Loose => self.unlock_loose(),
+            Held::Not => {}
             Held::Mark => {
                 // PAIRS(mark): release with the acquire of who waits for it.
                 self.mark.swap(0, Ordering::AcqRel);
@@ -136,8 +200,16 @@ impl Lock {
     #[inline]
     pub(crate) fn unlock_lightly(&self, held: Held) {
         match held {
-            Held::Word => self.unlock(),
             Held::Mark => self.give_mark(),
+            _ => self.unlock_by(held),
+        }
+    }
+
+    /// Gives a lock back that was held loosely throughout, if nobody has taken it over.
+    fn unlock_loose(&self) {
+        let mut held = Held::Loose;
+        if self.firm(&mut held) {
+            self.unlock();
         }
     }
 
@@ -150,7 +222,7 @@ impl Lock {
 
     /// Holding the word: until the mark is free.
     #[cold]
-    fn wait_for_owner(&self) -> Result<(), Interrupted> {
+    fn wait_for_owner(&self, me: u32) -> Result<(), Interrupted> {
         let mut spins = 0;
         loop {
             let mark = self.mark.load(Ordering::Acquire);
@@ -158,7 +230,7 @@ impl Lock {
                 return Ok(());
             }
             if owner::is_mine(mark) {
-                self.unlock();
+                self.unlock_by(if me & LOOSE == 0 { Held::Word } else { Held::Loose });
                 return Err(Interrupted);
             }
             if spins < SPINS {
@@ -176,14 +248,15 @@ impl Lock {
         }
     }
 
+    /// `me` with the bit LOOSE, if that is how it is wanted.
     #[cold]
     fn lock_slow(&self, me: u32) -> Result<(), Interrupted> {
         let mut spins = 0;
         loop {
             let found = self.word.load(Ordering::Relaxed);
-            let owner = found & !WAITERS;
+            let owner = found & !(WAITERS | LOOSE);
             // By the mark, with a waiter for that in between.
-            if owner == me || owner::is_mine(self.mark.load(Ordering::Relaxed)) {
+            if owner == me & !LOOSE || owner::is_mine(self.mark.load(Ordering::Relaxed)) {
                 return Err(Interrupted);
             }
             if found == 0 {
@@ -200,7 +273,7 @@ impl Lock {
                 spin_hint();
                 continue;
             }
-            let marked = owner | WAITERS;
+            let marked = found | WAITERS;
             if found != marked
                 && self
                     .word
@@ -209,13 +282,21 @@ impl Lock {
             {
                 continue;
             }
-            if raw::futex_wait(self.word.as_ptr(), marked, LOOK_NS) == Err(libc::ETIMEDOUT)
-                && !raw::process_lives(owner)
+            if raw::futex_wait(self.word.as_ptr(), marked, LOOK_NS) != Err(libc::ETIMEDOUT) {
+                continue;
+            }
+            let is_dead = !raw::process_lives(owner);
+            let may_be_taken = is_dead || (found & LOOSE != 0 && raw::is_standing(owner));
+            // PAIRS(lock): acquire with the last release before the owner's exchange, and the owner's `firm` fails.
+            if may_be_taken
                 && self
                     .word
                     .compare_exchange(marked, me | WAITERS, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok()
             {
+                if !is_dead {
+                    self.taken_over.store(1, Ordering::Relaxed);
+                }
                 counters::one(Counter::lock_recovered);
                 return Ok(());
             }
@@ -235,5 +316,95 @@ impl Lock {
     pub(crate) fn reset(&self) {
         self.mark.store(0, Ordering::Relaxed);
         self.word.store(0, Ordering::Relaxed);
+        self.taken_over.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    static SHARED: AtomicU32 = AtomicU32::new(1);
+
+    /// Has another thread hold a lock loosely, and sleep, until the test has done with it; what it then finds.
+    fn while_held_loosely(lock: &Lock, firm: bool, body: impl FnOnce()) -> bool {
+        let (told, hears) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let holder = scope.spawn(move || {
+                let mut held = lock.lock_by(false, &SHARED).unwrap();
+                assert_eq!(held, Held::Loose);
+                if firm {
+                    assert!(lock.firm(&mut held));
+                }
+                told.send(()).unwrap();
+                let _ = goes_on.recv();
+                let is_mine = lock.firm(&mut held);
+                lock.unlock_by(held);
+                is_mine
+            });
+            hears.recv().unwrap();
+            body();
+            drop(go_on);
+            holder.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_loose_lock_of_one_that_stands_still_is_taken_over_and_he_finds_out() {
+        let lock = Lock::new();
+        let kept = while_held_loosely(&lock, false, || {
+            lock.lock().unwrap();
+            assert!(lock.was_taken_over());
+            lock.unlock();
+        });
+        assert!(!kept);
+        // It is free.
+        assert!(lock.try_lock());
+    }
+
+    #[test]
+    fn what_was_taken_over_is_not_given_back_by_who_has_lost_it() {
+        let lock = Lock::new();
+        let kept = while_held_loosely(&lock, false, || lock.lock().unwrap());
+        assert!(!kept);
+        assert!(!lock.try_lock());
+        lock.unlock();
+    }
+
+    #[test]
+    fn a_firm_lock_is_waited_for() {
+        let lock = Lock::new();
+        std::thread::scope(|scope| {
+            let (done, is_done) = mpsc::channel();
+            let kept = while_held_loosely(&lock, true, || {
+                let lock = &lock;
+                scope.spawn(move || {
+                    lock.lock().unwrap();
+                    lock.unlock();
+                    done.send(()).unwrap();
+                });
+                // Three looks at its owner.
+                let time = std::time::Duration::from_nanos(3 * LOOK_NS);
+                assert!(is_done.recv_timeout(time).is_err());
+            });
+            assert!(kept);
+        });
+        assert!(!lock.was_taken_over());
+    }
+
+    #[test]
+    fn a_loose_lock_is_given_back_and_made_firm_and_loose_again() {
+        let lock = Lock::new();
+        let held = lock.lock_by(false, &SHARED).unwrap();
+        lock.unlock_by(held);
+        let mut held = lock.lock_by(false, &SHARED).unwrap();
+        assert!(lock.firm(&mut held) && held == Held::Word);
+        lock.loosen(&mut held);
+        assert_eq!(held, Held::Loose);
+        assert!(lock.lock().is_err(), "by the same thread, as in a signal handler");
+        lock.unlock_by(held);
+        assert!(lock.try_lock());
     }
 }

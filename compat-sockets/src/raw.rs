@@ -5,6 +5,7 @@
 //! `errno` behave as it expects.
 
 use rustix::fs::{Mode, OFlags};
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use vmmc_ring::tcp_count;
@@ -336,6 +337,26 @@ pub(crate) fn process_lives(pid: u32) -> bool {
     let ended = unsafe { ended.assume_init() };
     // SAFETY: what waitid fills in has this field; it is zero where there was nothing to tell.
     asked.is_err() || unsafe { ended.si_pid() } == 0
+}
+
+/// Whether a thread is stopped, or asleep: it runs none of its own instructions now. False where nobody can say.
+pub(crate) fn is_standing(tid: u32) -> bool {
+    let mut path = [0u8; 32];
+    let mut rest = &mut path[..];
+    // What is left of the array ends the string.
+    if write!(rest, "/proc/{tid}/stat").is_err() {
+        return false;
+    }
+    let Ok(path) = std::ffi::CStr::from_bytes_until_nul(&path) else { return false };
+    let Ok(stat) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return false;
+    };
+    let mut text = [0u8; 128];
+    let len = rustix::io::read(&stat, &mut text).unwrap_or(0);
+    // The state stands behind the name, which is short and may hold anything: `1234 (name) S 1 ...`.
+    let text = text.get(..len).unwrap_or_default();
+    let end = text.iter().rposition(|&it| it == b')');
+    matches!(end.and_then(|end| text.get(end + 2)), Some(b'T' | b't' | b'S'))
 }
 
 /// What the kernel keeps of a signal.

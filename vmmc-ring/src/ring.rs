@@ -132,7 +132,8 @@ where
         self.own.store(tail.wrapping_add(len as u64), Ordering::Relaxed);
     }
 
-    /// Copies as much of `len` bytes as fits; returns how much. Not yet published.
+    /// Copies as much of `len` bytes as fits, `skip` bytes behind the tail; returns how much. Not yet counted: the caller
+    /// says so by [`Producer::filled`], if it is to be.
     ///
     /// # Errors
     /// As [`Producer::room`].
@@ -140,20 +141,39 @@ where
     /// # Safety
     /// `source` must be readable for `len` bytes and must not overlap the ring.
     #[inline]
-    pub unsafe fn push(&self, source: *const u8, len: usize) -> Result<usize, Poisoned> {
+    pub unsafe fn put(&self, skip: u64, source: *const u8, len: usize) -> Result<usize, Poisoned> {
+        let mut room = self.room_seen();
+        if room < skip.saturating_add(len as u64) {
+            room = self.room()?;
+        }
+        let len = room.saturating_sub(skip).min(len as u64) as usize;
+        let position = self.own.load(Ordering::Relaxed).wrapping_add(skip);
         let mut done = 0;
+        // A second time where it wraps.
         while done < len {
-            let part = self.next_span(len - done)?;
-            if part.len == 0 {
-                break;
-            }
+            let at = position.wrapping_add(done as u64);
+            let part = span(at, (len - done) as u64, self.capacity());
             // SAFETY: done < len.
             let from = unsafe { source.add(done) };
             // SAFETY: the span lies in the ring; `from` has len - done >= part.len bytes.
             unsafe { self.bytes.copy_in(part.at, from, part.len) };
-            self.filled(part.len);
             done += part.len;
         }
+        Ok(done)
+    }
+
+    /// Copies as much of `len` bytes as fits; returns how much. Not yet published.
+    ///
+    /// # Errors
+    /// As [`Producer::room`].
+    ///
+    /// # Safety
+    /// As [`Producer::put`].
+    #[inline]
+    pub unsafe fn push(&self, source: *const u8, len: usize) -> Result<usize, Poisoned> {
+        // SAFETY: passed on.
+        let done = unsafe { self.put(0, source, len) }?;
+        self.filled(done);
         Ok(done)
     }
 
@@ -259,6 +279,25 @@ where
             done += part.len;
         }
         Ok(done)
+    }
+
+    /// Copies `len` bytes from a position on, whatever is there, and at most a ring full; changes nothing.
+    ///
+    /// # Safety
+    /// As [`Consumer::peek`].
+    #[inline]
+    pub unsafe fn copy_from(&self, position: u64, target: *mut u8, len: usize) {
+        let len = len.min(self.bytes.len());
+        let mut done = 0;
+        while done < len {
+            let at = position.wrapping_add(done as u64);
+            let part = span(at, (len - done) as u64, self.capacity());
+            // SAFETY: done < len.
+            let to = unsafe { target.add(done) };
+            // SAFETY: the span lies in the ring; `to` has len - done >= part.len bytes.
+            unsafe { self.bytes.copy_out(part.at, to, part.len) };
+            done += part.len;
+        }
     }
 
     /// Takes up to `len` bytes out; returns how many. Not yet published.

@@ -62,7 +62,9 @@ pub(crate) fn is_wanted(link: &Link) -> bool {
 
 /// Tells `shrimp stat` why. Other reasons than these are counted where they come up.
 pub(super) fn noted(fd: i32, why: Counter) {
-    if matches!(why, Counter::plain_peer | Counter::plain_waiter | Counter::plain_full) {
+    let counted =
+        [Counter::plain_peer, Counter::plain_waiter, Counter::plain_full, Counter::plain_stopped];
+    if counted.contains(&why) {
         counters::one(why);
     }
     counters::note(fd, why);

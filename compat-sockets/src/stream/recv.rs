@@ -7,6 +7,7 @@ use super::vectors::{Cursor, receive_kernel, total};
 use super::wait::{self, Waited, Wake};
 use super::{Outcome, SHUT_READ, demote, peek};
 use crate::counters::{self, Counter};
+use crate::lock::Held;
 use crate::side::rx;
 use crate::sock::Link;
 use crate::{carrier, parked, user_memory};
@@ -60,6 +61,8 @@ fn crosses(link: &Link, in_prefix: bool) -> bool {
 /// What one look under the lock gave.
 pub(super) enum Step {
     Got(usize),
+    /// Another process has taken the lock over, after so many bytes: there may be more.
+    Lost(usize),
     End,
     Wait,
     Again,
@@ -86,10 +89,16 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     let mut counted = 0;
     let mut time = Waited::default();
     let outcome = loop {
-        let Ok(held) = link.lock_rx() else { break Outcome::Failed(libc::EAGAIN) };
+        let Ok(mut held) = link.lock_rx() else { break Outcome::Failed(libc::EAGAIN) };
         let in_prefix = side.rx_left.load(Ordering::Relaxed) != 0;
-        let step = locked_step(link, fd, &mut cursor, wanted - done, flags);
+        let is_shared = held == Held::Loose;
+        let step = if is_shared {
+            shared_step(link, fd, &mut cursor, wanted - done, flags, &mut held)
+        } else {
+            locked_step(link, fd, &mut cursor, wanted - done, flags)
+        };
         let had_room = match step {
+            Step::Got(_) | Step::Lost(_) if is_shared => false,
             Step::Got(len) => peer_had_room(link, len),
             _ => true,
         };
@@ -123,6 +132,12 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                     continue;
                 }
                 break Outcome::Done(done);
+            }
+            Step::Lost(len) => {
+                if len > 0 {
+                    bells::after_space(link, fd);
+                    done += len;
+                }
             }
             Step::End => break Outcome::Done(done),
             Step::Again => {}
@@ -186,6 +201,86 @@ fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> St
         return Step::Again;
     }
     from_kernel(link, fd, cursor, there as u64, flags)
+}
+
+/// [`locked_step`] where several processes have the connection: as long as bytes are copied out of the ring, another may take the
+/// lock over.
+fn shared_step(
+    link: &Link,
+    fd: i32,
+    cursor: &mut Cursor<'_>,
+    wanted: usize,
+    flags: i32,
+    held: &mut Held,
+) -> Step {
+    let lock = &link.side.rx_lock;
+    let plainly = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0 && wanted > 0;
+    let mut done = 0;
+    while plainly && let Some((there, tail)) = in_ring(link) {
+        let before = cursor.clone();
+        let len = copy_part(link, cursor, there);
+        if !lock.firm(held) {
+            *cursor = before;
+            return Step::Lost(done);
+        }
+        if len == 0 {
+            break;
+        }
+        let consumer = link.consumer();
+        link.side.tail_seen.store(tail, Ordering::Relaxed);
+        consumer.taken(len);
+        consumer.publish();
+        done += len;
+        if done == wanted {
+            // At once: as long as it is firm, who is stopped holds up others.
+            lock.unlock_by(*held);
+            *held = Held::Not;
+            break;
+        }
+        lock.loosen(held);
+    }
+    if done > 0 {
+        counters::add(Counter::ring_rx_bytes, done as u64);
+        counters::one(Counter::ring_rx_calls);
+        return Step::Got(done);
+    }
+    if !lock.firm(held) {
+        return Step::Lost(0);
+    }
+    locked_step(link, fd, cursor, wanted, flags)
+}
+
+/// Bytes to read in the ring, and the peer's word that says so, if that makes sense and all before them was read. Changes nothing.
+fn in_ring(link: &Link) -> Option<(u64, u64)> {
+    let side = link.side;
+    let is_there = side.rx_state.load(Ordering::Relaxed) == rx::RING
+        && side.rx_left.load(Ordering::Relaxed) == 0;
+    let tail = link.arrived();
+    let there = tail.wrapping_sub(side.head.load(Ordering::Relaxed));
+    let makes_sense = is_there && there <= link.rx().bytes().0.len() as u64;
+    let there = if makes_sense && there > 0 { there.min(link.before_end()) } else { 0 };
+    (there > 0).then_some((there, tail))
+}
+
+/// Copies at most one part of `there` bytes out of the ring; how much. Changes nothing but the cursor.
+fn copy_part(link: &Link, cursor: &mut Cursor<'_>, there: u64) -> usize {
+    let consumer = link.consumer();
+    let head = link.side.head.load(Ordering::Relaxed);
+    let most = usize::try_from(there).unwrap_or(usize::MAX).min(PART);
+    let mut done = 0;
+    while done < most
+        && let Some((to, len)) = cursor.part()
+    {
+        let len = user_memory::writable(to, len.min(most - done));
+        if len == 0 {
+            break;
+        }
+        // SAFETY: the program's buffer, as it passed it, found writable just now.
+        unsafe { consumer.copy_from(head.wrapping_add(done as u64), to, len) };
+        cursor.advance(len);
+        done += len;
+    }
+    done
 }
 
 #[inline]

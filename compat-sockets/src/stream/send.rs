@@ -5,6 +5,7 @@ use super::vectors::{Cursor, total};
 use super::wait::{self, Room, Waited};
 use super::{Outcome, SHUT_WRITE, bells, demote, full};
 use crate::counters::{self, Counter};
+use crate::lock::Held;
 use crate::side::tx;
 use crate::sock::Link;
 use crate::{carrier, epoll, parked, raw, real, settings, upgrade, user_memory};
@@ -43,10 +44,11 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     let mut done = 0;
     let mut time = Waited::default();
     let outcome = loop {
-        let Ok(held) = link.lock_tx() else { break Outcome::Failed(libc::EAGAIN) };
-        let step = locked_step(link, fd, &mut cursor);
+        let Ok(mut held) = link.lock_tx() else { break Outcome::Failed(libc::EAGAIN) };
+        let step = locked_step(link, fd, &mut cursor, &mut held);
         side.tx_lock.unlock_by(held);
         match step {
+            Step::Lost => {}
             Step::Sent(len) => {
                 bells::after_data(link, fd);
                 done += len;
@@ -111,19 +113,24 @@ pub(crate) fn is_refused_for_good(link: &Link, fd: i32) -> bool {
 
 enum Step {
     Sent(usize),
+    /// Another process has taken the lock over: begin anew.
+    Lost,
     Full,
     Kernel,
     Unswitched,
     Failed(i32),
 }
 
-/// One part, under the tx lock.
+/// One part, under the tx lock, which may be held loosely.
 #[inline]
-fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
+fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -> Step {
     let side = link.side;
     match side.tx_state.load(Ordering::SeqCst) {
         tx::RING => {}
         tx::TCP => {
+            if !side.tx_lock.firm(held) {
+                return Step::Lost;
+            }
             if !upgrade::try_switch(link, fd) {
                 return Step::Unswitched;
             }
@@ -131,25 +138,41 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>) -> Step {
         tx::POISONED => return Step::Failed(libc::ECONNRESET),
         _ => return Step::Kernel,
     }
-    if demote::is_wanted(link) {
+    let is_shared = *held == Held::Loose;
+    let is_spoiled = side.tx_lock.was_taken_over();
+    if demote::is_wanted(link) || is_spoiled {
+        if !side.tx_lock.firm(held) {
+            return Step::Lost;
+        }
+        if is_spoiled && side.tx_frozen.swap(1, Ordering::SeqCst) == 0 {
+            demote::noted(fd, Counter::plain_stopped);
+        }
         match demote::end_ring(link, fd) {
             Ended::Yes => return Step::Kernel,
             Ended::Busy => return Step::Full,
+            // Somebody may still be copying there.
+            Ended::NotYet if is_spoiled => return Step::Full,
             Ended::NotYet => {}
         }
     }
     if is_after_close(link) {
         return Step::Kernel;
     }
-    match fill(link, cursor) {
+    match fill(link, cursor, held) {
         Ok(0) => Step::Full,
         Ok(len) => {
+            if is_shared {
+                // At once: as long as it is firm, who is stopped holds up others. What follows only looks.
+                side.tx_lock.unlock_by(*held);
+                *held = Held::Not;
+            }
             // Seen by the next call, which finds the connection gone or the ring ended.
-            if is_stuck(link) && peer_is_gone_locked(link, fd) {
+            if is_stuck(link) && peer_is_gone_now(link, fd) {
                 side.shut.fetch_or(super::GONE, Ordering::SeqCst);
             }
             Step::Sent(len)
         }
+        Err(NotFilled::Lost) => Step::Lost,
         Err(NotFilled::Fault) => Step::Failed(libc::EFAULT),
         Err(NotFilled::Poisoned) => {
             link.poison();
@@ -171,6 +194,8 @@ fn is_after_close(link: &Link) -> bool {
 /// Why [`fill`] took nothing, other than for want of room.
 enum NotFilled {
     Poisoned,
+    /// The lock was taken over.
+    Lost,
     /// The program's buffer cannot be read.
     Fault,
 }
@@ -181,9 +206,11 @@ impl From<Poisoned> for NotFilled {
     }
 }
 
+/// Puts one part into the ring. Until it is counted as put there, and published, another may take the lock over.
 #[inline]
-fn fill(link: &Link, cursor: &mut Cursor<'_>) -> Result<usize, NotFilled> {
+fn fill(link: &Link, cursor: &mut Cursor<'_>, held: &mut Held) -> Result<usize, NotFilled> {
     let producer = link.producer();
+    let before = (*held == Held::Loose).then(|| cursor.clone());
     let mut done = 0;
     while done < PART
         && let Some((from, len)) = cursor.part()
@@ -196,49 +223,62 @@ fn fill(link: &Link, cursor: &mut Cursor<'_>) -> Result<usize, NotFilled> {
             break;
         }
         // SAFETY: the program's buffer, as it passed it, found readable just now.
-        let pushed = unsafe { push(&producer, from, len) }?;
-        if pushed == 0 {
+        let put = unsafe { put(&producer, done as u64, from, len) }?;
+        if put == 0 {
             break;
         }
-        cursor.advance(pushed);
-        done += pushed;
+        cursor.advance(put);
+        done += put;
+    }
+    if !link.side.tx_lock.firm(held) {
+        if let Some(before) = before {
+            *cursor = before;
+        }
+        return Err(NotFilled::Lost);
     }
     if done > 0 {
+        producer.filled(done);
         producer.publish();
     }
     Ok(done)
 }
 
-/// Puts bytes into the ring by the protocol in force; returns how many.
+/// Puts bytes into the ring by the protocol in force, `skip` behind the tail and not counted yet; returns how many.
 ///
 /// # Safety
 /// `from` must be readable for `len` bytes.
 #[inline]
-unsafe fn push(producer: &super::Writer, from: *const u8, len: usize) -> Result<usize, Poisoned> {
+unsafe fn put(
+    producer: &super::Writer,
+    skip: u64,
+    from: *const u8,
+    len: usize,
+) -> Result<usize, Poisoned> {
     match settings::protocol() {
         // SAFETY: passed on.
-        StreamProtocol::Au2Copy => unsafe { producer.push(from, len) },
+        StreamProtocol::Au2Copy => unsafe { producer.put(skip, from, len) },
         protocol => {
-            let pushed = if protocol == StreamProtocol::Du2Copy {
+            let put = if protocol == StreamProtocol::Du2Copy {
                 // SAFETY: passed on.
-                unsafe { push_staged(producer, from, len) }
+                unsafe { put_staged(producer, skip, from, len) }
             } else {
                 // SAFETY: passed on.
-                unsafe { producer.push(from, len) }
+                unsafe { producer.put(skip, from, len) }
             }?;
-            counters::add(Counter::deliberate_bytes, pushed as u64);
-            Ok(pushed)
+            counters::add(Counter::deliberate_bytes, put as u64);
+            Ok(put)
         }
     }
 }
 
-/// As [`push`], from a copy.
+/// As [`put`], from a copy.
 ///
 /// # Safety
-/// As [`push`].
+/// As [`put`].
 #[cold]
-unsafe fn push_staged(
+unsafe fn put_staged(
     producer: &super::Writer,
+    skip: u64,
     from: *const u8,
     len: usize,
 ) -> Result<usize, Poisoned> {
@@ -252,10 +292,10 @@ unsafe fn push_staged(
         // SAFETY: `part` bytes are readable there, and the stage has room for them.
         unsafe { std::ptr::copy_nonoverlapping(source, stage.as_mut_ptr(), part) };
         // SAFETY: the stage holds `part` bytes.
-        let pushed = unsafe { producer.push(stage.as_ptr(), part) }?;
+        let put = unsafe { producer.put(skip + done as u64, stage.as_ptr(), part) }?;
         counters::add(Counter::staged_bytes, part as u64);
-        done += pushed;
-        if pushed < part {
+        done += put;
+        if put < part {
             break;
         }
     }
@@ -280,18 +320,18 @@ pub(super) fn peer_is_gone(link: &Link, fd: i32) -> bool {
     if link.side.tx_lock.lock().is_err() {
         return false;
     }
-    let gone = peer_is_gone_locked(link, fd);
+    let gone = peer_is_gone_now(link, fd);
     link.side.tx_lock.unlock();
     gone
 }
 
-/// [`peer_is_gone`] under the tx lock. After a FIN a byte on TCP tells a half-closed peer from a
+/// [`peer_is_gone`] under the tx lock, or after it. After a FIN a byte on TCP tells a half-closed peer from a
 /// dead one: the dead one's kernel answers with an RST.
 ///
 /// A doorbell that nobody armed for is allowed only towards a receiver that has seen the switch:
 /// one that still reads TCP into the program's buffer would take it for data. Until then only
 /// the kernel's keep-alive can ask, which tells a dead peer after a minute.
-fn peer_is_gone_locked(link: &Link, fd: i32) -> bool {
+fn peer_is_gone_now(link: &Link, fd: i32) -> bool {
     if carrier::has(link.side) && carrier::is_gone(link.side) {
         link.poison();
         return true;
@@ -395,6 +435,11 @@ fn in_place_locked(
     }
     if is_after_close(link) {
         return InPlace::Kernel;
+    }
+    // Another process may be copying there: `locked_step` ends the ring part.
+    if link.side.tx_lock.was_taken_over() {
+        link.side.tx_frozen.store(1, Ordering::SeqCst);
+        return InPlace::Full;
     }
     let producer = link.producer();
     let Ok(span) = producer.next_span(most.min(4 * PART)) else {

@@ -300,6 +300,8 @@ macro_rules! every_program {
             descriptors,
             /// fork, exec, inetd, descriptor passing.
             processes,
+            /// One of two processes that share a connection is stopped in its calls.
+            stopped,
             /// syscall(2), other names, children by other means, aio, io_uring.
             hooks,
             /// IPv6, mapped addresses, connected to itself, other kinds of socket.

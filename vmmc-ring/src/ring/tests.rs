@@ -59,6 +59,34 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Put there in parts, over the end of the memory, and again by another before the first has counted them.
+#[test]
+fn what_is_put_is_not_there_before_it_is_counted() {
+    let capacity = 16;
+    let words = Words::starting_at(u64::MAX - 3, capacity);
+    let (producer, consumer) = (words.producer(capacity), words.consumer(capacity));
+    for text in [b"0123456789", b"abcdefghij"] {
+        let (first, second) = text.split_at(6);
+        // SAFETY: as many bytes as the part has.
+        let put = unsafe { producer.put(0, first.as_ptr(), first.len()) }.unwrap();
+        assert_eq!(put, 6);
+        // SAFETY: as above.
+        let put = unsafe { producer.put(6, second.as_ptr(), second.len()) }.unwrap();
+        assert_eq!(put, 4);
+        producer.publish();
+        assert_eq!(consumer.available(), Ok(0));
+    }
+    // SAFETY: one byte.
+    assert_eq!(unsafe { producer.put(16, b"x".as_ptr(), 1) }, Ok(0));
+    producer.filled(10);
+    producer.publish();
+    let mut got = [0; 10];
+    // SAFETY: as many bytes as there are.
+    unsafe { consumer.copy_from(u64::MAX - 3, got.as_mut_ptr(), got.len()) };
+    assert_eq!(&got, b"abcdefghij");
+    assert_eq!(consumer.available(), Ok(10));
+}
+
 proptest! {
     /// Every order of pushes, pops, peeks and publications gives the bytes of a plain queue, in
     /// order, also where the free-running positions wrap.
