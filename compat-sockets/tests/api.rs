@@ -304,6 +304,55 @@ mod with_tokio {
         });
     }
 
+    /// Two streams that are upgraded, of one runtime.
+    async fn upgraded_pair() -> (AsyncVmmcStream, AsyncVmmcStream) {
+        let (near, far) = pair();
+        warm_up(&near, &far);
+        (AsyncVmmcStream::new(near).unwrap(), AsyncVmmcStream::new(far).unwrap())
+    }
+
+    /// More than a ring holds, and less than the kernel's buffers take.
+    const MUCH: usize = 1 << 20;
+
+    #[test]
+    fn tasks_that_both_send_before_they_read_go_on() {
+        let daemon = daemon();
+        let name = "with_tokio::tasks_that_both_send_before_they_read_go_on";
+        alone(name, daemon.as_ref(), || {
+            run(async {
+                let (near, far) = upgraded_pair().await;
+                let talks = |mut stream: AsyncVmmcStream| async move {
+                    let data = pattern(MUCH);
+                    stream.write_all(&data).await.unwrap();
+                    let mut got = vec![0; MUCH];
+                    stream.read_exact(&mut got).await.unwrap();
+                    assert!(got == data);
+                    stream
+                };
+                let far = tokio::spawn(talks(far));
+                let near = talks(near).await;
+                let far = far.await.unwrap();
+                assert!(!near.get_ref().is_upgraded() && !far.get_ref().is_upgraded());
+            });
+        });
+    }
+
+    #[test]
+    fn a_task_that_nobody_reads_from_goes_on() {
+        let daemon = daemon();
+        let name = "with_tokio::a_task_that_nobody_reads_from_goes_on";
+        alone(name, daemon.as_ref(), || {
+            run(async {
+                let (mut near, mut far) = upgraded_pair().await;
+                let data = pattern(MUCH);
+                near.write_all(&data).await.unwrap();
+                let mut got = vec![0; MUCH];
+                far.read_exact(&mut got).await.unwrap();
+                assert!(got == data);
+            });
+        });
+    }
+
     #[test]
     fn a_task_talks_to_a_preloaded_program() {
         against_a_program("with_tokio::a_task_talks_to_a_preloaded_program", || {

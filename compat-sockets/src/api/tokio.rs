@@ -5,6 +5,10 @@
 //! the socket to be readable: by data, or by a doorbell. A writer whose ring is full waits for a
 //! doorbell as well. It has a descriptor of its own for that, because a descriptor in a runtime has
 //! one waiting reader.
+//!
+//! No doorbell comes from a peer that reads nothing. So a task that waits for room is woken after a while to write again, and that
+//! has the stream go on by TCP when nothing was read for long ([`crate::stream::full`]). A runtime need not have timers: a thread of
+//! ours sleeps for it, which is there as long as somebody waits for room ([`later`]).
 
 use super::{VmmcListener, VmmcStream};
 use crate::fd_table;
@@ -14,7 +18,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -34,11 +38,97 @@ pub struct AsyncVmmcStream {
     stream: AsyncFd<VmmcStream>,
     /// The same connection, to wait for room by.
     room: AsyncFd<VmmcStream>,
-    /// Who waits for room. A read may throw the doorbell away that was meant for a writer, so each
-    /// read wakes it.
-    writer: Mutex<Option<Waker>>,
+    writer: Arc<Writer>,
+}
+
+/// Who waits for room. A read may throw the doorbell away that was meant for a writer, so each read wakes it.
+#[derive(Debug, Default)]
+struct Writer {
+    waker: Mutex<Option<Waker>>,
     /// Whether there is one.
-    writer_waits: AtomicBool,
+    waits: AtomicBool,
+    /// Whether it will be woken in a while in any case.
+    is_remembered: AtomicBool,
+}
+
+impl Writer {
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waits(&self, cx: &Context<'_>) {
+        *self.waker() = Some(cx.waker().clone());
+        self.waits.store(true, Ordering::SeqCst);
+    }
+
+    fn wake(&self) {
+        if self.waits.swap(false, Ordering::SeqCst)
+            && let Some(waker) = self.waker().take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Has it woken in a while, unless it is already to be.
+    fn wake_later(self: &Arc<Self>) {
+        if !self.is_remembered.swap(true, Ordering::SeqCst) {
+            later::wake(self.clone());
+        }
+    }
+}
+
+/// Wakes those who wait for room, in a while.
+mod later {
+    use super::{Arc, Mutex, MutexGuard, Ordering, PoisonError, Writer};
+    use crate::stream::full::MUTUAL_NS;
+    use std::collections::VecDeque;
+    use std::time::{Duration, Instant};
+
+    const AFTER: Duration = Duration::from_nanos(MUTUAL_NS);
+
+    /// All that are to be woken, the next one first.
+    struct Waiting {
+        writers: VecDeque<(Instant, Arc<Writer>)>,
+        /// Whether there is a thread that does it.
+        is_served: bool,
+    }
+
+    static WAITING: Mutex<Waiting> =
+        Mutex::new(Waiting { writers: VecDeque::new(), is_served: false });
+
+    fn waiting() -> MutexGuard<'static, Waiting> {
+        WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn wake(writer: Arc<Writer>) {
+        let mut waiting = waiting();
+        waiting.writers.push_back((Instant::now() + AFTER, writer));
+        if !waiting.is_served {
+            let thread = std::thread::Builder::new().name("vmmc-room".to_owned()).spawn(serve);
+            waiting.is_served = thread.is_ok();
+            if thread.is_err()
+                && let Some((_, writer)) = waiting.writers.pop_back()
+            {
+                // The next wait tries again.
+                writer.is_remembered.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn serve() {
+        loop {
+            let mut waiting = waiting();
+            let Some((at, writer)) = waiting.writers.pop_front() else {
+                waiting.is_served = false;
+                return;
+            };
+            drop(waiting);
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            // Before it is woken: who waits from now on asks anew.
+            writer.is_remembered.store(false, Ordering::SeqCst);
+            writer.wake();
+        }
+    }
 }
 
 impl AsyncVmmcStream {
@@ -58,8 +148,7 @@ impl AsyncVmmcStream {
         let both = Interest::READABLE | Interest::WRITABLE;
         let room = watched(stream.try_clone()?, Interest::READABLE)?;
         let stream = watched(stream, both)?;
-        let writer_waits = AtomicBool::new(false);
-        Ok(AsyncVmmcStream { stream, room, writer: Mutex::new(None), writer_waits })
+        Ok(AsyncVmmcStream { stream, room, writer: Arc::default() })
     }
 
     /// Connects.
@@ -104,18 +193,6 @@ impl AsyncVmmcStream {
         wait
     }
 
-    fn writer(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wake_writer(&self) {
-        if self.writer_waits.swap(false, Ordering::SeqCst)
-            && let Some(waker) = self.writer().take()
-        {
-            waker.wake();
-        }
-    }
-
     /// Waits for a doorbell. Where the runtime's epoll set is hooked (a program that is preloaded as
     /// well), that is seen as the socket's becoming writable.
     fn poll_doorbell(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -140,11 +217,13 @@ impl AsyncVmmcStream {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 result => return Poll::Ready(result),
             }
-            *self.writer() = Some(cx.waker().clone());
-            self.writer_waits.store(true, Ordering::SeqCst);
+            self.writer.waits(cx);
             match self.wait_for_room() {
                 WaitFor::Nothing => {}
-                WaitFor::Doorbell => ready!(self.poll_doorbell(cx))?,
+                WaitFor::Doorbell => {
+                    self.writer.wake_later();
+                    ready!(self.poll_doorbell(cx))?;
+                }
                 WaitFor::Kernel => ready!(self.stream.poll_write_ready(cx))?.clear_ready(),
             }
         }
@@ -166,7 +245,7 @@ impl AsyncRead for AsyncVmmcStream {
         loop {
             let mut stream = self.get_ref();
             let result = stream.read(buffer.initialize_unfilled());
-            self.wake_writer();
+            self.writer.wake();
             match result {
                 Ok(len) => {
                     buffer.advance(len);

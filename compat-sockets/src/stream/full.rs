@@ -21,7 +21,7 @@ use vmmc_ring::switch::Standing;
 /// How long a ring is full of which nothing is read before its direction goes on by TCP, in nanoseconds.
 const WHILE_NS: u64 = 500_000_000;
 /// The same while both rings are full.
-const MUTUAL_NS: u64 = 50_000_000;
+pub(crate) const MUTUAL_NS: u64 = 50_000_000;
 
 /// For whoever waits for room in a full ring, `at_most` so many nanoseconds if he then gives up (and does not only look after
 /// something else), and looks now and then: whether the direction goes on by TCP now. Takes the locks of both directions. A
