@@ -13,7 +13,8 @@
 //! ```
 
 use crate::sock::{Link, Sock};
-use crate::{fd_table, owner, raw};
+use crate::{fd_table, raw};
+use std::cell::Cell;
 use vmmc::sync::{AtomicU32, Ordering};
 
 /// Numbers kept at once; a close beyond that does without.
@@ -23,14 +24,37 @@ static KEPT: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 /// Kept numbers are from here on, where the limit allows it.
 const FLOOR: usize = 512;
 
-/// A thread that may sleep on the socket, as long as the value lives.
-pub(crate) struct Parked(&'static Sock);
+/// What a thread has counted in itself: the latest socket, and how often on that.
+#[derive(Clone, Copy)]
+struct Mine {
+    sock: *const Sock,
+    times: u32,
+}
+
+impl Mine {
+    const NOTHING: Mine = Mine { sock: std::ptr::null(), times: 0 };
+
+    fn on(self, sock: &Sock) -> u32 {
+        if std::ptr::eq(self.sock, sock) { self.times } else { 0 }
+    }
+}
+
+std::thread_local! {
+    // `const` and without a destructor: usable anywhere, no registration.
+    static MINE: Cell<Mine> = const { Cell::new(Mine::NOTHING) };
+}
+
+/// A thread that may sleep on the socket, as long as the value lives; and what its thread had counted in before.
+pub(crate) struct Parked(&'static Sock, Mine);
 
 impl Parked {
     /// Counts the caller in; `None` when the number does not mean the socket any more.
     pub(crate) fn new(link: &Link, fd: i32) -> Option<Parked> {
+        let before = MINE.get();
+        // Who leaves by a jump between the two is one of the others, as below.
         link.sock.parked.fetch_add(1, Ordering::SeqCst);
-        let parked = Parked(link.sock);
+        MINE.set(Mine { sock: link.sock, times: before.on(link.sock) + 1 });
+        let parked = Parked(link.sock, before);
         // PAIRS(parked): with the closer, which looks at the count after it cleared the table.
         let known = link.sock.is_at(fd) || link.sock.kept.load(Ordering::SeqCst) == fd as u32 + 1;
         known.then_some(parked)
@@ -39,6 +63,7 @@ impl Parked {
 
 impl Drop for Parked {
     fn drop(&mut self) {
+        MINE.set(self.1);
         self.0.parked.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -65,12 +90,10 @@ fn other_number(link: &Link) -> Option<i32> {
 
 /// Before the socket's last number is closed: keeps the socket if somebody sleeps on it.
 pub(crate) fn keep_for_sleepers(link: &Link, fd: i32) -> bool {
-    if link.sock.parked.load(Ordering::SeqCst) == 0 {
-        return false;
-    }
-    if owner::is_alone() && owner::is_me() {
-        // It is the caller that slept: a handler of a signal interrupts it, where the kernel's call would find the number
-        // closed, or has left it for good by `siglongjmp`.
+    // Where only the caller has slept, a handler of a signal interrupts it, where the kernel's call would find the number
+    // closed, or has left it for good by `siglongjmp`.
+    let sleepers = link.sock.parked.load(Ordering::SeqCst);
+    if sleepers == 0 || sleepers == MINE.get().on(link.sock) {
         return false;
     }
     let Some(slot) = KEPT.iter().find(|slot| slot.load(Ordering::Relaxed) == 0) else {
@@ -98,6 +121,7 @@ pub(crate) fn take_kept(sock: &Sock) -> Option<i32> {
 
 /// In a forked child: the sleepers are the parent's.
 pub(crate) fn after_fork() {
+    MINE.set(Mine::NOTHING);
     for slot in &KEPT {
         let kept = slot.swap(0, Ordering::Relaxed);
         if kept != 0 {

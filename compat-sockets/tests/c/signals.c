@@ -35,6 +35,34 @@ static void jumped_out_peer(int fd) {
     tell('e');
 }
 
+/* The same where several threads use sockets: another one has used one, and waits for what never comes. */
+static void *uses_another(void *told) {
+    int ends[2];
+    char byte;
+    make_pair(ends);
+    NEED(write(*(int *)told, "u", 1));
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm, NULL);
+    REQUIRE(read(ends[0], &byte, 1) == 0);
+    return NULL;
+}
+static void jumped_out_of_several_here(int fd) {
+    int told[2];
+    char byte;
+    pthread_t other;
+    NEED(pipe(told));
+    helper_start(&other, uses_another, &told[1]);
+    REQUIRE(read(told[0], &byte, 1) == 1);
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
+    jumped_out_here(fd);
+}
+static void jumped_out_of_several_peer(int fd) { jumped_out_peer(fd); }
+
 static void set_time_limit(int fd, int option, int ms) {
     struct timeval limit = {ms / 1000, ms % 1000 * 1000};
     NEED(setsockopt(fd, SOL_SOCKET, option, &limit, sizeof limit));
@@ -655,6 +683,7 @@ static const struct role roles[] = {{"spinner", role_spinner}};
 
 static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(jumped_out),
+    PAIR_OF_PROCESSES(jumped_out_of_several),
     PAIR(receive_limit),
     PAIR(send_limit),
     PAIR(trickle_in), {"trickle_look", trickle_look_here, trickle_in_peer, NULL, PROCESSES | THREADS},
