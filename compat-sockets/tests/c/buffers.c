@@ -183,9 +183,98 @@ static void in_a_ring(void) {
     CHECK(true, "all bytes right");
 }
 
+/* More full rings than a set looks at in every wait, each of whose owners waits there for room. */
+enum { MANY = 70 };
+static void many(uint32_t events) {
+    static int ends[MANY][2];
+    static size_t sent[MANY];
+    static char all[MUCH];
+    int epoll = new_epoll(), left = MANY;
+    for (int i = 0; i < MANY; i++) {
+        make_pair(ends[i]);
+        /* Whichever way each end sends now, the other has seen it. */
+        exchange(ends[i][0], ends[i][1], 80);
+        set_nonblocking(ends[i][0], true);
+        add(epoll, ends[i][0], events, (uint64_t)i);
+    }
+    pattern(all, MUCH, 0, 9);
+    /* Nobody reads before all was sent. */
+    while (left > 0) {
+        struct epoll_event told[MANY];
+        int count = (int)NEED(epoll_wait(epoll, told, MANY, -1));
+        for (int e = 0; e < count; e++) {
+            uint64_t i = told[e].data.u64;
+            REQUIRE(i < MANY && told[e].events == EPOLLOUT);
+            ssize_t went = 0;
+            while (sent[i] < MUCH && (went = write(ends[i][0], all + sent[i], MUCH - sent[i])) >= 0)
+                sent[i] += (size_t)went;
+            REQUIRE(went >= 0 || errno == EAGAIN);
+            if (sent[i] == MUCH) {
+                take_out(epoll, ends[i][0]);
+                left--;
+            }
+        }
+    }
+    CHECK(true, "each sent all");
+    for (int i = 0; i < MANY; i++) {
+        read_pattern(ends[i][1], MUCH, 0, 9);
+        exchange(ends[i][1], ends[i][0], 79);
+    }
+    CHECK(true, "all bytes right");
+}
+static void many_levels(void) { many(EPOLLOUT); }
+static void many_edges(void) { many(EPOLLIN | EPOLLOUT | EPOLLET); }
+
+/* The same, and somebody reads from one after the other: each owner hears of its room. */
+static void many_in_turn(uint32_t events) {
+    static int ends[MANY][2];
+    static uint64_t sent[MANY];
+    static char byte[64 * KIB];
+    int epoll = new_epoll();
+    for (int i = 0; i < MANY; i++) {
+        make_pair(ends[i]);
+        exchange(ends[i][0], ends[i][1], 80);
+        set_nonblocking(ends[i][0], true);
+        set_option(ends[i][0], SOL_SOCKET, SO_SNDBUF, 16 * KIB);
+        add(epoll, ends[i][0], events, (uint64_t)i);
+        sent[i] = fill(ends[i][0], 0, 3);
+    }
+    for (int turn = 0; turn < MANY; turn++) {
+        /* Those that have waited longest are not the ones that were looked at last. */
+        int i = (turn * 37) % MANY;
+        uint64_t at = 0;
+        bool told = false;
+        while (!told) {
+            /* Its reader takes what is there, also what goes another way meanwhile. */
+            while (readable_bytes(ends[i][1]) > 0) {
+                ssize_t got = NEED(read(ends[i][1], byte, sizeof byte));
+                REQUIRE(pattern_match(byte, (size_t)got, at, 3) == (size_t)got);
+                at += (uint64_t)got;
+            }
+            struct epoll_event event[MANY];
+            int count = (int)NEED(epoll_wait(epoll, event, MANY, 1000));
+            for (int e = 0; e < count; e++) {
+                uint64_t who = event[e].data.u64;
+                told |= who == (uint64_t)i && event[e].events & EPOLLOUT;
+                sent[who] += fill(ends[who][0], sent[who], 3);
+            }
+        }
+        while (at < sent[i]) {
+            ssize_t got = NEED(read(ends[i][1], byte, sizeof byte));
+            REQUIRE(pattern_match(byte, (size_t)got, at, 3) == (size_t)got);
+            at += (uint64_t)got;
+        }
+        take_out(epoll, ends[i][0]);
+    }
+    CHECK(true, "each heard of its room");
+}
+static void many_levels_in_turn(void) { many_in_turn(EPOLLOUT); }
+static void many_edges_in_turn(void) { many_in_turn(EPOLLIN | EPOLLOUT | EPOLLET); }
+
 static const struct test_case cases[] = {
     PAIR(blocking), PAIR(limited),     PAIR(polling),       PAIR(selecting),
     PAIR(levels),   PAIR(edges),       LONER(to_oneself),   LONER(from_a_file),
     LONER(in_a_ring), PAIR(nested), PAIR(retrying), PAIR(short_limit),
+    LONER(many_levels), LONER(many_edges), LONER(many_levels_in_turn), LONER(many_edges_in_turn),
 };
 MAIN(cases)
