@@ -42,14 +42,16 @@ def exercise(run):
         haproxy = run.start("server", [harness.find("haproxy"), "-db", "-f", configuration])
         run.wait_for_port(port, haproxy)
         address = f"http://127.0.0.1:{port}"
-        got = run.run("client", ["curl", "-sS", "--fail", f"{address}/large", "--next", "-sS",
-                                 "--fail", f"{address}/small"])
+        with run.by_ring(f"10 MB, mode {mode}"):
+            got = run.run("client", ["curl", "-sS", "--fail", f"{address}/large", "--next", "-sS",
+                                     "--fail", f"{address}/small"])
         if got != large + b"x" * 512:
             raise harness.Failure(f"download by {mode} differs, {len(got)} bytes came")
         result.answers[f"download by {mode}"] = hashlib.sha256(got).hexdigest()
         for connections in (1, 32) if run.leg.measured else (32,):
-            result.rates[f"wrk -c {connections}, mode {mode}"] = (
-                nginx.wrk(run, connections, f"{address}/small"), "requests/s")
+            with run.by_ring(f"wrk -c {connections}, mode {mode}"):
+                result.rates[f"wrk -c {connections}, mode {mode}"] = (
+                    nginx.wrk(run, connections, f"{address}/small"), "requests/s")
         haproxy.terminate()
         haproxy.wait(harness.WATCHDOG_S)
     nginx.stop(run, server)

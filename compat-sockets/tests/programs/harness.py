@@ -2,13 +2,14 @@
 
 A program under test is a pair: a server and its clients, both ordinary programs that know
 nothing of us. It is exercised several times, in the legs of LEGS below, and must answer the
-same in all of them. In the legs where both ends are ours, bytes must have gone through shared
-memory: the daemon's own count says so, otherwise the leg would prove nothing.
+same in all of them. In the legs where both ends are ours, bytes of each of its cases must have gone through
+shared memory (`Run.by_ring`): the daemon's own count says so, otherwise the leg would prove nothing.
 
 Nothing here sleeps to wait for something: readiness is a listening socket, and the time limits
 are watchdogs that end a hang and show where it was.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -121,6 +122,8 @@ class Run:
         # Whom every process runs as, the daemon included; None: who we are.
         self.user = user if os.geteuid() == 0 else None
         self.failed = False
+        # Bytes through rings, by case.
+        self.moved = {}
         self._processes = []  # (name, Popen, log file)
 
     def __enter__(self):
@@ -229,6 +232,18 @@ class Run:
     def ring_bytes(self):
         """Bytes that went through rings instead of TCP, closed connections included."""
         return ring_bytes(self.stat())
+
+    @contextlib.contextmanager
+    def by_ring(self, case):
+        """What is done within goes through rings, at least in part, where both ends are ours."""
+        if not self.leg.both_ours:
+            yield
+            return
+        before = self.ring_bytes()
+        yield
+        self.moved[case] = self.ring_bytes() - before
+        if self.moved[case] <= 0:
+            raise Failure(f"{case}: no byte went through shared memory")
 
     # --- inside
 
@@ -363,8 +378,8 @@ def exercise(name, program, legs):
             with Run(leg, getattr(program, "USER", None)) as run:
                 result = program.exercise(run)
                 ring = run.ring_bytes() if leg.daemon else 0
-                if leg.both_ours and program.UPGRADES and ring == 0:
-                    raise Failure("no byte went through shared memory")
+                if leg.both_ours and program.UPGRADES and not run.moved:
+                    raise Failure("nobody looked what went through shared memory")
                 if leg.daemon and not leg.both_ours and ring != 0 and leg not in getattr(
                     program, "SERVERS_TALK_IN", ()
                 ):
@@ -373,6 +388,8 @@ def exercise(name, program, legs):
             print("FAILED")
             raise Failure(f"{name}, {leg.name}: {failure}") from None
         print(f"ok, {time.monotonic() - started:.1f} s" + (f", {ring} ring bytes" if ring else ""))
+        for case, moved in run.moved.items():
+            print(f"    {case}: {moved} ring bytes")
         results[leg] = result
         expected = results[legs[0]].answers
         for question in {**expected, **result.answers}:

@@ -29,7 +29,8 @@ def exercise(run):
         test = f"(test #{len(result.rates) + len(result.answers) + 1})".encode()
         run.wait_until(lambda: test in run.output(server), f"free for {name}")
         client = ["iperf3", "-c", "127.0.0.1", "-p", port, "-J", *(("-n", asked) if asked else ("-t", 1)), *options]
-        report = json.loads(run.run("client", client, codes=(0, 1)))
+        with run.by_ring(name):
+            report = json.loads(run.run("client", client, codes=(0, 1)))
         if "error" in report:
             raise harness.Failure(f"iperf3 {name}: {report['error']}")
         ends = report["end"]

@@ -68,14 +68,16 @@ def exercise(run):
                                   "-m", 128, *as_root])
     run.wait_for_port(port, server)
     result = harness.Result()
-    digests = run.run("client", [sys.executable, "-c", CLIENT, port, 5])
+    with run.by_ring("four threads"):
+        digests = run.run("client", [sys.executable, "-c", CLIENT, port, 5])
     result.answers["values of four threads"] = hashlib.sha256(digests).hexdigest()
 
     for test, clients in (("set", 8), ("get", 8)):
         number = 2000 if run.leg.measured else 200
-        seconds = harness.seconds_of(lambda: run.run("client", [
-            "memcslap", "--servers", f"127.0.0.1:{port}", "--test", test,
-            "--concurrency", clients, "--execute-number", number]))
+        with run.by_ring(f"memcslap {test}"):
+            seconds = harness.seconds_of(lambda: run.run("client", [
+                "memcslap", "--servers", f"127.0.0.1:{port}", "--test", test,
+                "--concurrency", clients, "--execute-number", number]))
         result.rates[f"memcslap {test}, {clients} clients"] = (
             clients * number / seconds, "requests/s")
     return result

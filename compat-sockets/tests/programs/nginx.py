@@ -83,8 +83,9 @@ def serve(run, sendfile, large, result):
     address = f"http://127.0.0.1:{port}"
 
     got = run.directory / "got"
-    speed = run.run("client", ["curl", "-sS", "--fail", "-o", got, "-w", "%{speed_download}",
-                               f"{address}/large"])
+    with run.by_ring(f"30 MB, sendfile {sendfile}"):
+        speed = run.run("client", ["curl", "-sS", "--fail", "-o", got, "-w", "%{speed_download}",
+                                   f"{address}/large"])
     if got.read_bytes() != large:
         raise harness.Failure(f"download with sendfile {sendfile} differs")
     result.answers[f"30 MB, sendfile {sendfile}"] = hashlib.sha256(large).hexdigest()
@@ -97,10 +98,12 @@ def serve(run, sendfile, large, result):
         raise harness.Failure(f"parts of files with sendfile {sendfile} differ")
 
     for connections in (1, 32) if run.leg.measured else (32,):
-        result.rates[f"wrk -c {connections}, sendfile {sendfile}"] = (
-            wrk(run, connections, f"{address}/small"), "requests/s")
+        with run.by_ring(f"wrk -c {connections}, sendfile {sendfile}"):
+            result.rates[f"wrk -c {connections}, sendfile {sendfile}"] = (
+                wrk(run, connections, f"{address}/small"), "requests/s")
 
-    reload_under_load(run, server, port, large)
+    with run.by_ring(f"reload under load, sendfile {sendfile}"):
+        reload_under_load(run, server, port, large)
     stop(run, server)
 
 

@@ -16,8 +16,9 @@ def exercise(run):
     for name, options in (("transmit", ["-t"]), ("receive", ["-r"]), ("4 streams", ["-N", "4"])):
         # One port a stream; those of the runs before may not be free again yet.
         data_port = harness.free_ports(4)
-        report = run.run("client", ["nuttcp", *options, "-P", port, "-p", data_port, "-n", "512m",
-                                    "-fparse", "127.0.0.1"]).decode()
+        with run.by_ring(name):
+            report = run.run("client", ["nuttcp", *options, "-P", port, "-p", data_port, "-n", "512m",
+                                        "-fparse", "127.0.0.1"]).decode()
         megabytes = float(re.search(r"megabytes=([\d.]+)", report)[1])
         rate = float(re.search(r"rate_Mbps=([\d.]+)", report)[1])
         result.answers[f"{name}, megabytes"] = round(megabytes)

@@ -48,7 +48,8 @@ def exercise(run):
     result = harness.Result()
     rsync = ["rsync", "-rt", "--stats"]
 
-    seconds = harness.seconds_of(lambda: run.run("client", [*rsync, f"{source}/", address]))
+    with run.by_ring("push"):
+        seconds = harness.seconds_of(lambda: run.run("client", [*rsync, f"{source}/", address]))
     result.rates["push 22 MB"] = (22 / seconds, "MB/s")
     result.answers["pushed"] = tree(files)
     # Parts of a file that both have, compared by checksums.
@@ -61,7 +62,8 @@ def exercise(run):
         raise harness.Failure("the pushed files differ from their source")
 
     target = run.directory / "target"
-    seconds = harness.seconds_of(lambda: run.run("client", [*rsync, address, f"{target}/"]))
+    with run.by_ring("pull"):
+        seconds = harness.seconds_of(lambda: run.run("client", [*rsync, address, f"{target}/"]))
     result.rates["pull 22 MB"] = (22 / seconds, "MB/s")
     if tree(target) != tree(source):
         raise harness.Failure("the pulled files differ from their source")

@@ -22,11 +22,12 @@ def exercise(run):
         server = run.start("server", [harness.find("sockperf"), "server", *more])
         run.wait_for_port(port, server)
         # Its own check that every answer is the echo of its question.
-        report = run.run("client", [
-            harness.find("sockperf"), "ping-pong", "-i", "127.0.0.1", "-p", port, "--tcp",
-            # Its tables are for at most so many messages a second, which we exceed otherwise.
-            "--mps", 100_000,
-            "-t", 1, "-m", 64, "--data-integrity"]).decode()
+        with run.by_ring(f"server by {how}"):
+            report = run.run("client", [
+                harness.find("sockperf"), "ping-pong", "-i", "127.0.0.1", "-p", port, "--tcp",
+                # Its tables are for at most so many messages a second, which we exceed otherwise.
+                "--mps", 100_000,
+                "-t", 1, "-m", 64, "--data-integrity"]).decode()
         errors = re.search(r"dropped messages = (\d+); # duplicated messages = (\d+); "
                            r"# out-of-order messages = (\d+)", report)
         if not errors or any(count != "0" for count in errors.groups()):
