@@ -20,10 +20,10 @@ use crate::error::{Forked, SendError, SendNotifyError, SystemError, WaitError, s
 use crate::import::{Import, LinkOwner, send_error};
 use crate::sync::{Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
-use crate::transport::net::NetOutgoing;
+use crate::transport::Entry;
+use crate::transport::engine::Engine;
 use crate::transport::net::frame::PAGE;
 use crate::transport::net::outbox::Outbox;
-use crate::transport::{Entry, Outgoing};
 use crate::wait::deadline_after;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ impl Import {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        if combining.combine && combining.timer.is_some() && self.remote_node().is_some() {
+        if combining.combine && combining.timer.is_some() && self.inner().link.gathers() {
             let timer = shared.clone();
             spawn_quiet("vmmc-update", move || timer.run_timer())
                 .map_err(system("thread of an update timer"))?;
@@ -115,22 +115,22 @@ impl Shared {
     }
 
     /// Completes the packet that is open, if one is.
-    fn complete(&self, link: &NetOutgoing, outbox: &mut Outbox) -> Result<(), SendNotifyError> {
-        let notify = self.combining.notify;
-        let complete = outbox.complete(|at, bytes| link.update_header(at, bytes, notify));
-        Ok(complete.map_err(|error| send_error(error, self.owner.inner.peer.info))?)
+    fn complete(&self, outbox: &mut Outbox) -> Result<(), SendNotifyError> {
+        let inner = &self.owner.inner;
+        let complete = inner.link.complete(outbox, self.combining.notify);
+        Ok(complete.map_err(|error| send_error(error, inner.peer.info))?)
     }
 
     /// Sends what waits.
     fn send(&self, state: &mut State) -> Result<(), SendNotifyError> {
         state.due = None;
-        let inner = &self.owner.inner;
-        let Some(link) = inner.link.net().filter(|_| !state.outbox.is_empty()) else {
+        if state.outbox.is_empty() {
             return Ok(());
-        };
-        let sent = self.complete(link, &mut state.outbox).and_then(|()| {
+        }
+        let inner = &self.owner.inner;
+        let sent = self.complete(&mut state.outbox).and_then(|()| {
             inner.may_send()?;
-            let sent = link.updates(&state.outbox);
+            let sent = inner.link.post(&state.outbox);
             Ok(sent.map_err(|error| send_error(error, inner.peer.info))?)
         });
         state.outbox.clear();
@@ -142,10 +142,9 @@ impl Shared {
         let inner = &self.owner.inner;
         let notify = self.combining.notify;
         inner.may_send()?;
-        let sent = inner.link.update(at, bytes, notify);
-        sent.map_err(|error| send_error(error, inner.peer.info))?;
-        // Between nodes the packet says it.
-        if notify && inner.link.net().is_none() {
+        let told = inner.link.update(at, bytes, notify);
+        let told = told.map_err(|error| send_error(error, inner.peer.info))?;
+        if notify && !told {
             self.import().notify_waiting(Entry::of(at, bytes))?;
         }
         Ok(())
@@ -206,11 +205,11 @@ impl AutoUpdate {
     ) -> Result<(), SendNotifyError> {
         let shared = &self.shared;
         let inner = &shared.owner.inner;
-        let Some(link) = inner.link.net().filter(|_| shared.combining.combine) else {
+        if !(shared.combining.combine && inner.link.gathers()) {
             return shared.packet(at, bytes);
-        };
+        }
         if !state.outbox.follows(at) {
-            shared.complete(link, &mut state.outbox)?;
+            shared.complete(&mut state.outbox)?;
             if state.outbox.is_full() {
                 shared.send(state)?;
             }

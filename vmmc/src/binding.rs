@@ -22,7 +22,7 @@ use crate::node::NodeInner;
 use crate::sync::Ordering;
 use crate::sys::Fd;
 use crate::sys::mmap::{self, Access, GuardedMapping};
-use crate::transport::Outgoing;
+use crate::transport::engine::Engine;
 use crate::word::{MappedU32, MappedU64, Word as _};
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -224,7 +224,7 @@ fn check(owner: &LinkOwner, range: &Range<usize>) -> Result<(u64, usize), BindEr
     inner.local.check()?;
     inner.need(Rights::BIND)?;
     inner.link.check_open()?;
-    if inner.link.net().is_some() {
+    if !inner.link.is_mapped() {
         return Err(BindError::OtherNode);
     }
     let page = mmap::page_size();

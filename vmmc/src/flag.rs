@@ -10,8 +10,7 @@ use crate::export::Export;
 use crate::id::Rights;
 use crate::import::{Import, send_error};
 use crate::sync::Ordering;
-use crate::transport::Outgoing;
-use crate::transport::route::Route;
+use crate::transport::engine::Engine;
 use crate::wait::deadline_after;
 use crate::word::Word;
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ pub(crate) enum Side<'a> {
     Export(&'a Export),
     Import(&'a Import),
     Binding(&'a Binding),
-    /// Of an import from another node, at this offset. The flag's own word is not used.
+    /// Of an import that is not mapped here, at this offset. The flag's own word is not used.
     Elsewhere(&'a Import, usize),
 }
 
@@ -76,10 +75,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
             Side::Import(import) => {
                 let inner = import.inner();
                 inner.may_send()?;
-                match &inner.link {
-                    Route::Shm(link) => Ok(link.store(self.word, value)?),
-                    Route::Net(_) => unreachable!("such a flag is Elsewhere"),
-                }
+                Ok(inner.link.store(self.word, value)?)
             }
             Side::Elsewhere(import, offset) => self.ship(import, offset, value, false),
             Side::Binding(binding) => {
@@ -115,7 +111,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
     /// Loads a word of another node.
     fn fetch(&self, import: &Import, offset: usize) -> W::Value {
         let width = size_of::<W::Value>();
-        let value = import.inner().link.net().map_or(0, |link| link.load(offset, width));
+        let value = import.inner().link.fetch(offset, width);
         match W::Value::try_from(value) {
             Ok(value) => value,
             Err(_) => unreachable!("a word of {width} bytes was loaded"),
@@ -133,12 +129,8 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
         let inner = import.inner();
         inner.may_send()?;
         let word = (value.into(), size_of::<W::Value>());
-        match inner.link.net() {
-            Some(link) => {
-                link.store(offset, word, wake).map_err(|error| send_error(error, inner.peer.info))
-            }
-            None => unreachable!("Elsewhere is another node's"),
-        }
+        let shipped = inner.link.ship(offset, word, wake);
+        shipped.map_err(|error| send_error(error, inner.peer.info))
     }
 
     /// Waits until `done` accepts the value, and returns it. Spins and then sleeps by the node's policy;
@@ -245,9 +237,7 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
                     if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                         return Err(WaitError::TimedOut { after: timeout.unwrap_or_default() });
                     }
-                    if let Some(link) = inner.link.net() {
-                        link.doze(pause);
-                    }
+                    inner.link.doze(pause);
                     pause = (2 * pause).min(NET_POLL_MAX);
                 }
             }

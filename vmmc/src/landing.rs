@@ -7,7 +7,8 @@ use crate::import::{Import, send_error};
 use crate::mem::{View, receive_into};
 use crate::sync::Ordering;
 use crate::sys::mmap::GuardedMapping;
-use crate::transport::route::Route;
+use crate::transport::engine::Engine;
+use crate::transport::shm::ShmOutgoing;
 use crate::transport::shm::bar::Barred;
 use crate::transport::{Entry, Item, TransportError};
 use crate::word::Word;
@@ -55,7 +56,7 @@ impl Import {
     pub fn land(&self, offset: usize, load: Load<'_>) -> Result<Landed, SendError> {
         let inner = self.inner();
         inner.may_send()?;
-        let Route::Shm(link) = &inner.link else {
+        let Some(link) = inner.link.shm() else {
             let reason = CloseReason::Unreachable;
             return Err(Closed { peer: inner.peer.info, reason }.into());
         };
@@ -100,15 +101,13 @@ impl Import {
     #[must_use]
     pub fn expose(&self) -> Option<rustix::io::Result<GuardedMapping>> {
         let inner = self.inner();
-        match &inner.link {
-            Route::Shm(link) if inner.may_send().is_ok() => link.expose(|| inner.peer.guards()),
-            _ => None,
-        }
+        let link = inner.link.shm().filter(|_| inner.may_send().is_ok());
+        link.and_then(|link| link.expose(|| inner.peer.guards()))
     }
 
     /// Says that nobody writes by way of such a mapping any more.
     pub fn cover(&self) {
-        if let Route::Shm(link) = &self.inner().link {
+        if let Some(link) = self.inner().link.shm() {
             link.cover();
         }
     }
@@ -116,7 +115,7 @@ impl Import {
     /// Whether the exporter waits for that.
     #[must_use]
     pub fn is_recalled(&self) -> bool {
-        matches!(&self.inner().link, Route::Shm(link) if link.is_recalled())
+        self.inner().link.shm().is_some_and(ShmOutgoing::is_recalled)
     }
 
     /// Wakes the exporter if it sleeps.
@@ -128,7 +127,7 @@ impl Import {
     #[must_use]
     pub fn tell_frozen(&self, offset: u64, len: u64) -> bool {
         let inner = self.inner();
-        let Route::Shm(link) = &inner.link else { return true };
+        let Some(link) = inner.link.shm() else { return true };
         match link.queue(Item::Frozen(Entry { offset, len, last_word: 0 })) {
             Ok(queued) => {
                 if queued {
@@ -177,6 +176,6 @@ impl Import {
         if node.tables.lock().imports.remove(&id).is_some() {
             node.control.tell(Request::LostImporter { link: id });
         }
-        self.inner().link.end(CloseReason::Unimported);
+        self.inner().link.close(CloseReason::Unimported);
     }
 }

@@ -22,6 +22,7 @@ use crate::export::{ExportInner, IncomingLink, Mode};
 use crate::id::{LinkId, PeerInfo};
 use crate::import::ImportInner;
 use crate::sync::{Mutex, Ordering};
+use crate::transport::engine::Engine as _;
 use crate::transport::{Entry, Item};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -193,7 +194,7 @@ impl Inbox {
         if import.handler.is_none() {
             return;
         }
-        let from_elsewhere = import.link.net().is_some();
+        let from_elsewhere = import.link.node().is_some();
         let notification =
             Notification { from: import.peer.info, from_elsewhere, link: import.id(), event };
         let target = Target::Import(import.clone());

@@ -4,7 +4,7 @@ use crate::error::{SendError, SystemError, system};
 use crate::import::{LinkOwner, send_error};
 use crate::node::{NodeInner, spawn_quiet};
 use crate::sync::{Condvar, Mutex, Ordering};
-use crate::transport::Outgoing;
+use crate::transport::engine::Engine as _;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::marker::PhantomData;

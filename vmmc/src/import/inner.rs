@@ -8,7 +8,7 @@ use crate::local::Local;
 use crate::notify::Handler;
 use crate::peer::Peer;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
-use crate::transport::Outgoing;
+use crate::transport::engine::Engine;
 use crate::transport::route::Route;
 use std::sync::Arc;
 

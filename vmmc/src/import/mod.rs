@@ -19,8 +19,7 @@ use crate::mem::{Lent, View};
 use crate::node::NodeInner;
 use crate::node::control::{Answer, Failure};
 use crate::sync::Ordering;
-use crate::transport::Outgoing;
-use crate::transport::net::NetOutgoing;
+use crate::transport::engine::Engine;
 use crate::word::{MappedU32, MappedU64};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -104,7 +103,7 @@ impl Import {
     /// The exporter's node, if it is another one.
     #[must_use]
     pub fn remote_node(&self) -> Option<&str> {
-        self.inner().link.net().map(NetOutgoing::node)
+        self.inner().link.node()
     }
 
     /// Whether the link still reaches the exporter.
@@ -131,9 +130,9 @@ impl Import {
         (!view.is_empty()).then(|| view.as_ptr())
     }
 
-    /// Which flag it is, if the buffer is another node's.
+    /// Which flag it is, if the buffer is not mapped here.
     fn remote_flag(&self, offset: usize, width: usize) -> Result<Option<Side<'_>>, FlagError> {
-        if self.inner().link.net().is_none() {
+        if self.inner().link.is_mapped() {
             return Ok(None);
         }
         self.flag_view()?; // for the rights

@@ -9,7 +9,8 @@ use crate::id::{PeerInfo, Rights};
 use crate::mem::View;
 use crate::send::Completion;
 use crate::sync::Ordering;
-use crate::transport::{Entry, Outgoing, TransportError};
+use crate::transport::engine::Engine;
+use crate::transport::{Entry, TransportError};
 use std::io::IoSlice;
 use std::ptr::NonNull;
 
@@ -105,10 +106,10 @@ impl Import {
         let entry = Entry::of(offset, source);
         let inner = self.inner();
         inner.may_update(offset, source.as_ptr().addr(), source.len())?;
-        if let Some(sent) = inner.link.write_notify(source, entry) {
-            return Ok(sent.map_err(|error| send_error(error, inner.peer.info))?);
+        let told = inner.link.write_notify(source, entry);
+        if told.map_err(|error| send_error(error, inner.peer.info))? {
+            return Ok(());
         }
-        self.send(offset, source)?;
         self.notify_waiting(entry)
     }
 

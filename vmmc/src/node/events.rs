@@ -15,9 +15,10 @@ use crate::peer::Peer;
 use crate::sync::Ordering;
 use crate::sys::memfd;
 use crate::sys::packet::Fds;
-use crate::transport::route::Route;
-use crate::transport::shm::outgoing::Granted;
-use crate::transport::shm::{ShmIncoming, ShmOutgoing};
+use crate::transport::Granted;
+use crate::transport::engine::Engine;
+use crate::transport::route::{Of, Route};
+use crate::transport::shm::ShmIncoming;
 use std::sync::Arc;
 
 /// The fields of [`Event::Imported`] and [`Event::LinkOpened`] that both have.
@@ -227,9 +228,8 @@ impl NodeInner {
         let len = usize::try_from(len).map_err(|_| missing("an import of impossible length"))?;
         let granted = Granted { len, rights: opened.rights, peer: opened.peer };
         let mapped = draft.segment.mapped.clone();
-        let link = ShmOutgoing::new(mapped, file, granted, self.local.meter)?;
+        let link = Route::import(Of::Shm((mapped, file)), granted, self.local.meter)?;
         let parts = (draft.local, draft.spec, Some(draft.segment), draft.handler);
-        let link = Route::Shm(link);
         let inner = Arc::new(ImportInner::new(opened.link, opened.export, link, peer, parts));
         self.tables.lock().imports.insert(opened.link, inner.clone());
         self.local.meter.add(count::IMPORTS, 1);
@@ -314,14 +314,14 @@ impl NodeInner {
             tell(Request::CloseLink { link });
             self.spares.keep(import);
         }
-        import.link.end(CloseReason::Unimported);
+        import.link.close(CloseReason::Unimported);
     }
 
     pub(super) fn end_import(&self, import: &Arc<ImportInner>, reason: CloseReason) {
         if reason == CloseReason::PeerDied {
             self.local.meter.add(count::PEER_DEATHS, 1);
         }
-        import.link.end(reason);
+        import.link.close(reason);
         self.tables.lock().imports.remove(&import.id());
         self.inbox.import_closed(import, reason);
         self.local.hub.wake_all();

@@ -23,12 +23,13 @@ use crate::notify::Handler;
 use crate::peer::Peer;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::sys::{Fd, packet};
+use crate::transport::Granted;
+use crate::transport::engine::Engine;
+use crate::transport::net::Connection;
 use crate::transport::net::connection::{OnClosed, Slot, Unattached};
 use crate::transport::net::fifo::Fifo;
 use crate::transport::net::wire::Wire;
-use crate::transport::net::{Connection, NetOutgoing};
-use crate::transport::route::Route;
-use crate::transport::shm::outgoing::Granted;
+use crate::transport::route::{Of, Route};
 use crate::word::{MappedU32, MappedU64};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -284,8 +285,8 @@ impl Asked {
         let peer = process.remotes.peer(&self.node, grant.exporter, &process.local)?;
         let granted = Granted { len, rights: grant.rights, peer: grant.exporter };
         let link = link_id(connection.number(), slot.number());
-        let meter = process.local.meter;
-        let route = Route::Net(NetOutgoing::new(connection.clone(), slot, granted, meter));
+        let found = Of::Net((connection.clone(), slot));
+        let route = Route::import(found, granted, process.local.meter)?;
         let parts = (process.local.clone(), self.spec, None, self.handler.map(Mutex::new));
         let inner = Arc::new(ImportInner::new(link, grant.export, route, peer, parts));
         let mut imports = process.remotes.imports.lock();
@@ -294,8 +295,8 @@ impl Asked {
         drop(imports);
         process.local.meter.add(count::IMPORTS, 1);
         // It may have ended before it was in the table, where its end would have been told.
-        if let Some(reason) = inner.link.net().and_then(NetOutgoing::ended) {
-            process.remote_closed(link, reason);
+        if let Err(closed) = inner.link.check_open() {
+            process.remote_closed(link, closed.reason);
         }
         Ok(inner)
     }

@@ -5,7 +5,8 @@ use crate::id::{ClientId, PeerInfo, Rights};
 use crate::local::Local;
 use crate::mem::Region;
 use crate::sys::Fd;
-use crate::transport::shm::outgoing::Granted;
+use crate::transport::Granted;
+use crate::transport::engine::Engine;
 use crate::transport::shm::segment::LinkSegment;
 use crate::transport::shm::{ShmIncoming, ShmOutgoing};
 use std::sync::Arc;
@@ -42,7 +43,7 @@ impl Pair {
         let incoming = ShmIncoming::open(&file).expect("a segment made just now");
         let memory = region.file().try_clone().map_err(crate::error::system("dup"))?;
         let granted = Granted { len, rights, peer };
-        let outgoing = ShmOutgoing::new(Arc::new(segment), memory, granted, local.meter)?;
+        let outgoing = ShmOutgoing::import((Arc::new(segment), memory), granted, local.meter)?;
         Ok(Pair { outgoing, incoming, region, segment: file, _local: local })
     }
 
@@ -58,8 +59,9 @@ mod tests {
     use super::*;
     use crate::layout::link;
     use crate::testing::{Hostile, Nonsense};
+    use crate::transport::engine::Engine;
     use crate::transport::shm::incoming::PeerFault;
-    use crate::transport::{Entry, Item, Outgoing, TransportError};
+    use crate::transport::{Entry, Item, TransportError};
     use crate::word::Word;
 
     #[test]
@@ -98,6 +100,28 @@ mod tests {
         assert!(matches!(pair.outgoing.write(0, b"x"), Err(TransportError::Closed(_))));
         assert!(pair.incoming.is_idle());
         assert!(pair.outgoing.check_open().is_err());
+    }
+
+    #[test]
+    fn words_by_their_place_are_the_words_of_the_view() {
+        let pair = Pair::new(100, Rights::WRITE).unwrap();
+        pair.outgoing.ship(8, (u64::MAX - 1, 8), false).unwrap();
+        pair.outgoing.ship(20, (7, 4), false).unwrap();
+        assert_eq!(pair.region.as_slice()[8..16], (u64::MAX - 1).to_ne_bytes());
+        assert_eq!(pair.region.as_slice()[16..24], [[0; 4], 7u32.to_ne_bytes()].concat());
+        assert_eq!(
+            [(8, 8), (20, 4), (24, 4)].map(|(at, width)| pair.outgoing.fetch(at, width)),
+            [u64::MAX - 1, 7, 0]
+        );
+        for (at, width) in [(100, 4), (96, 8), (2, 4), (usize::MAX, 8)] {
+            let outside = pair.outgoing.ship(at, (1, width), false);
+            assert!(matches!(outside, Err(TransportError::OutOfBounds(_))), "{at}: {outside:?}");
+            assert_eq!(pair.outgoing.fetch(at, width), 0);
+        }
+        pair.incoming.set_state(link::CLOSING);
+        let closed = pair.outgoing.ship(20, (8, 4), false);
+        assert!(matches!(closed, Err(TransportError::Closed(_))), "{closed:?}");
+        assert_eq!(pair.outgoing.fetch(20, 4), 7);
     }
 
     #[test]

@@ -1,28 +1,18 @@
 //! How bytes get from an importer to an exporter: the contract, and the engines behind it.
 //!
-//! [`shm`] is the engine between processes of one machine, [`net`] the one between nodes. The importer's
-//! half of an engine is an [`Outgoing`]; the exporter's half is always [`shm`]'s, because to the
-//! exporting process its node's interface is an importer like any other. Engines are chosen by
-//! type, not by a table of functions: a small send must cost no more than its stores.
-//!
-//! # Contract
-//! What follows holds on one machine; [`net`] says where it is weaker.
-//!
-//! * **In order** (V13): what one thread writes becomes visible to the exporter in that order, a
-//!   notification after all writes before it, and a store by [`crate::Flag`] too.
-//! * **The source is free again** when `write` returns (V15).
-//! * **All or nothing at the door**: an operation that returns an error has written nothing. A peer
-//!   that closes meanwhile waits for a write that has begun, or cuts it off where nobody sees it.
-//! * **No system call, no lock, no locked instruction** in `write` and `read` (V4). `notify` takes
-//!   a lock of this process and may ring the doorbell.
+//! * [`engine`]: what an engine is, and what it promises. Who adds one starts there.
+//! * [`shm`]: between processes of one machine.
+//! * [`net`]: between nodes.
+//! * `route`: which of them a link uses.
 
+pub mod engine;
 pub mod net;
 pub(crate) mod route;
 pub mod shm;
 
 use crate::error::Closed;
-use crate::id::Rights;
-use crate::mem::{OutOfBounds, View};
+use crate::id::{PeerInfo, Rights};
+use crate::mem::OutOfBounds;
 use crate::word::credit::BadCredit;
 
 /// A notification on its way: where the message lies, and the last word of it.
@@ -96,60 +86,15 @@ pub enum TransportError {
     PeerFault(#[from] BadCredit),
 }
 
-/// The importer's half of a link.
-pub trait Outgoing {
+/// What an import was granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted {
     /// Length of the buffer in bytes.
-    fn len(&self) -> usize;
-
-    /// Whether the buffer is empty; it never is.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// What the link may be used for. The caller checks it before each operation.
-    fn rights(&self) -> Rights;
-
-    /// Writes to `offset` from ordinary memory.
-    ///
-    /// # Errors
-    /// [`TransportError::OutOfBounds`], [`TransportError::Closed`].
-    fn write(&self, offset: usize, source: &[u8]) -> Result<(), TransportError>;
-
-    /// Writes several pieces to consecutive places from `offset`; all are checked first.
-    ///
-    /// # Errors
-    /// As [`Outgoing::write`].
-    fn write_vectored(
-        &self,
-        offset: usize,
-        sources: &[std::io::IoSlice<'_>],
-    ) -> Result<(), TransportError>;
-
-    /// Writes to `offset` from memory that others may write meanwhile.
-    ///
-    /// # Errors
-    /// As [`Outgoing::write`].
-    fn write_from(&self, offset: usize, source: View<'_>) -> Result<(), TransportError>;
-
-    /// Reads from `offset` into ordinary memory.
-    ///
-    /// # Errors
-    /// As [`Outgoing::write`].
-    fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), TransportError>;
-
-    /// Queues a notification behind the writes so far, if the exporter wants any; returns whether
-    /// it was queued. The caller then wakes the exporter.
-    ///
-    /// # Errors
-    /// [`TransportError::QueueFull`]; [`TransportError::PeerFault`] when the queue's words are
-    /// impossible; [`TransportError::Closed`].
-    fn notify(&self, entry: Entry) -> Result<bool, TransportError>;
-
-    /// Whether the link still reaches the exporter.
-    ///
-    /// # Errors
-    /// [`Closed`] with the reason when it does not.
-    fn check_open(&self) -> Result<(), Closed>;
+    pub len: usize,
+    /// Rights.
+    pub rights: Rights,
+    /// The exporter.
+    pub peer: PeerInfo,
 }
 
 #[cfg(all(test, not(vmmc_loom)))]

@@ -5,13 +5,14 @@ use super::frame::{Flags, HEADER_LEN, Header, Kind, MAX_DATA, PAGE};
 use super::outbox::Outbox;
 use crate::control::message::CloseReason;
 use crate::counters::index as count;
-use crate::error::Closed;
+use crate::error::{Closed, SystemError};
 use crate::id::{PeerInfo, Rights};
 use crate::mem::{OutOfBounds, View};
 use crate::process::Meter;
 use crate::sync::Mutex;
-use crate::transport::shm::outgoing::Granted;
-use crate::transport::{Entry, Outgoing, TransportError};
+use crate::transport::engine::Engine;
+use crate::transport::{Entry, Granted, TransportError};
+use crate::word::Word;
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -46,27 +47,6 @@ impl From<Lost> for Unfenced {
 }
 
 impl NetOutgoing {
-    pub(crate) fn new(
-        connection: Arc<Connection>,
-        slot: Arc<Slot>,
-        granted: Granted,
-        meter: Meter,
-    ) -> NetOutgoing {
-        let Granted { len, rights, peer } = granted;
-        NetOutgoing { connection, slot, len, rights, peer, meter, seen: Mutex::default() }
-    }
-
-    /// The node of the exporter.
-    #[must_use]
-    pub fn node(&self) -> &str {
-        self.connection.node()
-    }
-
-    /// Why the link has ended, if it has.
-    pub(crate) fn ended(&self) -> Option<CloseReason> {
-        self.slot.ended()
-    }
-
     fn closed(&self, reason: CloseReason) -> Closed {
         Closed { peer: self.peer, reason }
     }
@@ -85,12 +65,6 @@ impl NetOutgoing {
             Unsent::Lost => self.lost(Lost),
             Unsent::Ended(reason) => self.closed(reason),
         }
-    }
-
-    /// Ends the link on this side.
-    pub(crate) fn end(&self, reason: CloseReason) {
-        self.slot.end(reason);
-        self.connection.detach(&self.slot);
     }
 
     fn check(&self, offset: usize, len: usize, align: usize) -> Result<(), OutOfBounds> {
@@ -181,25 +155,8 @@ impl NetOutgoing {
         Ok(written)
     }
 
-    /// One packet of an automatic update: it does not cross a page (H8). With `notify` it interrupts (H14).
-    pub(crate) fn update(
-        &self,
-        offset: usize,
-        bytes: &[u8],
-        notify: bool,
-    ) -> Result<(), TransportError> {
-        debug_assert!(offset as u64 % PAGE + bytes.len() as u64 <= PAGE, "crosses a page");
-        self.check(offset, bytes.len(), 1)?;
-        self.check_open()?;
-        let header = self.update_header(offset, bytes, notify)?;
-        let sent = self.connection.send_for(&self.slot, &header, bytes);
-        sent.map_err(|unsent| self.unsent(unsent))?;
-        self.count_updates(&[header], bytes.len());
-        Ok(())
-    }
-
-    /// The header of such a packet.
-    pub(crate) fn update_header(
+    /// The header of a packet of automatic update.
+    fn update_header(
         &self,
         offset: usize,
         bytes: &[u8],
@@ -214,99 +171,10 @@ impl NetOutgoing {
         })
     }
 
-    /// Sends the complete packets of an outbox.
-    pub(crate) fn updates(&self, outbox: &Outbox) -> Result<(), TransportError> {
-        let (headers, bytes) = outbox.packets();
-        self.check_open()?;
-        let sent = self.connection.send_packed(&self.slot, headers, bytes);
-        sent.map_err(|unsent| self.unsent(unsent))?;
-        self.count_updates(headers, bytes.len() - headers.len() * HEADER_LEN);
-        Ok(())
-    }
-
     fn count_updates(&self, headers: &[Header], bytes: usize) {
         self.count(headers.len() as u64, bytes);
         let notifying = headers.iter().filter(|header| header.flags.contains(Flags::NOTIFY));
         self.meter.add(count::NOTIFIES_SENT, notifying.count() as u64);
-    }
-
-    /// Data and notification in one packet, where the message fits one (H14).
-    pub(crate) fn write_notify(&self, source: &[u8], entry: Entry) -> Result<(), TransportError> {
-        let offset = entry.offset as usize;
-        if source.len() as u64 <= MAX_DATA {
-            self.packets(offset, source, Flags::NOTIFY, entry.last_word)?;
-            self.count_send(source.len());
-            self.meter.add(count::NOTIFIES_SENT, 1);
-            return Ok(());
-        }
-        self.write(offset, source)?;
-        self.notify(entry).map(drop)
-    }
-
-    /// Stores an aligned word of the buffer; `wake`: and wakes the exporter if it sleeps.
-    pub(crate) fn store(
-        &self,
-        offset: usize,
-        (value, width): (u64, usize),
-        wake: bool,
-    ) -> Result<(), TransportError> {
-        self.check(offset, width, width)?;
-        self.check_open()?;
-        let flags = if wake { Flags::NOTIFY } else { Flags::empty() };
-        let header = self.header(Kind::Word, offset, width)?.value(value).flags(flags);
-        self.connection.send_for(&self.slot, &header, &[]).map_err(|unsent| self.unsent(unsent))?;
-        self.count(1, width);
-        Ok(())
-    }
-
-    /// Loads an aligned word of the buffer; of a closed link, what was loaded last (or 0).
-    pub(crate) fn load(&self, offset: usize, width: usize) -> u64 {
-        let mut word = [0; 8];
-        let found = word.get_mut(..width).map(|word| self.read(offset, word));
-        let mut seen = self.seen.lock();
-        if matches!(found, Some(Ok(()))) {
-            let value = if width == 4 {
-                let [a, b, c, d, ..] = word;
-                u64::from(u32::from_ne_bytes([a, b, c, d]))
-            } else {
-                u64::from_ne_bytes(word)
-            };
-            seen.insert(offset, value);
-        }
-        seen.get(&offset).copied().unwrap_or(0)
-    }
-
-    /// Sleeps between two looks at a word of the other node.
-    pub(crate) fn doze(&self, pause: Duration) {
-        self.connection.doze(pause);
-    }
-
-    /// Waits until everything sent so far is in the exporter's memory.
-    ///
-    /// # Errors
-    /// [`Closed`] when the link ended meanwhile: what of it arrived is not known.
-    pub(crate) fn fence(&self) -> Result<(), Closed> {
-        self.connection.fence().map_err(|lost| self.lost(lost))?;
-        self.check_open()
-    }
-
-    /// Write and fence in one packet, or with the last (one way and back).
-    pub(crate) fn write_fenced(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
-        self.connection
-            .fence_with(|tag| {
-                self.packets(offset, source, Flags::FENCE, tag).map_err(Unfenced::Send)
-            })
-            .map_err(|unsent| match unsent {
-                Unfenced::Send(error) => error,
-                Unfenced::Lost(lost) => self.lost(lost).into(),
-            })?;
-        self.count_send(source.len());
-        Ok(self.check_open()?)
-    }
-
-    /// Whether a notification could be sent without waiting.
-    pub(crate) fn may_notify(&self) -> bool {
-        self.connection.has_room() || self.check_open().is_err()
     }
 
     fn count_send(&self, len: usize) {
@@ -315,13 +183,32 @@ impl NetOutgoing {
     }
 }
 
-impl Outgoing for NetOutgoing {
+impl Engine for NetOutgoing {
+    type Found = (Arc<Connection>, Arc<Slot>);
+
+    fn import(
+        (connection, slot): Self::Found,
+        granted: Granted,
+        meter: Meter,
+    ) -> Result<NetOutgoing, SystemError> {
+        let Granted { len, rights, peer } = granted;
+        Ok(NetOutgoing { connection, slot, len, rights, peer, meter, seen: Mutex::default() })
+    }
+
     fn len(&self) -> usize {
         self.len
     }
 
     fn rights(&self) -> Rights {
         self.rights
+    }
+
+    fn node(&self) -> Option<&str> {
+        Some(self.connection.node())
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
     }
 
     fn write(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
@@ -390,10 +277,119 @@ impl Outgoing for NetOutgoing {
         Ok(true)
     }
 
+    /// Data and notification in one packet, where the message fits one (H14).
+    fn write_notify(&self, source: &[u8], entry: Entry) -> Result<bool, TransportError> {
+        let offset = entry.offset as usize;
+        if source.len() as u64 <= MAX_DATA {
+            self.packets(offset, source, Flags::NOTIFY, entry.last_word)?;
+            self.count_send(source.len());
+            self.meter.add(count::NOTIFIES_SENT, 1);
+            return Ok(true);
+        }
+        self.write(offset, source)?;
+        self.notify(entry).map(|_| true)
+    }
+
+    fn store<W: Word>(&self, _: W, _: W::Value) -> Result<(), Closed> {
+        unreachable!("no word of another node's memory is mapped")
+    }
+
+    fn ship(
+        &self,
+        offset: usize,
+        (value, width): (u64, usize),
+        wake: bool,
+    ) -> Result<(), TransportError> {
+        self.check(offset, width, width)?;
+        self.check_open()?;
+        let flags = if wake { Flags::NOTIFY } else { Flags::empty() };
+        let header = self.header(Kind::Word, offset, width)?.value(value).flags(flags);
+        self.connection.send_for(&self.slot, &header, &[]).map_err(|unsent| self.unsent(unsent))?;
+        self.count(1, width);
+        Ok(())
+    }
+
+    fn fetch(&self, offset: usize, width: usize) -> u64 {
+        let mut word = [0; 8];
+        let found = word.get_mut(..width).map(|word| self.read(offset, word));
+        let mut seen = self.seen.lock();
+        if matches!(found, Some(Ok(()))) {
+            let value = if width == 4 {
+                let [a, b, c, d, ..] = word;
+                u64::from(u32::from_ne_bytes([a, b, c, d]))
+            } else {
+                u64::from_ne_bytes(word)
+            };
+            seen.insert(offset, value);
+        }
+        seen.get(&offset).copied().unwrap_or(0)
+    }
+
+    fn doze(&self, pause: Duration) {
+        self.connection.doze(pause);
+    }
+
+    fn fence(&self) -> Result<(), Closed> {
+        self.connection.fence().map_err(|lost| self.lost(lost))?;
+        self.check_open()
+    }
+
+    /// Write and fence in one packet, or with the last (one way and back).
+    fn write_fenced(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
+        self.connection
+            .fence_with(|tag| {
+                self.packets(offset, source, Flags::FENCE, tag).map_err(Unfenced::Send)
+            })
+            .map_err(|unsent| match unsent {
+                Unfenced::Send(error) => error,
+                Unfenced::Lost(lost) => self.lost(lost).into(),
+            })?;
+        self.count_send(source.len());
+        Ok(self.check_open()?)
+    }
+
+    fn may_notify(&self) -> bool {
+        self.connection.has_room() || self.check_open().is_err()
+    }
+
+    /// One packet of an automatic update: it does not cross a page (H8). With `notify` it interrupts (H14).
+    fn update(&self, offset: usize, bytes: &[u8], notify: bool) -> Result<bool, TransportError> {
+        debug_assert!(offset as u64 % PAGE + bytes.len() as u64 <= PAGE, "crosses a page");
+        self.check(offset, bytes.len(), 1)?;
+        self.check_open()?;
+        let header = self.update_header(offset, bytes, notify)?;
+        let sent = self.connection.send_for(&self.slot, &header, bytes);
+        sent.map_err(|unsent| self.unsent(unsent))?;
+        self.count_updates(&[header], bytes.len());
+        Ok(notify)
+    }
+
+    fn gathers(&self) -> bool {
+        true
+    }
+
+    fn complete(&self, outbox: &mut Outbox, notify: bool) -> Result<(), TransportError> {
+        outbox.complete(|at, bytes| self.update_header(at, bytes, notify))
+    }
+
+    fn post(&self, outbox: &Outbox) -> Result<(), TransportError> {
+        let (headers, bytes) = outbox.packets();
+        self.check_open()?;
+        let sent = self.connection.send_packed(&self.slot, headers, bytes);
+        sent.map_err(|unsent| self.unsent(unsent))?;
+        self.count_updates(headers, bytes.len() - headers.len() * HEADER_LEN);
+        Ok(())
+    }
+
     fn check_open(&self) -> Result<(), Closed> {
         match self.slot.ended() {
             None => Ok(()),
             Some(reason) => Err(self.closed(reason)),
         }
+    }
+
+    fn close(&self, reason: CloseReason) {
+        self.slot.end(reason);
+        self.connection.detach(&self.slot);
     }
 }

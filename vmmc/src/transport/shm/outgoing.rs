@@ -14,7 +14,8 @@ use crate::process::{Meter, owned_view};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::sys::mmap::{Access, GuardedMapping};
 use crate::sys::{Fd, membarrier};
-use crate::transport::{Entry, Item, Outgoing, TransportError};
+use crate::transport::engine::Engine;
+use crate::transport::{Entry, Granted, Item, TransportError};
 use crate::word::{MappedU32, MappedU64, Word};
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -67,83 +68,7 @@ pub(crate) fn decode(word: u32) -> Option<CloseReason> {
     }
 }
 
-/// What an import was granted.
-#[derive(Clone, Copy, Debug)]
-pub struct Granted {
-    /// Length of the buffer in bytes.
-    pub len: usize,
-    /// Rights.
-    pub rights: Rights,
-    /// The exporter.
-    pub peer: PeerInfo,
-}
-
 impl ShmOutgoing {
-    /// Maps what was granted. `file` was verified: sealed, and `granted.len` bytes long.
-    pub(crate) fn new(
-        segment: Arc<LinkSegment>,
-        file: Fd,
-        granted: Granted,
-        meter: Meter,
-    ) -> Result<ShmOutgoing, SystemError> {
-        let Granted { len, rights, peer } = granted;
-        let access = match rights {
-            rights if rights.contains(Rights::WRITE) => Some(Access::ReadWrite),
-            rights if rights.contains(Rights::READ) => Some(Access::Read),
-            _ => None,
-        };
-        let mapping = match access {
-            None => None,
-            Some(access) => {
-                let mapping =
-                    GuardedMapping::new(&file, len, access).map_err(system("mapping an import"))?;
-                mapping.keep_from_children().map_err(system("madvise of an import"))?;
-                Some(mapping)
-            }
-        };
-        let proxy = match &mapping {
-            Some(mapping) => owned_view(mapping, len),
-            None => View::empty(),
-        };
-        Ok(ShmOutgoing {
-            proxy,
-            len,
-            rights,
-            state: segment.word(link::STATE),
-            noted: [link::SENDS, link::BYTES].map(|offset| segment.word64(offset)),
-            slots: std::array::from_fn(|i| segment.word(link::BUSY + 4 * i)),
-            segment,
-            producer: Mutex::new(Producer::new(link::NOTIFY_SLOTS)),
-            ended: AtomicU32::new(0),
-            peer,
-            meter,
-            file: rights.contains(Rights::BIND).then_some(file),
-            _mapping: mapping,
-        })
-    }
-
-    /// The buffer as mapped here. Empty when only binding was granted.
-    pub(crate) fn view(&self) -> View<'_> {
-        self.proxy
-    }
-
-    pub(crate) fn file(&self) -> Option<&Fd> {
-        self.file.as_ref()
-    }
-
-    /// Ends the link on this side; the first reason stays.
-    pub(crate) fn end(&self, reason: CloseReason) {
-        let _ = self.ended.compare_exchange(0, encode(reason), Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    /// Whether there is room for a notification (or none would be queued, or the link ended).
-    pub(crate) fn may_notify(&self) -> bool {
-        let head = self.segment.word(link::HEAD);
-        self.producer.lock().in_flight(head).map_or(true, |count| count < link::NOTIFY_SLOTS)
-            || self.check_open().is_err()
-            || !self.accepts()
-    }
-
     fn accepts(&self) -> bool {
         self.segment.word(link::ACCEPT).load(Ordering::Relaxed) != 0
     }
@@ -179,27 +104,6 @@ impl ShmOutgoing {
         let Some(slot) = self.slots.get(index) else { unreachable!("my_slot is bounded") };
         busy::begin(slot, busy::is_shared(index), self.state, membarrier::light)
             .map_err(|state| self.closed(state))
-    }
-
-    /// Stores one word of the buffer with release, as a transfer.
-    #[inline]
-    pub(crate) fn store<W: Word>(&self, word: W, value: W::Value) -> Result<(), Closed> {
-        let stored = self.transfer(|| {
-            word.store(value, Ordering::Release);
-            Ok(())
-        });
-        match stored {
-            Err(TransportError::Closed(closed)) => Err(closed),
-            _ => Ok(()), // a word is inside; nothing else can go wrong
-        }
-    }
-
-    /// Stores of an automatic update: seen in ascending order.
-    pub(crate) fn update(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
-        self.transfer(|| self.proxy.write_ascending(offset, source))?;
-        self.count_send(source.len());
-        self.note(source.len());
-        Ok(())
     }
 
     /// Lets `fill` put up to `len` bytes at `offset` itself, as a transfer; it says how many it put. `guards`: whether the
@@ -289,13 +193,78 @@ impl ShmOutgoing {
     }
 }
 
-impl Outgoing for ShmOutgoing {
+impl Engine for ShmOutgoing {
+    /// The link segment, and the memory file, which was verified: sealed, and as long as was granted.
+    type Found = (Arc<LinkSegment>, Fd);
+
+    fn import(
+        (segment, file): Self::Found,
+        granted: Granted,
+        meter: Meter,
+    ) -> Result<ShmOutgoing, SystemError> {
+        let Granted { len, rights, peer } = granted;
+        let access = match rights {
+            rights if rights.contains(Rights::WRITE) => Some(Access::ReadWrite),
+            rights if rights.contains(Rights::READ) => Some(Access::Read),
+            _ => None,
+        };
+        let mapping = match access {
+            None => None,
+            Some(access) => {
+                let mapping =
+                    GuardedMapping::new(&file, len, access).map_err(system("mapping an import"))?;
+                mapping.keep_from_children().map_err(system("madvise of an import"))?;
+                Some(mapping)
+            }
+        };
+        let proxy = match &mapping {
+            Some(mapping) => owned_view(mapping, len),
+            None => View::empty(),
+        };
+        Ok(ShmOutgoing {
+            proxy,
+            len,
+            rights,
+            state: segment.word(link::STATE),
+            noted: [link::SENDS, link::BYTES].map(|offset| segment.word64(offset)),
+            slots: std::array::from_fn(|i| segment.word(link::BUSY + 4 * i)),
+            segment,
+            producer: Mutex::new(Producer::new(link::NOTIFY_SLOTS)),
+            ended: AtomicU32::new(0),
+            peer,
+            meter,
+            file: rights.contains(Rights::BIND).then_some(file),
+            _mapping: mapping,
+        })
+    }
+
+    #[inline]
     fn len(&self) -> usize {
         self.len
     }
 
+    #[inline]
     fn rights(&self) -> Rights {
         self.rights
+    }
+
+    #[inline]
+    fn node(&self) -> Option<&str> {
+        None
+    }
+
+    #[inline]
+    fn is_mapped(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn view(&self) -> View<'_> {
+        self.proxy
+    }
+
+    fn file(&self) -> Option<&Fd> {
+        self.file.as_ref()
     }
 
     #[inline]
@@ -341,8 +310,49 @@ impl Outgoing for ShmOutgoing {
         Ok(())
     }
 
+    fn write_fenced(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
+        self.write(offset, source)
+    }
+
+    /// What is written is there.
+    fn fence(&self) -> Result<(), Closed> {
+        Ok(())
+    }
+
     fn notify(&self, entry: Entry) -> Result<bool, TransportError> {
         self.queue(Item::Message(entry))
+    }
+
+    /// There is room; or none would be queued; or the link has ended.
+    fn may_notify(&self) -> bool {
+        let head = self.segment.word(link::HEAD);
+        self.producer.lock().in_flight(head).map_or(true, |count| count < link::NOTIFY_SLOTS)
+            || self.check_open().is_err()
+            || !self.accepts()
+    }
+
+    fn write_notify(&self, source: &[u8], entry: Entry) -> Result<bool, TransportError> {
+        self.write(entry.offset as usize, source)?;
+        Ok(false)
+    }
+
+    #[inline]
+    fn store<W: Word>(&self, word: W, value: W::Value) -> Result<(), Closed> {
+        let stored = self.transfer(|| {
+            word.store(value, Ordering::Release);
+            Ok(())
+        });
+        match stored {
+            Err(TransportError::Closed(closed)) => Err(closed),
+            _ => Ok(()), // a word is inside; nothing else can go wrong
+        }
+    }
+
+    fn update(&self, offset: usize, source: &[u8], _: bool) -> Result<bool, TransportError> {
+        self.transfer(|| self.proxy.write_ascending(offset, source))?;
+        self.count_send(source.len());
+        self.note(source.len());
+        Ok(false)
     }
 
     #[inline]
@@ -354,10 +364,14 @@ impl Outgoing for ShmOutgoing {
             Err(self.closed(state))
         }
     }
+
+    fn close(&self, reason: CloseReason) {
+        let _ = self.ended.compare_exchange(0, encode(reason), Ordering::AcqRel, Ordering::Relaxed);
+    }
 }
 
 impl ShmOutgoing {
-    /// Queues an item for the exporter; see [`Outgoing::notify`].
+    /// Queues an item for the exporter; see [`Engine::notify`].
     pub(crate) fn queue(&self, item: Item) -> Result<bool, TransportError> {
         let entry = item.entry();
         let kind = match item {
