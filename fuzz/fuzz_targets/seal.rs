@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vmmc::transport::net::seal::{Opener, Sealer};
+use vmmc::transport::tcp::seal::{Opener, Sealer};
 
 const KEY: [u8; 32] = [9; 32];
 

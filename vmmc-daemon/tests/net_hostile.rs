@@ -28,8 +28,8 @@ use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
 use vmmc::fabric::{Notice, Target};
 use vmmc::id::{ClientId, ExportId, Name, PeerInfo, Rights, Token, Who};
-use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind, reason_of, window_of};
+use vmmc::transport::ofi::fifo::Fifo;
 use vmmc::{CloseReason, Event, Export, Node, Region};
 use vmmc_daemon::net::secure::Secure;
 

@@ -24,8 +24,8 @@ use vmmc::control::network::{
 use vmmc::error::{ImportError, ReadError, SendError, WaitError};
 use vmmc::fabric::Notice;
 use vmmc::id::{ClientId, ExportId, PeerInfo, Rights};
-use vmmc::transport::net::fifo::Fifo;
 use vmmc::transport::net::frame::{Flags, HEADER_LEN, Header, Kind};
+use vmmc::transport::ofi::fifo::Fifo;
 use vmmc::{CloseReason, Event, Import, Node};
 use vmmc_daemon::net::secure::Secure;
 

@@ -10,26 +10,8 @@ use crate::sys::mmap::GuardedMapping;
 use crate::transport::engine::Engine;
 use crate::transport::shm::ShmOutgoing;
 use crate::transport::shm::bar::Barred;
-use crate::transport::{Entry, Item, TransportError};
+use crate::transport::{Entry, Item, Load, TransportError};
 use crate::word::Word;
-use std::os::fd::BorrowedFd;
-
-/// What is to be put into the exporter's memory.
-#[derive(Clone, Copy, Debug)]
-pub enum Load<'a> {
-    /// Bytes.
-    Bytes(&'a [u8]),
-    /// Bytes, seen in ascending order; an aligned word of them at once.
-    Ascending(&'a [u8]),
-    /// A word, aligned, stored at once and with release.
-    Word32(u32),
-    /// A word, aligned, stored at once and with release.
-    Word64(u64),
-    /// Up to so many bytes, straight from a socket, without waiting.
-    Socket(BorrowedFd<'a>, usize),
-    /// Bytes that their sender may write meanwhile.
-    Memory(View<'a>),
-}
 
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use vmmc::control::network::{Accepted, Answered, Ask, Meeting, Opening, Origin, 
 use vmmc::id::PeerInfo;
 use vmmc::sys::thread::spawn_quiet;
 use vmmc::sys::{Fd, packet};
-use vmmc::transport::net::seal::SealKeys;
+use vmmc::transport::tcp::seal::SealKeys;
 
 /// Questions at once.
 const MAX: usize = 4096;

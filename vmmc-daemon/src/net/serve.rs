@@ -24,8 +24,8 @@ use vmmc::error::ImportError;
 use vmmc::fabric::FabricError;
 use vmmc::sys::socket::has_spoken;
 use vmmc::sys::thread::spawn_quiet;
-use vmmc::transport::net::fifo::Fifo;
-use vmmc::transport::net::seal::SealKeys;
+use vmmc::transport::ofi::fifo::Fifo;
+use vmmc::transport::tcp::seal::SealKeys;
 use vmmc::{Import, Node};
 
 /// Connections that have not come to an end of their set-up, but for imports that wait.

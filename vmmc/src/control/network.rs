@@ -19,7 +19,7 @@
 use super::message::Refusal;
 use crate::fabric::Notice;
 use crate::id::{ExportId, Name, PeerInfo, Rights, Token};
-use crate::transport::net::seal::SealKeys;
+use crate::transport::tcp::seal::SealKeys;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub struct FabricAt {
 }
 
 /// What one end of a connection over a fabric must know of the other
-/// ([`crate::transport::net::fifo`]). Goes sealed: whoever knows the key can write.
+/// ([`crate::transport::ofi::fifo`]). Goes sealed: whoever knows the key can write.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meeting {
     /// The provider; both ends must use the same.

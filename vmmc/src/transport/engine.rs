@@ -1,22 +1,41 @@
-//! What an engine is: the contract of a link, whoever carries its bytes.
+//! What an engine is: the contracts, whoever carries the bytes.
 //!
-//! The importer's half of a link is an [`Engine`]. The exporter's half is always [`shm`](super::shm)'s: to the exporting
-//! process its node's interface, in `vmmcd`, is an importer like any other. So rights, draining, revoking, notifications and
-//! doorbells are written once, and an engine has nothing to do with them but to tell of its own end.
+//! There are two, because TCP and libfabric are the same engine but for how they move packets:
 //!
-//! | verb | here | `shm` | between nodes |
+//! ```text
+//!   Import, Flag, AutoUpdate              a process that exports
+//!     | Engine                               ^
+//!     +-- shm: its pages mapped here --------+
+//!     +-- net: packets ---> vmmcd ---- shm --+
+//!           | Line            | Line
+//!           +---- tcp --------+
+//!           +---- ofi --------+
+//! ```
+//!
+//! * An [`Engine`] is the importer's half of a link. The exporter's half is always [`shm`](super::shm)'s: to the exporting
+//!   process its node's interface, in `vmmcd`, is an importer like any other. So rights, draining, revoking, notifications and
+//!   doorbells are written once, and an engine has nothing to do with them but to tell of its own end.
+//! * A [`Line`] is one end of what carries the packets of [`net`](super::net) between a process and an interface: a stream of bytes
+//!   each way. Both ends are the same implementation. [`tcp`](super::tcp) and [`ofi`](super::ofi) are lines; frames, order, answers, page tables
+//!   and capabilities are above, and written once.
+//!
+//! | verb | `shm` | `tcp` | `ofi` |
 //! |---|---|---|---|
-//! | register | not an engine's: what is exported is a sealed memory file ([`crate::Region`]), which any engine maps | maps it | the interface maps it |
-//! | import | [`Engine::import`] | link segment and memory file | a slot of a connection |
-//! | write | [`Engine::write`] and its relatives, [`Engine::update`], words | a copy, a store | packets |
-//! | write with notification | [`Engine::write_notify`], [`Engine::notify`] | a queue in the link segment | a flag of the packet |
-//! | read | [`Engine::read`] | a copy | a question |
-//! | fence | [`Engine::fence`], [`Engine::write_fenced`] | nothing to wait for | a question |
-//! | wait descriptor | not an engine's: a process sleeps at one place, whatever it waits for ([`crate::Node::as_fd`]); an engine wakes it | | its connection's thread |
-//! | close | [`Engine::close`], [`Engine::check_open`] | a word | a word, and a packet |
+//! | register | the sealed memory file of a [`crate::Region`], which whoever is granted it maps; no engine's affair | the same, by the interface | the same; and [`Line::register`], for writes past the interface |
+//! | import | [`Engine::import`]: link segment and memory file | [`Engine::import`]: a slot of the connection | as `tcp` |
+//! | write | [`Engine::write`] and its relatives, [`Engine::update`], words: copies and stores | packets: [`Line::send`], [`Line::land`] | as `tcp`; long ones [`Line::write_directly`] |
+//! | write with notification | [`Engine::write_notify`], [`Engine::notify`]: a queue in the link segment | a flag of the packet, a packet | as `tcp` |
+//! | read | [`Engine::read`]: a copy | a question, and [`Line::receive`] | as `tcp` |
+//! | fence | [`Engine::fence`], [`Engine::write_fenced`]: nothing to wait for | a question | as `tcp` |
+//! | wait descriptor | none of its own: a process sleeps at one place, whatever it waits for ([`crate::Node::as_fd`]), and its bell is rung | [`Line::with_wait_fd`], for the connection's thread, which wakes the process | as `tcp` |
+//! | close | [`Engine::close`], [`Engine::check_open`]: a word | a word, a packet; [`Line::close`] for all links of the connection | as `tcp` |
+//!
+//! So two verbs are not in [`Engine`]. *Register*: what is exported must be what every importer maps, over whatever engine, and is
+//! made before anybody imports. *Wait descriptor*: one for each link would be a descriptor for each import, where one connection
+//! carries thousands without any, and who waits for flags of several would poll them all.
 //!
 //! # Contract
-//! What follows holds on one machine; [`net`](super::net) says where it is weaker.
+//! What follows holds of an [`Engine`] on one machine; [`net`](super::net) says where it is weaker.
 //!
 //! * **In order** (V13): what one thread writes becomes visible to the exporter in that order, a
 //!   notification after all writes before it, and a store by [`crate::Flag`] too.
@@ -30,23 +49,30 @@
 //! Rights, and whether this process is a forked child, are the caller's to check, before each operation.
 //!
 //! # Another engine
-//! It implements [`Engine`], and is an arm of [`Route`](super::route::Route): an enum and not a table of functions, so that a small
-//! send costs no more than its stores. Whoever grants the import says which arm (`node/events.rs`, `node/remote.rs`). Nothing
+//! One that reaches another node by bytes in order is a [`Line`], and an arm of [`AnyLine`](super::net::line::AnyLine); the set-up
+//! (`vmmc-daemon/src/net`) and the cluster file say when it is used. Any other is an [`Engine`], and an arm of
+//! [`Route`](super::route::Route); whoever grants the import says when (`node/events.rs`, `node/remote.rs`). Both are enums and
+//! not tables of functions, so that a small send costs no more than its stores. Nothing
 //! above `transport` knows an engine by name but [`crate::Import::land`] and its neighbours, which are a node's interface and
 //! always write to their own machine. Then it is a world of `tests/support/engine.rs`, and
 //! `tests/engines.rs` says whether it keeps the contract.
 
 use super::net::outbox::Outbox;
-use super::{Entry, Granted, TransportError};
+use super::net::silence::Owed;
+use super::{Entry, Granted, Load, TransportError};
 use crate::control::message::CloseReason;
 use crate::error::{Closed, SystemError};
+use crate::fabric::{FabricError, Target};
 use crate::id::Rights;
 use crate::mem::View;
 use crate::process::Meter;
 use crate::sync::Ordering;
 use crate::sys::Fd;
+use crate::sys::mmap::GuardedMapping;
 use crate::word::Word;
+use rustix::io::Errno;
 use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// The importer's half of a link.
@@ -218,4 +244,137 @@ pub(crate) trait Engine: Sized {
 
     /// Ends the link on this side; the first reason stays.
     fn close(&self, reason: CloseReason);
+}
+
+/// One end of what carries packets between a process and the interface of another node: a stream of bytes each way. Nothing here
+/// waits but what says so.
+///
+/// Any thread may send, one at a time; any may receive, one at a time, also while another sends. Bytes come in order, each once, or
+/// the line ends. That the other end takes nothing more is told as [`Errno::AGAIN`], and bytes wait there without bound of time.
+pub trait Line {
+    /// The TCP connection that the two daemons made. Its end is the end of the line, whoever carries the bytes.
+    fn socket(&self) -> BorrowedFd<'_>;
+
+    /// Whether the bytes go beside that, over what can also write to registered memory.
+    fn is_fabric(&self) -> bool;
+
+    // ---- bytes ----
+
+    /// Sends what there is room for of two pieces, and says how much it was; the process's end may wait a moment where the second is
+    /// long. After [`Errno::AGAIN`] the same are to be sent next.
+    ///
+    /// # Errors
+    /// `AGAIN`: no room. Others: the line has ended.
+    fn send(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno>;
+
+    /// Waits until something can be sent, or the line has ended; false if there is no room by then.
+    fn wait_for_room(&self, timeout: Duration) -> bool;
+
+    /// Receives what is there; 0 at the end.
+    ///
+    /// # Errors
+    /// `AGAIN`, `INTR`: nothing now. Others: the line has ended.
+    fn receive(&self, room: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Whether [`Line::receive`] gives all that is there, if it has room.
+    fn gives_all(&self) -> bool;
+
+    /// Gives up to `most` bytes that have come, as they lie, to be put where they belong without another copy. `put` says how many of
+    /// them are done with (of a socket they are gone in any case), and its result is passed on.
+    ///
+    /// # Errors
+    /// `AGAIN`, `INTR`: nothing now. Others: the line has ended.
+    fn land<R>(&self, most: usize, put: impl FnOnce(Load<'_>) -> (usize, R)) -> Result<R, Errno>;
+
+    // ---- waiting ----
+
+    /// The descriptor that is readable when something has come. Before sleeping on it: [`Line::may_sleep`].
+    fn with_wait_fd<R>(&self, use_it: impl FnOnce(BorrowedFd<'_>) -> R) -> R;
+
+    /// Whether that is readable for nothing ([`vain`](super::net::vain)).
+    fn is_vain(&self) -> bool {
+        false
+    }
+
+    /// Whether it would tell of what comes next. False: receive first.
+    fn may_sleep(&self) -> bool;
+
+    // ---- end ----
+
+    /// What the other node owes to what was sent a while ago ([`silence`](super::net::silence)).
+    ///
+    /// # Errors
+    /// The line has ended.
+    fn owed(&self) -> Result<Owed, Errno>;
+
+    /// Hears what is said over the socket if the bytes go beside it.
+    ///
+    /// # Errors
+    /// Why the line is over when all that has come is taken; `TIMEDOUT`: something was lost.
+    fn hear(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Whether something was changed on its way.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
+    /// Ends it, for both ends.
+    fn close(&self);
+
+    // ---- registered memory, of a fabric ----
+
+    /// Lets the other end write to a mapping by itself, up to `len`: its number here, and what the other end must name.
+    ///
+    /// # Errors
+    /// As the fabric says. Then packets go there, as before.
+    fn register(
+        &self,
+        _pages: GuardedMapping,
+        _len: usize,
+    ) -> Result<(usize, Target), FabricError> {
+        Err(FabricError::Nonsense { what: "memory registered with what is no fabric" })
+    }
+
+    /// What comes for that memory from now on reaches nobody.
+    ///
+    /// # Errors
+    /// As the fabric says.
+    fn cover(&self, _number: usize) -> Result<(), FabricError> {
+        Ok(())
+    }
+
+    /// Nothing comes for that memory any more.
+    ///
+    /// # Errors
+    /// As the fabric says.
+    fn shut(&self, _number: usize) -> Result<(), FabricError> {
+        Ok(())
+    }
+
+    /// Writes what there is room for of the bytes to memory that the other end has registered. What is sent later comes after it.
+    /// `begins`: it may lie over what was written so before.
+    ///
+    /// # Errors
+    /// `AGAIN`: no room. `ACCESS`: an earlier one was refused. Others: the line has ended.
+    fn write_directly(
+        &self,
+        _window: Target,
+        _at: u64,
+        _bytes: &[u8],
+        _begins: bool,
+    ) -> Result<usize, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Waits until something can be written so, or the line has ended; false if it cannot by then.
+    fn wait_for_place(&self, _timeout: Duration) -> bool {
+        true
+    }
+
+    /// Whether the line ended because such a write was refused.
+    fn was_refused(&self) -> bool {
+        false
+    }
 }

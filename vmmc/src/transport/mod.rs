@@ -2,18 +2,22 @@
 //!
 //! * [`engine`]: what an engine is, and what it promises. Who adds one starts there.
 //! * [`shm`]: between processes of one machine.
-//! * [`net`]: between nodes.
-//! * `route`: which of them a link uses.
+//! * [`tcp`], [`ofi`]: between nodes, over TCP and over libfabric.
+//! * [`net`]: what these two have in common.
+//! * `route`: which engine a link uses.
 
 pub mod engine;
 pub mod net;
+pub mod ofi;
 pub(crate) mod route;
 pub mod shm;
+pub mod tcp;
 
 use crate::error::Closed;
 use crate::id::{PeerInfo, Rights};
-use crate::mem::OutOfBounds;
+use crate::mem::{OutOfBounds, View};
 use crate::word::credit::BadCredit;
+use std::os::fd::BorrowedFd;
 
 /// A notification on its way: where the message lies, and the last word of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +88,23 @@ pub enum TransportError {
     /// The peer wrote nonsense into the link segment.
     #[error(transparent)]
     PeerFault(#[from] BadCredit),
+}
+
+/// What is to be put into the exporter's memory; see [`crate::Import::land`].
+#[derive(Clone, Copy, Debug)]
+pub enum Load<'a> {
+    /// Bytes.
+    Bytes(&'a [u8]),
+    /// Bytes, seen in ascending order; an aligned word of them at once.
+    Ascending(&'a [u8]),
+    /// A word, aligned, stored at once and with release.
+    Word32(u32),
+    /// A word, aligned, stored at once and with release.
+    Word64(u64),
+    /// Up to so many bytes, straight from a socket, without waiting.
+    Socket(BorrowedFd<'a>, usize),
+    /// Bytes that their sender may write meanwhile.
+    Memory(View<'a>),
 }
 
 /// What an import was granted.

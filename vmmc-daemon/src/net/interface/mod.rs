@@ -31,10 +31,10 @@ use vmmc::config::{Config, DaemonStart};
 use vmmc::control::network::Origin;
 use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
-use vmmc::transport::net::fifo::Fifo;
-use vmmc::transport::net::seal::SealKeys;
 use vmmc::transport::net::silence::Owed;
 use vmmc::transport::net::vain;
+use vmmc::transport::ofi::fifo::Fifo;
+use vmmc::transport::tcp::seal::SealKeys;
 use wire::{LIFE, Wire};
 
 /// Most data connections: processes of other nodes.

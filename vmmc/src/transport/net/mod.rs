@@ -1,13 +1,13 @@
-//! The engine between nodes: packets over one TCP connection per process and node, which the other
-//! node's interface puts straight into the exported pages.
+//! The engine between nodes: packets over one connection per process and node, which the other
+//! node's interface puts straight into the exported pages. What carries them is a [`Line`](super::engine::Line): [`super::tcp`] or
+//! [`super::ofi`]; what is here is the same over both.
 //!
 //! * [`frame`]: the packets.
 //! * [`connection`]: the connection, shared by all imports of this process from that node.
-//! * [`wire`]: what carries their bytes: its socket, or
-//! * [`fifo`]: a fabric, where one is configured.
+//! * [`wire`]: its line, and what its thread sleeps on.
+//! * [`line`]: which line that is.
 //! * [`silence`]: when a node counts as vanished.
-//! * [`receipts`]: when a fabric counts as having lost something.
-//! * [`seal`]: what nobody on the way can read or change, where that is configured.
+//! * [`vain`]: descriptors that are readable for nothing.
 //! * [`outgoing`]: the importer's half of a link.
 //! * `outbox`: packets of automatic update that wait to go together.
 //!
@@ -20,12 +20,10 @@
 //! of which only a part arrived has neither flag nor notification.
 
 pub mod connection;
-pub mod fifo;
 pub mod frame;
+pub mod line;
 pub(crate) mod outbox;
 pub mod outgoing;
-pub mod receipts;
-pub mod seal;
 pub mod silence;
 pub mod vain;
 pub mod wire;

@@ -9,7 +9,7 @@
 //!   u32 kind: 0 a question, 1 an answer · u32 first record that has not come · u32 first that is not taken     little-endian
 //! ```
 
-use super::silence::{self, Owed};
+use crate::transport::net::silence::{self, Owed};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::fabric::Notice;
-use crate::transport::net::receipts::{Carrier, Saying};
 use crate::transport::net::silence;
+use crate::transport::ofi::receipts::{Carrier, Saying};
 use std::net::{IpAddr, Ipv4Addr};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -1,8 +1,8 @@
 //! What of the sent may be lost: asked for over the socket ([`receipts`](super::super::receipts)).
 
 use super::{Fifo, LEN, ahead};
-use crate::transport::net::receipts::{Carrier, Saying};
 use crate::transport::net::silence;
+use crate::transport::ofi::receipts::{Carrier, Saying};
 use rustix::io::Errno;
 use std::time::Instant;
 
