@@ -16,9 +16,10 @@ use common::until;
 use engine::World;
 use proptest::prelude::*;
 use std::io::Read;
+use std::ptr::NonNull;
 use std::time::Duration;
 use vmmc::counters::index::{NET_BYTES, NET_PACKETS, TRACK_SCANS, TRACKED_PAGES};
-use vmmc::error::{PropagateError, SendError, StopError, TrackError, WaitError};
+use vmmc::error::{PropagateError, RegionError, SendError, StopError, TrackError, WaitError};
 use vmmc::{CloseReason, Combining, Export, Import, Node, Region, Rights, Tracked, Tracking};
 
 const PAGE: usize = 4096;
@@ -240,6 +241,44 @@ fn memory_that_was_tracked_can_be_tracked_again() {
     store(&tracked, 8, 2);
     tracked.fence().unwrap();
     assert_eq!((shared.seen()[0], shared.seen()[8]), (1, 2));
+}
+
+/// H2: a page has one destination at a time, between nodes too.
+#[test]
+fn memory_whose_stores_go_to_one_node_is_refused_to_another_import_until_they_go_there_no_more() {
+    let world = World::tcp();
+    let (first, second) = (world.export(PAGE), world.exporting(PAGE).name("y").open().unwrap());
+    let (to_first, to_second) = (world.import(), world.importing("y").open().unwrap());
+    // SAFETY: a fresh anonymous mapping at a place of the kernel's choice.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            PAGE,
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::PRIVATE,
+        )
+    };
+    let start = NonNull::new(start.unwrap().cast::<u8>()).unwrap();
+    // SAFETY: pages of this test's own, for ever; no references into them.
+    let adopt = || unsafe { Region::adopt(start, PAGE) };
+    let seen = |export: &Export, at: usize| {
+        let mut byte = [0];
+        export.read(at, &mut byte).unwrap();
+        byte[0]
+    };
+    let tracked = to_first.track(0, adopt().unwrap(), Tracking::PAGES).unwrap();
+    let address = start.as_ptr() as usize;
+    assert_eq!(adopt().unwrap_err(), RegionError::InUse { address });
+    store(&tracked, 3, 1);
+    tracked.fence().unwrap();
+    assert_eq!((seen(&first, 3), seen(&second, 3)), (1, 0));
+
+    drop(tracked.stop().unwrap());
+    let tracked = to_second.track(0, adopt().unwrap(), Tracking::PAGES).unwrap();
+    store(&tracked, 4, 2);
+    tracked.fence().unwrap();
+    to_first.fence().unwrap();
+    assert_eq!((seen(&first, 4), seen(&second, 4)), (0, 2));
 }
 
 #[test]
