@@ -102,6 +102,46 @@ fn what_waits_is_bounded(world: &World) {
     assert_eq!(seen(&export, 0, 1 << 20), vec![9; 1 << 20]);
 }
 
+/// H16, M33: a store's size decides how many packets there are, and neither what arrives nor how much may wait.
+fn stores_of_every_size_arrive_in_as_few_packets_as_pages_allow(world: &World) {
+    const LEN: usize = 1 << 20;
+    const FIRST: usize = 4096 - 5;
+    let (export, import) = (world.export(LEN), world.import());
+    let pages =
+        |range: &std::ops::Range<usize>| ((range.end - 1) / 4096 - range.start / 4096 + 1) as u64;
+    let mut image = vec![0; LEN];
+    let sizes = [1, 2, 3, 4, 7, 8, 16, 63, 64, 100, 512, 1000, 4095, 4096, 4097, 10_000, 70_000];
+    for (round, size) in sizes.into_iter().enumerate() {
+        for combining in [Combining::OFF, Combining::ON] {
+            let writer = import.auto_update(combining).unwrap();
+            // More than may wait, but for the smallest.
+            let count = (150_000 / size).clamp(3, 2000);
+            let byte = (2 * round + 1 + usize::from(combining.combine)) as u8;
+            let before = (packets(world), world.importer.counters().get(NET_BYTES));
+            let stores = (0..count).map(|i| FIRST + i * size..FIRST + (i + 1) * size);
+            let mut alone = 0;
+            for (i, store) in stores.enumerate() {
+                alone += pages(&store);
+                writer.store(store.start, &vec![byte; size]).unwrap();
+                if i % 16 == 0 || size > 1000 {
+                    let stored = ((i + 1) * size) as u64;
+                    let waits = stored - (world.importer.counters().get(NET_BYTES) - before.1);
+                    let most = if combining.combine { 64 << 10 } else { 0 };
+                    assert!(waits <= most, "{waits} bytes wait, of stores of {size}");
+                }
+            }
+            writer.fence().unwrap();
+            let all = FIRST..FIRST + count * size;
+            let expected = if combining.combine { pages(&all) } else { alone };
+            assert_eq!(packets(world) - before.0, expected, "{count} of {size}, {combining:?}");
+            let sent = world.importer.counters().get(NET_BYTES) - before.1;
+            assert_eq!(sent, all.len() as u64, "each byte goes once");
+            image[all].fill(byte);
+            assert!(seen(&export, 0, LEN) == image, "{count} of {size}, {combining:?}");
+        }
+    }
+}
+
 /// H6, H7.
 fn a_packet_that_waits_goes_by_its_timer_and_without_one_by_a_flush_alone(world: &World) {
     let (export, import) = (world.export(1 << 16), world.import());
@@ -425,6 +465,7 @@ suite!(
     consecutive_stores_are_one_packet_with_combining_and_one_each_without,
     a_page_boundary_ends_a_packet,
     what_waits_is_bounded,
+    stores_of_every_size_arrive_in_as_few_packets_as_pages_allow,
     a_packet_that_waits_goes_by_its_timer_and_without_one_by_a_flush_alone,
     a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost,
     each_packet_interrupts_and_no_store,
