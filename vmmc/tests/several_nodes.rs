@@ -7,10 +7,11 @@ mod common;
 
 use cluster::{KEY, Place, address, node_over};
 use common::{PATIENCE, until};
+use std::io::IoSlice;
 use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::error::ImportError;
-use vmmc::{Event, Export, Import, Node, Region, Rights, Who};
+use vmmc::{Combining, Event, Export, Import, Node, Region, Rights, Who};
 
 const NAMES: [&str; 3] = ["n0", "n1", "n2"];
 const SLOT: usize = 5000;
@@ -25,6 +26,11 @@ struct Member {
 }
 
 fn members(provider: Option<&str>) -> Vec<Member> {
+    members_with(provider, SLOT * NAMES.len())
+}
+
+/// Members whose exports are so long.
+fn members_with(provider: Option<&str>, len: usize) -> Vec<Member> {
     let addresses = NAMES.map(|_| address());
     let others: Vec<_> = NAMES.iter().copied().zip(addresses.iter().map(String::as_str)).collect();
     let mut members: Vec<_> = others
@@ -32,7 +38,7 @@ fn members(provider: Option<&str>) -> Vec<Member> {
         .map(|&(name, at)| {
             let place = node_over(name, at, &others, Some(KEY), provider);
             let node = place.daemon.node();
-            let region = Region::new(SLOT * NAMES.len()).unwrap();
+            let region = Region::new(len).unwrap();
             let export = node.export(region).name("x").grant(Who::SameUser, Rights::all());
             let export = export.queue().open().unwrap();
             Member { place, node, export, imports: Vec::new() }
@@ -157,4 +163,109 @@ fn each_hears_every_other_and_outlives_one_over_a_fabric_rxm() {
 #[test]
 fn each_hears_every_other_and_outlives_one_over_a_fabric_net() {
     each_hears_every_other_and_outlives_one(Some("net"));
+}
+
+/// Numbers that look random and are the same in each run (Marsaglia's xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+/// Messages of each pair.
+const COUNT: usize = 300;
+/// Room for each, over a page's end now and then.
+const ROOM: usize = 5000;
+
+/// Message `number` of a pair: its place, and its bytes, which are of it alone.
+fn numbered(from: usize, to: usize, number: usize) -> (usize, Vec<u8>) {
+    let mut random = Random(1 + (number * 64 + from * 8 + to) as u64 * 0x9e37_79b9);
+    let len = 8 + if number.is_multiple_of(3) { random.below(ROOM - 8) } else { random.below(64) };
+    let mut bytes: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
+    // What the notification tells of it.
+    bytes[len - 8..].copy_from_slice(&(number as u64).to_ne_bytes());
+    ((from * COUNT + number) * ROOM, bytes)
+}
+
+/// Sends one, by whichever way.
+fn send_somehow(import: &Import, at: usize, bytes: &[u8], way: usize) {
+    let last = u64::from_ne_bytes(*bytes.last_chunk().unwrap());
+    match way {
+        0 => return import.send_with_notify(at, bytes).unwrap(),
+        1 => {
+            let (front, back) = bytes.split_at(bytes.len() / 2);
+            import.send_vectored(at, &[IoSlice::new(front), IoSlice::new(back)]).unwrap();
+        }
+        2 => {
+            let writer = import.auto_update(Combining::ON).unwrap();
+            for (i, part) in bytes.chunks(100).enumerate() {
+                writer.store(at + 100 * i, part).unwrap();
+            }
+            writer.flush().unwrap();
+        }
+        _ => import.send(at, bytes).unwrap(),
+    }
+    import.send_notification(at, bytes.len(), last).unwrap();
+}
+
+/// H17: whatever goes between whom at the same time, what one node sends to another comes whole and in its order, and
+/// nobody waits for ever.
+fn all_to_all_comes_in_order(provider: Option<&str>) {
+    let members = members_with(provider, NAMES.len() * COUNT * ROOM);
+    std::thread::scope(|scope| {
+        for (me, member) in members.iter().enumerate() {
+            scope.spawn(move || {
+                let mut random = Random(0x1234_5678 + me as u64);
+                let mut next = [0; NAMES.len()];
+                next[me] = COUNT;
+                while next.iter().any(|&number| number < COUNT) {
+                    let to = random.below(NAMES.len());
+                    if next[to] == COUNT {
+                        continue;
+                    }
+                    let (at, bytes) = numbered(me, to, next[to]);
+                    let import = member.imports[to].as_ref().unwrap();
+                    send_somehow(import, at, &bytes, random.below(4));
+                    next[to] += 1;
+                }
+            });
+            scope.spawn(move || {
+                let mut next = [0; NAMES.len()];
+                next[me] = COUNT;
+                while next.iter().any(|&number| number < COUNT) {
+                    let told = member.export.next_notification(PATIENCE).unwrap();
+                    let name = member.node.importer_node(told.link).unwrap();
+                    let from = NAMES.iter().position(|&it| it == name).unwrap();
+                    let (at, bytes) = numbered(from, me, next[from]);
+                    let (len, last_word) = (bytes.len(), next[from] as u64);
+                    let expected = Event::Message { offset: at, len, last_word };
+                    assert_eq!(told.event, expected, "from {name} to {}", NAMES[me]);
+                    let mut seen = vec![0; len];
+                    member.export.read(at, &mut seen).unwrap();
+                    assert!(seen == bytes, "{name} to {}, message {}", NAMES[me], next[from]);
+                    next[from] += 1;
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn all_to_all_comes_in_order_over_tcp() {
+    all_to_all_comes_in_order(None);
+}
+
+#[test]
+fn all_to_all_comes_in_order_over_a_fabric_rxm() {
+    all_to_all_comes_in_order(Some("tcp;ofi_rxm"));
+}
+
+#[test]
+fn all_to_all_comes_in_order_over_a_fabric_net() {
+    all_to_all_comes_in_order(Some("net"));
 }
