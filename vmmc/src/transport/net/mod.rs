@@ -5,7 +5,7 @@
 //! * [`frame`]: the packets.
 //! * [`connection`]: the connection, shared by all imports of this process from that node.
 //! * [`wire`]: its line, and what its thread sleeps on.
-//! * [`line`]: which line that is.
+//! * [`mod@line`]: which line that is.
 //! * [`silence`]: when a node counts as vanished.
 //! * [`vain`]: descriptors that are readable for nothing.
 //! * [`outgoing`]: the importer's half of a link.
