@@ -1,6 +1,6 @@
 //! An ordinary program (`programs/stream.c`) whose ends are on two nodes, each with a daemon of its own: on loopback
 //! addresses, or in two network namespaces (`ci/net`). It prints what it prints over TCP alone, and its bytes go by
-//! rings that the daemons carry. The exact behaviour of every call is asked in `nodes.rs`.
+//! rings that the daemons carry. The exact behaviour of every call is asked in `carried.rs`.
 #![allow(missing_docs)]
 
 #[path = "../../vmmc/tests/support/cluster.rs"]
