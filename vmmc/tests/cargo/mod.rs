@@ -21,6 +21,10 @@ fn cargo() -> Command {
 /// asks for most of what is shared.
 const AS_IN_THE_WORKSPACE: [&str; 4] = ["-p", "vmmc-daemon", "-p", "benches"];
 
+/// Set by who has built all packages of the workspace, with examples, and starts tests: nothing is built again, and tests that
+/// run side by side do not wait for each other's cargo.
+const ALL_BUILT: &str = "VMMC_TEST_ALL_BUILT";
+
 /// Where what is built of the profile that the tests have lies.
 pub fn profile() -> PathBuf {
     let test = std::env::current_exe().expect("own path");
@@ -31,6 +35,9 @@ pub fn profile() -> PathBuf {
 /// says where they are: `cargo test` of one package builds none of them as a file to run.
 pub fn build(packages: &[&str]) -> PathBuf {
     let profile = profile();
+    if std::env::var_os(ALL_BUILT).is_some() {
+        return profile;
+    }
     let mut cargo = cargo();
     cargo.args(["build", "--quiet"]).args(packages).args(AS_IN_THE_WORKSPACE);
     cargo.arg("--target-dir").arg(profile.parent().expect("target directory"));
