@@ -21,8 +21,8 @@ fn cargo() -> Command {
 /// asks for most of what is shared.
 const AS_IN_THE_WORKSPACE: [&str; 4] = ["-p", "vmmc-daemon", "-p", "benches"];
 
-/// Set by who has built all packages of the workspace, with examples, and starts tests: nothing is built again, and tests that
-/// run side by side do not wait for each other's cargo.
+/// Set by who has built all packages of the workspace, with examples, and starts tests: nothing is built again, which
+/// by a selection of packages has other features.
 const ALL_BUILT: &str = "VMMC_TEST_ALL_BUILT";
 
 /// Where what is built of the profile that the tests have lies.
