@@ -156,6 +156,14 @@ const UNREAD: u64 = 4;
 /// More doorbells than this at once no peer has sent that counts them.
 const MOST_BELLS: u64 = u32::MAX as u64;
 
+/// Whether somebody relies on doorbells who may not have looked yet: a sleeper, or a set to which the connection is
+/// readable by them.
+fn is_relied_on(link: &Link) -> bool {
+    link.side.rx_sleepers.load(Ordering::SeqCst) != 0
+        || link.side.eager.load(Ordering::SeqCst) != 0
+        || link.sock.cold.load(Ordering::SeqCst) != 0
+}
+
 /// Throws doorbells away if there are many, after a sleep in a set: who is told of edges may take its data for ever
 /// without finding the ring empty. Not where somebody else relies on them: a sleeper, who may have been woken by them and
 /// not have looked yet, or a set to which the connection is readable by them. Who begins to sleep now looks at
@@ -167,9 +175,7 @@ pub(crate) fn drain_many(link: &Link, fd: i32) {
         sent.wrapping_sub(side.drained.load(Ordering::Relaxed)) >= UNREAD
             && side.rx_state.load(Ordering::Relaxed) == rx::RING
             && side.rx_left.load(Ordering::Relaxed) == 0
-            && side.rx_sleepers.load(Ordering::SeqCst) == 0
-            && side.eager.load(Ordering::SeqCst) == 0
-            && link.sock.cold.load(Ordering::SeqCst) == 0
+            && !is_relied_on(link)
     };
     if !many() || !side.rx_lock.try_lock() {
         return;
@@ -196,14 +202,9 @@ pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
         if there == 0 || there > MOST_BELLS {
             return Drained::Empty;
         }
-        let others = || {
-            side.rx_sleepers.load(Ordering::SeqCst) != 0
-                || side.eager.load(Ordering::Relaxed) != 0
-                || link.sock.cold.load(Ordering::Relaxed) != 0
-        };
         // A doorbell is counted after its data were published. So what those say that are thrown away has been taken by
         // somebody, and a later one stays for who sleeps: more may have been published before it than our caller will take.
-        if others() && link.ring_has_more() {
+        if is_relied_on(link) && link.ring_has_more() {
             return Drained::Empty;
         }
         counters::one(Counter::drains);
@@ -218,7 +219,7 @@ pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
                 side.drained.fetch_add(len as u64, Ordering::Relaxed);
                 // A sleeper of ours in the kernel may have been meant, and will not see the
                 // byte any more: arm for it again. Our caller looks at the ring after this.
-                if others() {
+                if is_relied_on(link) {
                     let mine = link.mine();
                     bell::arm_for(&mine.armed_data(), &mine.sleep(), 0);
                 }

@@ -144,8 +144,8 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -
         if !side.tx_lock.firm(held) {
             return Step::Lost;
         }
-        if is_spoiled && side.tx_frozen.swap(1, Ordering::SeqCst) == 0 {
-            demote::noted(fd, Counter::plain_stopped);
+        if is_spoiled {
+            freeze_for_stopped(link, fd);
         }
         match demote::end_ring(link, fd) {
             Ended::Yes => return Step::Kernel,
@@ -189,6 +189,14 @@ fn is_after_close(link: &Link) -> bool {
         link.side.shut.fetch_or(super::SENT_AFTER, Ordering::Relaxed);
     }
     closed
+}
+
+/// Nothing is put into the ring any more: somebody who lost the lock while he was stopped may still be copying there.
+#[cold]
+fn freeze_for_stopped(link: &Link, fd: i32) {
+    if link.side.tx_frozen.swap(1, Ordering::SeqCst) == 0 {
+        demote::noted(fd, Counter::plain_stopped);
+    }
 }
 
 /// Why [`fill`] took nothing, other than for want of room.
@@ -436,9 +444,9 @@ fn in_place_locked(
     if is_after_close(link) {
         return InPlace::Kernel;
     }
-    // Another process may be copying there: `locked_step` ends the ring part.
+    // The next call ends the ring part.
     if link.side.tx_lock.was_taken_over() {
-        link.side.tx_frozen.store(1, Ordering::SeqCst);
+        freeze_for_stopped(link, fd);
         return InPlace::Full;
     }
     let producer = link.producer();

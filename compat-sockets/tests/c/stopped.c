@@ -178,33 +178,25 @@ static struct peer both(void (*body)(int, int, unsigned), void *(*other)(void *)
     return peer;
 }
 
-static void senders(void) {
-    struct peer peer = both(sends, takes_all, 0);
+static void senders_of(unsigned size) {
+    struct peer peer = both(sends, takes_all, size);
     CHECK(peer.right, "what each has sent came in its order");
     CHECK(peer.bytes[0] == board->bytes[0] && peer.bytes[1] == board->bytes[1], "and all of it");
 }
 
-static void receivers(void) {
-    struct peer peer = both(receives, gives, 0);
+static void receivers_of(unsigned size) {
+    struct peer peer = both(receives, gives, size);
     CHECK(peer.bytes[0] == board->bytes[0] + board->bytes[1], "each byte came once");
     CHECK(peer.sum == board->sum[0] + board->sum[1], "and was right");
 }
 
-static void small_senders(void) {
-    struct peer peer = both(sends, takes_all, 64);
-    CHECK(peer.right, "what each has sent came in its order");
-    CHECK(peer.bytes[0] == board->bytes[0] && peer.bytes[1] == board->bytes[1], "and all of it");
-}
-
-static void small_receivers(void) {
-    struct peer peer = both(receives, gives, 64);
-    CHECK(peer.bytes[0] == board->bytes[0] + board->bytes[1], "each byte came once");
-    CHECK(peer.sum == board->sum[0] + board->sum[1], "and was right");
-}
-
+static void senders(void) { senders_of(0); }
+static void receivers(void) { receivers_of(0); }
+static void small_senders(void) { senders_of(64); }
+static void small_receivers(void) { receivers_of(64); }
 static void in_turns(void) { both(asks, answers, 0); }
 
-/* In turns by hand only (STOPPED_ROUNDS=20): 3 of some 80 runs did not end over rings, which is not understood. */
+/* In turns by hand only (STOPPED_ROUNDS=40): 3 of 80 runs hung before doorbells for others were kept, 0 of 25 since. */
 static const struct test_case cases[] = {
     LONER(senders), LONER(receivers), LONER(small_senders), LONER(small_receivers), LONER(in_turns),
 };
