@@ -376,8 +376,9 @@ mod tests {
     #[test]
     fn a_firm_lock_is_waited_for() {
         let lock = Lock::new();
+        // Outlives the thread that sends.
+        let (done, is_done) = mpsc::channel();
         std::thread::scope(|scope| {
-            let (done, is_done) = mpsc::channel();
             let kept = while_held_loosely(&lock, true, || {
                 let lock = &lock;
                 scope.spawn(move || {
