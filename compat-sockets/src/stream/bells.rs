@@ -181,20 +181,29 @@ pub(crate) fn drain_many(link: &Link, fd: i32) {
         return;
     }
     if many() {
-        drain_quietly(link, fd);
+        drain_quietly(link, fd, Which::Answered);
     }
     side.rx_lock.unlock();
 }
 
 /// [`drain`], keeping an error for the program.
-pub(crate) fn drain_quietly(link: &Link, fd: i32) {
-    if let Drained::Failed(errno) = drain(link, fd) {
+pub(crate) fn drain_quietly(link: &Link, fd: i32, which: Which) {
+    if let Drained::Failed(errno) = drain(link, fd, which) {
         link.side.rx_error.store(errno as u32, Ordering::Relaxed);
     }
 }
 
-/// Throws doorbells away, while the ring is empty. Under the rx lock, the ring part begun (`rx_left` 0).
-pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
+/// Which doorbells are thrown away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Those whose data were taken; where nobody relies on them, all. The caller has the program go on if data have come.
+    Answered,
+    /// All: whoever reads from the kernel next takes them for data.
+    All,
+}
+
+/// Throws doorbells away. Under the rx lock, the ring part begun (`rx_left` 0).
+pub(crate) fn drain(link: &Link, fd: i32, which: Which) -> Drained {
     let side = link.side;
     loop {
         let sent = link.peer().bells().load(Ordering::SeqCst);
@@ -204,7 +213,7 @@ pub(crate) fn drain(link: &Link, fd: i32) -> Drained {
         }
         // A doorbell is counted after its data were published. So what those say that are thrown away has been taken by
         // somebody, and a later one stays for who sleeps: more may have been published before it than our caller will take.
-        if is_relied_on(link) && link.ring_has_more() {
+        if which == Which::Answered && is_relied_on(link) && link.ring_has_more() {
             return Drained::Empty;
         }
         counters::one(Counter::drains);

@@ -361,7 +361,7 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
         // for it: what has come goes, and nothing is to follow it.
         bell::disarm(&link.mine().armed_data());
         bell::disarm(&link.mine().armed_space());
-        bells::drain_quietly(link, fd);
+        bells::drain_quietly(link, fd, bells::Which::All);
     }
     side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
     if done {
@@ -415,7 +415,7 @@ fn hide_death(link: &Link, fd: i32) {
 
 /// After the peer's end, with an empty ring: throws the doorbells away. Under the rx lock.
 fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
-    bells::drain_quietly(link, fd);
+    bells::drain_quietly(link, fd, bells::Which::All);
     // What was published before the end is visible now.
     if link.ring_has_more() || raw::peek_one(fd).is_ok_and(|len| len > 0) {
         return false;

@@ -1,6 +1,6 @@
 //! What can be received, for who asks without receiving: pollers, `FIONREAD`, `SIOCATMARK`.
 
-use super::bells::{self, Drained};
+use super::bells::{self, Drained, Which};
 use super::source::{Source, available, meaningless, source};
 use crate::carrier;
 use crate::side::rx;
@@ -26,7 +26,7 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
             if link.side.rx_error.load(Ordering::Relaxed) != 0 {
                 Readiness::Ready
             } else {
-                match bells::drain(link, fd) {
+                match bells::drain(link, fd, Which::Answered) {
                     Drained::Failed(errno) => {
                         link.side.rx_error.store(errno as u32, Ordering::Relaxed);
                         Readiness::Ready
@@ -140,7 +140,7 @@ pub(crate) fn is_before_kernel(link: &Link, fd: i32) -> bool {
     let answer = match source(link, fd) {
         Source::Ring(_) => true,
         Source::Empty => {
-            bells::drain_quietly(link, fd);
+            bells::drain_quietly(link, fd, Which::Answered);
             link.ring_has_more()
         }
         Source::Tcp { .. } | Source::Prefix(_) | Source::Ended | Source::Poisoned => false,

@@ -1,6 +1,6 @@
 //! Receiving on an upgraded connection.
 
-use super::bells::{self, Drained};
+use super::bells::{self, Drained, Which};
 pub(crate) use super::readiness::{Readiness, prefix_is_here, readiness};
 use super::source::{Source, available, source};
 use super::vectors::{Cursor, receive_kernel, total};
@@ -406,7 +406,7 @@ fn ring_is_empty(link: &Link, fd: i32) -> Step {
         let error = side.rx_error.swap(0, Ordering::Relaxed);
         return Step::Failed(error as i32);
     }
-    let found = bells::drain(link, fd);
+    let found = bells::drain(link, fd, Which::Answered);
     // Whatever the kernel's end means, bytes published before it go first.
     if link.ring_has_more() {
         if let Drained::Failed(errno) = found {
