@@ -21,8 +21,8 @@
 //! connection, calls that move data hold its locks *loosely* at first ([`Held::Loose`]): they look, and copy, and change
 //! nothing that anybody else relies on, but for free bytes of a ring. Then they make the lock firm ([`Lock::firm`]), one
 //! exchange, and publish. A waiter that finds the owner of a loose lock asleep or stopped takes the lock over by an exchange of the
-//! same word, so one of the two exchanges fails: either the owner has been in time, or it finds that the lock is another's and
-//! begins anew. Who takes a lock over so for sending must not put anything where the other may still be copying to
+//! same word, so one of the two exchanges fails ([`vmmc::word::loose`]): either the owner has been in time, or it finds that the
+//! lock is another's and begins anew. Who takes a lock over so for sending must not put anything where the other may still be copying to
 //! ([`Lock::was_taken_over`]).
 //!
 //! # Order
@@ -41,11 +41,9 @@ use crate::counters::{self, Counter};
 use crate::{fork, owner, raw};
 use vmmc::sync::{AtomicU32, Ordering, spin_hint};
 use vmmc::sys::membarrier::light;
+use vmmc::word::loose::{self, LOOSE, WAITERS};
 use vmmc::word::owned;
 
-const WAITERS: u32 = 1 << 31;
-/// The owner has changed nothing yet. Thread ids are smaller (`PID_MAX_LIMIT`, 4 Mi).
-const LOOSE: u32 = 1 << 30;
 /// Turns before sleeping: more than a copy of a few kilobytes takes.
 const SPINS: u32 = 200;
 /// How often a sleeping waiter looks whether the owner still lives, in nanoseconds.
@@ -88,8 +86,7 @@ impl Lock {
     /// Takes the lock if it is free.
     #[inline]
     pub(crate) fn try_lock(&self) -> bool {
-        if self.word.compare_exchange(0, fork::tid(), Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
+        if !loose::take(&self.word, fork::tid()) {
             return false;
         }
         let free = self.mark.load(Ordering::Acquire) == 0;
@@ -107,8 +104,7 @@ impl Lock {
 
     #[inline]
     fn lock_as(&self, me: u32) -> Result<(), Interrupted> {
-        // PAIRS(lock): acquire with the release in `unlock`.
-        if self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !loose::take(&self.word, me) {
             self.lock_slow(me)?;
         }
         // PAIRS(mark): after `owner::noticed`: what this does not see, the owner has taken back, or will.
@@ -145,32 +141,17 @@ impl Lock {
     #[inline]
     pub(crate) fn firm(&self, held: &mut Held) -> bool {
         if *held == Held::Loose {
-            *held = if self.exchange_mine(LOOSE, 0) { Held::Word } else { Held::Not };
+            let is_mine = loose::change(&self.word, fork::tid(), LOOSE, 0);
+            *held = if is_mine { Held::Word } else { Held::Not };
         }
         *held != Held::Not
     }
 
     /// Who has made the lock firm, having held it loosely, and has published all of what it has changed, goes on loosely.
     pub(crate) fn loosen(&self, held: &mut Held) {
-        if *held == Held::Word && self.exchange_mine(0, LOOSE) {
+        if *held == Held::Word && loose::change(&self.word, fork::tid(), 0, LOOSE) {
             *held = Held::Loose;
         }
-    }
-
-    /// Exchanges the caller's word, with some bits, for the same with others; false when it is another's.
-    #[inline]
-    fn exchange_mine(&self, bits: u32, instead: u32) -> bool {
-        let me = fork::tid();
-        let mut found = self.word.load(Ordering::Relaxed);
-        while found & !WAITERS == me | bits {
-            let new = (found & WAITERS) | me | instead;
-            // PAIRS(lock): with who takes over, and with the acquire of who comes next.
-            match self.word.compare_exchange(found, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => found = now,
-            }
-        }
-        false
     }
 
     /// Whether an owner that goes on one day may still be copying to where it found room.
@@ -262,8 +243,7 @@ impl Lock {
             if found == 0 {
                 // Once we have slept, others may: keep the mark.
                 let mine = if spins < SPINS { me } else { me | WAITERS };
-                if self.word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
-                {
+                if loose::take(&self.word, mine) {
                     return Ok(());
                 }
                 continue;
@@ -287,13 +267,7 @@ impl Lock {
             }
             let is_dead = !raw::process_lives(owner);
             let may_be_taken = is_dead || (found & LOOSE != 0 && raw::is_standing(owner));
-            // PAIRS(lock): acquire with the last release before the owner's exchange, and the owner's `firm` fails.
-            if may_be_taken
-                && self
-                    .word
-                    .compare_exchange(marked, me | WAITERS, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            {
+            if may_be_taken && loose::take_over(&self.word, marked, me | WAITERS) {
                 if !is_dead {
                     self.taken_over.store(1, Ordering::Relaxed);
                 }
@@ -306,8 +280,7 @@ impl Lock {
     /// Gives the lock back.
     #[inline]
     pub(crate) fn unlock(&self) {
-        // PAIRS(lock): release with the acquire in `lock`.
-        if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
+        if loose::give(&self.word) {
             raw::futex_wake(self.word.as_ptr());
         }
     }

@@ -5,6 +5,7 @@
 //!   and a sender makes no system call while the receiver is awake.
 //! * [`biased`]: a mutex that costs the thread that mostly takes it no locked instruction.
 //! * [`credit`]: counts of things produced and consumed, checked against a hostile peer.
+//! * [`loose`]: a word that names its holder, and is taken away from one that is stopped before it has changed anything.
 //! * [`owned`]: marks that one thread sets without a fence until another comes.
 //!
 //! A flag word (V17) is a [`Word`] stored with release after the data and loaded with acquire.
@@ -12,6 +13,7 @@
 pub mod arm;
 pub mod biased;
 pub mod credit;
+pub mod loose;
 mod mapped;
 pub mod owned;
 pub(crate) mod snapshot;
