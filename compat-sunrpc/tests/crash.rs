@@ -99,8 +99,8 @@ fn many_connections_are_served_at_once() {
     let daemon = Daemon::start();
     let cases = [
         ("run", 1100, 1),
-        ("poll", 1100, 2),
-        ("epoll", 1100, 1),
+        ("poll", 400, 2),
+        ("epoll", 400, 1),
         ("select", 900, 1),
         ("workers", 150, 1),
     ];

@@ -220,7 +220,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Some of all places, evenly, the first and the last among them.
 fn some(places: &[Place]) -> impl Iterator<Item = (usize, &Place)> {
     let asked = std::env::var("SHRIMP_RPC_TEST_PLACES");
-    let count = asked.map_or(40, |asked| asked.parse().expect("a number")).clamp(2, places.len());
+    let count = asked.map_or(25, |asked| asked.parse().expect("a number")).clamp(2, places.len());
     let last = places.len() - 1;
     (0..count).map(move |i| i * last / (count - 1)).map(|at| (at, &places[at]))
 }
