@@ -13,6 +13,9 @@
 //! takes the word that was armed since. So who is rung and finds nothing goes back to step 1; the word
 //! is taken.
 //!
+//! Several may sleep for the same bells. One of them that is awake and finds nothing throws away the bells that were
+//! rung, and with them another's, who will not hear them any more: it arms for those first, and looks again ([`may_be_thrown_away`]).
+//!
 //! The fences make at least one side see the other's store. Because the waker takes the word
 //! with a swap, at most one bell is rung per arming, however many threads publish. (In
 //! [`vmmc::word::arm`] the sleeper is the only writer, for a word that several untrusting
@@ -61,6 +64,20 @@ pub fn take_for(armed: &impl Word<Value = u32>, sleep: &impl Word<Value = u64>) 
 pub fn disarm(armed: &impl Word<Value = u32>) -> bool {
     // Acquire also where it is found taken: what the taker stored before must be seen.
     armed.load(Ordering::Acquire) != 0 && armed.swap(0, Ordering::AcqRel) != 0
+}
+
+/// Whether bells that were counted before this call, and that another sleeper may not have heard, can be thrown away by one
+/// who found nothing: for what is published from here on a bell is rung once more. False: there is something now, perhaps
+/// more than the caller takes, and the bells have to stay.
+#[inline]
+#[must_use]
+pub fn may_be_thrown_away(
+    armed: &impl Word<Value = u32>,
+    sleep: &impl Word<Value = u64>,
+    has_more: impl FnOnce() -> bool,
+) -> bool {
+    arm_for(armed, sleep, 0);
+    !has_more()
 }
 
 /// The waker's step 2, once after publishing, before any [`take`].

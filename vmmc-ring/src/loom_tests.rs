@@ -206,6 +206,71 @@ fn loom_room_without_the_barrier_is_missed() {
     room_is_rung_for(false);
 }
 
+/// Of two who receive from one ring one sleeps, and the other takes two things, and throws bells away where it finds
+/// nothing and `may` says so. A waker publishes three. Nobody may be asleep at the end with something published and no
+/// bell left to hear.
+fn others_sleep(may: fn(&Shared, u64) -> bool, afterwards: fn(&Shared)) {
+    loom::model(move || {
+        let shared = Shared::new();
+        // How many bells there were, and how many lie there to be heard.
+        let [rung, heard] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+        bell::arm(&&shared.armed);
+        let waker = {
+            let (shared, rung, heard) = (shared.clone(), rung.clone(), heard.clone());
+            thread::spawn(move || {
+                for at in 1..=3 {
+                    shared.tail.store(at, Ordering::Release);
+                    bell::published();
+                    if bell::take(&&shared.armed) {
+                        rung.fetch_add(1, Ordering::SeqCst);
+                        heard.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            })
+        };
+        let (mut taken, mut thrown) = (0, 0);
+        for _ in 0..3 {
+            let more = shared.tail.load(Ordering::Acquire) > taken;
+            let there = rung.load(Ordering::SeqCst) - thrown;
+            if more {
+                taken += 1;
+            } else if there > 0 && may(&shared, taken) {
+                let there = heard.load(Ordering::SeqCst).min(there);
+                heard.fetch_sub(there, Ordering::SeqCst);
+                thrown += there;
+                afterwards(&shared);
+            }
+            if taken == 2 {
+                break;
+            }
+        }
+        waker.join().unwrap();
+        assert!(heard.load(Ordering::SeqCst) > 0, "asleep, and nobody rang");
+    });
+}
+
+#[test]
+fn loom_bells_of_who_sleeps_are_thrown_away_for_new_ones() {
+    let may = |it: &Shared, taken| {
+        let more = || it.tail.load(Ordering::Acquire) > taken;
+        bell::may_be_thrown_away(&&it.armed, &&it.private[0], more)
+    };
+    others_sleep(may, |_| ());
+}
+
+#[test]
+#[should_panic(expected = "asleep, and nobody rang")]
+fn loom_who_is_armed_for_after_its_bells_were_thrown_away_is_not_woken() {
+    others_sleep(|it, taken| it.tail.load(Ordering::Acquire) == taken, |it| bell::arm(&&it.armed));
+}
+
+#[test]
+#[should_panic(expected = "asleep, and nobody rang")]
+fn loom_who_arms_for_others_and_does_not_look_again_takes_their_bell() {
+    let may = |it: &Shared, _| bell::may_be_thrown_away(&&it.armed, &&it.private[0], || false);
+    others_sleep(may, |_| ());
+}
+
 /// A sleeper that is woken, serves and sleeps again, and a waker that publishes twice. `for_nothing` is what it
 /// does when it was rung and finds nothing new. Nobody may be asleep at the end with something published
 /// and no bell left to hear.

@@ -196,9 +196,9 @@ pub(crate) fn drain_quietly(link: &Link, fd: i32, which: Which) {
 /// Which doorbells are thrown away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Those whose data were taken; where nobody relies on them, all. The caller has the program go on if data have come.
+    /// Those whose data were taken; where nobody relies on them, all. The caller looks at the ring after this.
     Answered,
-    /// All: whoever reads from the kernel next takes them for data.
+    /// All, and none is asked for: whoever reads from the kernel next takes them for data.
     All,
 }
 
@@ -211,10 +211,13 @@ pub(crate) fn drain(link: &Link, fd: i32, which: Which) -> Drained {
         if there == 0 || there > MOST_BELLS {
             return Drained::Empty;
         }
-        // A doorbell is counted after its data were published. So what those say that are thrown away has been taken by
-        // somebody, and a later one stays for who sleeps: more may have been published before it than our caller will take.
-        if which == Which::Answered && is_relied_on(link) && link.ring_has_more() {
-            return Drained::Empty;
+        // Who begins to sleep after this look is armed after those were counted.
+        if which == Which::Answered && is_relied_on(link) {
+            let mine = link.mine();
+            let more = || link.ring_has_more();
+            if !bell::may_be_thrown_away(&mine.armed_data(), &mine.sleep(), more) {
+                return Drained::Empty;
+            }
         }
         counters::one(Counter::drains);
         match raw::discard(fd, there as usize) {
@@ -224,15 +227,7 @@ pub(crate) fn drain(link: &Link, fd: i32, which: Which) -> Drained {
                     errno => Drained::Failed(errno),
                 };
             }
-            Ok(len) => {
-                side.drained.fetch_add(len as u64, Ordering::Relaxed);
-                // A sleeper of ours in the kernel may have been meant, and will not see the
-                // byte any more: arm for it again. Our caller looks at the ring after this.
-                if is_relied_on(link) {
-                    let mine = link.mine();
-                    bell::arm_for(&mine.armed_data(), &mine.sleep(), 0);
-                }
-            }
+            Ok(len) => _ = side.drained.fetch_add(len as u64, Ordering::Relaxed),
             Err(libc::EAGAIN) => return Drained::Empty,
             Err(libc::EINTR) => {}
             Err(libc::ECONNRESET) if link.reset_means_end() => return Drained::End,

@@ -189,7 +189,7 @@ pub(crate) fn leave_nothing(link: &Link, fd: i32) {
         crate::raw::wait_for(fd, libc::POLLIN, 1);
     }
     if link.side.rx_state.load(Ordering::Relaxed) == rx::RING {
-        bells::drain_quietly(link, fd, bells::Which::All);
+        bells::drain_quietly(link, fd, bells::Which::Answered);
     }
 }
 
