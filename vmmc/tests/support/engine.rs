@@ -10,7 +10,7 @@ use crate::common::{Daemon, PATIENCE};
 use crate::proxy::Proxy;
 use std::time::Duration;
 use vmmc::counters::index::{DIRECT_REFUSED, DIRECT_WRITES, FABRIC_PACKETS, NET_PACKETS};
-use vmmc::{Export, ExportBuilder, Import, ImportBuilder, Node, Region, Rights, Who};
+use vmmc::{Config, Export, ExportBuilder, Import, ImportBuilder, Node, Region, Rights, Who};
 
 /// An exporter and an importer, and what lies between them.
 pub struct World {
@@ -30,10 +30,16 @@ enum Home {
     Two(Box<(Place, Place)>),
 }
 
+/// A node whose unexports wait for what a busy machine is slow to send: messages of several hundred kilobytes, sealed.
+fn patient(daemon: &Daemon) -> Node {
+    let config = Config { drain: Duration::from_secs(20), ..daemon.config() };
+    Node::builder().config(config).connect().expect("connects")
+}
+
 impl World {
     pub fn shm() -> World {
         let daemon = Daemon::start();
-        let (exporter, importer) = (daemon.node(), daemon.node());
+        let (exporter, importer) = (patient(&daemon), daemon.node());
         World {
             exporter,
             importer,
@@ -90,7 +96,7 @@ impl World {
     }
 
     fn over((a, b): (Place, Place), fabric: bool) -> World {
-        let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+        let (exporter, importer) = (patient(&a.daemon), b.daemon.node());
         let home = Home::Two(Box::new((a, b)));
         World { exporter, importer, node: Some("a"), fabric, direct: false, home }
     }
