@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The helper thread of a process, made at the first non-blocking send.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct Copier {
     shared: Arc<Shared>,
 }
 
@@ -102,7 +102,7 @@ impl<B: 'static> Completion<B> {
         };
         let source = match source.downcast::<B>() {
             Ok(source) => *source,
-            Err(_) => unreachable!("the engine gives back what it was given"),
+            Err(_) => unreachable!("the copier gives back what it was given"),
         };
         match result {
             Ok(()) => Ok(source),
@@ -111,12 +111,12 @@ impl<B: 'static> Completion<B> {
     }
 }
 
-impl Engine {
-    fn new() -> Result<Engine, SystemError> {
+impl Copier {
+    fn new() -> Result<Copier, SystemError> {
         let shared = Arc::new(Shared::default());
         let worker = shared.clone();
-        spawn_quiet("vmmc-engine", move || work(&worker)).map_err(system("engine thread"))?;
-        Ok(Engine { shared })
+        spawn_quiet("vmmc-copier", move || work(&worker)).map_err(system("copier thread"))?;
+        Ok(Copier { shared })
     }
 
     pub(crate) fn start<B: AsRef<[u8]> + Send + 'static>(
@@ -134,7 +134,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for Copier {
     fn drop(&mut self) {
         self.shared.queue.lock().stop = true;
         self.shared.arrived.notify_all();
@@ -170,13 +170,13 @@ fn work(shared: &Shared) {
 }
 
 impl NodeInner {
-    /// The engine, started at the first call.
-    pub(crate) fn engine(&self) -> Result<&Engine, SystemError> {
-        if self.engine.get().is_none() {
-            let _ = self.engine.set(Engine::new()?); // another thread's is as good
+    /// The copier, started at the first call.
+    pub(crate) fn copier(&self) -> Result<&Copier, SystemError> {
+        if self.copier.get().is_none() {
+            let _ = self.copier.set(Copier::new()?); // another thread's is as good
         }
-        match self.engine.get() {
-            Some(engine) => Ok(engine),
+        match self.copier.get() {
+            Some(copier) => Ok(copier),
             None => unreachable!("set above"),
         }
     }

@@ -216,7 +216,7 @@ impl Import {
             let outside = crate::mem::OutOfBounds { offset, len, size, align: 1 };
             return Err(SendError::from(outside).into());
         }
-        Ok(self.owner.node.engine()?.start(self.owner.clone(), offset, source))
+        Ok(self.owner.node.copier()?.start(self.owner.clone(), offset, source))
     }
 
     /// Waits until all sends so far, started ones ([`Import::start_send`]) included, are in the

@@ -24,7 +24,7 @@ use crate::local::{Local, SPIN_SLICE};
 use crate::mem::Region;
 use crate::notify::Inbox;
 use crate::peer::Peer;
-use crate::send::Engine;
+use crate::send::Copier;
 use crate::sync::Mutex;
 use crate::sys::membarrier;
 use crate::wait::{self, Spun};
@@ -52,7 +52,7 @@ pub(crate) struct NodeInner {
     pub(crate) control: Control,
     pub(crate) tables: Mutex<Tables>,
     pub(crate) inbox: Inbox,
-    pub(crate) engine: OnceLock<Engine>,
+    pub(crate) copier: OnceLock<Copier>,
     /// Connections to other nodes.
     pub(crate) remotes: remote::Remotes,
     pub(crate) spares: Spares,
@@ -178,7 +178,7 @@ impl NodeBuilder {
             control,
             tables: Mutex::default(),
             inbox: Inbox::default(),
-            engine: OnceLock::new(),
+            copier: OnceLock::new(),
             remotes: remote::Remotes::default(),
             spares: Spares::default(),
             claims_end: Mutex::default(),
