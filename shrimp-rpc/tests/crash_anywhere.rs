@@ -310,7 +310,8 @@ fn a_client_killed_while_its_server_is_anywhere_leaves_nothing_and_disturbs_nobo
         }
     };
     undisturbed();
-    support::until_asleep(pid);
+    // Not what a thread is about to give back.
+    support::footprint_at_rest(pid, |_| true);
     let before = held(pid);
     let dir = tempfile::tempdir().unwrap();
 
