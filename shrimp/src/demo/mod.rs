@@ -53,7 +53,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo run --release -p shrimp -- demo
+  cargo run --release --bin shrimp -- demo
   shrimp demo --quick --program none
   shrimp demo --program iperf3 --json demo.json
 
