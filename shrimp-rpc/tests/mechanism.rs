@@ -422,7 +422,7 @@ fn successive_calls_are_never_confused() {
     back_to_back(30_000, 3);
 }
 
-/// `ci/scale` makes ten million (`SHRIMP_RPC_CALLS`).
+/// `SHRIMP_RPC_CALLS` makes more: ten million by hand, see `ci/scale`.
 #[test]
 #[ignore = "a million calls or more: seconds for each without optimisation"]
 fn a_million_successive_calls_are_never_confused() {
