@@ -206,6 +206,17 @@ fn loom_room_without_the_barrier_is_missed() {
     room_is_rung_for(false);
 }
 
+/// A waker that publishes so many times, and rings where the word was armed.
+fn publishes_and_rings(shared: &Shared, times: u64, rings: impl Fn()) {
+    for at in 1..=times {
+        shared.tail.store(at, Ordering::Release);
+        bell::published();
+        if bell::take(&&shared.armed) {
+            rings();
+        }
+    }
+}
+
 /// Of two who receive from one ring one sleeps, and the other takes two things, and throws bells away where it finds
 /// nothing and `may` says so. A waker publishes three. Nobody may be asleep at the end with something published and no
 /// bell left to hear.
@@ -218,14 +229,10 @@ fn others_sleep(may: fn(&Shared, u64) -> bool, afterwards: fn(&Shared)) {
         let waker = {
             let (shared, rung, heard) = (shared.clone(), rung.clone(), heard.clone());
             thread::spawn(move || {
-                for at in 1..=3 {
-                    shared.tail.store(at, Ordering::Release);
-                    bell::published();
-                    if bell::take(&&shared.armed) {
-                        rung.fetch_add(1, Ordering::SeqCst);
-                        heard.fetch_add(1, Ordering::SeqCst);
-                    }
-                }
+                publishes_and_rings(&shared, 3, || {
+                    rung.fetch_add(1, Ordering::SeqCst);
+                    heard.fetch_add(1, Ordering::SeqCst);
+                });
             })
         };
         let (mut taken, mut thrown) = (0, 0);
@@ -282,13 +289,7 @@ fn sleeps_again(for_nothing: fn(&AtomicU32)) {
         let waker = {
             let (shared, bells) = (shared.clone(), bells.clone());
             thread::spawn(move || {
-                for at in 1..=2 {
-                    shared.tail.store(at, Ordering::Release);
-                    bell::published();
-                    if bell::take(&&shared.armed) {
-                        bells.fetch_add(1, Ordering::SeqCst);
-                    }
-                }
+                publishes_and_rings(&shared, 2, || _ = bells.fetch_add(1, Ordering::SeqCst));
             })
         };
         let (mut served, mut heard) = (0, 0);
