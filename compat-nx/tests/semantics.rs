@@ -632,22 +632,7 @@ fn direct(engine: &Engine, _: &str) {
     assert_eq!(engine.counter(count::DAEMON_TRIPS), trips, "N12");
     engine.gsync().expect("gsync");
 
-    // A forked child has a copy: its stores are its own.
-    let before = room.clone();
-    // SAFETY: the child only stores to memory of this test, and ends without unwinding.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0);
-    if child == 0 {
-        let same = room == before;
-        room.fill(1);
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(if same { 0 } else { 1 }) };
-    }
-    let mut status = -1;
-    // SAFETY: waits for the child; `status` is writable.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0);
-    assert!(room == before);
+    child_has_a_copy(&mut room);
 
     // A buffer that gets its messages directly; then, each time, other memory in its place.
     let place = other_memory(std::ptr::null_mut(), 4 * LEN);
@@ -673,9 +658,28 @@ fn direct(engine: &Engine, _: &str) {
         turn(round, other_memory(place, 4 * LEN));
     }
     // What is there now becomes a window like any other.
-    let begun = sent_directly(engine);
-    while sent_directly(engine) == begun {
-        turn(100, place);
+    let until_direct = |place| {
+        let begun = sent_directly(engine);
+        while sent_directly(engine) == begun {
+            turn(100, place);
+        }
+    };
+    until_direct(place);
+
+    // So does what an allocator gives that has cut off the end of its heap, or has taken some out of the middle.
+    for given_back in [2 * LEN..4 * LEN, LEN..2 * LEN, 0..LEN] {
+        let place = other_memory(std::ptr::null_mut(), 4 * LEN);
+        let check_child = || {
+            // SAFETY: mapped, and known here alone.
+            child_has_a_copy(unsafe { std::slice::from_raw_parts_mut(place, 4 * LEN) });
+        };
+        until_direct(place);
+        other_memory(place.wrapping_add(given_back.start), given_back.len());
+        check_child();
+        turn(101, place);
+        check_child();
+        until_direct(place);
+        check_child();
     }
 
     // Longer and longer messages into the same buffer, each with bytes of its own, and a shorter one afterwards.
@@ -700,6 +704,25 @@ fn direct(engine: &Engine, _: &str) {
             }
         }
     }
+}
+
+/// A forked child has a copy: its stores are its own.
+fn child_has_a_copy(memory: &mut [u8]) {
+    let before = memory.to_vec();
+    // SAFETY: the child only stores to memory of this test, and ends without unwinding.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let same = memory == before;
+        memory.fill(1);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if same { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child; `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(memory == before);
 }
 
 /// Both processes of a message copy a part of it (section 4.1 of the paper knows one). The bytes are those of the send, though the

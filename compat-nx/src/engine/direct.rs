@@ -29,14 +29,19 @@
 //! the message will cover, and looks for it in the buffer itself: for 4 MiB 36 microseconds where the
 //! question takes 3. A window that fails is forgotten, and what is there now may become another. Bytes that are to be sent
 //! cannot be written over: the sender's own windows are only where the kernel can be asked.
+//!
+//! Often only some of the pages were given back: an allocator cuts off the end of its heap, and lets it grow again. The others are
+//! *left*: still of the window's file, though no message comes that way. They are noted, so that they can be part of
+//! another window, and that a forked child gets its own.
 #![allow(unsafe_code)] // remaps memory of the program; each block has its proof
 
-use super::mappings::{Asker, Backing, backing_at, is_private_memory};
+use super::mappings::{Asker, Backing, backing_at, first_of, is_private_memory};
 use super::peer::Own;
 use super::types::{Source, Target};
 use super::{fork, layout};
 use crate::error::NxError;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use vmmc::mem::View;
@@ -82,11 +87,35 @@ struct Open {
     only_sent: bool,
 }
 
+/// Where pages may be that were left of a window.
+#[derive(Debug)]
+struct Left {
+    range: Range<usize>,
+    backing: Backing,
+    /// The window's row in the table for forked children.
+    noted: fork::Noted,
+}
+
+impl Left {
+    fn is_there(&self) -> bool {
+        first_of(self.range.clone(), self.backing.file).is_some()
+    }
+}
+
+impl Open {
+    /// Ends it, as what may be left of it.
+    fn abandon(self) -> Left {
+        self.export.abandon();
+        Left { range: self.start..self.start + self.len, backing: self.backing, noted: self.noted }
+    }
+}
+
 /// All windows of a process, and which buffers were used how often.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     /// By the other process, in the order of their numbers.
     of: HashMap<u32, Vec<Window>>,
+    left: Vec<Left>,
     uses: HashMap<(u32, usize), Uses>,
     open: usize,
     nonce: u64,
@@ -94,21 +123,21 @@ pub(super) struct Windows {
     asker: Option<Option<Asker>>,
 }
 
-/// How often a buffer was used since it last had a window.
+/// How often a buffer was used since it last had a window, or could not get one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
     count: u32,
-    /// Windows of it whose memory the program had given back when it was used again.
-    stale: u32,
+    /// Windows of it whose memory the program had given back when it was used again, and those that could not be made.
+    vain: u32,
     /// Longest message that its windows were too short for.
     beyond: usize,
 }
 
 impl Uses {
-    /// Whether the buffer is worth a window. A window that was made in vain cost more than one copy: each time four times as
-    /// many uses are asked for, so that a buffer which is new memory every time goes by the safe copy.
+    /// Whether the buffer is worth a window. A window that was made in vain, or tried, cost more than one copy: each time four
+    /// times as many uses are asked for, so that a buffer which is new memory every time goes by the safe copy.
     fn are_enough(self, after: u32) -> bool {
-        let asked = after.saturating_add(1).saturating_mul(4u32.saturating_pow(self.stale));
+        let asked = after.saturating_add(1).saturating_mul(4u32.saturating_pow(self.vain));
         self.count >= asked
     }
 }
@@ -150,8 +179,8 @@ pub(super) struct Maker<'e> {
     pub(super) after: u32,
     /// `NX_DIRECT_CHECK`: the kernel is not asked.
     pub(super) by_pages: bool,
-    /// Whether a message may be on its way into a window of the other's.
-    pub(super) is_busy: &'e dyn Fn(u32) -> bool,
+    /// Whether a message of a process may be on its way into a window of its.
+    pub(super) is_busy: &'e dyn Fn(u32, u32) -> bool,
 }
 
 /// The whole pages of `len` bytes at `start`.
@@ -256,9 +285,22 @@ impl Windows {
 
     /// Of a window whose memory at `first` is no more the window's.
     fn forget_stale(&mut self, other: u32, number: usize, first: usize) {
-        self.forget(other, number);
+        if let Some(left) = self.forget(other, number) {
+            self.leave(left);
+        }
+        self.note_vain(other, first);
+    }
+
+    /// Notes what may be left of a window.
+    fn leave(&mut self, left: Left) {
+        if left.is_there() {
+            self.left.push(left);
+        }
+    }
+
+    fn note_vain(&mut self, other: u32, first: usize) {
         let uses = self.uses.entry((other, first)).or_default();
-        *uses = Uses { count: 0, stale: uses.stale.saturating_add(1), ..*uses };
+        *uses = Uses { count: 0, vain: uses.vain.saturating_add(1), ..*uses };
     }
 
     fn can_ask(&mut self, maker: &Maker<'_>) -> bool {
@@ -282,7 +324,7 @@ impl Windows {
 
     /// Counts a use of the buffer: anew, if it is for a longer message than before.
     fn is_worth_one(&mut self, maker: &Maker<'_>, first: usize, len: usize) -> bool {
-        if self.open >= MOST {
+        if self.open >= MOST || self.left.len() >= MOST {
             return false;
         }
         if self.uses.len() >= MOST_COUNTED {
@@ -296,30 +338,41 @@ impl Windows {
         uses.are_enough(maker.after)
     }
 
-    /// The windows that lie in these pages, which are theirs still: the other's that nothing is on its way into, and for a buffer
-    /// that is to be received into those that messages were only sent from, whomever to.
+    /// The windows that lie in these pages and give way: the other's that nothing is on its way into, and for a buffer that is to be
+    /// received into those that messages were only sent from, whomever to. Of those whose pages are not all theirs any more
+    /// the rest is noted.
     fn inside(&mut self, maker: &Maker<'_>, first: usize, len: usize, sends: bool) -> Vec<Inside> {
+        let range = first..first + len;
         let mut inside = Vec::new();
         for (&other, of) in &self.of {
             for (number, window) in of.iter().enumerate() {
                 let Some(open) = &window.open else { continue };
-                let lies = first <= open.start && open.start + open.len <= first + len;
-                let gives_way = match other == maker.other {
-                    true => !(maker.is_busy)(number as u32),
-                    false => open.only_sent && !sends,
-                };
-                if lies && gives_way {
-                    let (start, len) = (open.start, open.len);
-                    inside.push(Inside { other, number, start, len, backing: open.backing });
+                let (start, len) = (open.start, open.len);
+                let lies = range.start <= start && start + len <= range.end;
+                let gives_way = lies && (other == maker.other || open.only_sent && !sends);
+                // To look page by page writes to all of it.
+                let reaches_in = range.start < start + len && start < range.end;
+                let may_look = lies || reaches_in && open.alias.is_none();
+                if may_look && !(maker.is_busy)(other, number as u32) {
+                    let backing = open.backing;
+                    inside.push((gives_way, Inside { other, number, start, len, backing }));
                 }
             }
         }
-        inside.retain(|it| self.is_current(it.other, it.number, it.start, it.len));
-        inside
+        let mut is_current = |it: &Inside| self.is_current(it.other, it.number, it.start, it.len);
+        let (mut inside, stale): (Vec<_>, Vec<_>) =
+            inside.into_iter().partition(|(_, it)| is_current(it));
+        for (_, it) in stale {
+            if let Some(left) = self.forget(it.other, it.number) {
+                self.leave(left);
+            }
+        }
+        inside.retain(|(gives_way, _)| *gives_way);
+        inside.into_iter().map(|(_, it)| it).collect()
     }
 
     /// Makes a window; its number, and the trips to the daemon made. A failure (memory that cannot be remapped, no descriptors)
-    /// means: by the safe copy.
+    /// means: by the safe copy, and not to be tried again soon.
     fn make(
         &mut self,
         maker: &Maker<'_>,
@@ -329,6 +382,9 @@ impl Windows {
     ) -> (Option<usize>, u64) {
         let made = self.try_make(maker, start, len, sends);
         let by_pages = matches!(self.asker, Some(None));
+        if made.is_none() {
+            self.note_vain(maker.other, start);
+        }
         (made, (1 + u64::from(by_pages)) * u64::from(made.is_some()))
     }
 
@@ -346,7 +402,8 @@ impl Windows {
         let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start))?;
         // Those of shorter messages end: memory is in one at a time.
         let inside = self.inside(maker, start, len, sends);
-        let theirs: Vec<_> = inside.iter().map(|it| it.backing).collect();
+        let left = self.left.iter().map(|left| left.backing);
+        let theirs: Vec<_> = inside.iter().map(|it| it.backing).chain(left).collect();
         if !is_private_memory(start, len, &theirs) {
             return None;
         }
@@ -359,12 +416,13 @@ impl Windows {
         let region = match unsafe { Region::adopt(pointer, len) } {
             Ok(region) => region,
             Err(_) => {
-                std::mem::forget(forgotten); // children go on getting private copies
+                self.left.extend(forgotten);
                 return None;
             }
         };
+        self.left.retain(Left::is_there);
         let backing = backing_at(start)?;
-        let noted = fork::add(start, len, backing.inode)?;
+        let noted = fork::add(start, len, backing.file)?;
         let name = name(maker.own, maker.own.number, maker.other, number);
         let own = std::process::id();
         // A process of another node cannot be named; who has the job's token is one of the job.
@@ -395,12 +453,11 @@ impl Windows {
     }
 
     /// A window whose memory the program has given back, or is to be another's: nothing at its addresses is touched.
-    /// What is returned are its rows in the table for forked children.
-    fn forget(&mut self, other: u32, number: usize) -> Option<fork::Noted> {
+    /// What is returned is what may be left of it.
+    fn forget(&mut self, other: u32, number: usize) -> Option<Left> {
         let open = self.of.get_mut(&other)?.get_mut(number)?.open.take()?;
         self.open -= 1;
-        open.export.abandon();
-        Some(open.noted)
+        Some(open.abandon())
     }
 
     /// Ends a window that a message may be on its way into, whose receive is given up: the room is the program's again. Whoever
@@ -418,12 +475,7 @@ impl Windows {
             // Nobody else uses these pages, which may be swapped therefore: also a sender that is stopped in the middle keeps
             // the old ones.
             (true, true) => drop(open.export),
-            (is_current, _) => {
-                open.export.abandon();
-                if is_current {
-                    std::mem::forget(open.noted); // children go on getting private copies
-                }
-            }
+            _ => self.leave(open.abandon()),
         }
     }
 
@@ -435,6 +487,9 @@ impl Windows {
                 std::mem::forget(open.export);
                 std::mem::forget(open.noted); // children go on getting private copies
             }
+        }
+        for left in self.left.drain(..) {
+            std::mem::forget(left.noted);
         }
         self.open = 0;
         self.uses.clear();

@@ -8,7 +8,7 @@
 //! the danger. What other threads of the parent store between its fork and the child's copy may be in it or not.
 #![allow(unsafe_code)] // registers a C function and remaps memory; each block has its proof
 
-use super::mappings;
+use super::mappings::{self, File};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -19,14 +19,31 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 struct Row {
     start: AtomicUsize,
     len: AtomicUsize,
+    major: AtomicU32,
+    minor: AtomicU32,
     inode: AtomicU64,
+}
+
+impl Row {
+    const fn empty() -> Row {
+        Row {
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            major: AtomicU32::new(0),
+            minor: AtomicU32::new(0),
+            inode: AtomicU64::new(0),
+        }
+    }
+
+    fn file(&self) -> File {
+        let [major, minor] = [&self.major, &self.minor].map(|it| it.load(Ordering::Relaxed));
+        File { device: (major, minor), inode: self.inode.load(Ordering::Relaxed) }
+    }
 }
 
 /// Rows in the table.
 const ROWS: usize = 256;
-static ROW: [Row; ROWS] = [const {
-    Row { start: AtomicUsize::new(0), len: AtomicUsize::new(0), inode: AtomicU64::new(0) }
-}; ROWS];
+static ROW: [Row; ROWS] = [const { Row::empty() }; ROWS];
 
 /// A window's row; forgotten with the value.
 #[derive(Debug)]
@@ -42,7 +59,7 @@ impl Drop for Noted {
 }
 
 /// Notes a window; `None` when the table is full: the window must not be made then.
-pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<Noted> {
+pub(super) fn add(start: usize, len: usize, file: File) -> Option<Noted> {
     PENDING.get_or_init(|| {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, wherever there is room; it is never unmapped.
@@ -59,7 +76,9 @@ pub(super) fn add(start: usize, len: usize, inode: u64) -> Option<Noted> {
         row.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;
     let row = ROW.get(index)?;
-    row.inode.store(inode, Ordering::Relaxed);
+    row.major.store(file.device.0, Ordering::Relaxed);
+    row.minor.store(file.device.1, Ordering::Relaxed);
+    row.inode.store(file.inode, Ordering::Relaxed);
     row.len.store(len, Ordering::Release);
     Some(Noted(index))
 }
@@ -99,9 +118,13 @@ fn privatise_all() {
     for row in &ROW {
         let len = row.len.load(Ordering::Acquire);
         let start = row.start.load(Ordering::Relaxed);
-        // The program may have unmapped it and have something else there.
-        if len > 0 && mappings::covers(start, len, row.inode.load(Ordering::Relaxed)) {
-            privatise(start, len);
+        // The program may have unmapped all or some of it and have something else there.
+        let (mut at, end) = (start, start + len);
+        while at < end
+            && let Some(part) = mappings::first_of(at..end, row.file())
+        {
+            privatise(part.start, part.len());
+            at = part.end;
         }
         row.len.store(0, Ordering::Relaxed);
         row.start.store(0, Ordering::Relaxed);
@@ -135,11 +158,12 @@ mod tests {
     /// One that could not be exported leaves no row, so that it keeps none of those that come later out.
     #[test]
     fn rows_of_windows_that_are_gone_are_used_again() {
+        let file = File { device: (0, 1), inode: 1 };
         for number in 1..=3 * ROWS {
-            assert!(add(number << 12, 4096, 1).is_some(), "window {number}");
+            assert!(add(number << 12, 4096, file).is_some(), "window {number}");
         }
-        let all: Vec<_> = (1..=ROWS).filter_map(|number| add(number << 12, 4096, 1)).collect();
+        let all: Vec<_> = (1..=ROWS).filter_map(|number| add(number << 12, 4096, file)).collect();
         assert_eq!(all.len(), ROWS);
-        assert!(add(1 << 30, 4096, 1).is_none(), "the table is full");
+        assert!(add(1 << 30, 4096, file).is_none(), "the table is full");
     }
 }

@@ -4,7 +4,7 @@
 
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Opcode, Updater, opcode};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
 
 /// A line of `/proc/self/maps`.
@@ -15,19 +15,24 @@ struct Mapping {
     private_rw: bool,
     /// Where in its file it begins.
     offset: u64,
-    device: Device,
-    inode: u64,
+    file: File,
     is_stack: bool,
 }
 
 /// Major and minor number.
-type Device = (u32, u32);
+pub(super) type Device = (u32, u32);
+
+/// A file that is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct File {
+    pub(super) device: Device,
+    pub(super) inode: u64,
+}
 
 /// Where in which file the bytes at an address are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Backing {
-    device: Device,
-    pub(super) inode: u64,
+    pub(super) file: File,
     offset: u64,
 }
 
@@ -46,8 +51,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         end: usize::from_str_radix(end, 16).ok()?,
         private_rw: rights.starts_with("rw") && rights.ends_with('p'),
         offset,
-        device,
-        inode,
+        file: File { device, inode },
         is_stack: field() == Some("[stack]"),
     })
 }
@@ -115,14 +119,24 @@ fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool 
 /// Memory that may be remapped: private and writable, and not the stack, which grows; or of one of these files.
 pub(super) fn is_private_memory(start: usize, len: usize, or: &[Backing]) -> bool {
     covered(start, len, |mapping| {
-        let Mapping { device, inode, .. } = *mapping;
-        mapping.private_rw && !mapping.is_stack
-            || or.iter().any(|it| (it.device, it.inode) == (device, inode))
+        mapping.private_rw && !mapping.is_stack || or.iter().any(|it| it.file == mapping.file)
     })
 }
 
-pub(super) fn covers(start: usize, len: usize, inode: u64) -> bool {
-    covered(start, len, |mapping| mapping.inode == inode)
+/// The first stretch of the range that is mapped from a file.
+pub(super) fn first_of(range: Range<usize>, file: File) -> Option<Range<usize>> {
+    let mut found = None;
+    visit_mappings(|mapping| {
+        let part = mapping.start.max(range.start)..mapping.end.min(range.end);
+        if mapping.file == file && !part.is_empty() {
+            found = Some(part);
+        }
+        match found.is_some() || mapping.start >= range.end {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    found
 }
 
 /// What is at an address.
@@ -136,8 +150,7 @@ pub(super) fn backing_at(at: usize) -> Option<Backing> {
         ControlFlow::Break(())
     });
     let it = found?;
-    let Mapping { device, inode, .. } = it;
-    Some(Backing { device, inode, offset: it.offset + (at - it.start) as u64 })
+    Some(Backing { file: it.file, offset: it.offset + (at - it.start) as u64 })
 }
 
 /// `struct procmap_query` of linux/fs.h.
@@ -229,8 +242,8 @@ impl Asker {
                 Err(_) => return None,
             };
             let offset = it.vma_offset.wrapping_add(at as u64).wrapping_sub(it.vma_start);
-            let same = (it.dev_major, it.dev_minor) == backing.device
-                && it.inode == backing.inode
+            let file = File { device: (it.dev_major, it.dev_minor), inode: it.inode };
+            let same = file == backing.file
                 && offset == backing.offset + (at - start) as u64
                 && it.vma_flags & WRITABLE_SHARED == WRITABLE_SHARED;
             let end = usize::try_from(it.vma_end).unwrap_or(usize::MAX);

@@ -218,10 +218,10 @@ impl State {
         act: impl FnOnce(&mut direct::Windows, &direct::Maker<'_>) -> (Option<Spot>, u64),
     ) -> Option<Spot> {
         let fetching = &self.fetching;
-        let is_busy = |window| {
-            fetching.iter().any(|it| {
-                it.from == peer.number as usize && it.go.is_some_and(|go| go.window == window)
-            })
+        let is_busy = |from: u32, window| {
+            fetching
+                .iter()
+                .any(|it| it.from == from as usize && it.go.is_some_and(|go| go.window == window))
         };
         let maker = direct::Maker {
             node: &e.data,
