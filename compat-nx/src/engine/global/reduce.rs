@@ -10,10 +10,10 @@
 //!   whose operation takes whole vectors.
 //!
 //! With n no power of two, the nodes that are too many first give their values to a neighbour and get the result from it.
-//! Both ways combine by the same tree, so a length has no bits of its own.
+//! Both ways combine by the same tree, so a length has no bits of its own, but for which of two NaNs a sum is.
 #![allow(unsafe_code)] // raw memory of callers; each block has its proof
 
-use super::elements::{Element, Reduction};
+use super::elements::{Element, Pairs, Reduction};
 use super::round::Round;
 use super::{Place, TAG_REDUCE};
 use crate::engine::layout::CELL_ROOM;
@@ -107,30 +107,16 @@ impl Engine {
             return Err(NxError::BadReduction { op }); // on every node, and before any is waited for
         }
         let mut combine = |part: Range<usize>| {
-            for i in part.start / size_of::<T>()..part.end / size_of::<T>() {
-                let (x, work) = (x.wrapping_add(i), work.wrapping_add(i));
-                // SAFETY: i < n elements, by the caller's word; any alignment.
-                let a = unsafe { x.read_unaligned() };
-                // SAFETY: as above.
-                let b = unsafe { work.read_unaligned() };
-                if let Some(value) = T::combine(op, a, b) {
-                    // SAFETY: as above.
-                    unsafe { x.write_unaligned(value) };
-                }
-            }
+            let (first, n) = (part.start / size_of::<T>(), part.len() / size_of::<T>());
+            let (x, work) = (x.wrapping_add(first), work.wrapping_add(first));
+            // SAFETY: a part of the vectors, by the caller's word; nobody touches them meanwhile.
+            unsafe { Pairs::new(x, work, n) }.combine(op);
         };
         use Reduction::{LogicalAnd, LogicalOr, LogicalXor};
         if self.inner.job.size == 1 && matches!(op, LogicalAnd | LogicalOr | LogicalXor) {
             // Nothing is combined, and yet the result is a truth value.
-            for i in 0..n {
-                let x = x.wrapping_add(i);
-                // SAFETY: i < n elements, by the caller's word; any alignment.
-                let a = unsafe { x.read_unaligned() };
-                if let Some(value) = T::combine(LogicalOr, a, a) {
-                    // SAFETY: as above.
-                    unsafe { x.write_unaligned(value) };
-                }
-            }
+            // SAFETY: by the caller's word.
+            unsafe { Pairs::new(x, x, n) }.combine(LogicalOr);
         }
         let (x, work, element) = (x.cast(), work.cast(), Some(size_of::<T>()));
         let vectors = Vectors { x, work, element, combine: &mut combine };
