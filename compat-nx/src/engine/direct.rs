@@ -324,7 +324,7 @@ impl Windows {
 
     /// Counts a use of the buffer: anew, if it is for a longer message than before.
     fn is_worth_one(&mut self, maker: &Maker<'_>, first: usize, len: usize) -> bool {
-        if self.open >= MOST || self.left.len() >= MOST {
+        if self.open >= MOST {
             return false;
         }
         if self.uses.len() >= MOST_COUNTED {
@@ -398,6 +398,12 @@ impl Windows {
         let number = self.of.get(&maker.other).map_or(0, Vec::len);
         if number >= MOST_NUMBERS as usize {
             return None; // the other would take it for nonsense
+        }
+        if self.left.len() >= MOST {
+            self.left.retain(Left::is_there);
+        }
+        if self.left.len() >= MOST {
+            return None;
         }
         let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start))?;
         // Those of shorter messages end: memory is in one at a time.
