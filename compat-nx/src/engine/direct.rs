@@ -35,7 +35,7 @@
 //! another window, and that a forked child gets its own.
 #![allow(unsafe_code)] // remaps memory of the program; each block has its proof
 
-use super::mappings::{Asker, Backing, backing_at, first_of, is_private_memory};
+use super::mappings::{Asker, Backing, File, backing_at, first_of, is_private_memory};
 use super::peer::Own;
 use super::types::{Source, Target};
 use super::{fork, layout};
@@ -69,7 +69,7 @@ struct Inside {
     number: usize,
     start: usize,
     len: usize,
-    backing: Backing,
+    file: File,
 }
 
 #[derive(Debug)]
@@ -91,22 +91,23 @@ struct Open {
 #[derive(Debug)]
 struct Left {
     range: Range<usize>,
-    backing: Backing,
+    file: File,
     /// The window's row in the table for forked children.
     noted: fork::Noted,
 }
 
 impl Left {
     fn is_there(&self) -> bool {
-        first_of(self.range.clone(), self.backing.file).is_some()
+        first_of(self.range.clone(), self.file).is_some()
     }
 }
 
 impl Open {
     /// Ends it, as what may be left of it.
     fn abandon(self) -> Left {
-        self.export.abandon();
-        Left { range: self.start..self.start + self.len, backing: self.backing, noted: self.noted }
+        let Open { start, len, export, backing, noted, .. } = self;
+        export.abandon();
+        Left { range: start..start + len, file: backing.file, noted }
     }
 }
 
@@ -354,8 +355,8 @@ impl Windows {
                 let reaches_in = range.start < start + len && start < range.end;
                 let may_look = lies || reaches_in && open.alias.is_none();
                 if may_look && !(maker.is_busy)(other, number as u32) {
-                    let backing = open.backing;
-                    inside.push((gives_way, Inside { other, number, start, len, backing }));
+                    let file = open.backing.file;
+                    inside.push((gives_way, Inside { other, number, start, len, file }));
                 }
             }
         }
@@ -408,8 +409,8 @@ impl Windows {
         let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start))?;
         // Those of shorter messages end: memory is in one at a time.
         let inside = self.inside(maker, start, len, sends);
-        let left = self.left.iter().map(|left| left.backing);
-        let theirs: Vec<_> = inside.iter().map(|it| it.backing).chain(left).collect();
+        let left = self.left.iter().map(|left| left.file);
+        let theirs: Vec<_> = inside.iter().map(|it| it.file).chain(left).collect();
         if !is_private_memory(start, len, &theirs) {
             return None;
         }

@@ -117,9 +117,9 @@ fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool 
 }
 
 /// Memory that may be remapped: private and writable, and not the stack, which grows; or of one of these files.
-pub(super) fn is_private_memory(start: usize, len: usize, or: &[Backing]) -> bool {
+pub(super) fn is_private_memory(start: usize, len: usize, or: &[File]) -> bool {
     covered(start, len, |mapping| {
-        mapping.private_rw && !mapping.is_stack || or.iter().any(|it| it.file == mapping.file)
+        mapping.private_rw && !mapping.is_stack || or.contains(&mapping.file)
     })
 }
 

@@ -95,7 +95,9 @@ macro_rules! element {
                     Reduction::LogicalXor => pairs.each(|a, b| truth((a != $zero) != (b != $zero))),
                     Reduction::And | Reduction::Or | Reduction::Xor => {
                         let bits: Option<fn(Reduction, &mut Pairs<Self>)> = $bits;
-                        bits.map(|bits| bits(op, pairs)).unwrap_or_default();
+                        if let Some(bits) = bits {
+                            bits(op, pairs);
+                        }
                     }
                 }
             }
