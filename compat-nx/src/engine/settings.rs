@@ -77,7 +77,7 @@ pub const TABLE: &[Tunable] = &[
         name: "NX_FLUSH_MS",
         default: "1000",
         unit: "milliseconds",
-        help: "how long a call that ends the program waits for what was printed to be written: its stream may be locked",
+        help: "how long a call that ends the program waits for what was printed to be written, since its stream may be locked, and then to be read by an MPI launcher",
     },
 ];
 

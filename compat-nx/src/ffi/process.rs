@@ -195,8 +195,8 @@ pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
     end_with(CODE, &Message::Abort { code: CODE, text: String::new() })
 }
 
-/// How long an end by [`fatal`] waits for what the program has printed to be written.
-fn flushing() -> Duration {
+/// How long an end of all waits for what the program has printed to be written, and to be read by a launcher.
+pub(super) fn flushing() -> Duration {
     // A setting that is not understood has ended a start, or will.
     let ms = Settings::from_env().map_or(FLUSH_MS, |settings| settings.flush_ms);
     Duration::from_millis(ms.into())
@@ -228,7 +228,7 @@ fn end_with(code: u8, last_words: &Message) -> ! {
             .as_ref()
             .is_some_and(|control| control::tell(control, last_words, &[]).is_ok());
         if !told && let Some(launcher) = &mut part.launcher {
-            launcher.abort(code, "an NX call failed");
+            launcher.abort(code, "an NX call failed", flushing());
         }
     }
     // SAFETY: _exit(2) never returns and touches nothing of ours.

@@ -18,7 +18,9 @@ mod v2;
 mod wire;
 
 use super::{Job, JobError};
-use std::os::fd::AsRawFd as _;
+use rustix::fs::FileType;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
 use vmmc::control::network::is_node_name;
 use vmmc::sys::Fd;
 
@@ -27,6 +29,9 @@ const KEY: &str = "nx-job";
 
 /// Key under which a rank puts its host, with its number behind it.
 const HOST_KEY: &str = "nx-host-";
+
+/// How often an end looks whether what was written has been read.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Which protocol to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,8 +233,10 @@ pub fn host(get: &dyn Fn(&str) -> Option<String>) -> String {
 }
 
 impl Launcher {
-    /// Asks the launcher to end every process; nothing can be done if it does not.
-    pub fn abort(&mut self, code: u8, why: &str) {
+    /// Asks the launcher to end every process; nothing can be done if it does not. Before that it waits, for `limit` at the
+    /// most, until the launcher has read what this process wrote: hydra reads no more of it once it was asked.
+    pub fn abort(&mut self, code: u8, why: &str, limit: Duration) {
+        await_reader(&[std::io::stdout().as_fd(), std::io::stderr().as_fd()], limit);
         let _ = match self {
             Launcher::One(client) => client.abort(code),
             Launcher::Two(client) => client.abort(why),
@@ -242,6 +249,20 @@ impl Launcher {
             Launcher::One(client) => client.finish(),
             Launcher::Two(client) => client.finish(),
         };
+    }
+}
+
+/// Waits until nothing is left in those of the descriptors that are pipes, but not longer than `limit`.
+fn await_reader(outputs: &[BorrowedFd<'_>], limit: Duration) {
+    let is_pipe = |fd: &BorrowedFd<'_>| {
+        rustix::fs::fstat(fd).is_ok_and(|it| FileType::from_raw_mode(it.st_mode).is_fifo())
+    };
+    let has_some =
+        |fd: &BorrowedFd<'_>| rustix::io::ioctl_fionread(fd).is_ok_and(|bytes| bytes > 0);
+    let pipes: Vec<_> = outputs.iter().filter(|fd| is_pipe(fd)).collect();
+    let started = Instant::now();
+    while pipes.iter().any(|fd| has_some(fd)) && started.elapsed() < limit {
+        std::thread::sleep(LOOK);
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 
 fn variables(pairs: &[(&str, &str)]) -> HashMap<String, String> {
@@ -124,4 +124,26 @@ fn slurm_gets_pmi_2_and_the_user_may_choose() {
     assert_eq!(get(&[("SLURM_JOBID", "1"), ("PMI_JOBID", "1.0")]), Version::Two);
     assert_eq!(get(&[("NX_PMI", "2")]), Version::Two);
     assert_eq!(get(&[("NX_PMI", "1"), ("SLURM_JOBID", "1"), ("PMI_JOBID", "1.0")]), Version::One);
+}
+
+#[test]
+fn an_end_waits_until_its_words_were_read_but_not_for_ever() {
+    let long = Duration::from_secs(60);
+    let (reader, writer) = std::io::pipe().unwrap();
+    await_reader(&[writer.as_fd()], long); // nothing was written
+    (&writer).write_all(b"node 2 died").unwrap();
+    await_reader(&[writer.as_fd()], Duration::from_millis(5)); // nobody reads
+    let read = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        let mut words = [0; 11];
+        (&reader).read_exact(&mut words).unwrap();
+        reader
+    });
+    await_reader(&[writer.as_fd()], long);
+    let reader = read.join().unwrap();
+    assert_eq!(rustix::io::ioctl_fionread(&reader).unwrap(), 0, "it waited until all was read");
+    // What is no pipe has nobody to wait for: of a file this would be what lies behind its offset.
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(10).unwrap();
+    await_reader(&[file.as_fd()], long);
 }
