@@ -34,8 +34,8 @@ fn everything(engine: &Engine, _: &str) {
         reduce(engine, Reduction::Product, &mut x);
         assert_eq!(x, [2f32.powi(n), 0.5f32.powi(n)]);
     }
-    // As long as a cell, longer, longer than a slot, and long enough for a scout.
-    for len in [7, 8, 600, 20_000] {
+    // A line of a cell, more, as long as a cell, longer, longer than a slot, and long enough for a scout.
+    for len in [7, 8, 127, 128, 600, 20_000] {
         let mut x: Vec<f64> = (0..len).map(|i| f64::from(i % 7 + me)).collect();
         reduce(engine, Reduction::Sum, &mut x);
         let sum: i32 = (0..n).sum();
@@ -239,15 +239,15 @@ fn counted(engine: &Engine, _: &str) {
     let before = now();
     for _ in 0..TURNS {
         engine.gsync().expect("gsync");
-        let mut x = [1.0f64; 7];
+        let mut x = [1.0f64; 127];
         reduce(engine, Reduction::Sum, &mut x);
-        assert_eq!(x, [f64::from(engine.nodes()); 7]);
+        assert_eq!(x, [f64::from(engine.nodes()); 127]);
     }
     let cells = now();
     assert_eq!(cells[0] - before[0], 2 * TURNS * others);
     assert_eq!(cells[1..], before[1..], "no message, no interrupt");
     // What does not fit is announced in cells, and doubles recursively.
-    let mut x = [1.0f64; 100];
+    let mut x = [1.0f64; 128];
     reduce(engine, Reduction::Sum, &mut x);
     let (after, nodes) = (now(), engine.nodes() as u64);
     assert_eq!(after[0] - cells[0], others);

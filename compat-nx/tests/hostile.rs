@@ -8,11 +8,11 @@ use common::Daemon;
 use nx::{Dest, Engine, NxError, Select, Source, Target};
 use vmmc::{Export, Import, Node, Region, Rights, Token, Who};
 
-/// Offsets of the lane (`engine/layout.rs`, version 6).
+/// Offsets of the lane (`engine/layout.rs`, version 7).
 const CREDITS: usize = 256;
 const STAGED: usize = 512;
 const GO: usize = 768;
-const SLOTS: usize = 2304;
+const SLOTS: usize = 4352;
 const LANE: usize = SLOTS + 32 * 8320;
 
 /// Arrival word of the first message.

@@ -10,8 +10,8 @@
 //!   512  staged          32 x u64: how much of block b's message is there
 //!   768  go              32 x 32 bytes: where block b's message may be put directly
 //!  1792  shared          32 x u64: who copies which pieces of block b's message; by both ([`super::share`])
-//!  2048  cells           2 x 128 bytes: a round of a global operation each ([`super::exchange`])
-//!  2304  slots           32 x stride bytes: a message each
+//!  2048  cells           2 x 1152 bytes: a round of a global operation each ([`super::exchange`])
+//!  4352  slots           32 x stride bytes: a message each
 //! ```
 //!
 //! A slot is a descriptor of three words and up to `stride - 64 - 24` bytes of data behind it, so that
@@ -33,7 +33,7 @@ use super::direct::Spot;
 /// "NX LANE" in ASCII.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"NX LANE\0");
 /// Version of this layout and of the protocol spoken in it.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 /// Offsets of the head.
 pub(super) const HEAD_MAGIC: usize = 0;
 pub(super) const HEAD_VERSION: usize = 8;
@@ -102,18 +102,17 @@ pub(super) const SHARED: usize = 1792;
 pub(super) const CELLS_AT: usize = 2048;
 /// Cells: see [`super::exchange`].
 pub(super) const CELLS: usize = 2;
-/// Length of a cell: two lines, since neighbours are fetched in pairs. The first: head u64 · data; the second, where the head does
-/// not say all that the nodes must agree on: [`CELL_MEANS`].
-pub(super) const CELL_LEN: usize = 128;
-/// Offset in a cell of what must be the same in all of a round, u64.
-pub(super) const CELL_MEANS: usize = 64;
-/// Bytes of data in a cell.
-pub(super) const CELL_ROOM: usize = 64 - 8;
+/// Bytes of data in a cell: behind its head, u64, with which the first 56 share a line.
+pub(super) const CELL_ROOM: usize = 1024 - 8;
+/// Offset in a cell of what must be the same in all of a round, u64, where the head does not say all that the nodes must agree on.
+pub(super) const CELL_MEANS: usize = 8 + CELL_ROOM;
+/// Length of a cell: an even number of lines, since neighbours are fetched in pairs.
+pub(super) const CELL_LEN: usize = 1152;
 
 /// Blocks per lane: large messages under way.
 pub(super) const BLOCKS: usize = 32;
 /// Offset of the slots.
-pub(super) const SLOTS_AT: usize = 2304;
+pub(super) const SLOTS_AT: usize = 4352;
 /// Slots per lane.
 pub(super) const SLOTS: usize = 32;
 /// Length of a slot's descriptor.
@@ -135,6 +134,7 @@ const _: () = assert!(CREDITS + CREDIT_ENTRIES as usize * 4 <= STAGED, "credits 
 const _: () = assert!(STAGED + BLOCKS * 8 <= GO, "staged words run over");
 const _: () = assert!(GO + BLOCKS * GO_LEN <= SHARED, "go records run over");
 const _: () = assert!(SHARED + BLOCKS * 8 <= CELLS_AT, "shared words run over");
+const _: () = assert!(CELL_MEANS + 8 <= CELL_LEN && CELL_LEN.is_multiple_of(128));
 const _: () = assert!(CELLS_AT + CELLS * CELL_LEN <= SLOTS_AT, "cells run over");
 const _: () = assert!(SLOTS + BLOCKS <= CREDIT_ENTRIES as usize, "a credit could be overwritten");
 

@@ -5,8 +5,8 @@
 //! theirs, and exact partners, so that the order of messages between two nodes keeps successive
 //! operations apart. With n nodes:
 //!
-//! * up to [`FLAT_NODES`] nodes of one machine and [`CELL_ROOM`] bytes of each: one round of an exchange
-//!   ([`super::exchange`]), n(n - 1) stores. A node that has to wait is switched out once, and
+//! * up to [`FLAT_NODES`] nodes of one machine, [`CELL_ROOM`] bytes of each and [`FLAT_BYTES`] of all: one round of an
+//!   exchange ([`super::exchange`]), n(n - 1) stores. A node that has to wait is switched out once, and
 //!   the last to come not at all.
 //! * `gsync` of more: dissemination, in ceil(log2 n) rounds (Hensgen, Finkel, Manber, 1988).
 //! * reductions of more: recursive doubling, and of long vectors halving ([`reduce`]).
@@ -38,6 +38,11 @@ const GLOBAL: u32 = 1;
 /// Most nodes that give each other cells.
 const FLAT_NODES: usize = 64;
 
+/// Most bytes of all nodes that go by cells: so much each node writes, and reads. Of more, fewer bytes in more rounds are
+/// faster where nodes have processors of their own. An estimate from what a line takes between two processors, for 16 of
+/// them and more: there was no such machine to measure it on.
+const FLAT_BYTES: usize = 16 * 1024;
+
 /// Who this node is among how many.
 #[derive(Clone, Copy)]
 struct Place {
@@ -48,9 +53,9 @@ struct Place {
 }
 
 impl Place {
-    /// Whether `len` bytes of each node go by cells.
+    /// Whether `len` bytes of each node go by cells. All nodes find the same.
     fn is_flat(self, len: usize) -> bool {
-        self.cells && len <= CELL_ROOM
+        self.cells && len <= CELL_ROOM && len * self.nodes <= FLAT_BYTES
     }
 
     fn others(self) -> impl Iterator<Item = usize> {
@@ -162,3 +167,20 @@ impl Engine {
 const TAG_SYNC: i32 = 1;
 const TAG_REDUCE: i32 = 2;
 const TAG_COLLECT: i32 = 3;
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_by_cells_fits_one_and_is_not_much_for_all_nodes() {
+        let longest = |nodes, cells| {
+            let place = Place { me: 0, nodes, cells };
+            (0..=2 * CELL_ROOM).rev().find(|&len| place.is_flat(len))
+        };
+        assert_eq!(longest(2, true), Some(CELL_ROOM));
+        assert_eq!(longest(16, true), Some(CELL_ROOM));
+        assert_eq!(longest(FLAT_NODES, true), Some(FLAT_BYTES / FLAT_NODES));
+        assert_eq!(longest(2, false), None);
+    }
+}

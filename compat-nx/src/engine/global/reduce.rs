@@ -21,6 +21,7 @@ use crate::engine::types::{Source, Target};
 use crate::engine::{Engine, check_memory, mem};
 use crate::error::NxError;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// From here on a vector is halved, in bytes, with [`HALVING_NODES`] and more.
@@ -156,10 +157,9 @@ impl Engine {
         let Place { me, nodes, .. } = place;
         let all = 0..len;
         if place.is_flat(len) {
-            let mut own = [0; CELL_ROOM];
-            let own = &mut own[..len];
+            let mut own = [MaybeUninit::uninit(); CELL_ROOM];
             // SAFETY: readable by the caller's word.
-            own.copy_from_slice(unsafe { mem::source(vectors.mine(&all)) });
+            let own = own[..len].write_copy_of_slice(unsafe { mem::source(vectors.mine(&all)) });
             let round = self.exchange(place, TAG_REDUCE, own, |_| len)?;
             for node in 0..nodes {
                 let room = if node == 0 { vectors.result(&all) } else { vectors.theirs(&all) };
