@@ -266,7 +266,10 @@ fn random_stores_leave_the_same_image_with_and_without_combining(world: &World) 
 /// H12, H13: nothing changes in a disabled page, the exporter hears of it, and what was held back
 /// goes on in its order when the page is enabled. Other processes go on meanwhile.
 fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost(world: &World) {
-    let export = world.exporting(1 << 16).queue().open().unwrap();
+    // Its unexport, which a held back packet holds up, waits no longer than usual.
+    let exporter = world.exporters_daemon().node();
+    let export = exporter.export(Region::new(1 << 16).unwrap()).name("x");
+    let export = export.grant(Who::SameUser, Rights::all()).queue().open().unwrap();
     let other = world.importers_daemon().node();
     let free = other.import("x").node(world.node.unwrap()).timeout(PATIENCE.unwrap());
     let (held, free) = (world.import(), free.open().unwrap());

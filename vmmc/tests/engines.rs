@@ -549,6 +549,15 @@ fn long_and_short_messages_of_one_thread_arrive_in_order(world: &World) {
     });
 }
 
+/// Does something when it is dropped.
+struct AtEnd<F: Fn()>(F);
+
+impl<F: Fn()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 /// H12, H13: what a fabric writes by itself, too.
 fn a_page_that_is_disabled_holds_long_messages_back_and_loses_none(world: &World) {
     const LEN: usize = 1 << 18;
@@ -567,6 +576,11 @@ fn a_page_that_is_disabled_holds_long_messages_back_and_loses_none(world: &World
                 sent.fetch_add(1, Ordering::Relaxed);
             }
         });
+        // Also when something of this fails: the scope waits for the sender, and that one for its pages.
+        let _end = AtEnd(|| {
+            stop.store(1, Ordering::Relaxed);
+            let _ = export.enable(0..LEN);
+        });
         for _ in 0..4 {
             let before = sent.load(Ordering::Relaxed);
             until("it sends", || sent.load(Ordering::Relaxed) > before + 3);
@@ -576,8 +590,9 @@ fn a_page_that_is_disabled_holds_long_messages_back_and_loses_none(world: &World
             until("a packet is held back", || world.counted("ni_frozen") > frozen);
             assert!(look() == seen, "something came to a disabled page");
             export.enable(0..LEN).unwrap();
+            // Else the page may be disabled again before that packet goes on, which is not counted twice.
+            until("what was held back comes", || look() != seen);
         }
-        stop.store(1, Ordering::Relaxed);
     });
     import.fence().unwrap();
     let last = (sent.load(Ordering::Relaxed) as u64).to_ne_bytes().repeat(LEN / 8);
