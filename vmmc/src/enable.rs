@@ -3,7 +3,8 @@
 //! Between processes of one machine the memory management decides, once, at the import: these bits are for
 //! the node's interface, which looks at each packet. A packet for a disabled page is not lost: it is
 //! held back, with everything that follows it from that process, the exporter hears of it
-//! ([`crate::Event::Frozen`]), and it goes on when the page is enabled.
+//! ([`crate::Event::Frozen`]), and it goes on when the page is enabled. If pages are disabled again before it could, the
+//! exporter hears of it again.
 
 use crate::error::AccessError;
 use crate::export::{Export, ExportInner, IncomingLink};
@@ -106,6 +107,9 @@ impl ExportInner {
         }
         for link in links.iter() {
             link.shm.set_disabled(units.clone(), false);
+            if guarded {
+                link.shm.count_enable();
+            }
         }
         if guarded && disabled.is_empty() {
             self.local.page.count_guard(false);

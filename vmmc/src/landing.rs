@@ -105,6 +105,13 @@ impl Import {
         self.inner().peer.wake();
     }
 
+    /// How often the exporter has enabled disabled pages of this export, wrapping. To be read after
+    /// [`Landed::Disabled`]: a page that was disabled again since is counted.
+    #[must_use]
+    pub fn enables(&self) -> u32 {
+        self.inner().link.shm().map_or(0, ShmOutgoing::enables)
+    }
+
     /// Tells the exporter that a packet for these bytes is held back; false while its queue is full.
     #[must_use]
     pub fn tell_frozen(&self, offset: u64, len: u64) -> bool {

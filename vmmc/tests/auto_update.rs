@@ -9,11 +9,14 @@ mod common;
 mod engine;
 #[path = "support/proxy.rs"]
 mod proxy;
+mod support;
 
 use common::{PATIENCE, until};
 use engine::World;
 use proptest::prelude::*;
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
+use support::until_stopped;
 use vmmc::counters::index::{NET_BYTES, NET_PACKETS, NOTIFIES_SENT};
 use vmmc::error::WaitError;
 use vmmc::{CloseReason, Combining, Event, Export, Region, Rights, Who};
@@ -316,6 +319,34 @@ fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost(world: &World) 
     until("the importer knows", || held.check_open().is_err() && free.check_open().is_err());
 }
 
+/// H13: whoever disables a page again waits for the event, though it is the same packet that is held back.
+fn a_packet_that_is_held_back_by_a_second_disabling_is_told_of_again(world: &World) {
+    let daemon = world.exporters_daemon();
+    let exporter = daemon.node();
+    let export = exporter.export(Region::new(4096).unwrap()).name("x");
+    let export = export.grant(Who::SameUser, Rights::all()).queue().open().unwrap();
+    let import = world.import();
+    let is_frozen = || {
+        let event = export.next_notification(PATIENCE).unwrap().event;
+        assert_eq!(event, Event::Frozen { offset: 0, len: 8 });
+    };
+    export.disable(0..1).unwrap();
+    import.send_with_notify(0, &7u64.to_ne_bytes()).unwrap();
+    is_frozen();
+    // The interface finds the page enabled at no time.
+    let pid = Pid::from_raw(daemon.pid() as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    until_stopped(daemon.pid());
+    export.enable(0..1).unwrap();
+    export.disable(0..1).unwrap();
+    kill_process(pid, Signal::CONT).unwrap();
+    is_frozen();
+    assert_eq!(world.counted("ni_frozen"), 2);
+    export.enable(0..1).unwrap();
+    let event = export.next_notification(PATIENCE).unwrap().event;
+    assert_eq!(event, Event::Message { offset: 0, len: 8, last_word: 7 }, "and nothing else");
+}
+
 /// H13, by the policy of the exporter's node: the link of a packet that is held back for too long ends, and what is behind it
 /// goes on. Whoever is held up is not, for longer than that.
 #[test]
@@ -471,5 +502,6 @@ suite!(
     stores_of_every_size_arrive_in_as_few_packets_as_pages_allow,
     a_packet_that_waits_goes_by_its_timer_and_without_one_by_a_flush_alone,
     a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost,
+    a_packet_that_is_held_back_by_a_second_disabling_is_told_of_again,
     each_packet_interrupts_and_no_store,
 );

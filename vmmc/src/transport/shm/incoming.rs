@@ -132,6 +132,13 @@ impl ShmIncoming {
         }
     }
 
+    /// Says that pages were enabled: what is held back for one that is disabled again was held back for the first time before.
+    pub fn count_enable(&self) {
+        let word = self.segment.word(link::ENABLES);
+        // One writer at a time: the export's lock is held. Whoever sees a bit that is set later sees this.
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
     /// Ends direct writes of a fabric to the pages, for good; whether there were any. It is so when they are
     /// [covered](ShmIncoming::is_covered).
     pub fn recall(&self) -> bool {

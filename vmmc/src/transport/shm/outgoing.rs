@@ -175,6 +175,11 @@ impl ShmOutgoing {
         })
     }
 
+    /// How often the exporter has enabled disabled pages.
+    pub(crate) fn enables(&self) -> u32 {
+        self.segment.word(link::ENABLES).load(Ordering::Acquire)
+    }
+
     /// Counts a send in the process page and, for the daemon's statistics, in the link segment.
     #[inline]
     fn count_send(&self, len: usize) {

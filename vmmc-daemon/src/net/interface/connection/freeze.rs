@@ -1,32 +1,34 @@
 //! Packets for disabled pages (H13): held back with everything behind them, until the page is enabled, or for as long as the
 //! cluster file lets an exporter hold its senders up. Then the link is ended, and what is behind goes on.
 
+use super::Connection;
 use super::packet::Packet;
-use super::{Connection, Slot};
 use crate::net::interface::count;
 use std::time::Instant;
 use vmmc::control::message::CloseReason;
-use vmmc::{Landed, Node};
+use vmmc::{Import, Landed, Node};
 
 /// A packet that is held back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frozen {
     since: Instant,
-    /// For a page that is known to be disabled.
-    disabled: bool,
+    /// For a page that is known to be disabled: [`vmmc::Import::enables`] when that was found.
+    disabled: Option<u32>,
     /// The exporter has been told of that.
     told: bool,
 }
 
 impl Connection {
     /// A page is disabled, or may be ([`Landed::Unheard`]): whether the packet waits, of which the exporter of a disabled one is
-    /// told once. False: it has waited for long enough, and its link has ended.
+    /// told, and again when one is disabled after it has enabled some: it waits for being told. False: it has waited for long enough, and its link has ended.
     pub(super) fn holds(&mut self, packet: &mut Packet, why: Landed, node: &Node) -> bool {
         let header = packet.header;
-        let new = || Frozen { since: Instant::now(), disabled: false, told: false };
+        let new = || Frozen { since: Instant::now(), disabled: None, told: false };
         let frozen = packet.frozen.get_or_insert_with(new);
-        if why == Landed::Disabled && !frozen.disabled {
-            frozen.disabled = true;
+        let import = self.slots.get(&header.slot).and_then(|slot| slot.import.as_ref());
+        let enables = import.map(Import::enables).filter(|_| why == Landed::Disabled);
+        if enables.is_some() && frozen.disabled != enables {
+            (frozen.disabled, frozen.told) = (enables, false);
             node.counters().add(count::FROZEN, 1);
             tracing::debug!(
                 node = self.origin.node,
@@ -47,9 +49,9 @@ impl Connection {
             self.end_slot(header.slot, CloseReason::Disabled);
             return false;
         }
-        if frozen.disabled
+        if frozen.disabled.is_some()
             && !frozen.told
-            && let Some(Slot { import: Some(import), .. }) = self.slots.get(&header.slot)
+            && let Some(import) = import
         {
             frozen.told = import.tell_frozen(header.byte(), header.len);
         }
