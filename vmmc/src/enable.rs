@@ -87,6 +87,7 @@ impl ExportInner {
         // Not what this call has added: another may have enabled it since.
         let disabled = self.disabled.lock();
         for link in links.iter() {
+            link.shm.count_disable();
             for units in disabled.iter() {
                 link.shm.set_disabled(units.clone(), true);
             }
@@ -107,9 +108,6 @@ impl ExportInner {
         }
         for link in links.iter() {
             link.shm.set_disabled(units.clone(), false);
-            if guarded {
-                link.shm.count_enable();
-            }
         }
         if guarded && disabled.is_empty() {
             self.local.page.count_guard(false);

@@ -105,11 +105,11 @@ impl Import {
         self.inner().peer.wake();
     }
 
-    /// How often the exporter has enabled disabled pages of this export, wrapping. To be read after
-    /// [`Landed::Disabled`]: a page that was disabled again since is counted.
+    /// How often the exporter has disabled pages of this export, wrapping. Read after [`Landed::Disabled`] it counts the disabling
+    /// that was found.
     #[must_use]
-    pub fn enables(&self) -> u32 {
-        self.inner().link.shm().map_or(0, ShmOutgoing::enables)
+    pub fn disables(&self) -> u32 {
+        self.inner().link.shm().map_or(0, ShmOutgoing::disables)
     }
 
     /// Tells the exporter that a packet for these bytes is held back; false while its queue is full.

@@ -58,8 +58,8 @@ pub enum Event {
         last_word: u64,
     },
     /// The node interface holds back a packet, and all that follow it from that process, because
-    /// [`crate::Export::disable`] is in force for a page of it (exports only). Told once, and again when it still holds after
-    /// pages of the export were enabled: another page may be what holds the packet, or the same one be disabled again.
+    /// [`crate::Export::disable`] is in force for a page of it (exports only). Told once, and again when pages of the
+    /// export are disabled while it holds: the same one may have been enabled meanwhile.
     Frozen {
         /// First byte of the packet in the buffer.
         offset: usize,

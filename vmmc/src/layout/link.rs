@@ -13,7 +13,7 @@
 //!   400  exposed u32    by importer, the node interface: odd while a fabric may write to the pages by itself
 //!   404  recall u32     by exporter: 1 when it must do so no more
 //!   408  heard u32      by exporter: 1 when it knows of the link and its disabled bits are right
-//!   412  enables u32    by exporter: how often it has enabled disabled pages, wrapping
+//!   412  disables u32   by exporter: how often it has disabled pages, wrapping; before their bits
 //!   512  sends u64 · bytes u64 · notifies u64 · stalls u64     by importer, statistics only
 //!  1024  queue          NOTIFY_SLOTS x 32 bytes, by importer:
 //!                       offset u64 · len u64 · last word u64 · kind u64 (see MESSAGE, FROZEN)
@@ -47,8 +47,8 @@ pub const EXPOSED: usize = 400;
 pub const RECALL: usize = 404;
 /// Offset of the word by which the exporter says that it has heard of the link, `u32`: the bits of [`DISABLED`] are right.
 pub const HEARD: usize = 408;
-/// Offset of the exporter's count of the times that it has enabled disabled pages, `u32`, wrapping.
-pub const ENABLES: usize = 412;
+/// Offset of the exporter's count of the times that it has disabled pages, `u32`, wrapping.
+pub const DISABLES: usize = 412;
 /// Offset of the importer's count of transfers, `u64`.
 pub const SENDS: usize = 512;
 /// Offset of the importer's count of bytes, `u64`.

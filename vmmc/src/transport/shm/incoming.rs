@@ -132,10 +132,11 @@ impl ShmIncoming {
         }
     }
 
-    /// Says that pages were enabled: what is held back for one that is disabled again was held back for the first time before.
-    pub fn count_enable(&self) {
-        let word = self.segment.word(link::ENABLES);
-        // One writer at a time: the export's lock is held. Whoever sees a bit that is set later sees this.
+    /// Says that pages are being disabled, before their bits do: of what is held back for them the exporter wants to hear,
+    /// also if it has heard of it before.
+    pub fn count_disable(&self) {
+        let word = self.segment.word(link::DISABLES);
+        // One writer at a time: the export's lock is held. Whoever sees a bit that is set after this sees this.
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 

@@ -175,9 +175,9 @@ impl ShmOutgoing {
         })
     }
 
-    /// How often the exporter has enabled disabled pages.
-    pub(crate) fn enables(&self) -> u32 {
-        self.segment.word(link::ENABLES).load(Ordering::Acquire)
+    /// How often the exporter has disabled pages.
+    pub(crate) fn disables(&self) -> u32 {
+        self.segment.word(link::DISABLES).load(Ordering::Acquire)
     }
 
     /// Counts a send in the process page and, for the daemon's statistics, in the link segment.

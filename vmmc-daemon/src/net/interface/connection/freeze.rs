@@ -12,7 +12,7 @@ use vmmc::{Import, Landed, Node};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frozen {
     since: Instant,
-    /// For a page that is known to be disabled: [`vmmc::Import::enables`] when that was found.
+    /// For a page that is known to be disabled: [`vmmc::Import::disables`] when that was found.
     disabled: Option<u32>,
     /// The exporter has been told of that.
     told: bool,
@@ -20,15 +20,15 @@ pub(super) struct Frozen {
 
 impl Connection {
     /// A page is disabled, or may be ([`Landed::Unheard`]): whether the packet waits, of which the exporter of a disabled one is
-    /// told, and again when one is disabled after it has enabled some: it waits for being told. False: it has waited for long enough, and its link has ended.
+    /// told, and again when it has disabled some again: it may wait for being told. False: it has waited for long enough, and its link has ended.
     pub(super) fn holds(&mut self, packet: &mut Packet, why: Landed, node: &Node) -> bool {
         let header = packet.header;
         let new = || Frozen { since: Instant::now(), disabled: None, told: false };
         let frozen = packet.frozen.get_or_insert_with(new);
         let import = self.slots.get(&header.slot).and_then(|slot| slot.import.as_ref());
-        let enables = import.map(Import::enables).filter(|_| why == Landed::Disabled);
-        if enables.is_some() && frozen.disabled != enables {
-            (frozen.disabled, frozen.told) = (enables, false);
+        let disables = import.map(Import::disables).filter(|_| why == Landed::Disabled);
+        if disables.is_some() && frozen.disabled != disables {
+            (frozen.disabled, frozen.told) = (disables, false);
             node.counters().add(count::FROZEN, 1);
             tracing::debug!(
                 node = self.origin.node,
