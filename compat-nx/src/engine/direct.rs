@@ -473,8 +473,9 @@ impl Windows {
         let number = number as usize;
         let open = self.open(sender, number).map(|open| (open.start, open.len));
         let Some((start, len)) = open else { return };
-        let is_current = self.is_current(sender, number, start, len);
         let inside = room.start.addr() <= start && start + len <= room.start.addr() + room.len;
+        // Only what is inside may be looked at: it can take stores.
+        let is_current = inside && self.is_current(sender, number, start, len);
         let window = self.of.get_mut(&sender).and_then(|of| of.get_mut(number));
         let Some(open) = window.and_then(|window| window.open.take()) else { return };
         self.open -= 1;

@@ -220,8 +220,23 @@ fn flush() {
     }
 }
 
+/// The process that ends its application, if this is it.
+static ENDS_ALL: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the first thread of this process ends the application: another one that finds a reason, too, leaves it to that one.
+pub(super) fn begins_to_end() -> bool {
+    // Of a child that was forked meanwhile the number is another one.
+    ENDS_ALL.swap(std::process::id(), Ordering::Relaxed) != std::process::id()
+}
+
 /// Tells whoever started us, and ends this process. Runs no destructor: others may wait for us.
 fn end_with(code: u8, last_words: &Message) -> ! {
+    if !begins_to_end() {
+        // Ended from here the other one could not finish telling.
+        loop {
+            std::thread::park();
+        }
+    }
     if let Ok(mut part) = PART.try_lock() {
         let told = part
             .control

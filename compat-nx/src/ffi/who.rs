@@ -45,7 +45,10 @@ fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
         };
         match &mut part.launcher {
             _ if app::kill(by, whom, ptype) => {}
-            Some(launcher) if all => launcher.abort(137, "killproc(-1, -1)", process::flushing()),
+            Some(launcher) if all => {
+                let _ = process::begins_to_end();
+                launcher.abort(137, "killproc(-1, -1)", process::flushing());
+            }
             _ if all => kill_this(),
             _ => {
                 let why = "needs `shrimp run`; mpiexec and srun only end all";

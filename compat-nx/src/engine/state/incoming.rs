@@ -289,15 +289,20 @@ impl State {
                     if staged.load(Ordering::Acquire) != scout.len {
                         continue; // still being made
                     }
-                    let mut bytes = vec![0; count].into_boxed_slice();
+                    // Its length is the peer's word until it is known to be that of memory of the peer's.
                     let read = self.region(e, peer, &scout).and_then(|import| {
-                        import.read(scout.offset as usize, &mut bytes).map_err(|_| e.lost(peer))
+                        let mut bytes = vec![0; count].into_boxed_slice();
+                        import.read(scout.offset as usize, &mut bytes).map_err(|_| e.lost(peer))?;
+                        Ok(bytes)
                     });
-                    if let Err(error) = read {
-                        self.unexpected.remove(arrival);
-                        e.unread(peer, error)?;
-                        continue;
-                    }
+                    let bytes = match read {
+                        Ok(bytes) => bytes,
+                        Err(error) => {
+                            self.unexpected.remove(arrival);
+                            e.unread(peer, error)?;
+                            continue;
+                        }
+                    };
                     self.unexpected.bring(arrival, bytes);
                     self.credit_block(e, peer, scout.block);
                 }
