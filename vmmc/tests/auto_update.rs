@@ -11,10 +11,10 @@ mod engine;
 mod proxy;
 mod support;
 
-use common::{PATIENCE, until};
+use common::{PATIENCE, signal, until};
 use engine::World;
 use proptest::prelude::*;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::time::Duration;
 use support::until_stopped;
 use vmmc::counters::index::{NET_BYTES, NET_PACKETS, NOTIFIES_SENT};
@@ -271,8 +271,7 @@ fn random_stores_leave_the_same_image_with_and_without_combining(world: &World) 
 fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost(world: &World) {
     // Its unexport, which a held back packet holds up, waits no longer than usual.
     let exporter = world.exporters_daemon().node();
-    let export = exporter.export(Region::new(1 << 16).unwrap()).name("x");
-    let export = export.grant(Who::SameUser, Rights::all()).queue().open().unwrap();
+    let export = engine::exporting_by(&exporter, 1 << 16).queue().open().unwrap();
     let other = world.importers_daemon().node();
     let free = other.import("x").node(world.node.unwrap()).timeout(PATIENCE.unwrap());
     let (held, free) = (world.import(), free.open().unwrap());
@@ -323,8 +322,7 @@ fn a_packet_for_a_disabled_page_is_held_back_and_nothing_is_lost(world: &World) 
 fn a_packet_that_is_held_back_by_a_second_disabling_is_told_of_again(world: &World) {
     let daemon = world.exporters_daemon();
     let exporter = daemon.node();
-    let export = exporter.export(Region::new(4096).unwrap()).name("x");
-    let export = export.grant(Who::SameUser, Rights::all()).queue().open().unwrap();
+    let export = engine::exporting_by(&exporter, 4096).queue().open().unwrap();
     let import = world.import();
     let is_frozen = || {
         let event = export.next_notification(PATIENCE).unwrap().event;
@@ -334,12 +332,11 @@ fn a_packet_that_is_held_back_by_a_second_disabling_is_told_of_again(world: &Wor
     import.send_with_notify(0, &7u64.to_ne_bytes()).unwrap();
     is_frozen();
     // The interface finds the page enabled at no time.
-    let pid = Pid::from_raw(daemon.pid() as i32).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    signal(daemon.pid(), Signal::STOP);
     until_stopped(daemon.pid());
     export.enable(0..1).unwrap();
     export.disable(0..1).unwrap();
-    kill_process(pid, Signal::CONT).unwrap();
+    signal(daemon.pid(), Signal::CONT);
     is_frozen();
     assert_eq!(world.counted("ni_frozen"), 2);
     export.enable(0..1).unwrap();

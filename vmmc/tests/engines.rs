@@ -590,7 +590,7 @@ fn a_page_that_is_disabled_holds_long_messages_back_and_loses_none(world: &World
             until("a packet is held back", || world.counted("ni_frozen") > frozen);
             assert!(look() == seen, "something came to a disabled page");
             export.enable(0..LEN).unwrap();
-            // Else the page may be disabled again before that packet goes on, which is not counted twice.
+            // The next one that is held back is another one.
             until("what was held back comes", || look() != seen);
         }
     });

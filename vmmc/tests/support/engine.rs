@@ -36,6 +36,11 @@ fn patient(daemon: &Daemon) -> Node {
     Node::builder().config(config).connect().expect("connects")
 }
 
+/// What importers of a world find, by a node of the exporter's daemon.
+pub fn exporting_by(node: &Node, len: usize) -> ExportBuilder {
+    node.export(Region::new(len).unwrap()).name("x").grant(Who::SameUser, Rights::all())
+}
+
 impl World {
     pub fn shm() -> World {
         let daemon = Daemon::start();
@@ -132,8 +137,7 @@ impl World {
     }
 
     pub fn exporting(&self, len: usize) -> ExportBuilder {
-        let region = Region::new(len).unwrap();
-        self.exporter.export(region).name("x").grant(Who::SameUser, Rights::all())
+        exporting_by(&self.exporter, len)
     }
 
     pub fn export(&self, len: usize) -> Export {

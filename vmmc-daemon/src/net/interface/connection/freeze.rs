@@ -20,7 +20,8 @@ pub(super) struct Frozen {
 
 impl Connection {
     /// A page is disabled, or may be ([`Landed::Unheard`]): whether the packet waits, of which the exporter of a disabled one is
-    /// told, and again when it has disabled some again: it may wait for being told. False: it has waited for long enough, and its link has ended.
+    /// told, and again when it has disabled some again: it may wait for being told. False: it has waited for long enough, and
+    /// its link has ended.
     pub(super) fn holds(&mut self, packet: &mut Packet, why: Landed, node: &Node) -> bool {
         let header = packet.header;
         let new = || Frozen { since: Instant::now(), disabled: None, told: false };
