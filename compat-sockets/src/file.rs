@@ -1,11 +1,13 @@
 //! sendfile and splice on upgraded sockets: copies, straight into or out of the ring where that
 //! is possible.
 
+use crate::side::tx;
 use crate::sock::Link;
 use crate::stream::send::{InPlace, is_refused_for_good, send_in_place};
 use crate::stream::{Outcome, recv, wait};
 use crate::{raw, real, user_memory};
 use libc::{iovec, off64_t};
+use vmmc::sync::Ordering;
 
 /// Bytes moved per step through a buffer on the stack.
 const STEP: usize = 16 * 1024;
@@ -94,6 +96,9 @@ fn fill_ring(
             InPlace::Full => {
                 if raw::is_nonblocking(fd) {
                     if is_refused_for_good(link, fd) {
+                        if link.side.tx_state.load(Ordering::SeqCst) != tx::RING {
+                            continue;
+                        }
                         break Outcome::Kernel;
                     }
                     break Outcome::Failed(libc::EAGAIN);

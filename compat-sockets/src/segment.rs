@@ -16,13 +16,15 @@
 //!            cpu u32          processor this side last ran on, plus one; 0 unknown
 //!            armed_data u32   ring me when there is data; the other side swaps it to 0
 //!            armed_space u32  ring me when there is room; the other side swaps it to 0
-//!            seen u32         this side has seen the other's direction switch to the ring
+//!            seen u32         to the daemon that carries the connection: this side has seen the other's direction switch
+//!                             to the ring
 //!            leave u32        to the daemon that carries the connection: this side wants to send by TCP
 //!            sleep u64        which sleep `armed_data` is for ([`crate::sleeps`]); 0: ring always
 //!            fin u32          to the daemon that carries the connection: this side has shut its sending
 //!            error u32        by that daemon: what the kernel told it of this side's socket ([`vmmc_ring::taken`])
-//!    +128    bells u64        doorbells this side has sent (counted before the send)
+//!    +128    bells u64        doorbells this side has sent in this ring part (counted before the send)
 //!    +136    owed u64         of these, ones that the kernel had no room for
+//!    +144    taken u64        while the other's direction rests: bytes of TCP this side had taken out when it last found none
 //!   1536   side 1                                                         (same shape)
 //!   4096   ring of direction 0, then ring of direction 1, `ring_len` bytes each
 //! ```
@@ -45,7 +47,7 @@ use vmmc_ring::switch::Switch;
 use vmmc_ring::taken::Taken;
 
 /// Version of this layout; both ends of a connection must have the same.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 /// Bytes before the rings.
 pub(crate) const CONTROL_LEN: usize = 4096;
 const DIRECTION_LEN: usize = 512;
@@ -75,6 +77,7 @@ const FIN: usize = 40;
 const ERROR: usize = 44;
 const BELLS: usize = 128;
 const OWED: usize = 136;
+const TAKEN: usize = 144;
 
 const _: () = assert!(SIDES_AT + 2 * SIDE_LEN <= CONTROL_LEN, "sides run into the rings");
 const _: () = assert!(SPACE_WAIT + 128 <= DIRECTION_LEN, "directions share a line");
@@ -323,5 +326,10 @@ impl SideWords {
     #[inline]
     pub(crate) fn owed(self) -> MappedU64<'static> {
         self.segment.word64(self.at + OWED)
+    }
+
+    #[inline]
+    pub(crate) fn taken(self) -> MappedU64<'static> {
+        self.segment.word64(self.at + TAKEN)
     }
 }

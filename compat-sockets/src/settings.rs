@@ -1,6 +1,7 @@
 //! Settings, read once when the library is loaded.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 use vmmc::config::rules::{Asker, Rules};
 use vmmc::config::{Config, IoUring, SPIN_CAP, StreamProtocol, WaitChoice, WaitPolicy};
 use vmmc::control::connect::{self, Owner};
@@ -23,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) asker: Asker,
     /// How a sender fills a ring.
     pub(crate) protocol: StreamProtocol,
+    /// How long a ring is full that nobody reads before its stream goes by TCP.
+    pub(crate) full: Duration,
     /// What rings of io_uring are for.
     pub(crate) io_uring: IoUring,
     /// Policy of waits.
@@ -48,6 +51,7 @@ pub(crate) fn init() {
             rules: Rules::default(),
             asker: Asker::default(),
             protocol: StreamProtocol::default(),
+            full: Duration::ZERO,
             io_uring: IoUring::default(),
             wait: WaitChoice::Auto,
         },
@@ -59,6 +63,7 @@ pub(crate) fn init() {
             report: config.sockets_report,
             asker: Asker::current(),
             protocol: config.sockets_protocol,
+            full: config.sockets_full,
             io_uring: config.io_uring,
             rules: config.sockets_rules,
         },
@@ -91,6 +96,11 @@ pub(crate) fn set_wake_cost(nanoseconds: u64) {
 #[inline]
 pub(crate) fn protocol() -> StreamProtocol {
     SETTINGS.get().map_or(StreamProtocol::Au2Copy, |settings| settings.protocol)
+}
+
+/// How long a ring is full that nobody reads before its stream goes by TCP.
+pub(crate) fn full() -> Duration {
+    SETTINGS.get().map_or(Duration::ZERO, |settings| settings.full)
 }
 
 /// Longest spin, in nanoseconds.

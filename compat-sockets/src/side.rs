@@ -14,11 +14,11 @@ use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// States of our sending direction ([`Side::tx_state`]).
 pub(crate) mod tx {
-    /// Data goes to the kernel.
+    /// Data goes to the kernel, for now.
     pub(crate) const TCP: u32 = 0;
     /// Data goes to the ring.
     pub(crate) const RING: u32 = 1;
-    /// The ring part is over; data goes to the kernel for good.
+    /// The last ring part is over; data goes to the kernel for good.
     pub(crate) const ENDED: u32 = 2;
     /// The peer wrote nonsense: every call fails.
     pub(crate) const POISONED: u32 = 3;
@@ -26,17 +26,17 @@ pub(crate) mod tx {
 
 /// States of our receiving direction ([`Side::rx_state`]).
 pub(crate) mod rx {
-    /// The peer has not been seen to switch.
+    /// The peer has not been seen to switch, or not since its last ring part was read to the end.
     pub(crate) const TCP: u32 = 0;
     /// It has: `rx_left` bytes of TCP, then the ring.
     pub(crate) const RING: u32 = 1;
-    /// The ring part was read to its end; data comes from the kernel for good.
+    /// The last ring part was read to its end; data comes from the kernel for good.
     pub(crate) const ENDED: u32 = 2;
     /// The peer wrote nonsense: every call fails.
     pub(crate) const POISONED: u32 = 3;
 }
 
-/// One end's own state. Two lines for sending, two for receiving, one for both.
+/// One end's own state. Two lines for sending, two for receiving, and two for what changes with a ring part.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Side {
@@ -52,7 +52,7 @@ pub(crate) struct Side {
     pub(crate) tail: AtomicU64,
     /// Last valid head of the peer. Under `tx_lock`.
     pub(crate) head_seen: AtomicU64,
-    /// Doorbells sent, on our way of the TCP connection.
+    /// Doorbells sent in this ring part, on our way of the TCP connection.
     pub(crate) bells: AtomicU64,
     /// Of these, ones that the kernel had no room for: sent before anything else.
     pub(crate) bells_owed: AtomicU32,
@@ -75,7 +75,7 @@ pub(crate) struct Side {
     pub(crate) head: AtomicU64,
     /// Last valid tail of the peer. Under `rx_lock`.
     pub(crate) tail_seen: AtomicU64,
-    /// Doorbells thrown away. Under `rx_lock`.
+    /// Doorbells of this ring part thrown away. Under `rx_lock`.
     pub(crate) drained: AtomicU64,
     /// Threads asleep in the kernel for data of this connection.
     pub(crate) rx_sleepers: AtomicU32,
@@ -102,7 +102,23 @@ pub(crate) struct Side {
     pub(crate) full_at: AtomicU64,
     /// When that was, in nanoseconds; 0: never.
     pub(crate) full_since: AtomicU64,
-    pad2: [u32; 4],
+    pad: [u32; 4],
+
+    /// When our direction last came to rest, in nanoseconds; under `tx_lock`, as the next ([`crate::stream::full`]).
+    pub(crate) rested_at: AtomicU64,
+    /// How long it rests, in nanoseconds; 0: it never has.
+    pub(crate) rest: AtomicU64,
+    /// What the kernel's count of bytes sent lacks because of the ring parts before this one, less the tail at which it began.
+    pub(crate) tx_before: AtomicU64,
+    /// The same of bytes received, less the head.
+    pub(crate) rx_before: AtomicU64,
+    /// Ring parts read to their end, after which another may come. Under `rx_lock`.
+    pub(crate) parts_read: AtomicU32,
+    /// We have asked the peer to send by TCP. Under `rx_lock`.
+    pub(crate) asked: AtomicU32,
+    /// Somebody is putting right what the next ring part needs, or has died at it. Under `rx_lock`.
+    pub(crate) comes_back: AtomicU32,
+    pad2: [u32; 21],
 }
 
 /// Bit of [`Side::eager`]: in a set that is in a set, in a poll or in a select.
@@ -113,7 +129,7 @@ pub(crate) const FORKED: u32 = 2;
 /// Bit of [`Side::bell_gate`].
 pub(crate) const GATE_CLOSED: u32 = 1 << 31;
 
-const _: () = assert!(size_of::<Side>() == 256, "a side is two pairs of lines");
+const _: () = assert!(size_of::<Side>() == 384, "a side is three pairs of lines");
 
 const CHUNK: usize = 64 * 1024;
 
@@ -211,6 +227,9 @@ impl Side {
             &self.armed_for_others,
             &self.born,
             &self.carrier,
+            &self.parts_read,
+            &self.asked,
+            &self.comes_back,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -226,6 +245,9 @@ impl Side {
             &self.tail_seen,
             &self.drained,
             &self.full_since,
+            &self.rest,
+            &self.tx_before,
+            &self.rx_before,
         ] {
             word.store(0, Ordering::Relaxed);
         }

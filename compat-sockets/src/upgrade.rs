@@ -12,7 +12,8 @@
 //! thread of it is inside a plain receive on that socket: such a thread could take a doorbell
 //! for data. That is why plain calls on candidate and pending sockets are counted, and why an
 //! attached end never blocks in a plain receive again. A direction switches to the ring when its
-//! sender finds the other end ready ([`try_switch`]).
+//! sender finds the other end ready ([`try_switch`]); once more, after its ring has rested ([`crate::stream::full`]), when it
+//! finds that the other end has taken all that went by TCP meanwhile.
 //!
 //! # The byte at which a direction switches
 //! comes from the kernel and not from counting calls, so that a byte that went by a path we did
@@ -26,8 +27,9 @@
 use crate::counters::{self, Counter};
 use crate::entry::options;
 use crate::segment::Segment;
-use crate::side::{Side, tx};
+use crate::side::{GATE_CLOSED, Side, tx};
 use crate::sock::{FIRST_TRY_CALLS, Link, Sock, shadow, state};
+use crate::stream::full;
 use crate::{bulk, carrier, control, epoll, family, fd_table, raw, settings};
 use std::ptr::NonNull;
 use vmmc::sync::{AtomicU32, Ordering};
@@ -378,15 +380,31 @@ pub(crate) fn publish_ready(link: &Link) {
 }
 
 /// Moves our sending direction to the ring if the peer is ready and nobody of us is inside a
-/// plain send. The caller holds the tx lock.
+/// plain send; once more, if a ring part has come to rest. The caller holds the tx lock.
 pub(crate) fn try_switch(link: &Link, fd: i32) -> bool {
     let side = link.side;
+    let is_wanted_back = || link.peer().demote().load(Ordering::SeqCst) != 0;
     // PAIRS(ready): acquire with the release in `publish_ready`.
     if link.peer().ready().load(Ordering::Acquire) == 0
-        || link.peer().demote().load(Ordering::SeqCst) != 0
+        || is_wanted_back()
         || side.tx_frozen.load(Ordering::SeqCst) != 0
         || side.shut.load(Ordering::Relaxed) & crate::stream::SHUT_WRITE != 0
+        || !full::is_rested(side)
     {
+        return false;
+    }
+    let switch = link.tx().switch();
+    let carried = carrier::has(side);
+    // Of what is carried the daemons look before and after.
+    if !carried && !switch.announce(|| !is_wanted_back()) {
+        return false;
+    }
+    if link.tx().head().load(Ordering::Acquire) != side.tail.load(Ordering::Relaxed) {
+        // The peer says that it has come to an end where none is.
+        side.tx_frozen.store(1, Ordering::SeqCst);
+        if !carried {
+            switch.thinks_better();
+        }
         return false;
     }
     // Announced first, so that whoever begins a plain send now sees it and waits for our lock.
@@ -395,13 +413,38 @@ pub(crate) fn try_switch(link: &Link, fd: i32) -> bool {
         // PAIRS(plain_tx): with the counting in `entry::data`, by all processes that have the connection.
         && side.plain_tx.load(Ordering::SeqCst) == 0
         && let Some(prefix) = given_to_tcp(fd)
+        && (side.rest.load(Ordering::Relaxed) == 0 || is_taken(link, prefix))
     {
-        link.tx().switch().to_ring(prefix);
+        begin_part(link);
+        switch.to_ring(prefix);
+        // Not before: a byte of the connection is data until then.
+        side.bell_gate.fetch_and(!GATE_CLOSED, Ordering::SeqCst);
         counters::one(Counter::switched_tx);
+        if side.rest.load(Ordering::Relaxed) != 0 {
+            counters::strike(fd);
+        }
         return true;
     }
     side.tx_state.store(tx::TCP, Ordering::SeqCst);
+    if !carried {
+        switch.thinks_better();
+    }
     false
+}
+
+/// Whether the peer has taken all `given` bytes of TCP. Behind bytes that lie in its kernel's queue no other ring part begins:
+/// it could hand its descriptor on then only with the doorbells among them.
+fn is_taken(link: &Link, given: u64) -> bool {
+    link.peer().taken().load(Ordering::Acquire) == given
+}
+
+/// What counts anew with each ring part. The doorbells' gate is closed, or none was ever rung.
+fn begin_part(link: &Link) {
+    let side = link.side;
+    side.head_seen.store(side.tail.load(Ordering::Relaxed), Ordering::Relaxed);
+    side.bells.store(0, Ordering::SeqCst);
+    link.mine().bells().store(0, Ordering::SeqCst);
+    link.mine().owed().store(0, Ordering::SeqCst);
 }
 
 fn tcp_info(fd: i32) -> Option<TcpInfo> {

@@ -311,6 +311,18 @@ fn short_downloads_are_left_alone_once_they_are_known() {
     assert!(count(&counters, "upgraded") <= 2 * 10, "{counters:?}");
 }
 
+/// S8: a stream that has gone on by TCP because nobody read comes back to its ring, also when that happens again.
+#[test]
+fn a_ring_that_was_full_is_used_again() {
+    let again = |counters: &HashMap<String, u64>| {
+        count(counters, "plain_full") == 2 && count(counters, "switched_tx") == 2 + 2
+    };
+    let counters = three_ways_until("rests", again);
+    assert!(again(&counters), "{counters:?}");
+    assert_eq!(count(&counters, "switched_rx"), 2 + 2, "{counters:?}");
+    assert_eq!(count(&counters, "poisoned"), 0, "{counters:?}");
+}
+
 /// S6: the program's bytes are the same by each of the paper's protocols, and the copies are those that each is named for.
 #[test]
 fn protocols_differ_in_their_copies_and_in_nothing_else() {

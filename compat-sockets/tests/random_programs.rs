@@ -33,14 +33,19 @@ struct Unread {
     most: u64,
     /// Most bytes of a write, of those that are no message.
     longest: u64,
-    /// How often one writes, where a read's frequency is 12.
+    /// How often one writes, and reads, where other calls have frequencies of 1 to 4.
     writes: u32,
+    reads: u32,
+    /// `VMMC_SOCKETS_FULL_MS`.
+    full_ms: u64,
 }
 
 /// Less than the smallest ring.
-const LITTLE: Unread = Unread { most: 20_000, longest: 9_000, writes: 12 };
+const LITTLE: Unread = Unread { most: 20_000, longest: 9_000, writes: 12, reads: 12, full_ms: 500 };
 /// Several times what the smallest ring holds.
-const MUCH: Unread = Unread { most: 60_000, longest: 25_000, writes: 24 };
+const MUCH: Unread = Unread { most: 60_000, longest: 25_000, writes: 24, reads: 12, full_ms: 500 };
+/// Rings that rest for moments, and are seldom left for good.
+const AGAIN: Unread = Unread { writes: 200, reads: 160, full_ms: 1, ..MUCH };
 /// Processes of one end at most.
 const MOST_ACTORS: usize = 5;
 /// Seeds that CI runs.
@@ -81,7 +86,7 @@ struct Op {
 fn op(unread: Unread) -> impl Strategy<Value = Op> {
     use Kind::*;
     let kind = prop_oneof![
-        unread.writes => Just(Write), 12 => Just(Read), 2 => Just(ReadNothing), 4 => Just(Ready),
+        unread.writes => Just(Write), unread.reads => Just(Read), 2 => Just(ReadNothing), 4 => Just(Ready),
         3 => Just(Fork), 2 => Just(Exec), 2 => Just(Spawn), 2 => Just(Pass), 2 => Just(Copy),
         2 => Just(Close), 1 => Just(Kill), 1 => Just(Shut), 1 => Just(Nonblocking),
         1 => Just(ToTcp), 2 => Just(Bulk), 3 => Just(Awaited),
@@ -152,6 +157,7 @@ struct World {
     /// The library may have left the connection to the kernel.
     demoted: bool,
     most_unread: u64,
+    full_ms: u64,
 }
 
 impl Drop for World {
@@ -180,7 +186,7 @@ fn program() -> &'static PathBuf {
 }
 
 impl World {
-    fn new(leg: Leg, daemon: &std::path::Path, most_unread: u64) -> World {
+    fn new(leg: Leg, daemon: &std::path::Path, unread: Unread) -> World {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("actors")).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -193,7 +199,8 @@ impl World {
             leg,
             daemon: daemon.to_owned(),
             demoted: false,
-            most_unread,
+            most_unread: unread.most,
+            full_ms: unread.full_ms,
         }
     }
 
@@ -209,6 +216,7 @@ impl World {
             .args([&id, socket])
             .env("ACTOR_SOCKET", self.dir.path().join("actors"))
             .env("VMMC_DAEMON", "none")
+            .env("VMMC_SOCKETS_FULL_MS", self.full_ms.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         if self.leg != Leg::Plain {
@@ -371,6 +379,12 @@ impl World {
                 if unread == 0 && !peer_ended {
                     return Ok(());
                 }
+                // A ring that rests is come back to by who has read all that was sent.
+                let amount = if self.full_ms == AGAIN.full_ms && how % 2 == 0 {
+                    unread.max(1)
+                } else {
+                    amount
+                };
                 let want = amount.min(unread);
                 let actor = &mut self.ends[end].actors[who];
                 if unread > 0 {
@@ -507,7 +521,7 @@ fn three_ways(
 ) -> Result<(), TestCaseError> {
     for leg in [Leg::Plain, Leg::NoDaemon, Leg::Ring] {
         let mut daemon = daemon.borrow_mut();
-        let mut world = World::new(leg, &daemon.path.clone(), unread.most);
+        let mut world = World::new(leg, &daemon.path.clone(), unread);
         let result = (|| {
             let cookie = world.connect()?;
             world.warm_up(&mut daemon, cookie)?;
@@ -527,6 +541,12 @@ fn random_programs_give_what_tcp_gives() {
 #[test]
 fn random_programs_give_what_tcp_gives_over_rings_that_fill() {
     give_what_tcp_gives(Daemon::with(&["--ring-kib", "16"]), MUCH, &[]);
+}
+
+/// The same, and the stream comes back to the ring soon.
+#[test]
+fn random_programs_give_what_tcp_gives_over_rings_that_fill_and_rest() {
+    give_what_tcp_gives(Daemon::with(&["--ring-kib", "16"]), AGAIN, &[]);
 }
 
 fn give_what_tcp_gives(daemon: Daemon, unread: Unread, found: &[u64]) {

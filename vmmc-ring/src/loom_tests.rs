@@ -375,6 +375,159 @@ fn loom_looking_before_disarming_takes_a_bell_for_data() {
     });
 }
 
+/// The words of a switch on the heap, in this mode, and a kernel connection.
+struct Part {
+    mode: AtomicU32,
+    words: [AtomicU64; 3],
+    request: AtomicU32,
+    kernel: loom::sync::Mutex<VecDeque<u8>>,
+}
+
+impl Part {
+    fn new(mode: u32, kernel: &[u8]) -> Arc<Part> {
+        Arc::new(Part {
+            mode: AtomicU32::new(mode),
+            words: [(); 3].map(|()| AtomicU64::new(0)),
+            request: AtomicU32::new(0),
+            kernel: loom::sync::Mutex::new(kernel.iter().copied().collect()),
+        })
+    }
+
+    fn switch(&self) -> Switch<&AtomicU32, &AtomicU64> {
+        let [prefix, end, bells] = &self.words;
+        Switch { mode: &self.mode, prefix, end, bells }
+    }
+}
+
+/// One byte is in the ring, of a part that the receiver has not seen. The sender takes the part back, and sends the byte by
+/// the kernel, while the receiver looks. It must get the byte once.
+fn seen_or_taken_back(take_back: fn(&Switch<&AtomicU32, &AtomicU64>) -> bool) {
+    loom::model(move || {
+        let part = Part::new(mode::RING, &[]);
+        let sender = {
+            let part = part.clone();
+            thread::spawn(move || {
+                if take_back(&part.switch()) {
+                    part.kernel.lock().unwrap().push_back(DATA);
+                }
+            })
+        };
+        let from_ring = usize::from(part.switch().see());
+        sender.join().unwrap();
+        let by_kernel = match part.switch().standing() {
+            Standing::Ended { end: 0, .. } => part.kernel.lock().unwrap().len(),
+            _ => 0,
+        };
+        assert_eq!(from_ring + by_kernel, 1, "once");
+    });
+}
+
+#[test]
+fn loom_a_part_is_seen_or_taken_back() {
+    seen_or_taken_back(|switch| switch.take_back(0, 0, false));
+}
+
+#[test]
+#[should_panic(expected = "once")]
+fn loom_a_part_that_is_taken_back_without_an_exchange_comes_twice() {
+    seen_or_taken_back(|switch| {
+        let unseen = !switch.is_seen();
+        if unseen {
+            switch.rest(0, 0);
+        }
+        unseen
+    });
+}
+
+/// A receiver asks for the kernel and leaves once no part has begun, while the sender begins one.
+fn begins_behind_a_request(
+    announce: fn(&Switch<&AtomicU32, &AtomicU64>, &AtomicU32) -> bool,
+    is_announced: fn(&Switch<&AtomicU32, &AtomicU64>) -> bool,
+) {
+    loom::model(move || {
+        let part = Part::new(mode::TCP, &[]);
+        let sender = {
+            let part = part.clone();
+            thread::spawn(move || {
+                if announce(&part.switch(), &part.request) {
+                    part.switch().to_ring(0);
+                }
+            })
+        };
+        part.request.store(request::TCP, Ordering::Relaxed);
+        while is_announced(&part.switch()) {
+            thread::yield_now();
+        }
+        let leaves = part.switch().standing() == Standing::Tcp;
+        sender.join().unwrap();
+        assert!(
+            !leaves || part.switch().standing() == Standing::Tcp,
+            "it began behind the request"
+        );
+    });
+}
+
+fn announces(switch: &Switch<&AtomicU32, &AtomicU64>, request: &AtomicU32) -> bool {
+    switch.announce(|| request.load(Ordering::Relaxed) == 0)
+}
+
+#[test]
+fn loom_no_part_begins_behind_a_request() {
+    begins_behind_a_request(announces, |switch| switch.is_announced());
+}
+
+#[test]
+#[should_panic(expected = "it began behind the request")]
+fn loom_without_the_receivers_fence_a_part_begins_behind_a_request() {
+    begins_behind_a_request(announces, |switch| {
+        switch.mode.load(Ordering::Relaxed) == mode::ANNOUNCED
+    });
+}
+
+#[test]
+#[should_panic(expected = "it began behind the request")]
+fn loom_a_sender_that_looks_before_it_announces_begins_behind_a_request() {
+    let looks = |switch: &Switch<&AtomicU32, &AtomicU64>, request: &AtomicU32| {
+        request.load(Ordering::Relaxed) == 0 && switch.announce(|| true)
+    };
+    begins_behind_a_request(looks, |switch| switch.is_announced());
+}
+
+/// A part has ended and its receiver comes back to TCP, armed as it always may be then. The sender begins the next one, and
+/// rings. What the receiver takes from the kernel for the program must be data.
+fn next_part(take: fn(&mut VecDeque<u8>, usize) -> Vec<u8>) {
+    loom::model(move || {
+        let part = Part::new(mode::RESTING, &[DATA]);
+        let sender = {
+            let part = part.clone();
+            thread::spawn(move || {
+                if part.switch().announce(|| true) {
+                    part.switch().to_ring(1);
+                    part.kernel.lock().unwrap().push_back(BELL);
+                }
+            })
+        };
+        assert!(part.switch().come_back());
+        let there = part.kernel.lock().unwrap().len();
+        if part.switch().standing() == Standing::Tcp {
+            let taken = take(&mut part.kernel.lock().unwrap(), there);
+            assert!(taken.iter().all(|&byte| byte == DATA), "a bell taken for data");
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_no_bell_of_the_next_part_is_data() {
+    next_part(|kernel, there| kernel.drain(..there).collect());
+}
+
+#[test]
+#[should_panic(expected = "a bell taken for data")]
+fn loom_who_takes_what_has_come_since_takes_a_bell_of_the_next_part() {
+    next_part(|kernel, _| kernel.drain(..).collect());
+}
+
 /// The words of one direction, all on the heap.
 struct Pumped {
     request: AtomicU32,

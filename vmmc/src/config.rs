@@ -89,6 +89,12 @@ pub const TABLE: &[Tunable] = &[
         help: "what a program uses io_uring for: files says that it never reads or writes a TCP socket that way, so that its connections may be upgraded all the same (MariaDB); that cannot be checked. refused has it set up no ring (ENOSYS, as on a kernel without), for programs that do without (Node.js)",
     },
     Tunable {
+        name: "VMMC_SOCKETS_FULL_MS",
+        default: "500",
+        unit: "milliseconds",
+        help: "how long a connection's ring is full and nothing of it read before its stream goes on by TCP for a while, into the kernel's larger buffers; a tenth of that where the ring of the other direction is full as well",
+    },
+    Tunable {
         name: "VMMC_SOCKETS_REPORT",
         default: "",
         unit: "path",
@@ -186,6 +192,8 @@ pub struct Config {
     pub sockets_rules: Rules,
     /// `VMMC_SOCKETS_PROTOCOL`.
     pub sockets_protocol: StreamProtocol,
+    /// `VMMC_SOCKETS_FULL_MS`: how long a ring is full that nobody reads before its stream goes by TCP.
+    pub sockets_full: Duration,
     /// `VMMC_SOCKETS_IO_URING`: what rings of io_uring are for.
     pub io_uring: IoUring,
     /// `VMMC_SOCKETS_REPORT`.
@@ -360,6 +368,7 @@ impl Config {
                     });
                 }
             },
+            sockets_full: Duration::from_millis(number("VMMC_SOCKETS_FULL_MS", get, 500)?),
             io_uring: match set("VMMC_SOCKETS_IO_URING").as_deref() {
                 None | Some("sockets") => IoUring::Sockets,
                 Some("files") => IoUring::Files,

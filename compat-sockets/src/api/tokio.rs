@@ -80,11 +80,9 @@ impl Writer {
 /// Wakes those who wait for room, in a while.
 mod later {
     use super::{Arc, Mutex, MutexGuard, Ordering, PoisonError, Writer};
-    use crate::stream::full::MUTUAL_NS;
+    use crate::stream::full;
     use std::collections::VecDeque;
-    use std::time::{Duration, Instant};
-
-    const AFTER: Duration = Duration::from_nanos(MUTUAL_NS);
+    use std::time::Instant;
 
     /// All that are to be woken, the next one first.
     struct Waiting {
@@ -102,7 +100,7 @@ mod later {
 
     pub(super) fn wake(writer: Arc<Writer>) {
         let mut waiting = waiting();
-        waiting.writers.push_back((Instant::now() + AFTER, writer));
+        waiting.writers.push_back((Instant::now() + full::soonest(), writer));
         if !waiting.is_served {
             let thread = std::thread::Builder::new().name("vmmc-room".to_owned()).spawn(serve);
             waiting.is_served = thread.is_ok();

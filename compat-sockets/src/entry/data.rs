@@ -2,7 +2,6 @@
 
 use super::export;
 use crate::counters::Counter;
-use crate::side::tx;
 use crate::sock::{Link, Using};
 use crate::stream::{Outcome, copy_vectors, demote, recv, send};
 use crate::upgrade::{Route, Way, route};
@@ -11,7 +10,6 @@ use libc::{
     MSG_NOSIGNAL, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
 };
-use vmmc::sync::{AtomicU32, Ordering};
 
 /// Runs a data call: by the ring if it is upgraded, else by `call`.
 #[inline]
@@ -48,30 +46,9 @@ fn dispatch(
                     real::set_errno(error);
                     -1
                 }
-                Outcome::Unswitched => unswitched(&using.0, call),
+                Outcome::Unswitched => send::plainly(&using.0, call).unwrap_or(SWITCHED),
             }
         }
-    }
-}
-
-/// The real send on an upgraded socket whose direction has not switched. It is counted, so that
-/// the switch waits for it; if the switch came first, [`SWITCHED`]: the ring must have the bytes.
-#[cold]
-fn unswitched(link: &Link, call: impl Fn() -> ssize_t) -> ssize_t {
-    /// Cancelled, too, it is inside no longer.
-    struct Inside(&'static AtomicU32);
-    impl Drop for Inside {
-        fn drop(&mut self) {
-            self.0.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-    let count = &link.side.plain_tx;
-    // PAIRS(plain_tx): with the store of RING in `upgrade::try_switch`.
-    count.fetch_add(1, Ordering::SeqCst);
-    let _inside = Inside(count);
-    match link.side.tx_state.load(Ordering::SeqCst) {
-        tx::RING => SWITCHED,
-        _ => call(),
     }
 }
 

@@ -33,8 +33,26 @@ fn ring_sleeper(link: &Link, fd: i32, sleep: u64) {
     let peer = link.sock.peer.load(Ordering::Relaxed);
     if sleeps::is_rung(peer, sleep) {
         counters::one(Counter::doorbells_saved);
-    } else if ring(link, fd) && sleep != 0 {
-        sleeps::rung(peer, sleep);
+    } else {
+        match ring(link, fd) {
+            Rung::Sent if sleep != 0 => sleeps::rung(peer, sleep),
+            Rung::Closed => rings_no_more(link, fd),
+            _ => {}
+        }
+    }
+}
+
+/// The ring part has ended since its data were published, and they go by TCP, which wakes the sleeper. But he may sleep again, and
+/// rely on the word that was taken, when the next part begins.
+#[cold]
+fn rings_no_more(link: &Link, fd: i32) {
+    let armed = link.peer().armed_data();
+    loop {
+        // PAIRS(bell): whoever publishes in the next part looks at the word behind its beginning, and we at that behind the word.
+        bell::arm(&armed);
+        if !is_way_open(link) || !bell::take(&armed) || ring(link, fd) != Rung::Closed {
+            return;
+        }
     }
 }
 
@@ -78,7 +96,7 @@ fn polling_sender(link: &Link, fd: i32) {
     }
     // A byte on our way of the connection is a doorbell only once that way has switched. A carrier hears of room in
     // any case.
-    let may_ring = is_switched(link, fd) || carrier::has(link.side);
+    let may_ring = carrier::has(link.side) || is_switched(link, fd);
     if may_ring && bell::take(&link.peer().armed_space()) {
         ring(link, fd);
     }
@@ -94,18 +112,36 @@ fn is_switched(link: &Link, fd: i32) -> bool {
         }
         side.tx_lock.unlock();
     }
-    state() == tx::RING
+    is_way_open(link)
 }
 
-/// Sends one doorbell, unless our way has gone back to TCP. True when it is in the kernel's queue. To another node its
-/// daemon sends them, who is rung.
-pub(super) fn ring(link: &Link, fd: i32) -> bool {
+/// Whether a byte on our way of the connection is a doorbell now. That it goes by the ring is announced before it is so.
+pub(super) fn is_way_open(link: &Link) -> bool {
+    let side = link.side;
+    side.tx_state.load(Ordering::SeqCst) == tx::RING
+        && matches!(link.tx().switch().standing(), Standing::Ring { .. })
+        && side.bell_gate.load(Ordering::SeqCst) & GATE_CLOSED == 0
+}
+
+/// What became of a doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rung {
+    /// It is in the kernel's queue.
+    Sent,
+    /// It is another's to send, or is sent later, or the connection has ended.
+    Not,
+    /// Our way has gone back to TCP.
+    Closed,
+}
+
+/// Sends one doorbell, unless our way has gone back to TCP. To another node its daemon sends them, who is rung.
+pub(super) fn ring(link: &Link, fd: i32) -> Rung {
     let side = link.side;
     if carrier::has(side) {
         carrier::ring(link);
-        return false;
+        return Rung::Not;
     }
-    let mut sent = false;
+    let mut rung = Rung::Closed;
     if side.bell_gate.fetch_add(1, Ordering::SeqCst) & GATE_CLOSED == 0 {
         side.bells.fetch_add(1, Ordering::SeqCst);
         link.mine().bells().fetch_add(1, Ordering::SeqCst);
@@ -114,13 +150,14 @@ pub(super) fn ring(link: &Link, fd: i32) -> bool {
             link.mine().bells().fetch_add(u64::MAX, Ordering::SeqCst);
             side.bells.fetch_sub(1, Ordering::SeqCst);
             side.bell_gate.fetch_sub(1, Ordering::SeqCst);
-            return false;
+            return Rung::Closed;
         }
+        rung = Rung::Not;
         counters::one(Counter::doorbells);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // Any failure but these is the connection's end, which every call will see; an RST the kernel tells once.
         match raw::send(fd, &[0], flags) {
-            Ok(_) => sent = true,
+            Ok(_) => rung = Rung::Sent,
             Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
                 // No room: the peer has unread bytes, so it is readable anyway. The byte is owed,
                 // because it is counted.
@@ -135,7 +172,7 @@ pub(super) fn ring(link: &Link, fd: i32) -> bool {
         }
     }
     side.bell_gate.fetch_sub(1, Ordering::SeqCst);
-    sent
+    rung
 }
 
 /// What draining found in the kernel's queue.

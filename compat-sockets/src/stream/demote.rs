@@ -16,10 +16,11 @@
 //! ([`vmmc_ring::pump`]); where it cannot (the peer may not be traced, or has shut its sending
 //! side), the receiver waits a while for the peer and says so ([`receiver_stops`]).
 //!
-//! A direction that has ended stays with TCP.
+//! A direction that has ended stays with TCP, but where nothing but a full ring was the reason ([`super::full`]): that *rests*, and
+//! begins another ring part later.
 
 use super::source::{Source, source};
-use super::{SHUT_WRITE, bells, readiness};
+use super::{SHUT_WRITE, bells, full, readiness};
 use crate::counters::{self, Counter};
 use crate::side::{GATE_CLOSED, rx, tx};
 use crate::sock::{Link, shadow};
@@ -45,12 +46,15 @@ const PUMP_AFTER_MS: u32 = 2;
 /// How long it waits until what is sent again is in the kernel's queue.
 const COMING_BACK_MS: u32 = 100;
 
-/// Whether our ring part may be ended: the peer has seen that it began. A peer that has not may
+/// Whether our ring part may be ended where we like: the peer has seen that it began. A peer that has not may
 /// be reading TCP into the program's buffer, and would take what follows the end for what
-/// precedes the ring.
+/// precedes the ring: it gets all of the part by TCP, or the part goes on.
 pub(crate) fn may_end(link: &Link) -> bool {
-    // PAIRS(seen): with the store in `source::unswitched`.
-    link.peer().seen().load(Ordering::Acquire) != 0
+    if carrier::has(link.side) {
+        // PAIRS(seen): with the store in `source::unswitched`.
+        return link.peer().seen().load(Ordering::Acquire) != 0;
+    }
+    link.tx().switch().is_seen()
 }
 
 /// Whether the peer asked for it, or we could not end it before.
@@ -88,17 +92,49 @@ pub(crate) fn our_way_for(link: &Link, fd: i32, why: Counter) -> bool {
             }
             true
         }
-        tx::RING => end_ring(link, fd) == Ended::Yes,
+        tx::RING => end_ring(link, fd, Ending::ForGood) == Ended::Yes,
         _ => true,
     };
     link.side.tx_lock.unlock();
-    if done && link.side.rx_lock.lock().is_ok() {
-        // Doorbells of the peer's that nobody will wait for go now: unread, they would turn our
-        // process's death into an RST, which a peer without the library cannot tell from a reset.
+    if done {
+        looks_for_bells(link, fd);
+    }
+    done
+}
+
+/// Sends by TCP for a while, because nobody reads the ring: true when it does so now. A direction that a daemon carries
+/// does so for good.
+pub(crate) fn rests(link: &Link, fd: i32) -> bool {
+    let side = link.side;
+    if carrier::has(side) {
+        return may_end(link)
+            && our_way_for(link, fd, Counter::plain_full)
+            // Shut: it stays.
+            && side.tx_state.load(Ordering::SeqCst) != tx::RING;
+    }
+    if side.tx_lock.lock().is_err() {
+        return false;
+    }
+    let done = match side.tx_state.load(Ordering::SeqCst) {
+        // Whoever has asked for the end is heard by the next send, and who is stopped in one by the next that finds him.
+        tx::RING if is_wanted(link) || side.tx_lock.was_taken_over() => false,
+        tx::RING => end_ring(link, fd, Ending::Rests) == Ended::Yes,
+        _ => true,
+    };
+    side.tx_lock.unlock();
+    if done {
+        looks_for_bells(link, fd);
+    }
+    done
+}
+
+/// Doorbells of the peer's that nobody will wait for go now: unread, they would turn our
+/// process's death into an RST, which a peer without the library cannot tell from a reset.
+fn looks_for_bells(link: &Link, fd: i32) {
+    if link.side.rx_lock.lock().is_ok() {
         source(link, fd);
         link.side.rx_lock.unlock();
     }
-    done
 }
 
 /// [`our_way_for`] somebody who waits for room and whom only the kernel can wake.
@@ -122,9 +158,32 @@ pub(crate) enum Ended {
     Busy,
 }
 
+/// How a ring part ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// No other follows.
+    ForGood,
+    /// Another may follow.
+    Rests,
+}
+
+/// Whether our ring part may be ended: where we like, or all of it fits into the kernel's buffers. What is carried is not
+/// taken back.
+pub(crate) fn can_end(link: &Link, fd: i32) -> bool {
+    may_end(link) || !carrier::has(link.side) && fits_back(link, fd)
+}
+
+/// Whether all of a ring part fits into the kernel's buffers.
+fn fits_back(link: &Link, fd: i32) -> bool {
+    let head = link.tx().head().load(Ordering::Acquire);
+    let unread = link.side.tail.load(Ordering::Relaxed).wrapping_sub(head);
+    let owed = u64::from(link.side.bells_owed.load(Ordering::SeqCst));
+    unread.saturating_add(owed) <= raw::send_room(fd)
+}
+
 /// Ends the ring part if that may be done. The caller holds the tx lock and the state is `RING`.
-pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
-    if !may_end(link) || has_sent_fin(fd) {
+pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
+    if !can_end(link, fd) || has_sent_fin(fd) {
         return Ended::NotYet;
     }
     let words = link.tx().pump();
@@ -147,6 +206,8 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
         }
     }
     let side = link.side;
+    // A receiver that has stopped reads no other.
+    let how = if claim == Claim::AtTail { how } else { Ending::ForGood };
     side.bell_gate.fetch_or(GATE_CLOSED, Ordering::SeqCst);
     while side.bell_gate.load(Ordering::SeqCst) & !GATE_CLOSED != 0 {
         spin_hint();
@@ -176,8 +237,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
                 Claim::AtHead => unread,
                 _ => unread.min(raw::send_room(fd)),
             };
-            let end = tail.wrapping_sub(back);
-            link.tx().switch().to_tcp(end, side.bells.load(Ordering::SeqCst));
+            let end = ends_at(link, how, head, tail.wrapping_sub(back));
             // What is counted must travel before data does. The peer reads on until it has them.
             pay(fd, side.bells_owed.swap(0, Ordering::SeqCst).into());
             end
@@ -185,6 +245,15 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
     };
     if within(from) {
         send_again(link, fd, from, tail);
+    }
+    counters::one(Counter::demoted_tx);
+    if how == Ending::Rests {
+        let bells = side.bells.load(Ordering::SeqCst);
+        super::send::bump(&side.tx_before, from.wrapping_sub(bells).wrapping_sub(tail));
+        full::begins_to_rest(side);
+        side.tx_state.store(tx::TCP, Ordering::SeqCst);
+        noted(fd, Counter::plain_full);
+        return Ended::Yes;
     }
     side.tx_state.store(tx::ENDED, Ordering::SeqCst);
     let set = link.sock.shadow.load(Ordering::Relaxed);
@@ -196,11 +265,26 @@ pub(crate) fn end_ring(link: &Link, fd: i32) -> Ended {
         // The carrier has not sent it.
         raw::end_sending(fd);
     }
-    counters::one(Counter::demoted_tx);
     if side.tx_frozen.load(Ordering::SeqCst) == 0 {
         noted(fd, Counter::plain_peer);
     }
     Ended::Yes
+}
+
+/// Tells the peer where the ring part ends: at `end`, or at its `start` where it was not seen; which it is.
+fn ends_at(link: &Link, how: Ending, start: u64, end: u64) -> u64 {
+    let switch = link.tx().switch();
+    let bells = link.side.bells.load(Ordering::SeqCst);
+    let for_good = how == Ending::ForGood;
+    if !may_end(link) && switch.take_back(start, bells, for_good) {
+        return start;
+    }
+    if for_good {
+        switch.to_tcp(end, bells);
+    } else {
+        switch.rest(end, bells);
+    }
+    end
 }
 
 /// Sends doorbells that are counted and were not sent.
@@ -303,9 +387,12 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
         side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
         match source(link, fd) {
             Source::Ended => done = ours,
-            // The peer never switches now; one on another node says so.
+            // The peer never switches now, unless it was about to; one on another node says so.
             Source::Tcp { .. } => {
-                let knows = !carrier::has(side) || word.load(Ordering::SeqCst) >= request::TAKEN;
+                let knows = match carrier::has(side) {
+                    true => word.load(Ordering::SeqCst) >= request::TAKEN,
+                    false => !link.rx().switch().is_announced(),
+                };
                 done = ours && knows;
             }
             // Nothing follows a FIN: once the doorbells are gone the kernel alone can go on.
@@ -399,7 +486,7 @@ fn hide_death(link: &Link, fd: i32) {
         // One that has closed would answer with an RST, and our socket would be the worse for it.
         && link.peer().closed().load(Ordering::Acquire) == 0
         && link.side.shut.load(Ordering::Relaxed) & SHUT_WRITE == 0
-        && bells::ring(link, fd)
+        && bells::ring(link, fd) == bells::Rung::Sent
     {
         for _ in 0..PROBE_MS {
             if is_dead() || raw::unacknowledged(fd) == Ok(0) {
@@ -424,8 +511,9 @@ fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
     true
 }
 
-/// Asks the peer to send by TCP ([`request`]).
-pub(crate) fn their_way(link: &Link, fd: i32, how: u32) {
+/// Asks the peer to send by TCP ([`request`]). Under the rx lock.
+fn their_way(link: &Link, fd: i32, how: u32) {
+    link.side.asked.store(1, Ordering::Relaxed);
     let word = link.mine().demote();
     loop {
         let found = word.load(Ordering::SeqCst);
@@ -444,9 +532,7 @@ pub(crate) fn their_way(link: &Link, fd: i32, how: u32) {
     if bell::take(&wait) {
         raw::futex_wake(wait.as_ptr().as_ptr());
     }
-    if link.side.tx_state.load(Ordering::SeqCst) == tx::RING
-        && !carrier::has(link.side)
-        && bell::take(&link.peer().armed_data())
+    if !carrier::has(link.side) && bells::is_way_open(link) && bell::take(&link.peer().armed_data())
     {
         bells::ring(link, fd);
     }

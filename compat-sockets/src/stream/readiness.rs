@@ -17,7 +17,9 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     let was_ring = link.side.rx_state.load(Ordering::Relaxed) == rx::RING;
     let answer = match source(link, fd) {
         // The last doorbells were thrown away just now: the kernel's answer is from before.
-        Source::Ended if was_ring && crate::raw::peek_one(fd) == Err(libc::EAGAIN) => {
+        Source::Ended | Source::Tcp { .. }
+            if was_ring && crate::raw::peek_one(fd) == Err(libc::EAGAIN) =>
+        {
             Readiness::NotReady
         }
         Source::Tcp { .. } | Source::Prefix(_) | Source::Ended => Readiness::Kernel,

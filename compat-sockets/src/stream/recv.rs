@@ -10,9 +10,10 @@ use crate::counters::{self, Counter};
 use crate::lock::Held;
 use crate::side::rx;
 use crate::sock::Link;
-use crate::{carrier, parked, user_memory};
+use crate::{carrier, parked, upgrade, user_memory};
 use libc::iovec;
 use vmmc::sync::Ordering;
+use vmmc::word::Word;
 use vmmc_ring::switch::Standing;
 
 /// Bytes taken out before the room is given back.
@@ -180,7 +181,7 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     }
 }
 
-/// Reads from the kernel before the switch, while a doorbell may come at any time: only what was
+/// Reads from the kernel before a switch, while a doorbell may come at any time: only what was
 /// in its queue while the peer had certainly not switched, which no doorbell can be among. (A
 /// doorbell follows the store of the mode, and the kernel's lock orders the two for us.)
 fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> Step {
@@ -189,7 +190,10 @@ fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> St
             // Came just now.
             Ok(len) if len > 0 => return Step::Again,
             Ok(_) => return ended(link),
-            Err(libc::EAGAIN) => return Step::Wait,
+            Err(libc::EAGAIN) => {
+                all_taken(link, fd);
+                return Step::Wait;
+            }
             Err(libc::EINTR) => return Step::Again,
             // The look has taken the error: a read would find the end.
             Err(errno) => return Step::Failed(errno),
@@ -200,7 +204,24 @@ fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> St
     if link.rx().switch().standing() != Standing::Tcp {
         return Step::Again;
     }
-    from_kernel(link, fd, cursor, there as u64, flags)
+    let step = from_kernel(link, fd, cursor, there as u64, flags);
+    if let Step::Got(len) = step
+        && len == there
+        && flags & libc::MSG_PEEK == 0
+    {
+        all_taken(link, fd);
+    }
+    step
+}
+
+/// The kernel's queue was found empty. Where the peer's ring rests, it is told up to where its bytes were taken: it begins the
+/// next ring part only behind bytes that were.
+fn all_taken(link: &Link, fd: i32) {
+    if link.side.parts_read.load(Ordering::Relaxed) != 0
+        && let Some(taken) = upgrade::taken_from_tcp(fd)
+    {
+        link.mine().taken().store(taken, Ordering::Release);
+    }
 }
 
 /// [`locked_step`] where several processes have the connection: as long as bytes are copied out of the ring, another may take the

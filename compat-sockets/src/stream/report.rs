@@ -14,12 +14,9 @@ use vmmc_ring::tcp_count;
 pub(crate) fn unread_by_peer(link: &Link) -> u64 {
     let tx = link.tx();
     let head = tx.head().load(Ordering::Relaxed);
-    let end = match link.side.tx_state.load(Ordering::Relaxed) {
-        tx::RING => link.side.tail.load(Ordering::Relaxed),
-        tx::ENDED => match tx.switch().standing() {
-            Standing::Ended { end, .. } => end,
-            _ => head,
-        },
+    let end = match (link.side.tx_state.load(Ordering::Relaxed), tx.switch().standing()) {
+        (tx::RING, _) => link.side.tail.load(Ordering::Relaxed),
+        (_, Standing::Ended { end, .. }) => end,
         _ => head,
     };
     let unread = end.wrapping_sub(head);
@@ -28,26 +25,31 @@ pub(crate) fn unread_by_peer(link: &Link) -> u64 {
 
 /// What to add to the kernel's counts of bytes sent, acknowledged and received; wrapping.
 fn differences(link: &Link) -> [u64; 3] {
-    let mut sent = 0u64;
-    let mut received = 0u64;
+    let side = link.side;
+    let mut sent = side.tx_before.load(Ordering::Relaxed);
+    let mut received = side.rx_before.load(Ordering::Relaxed);
+    let add = |sum: &mut u64, more: u64| *sum = sum.wrapping_add(more);
     let doorbells = |side: crate::segment::SideWords| {
         side.bells().load(Ordering::Relaxed).wrapping_sub(side.owed().load(Ordering::Relaxed))
     };
-    match (link.side.tx_state.load(Ordering::Relaxed), link.tx().switch().standing()) {
+    match (side.tx_state.load(Ordering::Relaxed), link.tx().switch().standing()) {
         (tx::RING, _) => {
-            sent = link.side.tail.load(Ordering::Relaxed).wrapping_sub(doorbells(link.mine()));
+            let tail = side.tail.load(Ordering::Relaxed);
+            add(&mut sent, tail.wrapping_sub(doorbells(link.mine())));
         }
-        (tx::ENDED, Standing::Ended { end, bells, .. }) => sent = end.wrapping_sub(bells),
-        _ => {}
+        (tx::ENDED, Standing::Ended { end, bells, .. }) => add(&mut sent, end.wrapping_sub(bells)),
+        // Where the last part ended; 0 when there was none.
+        _ => add(&mut sent, side.tail.load(Ordering::Relaxed)),
     }
-    match (link.side.rx_state.load(Ordering::Relaxed), link.rx().switch().standing()) {
-        (rx::TCP, _) => {}
-        (_, Standing::Ended { end, bells, .. }) => received = end.wrapping_sub(bells),
-        (_, Standing::Ring { .. }) => {
-            let tail = link.rx().tail().load(Ordering::Relaxed);
-            received = tail.wrapping_sub(doorbells(link.peer()));
+    match (side.rx_state.load(Ordering::Relaxed), link.rx().switch().standing()) {
+        (rx::RING | rx::ENDED, Standing::Ended { end, bells, .. }) => {
+            add(&mut received, end.wrapping_sub(bells));
         }
-        _ => {}
+        (rx::RING, Standing::Ring { .. }) => {
+            let tail = link.rx().tail().load(Ordering::Relaxed);
+            add(&mut received, tail.wrapping_sub(doorbells(link.peer())));
+        }
+        _ => add(&mut received, side.head.load(Ordering::Relaxed)),
     }
     [sent, sent, received]
 }

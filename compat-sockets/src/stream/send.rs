@@ -1,6 +1,6 @@
 //! Sending on an upgraded connection.
 
-use super::demote::Ended;
+use super::demote::{Ended, Ending};
 use super::vectors::{Cursor, total};
 use super::wait::{self, Room, Waited};
 use super::{Outcome, SHUT_WRITE, bells, demote, full};
@@ -11,7 +11,7 @@ use crate::sock::Link;
 use crate::{carrier, epoll, parked, raw, real, settings, upgrade, user_memory};
 use libc::iovec;
 use vmmc::config::StreamProtocol;
-use vmmc::sync::{AtomicU64, Ordering};
+use vmmc::sync::{AtomicU32, AtomicU64, Ordering};
 use vmmc::word::Word;
 use vmmc_ring::Poisoned;
 
@@ -60,6 +60,10 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 counters::one(Counter::ring_full);
                 if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
                     if is_refused_for_good(link, fd) {
+                        if side.tx_state.load(Ordering::SeqCst) != tx::RING {
+                            continue;
+                        }
+                        // Its end is sent.
                         break Outcome::Kernel;
                     }
                     break Outcome::Failed(libc::EAGAIN);
@@ -82,7 +86,13 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 }
             }
             Step::Kernel => break Outcome::Kernel,
-            Step::Unswitched => break Outcome::Unswitched,
+            Step::Unswitched if done == 0 => break Outcome::Unswitched,
+            // The rest of a call that began in the ring, which rests.
+            Step::Unswitched => {
+                if let Some(more) = plainly(link, || finish(fd, &mut cursor, flags)) {
+                    break Outcome::Done(done + more);
+                }
+            }
             Step::Failed(errno) => break Outcome::Failed(errno),
         }
     };
@@ -99,8 +109,30 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     }
 }
 
+/// Makes a real send on a socket whose direction has not switched. It is counted, so that the switch waits for it; if the
+/// switch came first, `None`: the ring must have the bytes.
+#[cold]
+pub(crate) fn plainly<T>(link: &Link, call: impl FnOnce() -> T) -> Option<T> {
+    /// Cancelled, too, it is inside no longer.
+    struct Inside(&'static AtomicU32);
+    impl Drop for Inside {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    let count = &link.side.plain_tx;
+    // PAIRS(plain_tx): with the store of RING in `upgrade::try_switch`.
+    count.fetch_add(1, Ordering::SeqCst);
+    let _inside = Inside(count);
+    match link.side.tx_state.load(Ordering::SeqCst) {
+        tx::RING => None,
+        _ => Some(call()),
+    }
+}
+
 /// A send finds no room and does not wait: whoever waits for room is to hear of it, if anybody does and not only tries again.
-/// True when nobody but the kernel can tell him, or nothing was read for long: our direction is the kernel's from now on.
+/// True when nobody but the kernel can tell him, or nothing was read for long: our direction is the kernel's, for good or for
+/// now.
 #[cold]
 pub(crate) fn is_refused_for_good(link: &Link, fd: i32) -> bool {
     link.side.tx_refused.fetch_add(1, Ordering::SeqCst);
@@ -147,7 +179,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -
         if is_spoiled {
             freeze_for_stopped(link, fd);
         }
-        match demote::end_ring(link, fd) {
+        match demote::end_ring(link, fd, Ending::ForGood) {
             Ended::Yes => return Step::Kernel,
             Ended::Busy => return Step::Full,
             // Somebody may still be copying there.
@@ -435,7 +467,7 @@ fn in_place_locked(
         _ => return InPlace::Kernel,
     }
     if demote::is_wanted(link) {
-        match demote::end_ring(link, fd) {
+        match demote::end_ring(link, fd, Ending::ForGood) {
             Ended::Yes => return InPlace::Kernel,
             Ended::Busy => return InPlace::Full,
             Ended::NotYet => {}

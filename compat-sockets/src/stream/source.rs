@@ -1,10 +1,10 @@
 //! Where the next byte of the peer's comes from: the kernel, the ring, and the kernel again.
 
 use super::bells;
-use super::demote;
+use super::demote::{self, request};
 use crate::carrier;
 use crate::counters::{self, Counter};
-use crate::side::rx;
+use crate::side::{rx, tx};
 use crate::sock::Link;
 use crate::upgrade;
 use vmmc::sync::Ordering;
@@ -18,9 +18,9 @@ const TWICE_MS: u32 = 200;
 /// Where the next byte comes from, found under the rx lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The kernel; the peer has not switched.
+    /// The kernel; the peer has not switched, or its ring part was read and another may come.
     Tcp {
-        /// Whether somebody of ours waits for a doorbell, so that one can come at any time.
+        /// Whether somebody of ours may wait for a doorbell, so that one can come at any time.
         armed: bool,
     },
     /// The kernel, that many bytes before the ring.
@@ -85,41 +85,75 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
     // Before the mode is loaded: see `vmmc_ring::switch`. Nobody arms under our lock, and what is
     // armed stays so: whoever waits for a doorbell would miss one that was not sent.
     let is_armed = |word: vmmc::word::MappedU32<'_>| word.load(Ordering::SeqCst) != 0;
-    let armed = is_armed(link.mine().armed_data()) || is_armed(link.mine().armed_space());
-    match link.rx().switch().standing() {
-        Standing::Tcp => return Some(Source::Tcp { armed }),
-        Standing::Nonsense => return Some(poisoned(link)),
-        standing @ (Standing::Ring { prefix } | Standing::Ended { prefix, .. }) => {
-            let taken = upgrade::taken_from_tcp(fd);
-            if taken.is_some_and(|taken| never_began(standing, taken)) {
-                side.rx_state.store(rx::ENDED, Ordering::SeqCst);
-                counters::one(Counter::demoted_rx);
-                return Some(Source::Ended);
+    // Who arms without our lock may have found the ring part that is over.
+    let armed = side.parts_read.load(Ordering::Relaxed) != 0
+        || is_armed(link.mine().armed_data())
+        || is_armed(link.mine().armed_space());
+    let switch = link.rx().switch();
+    if side.comes_back.load(Ordering::Relaxed) != 0 {
+        put_right(link);
+    }
+    loop {
+        match switch.standing() {
+            Standing::Tcp => return Some(Source::Tcp { armed }),
+            Standing::Nonsense => return Some(poisoned(link)),
+            // Of what is carried the daemons have the word.
+            Standing::Ring { .. } if !carrier::has(side) && !switch.see() => {
+                // It has ended just now.
+                if matches!(switch.standing(), Standing::Ring { .. }) {
+                    return Some(poisoned(link));
+                }
             }
-            let left = taken.and_then(|taken| prefix.checked_sub(taken));
-            let Some(left) = left else { return Some(poisoned(link)) };
-            side.rx_left.store(left, Ordering::Relaxed);
+            standing @ (Standing::Ring { prefix } | Standing::Ended { prefix, .. }) => {
+                let taken = upgrade::taken_from_tcp(fd);
+                let head = side.head.load(Ordering::Relaxed);
+                if let Standing::Ended { bells, .. } = standing
+                    && taken.is_some_and(|taken| never_began(standing, taken, head))
+                {
+                    return Some(over(link, fd, head, bells));
+                }
+                let left = taken.and_then(|taken| prefix.checked_sub(taken));
+                let Some(left) = left else { return Some(poisoned(link)) };
+                side.rx_left.store(left, Ordering::Relaxed);
+                break;
+            }
         }
     }
+    // From now on every byte of TCP is looked at for what it is.
     side.rx_state.store(rx::RING, Ordering::SeqCst);
-    // PAIRS(seen): from now on every byte of TCP is looked at for what it is.
-    link.mine().seen().store(1, Ordering::Release);
-    carrier::tell(link);
+    if carrier::has(side) {
+        // PAIRS(seen): with the load in `demote::may_end`.
+        link.mine().seen().store(1, Ordering::Release);
+        carrier::tell(link);
+    }
     counters::one(Counter::switched_rx);
+    if side.parts_read.load(Ordering::Relaxed) != 0 && !is_plain(link) {
+        counters::strike(fd);
+    }
     None
 }
 
+/// Whether our own direction goes by TCP, which then is what `shrimp stat` is told of.
+fn is_plain(link: &Link) -> bool {
+    let side = link.side;
+    side.tx_frozen.load(Ordering::Relaxed) != 0 || side.tx_state.load(Ordering::Relaxed) != tx::RING
+}
+
 /// Whether we have read on by TCP behind the byte at which the ring began, because it has ended since without our having
-/// seen it: a carrier ends it before the FIN of a sender whose receiver has taken nothing. Then all of it has come by TCP,
-/// and no doorbell with it: one would have had us look before we read.
-fn never_began(standing: Standing, taken: u64) -> bool {
-    matches!(standing, Standing::Ended { prefix, end: 0, bells: 0 } if taken > prefix)
+/// seen it: its sender has taken it back, or a carrier ends it before the FIN of a sender whose receiver has taken nothing.
+/// Then all of it has come by TCP, and no doorbell with it: one would have had us look before we read.
+fn never_began(standing: Standing, taken: u64, head: u64) -> bool {
+    matches!(standing, Standing::Ended { prefix, end, bells: 0 } if taken > prefix && end == head)
 }
 
 /// The ring is empty: has its part ended?
 fn empty(link: &Link, fd: i32) -> Source {
     let side = link.side;
     match link.rx().switch().standing() {
+        Standing::Ended { .. } if side.comes_back.load(Ordering::Relaxed) != 0 => {
+            put_right(link);
+            Source::Tcp { armed: true }
+        }
         Standing::Ended { end, bells, .. } => {
             // What was published before the end is visible now: look once more.
             match available(link) {
@@ -147,18 +181,65 @@ fn empty(link: &Link, fd: i32) -> Source {
                     _ => return Source::Empty,
                 }
             }
-            side.rx_state.store(rx::ENDED, Ordering::SeqCst);
-            counters::one(Counter::demoted_rx);
-            // Where the peer has closed it is on its way out, and no plain connection.
-            let goes_on = link.peer().closed().load(Ordering::Relaxed) == 0;
-            if goes_on && side.tx_frozen.load(Ordering::Relaxed) == 0 {
-                demote::noted(fd, Counter::plain_peer);
-            }
-            Source::Ended
+            over(link, fd, end, bells)
         }
         Standing::Ring { .. } => Source::Empty,
         Standing::Tcp | Standing::Nonsense => poisoned(link),
     }
+}
+
+/// A ring part was read to its `end`, and its `bells` were thrown away.
+fn over(link: &Link, fd: i32, end: u64, bells: u64) -> Source {
+    let side = link.side;
+    counters::one(Counter::demoted_rx);
+    // Where the peer has closed it is on its way out, and no plain connection.
+    let goes_on = link.peer().closed().load(Ordering::Relaxed) == 0;
+    if goes_on && side.tx_frozen.load(Ordering::Relaxed) == 0 {
+        demote::noted(fd, Counter::plain_peer);
+    }
+    if comes_back(link, end, bells) {
+        return Source::Tcp { armed: true };
+    }
+    side.rx_state.store(rx::ENDED, Ordering::SeqCst);
+    Source::Ended
+}
+
+/// Whether the peer may begin another ring part, which it does not before this says so: all that the two count anew with each
+/// is put right for it.
+fn comes_back(link: &Link, end: u64, bells: u64) -> bool {
+    let side = link.side;
+    let switch = link.rx().switch();
+    if !switch.is_resting() || side.asked.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    // The peer has taken the word while it ended the part.
+    let word = link.mine().demote();
+    let _ = word.compare_exchange(request::TAKEN, 0, Ordering::SeqCst, Ordering::SeqCst);
+    let tail = link.arrived();
+    let skipped = tail.wrapping_sub(side.head.load(Ordering::Relaxed));
+    if word.load(Ordering::SeqCst) != 0 || skipped > link.rx().bytes().0.len() as u64 {
+        return false;
+    }
+    super::send::bump(&side.rx_before, end.wrapping_sub(bells).wrapping_sub(tail));
+    side.comes_back.store(1, Ordering::SeqCst);
+    put_right(link)
+}
+
+/// The steps of [`comes_back`], which another process does once more when this one dies at them. False when the peer breaks
+/// the protocol.
+fn put_right(link: &Link) -> bool {
+    let side = link.side;
+    // What lies in the ring behind the end has come by TCP.
+    let tail = link.arrived();
+    side.head.store(tail, Ordering::Relaxed);
+    side.tail_seen.store(tail, Ordering::Relaxed);
+    link.rx().head().store(tail, Ordering::Release);
+    side.drained.store(0, Ordering::Relaxed);
+    side.parts_read.fetch_add(1, Ordering::Relaxed);
+    side.rx_state.store(rx::TCP, Ordering::SeqCst);
+    let done = link.rx().switch().come_back();
+    side.comes_back.store(0, Ordering::SeqCst);
+    done
 }
 
 /// Bytes without meaning that precede, by TCP, the data behind a ring part that has ended, for who
@@ -200,11 +281,11 @@ mod tests {
     #[test]
     fn a_ring_part_that_ended_unseen_is_no_nonsense_to_who_has_read_on() {
         let ended = |end, bells| Standing::Ended { prefix: 100, end, bells };
-        assert!(never_began(ended(0, 0), 101));
+        assert!(never_began(ended(0, 0), 101, 0) && never_began(ended(9, 0), 101, 9));
         // Seen in time, and to be gone through as ever.
-        assert!(!never_began(ended(0, 0), 100));
+        assert!(!never_began(ended(0, 0), 100, 0));
         // A doorbell may be among what was read, and bytes of the ring are missing.
-        assert!(!never_began(ended(0, 1), 101) && !never_began(ended(7, 0), 101));
-        assert!(!never_began(Standing::Ring { prefix: 100 }, 101));
+        assert!(!never_began(ended(0, 1), 101, 0) && !never_began(ended(7, 0), 101, 0));
+        assert!(!never_began(Standing::Ring { prefix: 100 }, 101, 0));
     }
 }

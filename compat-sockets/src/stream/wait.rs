@@ -279,7 +279,7 @@ fn sleep_for_space(
         if moved()
             || link.peer().closed().load(Ordering::Relaxed) != 0
             // Where it cannot end yet, there is nothing to look at.
-            || (demote::is_wanted(link) && demote::may_end(link) && !demote::is_pumped(link))
+            || (demote::is_wanted(link) && demote::can_end(link, fd) && !demote::is_pumped(link))
             || side.tx_state.load(Ordering::SeqCst) != tx::RING
         {
             return Ok(Room::Look);
