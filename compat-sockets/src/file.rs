@@ -3,7 +3,7 @@
 
 use crate::side::tx;
 use crate::sock::Link;
-use crate::stream::send::{InPlace, is_refused_for_good, send_in_place};
+use crate::stream::send::{InPlace, is_refused_by_ring, send_in_place};
 use crate::stream::{Outcome, recv, wait};
 use crate::{raw, real, user_memory};
 use libc::{iovec, off64_t};
@@ -95,7 +95,7 @@ fn fill_ring(
             InPlace::Unswitched => break Outcome::Unswitched,
             InPlace::Full => {
                 if raw::is_nonblocking(fd) {
-                    if is_refused_for_good(link, fd) {
+                    if is_refused_by_ring(link, fd) {
                         if link.side.tx_state.load(Ordering::SeqCst) != tx::RING {
                             continue;
                         }

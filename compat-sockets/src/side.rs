@@ -44,7 +44,7 @@ pub(crate) struct Side {
     pub(crate) tx_lock: Lock,
     /// One of [`tx`]; changed under `tx_lock`.
     pub(crate) tx_state: AtomicU32,
-    /// Set at a fork during a plain send that began before that: the direction stays TCP.
+    /// The direction stays, or is to be, TCP for good.
     pub(crate) tx_frozen: AtomicU32,
     /// Sends since the peer's head last moved while the ring was not empty.
     pub(crate) tx_stuck: AtomicU32,
@@ -56,7 +56,7 @@ pub(crate) struct Side {
     pub(crate) bells: AtomicU64,
     /// Of these, ones that the kernel had no room for: sent before anything else.
     pub(crate) bells_owed: AtomicU32,
-    /// Threads now sending a doorbell, and [`GATE_CLOSED`] once no more may be sent.
+    /// Threads now sending a doorbell, and [`GATE_CLOSED`] outside of ring parts, where none may be sent.
     pub(crate) bell_gate: AtomicU32,
     /// Counts sends that found the ring full and said `EAGAIN`: each waits for an edge of writability.
     pub(crate) tx_refused: AtomicU32,
@@ -217,7 +217,6 @@ impl Side {
             &self.tx_frozen,
             &self.tx_stuck,
             &self.bells_owed,
-            &self.bell_gate,
             &self.tx_refused,
             &self.rx_state,
             &self.rx_sleepers,
@@ -251,6 +250,7 @@ impl Side {
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        self.bell_gate.store(GATE_CLOSED, Ordering::Relaxed);
         self.tx_lock.reset();
         self.rx_lock.reset();
         self.sharers.store(1, Ordering::Release);

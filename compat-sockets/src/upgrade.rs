@@ -410,7 +410,7 @@ pub(crate) fn try_switch(link: &Link, fd: i32) -> bool {
     // Announced first, so that whoever begins a plain send now sees it and waits for our lock.
     side.tx_state.store(tx::RING, Ordering::SeqCst);
     if link.sock.plain_tx.load(Ordering::SeqCst) == 0
-        // PAIRS(plain_tx): with the counting in `entry::data`, by all processes that have the connection.
+        // PAIRS(plain_tx): with the counting in `send::plainly`, by all processes that have the connection.
         && side.plain_tx.load(Ordering::SeqCst) == 0
         && let Some(prefix) = given_to_tcp(fd)
         && (side.rest.load(Ordering::Relaxed) == 0 || is_taken(link, prefix))
@@ -438,7 +438,7 @@ fn is_taken(link: &Link, given: u64) -> bool {
     link.peer().taken().load(Ordering::Acquire) == given
 }
 
-/// What counts anew with each ring part. The doorbells' gate is closed, or none was ever rung.
+/// What counts anew with each ring part. The doorbells' gate is closed.
 fn begin_part(link: &Link) {
     let side = link.side;
     side.head_seen.store(side.tail.load(Ordering::Relaxed), Ordering::Relaxed);

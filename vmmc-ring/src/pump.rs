@@ -152,12 +152,8 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Words<M, W> {
     /// Ring position up to which a dead pump has sent, by the kernel's count of all bytes `given`
     /// to the connection, and how many owed doorbells it has left. `None` when it had not begun.
     pub fn pumped_by_count(&self, given: u64) -> Option<(u64, u64)> {
-        let Standing::Ended { prefix, end, bells } = self.switch.standing() else { return None };
-        let after_prefix = given.wrapping_sub(prefix);
-        Some(match after_prefix.checked_sub(bells) {
-            Some(sent) => (end.wrapping_add(sent), 0),
-            None => (end, bells.wrapping_sub(after_prefix)),
-        })
+        let ended = matches!(self.switch.standing(), Standing::Ended { .. });
+        ended.then(|| self.switch.sent_since(given))
     }
 
     // ---- the pump ----

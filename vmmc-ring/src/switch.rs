@@ -60,7 +60,7 @@ pub mod mode {
     pub const ANNOUNCED: u32 = 5;
 }
 
-/// The words of one direction. Written by its sender.
+/// The words of one direction. Written by its sender, but for the steps of the mode that are the receiver's.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch<M, W> {
     /// One of [`mode`].
@@ -177,7 +177,19 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Switch<M, W> {
         self.exchange(mode::RING, if for_good { mode::ENDED } else { mode::RESTING })
     }
 
-    /// Receiver: whether the part has ended, and not for good.
+    /// Sender: ring position up to which the kernel has what was sent again behind the end of the last part, by its count of all
+    /// bytes `given` to the connection, and how many doorbells it has not.
+    pub fn sent_since(&self, given: u64) -> (u64, u64) {
+        let [prefix, end, bells] =
+            [&self.prefix, &self.end, &self.bells].map(|word| word.load(Ordering::Relaxed));
+        let after_prefix = given.wrapping_sub(prefix);
+        match after_prefix.checked_sub(bells) {
+            Some(sent) => (end.wrapping_add(sent), 0),
+            None => (end, bells.wrapping_sub(after_prefix)),
+        }
+    }
+
+    /// Whether the part has ended, and not for good.
     pub fn is_resting(&self) -> bool {
         self.mode.load(Ordering::Acquire) == mode::RESTING
     }

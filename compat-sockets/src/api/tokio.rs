@@ -185,7 +185,7 @@ impl AsyncVmmcStream {
             link.arm_space();
             if link.looks_writable() { WaitFor::Nothing } else { WaitFor::Doorbell }
         } else {
-            WaitFor::Kernel
+            WaitFor::Either
         };
         link.leave();
         wait
@@ -223,6 +223,10 @@ impl AsyncVmmcStream {
                     ready!(self.poll_doorbell(cx))?;
                 }
                 WaitFor::Kernel => ready!(self.stream.poll_write_ready(cx))?.clear_ready(),
+                WaitFor::Either => {
+                    self.writer.wake_later();
+                    ready!(self.stream.poll_write_ready(cx))?.clear_ready();
+                }
             }
         }
     }
@@ -231,7 +235,10 @@ impl AsyncVmmcStream {
 enum WaitFor {
     Nothing,
     Doorbell,
+    /// The kernel's room.
     Kernel,
+    /// The same, unless it was the ring that had none, and the direction has left it just now.
+    Either,
 }
 
 impl AsyncRead for AsyncVmmcStream {

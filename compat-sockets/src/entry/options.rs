@@ -75,7 +75,11 @@ export! {
                     _ => sock.shadow.fetch_or(bit, Ordering::Relaxed),
                 };
                 if entered(fd).is_none_or(|link| {
-                    let ended = link.side.tx_state.load(Ordering::Relaxed) == tx::ENDED;
+                    let ended = match link.side.tx_state.load(Ordering::Relaxed) {
+                        tx::ENDED => true,
+                        tx::TCP => link.side.tx_frozen.load(Ordering::Relaxed) != 0,
+                        _ => false,
+                    };
                     link.leave();
                     !ended
                 }) {

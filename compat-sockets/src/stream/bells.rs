@@ -115,12 +115,14 @@ fn is_switched(link: &Link, fd: i32) -> bool {
     is_way_open(link)
 }
 
-/// Whether a byte on our way of the connection is a doorbell now. That it goes by the ring is announced before it is so.
+/// Whether a byte on our way of the connection is a doorbell now, and may be sent. That it goes by the ring is announced before
+/// it is so.
 pub(super) fn is_way_open(link: &Link) -> bool {
     let side = link.side;
     side.tx_state.load(Ordering::SeqCst) == tx::RING
         && matches!(link.tx().switch().standing(), Standing::Ring { .. })
         && side.bell_gate.load(Ordering::SeqCst) & GATE_CLOSED == 0
+        && link.tx().pump().may_ring()
 }
 
 /// What became of a doorbell.

@@ -22,7 +22,7 @@
 use super::source::{Source, source};
 use super::{SHUT_WRITE, bells, full, readiness};
 use crate::counters::{self, Counter};
-use crate::side::{GATE_CLOSED, rx, tx};
+use crate::side::{GATE_CLOSED, Side, rx, tx};
 use crate::sock::{Link, shadow};
 use crate::{carrier, control, raw, upgrade};
 use vmmc::sync::{Ordering, spin_hint};
@@ -80,10 +80,8 @@ pub(crate) fn our_way_for(link: &Link, fd: i32, why: Counter) -> bool {
     if link.side.tx_lock.lock().is_err() {
         return false;
     }
-    if link.side.tx_frozen.swap(1, Ordering::SeqCst) == 0 {
-        noted(fd, why);
-    }
-    let done = match link.side.tx_state.load(Ordering::SeqCst) {
+    freeze(link, fd, why);
+    let done = match state_of_tx(link, fd) {
         // Nothing follows what is in the ring, and TCP could carry nothing: it stays there.
         tx::RING if has_sent_fin(fd) => {
             // Unless the daemon has, in front of the FIN.
@@ -93,6 +91,10 @@ pub(crate) fn our_way_for(link: &Link, fd: i32, why: Counter) -> bool {
             true
         }
         tx::RING => end_ring(link, fd, Ending::ForGood) == Ended::Yes,
+        tx::TCP => {
+            gives_options_back(link, fd);
+            true
+        }
         _ => true,
     };
     link.side.tx_lock.unlock();
@@ -100,6 +102,15 @@ pub(crate) fn our_way_for(link: &Link, fd: i32, why: Counter) -> bool {
         looks_for_bells(link, fd);
     }
     done
+}
+
+/// The kernel has its options again as the program wants them: no doorbell goes that way any more.
+fn gives_options_back(link: &Link, fd: i32) {
+    let set = link.sock.shadow.load(Ordering::Relaxed);
+    for (name, bit) in [(libc::TCP_NODELAY, shadow::NODELAY), (libc::TCP_CORK, shadow::CORK)] {
+        let value = i32::from(set & bit != 0);
+        let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &value);
+    }
 }
 
 /// Sends by TCP for a while, because nobody reads the ring: true when it does so now. A direction that a daemon carries
@@ -115,9 +126,14 @@ pub(crate) fn rests(link: &Link, fd: i32) -> bool {
     if side.tx_lock.lock().is_err() {
         return false;
     }
-    let done = match side.tx_state.load(Ordering::SeqCst) {
-        // Whoever has asked for the end is heard by the next send, and who is stopped in one by the next that finds him.
-        tx::RING if is_wanted(link) || side.tx_lock.was_taken_over() => false,
+    let taken_over = side.tx_lock.was_taken_over();
+    let done = match state_of_tx(link, fd) {
+        // Somebody wants it to be for good, or may still be copying there.
+        tx::RING if taken_over || is_wanted(link) => {
+            let why = if taken_over { Counter::plain_stopped } else { Counter::plain_full };
+            freeze(link, fd, why);
+            end_ring(link, fd, Ending::ForGood) == Ended::Yes
+        }
         tx::RING => end_ring(link, fd, Ending::Rests) == Ended::Yes,
         _ => true,
     };
@@ -126,6 +142,63 @@ pub(crate) fn rests(link: &Link, fd: i32) -> bool {
         looks_for_bells(link, fd);
     }
     done
+}
+
+/// Our direction goes to no ring any more.
+pub(super) fn freeze(link: &Link, fd: i32, why: Counter) {
+    if link.side.tx_frozen.swap(1, Ordering::SeqCst) == 0 {
+        noted(fd, why);
+    }
+}
+
+/// Whether somebody died as he began a ring part, or ended it: while the tx lock is free the doorbells' gate is open in a ring
+/// part. Under the tx lock.
+#[inline]
+pub(super) fn is_left_half_done(side: &Side) -> bool {
+    side.tx_state.load(Ordering::SeqCst) == tx::RING
+        && side.bell_gate.load(Ordering::SeqCst) & GATE_CLOSED != 0
+}
+
+/// The state of our direction, under the tx lock, held firmly.
+#[inline]
+pub(super) fn state_of_tx(link: &Link, fd: i32) -> u32 {
+    if is_left_half_done(link.side) {
+        inherit(link, fd);
+    }
+    link.side.tx_state.load(Ordering::SeqCst)
+}
+
+/// Goes on where somebody died in `upgrade::try_switch` or in [`end_ring`].
+#[cold]
+fn inherit(link: &Link, fd: i32) {
+    let side = link.side;
+    let switch = link.tx().switch();
+    match switch.standing() {
+        Standing::Tcp if switch.is_announced() => {
+            switch.thinks_better();
+            side.tx_state.store(tx::TCP, Ordering::SeqCst);
+        }
+        // It has begun. Who has taken the request has the next send end it.
+        Standing::Ring { .. } => _ = side.bell_gate.fetch_and(!GATE_CLOSED, Ordering::SeqCst),
+        // It has ended, of which the peer may know already.
+        standing => {
+            let tail = side.tail.load(Ordering::Relaxed);
+            let sent = upgrade::given_to_tcp(fd).map(|given| switch.sent_since(given));
+            if let Some((from, owed)) = sent {
+                pay(fd, owed);
+                if tail.wrapping_sub(from) <= link.tx().bytes().0.len() as u64 {
+                    send_again(link, fd, from, tail);
+                }
+            }
+            side.bells_owed.store(0, Ordering::SeqCst);
+            let for_good = matches!(standing, Standing::Ended { .. }) && !switch.is_resting();
+            if !for_good {
+                full::begins_to_rest(side);
+            }
+            let state = if for_good { tx::ENDED } else { tx::TCP };
+            side.tx_state.store(state, Ordering::SeqCst);
+        }
+    }
 }
 
 /// Doorbells of the peer's that nobody will wait for go now: unread, they would turn our
@@ -152,7 +225,8 @@ fn has_sent_fin(fd: i32) -> bool {
 pub(crate) enum Ended {
     /// It has ended.
     Yes,
-    /// The peer has not seen that it began: it goes on.
+    /// The peer has not seen that it began, and all of it does not fit into the kernel's buffers; or our end was sent. It goes
+    /// on.
     NotYet,
     /// The daemon is sending for us: nothing may be sent now.
     Busy,
@@ -256,11 +330,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
         return Ended::Yes;
     }
     side.tx_state.store(tx::ENDED, Ordering::SeqCst);
-    let set = link.sock.shadow.load(Ordering::Relaxed);
-    for (name, bit) in [(libc::TCP_NODELAY, shadow::NODELAY), (libc::TCP_CORK, shadow::CORK)] {
-        let value = i32::from(set & bit != 0);
-        let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &value);
-    }
+    gives_options_back(link, fd);
     if side.shut.load(Ordering::SeqCst) & SHUT_WRITE != 0 {
         // The carrier has not sent it.
         raw::end_sending(fd);
@@ -385,13 +455,15 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
         ours = ours || our_way_for(link, fd, why);
         // The tail may go back: forget the one that was seen.
         side.tail_seen.store(side.head.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Looked at before the switch: what was announced has become of it what it does.
+        let announced = link.rx().switch().is_announced();
         match source(link, fd) {
             Source::Ended => done = ours,
             // The peer never switches now, unless it was about to; one on another node says so.
             Source::Tcp { .. } => {
                 let knows = match carrier::has(side) {
                     true => word.load(Ordering::SeqCst) >= request::TAKEN,
-                    false => !link.rx().switch().is_announced(),
+                    false => !announced,
                 };
                 done = ours && knows;
             }

@@ -187,8 +187,8 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
 fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> Step {
     let there = match crate::raw::unread(fd) {
         Ok(0) => match crate::raw::peek_one(fd) {
-            // Came just now.
-            Ok(len) if len > 0 => return Step::Again,
+            // Came just now, or lies behind the place of urgent data, up to which the kernel counts.
+            Ok(len) if len > 0 => 1,
             Ok(_) => return ended(link),
             Err(libc::EAGAIN) => {
                 all_taken(link, fd);

@@ -59,7 +59,7 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
             Step::Full => {
                 counters::one(Counter::ring_full);
                 if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
-                    if is_refused_for_good(link, fd) {
+                    if is_refused_by_ring(link, fd) {
                         if side.tx_state.load(Ordering::SeqCst) != tx::RING {
                             continue;
                         }
@@ -134,7 +134,7 @@ pub(crate) fn plainly<T>(link: &Link, call: impl FnOnce() -> T) -> Option<T> {
 /// True when nobody but the kernel can tell him, or nothing was read for long: our direction is the kernel's, for good or for
 /// now.
 #[cold]
-pub(crate) fn is_refused_for_good(link: &Link, fd: i32) -> bool {
+pub(crate) fn is_refused_by_ring(link: &Link, fd: i32) -> bool {
     link.side.tx_refused.fetch_add(1, Ordering::SeqCst);
     // Whoever watches a descriptor that nobody was seen to watch does it where we cannot see it.
     let by_kernel = epoll::refused(fd, link.sock) || link.sock.watched.load(Ordering::Relaxed) == 0;
@@ -157,7 +157,10 @@ enum Step {
 #[inline]
 fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -> Step {
     let side = link.side;
-    match side.tx_state.load(Ordering::SeqCst) {
+    if demote::is_left_half_done(side) && !side.tx_lock.firm(held) {
+        return Step::Lost;
+    }
+    match demote::state_of_tx(link, fd) {
         tx::RING => {}
         tx::TCP => {
             if !side.tx_lock.firm(held) {
@@ -176,8 +179,9 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -
         if !side.tx_lock.firm(held) {
             return Step::Lost;
         }
+        // Somebody who lost the lock while he was stopped may still be copying there.
         if is_spoiled {
-            freeze_for_stopped(link, fd);
+            demote::freeze(link, fd, Counter::plain_stopped);
         }
         match demote::end_ring(link, fd, Ending::ForGood) {
             Ended::Yes => return Step::Kernel,
@@ -221,14 +225,6 @@ fn is_after_close(link: &Link) -> bool {
         link.side.shut.fetch_or(super::SENT_AFTER, Ordering::Relaxed);
     }
     closed
-}
-
-/// Nothing is put into the ring any more: somebody who lost the lock while he was stopped may still be copying there.
-#[cold]
-fn freeze_for_stopped(link: &Link, fd: i32) {
-    if link.side.tx_frozen.swap(1, Ordering::SeqCst) == 0 {
-        demote::noted(fd, Counter::plain_stopped);
-    }
 }
 
 /// Why [`fill`] took nothing, other than for want of room.
@@ -459,7 +455,7 @@ fn in_place_locked(
     most: usize,
     read: &mut dyn FnMut(*mut u8, usize) -> raw::Result<usize>,
 ) -> InPlace {
-    match link.side.tx_state.load(Ordering::SeqCst) {
+    match demote::state_of_tx(link, fd) {
         tx::RING => {}
         tx::TCP if upgrade::try_switch(link, fd) => {}
         tx::TCP => return InPlace::Unswitched,
@@ -478,7 +474,7 @@ fn in_place_locked(
     }
     // The next call ends the ring part.
     if link.side.tx_lock.was_taken_over() {
-        freeze_for_stopped(link, fd);
+        demote::freeze(link, fd, Counter::plain_stopped);
         return InPlace::Full;
     }
     let producer = link.producer();

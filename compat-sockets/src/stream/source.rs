@@ -9,8 +9,8 @@ use crate::sock::Link;
 use crate::upgrade;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
-use vmmc_ring::Poisoned;
 use vmmc_ring::switch::Standing;
+use vmmc_ring::{Poisoned, bell};
 
 /// How long [`leave_nothing`] waits, in milliseconds; for another node's daemon [`demote::ASK_CARRIED_MS`].
 const TWICE_MS: u32 = 200;
@@ -91,7 +91,7 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
         || is_armed(link.mine().armed_space());
     let switch = link.rx().switch();
     if side.comes_back.load(Ordering::Relaxed) != 0 {
-        put_right(link);
+        inherit(link);
     }
     loop {
         match switch.standing() {
@@ -112,7 +112,11 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
                 {
                     return Some(over(link, fd, head, bells));
                 }
-                let left = taken.and_then(|taken| prefix.checked_sub(taken));
+                let left = match side.parts_read.load(Ordering::Relaxed) {
+                    0 => taken.and_then(|taken| prefix.checked_sub(taken)),
+                    // The peer has begun only when we had taken all; and when it is dead, the count may be one short.
+                    _ => Some(0),
+                };
                 let Some(left) = left else { return Some(poisoned(link)) };
                 side.rx_left.store(left, Ordering::Relaxed);
                 break;
@@ -151,7 +155,7 @@ fn empty(link: &Link, fd: i32) -> Source {
     let side = link.side;
     match link.rx().switch().standing() {
         Standing::Ended { .. } if side.comes_back.load(Ordering::Relaxed) != 0 => {
-            put_right(link);
+            inherit(link);
             Source::Tcp { armed: true }
         }
         Standing::Ended { end, bells, .. } => {
@@ -237,9 +241,20 @@ fn put_right(link: &Link) -> bool {
     side.drained.store(0, Ordering::Relaxed);
     side.parts_read.fetch_add(1, Ordering::Relaxed);
     side.rx_state.store(rx::TCP, Ordering::SeqCst);
+    // As from the start: who waits where we cannot see him arms for no part that is to come.
+    bell::arm_for(&link.mine().armed_data(), &link.mine().sleep(), 0);
     let done = link.rx().switch().come_back();
     side.comes_back.store(0, Ordering::SeqCst);
     done
+}
+
+/// Does what somebody has died at.
+fn inherit(link: &Link) {
+    if link.rx().switch().is_resting() {
+        put_right(link);
+    } else {
+        link.side.comes_back.store(0, Ordering::SeqCst);
+    }
 }
 
 /// Bytes without meaning that precede, by TCP, the data behind a ring part that has ended, for who

@@ -60,6 +60,10 @@ pub(super) struct Session {
     collect_port: u16,
 }
 
+/// `VMMC_SOCKETS_FULL_MS` of both programs: who receives always comes to read, however late on a busy machine. Else what it did not
+/// read in half a second would go by TCP.
+const FULL_MS: &str = "60000";
+
 /// How long a library may take to offer its connections, which it does by the number of calls.
 const OFFERED: Duration = Duration::from_secs(10);
 
@@ -83,6 +87,7 @@ impl Session {
         let us = children::own_program();
         let (server_cpu, client_cpu) = pins(pair);
         let mut command = way.command(&us, server_cpu);
+        command.env("VMMC_SOCKETS_FULL_MS", FULL_MS);
         command.arg("__echo-server").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut server = Child::spawn(command, "the echo server")?;
         let ports = first_line(&mut server)?;
@@ -93,6 +98,7 @@ impl Session {
         };
         let mut command = way.command(&us, client_cpu);
         command
+            .env("VMMC_SOCKETS_FULL_MS", FULL_MS)
             .arg("__echo-client")
             .arg(echo_port.to_string())
             .arg(collect_port.to_string())
