@@ -634,6 +634,37 @@ fn direct(engine: &Engine, _: &str) {
 
     child_has_a_copy(&mut room);
 
+    // A child runs on the stack of the thread that forks it, of which no window is made: where the room of messages was, there are
+    // the frames of later calls.
+    let receives = || {
+        let mut local = [0u8; LEN];
+        for round in 0..30u8 {
+            engine.gsync().expect("gsync");
+            if engine.node() == 0 {
+                engine.gsync().expect("gsync");
+                csend(engine, 4, &vec![round; LEN], 1);
+            } else {
+                let id = irecv(engine, 4, &mut local);
+                engine.gsync().expect("gsync");
+                engine.msgwait(id).expect("msgwait");
+                assert!(local.iter().all(|&byte| byte == round), "round {round}");
+            }
+        }
+        std::hint::black_box(&local);
+    };
+    let forks = || {
+        let mut below = [0u8; LEN / 2];
+        (0..10).for_each(|_| child_has_a_copy(std::hint::black_box(&mut below)));
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(8 * LEN);
+        let both = || {
+            std::hint::black_box(receives)();
+            std::hint::black_box(forks)();
+        };
+        thread.spawn_scoped(scope, both).expect("a thread").join().expect("its part");
+    });
+
     // A buffer that gets its messages directly; then, each time, other memory in its place.
     let place = other_memory(std::ptr::null_mut(), 4 * LEN);
     let begun = sent_directly(engine);

@@ -38,7 +38,7 @@
 use super::mappings::{Asker, Backing, File, backing_at, first_of, is_private_memory};
 use super::peer::Own;
 use super::types::{Source, Target};
-use super::{fork, layout};
+use super::{fork, layout, stacks};
 use crate::error::NxError;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -411,7 +411,7 @@ impl Windows {
         let inside = self.inside(maker, start, len, sends);
         let left = self.left.iter().map(|left| left.file);
         let theirs: Vec<_> = inside.iter().map(|it| it.file).chain(left).collect();
-        if !is_private_memory(start, len, &theirs) {
+        if stacks::are_in(&(start..start + len)) || !is_private_memory(start, len, &theirs) {
             return None;
         }
         let forgotten: Vec<_> =

@@ -41,6 +41,7 @@ mod send;
 pub mod settings;
 mod share;
 mod slots;
+mod stacks;
 mod stage;
 mod state;
 pub mod types;
@@ -372,6 +373,10 @@ fn check_memory(is_null: bool, len: usize) -> Result<(), NxError> {
         0 => Ok(()),
         len if len > isize::MAX as usize => Err(NxError::BadLength { len: len as i64 }),
         len if is_null => Err(NxError::NullBuffer { len }),
+        stacks::LEAST.. => {
+            stacks::note();
+            Ok(())
+        }
         _ => Ok(()),
     }
 }
