@@ -6,7 +6,7 @@
 #![allow(unsafe_code)] // asks the C library; each block has its proof
 
 use std::ops::Range;
-use vmmc::sync::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Shorter messages are in no window.
 pub(super) const LEAST: usize = 4096;
