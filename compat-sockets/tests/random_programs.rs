@@ -457,8 +457,10 @@ impl World {
                 if count == 1 && unread > 0 {
                     return Ok(());
                 }
-                // With the library gone from the other end a doorbell that dies unread is an RST.
-                let kills = matches!(kind, Kind::Kill) && !(self.demoted && count == 1);
+                // With the library gone from the other end a doorbell that dies unread is an RST, which also takes with it
+                // what is on its way by TCP because a ring was full.
+                let by_tcp = self.demoted || self.most_unread > LITTLE.most;
+                let kills = matches!(kind, Kind::Kill) && !(by_tcp && count == 1);
                 let mut actor = self.ends[end].actors.remove(who);
                 if kills {
                     kill(actor.pid);

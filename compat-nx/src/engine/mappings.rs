@@ -123,6 +123,11 @@ pub(super) fn is_private_memory(start: usize, len: usize, or: &[File]) -> bool {
     })
 }
 
+/// Whether the address is in the first thread's stack.
+pub(super) fn is_first_stack(at: usize) -> bool {
+    covered(at, 1, |mapping| mapping.is_stack)
+}
+
 /// The first stretch of the range that is mapped from a file.
 pub(super) fn first_of(range: Range<usize>, file: File) -> Option<Range<usize>> {
     let mut found = None;

@@ -5,6 +5,7 @@
 //! message of a page or more. No lock: a forked child may find the table in any state.
 #![allow(unsafe_code)] // asks the C library; each block has its proof
 
+use super::mappings;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -66,7 +67,10 @@ fn enter(stack: Range<usize>) -> Option<&'static Slot> {
 
 /// The calling thread's stack, unless it is the first thread's.
 fn own() -> Option<Range<usize>> {
-    if rustix::thread::gettid() == rustix::process::getpid() {
+    let local = 0u8;
+    let is_first = rustix::thread::gettid() == rustix::process::getpid();
+    // A child that was forked by another thread is on that one's.
+    if is_first && mappings::is_first_stack((&raw const local).addr()) {
         return None;
     }
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();

@@ -134,6 +134,9 @@ export! {
             _ => SHUT_READ | SHUT_WRITE,
         };
         let locked = link.side.tx_lock.lock().is_ok();
+        if locked {
+            demote::state_of_tx(&link, fd);
+        }
         let ends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
         let carried = ends && carrier::sends_fin(&link);
         let result = match (carried, how) {

@@ -21,6 +21,12 @@ pub(super) fn after_data(link: &Link, fd: i32) {
     bell::published_before_exchange();
     // PAIRS(pump): with the fence in `Words::finish`.
     super::demote::comply(link, fd);
+    ring_if_armed(link, fd);
+}
+
+/// Rings if the peer wants to hear of data.
+#[inline]
+pub(super) fn ring_if_armed(link: &Link, fd: i32) {
     let peer = link.peer();
     if let Some(sleep) = bell::take_for(&peer.armed_data(), &peer.sleep()) {
         ring_sleeper(link, fd, sleep);

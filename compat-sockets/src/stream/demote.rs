@@ -41,6 +41,8 @@ const ASK_DAEMON_MS: u32 = 1000;
 pub(super) const ASK_CARRIED_MS: u32 = 10_000;
 /// How long it waits for the acknowledgement of a doorbell, which a kernel may hold back for 40.
 const PROBE_MS: u32 = 100;
+/// How long the end of a ring part waits for a doorbell that is being rung, in nanoseconds; then another call ends it.
+const RINGING_NS: u64 = 1_000_000;
 /// How long it waits before it asks the daemon.
 const PUMP_AFTER_MS: u32 = 2;
 /// How long it waits until what is sent again is in the kernel's queue.
@@ -92,6 +94,10 @@ pub(crate) fn our_way_for(link: &Link, fd: i32, why: Counter) -> bool {
         }
         tx::RING => end_ring(link, fd, Ending::ForGood) == Ended::Yes,
         tx::TCP => {
+            // Left so by somebody who died.
+            if !carrier::has(link.side) && link.tx().switch().is_announced() {
+                link.tx().switch().thinks_better();
+            }
             gives_options_back(link, fd);
             true
         }
@@ -161,7 +167,7 @@ pub(super) fn is_left_half_done(side: &Side) -> bool {
 
 /// The state of our direction, under the tx lock, held firmly.
 #[inline]
-pub(super) fn state_of_tx(link: &Link, fd: i32) -> u32 {
+pub(crate) fn state_of_tx(link: &Link, fd: i32) -> u32 {
     if is_left_half_done(link.side) {
         inherit(link, fd);
     }
@@ -174,31 +180,49 @@ fn inherit(link: &Link, fd: i32) {
     let side = link.side;
     let switch = link.tx().switch();
     match switch.standing() {
+        Standing::Tcp if carrier::has(side) => side.tx_state.store(tx::TCP, Ordering::SeqCst),
         Standing::Tcp if switch.is_announced() => {
             switch.thinks_better();
             side.tx_state.store(tx::TCP, Ordering::SeqCst);
         }
         // It has begun. Who has taken the request has the next send end it.
-        Standing::Ring { .. } => _ = side.bell_gate.fetch_and(!GATE_CLOSED, Ordering::SeqCst),
+        Standing::Ring { .. } => opens_gate(link, fd),
         // It has ended, of which the peer may know already.
         standing => {
             let tail = side.tail.load(Ordering::Relaxed);
             let sent = upgrade::given_to_tcp(fd).map(|given| switch.sent_since(given));
             if let Some((from, owed)) = sent {
-                pay(fd, owed);
+                pay(fd, owed.min(side.bells.load(Ordering::SeqCst)));
                 if tail.wrapping_sub(from) <= link.tx().bytes().0.len() as u64 {
                     send_again(link, fd, from, tail);
                 }
             }
             side.bells_owed.store(0, Ordering::SeqCst);
             let for_good = matches!(standing, Standing::Ended { .. }) && !switch.is_resting();
-            if !for_good {
-                full::begins_to_rest(side);
-            }
-            let state = if for_good { tx::ENDED } else { tx::TCP };
-            side.tx_state.store(state, Ordering::SeqCst);
+            let how = if for_good { Ending::ForGood } else { Ending::Rests };
+            has_ended(link, fd, how, switch.end.load(Ordering::Relaxed));
         }
     }
+}
+
+/// Closes the doorbells' gate and waits for those that are being rung; false when that takes long: who rings may be stopped,
+/// or dead, or interrupted by the caller.
+fn closes_gate(side: &Side) -> bool {
+    side.bell_gate.fetch_or(GATE_CLOSED, Ordering::SeqCst);
+    let until = raw::now_ns() + RINGING_NS;
+    while side.bell_gate.load(Ordering::SeqCst) & !GATE_CLOSED != 0 {
+        if raw::now_ns() > until {
+            return false;
+        }
+        spin_hint();
+    }
+    true
+}
+
+/// Opens the gate in a ring part that goes on, and rings for who was not rung for meanwhile.
+fn opens_gate(link: &Link, fd: i32) {
+    link.side.bell_gate.fetch_and(!GATE_CLOSED, Ordering::SeqCst);
+    bells::ring_if_armed(link, fd);
 }
 
 /// Doorbells of the peer's that nobody will wait for go now: unread, they would turn our
@@ -260,6 +284,11 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
     if !can_end(link, fd) || has_sent_fin(fd) {
         return Ended::NotYet;
     }
+    let side = link.side;
+    if !closes_gate(side) {
+        opens_gate(link, fd);
+        return Ended::NotYet;
+    }
     let words = link.tx().pump();
     // Of what is carried the daemon has the last word.
     let is_carried = carrier::has(link.side);
@@ -269,6 +298,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
         inherited = control::pumper_is_gone(words.pumper.load(Ordering::Relaxed))
             && words.sender_inherits();
         if !inherited {
+            opens_gate(link, fd);
             return Ended::Busy;
         }
         claim = Claim::AtHead;
@@ -276,16 +306,14 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
     if claim == Claim::AtTail && is_carried {
         match carrier::ends_ring(link, &words) {
             Some(theirs) => claim = theirs,
-            None => return Ended::NotYet,
+            None => {
+                opens_gate(link, fd);
+                return Ended::NotYet;
+            }
         }
     }
-    let side = link.side;
     // A receiver that has stopped reads no other.
     let how = if claim == Claim::AtTail { how } else { Ending::ForGood };
-    side.bell_gate.fetch_or(GATE_CLOSED, Ordering::SeqCst);
-    while side.bell_gate.load(Ordering::SeqCst) & !GATE_CLOSED != 0 {
-        spin_hint();
-    }
     let tail = side.tail.load(Ordering::Relaxed);
     let within = |position: u64| {
         let unread = tail.wrapping_sub(position);
@@ -320,14 +348,21 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
     if within(from) {
         send_again(link, fd, from, tail);
     }
+    has_ended(link, fd, how, from);
+    Ended::Yes
+}
+
+/// All that the peer is to have of the ring part, which ends at `end`, is in the ring or in the kernel.
+fn has_ended(link: &Link, fd: i32, how: Ending, end: u64) {
+    let side = link.side;
     counters::one(Counter::demoted_tx);
     if how == Ending::Rests {
-        let bells = side.bells.load(Ordering::SeqCst);
-        super::send::bump(&side.tx_before, from.wrapping_sub(bells).wrapping_sub(tail));
+        let [bells, tail] = [&side.bells, &side.tail].map(|word| word.load(Ordering::SeqCst));
+        super::send::bump(&side.tx_before, end.wrapping_sub(bells).wrapping_sub(tail));
         full::begins_to_rest(side);
         side.tx_state.store(tx::TCP, Ordering::SeqCst);
         noted(fd, Counter::plain_full);
-        return Ended::Yes;
+        return;
     }
     side.tx_state.store(tx::ENDED, Ordering::SeqCst);
     gives_options_back(link, fd);
@@ -338,7 +373,6 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
     if side.tx_frozen.load(Ordering::SeqCst) == 0 {
         noted(fd, Counter::plain_peer);
     }
-    Ended::Yes
 }
 
 /// Tells the peer where the ring part ends: at `end`, or at its `start` where it was not seen; which it is.

@@ -157,10 +157,14 @@ enum Step {
 #[inline]
 fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -> Step {
     let side = link.side;
-    if demote::is_left_half_done(side) && !side.tx_lock.firm(held) {
-        return Step::Lost;
+    if demote::is_left_half_done(side) {
+        if !side.tx_lock.firm(held) {
+            return Step::Lost;
+        }
+        // Looked at once more: who has taken the lock over may have been at it.
+        demote::state_of_tx(link, fd);
     }
-    match demote::state_of_tx(link, fd) {
+    match side.tx_state.load(Ordering::SeqCst) {
         tx::RING => {}
         tx::TCP => {
             if !side.tx_lock.firm(held) {

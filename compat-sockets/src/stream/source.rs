@@ -250,7 +250,11 @@ fn put_right(link: &Link) -> bool {
 
 /// Does what somebody has died at.
 fn inherit(link: &Link) {
-    if link.rx().switch().is_resting() {
+    let side = link.side;
+    // Else it was done to the end, and another part has come since.
+    let is_due = side.rx_state.load(Ordering::Relaxed) == rx::RING
+        || side.head.load(Ordering::Relaxed) == link.arrived();
+    if is_due && link.rx().switch().is_resting() {
         put_right(link);
     } else {
         link.side.comes_back.store(0, Ordering::SeqCst);

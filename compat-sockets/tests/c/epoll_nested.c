@@ -101,11 +101,12 @@ static void closed_while_looked_at_here(int fd) {
         helper_start(&threads[2], look_at_set, &set);
         UNTIL(looker != 0);
         until_asleep(looker);
-        too_early = in_rings && has_looked;
+        /* On a busy machine the sender is passed over by now, who sleeps (after 20 ms): then nobody waits any more. */
+        too_early = in_rings && has_looked && !has_closed;
         if (too_early)
             pthread_join(threads[2], NULL);
     } while (too_early);
-    CHECK(!in_rings || (!has_closed && !has_looked), "one is closing while the other looks");
+    CHECK(!in_rings || has_closed || !has_looked, "one is closing while the other looks");
     write_all(go_on[1], "g", 1);
     for (size_t i = 0; i < COUNT(threads); i++)
         pthread_join(threads[i], NULL);
