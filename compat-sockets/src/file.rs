@@ -1,13 +1,11 @@
 //! sendfile and splice on upgraded sockets: copies, straight into or out of the ring where that
 //! is possible.
 
-use crate::side::tx;
 use crate::sock::Link;
-use crate::stream::send::{InPlace, is_refused_by_ring, send_in_place};
+use crate::stream::send::{InPlace, Refused, refused, send_in_place};
 use crate::stream::{Outcome, recv, wait};
 use crate::{raw, real, user_memory};
 use libc::{iovec, off64_t};
-use vmmc::sync::Ordering;
 
 /// Bytes moved per step through a buffer on the stack.
 const STEP: usize = 16 * 1024;
@@ -95,13 +93,11 @@ fn fill_ring(
             InPlace::Unswitched => break Outcome::Unswitched,
             InPlace::Full => {
                 if raw::is_nonblocking(fd) {
-                    if is_refused_by_ring(link, fd) {
-                        if link.side.tx_state.load(Ordering::SeqCst) != tx::RING {
-                            continue;
-                        }
-                        break Outcome::Kernel;
+                    match refused(link, fd) {
+                        Refused::Yes => break Outcome::Failed(libc::EAGAIN),
+                        Refused::ByTcp => continue,
+                        Refused::Ended => break Outcome::Kernel,
                     }
-                    break Outcome::Failed(libc::EAGAIN);
                 }
                 // The kernel sends files piece by piece: the time begins anew with each.
                 match wait::for_space(link, fd, &mut wait::Waited::default()) {

@@ -109,11 +109,17 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Switch<M, W> {
         self.mode.store(mode::RING, Ordering::Release);
     }
 
+    /// Nobody reads these before the mode says so.
+    #[inline]
+    fn ends(&self, end: u64, bells: u64) {
+        self.end.store(end, Ordering::Relaxed);
+        self.bells.store(bells, Ordering::Relaxed);
+    }
+
     /// Sender: the ring ends at position `end`, for good; `bells` doorbells were sent in this part.
     #[inline]
     pub fn to_tcp(&self, end: u64, bells: u64) {
-        self.end.store(end, Ordering::Relaxed);
-        self.bells.store(bells, Ordering::Relaxed);
+        self.ends(end, bells);
         // PAIRS(mode): with the acquire in `standing`.
         self.mode.store(mode::ENDED, Ordering::Release);
     }
@@ -161,8 +167,7 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Switch<M, W> {
 
     /// Sender: as [`Switch::to_tcp`], but not for good, of a part that the receiver has seen.
     pub fn rest(&self, end: u64, bells: u64) {
-        self.end.store(end, Ordering::Relaxed);
-        self.bells.store(bells, Ordering::Relaxed);
+        self.ends(end, bells);
         // PAIRS(mode): with the acquire in `standing`.
         self.mode.store(mode::RESTING, Ordering::Release);
     }
@@ -170,9 +175,7 @@ impl<M: Word<Value = u32>, W: Word<Value = u64>> Switch<M, W> {
     /// Sender: as [`Switch::rest`] or, `for_good`, as [`Switch::to_tcp`], of a part that the receiver has not seen: it ends at
     /// the position `start` at which it began. False, and nothing has happened, when it has seen it now.
     pub fn take_back(&self, start: u64, bells: u64, for_good: bool) -> bool {
-        // Nobody reads these before the mode says so.
-        self.end.store(start, Ordering::Relaxed);
-        self.bells.store(bells, Ordering::Relaxed);
+        self.ends(start, bells);
         // PAIRS(mode): with the acquire in `standing`.
         self.exchange(mode::RING, if for_good { mode::ENDED } else { mode::RESTING })
     }

@@ -54,7 +54,7 @@ const MOST: usize = 64;
 /// Most buffers whose uses are counted.
 const MOST_COUNTED: usize = 1024;
 /// Windows are whole pages of this size: the smallest of all supported machines.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// A window of this process.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Shorter messages are in no window.
-pub(super) const LEAST: usize = 4096;
+pub(super) const LEAST: usize = super::direct::PAGE;
 /// Threads at a time whose stacks are known. More of them are as they were without this.
 const MOST: usize = 256;
 

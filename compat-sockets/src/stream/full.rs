@@ -83,11 +83,9 @@ pub(super) fn begins_to_rest(side: &Side) {
 
 /// How long a ring rests that was full for so long, `last` and `since` being the rest before it, if there was one, and when that began.
 fn next_rest(waited: u64, last: u64, since: u64) -> u64 {
-    if last == 0 || since > last.saturating_mul(WORKED) {
-        waited.saturating_mul(2).clamp(1, LONGEST_REST_NS)
-    } else {
-        last.saturating_mul(2).max(waited.saturating_mul(2)).min(LONGEST_REST_NS)
-    }
+    let has_worked = last == 0 || since > last.saturating_mul(WORKED);
+    let longer = if has_worked { waited } else { last.max(waited) };
+    longer.saturating_mul(2).clamp(1, LONGEST_REST_NS)
 }
 
 /// Whether a direction may begin a ring part, as far as rests are concerned. Under the tx lock.

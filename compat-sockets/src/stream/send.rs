@@ -59,14 +59,11 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
             Step::Full => {
                 counters::one(Counter::ring_full);
                 if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
-                    if is_refused_by_ring(link, fd) {
-                        if side.tx_state.load(Ordering::SeqCst) != tx::RING {
-                            continue;
-                        }
-                        // Its end is sent.
-                        break Outcome::Kernel;
+                    match refused(link, fd) {
+                        Refused::Yes => break Outcome::Failed(libc::EAGAIN),
+                        Refused::ByTcp => continue,
+                        Refused::Ended => break Outcome::Kernel,
                     }
-                    break Outcome::Failed(libc::EAGAIN);
                 }
                 let waited = wait::for_space(link, fd, &mut time);
                 fd = parked::number_now(link, fd).unwrap_or(-1);
@@ -130,17 +127,33 @@ pub(crate) fn plainly<T>(link: &Link, call: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
+/// What becomes of a send that finds no room and does not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It is told so.
+    Yes,
+    /// It begins anew: our direction is the kernel's, for good or for now.
+    ByTcp,
+    /// The kernel says: our end was sent, and what is in the ring stays there.
+    Ended,
+}
+
 /// A send finds no room and does not wait: whoever waits for room is to hear of it, if anybody does and not only tries again.
-/// True when nobody but the kernel can tell him, or nothing was read for long: our direction is the kernel's, for good or for
-/// now.
+/// Where nobody but the kernel can tell him, or nothing was read for long, our direction goes by TCP.
 #[cold]
-pub(crate) fn is_refused_by_ring(link: &Link, fd: i32) -> bool {
+pub(crate) fn refused(link: &Link, fd: i32) -> Refused {
     link.side.tx_refused.fetch_add(1, Ordering::SeqCst);
     // Whoever watches a descriptor that nobody was seen to watch does it where we cannot see it.
     let by_kernel = epoll::refused(fd, link.sock) || link.sock.watched.load(Ordering::Relaxed) == 0;
     // What a daemon carries ends its ring in its own time; members of sets are looked at by who waits there.
     let alone = !carrier::has(link.side) || link.sock.epoll_refs.load(Ordering::Relaxed) == 0;
-    by_kernel && demote::our_way(link, fd) || alone && full::goes_on_by_tcp(link, fd, None)
+    let leaves =
+        by_kernel && demote::our_way(link, fd) || alone && full::goes_on_by_tcp(link, fd, None);
+    match leaves {
+        false => Refused::Yes,
+        true if link.side.tx_state.load(Ordering::SeqCst) == tx::RING => Refused::Ended,
+        true => Refused::ByTcp,
+    }
 }
 
 enum Step {

@@ -82,17 +82,17 @@ fn poisoned(link: &Link) -> Source {
 fn unswitched(link: &Link, fd: i32) -> Option<Source> {
     let side = link.side;
     upgrade::publish_ready(link);
+    if side.comes_back.load(Ordering::Relaxed) != 0 {
+        inherit(link);
+    }
+    let is_first = side.parts_read.load(Ordering::Relaxed) == 0;
     // Before the mode is loaded: see `vmmc_ring::switch`. Nobody arms under our lock, and what is
     // armed stays so: whoever waits for a doorbell would miss one that was not sent.
     let is_armed = |word: vmmc::word::MappedU32<'_>| word.load(Ordering::SeqCst) != 0;
     // Who arms without our lock may have found the ring part that is over.
-    let armed = side.parts_read.load(Ordering::Relaxed) != 0
-        || is_armed(link.mine().armed_data())
-        || is_armed(link.mine().armed_space());
+    let armed =
+        !is_first || is_armed(link.mine().armed_data()) || is_armed(link.mine().armed_space());
     let switch = link.rx().switch();
-    if side.comes_back.load(Ordering::Relaxed) != 0 {
-        inherit(link);
-    }
     loop {
         match switch.standing() {
             Standing::Tcp => return Some(Source::Tcp { armed }),
@@ -112,10 +112,10 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
                 {
                     return Some(over(link, fd, head, bells));
                 }
-                let left = match side.parts_read.load(Ordering::Relaxed) {
-                    0 => taken.and_then(|taken| prefix.checked_sub(taken)),
+                let left = match is_first {
+                    true => taken.and_then(|taken| prefix.checked_sub(taken)),
                     // The peer has begun only when we had taken all; and when it is dead, the count may be one short.
-                    _ => Some(0),
+                    false => Some(0),
                 };
                 let Some(left) = left else { return Some(poisoned(link)) };
                 side.rx_left.store(left, Ordering::Relaxed);
@@ -131,7 +131,7 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
         carrier::tell(link);
     }
     counters::one(Counter::switched_rx);
-    if side.parts_read.load(Ordering::Relaxed) != 0 && !is_plain(link) {
+    if !is_first && !is_plain(link) {
         counters::strike(fd);
     }
     None
