@@ -370,14 +370,6 @@ fn the_end_of_a_node_that_copies_a_part_of_a_message_holds_nobody_up() {
     let text = "#include \"check.h\"
         #include <unistd.h>
         static char bytes[1 << 20];
-        static char state_of(long pid) {
-            char path[40], state = 0;
-            snprintf(path, sizeof path, \"/proc/%ld/stat\", pid);
-            FILE *stat = fopen(path, \"r\");
-            CHECK(stat != NULL && fscanf(stat, \"%*d (%*[^)]) %c\", &state) == 1);
-            fclose(stat);
-            return state;
-        }
         int main(void) {
             long pid = getpid();
             setptype(0);
@@ -402,6 +394,71 @@ fn the_end_of_a_node_that_copies_a_part_of_a_message_holds_nobody_up() {
     let mut command = launcher(&job, &["-n", "3"], &program, &[]);
     let command = command.env("NX_START", "auto").env("NX_FAILPOINT", "piece-taken@1=stop");
     let done = run(command);
+    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    nobody_is_left(&program);
+}
+
+/// The receiver of a long message is about to read a piece of it in the sender's memory, and the sender, which has made its safe copy
+/// meanwhile, gives that memory back and sends from what is there then.
+#[test]
+fn memory_that_is_given_back_while_a_piece_of_it_is_read_ends_nobody() {
+    let text = "#include \"check.h\"
+        #include <signal.h>
+        #include <unistd.h>
+        #include <sys/mman.h>
+        enum { LEN = 1 << 20, PARTS = 4 };
+        static char *memory(char *place, int byte) {
+            int flags = MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0);
+            char *there = mmap(place, LEN, PROT_READ | PROT_WRITE, flags, -1, 0);
+            CHECK(there != MAP_FAILED);
+            return memset(there, byte, LEN);
+        }
+        static void receive(char *room, int byte) {
+            crecv(1, room, LEN);
+            for (long i = 0; i < LEN; i++) CHECK(room[i] == byte);
+        }
+        int main(void) {
+            long pid = getpid();
+            setptype(0);
+            gsync();
+            if (mynode() == 0) {
+                char *place = memory(NULL, 'a');
+                csend(2, &pid, sizeof pid, 2, 0);
+                csend(1, place, LEN, 1, 0); /* stopped when a part is copied, four times */
+                csend(1, memory(place, 'b'), LEN, 1, 0); /* the same */
+                csend(5, NULL, 0, 2, 0);
+            }
+            if (mynode() == 1) {
+                char *room = memory(NULL, 0);
+                csend(3, &pid, sizeof pid, 2, 0);
+                crecv(4, NULL, 0);
+                receive(room, 'a'); /* stopped with each piece in its hand */
+                receive(room, 'b');
+                csend(6, NULL, 0, 2, 0);
+            }
+            if (mynode() == 2) {
+                long sender, receiver;
+                crecv(2, &sender, sizeof sender);
+                crecv(3, &receiver, sizeof receiver);
+                for (int part = 0; part < PARTS; part++) {
+                    if (part > 0) kill(sender, SIGCONT);
+                    while (state_of(sender) != 'T') flick();
+                    if (part < PARTS - 1) continue;
+                    csend(4, NULL, 0, 1, 0);
+                    while (state_of(receiver) != 'T') flick();
+                }
+                while (!iprobe(5)) { kill(sender, SIGCONT); flick(); }
+                while (!iprobe(6)) { kill(receiver, SIGCONT); flick(); }
+                crecv(5, NULL, 0);
+                crecv(6, NULL, 0);
+            }
+            return 0; }";
+    let program = build::compile_text("given.c", text, Options { flags: &["-w"], libraries: &[] });
+    let job = Job::new();
+    let mut command = launcher(&job, &["-n", "3"], &program, &[]);
+    let command = command.env("NX_START", "auto").env("NX_DIRECT_AFTER", "0");
+    let points = "part-written@0=stop,piece-taken@1=stop";
+    let done = run(command.env("NX_STAGE_CHUNK", "1048576").env("NX_FAILPOINT", points));
     assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
     nobody_is_left(&program);
 }

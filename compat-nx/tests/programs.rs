@@ -176,6 +176,33 @@ fn a_programs_own_functions_of_nx_names_do_not_catch_the_librarys_calls() {
     at_all_sizes(&program, &[], "interposed: all good");
 }
 
+/// jemalloc tells the kernel that it needs pages no more, and gives them to the program as zero afterwards.
+#[test]
+fn an_allocator_that_counts_on_zero_pages_gets_them() {
+    let text = "#include \"check.h\"
+        enum { LEN = 1 << 20 };
+        int main(void) {
+            for (int round = 1; round <= 60; round++) {
+                char *room = malloc(LEN), *zero;
+                gsync();
+                if (mynode() == 0) csend(1, memset(room, round, LEN), LEN, 1, 0);
+                if (mynode() == 1) crecv(1, room, LEN);
+                for (long i = 0; i < LEN; i++) CHECK(room[i] == round);
+                free(room);
+                zero = calloc(1, LEN);
+                for (long i = 0; i < LEN; i++) CHECK(zero[i] == 0);
+                free(zero);
+            }
+            return 0; }";
+    let program = build::compile_text("zero.c", text, Options { flags: &["-w"], libraries: &[] });
+    let job = Job::new();
+    let mut command = job.command(&program);
+    let command = command.args(["-sz", "2"]).env("LD_PRELOAD", "libjemalloc.so.2");
+    let command = command.env("NX_DIRECT", "65536").env("NX_DIRECT_AFTER", "0");
+    let done = run(command.env("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0"));
+    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+}
+
 #[test]
 fn every_call_from_fortran_77() {
     at_all_sizes(&fortran("fortran/calls.f", &["-std=legacy"]), &[], "fortran: all good");

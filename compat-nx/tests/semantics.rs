@@ -713,6 +713,34 @@ fn direct(engine: &Engine, _: &str) {
         check_child();
     }
 
+    // What the program tells the kernel of its pages holds for a window's, too: they become zero, they move, and there are more.
+    let place = other_memory(std::ptr::null_mut(), 4 * LEN);
+    until_direct(place);
+    let is_filled = |start: *mut u8, len: usize, with: u8| {
+        // SAFETY: mapped, and known here alone.
+        unsafe { std::slice::from_raw_parts(start, len) }.iter().all(|&byte| byte == with)
+    };
+    if engine.node() == 1 {
+        let second = place.wrapping_add(LEN).cast();
+        // SAFETY: memory of this test, to which nothing refers.
+        let done = unsafe { libc::madvise(second, LEN, libc::MADV_DONTNEED) };
+        assert_eq!(done, 0);
+        assert!(is_filled(place, LEN, 100) && is_filled(place.wrapping_add(2 * LEN), 2 * LEN, 100));
+        assert!(is_filled(place.wrapping_add(LEN), LEN, 0));
+    }
+    until_direct(place);
+    let mut moved = place;
+    if engine.node() == 1 {
+        let more = 4 * LEN + 5;
+        // SAFETY: as above.
+        moved = unsafe { libc::mremap(place.cast(), 4 * LEN, more, libc::MREMAP_MAYMOVE) }.cast();
+        assert_ne!(moved.cast(), libc::MAP_FAILED);
+        assert!(is_filled(moved, 4 * LEN, 100) && is_filled(moved.wrapping_add(4 * LEN), 5, 0));
+        // SAFETY: as above; so long is it now.
+        child_has_a_copy(unsafe { std::slice::from_raw_parts_mut(moved, more) });
+    }
+    until_direct(moved);
+
     // Longer and longer messages into the same buffer, each with bytes of its own, and a shorter one afterwards.
     let mut room = vec![0u8; 4 * LEN];
     for (round, len) in [LEN, 2 * LEN, 3 * LEN, 4 * LEN, LEN].into_iter().enumerate() {
@@ -734,6 +762,69 @@ fn direct(engine: &Engine, _: &str) {
                 assert!(room[len..].iter().all(|&there| there == 0xee), "{len}, time {times}");
             }
         }
+    }
+}
+
+/// N21: a child that another thread forks while a window is made has a copy of its memory, too.
+fn forked_meanwhile(engine: &Engine, _: &str) {
+    const LEN: usize = 256 << 10;
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let rooms: Vec<usize> =
+        (0..50).map(|_| other_memory(std::ptr::null_mut(), LEN).expose_provenance()).collect();
+    let fork_on = || {
+        while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+            // SAFETY: the child only stores to memory of this test, and ends without unwinding.
+            let child = unsafe { libc::fork() };
+            assert!(child >= 0);
+            if child == 0 {
+                for &start in rooms.iter().cycle().take(20 * rooms.len()) {
+                    let start = std::ptr::with_exposed_provenance_mut::<u8>(start);
+                    // SAFETY: mapped, and of this process used here alone.
+                    unsafe { start.write_bytes(0xcd, LEN) };
+                }
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) };
+            }
+            // SAFETY: waits for the child.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        }
+    };
+    std::thread::scope(|scope| {
+        let over = Over(&is_over);
+        if engine.node() == 1 {
+            scope.spawn(fork_on);
+        }
+        for (number, &start) in rooms.iter().enumerate() {
+            let start = std::ptr::with_exposed_provenance_mut::<u8>(start);
+            // SAFETY: mapped, and of this process used here alone.
+            let room = unsafe { std::slice::from_raw_parts_mut(start, LEN) };
+            for turn in 0..5 {
+                let byte = (5 * number + turn) as u8 % 100;
+                engine.gsync().expect("gsync");
+                if engine.node() == 0 {
+                    engine.gsync().expect("gsync");
+                    room.fill(byte);
+                    csend(engine, 1, room, 1);
+                } else {
+                    let id = irecv(engine, 1, room);
+                    engine.gsync().expect("gsync");
+                    engine.msgwait(id).expect("msgwait");
+                    for _ in 0..20 {
+                        assert!(room.iter().all(|&there| there == byte), "{number}, {turn}");
+                    }
+                }
+            }
+        }
+        drop(over);
+    });
+}
+
+/// Says so when it is dropped, also by a check that failed.
+struct Over<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
@@ -1136,6 +1227,7 @@ fn rank() {
         ("ends_without_a_word", ends_without_a_word),
         ("second_large_send", second_large_send),
         ("direct", direct),
+        ("forked_meanwhile", forked_meanwhile),
         ("shared", shared),
         ("counter_server", counter_server),
         ("send_and_leave", send_and_leave),
@@ -1241,6 +1333,12 @@ fn large_messages_go_from_user_memory_to_user_memory() {
             [("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", after), ("NX_DIRECT_CHECK", check)];
         daemon.run(2, "direct", "", &settings);
     }
+}
+
+#[test]
+fn a_child_that_is_forked_while_a_window_is_made_shares_none_of_it() {
+    let settings = [("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", "0")];
+    Daemon::start().run(2, "forked_meanwhile", "", &settings);
 }
 
 #[test]

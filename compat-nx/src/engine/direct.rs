@@ -38,7 +38,7 @@
 use super::mappings::{Asker, Backing, File, backing_at, first_of, is_private_memory};
 use super::peer::Own;
 use super::types::{Source, Target};
-use super::{fork, layout, stacks};
+use super::{fork, layout, noted, stacks};
 use crate::error::NxError;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -82,9 +82,13 @@ struct Open {
     /// The second mapping, where the kernel cannot be asked.
     alias: Option<Import>,
     /// Its row in the table for forked children.
-    noted: fork::Noted,
+    noted: noted::Noted,
     /// Messages were only sent from it so far: it gives way to one that they are received into.
     only_sent: bool,
+    /// Messages under way that their receiver may read in it.
+    offered: u32,
+    /// The program has given its memory back; it stays open for those messages.
+    is_stale: bool,
 }
 
 /// Where pages may be that were left of a window.
@@ -93,7 +97,7 @@ struct Left {
     range: Range<usize>,
     file: File,
     /// The window's row in the table for forked children.
-    noted: fork::Noted,
+    noted: noted::Noted,
 }
 
 impl Left {
@@ -225,7 +229,8 @@ impl Windows {
     }
 
     /// Where the other process may read a message itself, if its memory has a window or is worth one, and if
-    /// [`Windows::confirm`] says so afterwards. The second value is the number of trips to the daemon made.
+    /// [`Windows::confirm`] says so afterwards. The window stays open until [`Windows::end_offer`]. The second value is the number
+    /// of trips to the daemon made.
     pub(super) fn offer(&mut self, maker: &Maker<'_>, data: Source) -> (Option<Spot>, u64) {
         let start = data.start.addr();
         let Some((first, inner)) = pages(start, data.len) else { return (None, 0) };
@@ -234,7 +239,24 @@ impl Windows {
         if found.is_none() && self.can_ask(maker) && self.is_worth_one(maker, first, inner) {
             (found, trips) = self.make(maker, first, inner, true);
         }
-        (found.and_then(|number| self.spot(maker.other, number, first, start, data.len)), trips)
+        let spot = found.and_then(|number| self.spot(maker.other, number, first, start, data.len));
+        if let Some(open) = found.and_then(|number| self.open_mut(maker.other, number)) {
+            open.offered += 1;
+        }
+        (spot, trips)
+    }
+
+    /// The message that was offered is sent: its receiver needs to read no more of it.
+    pub(super) fn end_offer(&mut self, other: u32, offer: &Spot) {
+        let number = offer.window as usize;
+        let Some(open) = self.open_mut(other, number) else { return };
+        open.offered -= 1;
+        if open.offered == 0
+            && open.is_stale
+            && let Some(left) = self.forget(other, number)
+        {
+            self.leave(left);
+        }
     }
 
     /// Whether what was offered is in the window still.
@@ -268,25 +290,30 @@ impl Windows {
         self.of.get(&other)?.get(number)?.open.as_ref()
     }
 
+    fn open_mut(&mut self, other: u32, number: usize) -> Option<&mut Open> {
+        self.of.get_mut(&other)?.get_mut(number)?.open.as_mut()
+    }
+
     fn find(&self, other: u32, first: usize, len: usize) -> Option<usize> {
         self.of.get(&other)?.iter().position(|window| {
-            window
-                .open
-                .as_ref()
-                .is_some_and(|open| open.start <= first && first + len <= open.start + open.len)
+            window.open.as_ref().is_some_and(|open| {
+                !open.is_stale && open.start <= first && first + len <= open.start + open.len
+            })
         })
     }
 
     fn note_receive(&mut self, other: u32, number: usize) {
-        let window = self.of.get_mut(&other).and_then(|of| of.get_mut(number));
-        if let Some(open) = window.and_then(|window| window.open.as_mut()) {
+        if let Some(open) = self.open_mut(other, number) {
             open.only_sent = false;
         }
     }
 
-    /// Of a window whose memory at `first` is no more the window's.
+    /// Of a window whose memory at `first` is no more the window's. One with messages under way, from other memory of it, is
+    /// forgotten when they are sent.
     fn forget_stale(&mut self, other: u32, number: usize, first: usize) {
-        if let Some(left) = self.forget(other, number) {
+        if let Some(open) = self.open_mut(other, number).filter(|open| open.offered > 0) {
+            open.is_stale = true;
+        } else if let Some(left) = self.forget(other, number) {
             self.leave(left);
         }
         self.note_vain(other, first);
@@ -339,8 +366,8 @@ impl Windows {
         uses.are_enough(maker.after)
     }
 
-    /// The windows that lie in these pages and give way: the other's that nothing is on its way into, and for a buffer that is to be
-    /// received into those that messages were only sent from, whomever to. Of those whose pages are not all theirs any more
+    /// The windows that lie in these pages and give way: the other's that nothing is on its way into or from, and for a buffer that
+    /// is to be received into those that messages were only sent from, whomever to. Of those whose pages are not all theirs any more
     /// the rest is noted.
     fn inside(&mut self, maker: &Maker<'_>, first: usize, len: usize, sends: bool) -> Vec<Inside> {
         let range = first..first + len;
@@ -354,7 +381,7 @@ impl Windows {
                 // To look page by page writes to all of it.
                 let reaches_in = range.start < start + len && start < range.end;
                 let may_look = lies || reaches_in && open.alias.is_none();
-                if may_look && !(maker.is_busy)(other, number as u32) {
+                if may_look && open.offered == 0 && !(maker.is_busy)(other, number as u32) {
                     let file = open.backing.file;
                     inside.push((gives_way, Inside { other, number, start, len, file }));
                 }
@@ -414,6 +441,8 @@ impl Windows {
         if stacks::are_in(&(start..start + len)) || !is_private_memory(start, len, &theirs) {
             return None;
         }
+        // Until it is noted.
+        let out = fork::Out::keep()?;
         let forgotten: Vec<_> =
             inside.iter().filter_map(|it| self.forget(it.other, it.number)).collect();
         // SAFETY: whole pages of private writable memory, or of windows that have ended, inside the room of a receive under way:
@@ -429,7 +458,8 @@ impl Windows {
         };
         self.left.retain(Left::is_there);
         let backing = backing_at(start)?;
-        let noted = fork::add(start, len, backing.file)?;
+        let noted = noted::add(start, len, backing.file)?;
+        drop(out);
         let name = name(maker.own, maker.own.number, maker.other, number);
         let own = std::process::id();
         // A process of another node cannot be named; who has the job's token is one of the job.
@@ -453,7 +483,8 @@ impl Windows {
                 Some(alias.timeout(std::time::Duration::ZERO).open().ok()?)
             }
         };
-        let open = Open { start, len, export, backing, alias, noted, only_sent: sends };
+        let (offered, is_stale, only_sent) = (0, false, sends);
+        let open = Open { start, len, export, backing, alias, noted, only_sent, offered, is_stale };
         self.of.entry(maker.other).or_default().push(Window { open: Some(open) });
         self.open += 1;
         Some(number)

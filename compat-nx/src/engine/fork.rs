@@ -6,148 +6,131 @@
 //! The program may have given the memory of a window back to its allocator, which may keep its lists in it. So the
 //! child allocates nothing before it has its own, and the parent must not meanwhile: what the thread that forks would do next is
 //! the danger. What other threads of the parent store between its fork and the child's copy may be in it or not.
-#![allow(unsafe_code)] // registers a C function and remaps memory; each block has its proof
+//!
+//! A window that another thread is just making is shared memory before it is in the table: forks and such threads keep each other
+//! out ([`Out`]).
+#![allow(unsafe_code)] // registers C functions and maps a page; each block has its proof
 
-use super::mappings::{self, File};
+use super::noted::{self, Bytes};
 use rustix::mm::{MapFlags, ProtFlags};
-use std::sync::OnceLock;
+use std::sync::Once;
 use std::time::{Duration, Instant};
-// A static table, which the model checker's atomics cannot be in; no algorithm is here to check.
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+// Statics, which the model checker's atomics cannot be in.
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// A window: what a child must know without taking a lock, which another thread may hold at the fork.
-struct Row {
-    start: AtomicUsize,
-    len: AtomicUsize,
-    major: AtomicU32,
-    minor: AtomicU32,
-    inode: AtomicU64,
-}
-
-impl Row {
-    const fn empty() -> Row {
-        Row {
-            start: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            major: AtomicU32::new(0),
-            minor: AtomicU32::new(0),
-            inode: AtomicU64::new(0),
-        }
-    }
-
-    fn file(&self) -> File {
-        let [major, minor] = [&self.major, &self.minor].map(|it| it.load(Ordering::Relaxed));
-        File { device: (major, minor), inode: self.inode.load(Ordering::Relaxed) }
-    }
-}
-
-/// Rows in the table.
-const ROWS: usize = 256;
-static ROW: [Row; ROWS] = [const { Row::empty() }; ROWS];
-
-/// A window's row; forgotten with the value.
-#[derive(Debug)]
-pub(super) struct Noted(usize);
-
-impl Drop for Noted {
-    fn drop(&mut self) {
-        if let Some(row) = ROW.get(self.0) {
-            row.len.store(0, Ordering::Release);
-            row.start.store(0, Ordering::Release);
-        }
-    }
-}
-
-/// Notes a window; `None` when the table is full: the window must not be made then.
-pub(super) fn add(start: usize, len: usize, file: File) -> Option<Noted> {
-    PENDING.get_or_init(|| {
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever there is room; it is never unmapped.
-        let page = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, rights, MapFlags::SHARED)
-        };
-        // SAFETY: mapped for the life of the program, zero, aligned, and used by nothing else.
-        let word = page.ok().map(|page| unsafe { AtomicU32::from_ptr(page.cast()) });
-        // SAFETY: functions for the life of the program (the library is not unloaded) that do not unwind.
-        let _ = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-        word
-    });
-    let index = ROW.iter().position(|row| {
-        row.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    })?;
-    let row = ROW.get(index)?;
-    row.major.store(file.device.0, Ordering::Relaxed);
-    row.minor.store(file.device.1, Ordering::Relaxed);
-    row.inode.store(file.inode, Ordering::Relaxed);
-    row.len.store(len, Ordering::Release);
-    Some(Noted(index))
-}
-
-/// A word that parent and child share: 1 while a child has windows that are not its own. `None`: there was no memory.
-static PENDING: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
-/// How long a parent waits for a child, which may be dead, or not there because the fork failed.
+/// How long a parent waits for a child, which may be dead, or not there because the fork failed; and whoever forks for a thread
+/// that makes a window.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-fn pending() -> Option<&'static AtomicU32> {
-    PENDING.get().copied().flatten()
+/// The thread that makes a window, or one more: it forks. 0: nobody does.
+static TURN: AtomicUsize = AtomicUsize::new(0);
+
+/// A word that the child of a fork and its parent share, in a page of its own: 1 while the child has windows that are not its own.
+/// Null: it has none, or there was no memory. Of the thread that has the turn.
+static PENDING: AtomicPtr<u32> = AtomicPtr::new(std::ptr::null_mut());
+
+const PAGE: usize = super::direct::PAGE;
+
+/// Even, not 0, and the same in a child of this thread's.
+fn this_thread() -> usize {
+    // SAFETY: no arguments.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// Takes the turn, waiting for so long; false when it could not be had.
+fn take_turn(who: usize, patience: Duration) -> bool {
+    let mut begun = None;
+    while let Err(other) = TURN.compare_exchange(0, who, Ordering::Acquire, Ordering::Relaxed) {
+        if other & !1 == this_thread() {
+            return false; // a signal handler has interrupted it
+        }
+        if begun.get_or_insert_with(Instant::now).elapsed() > patience {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+/// As long as it lives no other thread forks.
+#[derive(Debug)]
+pub(super) struct Out(());
+
+impl Out {
+    /// `None`: a thread is forking, and does not come to an end.
+    pub(super) fn keep() -> Option<Out> {
+        watch();
+        take_turn(this_thread(), 2 * PATIENCE).then_some(Out(()))
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        TURN.store(0, Ordering::Release);
+    }
+}
+
+/// Has the process's forks looked after from here on: before its first window, and before other threads may fork.
+pub(super) fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: functions for the life of the program (the library is not unloaded) that do not unwind.
+        let _ = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    });
+}
+
+/// Whether the calling thread has the turn as one that forks.
+fn forks() -> bool {
+    TURN.load(Ordering::Relaxed) == this_thread() + 1
 }
 
 extern "C" fn prepare() {
-    let any = ROW.iter().any(|row| row.len.load(Ordering::Acquire) > 0);
-    if let Some(pending) = pending() {
-        pending.store(u32::from(any), Ordering::Relaxed);
+    if !take_turn(this_thread() + 1, PATIENCE) || !noted::are_any() {
+        return;
     }
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, wherever there is room.
+    let page =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, rights, MapFlags::SHARED) };
+    if let Ok(page) = page {
+        let page = page.cast();
+        // SAFETY: mapped just now, aligned, and known here alone.
+        unsafe { AtomicU32::from_ptr(page) }.store(1, Ordering::Relaxed);
+        PENDING.store(page, Ordering::Relaxed);
+    }
+}
+
+/// What a handler that has the turn does with the word of this fork; then the turn is over.
+fn finish(with: impl FnOnce(&AtomicU32)) {
+    let page = PENDING.swap(std::ptr::null_mut(), Ordering::Relaxed);
+    if !page.is_null() {
+        // SAFETY: the page that `prepare` mapped, which is unmapped below.
+        with(unsafe { AtomicU32::from_ptr(page) });
+        // SAFETY: as above; this process uses it no more.
+        let _ = unsafe { rustix::mm::munmap(page.cast(), PAGE) };
+    }
+    TURN.store(0, Ordering::Release);
 }
 
 extern "C" fn parent() {
-    let Some(pending) = pending() else { return };
-    let begun = Instant::now();
-    while pending.load(Ordering::Acquire) != 0 && begun.elapsed() < PATIENCE {
-        std::thread::yield_now();
+    if !forks() {
+        return;
     }
+    finish(|pending| {
+        let begun = Instant::now();
+        while pending.load(Ordering::Acquire) != 0 && begun.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
+    });
 }
 
 extern "C" fn child() {
-    privatise_all();
-    if let Some(pending) = pending() {
-        pending.store(0, Ordering::Release);
-    }
-}
-
-fn privatise_all() {
-    for row in &ROW {
-        let len = row.len.load(Ordering::Acquire);
-        let start = row.start.load(Ordering::Relaxed);
-        // The program may have unmapped all or some of it and have something else there.
-        let (mut at, end) = (start, start + len);
-        while at < end
-            && let Some(part) = mappings::first_of(at..end, row.file())
-        {
-            privatise(part.start, part.len());
-            at = part.end;
-        }
-        row.len.store(0, Ordering::Relaxed);
-        row.start.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Puts private pages with the same bytes in the place of mapped ones. Left shared when memory is short.
-fn privatise(start: usize, len: usize) {
-    let there = std::ptr::with_exposed_provenance_mut::<u8>(start);
-    let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, wherever there is room.
-    let copy =
-        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE) };
-    let Ok(copy) = copy else { return };
-    // SAFETY: `len` bytes are mapped at both, and the new mapping overlaps nothing.
-    unsafe { std::ptr::copy_nonoverlapping(there.cast_const(), copy.cast(), len) };
-    // SAFETY: moves the new mapping over the old one; this child has one thread, which is here.
-    let moved = unsafe {
-        rustix::mm::mremap_fixed(copy, len, len, rustix::mm::MremapFlags::MAYMOVE, there.cast())
-    };
-    if moved.is_err() {
-        // SAFETY: the mapping made above.
-        let _ = unsafe { rustix::mm::munmap(copy, len) };
+    noted::give_back(&(0..usize::MAX), Bytes::Kept);
+    noted::clear();
+    if forks() {
+        finish(|pending| pending.store(0, Ordering::Release));
+    } else if TURN.load(Ordering::Relaxed) != this_thread() {
+        TURN.store(0, Ordering::Release); // another thread's, which is not here
     }
 }
 
@@ -155,15 +138,24 @@ fn privatise(start: usize, len: usize) {
 mod tests {
     use super::*;
 
-    /// One that could not be exported leaves no row, so that it keeps none of those that come later out.
     #[test]
-    fn rows_of_windows_that_are_gone_are_used_again() {
-        let file = File { device: (0, 1), inode: 1 };
-        for number in 1..=3 * ROWS {
-            assert!(add(number << 12, 4096, file).is_some(), "window {number}");
-        }
-        let all: Vec<_> = (1..=ROWS).filter_map(|number| add(number << 12, 4096, file)).collect();
-        assert_eq!(all.len(), ROWS);
-        assert!(add(1 << 30, 4096, file).is_none(), "the table is full");
+    fn nobody_forks_while_a_window_is_made() {
+        let out = Out::keep().unwrap();
+        std::thread::scope(|scope| {
+            let forks = scope.spawn(|| {
+                // SAFETY: the child ends at once.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(0) };
+                }
+                Instant::now()
+            });
+            std::thread::sleep(PATIENCE / 4);
+            let until = Instant::now();
+            drop(out);
+            assert!(forks.join().unwrap() >= until);
+        });
+        drop(Out::keep().expect("the fork has given the turn back"));
     }
 }

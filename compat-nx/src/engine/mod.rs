@@ -28,6 +28,7 @@ mod layout;
 mod mappings;
 mod mem;
 mod mids;
+pub(crate) mod noted;
 mod numbers;
 mod opening;
 mod ops;
@@ -109,6 +110,7 @@ impl Engine {
         settings: Settings,
         on_request: Option<OnRequest>,
     ) -> Result<Engine, StartError> {
+        fork::watch();
         let processes = job.size + u32::from(job.host);
         if job.node >= processes || job.size == 0 {
             return Err(StartError::BadJob { node: job.node, size: job.size });

@@ -1,7 +1,8 @@
 //! Named points at which tests kill a process, as `kill -9` would: where its peers would be hurt if they counted
 //! on it going on.
 //!
-//! `NX_FAILPOINT=name@node` arms one, for the processes of one node; with `=stop` behind it they are stopped, not killed. None is on the way of a message that
+//! `NX_FAILPOINT=name@node` arms one, for the processes of one node; with `=stop` behind it they are stopped, not killed; several have a
+//! comma between them. None is on the way of a message that
 //! fits a slot: one that was not written whole has not arrived.
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -26,6 +27,8 @@ pub enum Point {
     Welcomed,
     /// A scout is in its slot; nothing of its message is there.
     ScoutWritten,
+    /// A part of a safe copy is written, and not published.
+    PartWritten,
     /// A part of a safe copy is published.
     StageHalf,
     /// A safe copy is complete; the receiver has not been rung.
@@ -68,6 +71,7 @@ pub const JOINING: &[Named] =
 /// From then on.
 pub const RUNNING: &[Named] = &[
     ("scout-written", Point::ScoutWritten),
+    ("part-written", Point::PartWritten),
     ("stage-half", Point::StageHalf),
     ("staged", Point::Staged),
     ("reply-written", Point::ReplyWritten),

@@ -123,7 +123,7 @@ pub struct Settings {
     /// `NX_FLUSH_MS`.
     pub flush_ms: u32,
     /// `NX_FAILPOINT`, for tests.
-    pub failpoint: Option<Armed>,
+    pub failpoints: Vec<Armed>,
 }
 
 impl Settings {
@@ -194,13 +194,16 @@ impl Settings {
             start_s: number("NX_START_S", "auto", 60, any)? as u64,
             flush_ms: number("NX_FLUSH_MS", "auto", FLUSH_MS as usize, 0..=u32::MAX as usize)?
                 as u32,
-            failpoint: match set("NX_FAILPOINT") {
-                None => None,
-                Some(value) => Some(value.parse().map_err(|()| StartError::Setting {
-                    name: "NX_FAILPOINT",
-                    value,
-                    expected: "a point of nx::engine::points, @, and a node number",
-                })?),
+            failpoints: match set("NX_FAILPOINT") {
+                None => Vec::new(),
+                Some(value) => {
+                    let all: Result<_, ()> = value.split(',').map(str::parse).collect();
+                    all.map_err(|()| StartError::Setting {
+                        name: "NX_FAILPOINT",
+                        value,
+                        expected: "a point of nx::engine::points, @, and a node number",
+                    })?
+                }
             },
         })
     }
@@ -208,7 +211,7 @@ impl Settings {
     /// Reaches a named point: see [`super::points`].
     #[inline]
     pub(super) fn at(&self, point: Point, node: u32) {
-        if let Some(armed) = self.failpoint {
+        for armed in &self.failpoints {
             armed.reach(point, node);
         }
     }

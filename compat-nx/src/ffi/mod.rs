@@ -37,6 +37,7 @@ mod global;
 mod handler;
 mod info;
 mod io;
+mod memory;
 mod message;
 mod process;
 mod spawn;

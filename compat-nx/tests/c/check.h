@@ -38,3 +38,16 @@ static int filled(const void *buf, long len, long from, long type)
 			return 0;
 	return 1;
 }
+
+/* As ps(1) shows it: 'T' of a process that is stopped. */
+static inline char state_of(long pid)
+{
+	char path[40], state = 0;
+	FILE *stat;
+
+	snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+	stat = fopen(path, "r");
+	CHECK(stat != NULL && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(stat);
+	return state;
+}

@@ -20,8 +20,22 @@ use vmmc::word::MappedU64;
 
 impl Inner {
     /// Makes the safe copy of an announced message (N10), or sends from user memory as soon as the reply
-    /// is there (N13). `may_lock`: the caller does not hold the state's lock.
+    /// is there (N13). `may_lock`: the caller does not hold the state's lock; one that does ends the offer itself.
     pub(in crate::engine) fn stage(
+        &self,
+        peer: &Peer,
+        staging: &Staging,
+        data: Source,
+        may_lock: bool,
+    ) -> Result<(), NxError> {
+        let result = self.stage_offered(peer, staging, data, may_lock);
+        if let Some(offer) = staging.offer.filter(|_| may_lock) {
+            self.state.lock().end_offer(peer, &offer);
+        }
+        result
+    }
+
+    fn stage_offered(
         &self,
         peer: &Peer,
         staging: &Staging,
@@ -53,6 +67,7 @@ impl Inner {
             }
             let part = mem::part(data, done, chunk);
             stage_part(staging, part, done);
+            self.at(Point::PartWritten);
             done += part.len;
             // PAIRS(staged): with the acquire in `fetch_some`.
             staged(done as u64);

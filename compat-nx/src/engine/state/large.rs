@@ -36,6 +36,8 @@ pub(super) struct Fetching {
     pub(super) pull: Option<Pull>,
     /// More of it is ready than one step fetched.
     pub(super) left: bool,
+    /// A piece of the sender's memory could not be read any more. Only a safe copy may follow.
+    pub(super) is_torn: bool,
 }
 
 /// The sender's memory, and which bytes of the message are read there.
@@ -86,8 +88,9 @@ impl State {
         }
         let go = self.reply(e, peer, op, &head, &scout);
         let from = peer.number as usize;
-        let (done, left, pull) = (0, false, None);
-        let mut fetching = Fetching { posted, from, head, scout, import, done, go, pull, left };
+        let (done, left, pull, is_torn) = (0, false, None, false);
+        let mut fetching =
+            Fetching { posted, from, head, scout, import, done, go, pull, left, is_torn };
         let begun = self.share(e, peer, &mut fetching);
         match begun.and_then(|()| self.fetch_some(e, peer, &mut fetching)) {
             Ok(true) => Ok(()),
@@ -210,6 +213,11 @@ impl State {
         self.windows.confirm(peer.number, offer)
     }
 
+    /// A message that was offered is sent.
+    pub(in crate::engine) fn end_offer(&mut self, peer: &Peer, offer: &Spot) {
+        self.windows.end_offer(peer.number, offer);
+    }
+
     /// Does something with the windows for a peer; counts the trips to the daemon that it made.
     fn with_windows(
         &mut self,
@@ -297,6 +305,9 @@ impl State {
         let take = len.min(room.len);
         if staged & layout::STAGED_DIRECT != 0 {
             let Some(go) = it.go else { return Err(fault("sent to where it was not told")) };
+            if it.is_torn {
+                return Err(e.lost(peer)); // it keeps a window of what it sends directly
+            }
             if staged & layout::STAGED_DONE == 0 {
                 self.pull(e, peer, it, staged)?;
                 return Ok(false);
@@ -362,8 +373,13 @@ impl State {
                 #[allow(unsafe_code)]
                 let target = unsafe { mem::room(room, piece.start, piece.len()) };
                 let at = source.offset as usize + piece.start - source.first as usize;
-                import.read(at, target).map_err(|_| e.lost(peer))?;
+                let read = import.read(at, target);
                 share::copied(word());
+                if read.is_err() {
+                    // It has made its safe copy, and given the memory back; or it has died, which is heard of otherwise.
+                    (it.is_torn, it.left, seen) = (true, true, u64::MAX);
+                    break;
+                }
                 bytes += piece.len();
                 if bytes >= FETCH_STEP {
                     (it.left, seen) = (true, u64::MAX); // there may be more
@@ -371,6 +387,9 @@ impl State {
                 }
             }
             e.count(count::PULLED_BYTES, bytes as u64);
+        }
+        if it.is_torn {
+            it.pull = None;
         }
         peer.watch(block, seen);
         Ok(())

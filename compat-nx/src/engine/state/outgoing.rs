@@ -310,7 +310,12 @@ impl State {
             match self.send_now(e, peer, letter)? {
                 Sent::Starved => break,
                 Sent::Whole => {}
-                Sent::Scouted(staging) => e.stage(peer, &staging, letter.data, false)?,
+                Sent::Scouted(staging) => {
+                    e.stage(peer, &staging, letter.data, false)?;
+                    if let Some(offer) = staging.offer {
+                        self.end_offer(peer, &offer);
+                    }
+                }
             }
             moved = true;
             self.pair(number).out.queue.pop_front();

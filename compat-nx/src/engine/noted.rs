@@ -1,0 +1,156 @@
+//! Where the memory of windows is: a table that is read without a lock, by a forked child and by calls of the program's.
+#![allow(unsafe_code)] // maps over memory of the program; each block has its proof
+
+use super::direct::PAGE;
+use super::mappings::{self, File};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use std::ops::Range;
+// A static table, which the model checker's atomics cannot be in; no algorithm is here to check.
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// A window: what a child must know without taking a lock, which another thread may hold at the fork.
+struct Row {
+    start: AtomicUsize,
+    /// 0: there is none, or not yet.
+    len: AtomicUsize,
+    major: AtomicU32,
+    minor: AtomicU32,
+    inode: AtomicU64,
+}
+
+impl Row {
+    const fn empty() -> Row {
+        Row {
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            major: AtomicU32::new(0),
+            minor: AtomicU32::new(0),
+            inode: AtomicU64::new(0),
+        }
+    }
+
+    fn file(&self) -> File {
+        let [major, minor] = [&self.major, &self.minor].map(|it| it.load(Ordering::Relaxed));
+        File { device: (major, minor), inode: self.inode.load(Ordering::Relaxed) }
+    }
+
+    fn range(&self) -> Range<usize> {
+        let len = self.len.load(Ordering::Acquire);
+        let start = self.start.load(Ordering::Relaxed);
+        start..start + len
+    }
+}
+
+/// Rows in the table.
+const ROWS: usize = 256;
+static ROW: [Row; ROWS] = [const { Row::empty() }; ROWS];
+
+/// A window's row; forgotten with the value.
+#[derive(Debug)]
+pub(super) struct Noted(usize);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        if let Some(row) = ROW.get(self.0) {
+            row.len.store(0, Ordering::Release);
+            row.start.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Notes a window; `None` when the table is full: the window must not be made then.
+pub(super) fn add(start: usize, len: usize, file: File) -> Option<Noted> {
+    let index = ROW.iter().position(|row| {
+        row.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    })?;
+    let row = ROW.get(index)?;
+    row.major.store(file.device.0, Ordering::Relaxed);
+    row.minor.store(file.device.1, Ordering::Relaxed);
+    row.inode.store(file.inode, Ordering::Relaxed);
+    row.len.store(len, Ordering::Release);
+    Some(Noted(index))
+}
+
+/// Whether there are any.
+pub(super) fn are_any() -> bool {
+    ROW.iter().any(|row| row.len.load(Ordering::Acquire) > 0)
+}
+
+/// Empties the table.
+pub(super) fn clear() {
+    for row in &ROW {
+        row.len.store(0, Ordering::Relaxed);
+        row.start.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Puts the program's own, private pages in the place of all that is a window's in a range, which begins with a page and is
+/// rounded up to pages. Nothing is allocated.
+pub(crate) fn give_back(range: &Range<usize>, bytes: Bytes) {
+    if !range.start.is_multiple_of(PAGE) {
+        return;
+    }
+    let end = range.end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+    for row in &ROW {
+        let noted = row.range();
+        let (mut at, end) = (noted.start.max(range.start), noted.end.min(end));
+        // The program may have unmapped all or some of it and have something else there.
+        while at < end
+            && let Some(part) = mappings::first_of(at..end, row.file())
+        {
+            replace(&part, bytes);
+            at = part.end;
+        }
+    }
+}
+
+/// What private pages begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// Those that were there.
+    Kept,
+    Zero,
+}
+
+/// One stretch of shared pages. They stay when memory is short.
+fn replace(part: &Range<usize>, bytes: Bytes) {
+    let len = part.len();
+    let there = std::ptr::with_exposed_provenance_mut::<u8>(part.start);
+    let old = match bytes {
+        Bytes::Zero => None,
+        Bytes::Kept => {
+            // SAFETY: a length of 0 maps the pages a second time, wherever there is room, and leaves the first mapping.
+            let old = unsafe { rustix::mm::mremap(there.cast(), 0, len, MremapFlags::MAYMOVE) };
+            let Ok(old) = old else { return };
+            Some(old)
+        }
+    };
+    let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+    // Not a mapping that is moved here: such a one would not be one with its neighbours again, as the program knows them.
+    // SAFETY: over pages that are a window's, which the program owns; it is in a call about them, or a child with one thread.
+    let new = unsafe { rustix::mm::mmap_anonymous(there.cast(), len, rights, flags) };
+    let Some(old) = old else { return };
+    if new.is_ok() {
+        // SAFETY: `len` bytes are mapped at both, which do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(old.cast_const().cast(), there, len) };
+    }
+    // SAFETY: the second mapping, which nobody else knows.
+    let _ = unsafe { rustix::mm::munmap(old, len) };
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    /// One that could not be exported leaves no row, so that it keeps none of those that come later out.
+    #[test]
+    fn rows_of_windows_that_are_gone_are_used_again() {
+        let file = File { device: (0, 1), inode: 1 };
+        for number in 1..=3 * ROWS {
+            assert!(add(number << 12, 4096, file).is_some(), "window {number}");
+        }
+        let all: Vec<_> = (1..=ROWS).filter_map(|number| add(number << 12, 4096, file)).collect();
+        assert_eq!(all.len(), ROWS);
+        assert!(add(1 << 30, 4096, file).is_none(), "the table is full");
+    }
+}
