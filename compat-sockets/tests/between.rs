@@ -179,28 +179,74 @@ fn echo_over_a_fabric() {
     });
 }
 
-/// Two ends that exchange by rings for ever are told of an error after `end` has ended the first of these nodes' daemons.
-fn both_ends_hear_when(end: impl Fn(Place, &Place)) {
-    for first in ["a", "b"] {
-        let world = World::new(CARRIED);
+/// Two ends that exchange by rings for ever.
+struct Endless {
+    ends: [Child; 2],
+    dir: tempfile::TempDir,
+}
+
+impl Endless {
+    fn start(world: &World) -> Endless {
         let dir = tempfile::tempdir().unwrap();
         let ends = ["server", "client"].map(|role| world.start("endless", role, true, dir.path()));
         common::until("it is carried", || ends.iter().all(is_carried));
-        let going = dir.path().join("port.going");
+        let endless = Endless { ends, dir };
+        endless.goes_on();
+        endless
+    }
+
+    /// Waits until they have exchanged something from here on.
+    fn goes_on(&self) {
+        let going = self.dir.path().join("port.going");
         common::until("they exchange", || std::fs::remove_file(&going).is_ok());
         common::until("they go on by their rings", || going.exists());
-        let World { a, b } = world;
-        let (ends_now, other) = if first == "a" { (a, b) } else { (b, a) };
-        end(ends_now, &other);
-        let said = ends.map(|end| ended(end, "endless"));
+    }
+
+    /// Both are told of an error.
+    fn ends(self) {
+        let said = self.ends.map(|end| ended(end, "endless"));
         for output in &said {
             assert!(output.status.success(), "{output:?}");
             // An end of file would say that all has come.
             assert_eq!(String::from_utf8_lossy(&output.stdout), "ended: error\n");
         }
-        let report = std::fs::read_to_string(dir.path().join("report")).unwrap();
+        let report = std::fs::read_to_string(self.dir.path().join("report")).unwrap();
         assert_eq!(report.matches("carrier_rings=").count(), 2, "{report}");
     }
+}
+
+/// Two ends that exchange by rings for ever are told of an error after `end` has ended the first of these nodes' daemons.
+fn both_ends_hear_when(end: impl Fn(Place, &Place)) {
+    for first in ["a", "b"] {
+        let world = World::new(CARRIED);
+        let endless = Endless::start(&world);
+        let World { a, b } = world;
+        let (ends_now, other) = if first == "a" { (a, b) } else { (b, a) };
+        end(ends_now, &other);
+        endless.ends();
+    }
+}
+
+/// A carried connection outlasts a cut between the daemons, as one of TCP does: they are reset again and again.
+#[test]
+fn a_carried_connection_outlasts_a_cut_between_the_daemons() {
+    let world = World::new(CARRIED);
+    let endless = Endless::start(&world);
+    for _ in 0..10 {
+        let ports = [&world.a, &world.b].map(|place| place.address.rsplit_once(':').unwrap().1);
+        let all = ports.map(|port| format!("sport = :{port} or dport = :{port}")).join(" or ");
+        let mut words = starter_of("a");
+        words.extend(["ss", "-tKH", "state", "established", &all].map(str::to_owned));
+        let (first, rest) = words.split_first().unwrap();
+        let killed = Command::new(first).args(rest).output().unwrap();
+        if killed.stdout.is_empty() {
+            eprintln!("not run: this kernel or user resets no connections: {killed:?}");
+            break;
+        }
+        endless.goes_on();
+    }
+    drop(world);
+    endless.ends();
 }
 
 /// Either daemon's death ends what it carries, as a reset does: both ends see it, and nobody waits for ever.

@@ -3,12 +3,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use vmmc::control::codec::decode;
-use vmmc::control::network::{Accepted, Ask, Opening, Seen, Sight, Told};
+use vmmc::control::network::{Accepted, Opening, Question, Resumed, Seen, Sight, Told};
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = decode::<Opening>(bytes);
     let _ = decode::<Accepted>(bytes);
-    let _ = decode::<Ask>(bytes);
+    let _ = decode::<Question>(bytes);
+    let _ = decode::<Resumed>(bytes);
     let _ = decode::<Told>(bytes);
     let _ = decode::<Seen>(bytes);
     let _ = decode::<Sight>(bytes);

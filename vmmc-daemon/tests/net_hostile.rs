@@ -21,8 +21,8 @@ use vmmc::config::{Config, DaemonStart};
 use vmmc::control::codec;
 use vmmc::control::message::{Event as ControlEvent, MAX_PACKET_LEN, RemoteCaller, Request};
 use vmmc::control::network::{
-    Accepted, Ask, Capability, FabricAt, Mask, Opening, Origin, Purpose, RemoteGrant, Sight, Told,
-    Wanted,
+    Accepted, Ask, Capability, FabricAt, Lasting, Mask, Opening, Origin, Pass, Purpose, Question,
+    RemoteGrant, Sight, Told, Wanted,
 };
 use vmmc::counters::index::RECONNECTS;
 use vmmc::error::ImportError;
@@ -62,10 +62,11 @@ fn grant(place: &Place, origin: &Origin, name: &str, rights: Rights) -> RemoteGr
 
 impl Raw {
     fn open(place: &Place, origin: &Origin) -> Raw {
-        let mut secure = open(place, origin, Purpose::Data { meeting: None, seal: None });
+        let mut secure =
+            open(place, origin, Purpose::Data { meeting: None, seal: None, lasting: None });
         let accepted: Accepted = secure.receive(Some(WATCHDOG)).unwrap();
         assert_eq!(accepted.refused, None);
-        let stream = secure.into_stream();
+        let stream = secure.into_data().unwrap();
         stream.set_read_timeout(Some(WATCHDOG)).unwrap();
         Raw(stream)
     }
@@ -110,11 +111,11 @@ impl RawFabric {
         let at = FabricAt { provider, local: to.ip(), notice: Notice::Auto };
         let mut fifo = Fifo::open(&at).unwrap();
         let meeting = Some(fifo.meeting().unwrap());
-        let mut secure = open(place, origin, Purpose::Data { meeting, seal: None });
+        let mut secure = open(place, origin, Purpose::Data { meeting, seal: None, lasting: None });
         let accepted: Accepted = secure.receive(Some(WATCHDOG)).unwrap();
         assert_eq!(accepted.refused, None);
         fifo.meet(&accepted.meeting.unwrap()).unwrap();
-        let silent = secure.into_stream();
+        let silent = secure.into_data().unwrap();
         fifo.join(&silent, true).unwrap();
         RawFabric { fifo, socket: silent }
     }
@@ -657,13 +658,52 @@ fn without_a_key_a_user_speaks_for_himself_alone() {
         let line = ["WARN", "refused an import", "node=\"b\"", "pid=1", &claims, &why];
         assert_eq!(a.daemon.logged(&line), 1);
     }
-    let mut data = open(ALICE, BOB, Purpose::Data { meeting: None, seal: None });
+    let mut data = open(ALICE, BOB, Purpose::Data { meeting: None, seal: None, lasting: None });
     assert!(data.receive::<Accepted>(Some(WATCHDOG)).unwrap().refused.is_some());
     let line = ["WARN", "refused a data connection", "node=\"b\"", "pid=1", "speaks for user"];
     assert_eq!(a.daemon.logged(&line), 1);
     // Nobody says which groups he is in.
     assert!(matches!(ask(ALICE, ALICE, Rights::READ), Told::Refused(_)), "by a group");
     assert!(matches!(ask(0, ALICE, Rights::READ), Told::Granted(_)), "root's daemon may");
+}
+
+/// Who asks to go on with another's connection, or one that never was, gets nothing and ends nothing.
+#[test]
+fn a_connection_goes_on_for_its_own_process_alone() {
+    let place = node("a", &address(), &[], Some(KEY));
+    let exporter = connect(&place);
+    let _export = export(&exporter, "x", 4096);
+    let pass = Pass([3; 16]);
+    let lasting = Some(Lasting { pass, patience_s: 10, keeps_all: false });
+    let purpose = Purpose::Data { meeting: None, seal: None, lasting };
+    let mut secure = open(&place, &origin(1), purpose);
+    assert_eq!(secure.receive::<Accepted>(Some(WATCHDOG)).unwrap().refused, None);
+    let mut raw = Raw(secure.into_data().unwrap());
+    let granted = grant(&place, &origin(1), "x", Rights::WRITE);
+    assert_eq!(raw.attach(1, granted.capability), Kind::Attached);
+    let asks = |pid, pass, position| {
+        let purpose = Purpose::Resume { pass, position, seal: None };
+        let mut secure = open(&place, &origin(pid), purpose);
+        (secure.receive::<Accepted>(Some(WATCHDOG)).unwrap(), secure)
+    };
+    for (pid, pass) in [(2, pass), (1, Pass([4; 16]))] {
+        let (accepted, _) = asks(pid, pass, 0);
+        assert_eq!(accepted.refused.as_deref(), Some("the connection has ended"));
+    }
+    raw.write(1, 0, &[1; 8]);
+    assert!(raw.fence().is_empty(), "it goes on as before");
+    // Its own process, which has received two headers. The old one says nothing more.
+    let (accepted, secure) = asks(1, pass, 2 * HEADER_LEN as u64);
+    assert_eq!(accepted.refused, None);
+    assert_eq!(accepted.position, (3 * HEADER_LEN + 16 + 8) as u64);
+    let mut raw = Raw(secure.into_data().unwrap());
+    raw.write(1, 0, &[2; 8]);
+    assert!(raw.fence().is_empty());
+    // More than it was ever sent, and what nobody keeps any more: the connection ends.
+    let (accepted, _) = asks(1, pass, 1 << 40);
+    assert!(accepted.refused.is_some_and(|why| why.contains("not kept")));
+    let (accepted, _) = asks(1, pass, 0);
+    assert_eq!(accepted.refused.as_deref(), Some("the connection has ended"));
 }
 
 /// The same for whoever listens in the place of a node that is not there.
@@ -809,6 +849,7 @@ fn handshakes_of_one_user_leave_places_to_others() {
             timeout_ms: u32::MAX,
         };
         let ask = Ask { node: "a".to_owned(), wanted, connect: false, meeting: None };
+        let ask = Question::Import(ask);
         let mut buffer = [0; MAX_PACKET_LEN];
         let packet = codec::encode(&ask, &mut buffer).unwrap();
         vmmc::sys::packet::send(&conversation, packet, &[], SendFlags::empty()).unwrap();

@@ -165,6 +165,12 @@ fn serve(stream: TcpStream, scripts: &Mutex<VecDeque<Vec<Next>>>) -> Option<()> 
                 secure.send(&Told::Granted(grant)).ok()?;
             }
             Purpose::Look { .. } => return None,
+            // It has received more than was ever sent.
+            Purpose::Resume { .. } => {
+                let (node, refused, meeting) = ("liar".to_owned(), None, None);
+                secure.send(&Accepted { node, refused, meeting, position: u64::MAX }).ok()?;
+                return play(secure.into_data().ok()?, Vec::new());
+            }
             Purpose::Data { meeting: theirs, .. } => {
                 let node = "liar".to_owned();
                 let fifo = theirs.map(|theirs| {
@@ -176,9 +182,9 @@ fn serve(stream: TcpStream, scripts: &Mutex<VecDeque<Vec<Next>>>) -> Option<()> 
                     fifo
                 });
                 let meeting = fifo.as_ref().map(|fifo| fifo.meeting().unwrap());
-                secure.send(&Accepted { node, refused: None, meeting }).ok()?;
+                secure.send(&Accepted { node, refused: None, meeting, position: 0 }).ok()?;
                 let script = scripts.lock().unwrap().pop_front().unwrap_or_default();
-                let socket = secure.into_stream();
+                let socket = secure.into_data().ok()?;
                 socket.set_read_timeout(None).unwrap();
                 let Some(mut fifo) = fifo else { return play(socket, script) };
                 fifo.join(&socket, false).ok()?;

@@ -86,6 +86,8 @@ pub mod index {
         DIRECT_BYTES = "direct_bytes",
         /// Connections lost under such a write: it was refused, or cut off.
         DIRECT_REFUSED = "direct_refused",
+        /// Times that a connection to another node that was cut has gone on.
+        NET_RESUMED = "net_resumed",
     }
 }
 

@@ -20,8 +20,10 @@ pub enum Landed {
     Bytes(usize),
     /// Nothing was in the socket.
     Nothing,
-    /// The socket's stream has ended, or failed.
+    /// The socket's stream has ended.
     End,
+    /// It has failed.
+    Failed(rustix::io::Errno),
     /// A page is disabled ([`crate::Export::disable`]); nothing was put.
     Disabled,
     /// The exporter has disabled pages, of this export or another, and has not heard of this import yet; nothing was put. It rings
@@ -74,7 +76,7 @@ impl Import {
             (Ok(Ok(0)), Load::Socket(..)) => Landed::End,
             (Ok(Ok(len)), _) => Landed::Bytes(len),
             (Ok(Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)), _) => Landed::Nothing,
-            (Ok(Err(_)), _) => Landed::End,
+            (Ok(Err(errno)), _) => Landed::Failed(errno),
         })
     }
 

@@ -166,7 +166,8 @@ fn a_handler_hears_of_the_end_of_each_of_many_links_once() {
 }
 
 /// A half-open link: no FIN comes, nor an RST, nor an acknowledgement. Both ends miss the other node, also one that waits for
-/// nothing but has sent, which keeps the kernel from asking; and there is a new link when there is a way again.
+/// nothing but has sent, which keeps the kernel from asking; and there is a new link when there is a way again. (If there is one
+/// soon the old link goes on: `net_resume`.)
 #[test]
 fn a_node_that_vanishes_without_a_word_is_missed_by_both_ends() {
     // A fabric beside it stays healthy, whichever.
@@ -182,6 +183,7 @@ fn a_node_that_vanishes_without_a_word_is_missed_by_both_ends() {
         let first = builder.handler(move |it| heard.send(it.event).unwrap()).open().unwrap();
         first.send_with_notify(0, &[1; 8]).unwrap();
         assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
+        proxy.bar(true);
         proxy.vanish();
         first.send(0, &[2; 8]).unwrap();
         let mut end = None;
@@ -191,6 +193,7 @@ fn a_node_that_vanishes_without_a_word_is_missed_by_both_ends() {
         assert_eq!(end, Some(Event::Closed { reason: CloseReason::Unreachable }));
         let end = export.next_notification(PATIENCE).unwrap().event;
         assert_eq!(end, Event::Closed { reason: CloseReason::PeerDied });
+        proxy.bar(false);
         let again = import(&importer);
         again.send_with_notify(0, &[3; 8]).unwrap();
         assert!(matches!(export.next_notification(PATIENCE).unwrap().event, Event::Message { .. }));
@@ -207,6 +210,7 @@ fn a_node_that_vanishes_is_missed_also_when_it_was_told_something() {
     let _first = import(&importer);
     let y = importer.import("y").node("a").rights(Rights::WRITE).timeout(PATIENCE.unwrap());
     let _second = y.open().unwrap();
+    proxy.bar(true);
     proxy.vanish();
     std::thread::scope(|scope| {
         // The importer is told, and never answers.

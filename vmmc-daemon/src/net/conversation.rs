@@ -11,11 +11,17 @@ use crate::requests::random_bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
+use serde::Serialize;
+use std::io::ErrorKind;
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use vmmc::control::codec;
 use vmmc::control::message::{MAX_PACKET_LEN, Refusal};
-use vmmc::control::network::{Accepted, Answered, Ask, Meeting, Opening, Origin, Purpose, Told};
+use vmmc::control::network::{
+    Accepted, Answered, Ask, Lasting, Meeting, Opening, Origin, Pass, Purpose, Question, Resumed,
+    Told,
+};
 use vmmc::id::PeerInfo;
 use vmmc::sys::thread::spawn_quiet;
 use vmmc::sys::{Fd, packet};
@@ -25,6 +31,11 @@ use vmmc::transport::tcp::seal::SealKeys;
 const MAX: usize = 4096;
 /// Of them those of one user.
 const MAX_EACH: usize = MAX / 4;
+
+/// How long a process's connections outlast that there is no way to the node, in seconds.
+const PATIENCE_S: u32 = 10;
+/// The same of carried ones: as Linux has it for TCP (`net.ipv4.tcp_retries2`).
+const CARRIED_PATIENCE_S: u32 = 924;
 
 /// Handshakes of one user's questions with a node at once, more wait: the node takes some more from one address, and then none.
 const HANDSHAKES: usize = 32;
@@ -74,9 +85,15 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
     let Some(len) = hear(process, &mut buffer, PATIENCE) else {
         return; // it changed its mind
     };
-    let Ok(ask) = codec::decode::<Ask>(buffer.get(..len).unwrap_or_default()) else {
-        tracing::warn!(pid = caller.pid, "not a question about another node");
-        return;
+    let ask = match codec::decode::<Question>(buffer.get(..len).unwrap_or_default()) {
+        Ok(Question::Import(ask)) => ask,
+        Ok(Question::Resume { node, pass, position }) => {
+            return resume(service, caller, &node, (pass, position), process);
+        }
+        Err(_) => {
+            tracing::warn!(pid = caller.pid, "not a question about another node");
+            return;
+        }
     };
     let node = ask.node.clone();
     let (told, connection) = match import(service, caller, ask, process) {
@@ -84,20 +101,90 @@ fn serve(service: &Service, caller: PeerInfo, process: &Fd) {
         Ok(None) => return,
         Err(refusal) => (Told::Refused(refusal), None),
     };
-    let (connection, meeting, seal) = match connection {
-        Some(Made { stream, meeting, seal }) => {
-            service.lifelines.keep(caller, &node, &stream);
-            (Some(stream), meeting, seal)
-        }
-        None => (None, None, None),
+    let (connection, meeting, seal, lasting) = match connection {
+        Some(Made { stream, meeting, seal, lasting }) => (Some(stream), meeting, seal, lasting),
+        None => (None, None, None, None),
     };
+    let answered = Answered { told, meeting, seal, lasting };
+    hand_over(service, caller, (&node, connection), &answered, process);
+}
+
+/// Answers, with a data connection if there is one.
+fn hand_over(
+    service: &Service,
+    caller: PeerInfo,
+    (node, connection): (&str, Option<TcpStream>),
+    answer: &impl Serialize,
+    process: &Fd,
+) {
+    if let Some(stream) = &connection {
+        service.lifelines.keep(caller, node, stream);
+    }
     let mut buffer = [0; MAX_PACKET_LEN];
-    let answered = Answered { told, meeting, seal };
-    let Ok(answer) = codec::encode(&answered, &mut buffer) else { return };
+    let Ok(answer) = codec::encode(answer, &mut buffer) else { return };
     let fds: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
     if packet::send(process, answer, &fds, SendFlags::empty()).is_err() {
         lifelines::end(caller.uid, connection.into_iter().collect()); // nobody has it but us
     }
+}
+
+/// Another data connection in the place of one that was cut.
+fn resume(
+    service: &Service,
+    caller: PeerInfo,
+    node: &str,
+    (pass, position): (Pass, u64),
+    process: &Fd,
+) {
+    let (answer, connection) = match try_resume(service, caller, node, (pass, position)) {
+        Ok(Some((accepted, stream, seal))) => {
+            (Resumed::Back { position: accepted.position, seal }, Some(stream))
+        }
+        Ok(None) => (Resumed::Never, None),
+        Err(error) => {
+            tracing::debug!(node, pid = caller.pid, %error, "no way to go on after a cut");
+            // Where nobody listens the interface has ended, and its links with it.
+            let refused = matches!(&error, SecureError::Io(why) if why.kind() == ErrorKind::ConnectionRefused);
+            (if refused { Resumed::Never } else { Resumed::NotNow }, None)
+        }
+    };
+    hand_over(service, caller, (node, connection), &answer, process);
+}
+
+/// What the other node says, the connection, and with what it is sealed. `None`: it does not want it.
+#[allow(clippy::type_complexity)]
+fn try_resume(
+    service: &Service,
+    caller: PeerInfo,
+    node: &str,
+    (pass, position): (Pass, u64),
+) -> Result<Option<(Accepted, TcpStream, Option<SealKeys>)>, SecureError> {
+    let mut data = connect(service, node, caller.uid)?;
+    let Ok(seal) = seal_keys(service) else { return Ok(None) };
+    let purpose = Purpose::Resume { pass, position, seal: seal.clone() };
+    data.send(&Opening { to: node.to_owned(), origin: origin(service, caller), purpose })?;
+    let accepted = data.receive::<Accepted>(Some(PATIENCE))?;
+    if let Some(why) = &accepted.refused {
+        tracing::info!(node, pid = caller.pid, why, "a data connection cannot go on after a cut");
+        return Ok(None);
+    }
+    Ok(Some((accepted, data.into_data()?, seal)))
+}
+
+/// How a connection goes on after a cut. Where this daemon carries connections of programs that are to find it as lasting as TCP, which is
+/// patient and keeps what it has sent, so is it; processes are told of a node that is gone within half a minute.
+fn lasting(caller: PeerInfo, pass: Pass) -> Lasting {
+    let carries = caller.pid == std::process::id();
+    let patience_s = if carries { CARRIED_PATIENCE_S } else { PATIENCE_S };
+    Lasting { pass, patience_s, keeps_all: carries }
+}
+
+/// Keys for a new connection, where the cluster file says that it is sealed.
+fn seal_keys(service: &Service) -> Result<Option<SealKeys>, Refusal> {
+    Ok(match service.cluster.seals() {
+        true => Some(SealKeys { to_interface: random_bytes()?, to_process: random_bytes()? }),
+        false => None,
+    })
 }
 
 /// Receives the question, which a process asks as soon as it can; its length.
@@ -109,11 +196,13 @@ fn hear(process: &Fd, buffer: &mut [u8], patience: Duration) -> Option<usize> {
 
 /// A data connection for the process.
 struct Made {
-    stream: std::net::TcpStream,
+    stream: TcpStream,
     /// The other end of its fabric.
     meeting: Option<Meeting>,
     /// With what it is sealed.
     seal: Option<SealKeys>,
+    /// How it goes on after a cut.
+    lasting: Option<Lasting>,
 }
 
 /// What was told, and a data connection.
@@ -191,20 +280,20 @@ fn import(
         return Ok(Some((told, None)));
     }
     let mut data = connect().map_err(failed)?;
-    let seal = match cluster.seals() {
-        true => Some(SealKeys { to_interface: random_bytes()?, to_process: random_bytes()? }),
-        false => None,
+    let seal = seal_keys(service)?;
+    // A fabric's memory is registered for one connection.
+    let lasting = match ask.meeting {
+        None => Some(lasting(caller, Pass(random_bytes()?))),
+        Some(_) => None,
     };
-    let purpose = Purpose::Data { meeting: ask.meeting, seal: seal.clone() };
+    let purpose = Purpose::Data { meeting: ask.meeting, seal: seal.clone(), lasting };
     data.send(&opening(purpose)).map_err(failed)?;
     let accepted = data.receive::<Accepted>(Some(PATIENCE)).map_err(failed)?;
     if let Some(why) = accepted.refused {
         return Err(Refusal::NodeUnreachable { node: ask.node.clone(), why });
     }
-    let stream = data.into_stream();
-    let plain = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
-    plain.map_err(|error| failed(error.into()))?;
-    Ok(Some((told, Some(Made { stream, meeting: accepted.meeting, seal }))))
+    let stream = data.into_data().map_err(|error| failed(error.into()))?;
+    Ok(Some((told, Some(Made { stream, meeting: accepted.meeting, seal, lasting }))))
 }
 
 /// Asks one question. `None`: the process has hung up.

@@ -244,10 +244,14 @@ impl Secure {
         &self.stream
     }
 
-    /// The connection, for what follows by other means. Nothing of that has been read yet.
-    #[must_use]
-    pub fn into_stream(self) -> TcpStream {
-        self.stream
+    /// The connection, for what follows by other means, without time limits. Nothing of that has been read yet.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub fn into_data(self) -> std::io::Result<TcpStream> {
+        self.stream.set_read_timeout(None)?;
+        self.stream.set_write_timeout(None)?;
+        Ok(self.stream)
     }
 }
 

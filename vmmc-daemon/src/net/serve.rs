@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::control::network::{
-    Accepted, Capability, Mask, Meeting, Opening, Origin, Purpose, RemoteGrant, Seen, Told, Wanted,
+    Accepted, Capability, Lasting, Mask, Meeting, Opening, Origin, Pass, Purpose, RemoteGrant,
+    Seen, Told, Wanted,
 };
 use vmmc::error::ImportError;
 use vmmc::fabric::FabricError;
@@ -192,8 +193,11 @@ impl Server {
                     opening = next;
                     continue;
                 }
-                Purpose::Data { meeting, seal } => {
-                    return self.data(secure, from, origin, (meeting, seal), wrong);
+                Purpose::Data { meeting, seal, lasting } => {
+                    return self.data(secure, from, origin, (meeting, seal, lasting), wrong);
+                }
+                Purpose::Resume { pass, position, seal } => {
+                    return self.resume(secure, &origin, (pass, position), seal, wrong);
                 }
                 Purpose::Import(wanted) => wanted,
             };
@@ -228,7 +232,7 @@ impl Server {
         mut secure: Secure,
         from: SocketAddr,
         origin: Origin,
-        (theirs, seal): (Option<Meeting>, Option<SealKeys>),
+        (theirs, seal, lasting): (Option<Meeting>, Option<SealKeys>, Option<Lasting>),
         wrong: Option<String>,
     ) -> Result<(), SecureError> {
         // Who knows the key may come, named in the cluster file or not.
@@ -242,18 +246,51 @@ impl Server {
             Ok(fifo) => fifo.unzip(),
             Err(why) => {
                 tracing::warn!(node, pid, uid, %from, why, "refused a data connection");
-                let node = self.cluster.node.clone();
-                return secure.send(&Accepted { node, refused: Some(why), meeting: None });
+                return secure.send(&self.accepted(Err(why), None));
             }
         };
-        let node = self.cluster.node.clone();
-        secure.send(&Accepted { node, refused: None, meeting })?;
-        let stream = secure.into_stream();
-        stream.set_read_timeout(None)?;
-        stream.set_write_timeout(None)?;
+        secure.send(&self.accepted(Ok(0), meeting))?;
+        let stream = secure.into_data()?;
         let joined = |mut fifo: Fifo| fifo.join(&stream, false).map(|()| fifo);
         let fifo = fifo.map(joined).transpose().map_err(std::io::Error::other)?;
-        self.door.enter(stream, fifo, seal.as_ref(), origin);
+        self.door.enter(stream, fifo, seal.as_ref(), (origin, lasting));
+        Ok(())
+    }
+
+    /// Whether a data connection is taken, and from which byte on.
+    fn accepted(&self, position: Result<u64, String>, meeting: Option<Meeting>) -> Accepted {
+        let node = self.cluster.node.clone();
+        let (position, refused) = match position {
+            Ok(position) => (position, None),
+            Err(why) => (0, Some(why)),
+        };
+        Accepted { node, refused, meeting, position }
+    }
+
+    /// Takes a data connection in the place of one that was cut.
+    fn resume(
+        &self,
+        mut secure: Secure,
+        origin: &Origin,
+        (pass, position): (Pass, u64),
+        seal: Option<SealKeys>,
+        wrong: Option<String>,
+    ) -> Result<(), SecureError> {
+        let agreed = wrong.map_or(Ok(()), Err).and_then(|()| self.agrees_to_seal(seal.is_some()));
+        let found = agreed.and_then(|()| self.door.break_off(pass, origin.clone(), position));
+        let asked = found.as_ref().ok().map(|&(_, asked)| asked);
+        let Origin { node, pid, uid, .. } = origin;
+        tracing::info!(
+            node,
+            pid,
+            uid,
+            refused = found.as_ref().err(),
+            "data connection after a cut"
+        );
+        secure.send(&self.accepted(found.map(|(position, _)| position), None))?;
+        if let Some(asked) = asked {
+            self.door.resume((pass, asked), secure.into_data()?, seal);
+        }
         Ok(())
     }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// Version of what daemons say to each other, and of the frames of data connections. Raised at
 /// every change; two nodes must agree exactly.
-pub const WIRE_VERSION: u16 = 8;
+pub const WIRE_VERSION: u16 = 9;
 
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_MAX: usize = 64;
@@ -85,7 +85,23 @@ pub struct Wanted {
     pub timeout_ms: u32,
 }
 
-/// From a process to its network service: one import.
+/// From a process to its network service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// One import. Answer: [`Answered`].
+    Import(Ask),
+    /// Its data connection to a node was cut: another one, to go on. Answer: [`Resumed`].
+    Resume {
+        /// The node.
+        node: String,
+        /// Of the connection.
+        pass: Pass,
+        /// Bytes that the process has received over it.
+        position: u64,
+    },
+}
+
+/// One import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     /// The exporter's node.
@@ -106,6 +122,27 @@ impl std::fmt::Debug for Capability {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Capability(..)")
     }
+}
+
+/// A number that shows whose a data connection is that was cut. Never logged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Pass(pub [u8; 16]);
+
+impl std::fmt::Debug for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pass(..)")
+    }
+}
+
+/// How a data connection goes on after a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lasting {
+    /// Shows whose it is.
+    pub pass: Pass,
+    /// How long there may be no way to the node, in seconds.
+    pub patience_s: u32,
+    /// Whether what is on its way is kept however long it is, and so sent again.
+    pub keeps_all: bool,
 }
 
 /// Random bits, used once. Never logged.
@@ -158,6 +195,24 @@ pub struct Answered {
     pub meeting: Option<Meeting>,
     /// With what the new connection is sealed, if it is.
     pub seal: Option<SealKeys>,
+    /// How it goes on after a cut, if it can.
+    pub lasting: Option<Lasting>,
+}
+
+/// What became of a connection that was cut. With a descriptor if there is a new one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resumed {
+    /// It goes on.
+    Back {
+        /// Bytes that the interface has received.
+        position: u64,
+        /// With what the new one is sealed.
+        seal: Option<SealKeys>,
+    },
+    /// There is no way to the node now.
+    NotNow,
+    /// It cannot go on.
+    Never,
 }
 
 /// Who is behind a connection between daemons, by the word of the daemon that made it.
@@ -197,6 +252,18 @@ pub enum Purpose {
         meeting: Option<Meeting>,
         /// With what frames are sealed, if they are. Both nodes' cluster files must say the same.
         seal: Option<SealKeys>,
+        /// How it goes on after a cut, if it can.
+        lasting: Option<Lasting>,
+    },
+    /// A data connection on which another one goes on that was cut. Answer: [`Accepted`]; the bytes follow from where each
+    /// end has come to.
+    Resume {
+        /// Of the one that was cut.
+        pass: Pass,
+        /// Bytes that the process has received.
+        position: u64,
+        /// With what this one is sealed.
+        seal: Option<SealKeys>,
     },
     /// How the node is. Answer: [`Seen`].
     Look {
@@ -205,7 +272,7 @@ pub enum Purpose {
     },
 }
 
-/// Answer to [`Purpose::Data`].
+/// Answer to [`Purpose::Data`] and [`Purpose::Resume`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
     /// The node that answers.
@@ -214,6 +281,8 @@ pub struct Accepted {
     pub refused: Option<String>,
     /// The interface's end of the fabric, if one was named.
     pub meeting: Option<Meeting>,
+    /// Bytes that the interface has received, of one that goes on.
+    pub position: u64,
 }
 
 /// What a node says of itself.

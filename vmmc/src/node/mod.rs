@@ -7,6 +7,7 @@ mod list;
 mod post;
 mod reconnect;
 pub(crate) mod remote;
+mod resume;
 mod threads;
 
 pub use threads::HandlerThread;

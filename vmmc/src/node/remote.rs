@@ -5,12 +5,12 @@
 //! 2. In it, one question; the answer is a capability, and a data connection if we had none.
 //! 3. The capability opens a slot of the connection: that is the link.
 
-use super::NodeInner;
 use super::control::{Answer, Draft, Failure};
+use super::{NodeInner, resume};
 use crate::control::codec;
 use crate::control::message::{CloseReason, MAX_PACKET_LEN, Refusal, Request};
 use crate::control::network::{
-    Answered, Ask, CAPABILITY_LIFE, FabricAt, RemoteGrant, Told, Wanted,
+    Answered, Ask, CAPABILITY_LIFE, FabricAt, Lasting, Question, RemoteGrant, Told, Wanted,
 };
 use crate::counters::index as count;
 use crate::error::{DaemonError, ImportError, SystemError, system};
@@ -154,7 +154,7 @@ impl Asked {
         timeout_ms: u32,
         handler: Option<Handler>,
     ) -> Result<Asked, ImportError> {
-        let (conversation, fabric) = converse(process, timeout_ms)?;
+        let (conversation, fabric) = converse(process, None, timeout_ms)?;
         let wanted = Wanted {
             process: spec.process,
             name: spec.name.clone(),
@@ -168,7 +168,7 @@ impl Asked {
         let no_fabric = |error: FabricError| unreachable_node(&node, &error.to_string());
         let fifo = fifo.transpose().map_err(no_fabric)?;
         let meeting = fifo.as_ref().map(Fifo::meeting).transpose().map_err(no_fabric)?;
-        let ask = Ask { node: node.clone(), wanted, connect, meeting };
+        let ask = Question::Import(Ask { node: node.clone(), wanted, connect, meeting });
         let mut buffer = [0; MAX_PACKET_LEN];
         let packet = codec::encode(&ask, &mut buffer)
             .map_err(|_| ImportError::Refused(Refusal::BadName { name: spec.name.clone() }))?;
@@ -189,18 +189,7 @@ impl Asked {
 
     /// Waits for the answer; false when there is none by the deadline.
     pub(crate) fn is_answered(&self, deadline: Option<Instant>) -> Result<bool, ImportError> {
-        loop {
-            let left = deadline.map(|at| {
-                let left = at.saturating_duration_since(Instant::now());
-                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-            });
-            let mut fds = [PollFd::new(&self.conversation, PollFlags::IN)];
-            match poll(&mut fds, left.as_ref()) {
-                Ok(ready) => return Ok(ready > 0),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(system("poll of a conversation")(errno).into()),
-            }
-        }
+        Ok(is_answered(&self.conversation, deadline)?)
     }
 
     /// Takes the answer and opens the link, or asks again.
@@ -208,8 +197,9 @@ impl Asked {
         let mut buffer = [0; MAX_PACKET_LEN];
         let received = packet::receive(&self.conversation, &mut buffer, RecvFlags::empty());
         let (len, mut fds) = received.map_err(gone)?.ok_or_else(|| gone(Errno::PIPE))?;
-        let Answered { told, meeting, seal } = codec::decode(buffer.get(..len).unwrap_or_default())
-            .map_err(|_| DaemonError::Nonsense { what: "something else to an import" })?;
+        let Answered { told, meeting, seal, lasting } =
+            codec::decode(buffer.get(..len).unwrap_or_default())
+                .map_err(|_| DaemonError::Nonsense { what: "something else to an import" })?;
         let grant = match told {
             Told::Granted(grant) => grant,
             Told::Refused(refusal) => return Err(refusal.into()),
@@ -222,12 +212,14 @@ impl Asked {
             }
             (None, Some(socket)) => {
                 let copy = socket.try_clone();
-                let wire = Wire::new(socket, self.fifo.take().zip(meeting), seal.as_ref());
+                let keeps_all = lasting.is_some_and(|it| it.keeps_all);
+                let fabric = self.fifo.take().zip(meeting);
+                let wire = Wire::new(socket, fabric, seal.as_ref(), keeps_all);
                 let wire = wire.map_err(|error| {
                     copy.iter().for_each(end);
                     unreachable_node(&self.node, &error.to_string())
                 })?;
-                self.connect(process, wire)?
+                self.connect(process, wire, lasting)?
             }
             (None, None) => return self.again(process, "the connection was lost meanwhile"),
         };
@@ -261,12 +253,14 @@ impl Asked {
         &self,
         process: &Arc<NodeInner>,
         wire: Wire,
+        lasting: Option<Lasting>,
     ) -> Result<Arc<Connection>, ImportError> {
         let number = process.remotes.made.fetch_add(1, Ordering::Relaxed);
         let budget = process.policy.budget(Duration::from_millis(1));
         let on_closed = on_closed(Arc::downgrade(process), number);
-        let meter = Some(process.local.meter);
-        let connection = (on_closed, meter);
+        let on_cut =
+            lasting.map(|it| resume::on_cut(Arc::downgrade(process), self.node.clone(), it));
+        let connection = (on_closed, on_cut, Some(process.local.meter));
         let connection = Connection::counted(self.node.clone(), wire, number, budget, connection)?;
         let old = process.remotes.connections.lock().insert(self.node.clone(), connection.clone());
         drop(old); // lost, or another thread's, whose links keep it
@@ -322,20 +316,44 @@ fn on_closed(process: Weak<NodeInner>, connection: u64) -> OnClosed {
     })
 }
 
-/// A conversation with the network service, and the fabric to use.
 /// Ends a data connection that is not used.
 fn end(socket: &Fd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Both); // it may have ended
 }
 
-fn converse(process: &NodeInner, timeout_ms: u32) -> Result<(Fd, Option<FabricAt>), ImportError> {
+/// Waits until something comes in a conversation; false when nothing has by the deadline.
+pub(super) fn is_answered(
+    conversation: &Fd,
+    deadline: Option<Instant>,
+) -> Result<bool, SystemError> {
+    loop {
+        let left = deadline.map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let mut fds = [PollFd::new(conversation, PollFlags::IN)];
+        match poll(&mut fds, left.as_ref()) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(system("poll of a conversation")(errno)),
+        }
+    }
+}
+
+/// A conversation with the network service, and the fabric to use. `timeout_ms`: how long a daemon that is not there is waited for.
+pub(super) fn converse(
+    process: &NodeInner,
+    deadline: Option<Instant>,
+    timeout_ms: u32,
+) -> Result<(Fd, Option<FabricAt>), ImportError> {
     let control = &process.control;
     let quiet = control.quiet();
     let ask = |request| Request::Network { request };
     let request = control.ask(process, ask, Vec::new(), Draft::Plain);
     let patience = Duration::from_millis(u64::from(timeout_ms));
-    let answer = control.answer_within(process, request, None, (Instant::now(), patience));
+    let answer = control.answer_within(process, request, deadline, (Instant::now(), patience));
     drop(quiet);
+    let answer = answer.or_else(|| control.abandon(request));
     match answer {
         Some(Answer::Network(socket, fabric)) => Ok((socket, fabric)),
         Some(Answer::Refused(refusal)) => Err(refusal.into()),

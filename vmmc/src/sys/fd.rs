@@ -20,6 +20,20 @@ impl Fd {
         rustix::io::fcntl_dupfd_cloexec(self.as_fd(), 0).map(Fd::from)
     }
 
+    /// Puts another open file description behind the number, close-on-exec.
+    ///
+    /// # Errors
+    /// As dup3(2).
+    pub fn replace(&self, by: &Fd) -> rustix::io::Result<()> {
+        // SAFETY: a call that touches no memory; the number stays open, and stays this value's.
+        let rc = unsafe { libc::syscall(libc::SYS_dup3, by.raw, self.raw, libc::O_CLOEXEC) };
+        if rc < 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO));
+        }
+        Ok(())
+    }
+
     /// A copy, close-on-exec, whose number is at least `floor`: out of the way of programs that
     /// expect the low numbers to be theirs.
     ///

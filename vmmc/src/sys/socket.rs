@@ -63,6 +63,23 @@ pub fn tcp_info(socket: impl AsFd) -> Option<[u8; TCP_INFO_LEN]> {
     (len == TCP_INFO_LEN).then_some(value)
 }
 
+/// Bytes that a TCP socket has been given, and the other end has not acknowledged.
+#[must_use]
+pub fn unacknowledged(socket: impl AsFd) -> Option<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the call (SIOCOUTQ) stores one int.
+    let rc = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    (rc == 0).then(|| bytes.unsigned_abs() as usize)
+}
+
+/// Ends a TCP connection by an RST, whoever else has the socket; what has come and was not received is gone.
+pub fn reset(socket: impl AsFd) {
+    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    let (fd, len) = (socket.as_fd().as_raw_fd(), size_of_val(&nobody));
+    // SAFETY: an address of so many bytes, which is read. To connect a connected socket to nobody ends its connection so.
+    let _ = unsafe { libc::syscall(libc::SYS_connect, fd, &raw const nobody, len) };
+}
+
 /// Length of the part that [`tcp_info`] gives.
 pub const TCP_INFO_LEN: usize = 216;
 /// Whether a socket has something to say, were it only that it has ended. Does not block.

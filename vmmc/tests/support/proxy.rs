@@ -25,14 +25,29 @@ struct State {
     spoils: [AtomicBool; 2],
     /// What goes to the target next, goes twice.
     repeats: AtomicBool,
+    /// Planned cuts are resets.
+    resets: AtomicBool,
+    /// Nobody comes through who comes now.
+    barred: AtomicBool,
 }
 
 impl State {
     fn cut(&self) {
         for stream in self.open.lock().unwrap().drain(..) {
+            if self.resets.load(Ordering::SeqCst) {
+                reset(&stream);
+            }
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
+}
+
+/// Ends a connection by an RST.
+fn reset(stream: &TcpStream) {
+    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    let len = size_of_val(&nobody) as libc::socklen_t;
+    // SAFETY: an address of so many bytes. To connect a connected socket to nobody ends its connection so.
+    let _ = unsafe { libc::connect(stream.as_raw_fd(), &raw const nobody, len) };
 }
 
 /// See the module.
@@ -51,6 +66,9 @@ impl Proxy {
         std::thread::spawn(move || {
             for from in listener.incoming() {
                 let Ok(from) = from else { return };
+                if shared.barred.load(Ordering::SeqCst) {
+                    continue;
+                }
                 let Ok(to) = TcpStream::connect(&target) else { continue };
                 from.set_nodelay(true).unwrap();
                 to.set_nodelay(true).unwrap();
@@ -74,6 +92,23 @@ impl Proxy {
     /// Ends all connections.
     pub fn cut(&self) {
         self.state.cut();
+    }
+
+    /// The same by an RST, which no end has sent.
+    pub fn reset(&self) {
+        self.state.resets.store(true, Ordering::SeqCst);
+        self.state.cut();
+        self.state.resets.store(false, Ordering::SeqCst);
+    }
+
+    /// From now on, planned cuts are such resets.
+    pub fn resets(&self) {
+        self.state.resets.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether connections that come from now on are closed at once.
+    pub fn bar(&self, whether: bool) {
+        self.state.barred.store(whether, Ordering::SeqCst);
     }
 
     /// Ends all connections once so many more bytes have gone to the target.
@@ -192,7 +227,9 @@ fn pump(state: &State, mut from: TcpStream, mut to: TcpStream, forward: bool) {
             most => most,
         };
         let len = match from.read(&mut buffer[..most]) {
-            Ok(0) | Err(_) => break,
+            Ok(0) => break,
+            // As it was ended there, so here.
+            Err(_) => return reset(&to),
             Ok(len) => len,
         };
         std::thread::sleep(Duration::from_nanos(below(delay)));

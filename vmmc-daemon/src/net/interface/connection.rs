@@ -17,10 +17,12 @@ use packet::Packet;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
+use std::net::TcpStream;
 use std::time::Instant;
 use vmmc::control::message::CloseReason;
-use vmmc::control::network::Origin;
+use vmmc::control::network::{Lasting, Origin};
 use vmmc::transport::net::frame::{Header, Kind, MAX_DATA, reason_code};
+use vmmc::transport::tcp::seal::SealKeys;
 use vmmc::{Import, Node};
 
 /// Bytes received at a time when it is not known what they are: more would be copied of long messages, which go from the wire
@@ -32,6 +34,8 @@ const WIDE: usize = 64 * 1024;
 const STEPS: usize = 64;
 /// With this much to say that the sender does not read, nothing more is read from it.
 const MAX_OUT: usize = 2 * MAX_DATA as usize;
+/// Most steps in which what came before a cut is taken: the kernel has hardly more.
+const REST: usize = 16 * 1024;
 /// Most slots of one connection.
 const MAX_SLOTS: usize = 65_536;
 
@@ -43,7 +47,9 @@ pub(super) type Links = HashMap<u64, (u64, u32)>;
 pub(super) enum Turn {
     /// Whether anything was done.
     Worked(bool),
-    /// The connection has ended.
+    /// The connection was cut, and may go on.
+    Cut,
+    /// It has ended.
     Over,
 }
 
@@ -116,10 +122,29 @@ pub(super) struct Connection {
     /// What epoll watches.
     pub(super) watched: EventFlags,
     rules: Rules,
+    /// How it goes on after a cut.
+    lasting: Option<Lasting>,
+    /// While it is cut.
+    cut: Option<Cut>,
+}
+
+/// Of a connection that was cut.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// When it ends.
+    until: Instant,
+    /// Bytes that its process has received, once it has said so; and which time it was.
+    position: Option<u64>,
+    asked: u64,
 }
 
 impl Connection {
-    pub(super) fn new(id: u64, wire: Wire, origin: Origin, rules: Rules) -> Connection {
+    pub(super) fn new(
+        id: u64,
+        wire: Wire,
+        (origin, lasting): (Origin, Option<Lasting>),
+        rules: Rules,
+    ) -> Connection {
         Connection {
             id,
             wire,
@@ -139,7 +164,54 @@ impl Connection {
             has_more: false,
             watched: EventFlags::IN,
             rules,
+            lasting,
+            cut: None,
         }
+    }
+
+    pub(super) fn lasting(&self) -> Option<Lasting> {
+        self.lasting
+    }
+
+    pub(super) fn is_of(&self, origin: &Origin) -> bool {
+        self.origin == *origin
+    }
+
+    /// Whether nothing comes or goes, because it was cut.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Until when it may go on.
+    pub(super) fn cut_until(&self) -> Option<Instant> {
+        self.cut.map(|cut| cut.until)
+    }
+
+    pub(super) fn break_off(&mut self, until: Instant) {
+        self.cut = Some(Cut { until, position: None, asked: 0 });
+    }
+
+    /// Its process has received so many bytes, and is about to come back, until then at the earliest. Which time that is.
+    pub(super) fn expect(&mut self, position: u64, until: Instant) -> u64 {
+        let Some(cut) = &mut self.cut else { return 0 };
+        cut.position = Some(position);
+        cut.asked += 1;
+        cut.until = cut.until.max(until);
+        cut.asked
+    }
+
+    /// Whether it is this time that its process asked last.
+    pub(super) fn expects(&self, asked: u64) -> bool {
+        self.cut.is_some_and(|cut| cut.asked == asked)
+    }
+
+    /// Goes on over another connection.
+    pub(super) fn resume(&mut self, by: TcpStream, seal: Option<&SealKeys>) -> Result<(), Errno> {
+        let position = self.cut.and_then(|cut| cut.position).ok_or(Errno::INVAL)?;
+        self.wire.resume(by, seal, position)?;
+        self.cut = None;
+        self.watched = EventFlags::IN;
+        Ok(())
     }
 
     pub(super) fn is_stalled(&self) -> bool {
@@ -164,7 +236,7 @@ impl Connection {
     pub(super) fn interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, self.may_receive());
-        flags.set(EventFlags::OUT, self.unsent() > 0);
+        flags.set(EventFlags::OUT, self.unsent() > 0 || self.wire.repeats());
         flags
     }
 
@@ -214,11 +286,19 @@ impl Connection {
         match self.steps(node, offers, links) {
             Ok(worked) => Turn::Worked(worked),
             Err(mut end) => {
+                let goes_on = self.lasting.is_some() && self.wire.is_cut();
+                if matches!(end, End::Closed) && goes_on {
+                    end = self.take_rest(node, offers, links);
+                }
                 if self.wire.is_broken() {
                     end = End::Fault("a sealed record was changed on its way".to_owned());
                 }
                 let Origin { node: name, pid, uid, .. } = &self.origin;
                 match end {
+                    End::Closed if goes_on => {
+                        tracing::debug!(node = name, pid, uid, "data connection cut");
+                        return Turn::Cut;
+                    }
                     End::Closed => tracing::debug!(node = name, pid, uid, "data connection over"),
                     End::Fault(what) => {
                         node.counters().add(count::FAULTS, 1);
@@ -228,6 +308,22 @@ impl Connection {
                 Turn::Over
             }
         }
+    }
+
+    /// Handles what had come before a cut, as far as it can be.
+    fn take_rest(&mut self, node: &Node, offers: &Offers, links: &mut Links) -> End {
+        self.dry = false;
+        for _ in 0..REST {
+            if self.unsent() >= MAX_OUT {
+                break;
+            }
+            match self.step(node, offers, links) {
+                Ok(Step::Done) => {}
+                Ok(Step::Empty | Step::Stalled) => break,
+                Err(end) => return end,
+            }
+        }
+        End::Closed
     }
 
     fn steps(&mut self, node: &Node, offers: &Offers, links: &mut Links) -> Result<bool, End> {
@@ -265,6 +361,11 @@ impl Connection {
     /// Sends answers; whether any went.
     fn flush(&mut self) -> Result<bool, End> {
         let mut any = false;
+        match self.wire.settle() {
+            Ok(()) => {}
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            Err(_) => return Err(End::Closed),
+        }
         while self.unsent() > 0 {
             let rest = self.out.get(self.sent..).unwrap_or_default();
             match self.wire.send(rest) {
@@ -292,7 +393,7 @@ mod tests {
     use super::*;
     use crate::net::interface::FIRST;
     use std::io::Read;
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpListener;
 
     #[test]
     fn answers_that_are_never_all_sent_take_bounded_memory() {
@@ -300,7 +401,7 @@ mod tests {
         let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let wire = Wire::new(listener.accept().unwrap().0, None, None);
         let origin = Origin { node: "b".to_owned(), client: 1, pid: 1, uid: 0, gid: 0 };
-        let mut connection = Connection::new(FIRST, wire, origin, Rules::default());
+        let mut connection = Connection::new(FIRST, wire, (origin, None), Rules::default());
         let answer = Header { len: MAX_DATA, ..Header::new(Kind::Data, 1, 1) };
         let (body, mut taken) = (vec![7; MAX_DATA as usize], vec![0; MAX_DATA as usize / 2]);
         let mut read = 0;

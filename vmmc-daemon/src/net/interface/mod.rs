@@ -12,11 +12,13 @@
 //! a wake-up costs; then it sleeps.
 
 mod connection;
+mod cut;
 mod debtors;
 mod wire;
 
 use super::mailbox::Mailbox;
 use super::offers::Offers;
+use super::secure;
 use connection::{Connection, Links, Turn};
 use debtors::Debtors;
 use rustix::event::{Timespec, epoll};
@@ -25,10 +27,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use vmmc::Node;
 use vmmc::config::{Config, DaemonStart};
-use vmmc::control::network::Origin;
+use vmmc::control::network::{Lasting, Origin, Pass};
 use vmmc::counters::index::LIBRARY;
 use vmmc::sys::Fd;
 use vmmc::transport::net::silence::Owed;
@@ -75,6 +78,8 @@ pub mod count {
     pub const RECALLS: usize = LIBRARY + 10;
     /// Links ended because a packet was held back for too long.
     pub const FROZEN_ENDED: usize = LIBRARY + 11;
+    /// Connections that have gone on after a cut.
+    pub const RESUMED: usize = LIBRARY + 12;
     /// Names of these.
     pub const NAMES: &[&str] = &[
         "ni_packets",
@@ -89,11 +94,21 @@ pub mod count {
         "ni_windows",
         "ni_recalls",
         "ni_frozen_ended",
+        "ni_resumed",
     ];
 }
 
-/// A data connection, and who is behind it.
-type Visitor = (Wire, Origin);
+/// What comes in by the door.
+#[derive(Debug)]
+enum Visitor {
+    /// A data connection, who is behind it, and how it goes on after a cut.
+    New(Box<Wire>, Origin, Option<Lasting>),
+    /// Another one is to be made for that which has this pass, of this origin, and has received so many bytes. It is told how many
+    /// came here.
+    BreaksOff(Pass, Origin, u64, SyncSender<Result<(u64, u64), String>>),
+    /// That one, and which time it was asked for.
+    Resumes((Pass, u64), TcpStream, Option<SealKeys>),
+}
 
 /// Where connections come in.
 #[derive(Clone, Debug)]
@@ -106,9 +121,28 @@ impl Door {
         stream: TcpStream,
         fifo: Option<Fifo>,
         seal: Option<&SealKeys>,
-        origin: Origin,
+        (origin, lasting): (Origin, Option<Lasting>),
     ) {
-        self.0.put((Wire::new(stream, fifo, seal), origin));
+        self.0.put(Visitor::New(Box::new(Wire::new(stream, fifo, seal)), origin, lasting));
+    }
+
+    /// Takes what has come of a connection that was cut, whose process has received so many bytes; how many came here, and which time
+    /// that was asked. Or why it cannot go on.
+    pub(super) fn break_off(
+        &self,
+        pass: Pass,
+        of: Origin,
+        position: u64,
+    ) -> Result<(u64, u64), String> {
+        let (answer, answered) = sync_channel(1);
+        self.0.put(Visitor::BreaksOff(pass, of, position, answer));
+        let busy = |_| "the network interface does not answer".to_owned();
+        answered.recv_timeout(secure::PATIENCE).map_err(busy)?
+    }
+
+    /// Has it go on over another one.
+    pub(super) fn resume(&self, asked: (Pass, u64), stream: TcpStream, seal: Option<SealKeys>) {
+        self.0.put(Visitor::Resumes(asked, stream, seal));
     }
 
     /// Makes the interface look around.
@@ -136,6 +170,10 @@ pub(super) struct Interface {
     recall: Option<Instant>,
     /// Senders that may have vanished.
     debtors: Debtors,
+    /// Connections that can go on after a cut.
+    passes: HashMap<Pass, u64>,
+    /// Those that were cut.
+    cut: BTreeSet<u64>,
 }
 
 /// How the cluster file has it receive.
@@ -162,6 +200,8 @@ pub(super) fn make(offers: Arc<Offers>, rules: Rules) -> rustix::io::Result<(Doo
         rules,
         recall: None,
         debtors: Debtors::default(),
+        passes: HashMap::new(),
+        cut: BTreeSet::new(),
     };
     Ok((door, interface))
 }
@@ -242,7 +282,11 @@ impl Interface {
                     let next = self.offers.expire().into_iter();
                     let look = (!self.vain.is_empty()).then(|| last_look + vain::LOOK);
                     let next = next.chain(self.recall).chain(self.debtors.next()).chain(look);
-                    let held = self.connections.values().filter_map(Connection::held_until);
+                    let cut =
+                        self.cut.iter().filter_map(|id| self.connections.get(id)?.cut_until());
+                    let next = next.chain(cut);
+                    let whole = self.connections.values().filter(|it| !it.is_cut());
+                    let held = whole.filter_map(Connection::held_until);
                     let next = next.chain(held).min();
                     next.map(|at| at.saturating_duration_since(Instant::now()))
                 }
@@ -273,7 +317,7 @@ impl Interface {
             for event in &events {
                 let token = event.data.u64();
                 match token {
-                    DOOR => self.admit(&epoll),
+                    DOOR => self.admit(&epoll, node),
                     BELL => drop(self.settle_stalled(&epoll, node)),
                     id if id & LIFE != 0 => self.hear(&epoll, node, id & !LIFE),
                     id if found.contains(&id) => {}
@@ -295,35 +339,57 @@ impl Interface {
                 self.offers.expire();
             }
             self.look_at_debtors(&epoll, node);
+            self.look_at_cut(&epoll);
         }
     }
 
-    /// New connections.
-    fn admit(&mut self, epoll: &Fd) {
-        for (wire, origin) in self.door.0.take() {
-            if self.connections.len() >= MAX_CONNECTIONS {
-                tracing::warn!(node = origin.node, pid = origin.pid, "too many data connections");
-                continue;
-            }
-            let id = self.last;
-            self.last += 1;
-            if wire.watch(epoll, id).is_ok() {
-                // Over a fabric something may have come before it was watched.
-                if wire.is_vain() {
-                    self.vain.insert(id);
+    /// Who has come.
+    fn admit(&mut self, epoll: &Fd, node: &Node) {
+        for visitor in self.door.0.take() {
+            match visitor {
+                Visitor::New(wire, origin, lasting) => {
+                    self.begin(epoll, *wire, origin, lasting);
                 }
-                if wire.keeps_bytes() {
-                    self.keepers.insert(id);
-                    self.unfinished.insert(id);
+                Visitor::BreaksOff(pass, origin, position, answer) => {
+                    // Who asked may have gone.
+                    let _ = answer.send(self.break_off(epoll, node, (pass, &origin), position));
                 }
-                self.connections.insert(id, Connection::new(id, wire, origin, self.rules));
+                Visitor::Resumes(asked, stream, seal) => {
+                    self.resume(epoll, node, (asked, stream, seal.as_ref()));
+                }
             }
+        }
+    }
+
+    /// A new connection.
+    fn begin(&mut self, epoll: &Fd, wire: Wire, origin: Origin, lasting: Option<Lasting>) {
+        if self.connections.len() >= MAX_CONNECTIONS {
+            tracing::warn!(node = origin.node, pid = origin.pid, "too many data connections");
+            return;
+        }
+        self.end_those_of(epoll, &origin);
+        let id = self.last;
+        self.last += 1;
+        if wire.watch(epoll, id).is_ok() {
+            // Over a fabric something may have come before it was watched.
+            if wire.is_vain() {
+                self.vain.insert(id);
+            }
+            if wire.keeps_bytes() {
+                self.keepers.insert(id);
+                self.unfinished.insert(id);
+            }
+            self.passes.extend(lasting.map(|it| (it.pass, id)));
+            self.connections.insert(id, Connection::new(id, wire, (origin, lasting), self.rules));
         }
     }
 
     /// A turn of one connection; whether it did anything.
     fn turn(&mut self, epoll: &Fd, node: &Node, id: u64) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
+        if connection.is_cut() {
+            return false;
+        }
         match connection.turn(node, &self.offers, &mut self.links) {
             Turn::Worked(worked) => {
                 let wanted = connection.interest();
@@ -342,18 +408,30 @@ impl Interface {
                 }
                 worked
             }
-            Turn::Over => {
-                self.unfinished.remove(&id);
-                if let Some(connection) = self.connections.remove(&id) {
-                    connection.wire.unwatch(epoll);
-                    self.keepers.remove(&id);
-                    self.vain.remove(&id);
-                    for token in connection.close() {
-                        self.links.remove(&token);
-                    }
-                }
+            Turn::Cut => {
+                self.was_cut(epoll, id);
                 true
             }
+            Turn::Over => {
+                self.end(epoll, id);
+                true
+            }
+        }
+    }
+
+    /// Ends a connection, with its links.
+    fn end(&mut self, epoll: &Fd, id: u64) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        connection.wire.unwatch(epoll);
+        self.unfinished.remove(&id);
+        self.keepers.remove(&id);
+        self.vain.remove(&id);
+        self.cut.remove(&id);
+        if let Some(Lasting { pass, .. }) = connection.lasting() {
+            self.passes.remove(&pass);
+        }
+        for token in connection.close() {
+            self.links.remove(&token);
         }
     }
 
@@ -369,6 +447,9 @@ impl Interface {
     fn look_at_debtors(&mut self, epoll: &Fd, node: &Node) {
         for id in self.debtors.due() {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if connection.is_cut() {
+                continue;
+            }
             match connection.wire.owed() {
                 Owed::Nothing => {}
                 Owed::Something => self.debtors.add(id),

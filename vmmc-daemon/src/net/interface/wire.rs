@@ -13,6 +13,7 @@ use vmmc::transport::net::line::AnyLine;
 use vmmc::transport::net::silence::Owed;
 use vmmc::transport::net::vain;
 use vmmc::transport::ofi::fifo::Fifo;
+use vmmc::transport::tcp::Tcp;
 use vmmc::transport::tcp::seal::SealKeys;
 use vmmc::{Import, Landed};
 
@@ -125,9 +126,49 @@ impl Wire {
         self.line.owed().unwrap_or(Owed::Lost)
     }
 
+    /// What can go on over another connection.
+    pub(super) fn tcp(&self) -> Option<&Tcp> {
+        self.line.tcp()
+    }
+
+    /// Whether it was cut.
+    pub(super) fn is_cut(&self) -> bool {
+        self.tcp().is_some_and(Tcp::is_cut)
+    }
+
+    /// Goes on over another connection, whose other end has received so many bytes. No epoll has this one.
+    pub(super) fn resume(
+        &mut self,
+        by: TcpStream,
+        seal: Option<&SealKeys>,
+        position: u64,
+    ) -> Result<(), Errno> {
+        let by = Fd::from(OwnedFd::from(by));
+        self.tcp().ok_or(Errno::OPNOTSUPP)?.resume(&by, seal, position)?;
+        self.lost = false;
+        Ok(())
+    }
+
+    /// Sends again what is to be.
+    pub(super) fn settle(&self) -> Result<(), Errno> {
+        match self.tcp() {
+            Some(_) if self.lost => Err(Errno::PIPE),
+            Some(tcp) => tcp.settle(),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether [`Wire::settle`] has something to do.
+    pub(super) fn repeats(&self) -> bool {
+        self.tcp().is_some_and(Tcp::repeats)
+    }
+
     /// The sender's node has vanished: when all that has come is taken, the connection is over, and at once for what is said to it.
     pub(super) fn lose(&mut self) {
         self.lost = true;
+        if let Some(tcp) = self.tcp() {
+            tcp.failed(Errno::TIMEDOUT);
+        }
         let _ = rustix::net::shutdown(self.line.socket(), Shutdown::Read); // it may have ended
     }
 
@@ -153,6 +194,12 @@ impl Wire {
             (if let Ok(Landed::Bytes(len)) = landed { len } else { 0 }, landed)
         });
         match landed {
+            Ok(Ok(Landed::Failed(errno))) => {
+                if let Some(tcp) = self.tcp() {
+                    tcp.failed(errno);
+                }
+                Ok(Landed::End)
+            }
             Ok(landed) => landed,
             Err(Errno::AGAIN | Errno::INTR) => Ok(Landed::Nothing),
             Err(_) => Ok(Landed::End),

@@ -5,6 +5,7 @@
 //! reader keeps asleep meanwhile, so that an answer wakes nobody who is not needed.
 
 mod answers;
+mod cut;
 mod direct;
 
 use super::frame::{CAPABILITY_LEN, Header, Kind};
@@ -15,10 +16,12 @@ use crate::control::network::{Capability, Mask};
 use crate::error::{SystemError, system};
 use crate::fabric::Target;
 use crate::process::Meter;
-use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
 use crate::transport::shm::outgoing::{decode, encode};
 use answers::Quiet;
+use cut::LastCut;
+pub use cut::{Back, Cut, OnCut};
 use direct::Sent;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -147,6 +150,14 @@ pub struct Connection {
     spinning: Mutex<u32>,
     budget: Duration,
     on_closed: OnClosed,
+    /// `None`: a cut is its end.
+    on_cut: Option<OnCut>,
+    /// How often it has gone on after a cut.
+    life: AtomicU64,
+    /// Of the last cut.
+    cut: Mutex<Option<LastCut>>,
+    /// This end has ended it.
+    is_closed: AtomicBool,
     /// Of the process.
     meter: Option<Meter>,
     /// For the thread that answers.
@@ -171,7 +182,7 @@ impl Connection {
         budget: Duration,
         on_closed: OnClosed,
     ) -> Result<Arc<Connection>, SystemError> {
-        Connection::counted(node, wire, number, budget, (on_closed, None))
+        Connection::counted(node, wire, number, budget, (on_closed, None, None))
     }
 
     /// The same, of a process that counts.
@@ -180,7 +191,7 @@ impl Connection {
         wire: Wire,
         number: u64,
         budget: Duration,
-        (on_closed, meter): (OnClosed, Option<Meter>),
+        (on_closed, on_cut, meter): (OnClosed, Option<OnCut>, Option<Meter>),
     ) -> Result<Arc<Connection>, SystemError> {
         let connection = Arc::new_cyclic(|this| Connection {
             node,
@@ -194,6 +205,10 @@ impl Connection {
             spinning: Mutex::default(),
             budget,
             on_closed,
+            on_cut,
+            life: AtomicU64::new(0),
+            cut: Mutex::default(),
+            is_closed: AtomicBool::new(false),
             meter,
             this: this.clone(),
         });
@@ -229,6 +244,7 @@ impl Connection {
 
     /// Ends it: all its links end, its thread too.
     pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
         self.wire.close();
     }
 
@@ -287,6 +303,7 @@ impl Connection {
     fn send_bytes(&self, head: &[u8], body: &[u8]) -> Result<(), Lost> {
         let mut sent = 0;
         while sent < head.len() + body.len() {
+            let life = self.life.load(Ordering::Acquire);
             let front = head.get(sent..).unwrap_or_default();
             let back = body.get(sent.saturating_sub(head.len())..).unwrap_or_default();
             match self.wire.send(front, back) {
@@ -301,6 +318,8 @@ impl Connection {
                         return Err(Lost);
                     }
                 }
+                // What was sent of the frame is sent, and the rest follows.
+                Err(errno) if self.goes_on_after(errno, life) => {}
                 Err(_) => {
                     // The reader finds it out and ends the links; half a frame must be the last.
                     self.close();
@@ -313,14 +332,14 @@ impl Connection {
 
     /// Whether a frame could be sent without waiting.
     pub(super) fn has_room(&self) -> bool {
-        self.wire.wait_for_room(Duration::ZERO)
+        !self.is_cut() && self.wire.wait_for_room(Duration::ZERO)
     }
 
     /// Gives the connection up when the other node has acknowledged nothing for [`silence::LIMIT`], not
     /// even that it has no room.
     fn check_alive(&self) {
         if self.wire.silence() > silence::LIMIT {
-            self.close();
+            self.wire.look_now();
         }
     }
 

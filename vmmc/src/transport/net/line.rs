@@ -10,8 +10,8 @@ use crate::transport::engine::Line;
 use crate::transport::net::silence::Owed;
 use crate::transport::ofi::Ofi;
 use crate::transport::ofi::fifo::{Fifo, JoinError};
-use crate::transport::tcp::Tcp;
-use crate::transport::tcp::seal::{Opener, SealKeys, Sealer};
+use crate::transport::tcp::seal::SealKeys;
+use crate::transport::tcp::{End, Keeps, Tcp};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub enum AnyLine {
     /// Over TCP.
-    Tcp(Tcp),
+    Tcp(Box<Tcp>),
     /// Over libfabric.
     Ofi(Box<Ofi>),
 }
@@ -57,25 +57,36 @@ impl AnyLine {
     pub(super) fn of_process(
         socket: Fd,
         fabric: Option<(Fifo, Meeting)>,
-        seal: Option<&SealKeys>,
+        (seal, keeps_all): (Option<&SealKeys>, bool),
     ) -> Result<AnyLine, LineError> {
         if let Some((fifo, peer)) = fabric {
             return Ok(AnyLine::Ofi(Box::new(Ofi::meet(socket, fifo, &peer)?)));
         }
-        let seal =
-            seal.map(|keys| (Sealer::new(&keys.to_interface), Opener::new(&keys.to_process)));
-        Ok(AnyLine::Tcp(Tcp::patient(socket, seal)?))
+        End::Process.prepare(&socket)?;
+        Ok(AnyLine::Tcp(Box::new(Tcp::new(
+            socket,
+            End::Process,
+            seal,
+            if keeps_all { Keeps::All } else { Keeps::Short },
+        ))))
     }
 
     /// The interface's end, which never waits. The fabric's ends have joined.
     #[must_use]
     pub fn of_interface(socket: Fd, fifo: Option<Fifo>, seal: Option<&SealKeys>) -> AnyLine {
-        if let Some(fifo) = fifo {
-            return AnyLine::Ofi(Box::new(Ofi::new(socket, fifo)));
+        match fifo {
+            Some(fifo) => AnyLine::Ofi(Box::new(Ofi::new(socket, fifo))),
+            None => AnyLine::Tcp(Box::new(Tcp::new(socket, End::Interface, seal, Keeps::Answers))),
         }
-        let seal =
-            seal.map(|keys| (Sealer::new(&keys.to_process), Opener::new(&keys.to_interface)));
-        AnyLine::Tcp(Tcp::new(socket, seal))
+    }
+
+    /// The one that can go on over another connection.
+    #[must_use]
+    pub fn tcp(&self) -> Option<&Tcp> {
+        match self {
+            AnyLine::Tcp(tcp) => Some(tcp),
+            AnyLine::Ofi(_) => None,
+        }
     }
 }
 

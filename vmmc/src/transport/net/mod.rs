@@ -6,6 +6,7 @@
 //! * [`connection`]: the connection, shared by all imports of this process from that node.
 //! * [`wire`]: its line, and what its thread sleeps on.
 //! * [`mod@line`]: which line that is.
+//! * `kept`: the last bytes that were sent, from which a connection that was cut goes on over another.
 //! * [`silence`]: when a node counts as vanished.
 //! * [`vain`]: descriptors that are readable for nothing.
 //! * [`outgoing`]: the importer's half of a link.
@@ -16,11 +17,12 @@
 //!
 //! What is weaker than on one machine: a send has been *handed to the network* when it returns
 //! (V15: its source is free), and [`crate::Import::fence`] waits until it is in the exporter's
-//! memory. When the connection is lost, whatever was not fenced may have arrived or not; a message
+//! memory. When the connection is lost (one over TCP that is cut on the way goes on over another, if there is one soon), whatever was not fenced may have arrived or not; a message
 //! of which only a part arrived has neither flag nor notification.
 
 pub mod connection;
 pub mod frame;
+pub(crate) mod kept;
 pub mod line;
 pub(crate) mod outbox;
 pub mod outgoing;

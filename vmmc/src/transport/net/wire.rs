@@ -15,6 +15,7 @@ use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::sys::Fd;
 use crate::transport::engine::Line;
 use crate::transport::ofi::fifo::Fifo;
+use crate::transport::tcp::Tcp;
 use crate::transport::tcp::seal::SealKeys;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -46,7 +47,7 @@ fn timespec(time: Duration) -> Timespec {
 
 impl Wire {
     /// Takes the socket of a data connection, and both ends of the fabric if it goes over one, or the keys with which
-    /// it is sealed.
+    /// it is sealed. `keeps_all`: long pieces are kept, too, for a cut.
     ///
     /// # Errors
     /// The fabric does not reach the other end; no descriptors.
@@ -54,6 +55,7 @@ impl Wire {
         socket: Fd,
         fabric: Option<(Fifo, Meeting)>,
         seal: Option<&SealKeys>,
+        keeps_all: bool,
     ) -> Result<Wire, LineError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let epoll = Fd::from(epoll);
@@ -64,7 +66,7 @@ impl Wire {
         let at_timer = epoll::EventData::new_u64(TIMER);
         epoll::add(&epoll, &timer, at_timer, epoll::EventFlags::IN)
             .map_err(system("epoll_ctl of a data connection"))?;
-        let line = AnyLine::of_process(socket, fabric, seal)?;
+        let line = AnyLine::of_process(socket, fabric, (seal, keeps_all))?;
         let token = epoll::EventData::new_u64(0);
         epoll::add(&epoll, line.socket(), token, epoll::EventFlags::IN)
             .map_err(system("epoll_ctl of a data connection"))?;
@@ -100,23 +102,27 @@ impl Wire {
     #[cold]
     fn look_later(&self) {
         if !self.is_watched.swap(true, Ordering::SeqCst) {
-            let [it_value, it_interval] = [silence::LOOK, Duration::ZERO].map(timespec);
-            let once = Itimerspec { it_interval, it_value };
-            // Cannot fail: the timer is one, and the time makes sense.
-            let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+            self.set_timer(silence::LOOK);
         }
+    }
+
+    fn set_timer(&self, time: Duration) {
+        let [it_value, it_interval] = [time, Duration::ZERO].map(timespec);
+        let once = Itimerspec { it_interval, it_value };
+        // Cannot fail: the timer is one, and the time makes sense.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
     /// The timer has run out: ends the connection if the other node has owed an acknowledgement for so long, and looks again
     /// while it owes one.
-    fn look(&self) {
+    pub(super) fn look(&self) {
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
         // Before the look: what is sent from now on is looked after anew.
         self.is_watched.store(false, Ordering::SeqCst);
         match self.line.owed() {
             Ok(Owed::Nothing) => {}
             Ok(Owed::Something) => self.look_later(),
-            Ok(Owed::Lost) | Err(_) => self.close(),
+            Ok(Owed::Lost) | Err(_) => self.cut(),
         }
     }
 
@@ -163,6 +169,67 @@ impl Wire {
     /// How long the other node has owed an acknowledgement.
     pub(super) fn silence(&self) -> Duration {
         silence::of(self.line.socket())
+    }
+
+    /// The other node is silent: over TCP another connection may go on. By the connection's thread.
+    fn cut(&self) {
+        match self.line.tcp() {
+            Some(tcp) => tcp.cut(),
+            None => self.line.close(),
+        }
+    }
+
+    /// Has the connection's thread look now whether the other node is silent.
+    pub(super) fn look_now(&self) {
+        if self.is_fabric() {
+            self.close(); // what is silent there is the socket beside it
+        } else {
+            self.is_watched.store(true, Ordering::SeqCst);
+            self.set_timer(Duration::from_nanos(1));
+        }
+    }
+
+    /// Whether it was cut.
+    pub(super) fn is_cut(&self) -> bool {
+        self.line.tcp().is_some_and(Tcp::is_cut)
+    }
+
+    /// The same at its end, where a sender may be just about to say so.
+    pub(super) fn was_cut(&self) -> bool {
+        self.line.tcp().is_some_and(Tcp::was_cut)
+    }
+
+    /// All that had come before a cut is taken.
+    pub(super) fn part(&self) {
+        if let Some(tcp) = self.line.tcp() {
+            tcp.part();
+        }
+    }
+
+    /// Bytes received so far, over TCP.
+    pub(super) fn taken(&self) -> u64 {
+        self.line.tcp().map_or(0, Tcp::taken)
+    }
+
+    /// Goes on over another connection. Nobody receives or watches meanwhile. `watched`: whether [`Wire::sleep`] is woken by what
+    /// comes.
+    pub(super) fn resume(
+        &self,
+        (by, seal, position): (&Fd, Option<&SealKeys>, u64),
+        watched: bool,
+    ) -> Result<(), Errno> {
+        let Some(tcp) = self.line.tcp() else { return Err(Errno::OPNOTSUPP) };
+        let _ = epoll::delete(&self.epoll, self.line.socket()); // it is there
+        tcp.resume(by, seal, position)?;
+        let flags = if watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        epoll::add(&self.epoll, self.line.socket(), epoll::EventData::new_u64(0), flags)?;
+        self.watch_over();
+        Ok(())
+    }
+
+    /// Sends again what the other end has not taken of the connection before.
+    pub(super) fn settle(&self) -> Result<(), Errno> {
+        self.line.tcp().map_or(Ok(()), Tcp::settle)
     }
 
     /// Ends it, for both sides.

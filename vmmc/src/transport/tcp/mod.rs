@@ -1,20 +1,24 @@
 //! The line between nodes that needs nothing installed: packets over the TCP connection itself, sealed if configured.
 //!
 //! * [`seal`]: what nobody on the way can read or change.
+//!
+//! A connection that is *cut*, by a reset or by silence, can go on over another one ([`Tcp::resume`]): both ends count what they
+//! have taken, and send again what the other has not ([`Kept`]). An end that was sent is none.
 
 pub mod seal;
 
 use crate::error::{SystemError, system};
-use crate::sync::Mutex;
-use crate::sys::Fd;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sys::{Fd, socket};
 use crate::transport::Load;
 use crate::transport::engine::Line;
+use crate::transport::net::kept::Kept;
 use crate::transport::net::silence::{self, Owed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
-use seal::{Opener, Sealer};
+use seal::{Opener, SealKeys, Sealer};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -25,11 +29,75 @@ const WAITS: usize = 32 * 1024;
 /// How long it waits at a time.
 const SLICE: Duration = Duration::from_secs(1);
 
+/// Whether a failure may be somebody's on the way.
+pub(crate) fn is_cut(errno: Errno) -> bool {
+    const CUTS: [Errno; 7] = [
+        Errno::CONNRESET,
+        Errno::CONNABORTED,
+        Errno::TIMEDOUT,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+        Errno::NETDOWN,
+        Errno::NETRESET,
+    ];
+    CUTS.contains(&errno)
+}
+
+/// What an end keeps of what it has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// Short pieces: long ones are a process's data, and to copy them costs a good part of what it costs to send them.
+    Short,
+    /// All that may be on its way.
+    All,
+    /// An interface's answers, also those that have waited together.
+    Answers,
+}
+
+impl Keeps {
+    /// Most bytes, and longest piece.
+    fn limits(self) -> (usize, usize) {
+        match self {
+            Keeps::Short => (256 << 10, 8 << 10),
+            // More than the kernels of both ends keep unless they are told to.
+            Keeps::All => (16 << 20, 16 << 20),
+            Keeps::Answers => (256 << 10, 64 << 10),
+        }
+    }
+}
+
+/// With so many bytes kept an interface, which has thousands of connections, looks what has been acknowledged: that the other
+/// end takes before it says how far it has come.
+const LOOKS: usize = 32 * 1024;
+/// But for the last record, which it cannot open when it has a part of it.
+const RECORD: usize = 18 * 1024;
+
 /// One end of it.
 #[derive(Debug)]
 pub struct Tcp {
     socket: Fd,
     seal: Option<Seal>,
+    end: End,
+    sending: Mutex<Sending>,
+    /// Bytes taken so far, without their seals.
+    taken: AtomicU64,
+    is_cut: AtomicBool,
+}
+
+/// Which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It may wait a moment for room where a long piece is sent.
+    Process,
+    /// It never waits.
+    Interface,
+}
+
+#[derive(Debug)]
+struct Sending {
+    kept: Kept,
+    /// From where on to send again what is kept, before anything else.
+    again: Option<u64>,
 }
 
 /// Both directions of a sealed connection.
@@ -39,28 +107,152 @@ struct Seal {
     opener: Mutex<Opener>,
 }
 
-impl Tcp {
-    /// Takes a connected socket, and with what is sealed that is sent and opened that comes.
-    #[must_use]
-    pub fn new(socket: Fd, seal: Option<(Sealer, Opener)>) -> Tcp {
-        let seal = seal.map(|(sealer, opener)| Seal {
-            sealer: Mutex::new(sealer),
-            opener: Mutex::new(opener),
-        });
-        Tcp { socket, seal }
+impl End {
+    /// With what it seals, and opens.
+    fn sealers(self, keys: &SealKeys) -> (Sealer, Opener) {
+        match self {
+            End::Process => (Sealer::new(&keys.to_interface), Opener::new(&keys.to_process)),
+            End::Interface => (Sealer::new(&keys.to_process), Opener::new(&keys.to_interface)),
+        }
     }
 
-    /// The same, of who may wait a moment for room where a long piece is sent.
-    ///
-    /// # Errors
-    /// As the kernel says.
-    pub(crate) fn patient(socket: Fd, seal: Option<(Sealer, Opener)>) -> Result<Tcp, SystemError> {
-        set_socket_timeout(&socket, Timeout::Send, Some(SLICE)).map_err(system("SO_SNDTIMEO"))?;
-        Ok(Tcp::new(socket, seal))
+    /// Makes the kernel wait as it shall.
+    pub(crate) fn prepare(self, socket: &Fd) -> Result<(), SystemError> {
+        match self {
+            End::Process => set_socket_timeout(socket, Timeout::Send, Some(SLICE))
+                .map_err(system("SO_SNDTIMEO of a data connection")),
+            End::Interface => Ok(()),
+        }
+    }
+}
+
+impl Tcp {
+    /// Takes a connected socket, which is prepared, and the keys with which it is sealed.
+    pub(crate) fn new(socket: Fd, end: End, seal: Option<&SealKeys>, keeps: Keeps) -> Tcp {
+        let seal = seal.map(|keys| {
+            let (sealer, opener) = end.sealers(keys);
+            Seal { sealer: Mutex::new(sealer), opener: Mutex::new(opener) }
+        });
+        let (most, longest) = keeps.limits();
+        let kept = Kept::new(most, longest);
+        let sending = Mutex::new(Sending { kept, again: None });
+        let (taken, is_cut) = (AtomicU64::new(0), AtomicBool::new(false));
+        Tcp { socket, seal, end, sending, taken, is_cut }
     }
 
     fn read(&self, room: &mut [u8]) -> Result<usize, Errno> {
-        rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(len, _)| len)
+        let read = rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(len, _)| len);
+        read.inspect_err(|&errno| self.failed(errno))
+    }
+
+    /// Sends what there is room for of two pieces, sealed or not.
+    fn write(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno> {
+        const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+        let written = if let Some(Seal { sealer, .. }) = &self.seal {
+            let write = |bytes: &[u8]| rustix::net::send(&self.socket, bytes, FLAGS);
+            sealer.lock().send(front, back, write)
+        } else {
+            let waits = self.end == End::Process && back.len() >= WAITS;
+            let flags = if waits { SendFlags::NOSIGNAL } else { FLAGS };
+            let pieces = [IoSlice::new(front), IoSlice::new(back)];
+            let mut none = SendAncillaryBuffer::default();
+            rustix::net::sendmsg(&self.socket, &pieces, &mut none, flags)
+        };
+        written.inspect_err(|&errno| self.failed(errno))
+    }
+
+    /// Sends again what is to be sent again; with [`Errno::AGAIN`] not all of it yet.
+    fn repeat(&self, sending: &mut Sending) -> Result<(), Errno> {
+        while let Some(at) = sending.again {
+            let bytes = sending.kept.from(at);
+            if bytes.is_empty() {
+                sending.again = None;
+                break;
+            }
+            let sent = self.write(bytes, &[])?;
+            sending.again = Some(at + sent as u64);
+        }
+        Ok(())
+    }
+
+    fn took(&self, bytes: usize) {
+        self.taken.fetch_add(bytes as u64, Ordering::AcqRel);
+    }
+
+    // ---- cuts ----
+
+    /// Notes a failure that somebody on the way may be the cause of. (What comes behind an end that was sent is `EPIPE`.)
+    pub fn failed(&self, errno: Errno) {
+        if is_cut(errno) {
+            self.is_cut.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether it is of no use, and no end was sent.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Acquire)
+    }
+
+    /// The other node is silent: what has come can be taken, and nothing is sent any more. By who receives.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::Release);
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Read); // it may have ended
+    }
+
+    /// When all that has come is taken: tells the other end, if there is still a way.
+    pub fn part(&self) {
+        socket::reset(&self.socket);
+    }
+
+    /// Whether it is cut, also where a sender is just about to say so.
+    pub fn was_cut(&self) -> bool {
+        // Who sends notes a failure before the lock is free again.
+        drop(self.sending.lock());
+        self.is_cut()
+    }
+
+    /// Bytes taken so far.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// Whether all that was sent from this position on is kept.
+    pub fn reaches(&self, position: u64) -> bool {
+        self.sending.lock().kept.reaches(position)
+    }
+
+    /// Goes on over another connection, whose other end has taken all before a position. Nobody receives meanwhile, and no
+    /// epoll has the socket.
+    ///
+    /// # Errors
+    /// It cannot: what was sent from there on is not kept, or as the kernel says.
+    pub fn resume(&self, by: &Fd, seal: Option<&SealKeys>, position: u64) -> Result<(), Errno> {
+        let mut sending = self.sending.lock();
+        if !sending.kept.reaches(position) || seal.is_some() != self.seal.is_some() {
+            return Err(Errno::INVAL);
+        }
+        self.end.prepare(by).map_err(|error| error.errno)?;
+        self.socket.replace(by)?;
+        if let (Some(seal), Some(keys)) = (&self.seal, seal) {
+            let (sealer, opener) = self.end.sealers(keys);
+            (*seal.sealer.lock(), *seal.opener.lock()) = (sealer, opener);
+        }
+        sending.again = Some(position);
+        self.is_cut.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Sends again what is to be, though nothing else is sent.
+    ///
+    /// # Errors
+    /// `AGAIN`: no room. Others: the line has ended.
+    pub fn settle(&self) -> Result<(), Errno> {
+        self.repeat(&mut self.sending.lock())
+    }
+
+    /// Whether [`Tcp::settle`] has something to do.
+    pub fn repeats(&self) -> bool {
+        self.sending.lock().again.is_some()
     }
 }
 
@@ -74,15 +266,18 @@ impl Line for Tcp {
     }
 
     fn send(&self, front: &[u8], back: &[u8]) -> Result<usize, Errno> {
-        const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
-        if let Some(Seal { sealer, .. }) = &self.seal {
-            let write = |bytes: &[u8]| rustix::net::send(&self.socket, bytes, FLAGS);
-            return sealer.lock().send(front, back, write);
+        let mut sending = self.sending.lock();
+        if self.is_cut() {
+            return Err(Errno::PIPE);
         }
-        let flags = if back.len() >= WAITS { SendFlags::NOSIGNAL } else { FLAGS };
-        let pieces = [IoSlice::new(front), IoSlice::new(back)];
-        let mut none = SendAncillaryBuffer::default();
-        rustix::net::sendmsg(&self.socket, &pieces, &mut none, flags)
+        self.repeat(&mut sending)?;
+        let sent = self.write(front, back)?;
+        sending.kept.note(front, back, sent);
+        if self.end == End::Interface && sending.kept.len() >= LOOKS {
+            let on_its_way = socket::unacknowledged(&self.socket);
+            sending.kept.shorten(on_its_way.unwrap_or(usize::MAX).saturating_add(RECORD));
+        }
+        Ok(sent)
     }
 
     fn wait_for_room(&self, timeout: Duration) -> bool {
@@ -93,10 +288,11 @@ impl Line for Tcp {
     }
 
     fn receive(&self, room: &mut [u8]) -> Result<usize, Errno> {
-        match &self.seal {
+        let received = match &self.seal {
             Some(seal) => seal.opener.lock().receive(room, |room| self.read(room)),
             None => self.read(room),
-        }
+        };
+        received.inspect(|&len| self.took(len))
     }
 
     fn gives_all(&self) -> bool {
@@ -106,7 +302,9 @@ impl Line for Tcp {
     /// What is not sealed goes from the socket to where it belongs.
     fn land<R>(&self, most: usize, put: impl FnOnce(Load<'_>) -> (usize, R)) -> Result<R, Errno> {
         let Some(Seal { opener, .. }) = &self.seal else {
-            return Ok(put(Load::Socket(self.socket.as_fd(), most)).1);
+            let (taken, result) = put(Load::Socket(self.socket.as_fd(), most));
+            self.took(taken);
+            return Ok(result);
         };
         let mut opener = opener.lock();
         let front = opener.front(|room| self.read(room))?;
@@ -115,6 +313,7 @@ impl Line for Tcp {
         }
         let (taken, result) = put(Load::Bytes(front.get(..most).unwrap_or(front)));
         opener.take(taken);
+        self.took(taken);
         Ok(result)
     }
 

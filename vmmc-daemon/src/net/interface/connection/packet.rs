@@ -218,7 +218,7 @@ impl Connection {
                 Ok(Step::Done)
             }
             Ok(Landed::Nothing) => Ok(Step::Empty),
-            Ok(Landed::End) => Err(End::Closed),
+            Ok(Landed::End | Landed::Failed(_)) => Err(End::Closed),
             Ok(why @ (Landed::Disabled | Landed::Unheard)) => {
                 let Some(mut packet) = self.packet.take() else { return Ok(Step::Done) };
                 let holds = self.holds(&mut packet, why, node);

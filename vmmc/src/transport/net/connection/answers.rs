@@ -32,16 +32,19 @@ impl Connection {
             return false;
         }
         self.receive(&mut self.inbox.lock());
+        if self.is_cut() && !self.is_lost() && !self.revive() {
+            self.lose();
+        }
         !self.is_lost()
     }
 
-    /// Receives and handles what is there.
+    /// Receives and handles what is there. That it was cut is for its thread to find out.
     pub(super) fn receive(&self, inbox: &mut Inbox) {
         loop {
             let Some(room) = inbox.bytes.get_mut(inbox.filled..) else { return };
             let wanted = room.len();
             match self.wire.receive(room) {
-                Ok(0) => return self.lose(),
+                Ok(0) => return self.found_end(),
                 Ok(len) => {
                     inbox.filled += len;
                     if self.handle(inbox).is_err() {
@@ -54,8 +57,15 @@ impl Connection {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
-                Err(_) => return self.lose(),
+                Err(_) => return self.found_end(),
             }
+        }
+    }
+
+    /// At the end of what comes.
+    fn found_end(&self) {
+        if !(self.wire.was_cut() && self.is_cut()) {
+            self.lose();
         }
     }
 
@@ -238,6 +248,7 @@ impl Drop for Quiet<'_> {
         *spinning -= 1;
         if *spinning == 0 {
             self.0.watch(true);
+            drop(spinning); // for which the thread waits that has the inbox
             // What came meanwhile may have told nobody. A lost connection takes nothing more, whatever comes.
             while !self.0.is_lost() && !self.0.wire.may_sleep() {
                 self.0.receive(&mut self.0.inbox.lock());

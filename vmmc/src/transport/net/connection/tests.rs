@@ -53,7 +53,7 @@ fn who_polled_a_connection_that_is_lost_returns_although_more_has_come() {
 
     let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
     let (socket, _silent) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-    let wire = Wire::new(Fd::from(socket), Some((fifo, theirs)), None).unwrap();
+    let wire = Wire::new(Fd::from(socket), Some((fifo, theirs)), None, false).unwrap();
     let connection =
         Connection::new("b".to_owned(), wire, 0, PATIENCE, Box::new(|_, _| {})).unwrap();
     let (returned, returns) = mpsc::channel();
@@ -78,7 +78,7 @@ fn who_polled_a_connection_that_is_lost_returns_although_more_has_come() {
 fn a_link_whose_sender_found_the_connection_lost_is_told_of_like_the_others() {
     let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
     let (socket, peer) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-    let wire = Wire::new(Fd::from(socket), None, None).unwrap();
+    let wire = Wire::new(Fd::from(socket), None, None, false).unwrap();
     let (told, tells) = mpsc::channel();
     let on_closed = Box::new(move |slot, reason| told.send((slot, reason)).unwrap());
     let connection = Connection::new("b".to_owned(), wire, 0, Duration::ZERO, on_closed).unwrap();
@@ -100,7 +100,7 @@ fn a_link_whose_sender_found_the_connection_lost_is_told_of_like_the_others() {
 fn of_questions_that_are_repeated_before_they_are_answered_one_is_kept() {
     let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
     let (socket, _peer) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-    let wire = Wire::new(Fd::from(socket), None, None).unwrap();
+    let wire = Wire::new(Fd::from(socket), None, None, false).unwrap();
     let connection =
         Connection::new("b".to_owned(), wire, 0, Duration::ZERO, Box::new(|_, _| {})).unwrap();
     connection.state.lock().slots.insert(1, Arc::new(Slot::new(1, Mask(0))));
@@ -132,7 +132,7 @@ fn a_message_of_any_length_makes_way_for_a_recall() {
         theirs.join(&silent, false).unwrap();
         (theirs, silent)
     });
-    let wire = Wire::new(Fd::from(socket), Some((ours, their_meeting)), None).unwrap();
+    let wire = Wire::new(Fd::from(socket), Some((ours, their_meeting)), None, false).unwrap();
     let (mut theirs, _silent) = greeted.join().unwrap();
     let connection =
         Connection::new("b".to_owned(), wire, 0, Duration::ZERO, Box::new(|_, _| {})).unwrap();
