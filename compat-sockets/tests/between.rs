@@ -233,8 +233,9 @@ fn a_carried_connection_outlasts_a_cut_between_the_daemons() {
     let world = World::new(CARRIED);
     let endless = Endless::start(&world);
     for _ in 0..10 {
-        let ports = [&world.a, &world.b].map(|place| place.address.rsplit_once(':').unwrap().1);
-        let all = ports.map(|port| format!("sport = :{port} or dport = :{port}")).join(" or ");
+        // Of these daemons and no others.
+        let all = [&world.a, &world.b].map(|it| format!("src {0} or dst {0}", it.address));
+        let all = all.join(" or ");
         let mut words = starter_of("a");
         words.extend(["ss", "-tKH", "state", "established", &all].map(str::to_owned));
         let (first, rest) = words.split_first().unwrap();

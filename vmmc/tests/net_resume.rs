@@ -272,3 +272,22 @@ fn where_there_is_no_way_every_waiter_is_told() {
     import(&importer, "x").flag32(0).unwrap().store(3).unwrap();
     export.flag32(0).unwrap().wait_until(|it| it == 3, PATIENCE).unwrap();
 }
+
+/// Each cut has its own time, however little has come back since the last one.
+#[test]
+fn a_connection_that_only_sends_outlasts_a_cut_much_later_too() {
+    let (a, b, proxy) = apart("");
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let export = export(&exporter, "x", 4096);
+    let link = import(&importer, "x");
+    for cut in 1..=2u32 {
+        proxy.reset();
+        until("it has gone on", || resumed(&importer) == u64::from(cut));
+        link.flag32(0).unwrap().signal(cut).unwrap();
+        export.flag32(0).unwrap().wait_until(|it| it == cut, PATIENCE).unwrap();
+        if cut < 2 {
+            std::thread::sleep(Duration::from_secs(11)); // longer than there may be no way
+        }
+    }
+    assert!(link.check_open().is_ok());
+}

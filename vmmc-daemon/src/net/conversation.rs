@@ -32,6 +32,9 @@ const MAX: usize = 4096;
 /// Of them those of one user.
 const MAX_EACH: usize = MAX / 4;
 
+/// How long a process has to take another connection that was made after a cut.
+const TAKING: Duration = Duration::from_secs(5);
+
 /// How long a process's connections outlast that there is no way to the node, in seconds.
 const PATIENCE_S: u32 = 10;
 /// The same of carried ones: as Linux has it for TCP (`net.ipv4.tcp_retries2`).
@@ -148,7 +151,14 @@ fn resume(
             (if refused { Resumed::Never } else { Resumed::NotNow }, None)
         }
     };
+    let copy = connection.as_ref().and_then(|stream| stream.try_clone().ok());
     hand_over(service, caller, (node, connection), &answer, process);
+    // Its links would stay as long as the process, which may have given it up.
+    if let Some(copy) = copy
+        && hear(process, &mut [0; 8], TAKING).is_none_or(|len| len == 0)
+    {
+        lifelines::end(caller.uid, vec![copy]);
+    }
 }
 
 /// What the other node says, the connection, and with what it is sealed. `None`: it does not want it.

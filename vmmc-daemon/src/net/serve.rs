@@ -277,7 +277,13 @@ impl Server {
         wrong: Option<String>,
     ) -> Result<(), SecureError> {
         let agreed = wrong.map_or(Ok(()), Err).and_then(|()| self.agrees_to_seal(seal.is_some()));
-        let found = agreed.and_then(|()| self.door.break_off(pass, origin.clone(), position));
+        let found = match agreed {
+            Ok(()) => match self.door.break_off(pass, origin.clone(), position) {
+                Some(found) => found,
+                None => return Ok(()), // not now
+            },
+            Err(why) => Err(why),
+        };
         let asked = found.as_ref().ok().map(|&(_, asked)| asked);
         let Origin { node, pid, uid, .. } = origin;
         tracing::info!(

@@ -18,12 +18,11 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2
 pub(super) fn on_cut(process: Weak<NodeInner>, node: String, lasting: Lasting) -> OnCut {
     let Lasting { pass, patience_s, .. } = lasting;
     Box::new(move |cut| {
-        let until = cut.since + Duration::from_secs(patience_s.into());
+        let until = Instant::now() + Duration::from_secs(patience_s.into());
         let [mut pause, longest] = PAUSES;
         while !(cut.is_over)() {
             let question = Question::Resume { node: node.clone(), pass, position: cut.position };
-            // Upgraded for one question only: its owner may be done with it.
-            match ask(&*process.upgrade()?, &question, until) {
+            match ask(&process, &question, until, cut.is_over) {
                 Some(Answer::Back(back)) => return Some(back),
                 Some(Answer::Never) => return None,
                 None => {}
@@ -36,24 +35,37 @@ pub(super) fn on_cut(process: Weak<NodeInner>, node: String, lasting: Lasting) -
     })
 }
 
+/// How often somebody who waits looks whether that is wanted still.
+const SLICE: Duration = Duration::from_millis(500);
+
 enum Answer {
     Back(Back),
     Never,
 }
 
 /// `None`: there is no way now, or no daemon.
-fn ask(process: &NodeInner, question: &Question, until: Instant) -> Option<Answer> {
-    let (conversation, _) = converse(process, Some(until), u32::MAX).ok()?;
+fn ask(
+    process: &Weak<NodeInner>,
+    question: &Question,
+    until: Instant,
+    is_over: &dyn Fn() -> bool,
+) -> Option<Answer> {
+    // Not held while it waits: its owner may be done with it.
+    let (conversation, _) = converse(&*process.upgrade()?, Some(until), u32::MAX).ok()?;
     let mut buffer = [0; MAX_PACKET_LEN];
     let packet = codec::encode(question, &mut buffer).ok()?;
     packet::send(&conversation, packet, &[], SendFlags::empty()).ok()?;
-    if !is_answered(&conversation, Some(until)).ok()? {
-        return None;
+    while !is_answered(&conversation, Some(until.min(Instant::now() + SLICE))).ok()? {
+        if is_over() || process.strong_count() == 0 || Instant::now() >= until {
+            return None;
+        }
     }
     let received = packet::receive(&conversation, &mut buffer, RecvFlags::empty());
     let (len, mut fds) = received.ok()??;
     match (codec::decode(buffer.get(..len)?).ok()?, fds.take()) {
         (Resumed::Back { position, seal }, Some(socket)) => {
+            // The daemon ends what nobody has taken.
+            packet::send(&conversation, &[1], &[], SendFlags::empty()).ok()?;
             Some(Answer::Back(Back { socket, seal, position }))
         }
         // Its descriptor may have found no room here.

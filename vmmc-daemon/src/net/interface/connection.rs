@@ -126,6 +126,10 @@ pub(super) struct Connection {
     lasting: Option<Lasting>,
     /// While it is cut.
     cut: Option<Cut>,
+    /// How often its process has asked to go on.
+    asked: u64,
+    /// Nothing was imported over it yet.
+    is_fresh: bool,
 }
 
 /// Of a connection that was cut.
@@ -133,9 +137,10 @@ pub(super) struct Connection {
 struct Cut {
     /// When it ends.
     until: Instant,
-    /// Bytes that its process has received, once it has said so; and which time it was.
+    /// Bytes that its process has received, once it has said so.
     position: Option<u64>,
-    asked: u64,
+    /// What had come is taken, or given up.
+    is_parted: bool,
 }
 
 impl Connection {
@@ -166,6 +171,8 @@ impl Connection {
             rules,
             lasting,
             cut: None,
+            asked: 0,
+            is_fresh: true,
         }
     }
 
@@ -187,22 +194,65 @@ impl Connection {
         self.cut.map(|cut| cut.until)
     }
 
+    /// It is cut. What has come and cannot be taken now, because its receiver has to do something first, stays where it is.
     pub(super) fn break_off(&mut self, until: Instant) {
-        self.cut = Some(Cut { until, position: None, asked: 0 });
+        self.cut = Some(Cut { until, position: None, is_parted: false });
+        if !self.stalled {
+            self.part();
+        }
+    }
+
+    fn part(&mut self) {
+        if let (Some(tcp), Some(cut)) = (self.wire.tcp(), &mut self.cut) {
+            tcp.part();
+            cut.is_parted = true;
+        }
+    }
+
+    /// Before it goes on: takes what had come, as far as it can be now. False: the sender is to blame for something, and it ends.
+    pub(super) fn take_and_part(
+        &mut self,
+        node: &Node,
+        offers: &Offers,
+        links: &mut Links,
+    ) -> bool {
+        if self.cut.is_some_and(|cut| cut.is_parted) {
+            return true;
+        }
+        let end = self.take_rest(node, offers, links);
+        self.part();
+        matches!(end, End::Closed)
+    }
+
+    /// Once: something was imported over it.
+    pub(super) fn has_become_theirs(&mut self) -> bool {
+        self.is_fresh && !self.slots.is_empty() && std::mem::take(&mut self.is_fresh)
+    }
+
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The kernel says that it has ended while it is not received from: whether it is cut.
+    pub(super) fn is_cut_while_stalled(&self) -> bool {
+        if let Some(tcp) = self.wire.tcp().filter(|_| self.stalled && self.lasting.is_some()) {
+            tcp.find_failure();
+        }
+        self.stalled && self.lasting.is_some() && self.wire.is_cut()
     }
 
     /// Its process has received so many bytes, and is about to come back, until then at the earliest. Which time that is.
     pub(super) fn expect(&mut self, position: u64, until: Instant) -> u64 {
         let Some(cut) = &mut self.cut else { return 0 };
         cut.position = Some(position);
-        cut.asked += 1;
         cut.until = cut.until.max(until);
-        cut.asked
+        self.asked += 1;
+        self.asked
     }
 
     /// Whether it is this time that its process asked last.
     pub(super) fn expects(&self, asked: u64) -> bool {
-        self.cut.is_some_and(|cut| cut.asked == asked)
+        self.cut.is_some() && self.asked == asked
     }
 
     /// Goes on over another connection.
@@ -319,7 +369,11 @@ impl Connection {
             }
             match self.step(node, offers, links) {
                 Ok(Step::Done) => {}
-                Ok(Step::Empty | Step::Stalled) => break,
+                Ok(Step::Empty) => break,
+                Ok(Step::Stalled) => {
+                    self.stalled = true;
+                    break;
+                }
                 Err(end) => return end,
             }
         }

@@ -127,17 +127,16 @@ impl Door {
     }
 
     /// Takes what has come of a connection that was cut, whose process has received so many bytes; how many came here, and which time
-    /// that was asked. Or why it cannot go on.
+    /// that was asked. Or why it cannot go on. `None`: the interface is busy.
     pub(super) fn break_off(
         &self,
         pass: Pass,
         of: Origin,
         position: u64,
-    ) -> Result<(u64, u64), String> {
+    ) -> Option<Result<(u64, u64), String>> {
         let (answer, answered) = sync_channel(1);
         self.0.put(Visitor::BreaksOff(pass, of, position, answer));
-        let busy = |_| "the network interface does not answer".to_owned();
-        answered.recv_timeout(secure::PATIENCE).map_err(busy)?
+        answered.recv_timeout(secure::PATIENCE).ok()
     }
 
     /// Has it go on over another one.
@@ -174,6 +173,8 @@ pub(super) struct Interface {
     passes: HashMap<Pass, u64>,
     /// Those that were cut.
     cut: BTreeSet<u64>,
+    /// When the first of them may end.
+    cut_due: Option<Instant>,
 }
 
 /// How the cluster file has it receive.
@@ -202,6 +203,7 @@ pub(super) fn make(offers: Arc<Offers>, rules: Rules) -> rustix::io::Result<(Doo
         debtors: Debtors::default(),
         passes: HashMap::new(),
         cut: BTreeSet::new(),
+        cut_due: None,
     };
     Ok((door, interface))
 }
@@ -228,6 +230,9 @@ pub(super) fn connect_as(socket: &Path, program: &str) -> Option<Node> {
     node.inspect_err(|error| tracing::error!(%error, program, "cannot connect to the own broker"))
         .ok()
 }
+
+/// What epoll tells of a connection that has ended.
+const ENDED: epoll::EventFlags = epoll::EventFlags::ERR.union(epoll::EventFlags::HUP);
 
 /// Epoll tokens: the door, the doorbell, then connections.
 const DOOR: u64 = 0;
@@ -282,9 +287,7 @@ impl Interface {
                     let next = self.offers.expire().into_iter();
                     let look = (!self.vain.is_empty()).then(|| last_look + vain::LOOK);
                     let next = next.chain(self.recall).chain(self.debtors.next()).chain(look);
-                    let cut =
-                        self.cut.iter().filter_map(|id| self.connections.get(id)?.cut_until());
-                    let next = next.chain(cut);
+                    let next = next.chain(self.cut_due);
                     let whole = self.connections.values().filter(|it| !it.is_cut());
                     let held = whole.filter_map(Connection::held_until);
                     let next = next.chain(held).min();
@@ -315,11 +318,13 @@ impl Interface {
                 }
             }
             for event in &events {
-                let token = event.data.u64();
+                let (token, flags) = (event.data.u64(), event.flags);
+                let has_ended = flags.intersects(ENDED);
                 match token {
                     DOOR => self.admit(&epoll, node),
                     BELL => drop(self.settle_stalled(&epoll, node)),
                     id if id & LIFE != 0 => self.hear(&epoll, node, id & !LIFE),
+                    id if has_ended && self.ended_while_stalled(&epoll, id) => {}
                     id if found.contains(&id) => {}
                     id => {
                         // One that is vain has changed: something is on its way.
@@ -363,11 +368,10 @@ impl Interface {
 
     /// A new connection.
     fn begin(&mut self, epoll: &Fd, wire: Wire, origin: Origin, lasting: Option<Lasting>) {
-        if self.connections.len() >= MAX_CONNECTIONS {
+        if self.connections.len() >= MAX_CONNECTIONS && !self.end_a_cut_one(epoll) {
             tracing::warn!(node = origin.node, pid = origin.pid, "too many data connections");
             return;
         }
-        self.end_those_of(epoll, &origin);
         let id = self.last;
         self.last += 1;
         if wire.watch(epoll, id).is_ok() {
@@ -406,6 +410,10 @@ impl Interface {
                 if connection.has_spoken() {
                     self.debtors.add(id);
                 }
+                if connection.has_become_theirs() {
+                    let origin = connection.origin().clone();
+                    self.end_those_of(epoll, &origin);
+                }
                 worked
             }
             Turn::Cut => {
@@ -417,6 +425,20 @@ impl Interface {
                 true
             }
         }
+    }
+
+    /// The kernel tells, and goes on telling, of an end that nobody receives, because a receiver has to do something first.
+    fn ended_while_stalled(&mut self, epoll: &Fd, id: u64) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        if !connection.is_stalled() || connection.is_cut() {
+            return false;
+        }
+        if connection.is_cut_while_stalled() {
+            self.was_cut(epoll, id);
+        } else {
+            connection.wire.unwatch(epoll); // the turn after the stall finds it
+        }
+        true
     }
 
     /// Ends a connection, with its links.

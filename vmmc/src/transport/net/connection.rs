@@ -394,8 +394,10 @@ impl Connection {
 
     /// Closes a slot: nothing more is sent for it.
     pub(super) fn detach(&self, slot: &Slot) {
-        let known = self.state.lock().slots.remove(&slot.number).is_some();
-        if known {
+        let known = self.state.lock().slots.remove(&slot.number);
+        if let Some(slot) = known.clone().filter(|_| self.is_cut()) {
+            self.say_later(slot, Kind::Detach); // who drops an import waits for no other connection
+        } else if known.is_some() {
             let _ = self.send(&Header::new(Kind::Detach, slot.number, slot.generation), &[]);
         }
     }

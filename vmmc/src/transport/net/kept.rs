@@ -22,6 +22,11 @@ impl Kept {
         Kept { bytes: VecDeque::new(), end: 0, most, longest: longest.min(most) }
     }
 
+    /// Bytes sent so far.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
     /// Bytes kept.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()

@@ -206,6 +206,11 @@ impl Wire {
         }
     }
 
+    /// Bytes sent so far, over TCP.
+    pub(super) fn sent(&self) -> u64 {
+        self.line.tcp().map_or(0, Tcp::sent)
+    }
+
     /// Bytes received so far, over TCP.
     pub(super) fn taken(&self) -> u64 {
         self.line.tcp().map_or(0, Tcp::taken)

@@ -50,7 +50,7 @@ pub enum Keeps {
     Short,
     /// All that may be on its way.
     All,
-    /// An interface's answers, also those that have waited together.
+    /// An interface's answers, also long ones, and those that have waited together.
     Answers,
 }
 
@@ -61,7 +61,7 @@ impl Keeps {
             Keeps::Short => (256 << 10, 8 << 10),
             // More than the kernels of both ends keep unless they are told to.
             Keeps::All => (16 << 20, 16 << 20),
-            Keeps::Answers => (256 << 10, 64 << 10),
+            Keeps::Answers => (1 << 20, 1 << 20),
         }
     }
 }
@@ -214,6 +214,23 @@ impl Tcp {
     /// Bytes taken so far.
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Acquire)
+    }
+
+    /// Bytes sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sending.lock().kept.end()
+    }
+
+    /// Bytes that have come and are not taken, as far as the kernel has them.
+    pub fn waiting(&self) -> u64 {
+        rustix::io::ioctl_fionread(&self.socket).unwrap_or(0)
+    }
+
+    /// Notes what the kernel has found, of a connection that is not received from for now.
+    pub fn find_failure(&self) {
+        if let Ok(Err(errno)) = rustix::net::sockopt::socket_error(&self.socket) {
+            self.failed(errno);
+        }
     }
 
     /// Whether all that was sent from this position on is kept.

@@ -32,8 +32,10 @@ impl Connection {
             return false;
         }
         self.receive(&mut self.inbox.lock());
-        if self.is_cut() && !self.is_lost() && !self.revive() {
-            self.lose();
+        while self.is_cut() && !self.is_lost() {
+            if !self.revive() {
+                self.lose();
+            }
         }
         !self.is_lost()
     }
@@ -166,9 +168,13 @@ impl Connection {
     ///
     /// Whoever asks again before it is answered is not answered twice: what is kept of questions has a bound.
     fn answer(&self, slot: Arc<Slot>, kind: Kind) {
-        if slot.owed.fetch_or(bit(kind), Ordering::AcqRel) & bit(kind) != 0 {
-            return;
+        if slot.owed.fetch_or(bit(kind), Ordering::AcqRel) & bit(kind) == 0 {
+            self.say_later(slot, kind);
         }
+    }
+
+    /// Says it by a thread that may wait.
+    pub(super) fn say_later(&self, slot: Arc<Slot>, kind: Kind) {
         let mut state = self.state.lock();
         state.stopped.push((slot, kind));
         if !state.answering

@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 pub struct Cut<'c> {
     /// Bytes that were received.
     pub position: u64,
-    /// Since when nothing has got through.
-    pub since: Instant,
     /// Whether nobody wants the connection any more.
     pub is_over: &'c dyn Fn() -> bool,
 }
@@ -34,17 +32,6 @@ impl std::fmt::Debug for Cut<'_> {
 /// Called when the connection was cut; waits for another one. `None`: there is none.
 pub type OnCut = Box<dyn Fn(&Cut<'_>) -> Option<Back> + Send + Sync>;
 
-/// What is remembered of a cut, so that a connection that is cut again and again, and carries nothing, ends.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LastCut {
-    since: Instant,
-    /// Bytes that either end had received.
-    positions: [u64; 2],
-}
-
-/// Between two lives of a connection in which nothing got through.
-const PAUSE: Duration = Duration::from_millis(200);
-
 /// Another connection, on which a cut one goes on.
 #[derive(Debug)]
 pub struct Back {
@@ -55,6 +42,24 @@ pub struct Back {
     /// Bytes that the interface has received.
     pub position: u64,
 }
+
+/// What is remembered of a cut, so that a connection that is cut again and again, and on which nothing gets through, ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastCut {
+    /// When it went on.
+    at: Instant,
+    /// Since when it has so in vain.
+    since: Instant,
+    /// Bytes that either end had received.
+    positions: [u64; 2],
+    /// The interface lacked some that were sent.
+    owed: bool,
+}
+
+/// Shortest life of a connection; one that is cut sooner waits before the next.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long it may be cut again and again before any of what it owes gets through.
+const IN_VAIN: Duration = Duration::from_secs(10);
 
 impl Connection {
     /// Whether it was cut, and may go on.
@@ -88,31 +93,29 @@ impl Connection {
         self.wire.part();
         let taken = self.wire.taken();
         let last = *self.cut.lock();
-        let since = match last {
-            Some(last) if last.positions[0] == taken => {
-                std::thread::sleep(PAUSE);
-                last.since
-            }
-            _ => Instant::now(),
-        };
+        if last.is_some_and(|last| last.at.elapsed() < PAUSE) {
+            std::thread::sleep(PAUSE);
+        }
         let is_over = || self.is_closed.load(Ordering::Acquire);
-        let Some(back) = on_cut(&Cut { position: taken, since, is_over: &is_over }) else {
+        let Some(back) = on_cut(&Cut { position: taken, is_over: &is_over }) else {
             return false;
         };
         let Back { socket, seal, position } = back;
+        let in_vain = last.filter(|last| last.owed && last.positions == [taken, position]);
+        let since = in_vain.map_or_else(Instant::now, |last| last.since);
         let resumed = {
             let spinning = self.spinning.lock();
             self.wire.resume((&socket, seal.as_ref(), position), *spinning == 0)
         };
-        if resumed.is_err() || is_over() {
+        if resumed.is_err() || is_over() || since.elapsed() > IN_VAIN {
             // The daemon has a copy of it.
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
             return false;
         }
         drop(socket);
-        let progressed = last.is_none_or(|last| last.positions[1] != position);
-        let since = if progressed { Instant::now() } else { since };
-        *self.cut.lock() = Some(LastCut { since, positions: [taken, position] });
+        let owed = self.wire.sent() > position;
+        *self.cut.lock() =
+            Some(LastCut { at: Instant::now(), since, positions: [taken, position], owed });
         let state = self.state.lock();
         self.life.fetch_add(1, Ordering::AcqRel);
         drop(state);
@@ -123,8 +126,8 @@ impl Connection {
         // Nobody may be sending. What comes meanwhile is received, so that the interface does, too.
         while let Err(Errno::AGAIN | Errno::INTR) = self.wire.settle() {
             self.receive(&mut inbox);
-            if self.is_lost() {
-                return false;
+            if self.is_lost() || self.is_cut() {
+                break; // the thread looks again
             }
             if !self.wire.wait_for_room(Duration::from_millis(100)) {
                 self.wire.look();
