@@ -139,17 +139,25 @@ fn resume(
     (pass, position): (Pass, u64),
     process: &Fd,
 ) {
-    let (answer, connection) = match try_resume(service, caller, node, (pass, position)) {
-        Ok(Some((accepted, stream, seal))) => {
+    let resumed = seal_keys(service).map(|seal| {
+        let purpose = Purpose::Resume { pass, position, seal: seal.clone() };
+        (open_data(service, caller, node, purpose), seal)
+    });
+    let (answer, connection) = match resumed {
+        Ok((Ok(Ok((accepted, stream))), seal)) => {
             (Resumed::Back { position: accepted.position, seal }, Some(stream))
         }
-        Ok(None) => (Resumed::Never, None),
-        Err(error) => {
+        Ok((Ok(Err(why)), _)) => {
+            tracing::info!(node, pid = caller.pid, why, "a data connection cannot go on");
+            (Resumed::Never, None)
+        }
+        Ok((Err(error), _)) => {
             tracing::debug!(node, pid = caller.pid, %error, "no way to go on after a cut");
             // Where nobody listens the interface has ended, and its links with it.
             let refused = matches!(&error, SecureError::Io(why) if why.kind() == ErrorKind::ConnectionRefused);
             (if refused { Resumed::Never } else { Resumed::NotNow }, None)
         }
+        Err(_) => (Resumed::Never, None),
     };
     let copy = connection.as_ref().and_then(|stream| stream.try_clone().ok());
     hand_over(service, caller, (node, connection), &answer, process);
@@ -161,24 +169,23 @@ fn resume(
     }
 }
 
-/// What the other node says, the connection, and with what it is sealed. `None`: it does not want it.
-#[allow(clippy::type_complexity)]
-fn try_resume(
+/// What the other node says of a data connection, and the connection; or why it does not want it.
+type Opened = Result<(Accepted, TcpStream), String>;
+
+/// Makes a data connection for a process.
+fn open_data(
     service: &Service,
     caller: PeerInfo,
     node: &str,
-    (pass, position): (Pass, u64),
-) -> Result<Option<(Accepted, TcpStream, Option<SealKeys>)>, SecureError> {
+    purpose: Purpose,
+) -> Result<Opened, SecureError> {
     let mut data = connect(service, node, caller.uid)?;
-    let Ok(seal) = seal_keys(service) else { return Ok(None) };
-    let purpose = Purpose::Resume { pass, position, seal: seal.clone() };
     data.send(&Opening { to: node.to_owned(), origin: origin(service, caller), purpose })?;
-    let accepted = data.receive::<Accepted>(Some(PATIENCE))?;
-    if let Some(why) = &accepted.refused {
-        tracing::info!(node, pid = caller.pid, why, "a data connection cannot go on after a cut");
-        return Ok(None);
+    let mut accepted = data.receive::<Accepted>(Some(PATIENCE))?;
+    match accepted.refused.take() {
+        Some(why) => Ok(Err(why)),
+        None => Ok(Ok((accepted, data.into_data()?))),
     }
-    Ok(Some((accepted, data.into_data()?, seal)))
 }
 
 /// How a connection goes on after a cut. Where this daemon carries connections of programs that are to find it as lasting as TCP, which is
@@ -289,7 +296,6 @@ fn import(
     if matches!(told, Told::Refused(_)) || !ask.connect {
         return Ok(Some((told, None)));
     }
-    let mut data = connect().map_err(failed)?;
     let seal = seal_keys(service)?;
     // A fabric's memory is registered for one connection.
     let lasting = match ask.meeting {
@@ -297,12 +303,9 @@ fn import(
         Some(_) => None,
     };
     let purpose = Purpose::Data { meeting: ask.meeting, seal: seal.clone(), lasting };
-    data.send(&opening(purpose)).map_err(failed)?;
-    let accepted = data.receive::<Accepted>(Some(PATIENCE)).map_err(failed)?;
-    if let Some(why) = accepted.refused {
-        return Err(Refusal::NodeUnreachable { node: ask.node.clone(), why });
-    }
-    let stream = data.into_data().map_err(|error| failed(error.into()))?;
+    let opened = open_data(service, caller, &ask.node, purpose).map_err(failed)?;
+    let unwanted = |why| Refusal::NodeUnreachable { node: ask.node.clone(), why };
+    let (accepted, stream) = opened.map_err(unwanted)?;
     Ok(Some((told, Some(Made { stream, meeting: accepted.meeting, seal, lasting }))))
 }
 

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use vmmc::sys::socket::reset;
 
 #[derive(Debug, Default)]
 struct State {
@@ -40,14 +41,6 @@ impl State {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
-}
-
-/// Ends a connection by an RST.
-fn reset(stream: &TcpStream) {
-    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
-    let len = size_of_val(&nobody) as libc::socklen_t;
-    // SAFETY: an address of so many bytes. To connect a connected socket to nobody ends its connection so.
-    let _ = unsafe { libc::connect(stream.as_raw_fd(), &raw const nobody, len) };
 }
 
 /// See the module.

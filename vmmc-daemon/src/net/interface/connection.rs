@@ -233,12 +233,12 @@ impl Connection {
         &self.origin
     }
 
-    /// The kernel says that it has ended while it is not received from: whether it is cut.
-    pub(super) fn is_cut_while_stalled(&self) -> bool {
-        if let Some(tcp) = self.wire.tcp().filter(|_| self.stalled && self.lasting.is_some()) {
+    /// The kernel says that it has ended, while it is not received from: whether it is cut, and may go on.
+    pub(super) fn was_cut_unseen(&self) -> bool {
+        if let Some(tcp) = self.wire.tcp() {
             tcp.find_failure();
         }
-        self.stalled && self.lasting.is_some() && self.wire.is_cut()
+        self.lasting.is_some() && self.wire.is_cut()
     }
 
     /// Its process has received so many bytes, and is about to come back, until then at the earliest. Which time that is.

@@ -433,7 +433,7 @@ impl Interface {
         if !connection.is_stalled() || connection.is_cut() {
             return false;
         }
-        if connection.is_cut_while_stalled() {
+        if connection.was_cut_unseen() {
             self.was_cut(epoll, id);
         } else {
             connection.wire.unwatch(epoll); // the turn after the stall finds it
