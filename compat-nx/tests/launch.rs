@@ -624,29 +624,31 @@ fn told_nodes(command: &mut Command) -> (Child, impl Read + use<>, Vec<Pid>) {
     (child, out, pids.collect())
 }
 
+/// A program that says which processes are its nodes, and waits. With `BY_ITSELF` it starts them itself.
+const TOLD: &str = "#include \"check.h\"
+    int main(int argc, char **argv) {
+        int own, pids[3], i;
+        nx_int_t total;
+    #ifdef BY_ITSELF
+        CHECK(nx_initve(NULL, 3, \"\", &argc, argv) == 3);
+        if (nx_nfork(NULL, -1, 0, NULL) != 0) return nx_waitall() != 0;
+    #endif
+        own = getpid();
+        gcol(&own, sizeof own, pids, sizeof pids, &total);
+        CHECK(total == sizeof pids);
+        gsync();
+        if (mynode() == 0) {
+            for (i = 0; i < 3; i++) printf(\"%d \", pids[i]);
+            printf(\"\\n\");
+            fflush(stdout);
+        }
+        crecv(99, NULL, 0);
+        return 0; }";
+
 #[test]
 fn every_node_may_be_the_one_that_is_killed_however_the_program_was_started() {
-    let text = "#include \"check.h\"
-        int main(int argc, char **argv) {
-            int own, pids[3], i;
-            nx_int_t total;
-        #ifdef BY_ITSELF
-            CHECK(nx_initve(NULL, 3, \"\", &argc, argv) == 3);
-            if (nx_nfork(NULL, -1, 0, NULL) != 0) return nx_waitall() != 0;
-        #endif
-            own = getpid();
-            gcol(&own, sizeof own, pids, sizeof pids, &total);
-            CHECK(total == sizeof pids);
-            gsync();
-            if (mynode() == 0) {
-                for (i = 0; i < 3; i++) printf(\"%d \", pids[i]);
-                printf(\"\\n\");
-                fflush(stdout);
-            }
-            crecv(99, NULL, 0);
-            return 0; }";
     let program =
-        |flags: &[&str]| build::compile_text("told.c", text, Options { flags, libraries: &[] });
+        |flags: &[&str]| build::compile_text("told.c", TOLD, Options { flags, libraries: &[] });
     let (plain, host) = (program(&["-w"]), program(&["-w", "-DBY_ITSELF"]));
     let job = Job::new();
     let by_us = |program: &Path| launcher(&job, &["-n", "3"], program, &[]);
@@ -692,6 +694,42 @@ fn every_node_may_be_the_one_that_is_killed_however_the_program_was_started() {
             nobody_is_left(program);
         }
     }
+}
+
+/// The supervisor gets no time on a processor until all that the killed node drags with it is over.
+#[test]
+fn how_a_node_ended_is_known_to_a_supervisor_that_comes_late() {
+    let program = build::compile_text(
+        "late.c",
+        TOLD,
+        Options { flags: &["-w", "-DBY_ITSELF"], libraries: &[] },
+    );
+    let job = Job::new();
+    let (mut child, out, nodes) = told_nodes(&mut launcher(&job, &["-n", "3"], &program, &[]));
+    let tell = |pid, signal| rustix::process::kill_process(pid, signal);
+    let supervisor = children_of(child.id())[0];
+    tell(supervisor, Signal::STOP).unwrap();
+    tell(nodes[1], Signal::KILL).unwrap();
+    let has_ended = |pid: &Pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z"))
+    };
+    while !nodes.iter().all(has_ended) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(100)); // nobody is to reap them now, which takes a moment
+    tell(supervisor, Signal::CONT).unwrap();
+    while child.try_wait().unwrap().is_none() {
+        // As the supervisor's parent it stops whenever that one is seen to have stopped.
+        tell(Pid::from_child(&child), Signal::CONT).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(out);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let says = format!("node 1 (ptype 0, pid {}) was killed by signal 9", nodes[1]);
+    assert!(text.contains(&says), "{text}");
+    nobody_is_left(&program);
 }
 
 #[test]

@@ -433,7 +433,9 @@ pub(super) fn wait_all() -> Result<i32, Failure> {
     for pid in &pids {
         until_ended(*pid);
     }
-    settle(); // it looks at how they ended, which nobody can once they are reaped
+    // The supervisor looks at how they ended, which nobody can once they are reaped.
+    settle();
+    super::process::about_to_reap();
     for pid in pids {
         let mut status = 0;
         // SAFETY: `status` is ours.

@@ -10,6 +10,7 @@ use crate::job::control::{self, Heard, Message};
 use crate::job::supervise::Who;
 use crate::job::{Job, pmi};
 use crate::unconfirmed::{fatal_line, host_number};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -267,6 +268,18 @@ pub(super) fn leave() {
     if let Some(launcher) = &mut part.launcher {
         launcher.finish();
     }
+}
+
+/// Returns when the supervisor, if that is another process, has looked at all processes that have ended.
+pub(super) fn about_to_reap() {
+    let Ok((looked, answer)) = vmmc::sys::packet::pair() else {
+        return; // it is for what people are told only
+    };
+    let asked = part().control.as_ref().is_some_and(|control| {
+        control::tell(control, &Message::Reaping, &[answer.as_fd()]).is_ok()
+    });
+    drop(answer);
+    while asked && rustix::io::read(&looked, &mut [0]) == Err(rustix::io::Errno::INTR) {}
 }
 
 /// A thread that ends this process when its supervisor has gone: whoever killed that one meant

@@ -99,6 +99,9 @@ pub enum Message {
     },
     /// The process leaves in the ordinary way, by `exit` or by returning from `main`.
     Finished,
+    /// This process is about to reap others, and nobody can tell after that how they ended. The packet carries a socket, to
+    /// which goes a byte when the supervisor has looked at all that have ended by now.
+    Reaping,
     /// From the supervisor: this process is about to be ended because another one asked for it; the
     /// rest goes on.
     Ending {
@@ -204,6 +207,7 @@ mod tests {
             Message::Lost { node: 2, code: 1 },
             Message::Kill { node: -1, ptype: -1 },
             Message::Finished,
+            Message::Reaping,
             Message::Ending { node: 1, pid: 9 },
         ];
         for message in &all {

@@ -15,7 +15,7 @@
 //! | killed by a signal | are ended at once |
 //! | said `Abort`, or `Kill` for all | are ended at once |
 //! | was the object of a `Kill` | go on; they are told before, so that they do not take it for a death |
-//! | said `Lost` | wait with it for the end of the node that it misses, which is the cause |
+//! | said `Lost`, and has then exited | wait with it for the end of the node that it misses, which is the cause |
 //! | another exit code | have [`Settings::grace`], and are then ended |
 //! | another exit code, of a process that `nx_nfork` or `nx_load` made | go on: its parent waits for it |
 //!
@@ -40,11 +40,12 @@ use others::{Down, Others, Up, Word};
 
 use super::control::{self, Answer, HOST, Heard, MAX_ORDER, Message, Order, hear};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::net::SendFlags;
 use rustix::process::Signal;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use vmmc::sys::Fd;
+use vmmc::sys::{Fd, packet};
 
 /// What a supervisor may be told.
 #[derive(Clone, Debug)]
@@ -208,6 +209,8 @@ pub struct Supervisor {
     others: Option<Others>,
     /// Who waits until it is known that nothing ends the application.
     settling: Vec<Sender<()>>,
+    /// The sockets of those who wait until all that have ended were looked at, to reap them.
+    reaping: Vec<Fd>,
 }
 
 /// Hears node and id of a process that is about to be ended on request.
@@ -237,6 +240,7 @@ impl Supervisor {
             on_ending: None,
             others: None,
             settling: Vec::new(),
+            reaping: Vec::new(),
         })
     }
 
@@ -383,18 +387,30 @@ impl Supervisor {
     }
 
     fn serve_members(&mut self) {
-        for index in 0..self.members.len() {
-            // What it said before it ended comes first.
-            self.serve_channel(index);
-            if self.members[index].is_running()
-                && let Some(ended) = self.members[index].look(self.settings.reap)
-            {
-                self.serve_channel(index);
-                if let (Some(ticket), Some(others)) = (self.members[index].ticket, &self.others) {
-                    others.say(Up::Answer { ticket, answer: Answer::Ended(ended) });
-                }
-                self.judge(index, ended);
+        loop {
+            let reaping = std::mem::take(&mut self.reaping);
+            (0..self.members.len()).for_each(|index| self.serve_member(index));
+            for socket in reaping {
+                // Who has gone meanwhile does not reap.
+                let _ = packet::send(socket, &[0], &[], SendFlags::DONTWAIT);
             }
+            if self.reaping.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn serve_member(&mut self, index: usize) {
+        // What it said before it ended comes first.
+        self.serve_channel(index);
+        if self.members[index].is_running()
+            && let Some(ended) = self.members[index].look(self.settings.reap)
+        {
+            self.serve_channel(index);
+            if let (Some(ticket), Some(others)) = (self.members[index].ticket, &self.others) {
+                others.say(Up::Answer { ticket, answer: Answer::Ended(ended) });
+            }
+            self.judge(index, ended);
         }
     }
 
@@ -408,7 +424,7 @@ impl Supervisor {
         }
     }
 
-    fn obey(&mut self, index: usize, message: Message, mut fds: vmmc::sys::packet::Fds) {
+    fn obey(&mut self, index: usize, message: Message, mut fds: packet::Fds) {
         match message {
             Message::Host => self.members[index].node = None,
             Message::Ptype(ptype) => self.members[index].ptype = ptype,
@@ -435,6 +451,7 @@ impl Supervisor {
                     self.load(&file, len as usize, answers);
                 }
             }
+            Message::Reaping => self.reaping.extend(fds.take()),
             Message::Ending { .. } => {} // is for us to say
         }
     }
@@ -586,7 +603,7 @@ impl Supervisor {
                 if member.finished
                     && (member.ticket.is_some() || !(member.child && self.settings.reap)) => {}
             Ended::Unknown if member.finished => {}
-            Ended::Code(_) if member.bereaved => {}
+            Ended::Code(_) | Ended::Unknown if member.bereaved => {}
             Ended::Code(code) => {
                 if self.cause.is_none() {
                     self.cause = Some(Cause::Exited { who, code });

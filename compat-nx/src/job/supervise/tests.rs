@@ -2,6 +2,7 @@
 
 use super::super::control;
 use super::*;
+use std::os::fd::AsFd;
 use std::process::Command;
 
 /// The long wait of a process that is to be ended; it only ends a hang.
@@ -119,6 +120,37 @@ fn a_survivors_complaint_waits_for_the_end_that_it_is_about() {
     let text = outcome.to_string();
     assert_eq!(outcome.code(), 128 + 11, "{text}");
     assert!(text.contains("node 0") && text.contains("SIGSEGV"), "{text}");
+}
+
+/// Both have parents of their own, which have reaped the survivor and say that they are about to reap the other one.
+#[test]
+fn an_end_that_nobody_can_tell_of_is_not_the_cause_where_the_process_had_said_why() {
+    let settings =
+        Settings { patience: Duration::from_secs(3600), reap: false, ..Settings::default() };
+    let mut supervisor = Supervisor::new(settings).unwrap();
+    let start = |script: &str| Command::new("sh").args(["-c", script]).spawn().unwrap();
+    let watch = |node, child: &std::process::Child| {
+        let pid = rustix::process::Pid::from_child(child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        let (own, theirs) = control::pair().unwrap();
+        let pid = pid.as_raw_nonzero().get();
+        (Member::relative(Some(node), 0, pid, pidfd.into(), Some(theirs)), own)
+    };
+    let (mut survivor, mut victim) = (start("exit 1"), start("kill -SEGV $$"));
+    let (first, of_survivor) = watch(0, &survivor);
+    let (second, _of_victim) = watch(1, &victim);
+    supervisor.add(first);
+    supervisor.add(second);
+    control::tell(&of_survivor, &Message::Lost { node: 1, code: 1 }, &[]).unwrap();
+    survivor.wait().unwrap();
+    let (looked, answer) = packet::pair().unwrap();
+    control::tell(&of_survivor, &Message::Reaping, &[answer.as_fd()]).unwrap();
+    drop(answer);
+    let outcome = supervisor.run();
+    victim.wait().unwrap();
+    let text = outcome.to_string();
+    assert!(text.contains("node 1") && text.contains("SIGSEGV"), "{text}");
+    assert_eq!(rustix::io::read(looked, &mut [1; 8]), Ok(1));
 }
 
 #[test]
