@@ -6,7 +6,7 @@ use crate::fd_table::{self, Known};
 use crate::segment::Closed;
 use crate::side::{rx, tx};
 use crate::sock::{Link, Sock};
-use crate::stream::{SHUT_READ, demote};
+use crate::stream::{SHUT_READ, stopping};
 use crate::{carrier, control, epoll, family, parked, raw, stream};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
@@ -163,7 +163,7 @@ pub(crate) fn at_exit() {
 /// in the rings; a peer that makes no call for a while can prevent it.
 pub(crate) fn demote_both(fd: i32, sock: &'static Sock, why: Counter) -> bool {
     let Some(link) = sock.enter(fd) else { return true };
-    let done = demote::receiver_stops(&link, fd, why);
+    let done = stopping::receiver_stops(&link, fd, why);
     link.leave();
     done
 }
@@ -204,7 +204,7 @@ pub(crate) fn lives_elsewhere(fd: i32, why: Counter) {
         // Our closing it is not the end.
         family::lives_elsewhere(link.side);
         epoll::settle_member(sock);
-        if !demote::receiver_stops(&link, fd, why) {
+        if !stopping::receiver_stops(&link, fd, why) {
             counters::one(Counter::exec_unsafe);
         }
         link.leave();
@@ -278,7 +278,7 @@ pub(crate) fn before_vfork_exec() {
         if let Some(number) = found {
             sock.make_plain(number, Counter::plain_forked);
             if let Some(link) = sock.enter(fd) {
-                if !demote::receiver_stops(&link, number, Counter::plain_forked) {
+                if !stopping::receiver_stops(&link, number, Counter::plain_forked) {
                     counters::one(Counter::exec_unsafe);
                 }
                 link.leave();

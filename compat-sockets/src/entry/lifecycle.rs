@@ -3,7 +3,7 @@
 use super::export;
 use crate::counters::Counter;
 use crate::fd_table::{self, Known};
-use crate::stream::{SHUT_READ, SHUT_WRITE, demote};
+use crate::stream::{SHUT_READ, SHUT_WRITE, demote, ending};
 use crate::{carrier, close, control, epoll, fork, raw, real, user_memory};
 use libc::{SOCK_NONBLOCK, c_int, c_uint, sockaddr, socklen_t};
 use vmmc::sync::Ordering;
@@ -135,7 +135,7 @@ export! {
         };
         let locked = link.side.tx_lock.lock().is_ok();
         if locked {
-            demote::state_of_tx(&link, fd);
+            ending::state_of_tx(&link, fd);
         }
         let ends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
         let carried = ends && carrier::sends_fin(&link);

@@ -2,6 +2,7 @@
 
 pub(crate) mod bells;
 pub(crate) mod demote;
+pub(crate) mod ending;
 pub(crate) mod full;
 pub(crate) mod give_way;
 mod peek;
@@ -11,6 +12,7 @@ pub(crate) mod report;
 pub(crate) mod send;
 pub(crate) mod source;
 pub(crate) mod spin;
+pub(crate) mod stopping;
 mod vectors;
 pub(crate) mod wait;
 

@@ -1,9 +1,9 @@
 //! Sending on an upgraded connection.
 
-use super::demote::{Ended, Ending};
+use super::ending::{Ended, Ending};
 use super::vectors::{Cursor, total};
 use super::wait::{self, Room, Waited};
-use super::{Outcome, SHUT_WRITE, bells, demote, full};
+use super::{Outcome, SHUT_WRITE, bells, demote, ending, full};
 use crate::counters::{self, Counter};
 use crate::lock::Held;
 use crate::side::tx;
@@ -170,12 +170,12 @@ enum Step {
 #[inline]
 fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -> Step {
     let side = link.side;
-    if demote::is_left_half_done(side) {
+    if ending::is_left_half_done(side) {
         if !side.tx_lock.firm(held) {
             return Step::Lost;
         }
         // Looked at once more: who has taken the lock over may have been at it.
-        demote::state_of_tx(link, fd);
+        ending::state_of_tx(link, fd);
     }
     match side.tx_state.load(Ordering::SeqCst) {
         tx::RING => {}
@@ -200,7 +200,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -
         if is_spoiled {
             demote::freeze(link, fd, Counter::plain_stopped);
         }
-        match demote::end_ring(link, fd, Ending::ForGood) {
+        match ending::end_ring(link, fd, Ending::ForGood) {
             Ended::Yes => return Step::Kernel,
             Ended::Busy => return Step::Full,
             // Somebody may still be copying there.
@@ -472,7 +472,7 @@ fn in_place_locked(
     most: usize,
     read: &mut dyn FnMut(*mut u8, usize) -> raw::Result<usize>,
 ) -> InPlace {
-    match demote::state_of_tx(link, fd) {
+    match ending::state_of_tx(link, fd) {
         tx::RING => {}
         tx::TCP if upgrade::try_switch(link, fd) => {}
         tx::TCP => return InPlace::Unswitched,
@@ -480,7 +480,7 @@ fn in_place_locked(
         _ => return InPlace::Kernel,
     }
     if demote::is_wanted(link) {
-        match demote::end_ring(link, fd, Ending::ForGood) {
+        match ending::end_ring(link, fd, Ending::ForGood) {
             Ended::Yes => return InPlace::Kernel,
             Ended::Busy => return InPlace::Full,
             Ended::NotYet => {}

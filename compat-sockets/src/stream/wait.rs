@@ -7,7 +7,7 @@
 //! stream go on by TCP ([`full`]).
 
 use super::send::peer_is_gone;
-use super::{SHUT_WRITE, bells, demote, full, recv};
+use super::{SHUT_WRITE, bells, demote, ending, full, recv};
 use crate::counters::{self, Counter};
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
@@ -279,7 +279,7 @@ fn sleep_for_space(
         if moved()
             || link.peer().closed().load(Ordering::Relaxed) != 0
             // Where it cannot end yet, there is nothing to look at.
-            || (demote::is_wanted(link) && demote::can_end(link, fd) && !demote::is_pumped(link))
+            || (demote::is_wanted(link) && ending::can_end(link, fd) && !demote::is_pumped(link))
             || side.tx_state.load(Ordering::SeqCst) != tx::RING
         {
             return Ok(Room::Look);
