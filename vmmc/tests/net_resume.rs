@@ -291,3 +291,31 @@ fn a_connection_that_only_sends_outlasts_a_cut_much_later_too() {
     }
     assert!(link.check_open().is_ok());
 }
+
+/// Nor is a cut in vain because the other end has no room: it takes what it has been sent once its page is enabled again.
+#[test]
+fn a_receiver_that_stands_still_is_waited_for_over_every_cut() {
+    let (a, b, proxy) = apart("");
+    let (exporter, importer) = (a.daemon.node(), b.daemon.node());
+    let export = export(&exporter, "x", 8192);
+    let link = import(&importer, "x");
+    export.disable(0..4096).unwrap();
+    for number in 1..=20u32 {
+        link.send(0, &[number as u8; 4096]).unwrap();
+    }
+    link.flag32(4096).unwrap().signal(1).unwrap();
+    for cut in 1..=3u32 {
+        proxy.reset();
+        until("it has gone on", || resumed(&importer) == u64::from(cut));
+        if cut == 2 {
+            std::thread::sleep(Duration::from_secs(11)); // longer than there may be no way
+        }
+    }
+    assert_eq!(export.flag32(4096).unwrap().load().unwrap(), 0);
+    export.enable(0..4096).unwrap();
+    export.flag32(4096).unwrap().wait_until(|it| it == 1, PATIENCE).unwrap();
+    let mut found = [0; 4096];
+    export.read(0, &mut found).unwrap();
+    assert!(found == [20; 4096]);
+    assert!(link.check_open().is_ok());
+}

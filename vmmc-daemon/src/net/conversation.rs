@@ -9,6 +9,7 @@ use super::secure::{PATIENCE, Secure, SecureError};
 use super::{Service, lifelines, owner};
 use crate::requests::random_bytes;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 use serde::Serialize;
@@ -20,7 +21,7 @@ use vmmc::control::codec;
 use vmmc::control::message::{MAX_PACKET_LEN, Refusal};
 use vmmc::control::network::{
     Accepted, Answered, Ask, Lasting, Meeting, Opening, Origin, Pass, Purpose, Question, Resumed,
-    Told,
+    TAKEN, Told,
 };
 use vmmc::id::PeerInfo;
 use vmmc::sys::thread::spawn_quiet;
@@ -154,18 +155,21 @@ fn resume(
         Ok((Err(error), _)) => {
             tracing::debug!(node, pid = caller.pid, %error, "no way to go on after a cut");
             // Where nobody listens the interface has ended, and its links with it.
-            let refused = matches!(&error, SecureError::Io(why) if why.kind() == ErrorKind::ConnectionRefused);
-            (if refused { Resumed::Never } else { Resumed::NotNow }, None)
+            (if is_refused(&error) { Resumed::Never } else { Resumed::NotNow }, None)
         }
         Err(_) => (Resumed::Never, None),
     };
     let copy = connection.as_ref().and_then(|stream| stream.try_clone().ok());
     hand_over(service, caller, (node, connection), &answer, process);
-    // Its links would stay as long as the process, which may have given it up.
-    if let Some(copy) = copy
-        && hear(process, &mut [0; 8], TAKING).is_none_or(|len| len == 0)
-    {
-        lifelines::end(caller.uid, vec![copy]);
+    let Some(copy) = copy else { return };
+    let mut said = [0];
+    let _ = set_socket_timeout(process, Timeout::Recv, Some(TAKING));
+    match packet::receive(process, &mut said, RecvFlags::empty()) {
+        Ok(Some(_)) if said == [TAKEN] => {}
+        // It has gone, or given up: its links would stay as long as the process.
+        Ok(None) | Err(Errno::CONNRESET) => lifelines::end(caller.uid, vec![copy]),
+        // It asks again, or has stood still: to the interface that is another cut.
+        Ok(Some(_)) | Err(_) => lifelines::cut(caller.uid, copy),
     }
 }
 
@@ -228,17 +232,25 @@ type Found = (Told, Option<Made>);
 /// A new connection to another node's daemon, for a user.
 pub(super) fn connect(service: &Service, node: &str, uid: u32) -> Result<Secure, SecureError> {
     let Service { cluster, turns, .. } = service;
-    let mut tried = Err(std::io::Error::other("the name has no address").into());
+    let mut failed = None;
     let nodes = cluster.nodes();
-    let Some(address) = nodes.get(node) else { return tried };
+    let no_address = || std::io::Error::other("the name has no address").into();
+    let Some(address) = nodes.get(node) else { return Err(no_address()) };
     let _turn = turns.handshakes.wait(&(node.to_owned(), uid));
     for address in address.look_up()? {
-        tried = Secure::connect(address, cluster.key.as_ref());
-        if tried.is_ok() {
-            break;
+        match Secure::connect(address, cluster.key.as_ref()) {
+            Ok(made) => return Ok(made),
+            // Refused it is when all have refused: it may listen where there is no way now.
+            Err(error) if failed.as_ref().is_none_or(is_refused) => failed = Some(error),
+            Err(_) => {}
         }
     }
-    tried
+    Err(failed.unwrap_or_else(no_address))
+}
+
+/// Whether nobody listens there.
+fn is_refused(error: &SecureError) -> bool {
+    matches!(error, SecureError::Io(why) if why.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Who asks, as other nodes are told.

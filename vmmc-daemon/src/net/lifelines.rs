@@ -11,6 +11,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use vmmc::id::{ClientId, PeerInfo};
+use vmmc::sys::socket;
 
 /// Most copies of one process. Of older ones a forked child may keep the connection.
 const MOST: usize = 64;
@@ -93,6 +94,11 @@ pub(super) fn end(uid: u32, streams: Vec<TcpStream>) {
             }
         });
     }
+}
+
+/// Ends one as if it had been cut on the way, whoever else has it.
+pub(super) fn cut(uid: u32, stream: TcpStream) {
+    receive::apart(uid, move || socket::reset(&stream));
 }
 
 /// Leaves a connection to whoever else has it.

@@ -215,6 +215,11 @@ pub enum Resumed {
     Never,
 }
 
+/// What a process says that has taken the descriptor of [`Resumed::Back`].
+pub const TAKEN: u8 = 1;
+/// The same of one that had no room for it, and asks again.
+pub const NO_ROOM: u8 = 0;
+
 /// Who is behind a connection between daemons, by the word of the daemon that made it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {

@@ -262,8 +262,15 @@ impl Asked {
             lasting.map(|it| resume::on_cut(Arc::downgrade(process), self.node.clone(), it));
         let connection = (on_closed, on_cut, Some(process.local.meter));
         let connection = Connection::counted(self.node.clone(), wire, number, budget, connection)?;
-        let old = process.remotes.connections.lock().insert(self.node.clone(), connection.clone());
-        drop(old); // lost, or another thread's, whose links keep it
+        let mut connections = process.remotes.connections.lock();
+        if let Some(first) = connections.get(&self.node).filter(|first| !first.is_lost()).cloned() {
+            drop(connections);
+            connection.close();
+            return Ok(first); // another thread's; a process has one
+        }
+        let lost = connections.insert(self.node.clone(), connection.clone());
+        drop(connections);
+        drop(lost);
         Ok(connection)
     }
 

@@ -4,7 +4,7 @@ use super::NodeInner;
 use super::remote::{converse, is_answered};
 use crate::control::codec;
 use crate::control::message::MAX_PACKET_LEN;
-use crate::control::network::{Lasting, Question, Resumed};
+use crate::control::network::{Lasting, NO_ROOM, Question, Resumed, TAKEN};
 use crate::sys::packet;
 use crate::transport::net::connection::{Back, OnCut};
 use rustix::net::{RecvFlags, SendFlags};
@@ -64,12 +64,14 @@ fn ask(
     let (len, mut fds) = received.ok()??;
     match (codec::decode(buffer.get(..len)?).ok()?, fds.take()) {
         (Resumed::Back { position, seal }, Some(socket)) => {
-            // The daemon ends what nobody has taken.
-            packet::send(&conversation, &[1], &[], SendFlags::empty()).ok()?;
+            packet::send(&conversation, &[TAKEN], &[], SendFlags::empty()).ok()?;
             Some(Answer::Back(Back { socket, seal, position }))
         }
-        // Its descriptor may have found no room here.
-        (Resumed::NotNow | Resumed::Back { .. }, _) => None,
+        (Resumed::Back { .. }, None) => {
+            packet::send(&conversation, &[NO_ROOM], &[], SendFlags::empty()).ok()?;
+            None
+        }
+        (Resumed::NotNow, _) => None,
         (Resumed::Never, _) => Some(Answer::Never),
     }
 }

@@ -63,6 +63,15 @@ pub fn tcp_info(socket: impl AsFd) -> Option<[u8; TCP_INFO_LEN]> {
     (len == TCP_INFO_LEN).then_some(value)
 }
 
+/// Bytes that the other end of a TCP socket has acknowledged so far, also of one that was reset (`tcpi_bytes_acked`).
+#[must_use]
+pub fn acknowledged(socket: impl AsFd) -> u64 {
+    const AT: usize = 120;
+    let info = tcp_info(socket);
+    let field = info.as_ref().and_then(|info| info[AT..].first_chunk());
+    field.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
 /// Bytes that a TCP socket has been given, and the other end has not acknowledged.
 #[must_use]
 pub fn unacknowledged(socket: impl AsFd) -> Option<usize> {

@@ -206,6 +206,11 @@ impl Wire {
         }
     }
 
+    /// Bytes that the other node's kernel has acknowledged, of this socket's.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.line.tcp().map_or(0, Tcp::acknowledged)
+    }
+
     /// Bytes sent so far, over TCP.
     pub(super) fn sent(&self) -> u64 {
         self.line.tcp().map_or(0, Tcp::sent)

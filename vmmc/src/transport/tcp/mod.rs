@@ -12,6 +12,7 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::sys::{Fd, socket};
 use crate::transport::Load;
 use crate::transport::engine::Line;
+use crate::transport::net::frame::HEADER_LEN;
 use crate::transport::net::kept::Kept;
 use crate::transport::net::silence::{self, Owed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,7 +32,7 @@ const SLICE: Duration = Duration::from_secs(1);
 
 /// Whether a failure may be somebody's on the way.
 pub(crate) fn is_cut(errno: Errno) -> bool {
-    const CUTS: [Errno; 7] = [
+    const CUTS: [Errno; 9] = [
         Errno::CONNRESET,
         Errno::CONNABORTED,
         Errno::TIMEDOUT,
@@ -39,6 +40,9 @@ pub(crate) fn is_cut(errno: Errno) -> bool {
         Errno::NETUNREACH,
         Errno::NETDOWN,
         Errno::NETRESET,
+        // Of a connection that was made, these too come from the way: a firewall that refuses says so.
+        Errno::CONNREFUSED,
+        Errno::HOSTDOWN,
     ];
     CUTS.contains(&errno)
 }
@@ -58,10 +62,11 @@ impl Keeps {
     /// Most bytes, and longest piece.
     fn limits(self) -> (usize, usize) {
         match self {
-            Keeps::Short => (256 << 10, 8 << 10),
+            Keeps::Short => (256 << 10, HEADER_LEN + (8 << 10)),
             // More than the kernels of both ends keep unless they are told to.
             Keeps::All => (16 << 20, 16 << 20),
-            Keeps::Answers => (1 << 20, 1 << 20),
+            // So do kernels, for a slow way; what they have had acknowledged goes before.
+            Keeps::Answers => (8 << 20, 1 << 20),
         }
     }
 }
@@ -219,6 +224,11 @@ impl Tcp {
     /// Bytes sent so far.
     pub fn sent(&self) -> u64 {
         self.sending.lock().kept.end()
+    }
+
+    /// Bytes that the other end's kernel has acknowledged, of this socket's.
+    pub fn acknowledged(&self) -> u64 {
+        socket::acknowledged(&self.socket)
     }
 
     /// Bytes that have come and are not taken, as far as the kernel has them.

@@ -54,12 +54,16 @@ pub(super) struct LastCut {
     positions: [u64; 2],
     /// The interface lacked some that were sent.
     owed: bool,
+    /// Bytes that the other node's kernel had acknowledged before any of this was sent.
+    acknowledged: u64,
 }
 
 /// Shortest life of a connection; one that is cut sooner waits before the next.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long it may be cut again and again before any of what it owes gets through.
 const IN_VAIN: Duration = Duration::from_secs(10);
+/// A life of so long was not in vain if the other node's kernel has acknowledged anything: its interface may have no room.
+const A_LIFE: Duration = Duration::from_secs(1);
 
 impl Connection {
     /// Whether it was cut, and may go on.
@@ -90,10 +94,14 @@ impl Connection {
         if !self.is_cut() || self.is_lost() {
             return false;
         }
+        let acknowledged = self.wire.acknowledged();
         self.wire.part();
         let taken = self.wire.taken();
         let last = *self.cut.lock();
-        if last.is_some_and(|last| last.at.elapsed() < PAUSE) {
+        let life = last.map(|last| last.at.elapsed());
+        let got_through =
+            life >= Some(A_LIFE) && last.is_some_and(|last| acknowledged > last.acknowledged);
+        if life.is_some_and(|life| life < PAUSE) {
             std::thread::sleep(PAUSE);
         }
         let is_over = || self.is_closed.load(Ordering::Acquire);
@@ -101,8 +109,10 @@ impl Connection {
             return false;
         };
         let Back { socket, seal, position } = back;
-        let in_vain = last.filter(|last| last.owed && last.positions == [taken, position]);
+        let in_vain =
+            last.filter(|last| last.owed && last.positions == [taken, position] && !got_through);
         let since = in_vain.map_or_else(Instant::now, |last| last.since);
+        let acknowledged = crate::sys::socket::acknowledged(&socket);
         let resumed = {
             let spinning = self.spinning.lock();
             self.wire.resume((&socket, seal.as_ref(), position), *spinning == 0)
@@ -114,15 +124,20 @@ impl Connection {
         }
         drop(socket);
         let owed = self.wire.sent() > position;
-        *self.cut.lock() =
-            Some(LastCut { at: Instant::now(), since, positions: [taken, position], owed });
+        *self.cut.lock() = Some(LastCut {
+            at: Instant::now(),
+            since,
+            positions: [taken, position],
+            owed,
+            acknowledged,
+        });
+        if let Some(meter) = self.meter {
+            meter.add(count::NET_RESUMED, 1); // before anybody can see what came of it
+        }
         let state = self.state.lock();
         self.life.fetch_add(1, Ordering::AcqRel);
         drop(state);
         self.changed.notify_all();
-        if let Some(meter) = self.meter {
-            meter.add(count::NET_RESUMED, 1);
-        }
         // Nobody may be sending. What comes meanwhile is received, so that the interface does, too.
         while let Err(Errno::AGAIN | Errno::INTR) = self.wire.settle() {
             self.receive(&mut inbox);
