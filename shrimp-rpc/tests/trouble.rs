@@ -2,12 +2,14 @@
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+mod executor;
 mod raw;
 #[path = "../../vmmc/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
 
 use common::{Daemon, PATIENCE, pause, say, second_process as play, until};
+use executor::block_on;
 use shrimp_rpc::layout::{self, FlagWord, Kind, Turn};
 use shrimp_rpc::process::count;
 use shrimp_rpc::{Binding, CallError, ConnectError, DispatchError, Fault, Server};
@@ -328,6 +330,96 @@ fn a_call_that_is_late_is_given_up_and_its_reply_is_never_taken_for_the_next() {
         assert_eq!(echo(&slow, &[round; 33]).unwrap(), [round; 33]);
     }
     server.stop();
+}
+
+/// The lane whose call never ends is the first of two, and the other one is used when the third call comes.
+#[test]
+fn a_call_that_never_ends_keeps_no_other_lane_from_being_used() {
+    let _watchdog = Watchdog::new("a_call_that_never_ends");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = gated(&node, "endless");
+    let friend = daemon.node();
+    let builder = Binding::builder("endless", PROGRAM, 1).node(&friend).lanes(2);
+    let binding = builder.connect_timeout(PATIENCE.unwrap()).connect().unwrap();
+    let [for_ever, briefly] = [&GATES[0], &GATES[1]];
+    let limited = binding.clone();
+    limited.set_timeout(Some(Duration::from_millis(2)));
+    let late = limited.request(0, 0, 0).unwrap().call();
+    assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    for asynchronous in [false, true] {
+        briefly.store(false, Ordering::Release);
+        let (entered, begun) =
+            (ENTERED.load(Ordering::Acquire), || ENTERED.load(Ordering::Acquire));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| binding.request(1, 0, 0).unwrap().call().map(drop));
+            until("the second lane is used", || begun() > entered);
+            let third = scope.spawn(|| {
+                if asynchronous {
+                    let request = block_on(binding.request_async(2, 0, 0));
+                    request.and_then(|request| request.call().map(drop))
+                } else {
+                    binding.request(2, 0, 0).and_then(|request| request.call().map(drop))
+                }
+            });
+            // It comes to wait for the first lane's late reply.
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!third.is_finished());
+            briefly.store(true, Ordering::Release);
+            other.join().unwrap().unwrap();
+            third.join().unwrap().unwrap();
+        });
+    }
+    for_ever.store(true, Ordering::Release);
+    server.stop();
+}
+
+/// What the first two procedures of [`gated`] wait for.
+static GATES: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
+/// How often they began.
+static ENTERED: AtomicU64 = AtomicU64::new(0);
+
+/// A server for one test.
+fn gated(node: &Node, name: &str) -> Server {
+    let serve = |procedure: u32, call: shrimp_rpc::ServerCall<'_>| {
+        if let Some(gate) = GATES.get(procedure as usize) {
+            ENTERED.fetch_add(1, Ordering::AcqRel);
+            until("it may go on", || gate.load(Ordering::Acquire));
+        }
+        call.reply(0)?.send()
+    };
+    Server::builder(name).node(node).workers(4).raw_program(PROGRAM, 1, serve).start().unwrap()
+}
+
+/// With one worker, which is the one that ends, and with several.
+#[test]
+fn a_handler_may_end_its_own_server() {
+    let _watchdog = Watchdog::new("a_handler_may_end");
+    let daemon = Daemon::start();
+    let friend = daemon.node();
+    for workers in [1, 3] {
+        let node = daemon.node();
+        let running = Arc::new(Mutex::new(None::<Server>));
+        let own = running.clone();
+        let serve = move |procedure: u32, call: shrimp_rpc::ServerCall<'_>| {
+            if procedure == 1 {
+                own.lock().unwrap().take().unwrap().stop();
+            }
+            call.reply(0)?.send()
+        };
+        let builder = Server::builder("ends itself").node(&node).workers(workers);
+        let server = builder.raw_program(PROGRAM, 1, serve).start().unwrap();
+        *running.lock().unwrap() = Some(server);
+        let (one, other) = (bind(&friend, "ends itself"), bind(&friend, "ends itself"));
+        other.request(0, 0, 0).unwrap().call().unwrap();
+        one.request(1, 0, 0).unwrap().call().unwrap();
+        other.set_timeout(Some(Duration::from_millis(100))); // it binds anew
+        until("the others find it gone", || match other.request(0, 0, 0) {
+            Ok(request) => request.call().is_err(),
+            Err(_) => true,
+        });
+        until("its buffers have gone", || node.exports().is_empty());
+    }
 }
 
 #[test]

@@ -99,9 +99,6 @@ pub enum Message {
     },
     /// The process leaves in the ordinary way, by `exit` or by returning from `main`.
     Finished,
-    /// This process is about to reap others, and nobody can tell after that how they ended. The packet carries a socket, to
-    /// which goes a byte when the supervisor has looked at all that have ended by now.
-    Reaping,
     /// From the supervisor: this process is about to be ended because another one asked for it; the
     /// rest goes on.
     Ending {
@@ -110,6 +107,9 @@ pub enum Message {
         /// Its process id.
         pid: i32,
     },
+    /// This process is about to reap others, and nobody can tell after that how they ended. The packet carries a socket, to
+    /// which goes a byte when the supervisor has looked at all that have ended by now.
+    Reaping,
 }
 
 /// Makes a channel: the process's end, the supervisor's end.

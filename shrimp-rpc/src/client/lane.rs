@@ -259,15 +259,23 @@ impl Lane {
         self.wait_unless(node, limit, cancelled)
     }
 
-    /// Waits for the late reply to a call that was given up, unless `is_cancelled`.
+    /// Waits for the late reply to a call that was given up, unless `is_cancelled`; false if it has not come within that `part` of the
+    /// limit.
     #[cold]
     pub(super) fn wait_for_late(
         &mut self,
         node: &Node,
-        limit: Limit,
+        (limit, part): (Limit, Limit),
         is_cancelled: impl Fn() -> bool,
-    ) -> Result<u64, CallError> {
-        self.wait_unless(node, limit, |_| is_cancelled().then_some(Err(None)))
+    ) -> Result<bool, CallError> {
+        let watch = &*self.watch;
+        let shares = |cpu| watch.calls.import().peer_was_on(cpu);
+        let look = || (watch.look().is_some() || is_cancelled()).then_some(());
+        let found = node.wait_until(part.left(), shares, |_| look());
+        if matches!(found, Err(WaitError::TimedOut { .. })) && !limit.is_over() {
+            return Ok(false);
+        }
+        self.wait_unless(node, limit, |_| is_cancelled().then_some(Err(None))).map(|_| true)
     }
 
     fn wait_unless(

@@ -41,6 +41,12 @@ impl Limit {
         (self.deadline != 0).then(|| left(self.deadline))
     }
 
+    /// Ends after so long, if it does not sooner.
+    pub(super) fn within(self, time: Duration) -> Limit {
+        let at = clock_ns().saturating_add(nanoseconds(Some(time)));
+        Limit { deadline: if self.deadline == 0 { at } else { self.deadline.min(at) }, ..self }
+    }
+
     pub(super) fn is_over(self) -> bool {
         self.left().is_some_and(|left| left.is_zero())
     }
@@ -66,6 +72,9 @@ mod tests {
         assert_eq!((Limit::NONE.left(), Limit::NONE.is_over()), (None, false));
         let long = Limit::begin(nanoseconds(Some(Duration::MAX)));
         assert!(!long.is_over() && long.left().is_some());
+        let part = long.within(Duration::ZERO);
+        assert_eq!(part.left(), Some(Duration::ZERO));
+        assert_eq!(part.within(Duration::MAX), part);
         let short = Limit::begin(nanoseconds(Some(Duration::ZERO)));
         while !short.is_over() {}
         assert_eq!(short.left(), Some(Duration::ZERO));

@@ -38,6 +38,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use vmmc::{Node, PeerInfo, Token};
 
+/// How long who waits for a late reply leaves the other lanes alone: when they come free nobody tells it.
+const OTHERS: Duration = Duration::from_millis(5);
+
 /// A client's handle to a program. Shared by threads and tasks; each of their calls takes a lane.
 ///
 /// A clone is another handle to the same lanes, with a time limit of its own that is at first that of the original:
@@ -360,8 +363,9 @@ impl Binding {
             match self.take_ready() {
                 Choice::Ready(taken) => break taken,
                 Choice::Vacant(taken) => break self.bind_async(taken, limit).await?,
-                Choice::Owing(mut taken) => match taken.await_reply(limit, Mode::Async).await {
-                    Ok(_) => break taken,
+                Choice::Owing(mut taken) => match taken.await_late(limit).await {
+                    Ok(true) => break taken,
+                    Ok(false) => {}
                     Err(CallError::ServerGone { .. }) => taken.discard(),
                     Err(error) => return Err(error.before_it_was_sent()),
                 },
@@ -462,6 +466,11 @@ impl Binding {
         }
     }
 
+    /// How long one waits for a late reply before looking at the other lanes again.
+    fn part_for_late(&self, limit: Limit) -> Limit {
+        if self.lanes.len() > 1 { limit.within(OTHERS) } else { limit }
+    }
+
     /// A lane, unless all are used.
     fn take_free(
         &self,
@@ -472,10 +481,11 @@ impl Binding {
             Choice::Ready(taken) => return Ok(Some(taken)),
             Choice::Busy => return Ok(None),
             Choice::Owing(mut taken) => {
-                match taken.lane_mut().wait_for_late(&self.node, limit, is_cancelled) {
+                let limits = (limit, self.part_for_late(limit));
+                match taken.lane_mut().wait_for_late(&self.node, limits, is_cancelled) {
                     Err(CallError::ServerGone { .. }) => taken,
                     Err(error) => return Err(error),
-                    Ok(_) => return Ok(Some(taken)),
+                    Ok(has_come) => return Ok(has_come.then_some(taken)),
                 }
             }
             Choice::Vacant(taken) => taken,
@@ -595,6 +605,21 @@ impl<'b> Taken<'b> {
             Err(_) => {}
         }
         reply
+    }
+
+    /// Waits for the late reply to a call that was given up; false if it has not come after a while, and another lane may have come
+    /// free.
+    async fn await_late(&mut self, limit: Limit) -> Result<bool, CallError> {
+        let binding = self.binding();
+        let (watch, part) = (self.lane().watch().clone(), binding.part_for_late(limit));
+        match Arrival::new(&binding.shared.reactor, &binding.node, watch, part).await {
+            Ok(_) => {
+                self.lane_mut().settle();
+                Ok(true)
+            }
+            Err(CallError::TimedOut { .. }) if !limit.is_over() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     #[inline(always)]

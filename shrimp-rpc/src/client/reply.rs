@@ -298,6 +298,7 @@ async fn collect(
     let inout_at = word(layout::REPLY_INOUT_AT);
     let inout_len = word(layout::REPLY_INOUT_LEN);
     if total > max {
+        taken.discard(); // or the server would keep the rest until this lane's next call
         return Err(CallError::TooLong { what: "the reply", len: total, max });
     }
     if inout_len > total {

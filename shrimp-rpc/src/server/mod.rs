@@ -215,7 +215,8 @@ impl ServerBuilder {
         });
         let door = open_door(&shared, &self.service, &self.grants, self.token)
             .map_err(|source| ServeError::Door { service: self.service.clone(), source })?;
-        let mut server = Server { shared, door: Some(door), threads: Vec::new() };
+        let process = std::process::id();
+        let mut server = Server { process, shared, door: Some(door), threads: Vec::new() };
         server.start_threads()?;
         Ok(server)
     }
@@ -483,9 +484,11 @@ fn accept_tasks(shared: &Arc<Shared>) {
 }
 
 /// A service that runs. Dropping it ends it: calls that are being served are finished, later ones
-/// find it gone.
+/// find it gone. Who drops it waits for that, but for a handler of its own, which is one of those calls.
 #[derive(Debug)]
 pub struct Server {
+    /// That made it: another one has been forked from it.
+    process: u32,
     shared: Arc<Shared>,
     door: Option<Export>,
     threads: Vec<JoinHandle<()>>,
@@ -546,20 +549,38 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A forked child has none of the threads, and nobody to tell.
+            self.threads.drain(..).for_each(std::mem::forget);
+            return;
+        }
         drop(self.door.take());
         self.shared.stop.store(true, Ordering::Release);
         self.shared.node.wake_waiters();
         self.shared.staff.wake_all();
-        // The first thread is the acceptor: all buffers are withdrawn by it, together.
-        let mut threads = self.threads.drain(..);
-        let acceptor = threads.next();
-        for worker in threads {
-            let _ = worker.join();
+        let (shared, threads) = (self.shared.clone(), std::mem::take(&mut self.threads));
+        let own = std::thread::current().id();
+        if threads.iter().any(|thread| thread.thread().id() == own) {
+            // A handler ends its server: its own call is answered before the buffers go, too.
+            let apart = std::thread::Builder::new().name("rpc-end".into());
+            // Without a thread the bindings stay until the process ends.
+            let _ = apart.spawn(move || end(&shared, threads));
+        } else {
+            end(&shared, threads);
         }
-        self.shared.tasks.push(Task::Stop);
-        if let Some(acceptor) = acceptor {
-            let _ = acceptor.join();
-        }
+    }
+}
+
+/// Waits for the workers, which are to leave, and then for the acceptor, the first thread, which withdraws all buffers together.
+fn end(shared: &Shared, threads: Vec<JoinHandle<()>>) {
+    let mut threads = threads.into_iter();
+    let acceptor = threads.next();
+    for worker in threads {
+        let _ = worker.join();
+    }
+    shared.tasks.push(Task::Stop);
+    if let Some(acceptor) = acceptor {
+        let _ = acceptor.join();
     }
 }
 
