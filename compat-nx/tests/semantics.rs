@@ -740,6 +740,20 @@ fn direct(engine: &Engine, _: &str) {
         child_has_a_copy(unsafe { std::slice::from_raw_parts_mut(moved, more) });
     }
     until_direct(moved);
+    // Once more: beside what was given back lies what has moved before, which the kernel does not take for one mapping.
+    if engine.node() == 1 {
+        let (was, more) = (4 * LEN + 5, 5 * LEN);
+        // SAFETY: as above.
+        moved = unsafe { libc::mremap(moved.cast(), was, more, libc::MREMAP_MAYMOVE) }.cast();
+        assert_ne!(moved.cast(), libc::MAP_FAILED);
+        assert!(is_filled(moved, 4 * LEN, 100) && is_filled(moved.wrapping_add(4 * LEN), LEN, 0));
+    }
+    until_direct(moved);
+    if engine.node() == 1 {
+        child_has_the_rights(moved.wrapping_add(LEN), LEN);
+        assert!(is_filled(moved, 4 * LEN, 100));
+    }
+    until_direct(moved);
 
     // Longer and longer messages into the same buffer, each with bytes of its own, and a shorter one afterwards.
     let mut room = vec![0u8; 4 * LEN];
@@ -763,6 +777,42 @@ fn direct(engine: &Engine, _: &str) {
             }
         }
     }
+}
+
+/// One buffer after the other, more than there may be windows, each given back for good when it has had its messages.
+fn given_back(engine: &Engine, _: &str) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    const LEN: usize = 4 << 20;
+    for number in 0..80u8 {
+        let place = other_memory(std::ptr::null_mut(), LEN);
+        let begun = sent_directly(engine);
+        while sent_directly(engine) == begun {
+            engine.gsync().expect("gsync");
+            if engine.node() == 0 {
+                engine.gsync().expect("gsync");
+                csend(engine, 1, &vec![number; LEN], 1);
+            } else {
+                // SAFETY: mapped, and known here alone.
+                let room = unsafe { std::slice::from_raw_parts_mut(place, LEN) };
+                let id = irecv(engine, 1, room);
+                engine.gsync().expect("gsync");
+                engine.msgwait(id).expect("msgwait");
+                assert!(room == vec![number; LEN], "buffer {number}");
+            }
+        }
+        // Not unmapped: the next one would be in its place.
+        let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: as above; nobody uses it again.
+        unsafe { mmap_anonymous(place.cast(), LEN, none, flags) }.expect("no memory");
+    }
+    // What windows are made of has gone with them, but of the last ones.
+    let windows = std::fs::read_dir("/proc/self/fd").unwrap().filter(|entry| {
+        let target = entry.as_ref().ok().and_then(|entry| std::fs::read_link(entry.path()).ok());
+        target.is_some_and(|target| target.to_string_lossy().starts_with("/memfd:"))
+    });
+    let windows = windows.count();
+    println!("{windows} files");
+    assert!(windows < 40, "{windows} files");
 }
 
 /// N21: a child that another thread forks while a window is made has a copy of its memory, too.
@@ -845,6 +895,44 @@ fn child_has_a_copy(memory: &mut [u8]) {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     assert!(memory == before);
+}
+
+/// A child has its copy also of what may not be read or written, and may not do either.
+fn child_has_the_rights(memory: *mut u8, len: usize) {
+    use std::os::fd::AsRawFd;
+    let half = memory.wrapping_add(len / 2);
+    let protect = |start: *mut u8, rights| {
+        // SAFETY: memory of this test, which it does not touch meanwhile.
+        assert_eq!(unsafe { libc::mprotect(start.cast(), len / 2, rights) }, 0);
+    };
+    let allow = |start| protect(start, libc::PROT_READ | libc::PROT_WRITE);
+    protect(memory, libc::PROT_NONE);
+    protect(half, libc::PROT_READ);
+    let (out, into) = rustix::pipe::pipe().expect("a pipe");
+    // SAFETY: the child only stores to memory of this test, and ends without unwinding.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    let (out, into) = (out.as_raw_fd(), into.as_raw_fd());
+    if child == 0 {
+        // The kernel looks at the rights.
+        // SAFETY: it stores nothing, or only where it may.
+        let [hidden, shown] = [memory, half].map(|it| unsafe { libc::write(into, it.cast(), 1) });
+        // SAFETY: as above.
+        let stored = unsafe { libc::read(out, half.cast(), 1) };
+        let rights = (hidden, shown, stored) == (-1, 1, -1);
+        [memory, half].into_iter().for_each(allow);
+        // SAFETY: the child's own.
+        let all = unsafe { std::slice::from_raw_parts_mut(memory, len) };
+        let same = all.iter().all(|&byte| byte == 100);
+        all.fill(1);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!rights) + 2 * i32::from(!same)) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child; `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    [memory, half].into_iter().for_each(allow);
 }
 
 /// Both processes of a message copy a part of it (section 4.1 of the paper knows one). The bytes are those of the send, though the
@@ -1228,6 +1316,7 @@ fn rank() {
         ("second_large_send", second_large_send),
         ("direct", direct),
         ("forked_meanwhile", forked_meanwhile),
+        ("given_back", given_back),
         ("shared", shared),
         ("counter_server", counter_server),
         ("send_and_leave", send_and_leave),
@@ -1333,6 +1422,12 @@ fn large_messages_go_from_user_memory_to_user_memory() {
             [("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", after), ("NX_DIRECT_CHECK", check)];
         daemon.run(2, "direct", "", &settings);
     }
+}
+
+#[test]
+fn buffers_that_were_given_back_keep_no_others_from_user_memory() {
+    let settings = [("NX_DIRECT", "65536"), ("NX_DIRECT_AFTER", "0")];
+    Daemon::start().run(2, "given_back", "", &settings);
 }
 
 #[test]

@@ -51,6 +51,9 @@ use vmmc::{Export, Import, Node, Region, Rights, Who};
 
 /// Most windows of a process.
 const MOST: usize = 64;
+/// Large messages between two looks for windows whose memory the program has given back; fewer while there are as many windows as may
+/// be.
+const SWEEPS: [u32; 2] = [256, 16];
 /// Most buffers whose uses are counted.
 const MOST_COUNTED: usize = 1024;
 /// Windows are whole pages of this size: the smallest of all supported machines.
@@ -123,6 +126,8 @@ pub(super) struct Windows {
     left: Vec<Left>,
     uses: HashMap<(u32, usize), Uses>,
     open: usize,
+    /// Large messages since the last look for stale ones.
+    unswept: u32,
     nonce: u64,
     /// Made when first needed; `Some(None)`: the kernel cannot be asked.
     asker: Option<Option<Asker>>,
@@ -210,6 +215,7 @@ impl Windows {
         if len > room.len {
             return (None, 0);
         }
+        self.sweep_at_times(maker);
         let mut trips = 0;
         let mut found = self.find(maker.other, first, inner);
         if let Some(number) = found {
@@ -234,6 +240,7 @@ impl Windows {
     pub(super) fn offer(&mut self, maker: &Maker<'_>, data: Source) -> (Option<Spot>, u64) {
         let start = data.start.addr();
         let Some((first, inner)) = pages(start, data.len) else { return (None, 0) };
+        self.sweep_at_times(maker);
         let mut trips = 0;
         let mut found = self.find(maker.other, first, inner);
         if found.is_none() && self.can_ask(maker) && self.is_worth_one(maker, first, inner) {
@@ -350,6 +357,44 @@ impl Windows {
         Asker::ask(asker, first, len, open.backing.at(offset))
     }
 
+    fn sweep_at_times(&mut self, maker: &Maker<'_>) {
+        let [every, soon] = SWEEPS;
+        self.unswept += 1;
+        if self.unswept >= if self.open < MOST { every } else { soon } {
+            self.sweep(maker, &(0..0));
+        }
+    }
+
+    /// Forgets the windows whose memory the program has given back and may never use for messages again: they would keep it from
+    /// the system, and other buffers from having windows. Not those that reach into `but`.
+    fn sweep(&mut self, maker: &Maker<'_>, but: &Range<usize>) {
+        self.unswept = 0;
+        let mut idle = Vec::new();
+        for (&other, of) in &self.of {
+            for (number, window) in of.iter().enumerate() {
+                let Some(open) = &window.open else { continue };
+                // To look page by page writes to it.
+                let reaches_in = but.start < open.start + open.len && open.start < but.end;
+                if open.alias.is_none()
+                    && !reaches_in
+                    && open.offered == 0
+                    && !(maker.is_busy)(other, number as u32)
+                {
+                    idle.push((other, number, open.start, open.len));
+                }
+            }
+        }
+        for (other, number, start, len) in idle {
+            if self.is_current(other, number, start, len) {
+                continue;
+            }
+            if !self.can_ask(maker) {
+                return; // it is not known
+            }
+            self.forget_stale(other, number, start);
+        }
+    }
+
     /// Counts a use of the buffer: anew, if it is for a longer message than before.
     fn is_worth_one(&mut self, maker: &Maker<'_>, first: usize, len: usize) -> bool {
         if self.open >= MOST {
@@ -434,6 +479,7 @@ impl Windows {
             return None;
         }
         let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start))?;
+        self.sweep(maker, &(start..start + len));
         // Those of shorter messages end: memory is in one at a time.
         let inside = self.inside(maker, start, len, sends);
         let left = self.left.iter().map(|left| left.file);
@@ -564,6 +610,8 @@ fn has_numbers(alias: &Import, offset: usize, first: usize, len: usize, nonce: u
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     imports: HashMap<u32, Arc<Import>>,
+    /// Messages since the last look for those that their owner has forgotten.
+    unswept: u32,
 }
 
 /// Windows that one process may make for another, stale ones included.
@@ -584,6 +632,10 @@ impl Targets {
         if spot.window >= MOST_NUMBERS || end.is_none_or(|end| end > len as u64) {
             return Err(fault("a place in a window that does not fit the message"));
         }
+        self.unswept += 1;
+        if self.unswept >= SWEEPS[0] {
+            self.sweep();
+        }
         let (import, made) = match self.imports.get(&spot.window) {
             Some(import) => (import.clone(), false),
             None => {
@@ -594,8 +646,7 @@ impl Targets {
                     .open();
                 let Ok(import) = import else { return Ok(None) };
                 let import = Arc::new(import);
-                // Of those that the owner has forgotten nothing is kept.
-                self.imports.retain(|_, import| import.check_open().is_ok());
+                self.sweep();
                 self.imports.insert(spot.window, import.clone());
                 (import, true)
             }
@@ -605,6 +656,12 @@ impl Targets {
             return Err(fault("a place beyond its window"));
         }
         Ok(Some((import, made)))
+    }
+
+    /// Of those that the owner has forgotten nothing is kept.
+    fn sweep(&mut self) {
+        self.unswept = 0;
+        self.imports.retain(|_, import| import.check_open().is_ok());
     }
 }
 

@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The thread that makes a window, or one more: it forks. 0: nobody does.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
-/// A word that the child of a fork and its parent share, in a page of its own: 1 while the child has windows that are not its own.
+/// A word that the child of a fork and its parent share, in a page of its own: not 0 while the child has windows that are not its own, and
+/// another number after each step.
 /// Null: it has none, or there was no memory. Of the thread that has the turn.
 static PENDING: AtomicPtr<u32> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -117,15 +118,26 @@ extern "C" fn parent() {
         return;
     }
     finish(|pending| {
-        let begun = Instant::now();
-        while pending.load(Ordering::Acquire) != 0 && begun.elapsed() < PATIENCE {
+        let (mut seen, mut begun) = (1, Instant::now());
+        while seen != 0 && begun.elapsed() < PATIENCE {
             std::thread::yield_now();
+            let now = pending.load(Ordering::Acquire);
+            if now != seen {
+                (seen, begun) = (now, Instant::now());
+            }
         }
     });
 }
 
 extern "C" fn child() {
-    noted::give_back(&(0..usize::MAX), Bytes::Kept);
+    let page = if forks() { PENDING.load(Ordering::Relaxed) } else { std::ptr::null_mut() };
+    let step = || {
+        if !page.is_null() {
+            // SAFETY: the page that `prepare` mapped, which `finish` unmaps.
+            unsafe { AtomicU32::from_ptr(page) }.fetch_add(1, Ordering::Release);
+        }
+    };
+    let _ = noted::give_back_in_steps(&(0..usize::MAX), Bytes::Kept, step);
     noted::clear();
     if forks() {
         finish(|pending| pending.store(0, Ordering::Release));

@@ -4,6 +4,7 @@
 
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Opcode, Updater, opcode};
+use rustix::mm::ProtFlags;
 use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
 
@@ -13,6 +14,7 @@ struct Mapping {
     start: usize,
     end: usize,
     private_rw: bool,
+    rights: ProtFlags,
     /// Where in its file it begins.
     offset: u64,
     file: File,
@@ -50,6 +52,10 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         start: usize::from_str_radix(start, 16).ok()?,
         end: usize::from_str_radix(end, 16).ok()?,
         private_rw: rights.starts_with("rw") && rights.ends_with('p'),
+        rights: [('r', ProtFlags::READ), ('w', ProtFlags::WRITE), ('x', ProtFlags::EXEC)]
+            .into_iter()
+            .filter(|(letter, _)| rights.contains(*letter))
+            .fold(ProtFlags::empty(), |all, (_, right)| all | right),
         offset,
         file: File { device, inode },
         is_stack: field() == Some("[stack]"),
@@ -116,6 +122,11 @@ fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool 
     at >= end
 }
 
+/// Whether all of it is private memory that may be read and written.
+pub(crate) fn is_private(start: usize, len: usize) -> bool {
+    covered(start, len, |mapping| mapping.private_rw)
+}
+
 /// Memory that may be remapped: private and writable, and not the stack, which grows; or of one of these files.
 pub(super) fn is_private_memory(start: usize, len: usize, or: &[File]) -> bool {
     covered(start, len, |mapping| {
@@ -128,13 +139,13 @@ pub(super) fn is_first_stack(at: usize) -> bool {
     covered(at, 1, |mapping| mapping.is_stack)
 }
 
-/// The first stretch of the range that is mapped from a file.
-pub(super) fn first_of(range: Range<usize>, file: File) -> Option<Range<usize>> {
+/// The first stretch of the range that is mapped from a file, and the rights to it.
+pub(super) fn first_of(range: Range<usize>, file: File) -> Option<(Range<usize>, ProtFlags)> {
     let mut found = None;
     visit_mappings(|mapping| {
         let part = mapping.start.max(range.start)..mapping.end.min(range.end);
         if mapping.file == file && !part.is_empty() {
-            found = Some(part);
+            found = Some((part, mapping.rights));
         }
         match found.is_some() || mapping.start >= range.end {
             true => ControlFlow::Break(()),

@@ -25,7 +25,7 @@ mod handshake;
 mod inner;
 mod joining;
 mod layout;
-mod mappings;
+pub(crate) mod mappings;
 mod mem;
 mod mids;
 pub(crate) mod noted;

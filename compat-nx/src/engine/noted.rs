@@ -3,7 +3,11 @@
 
 use super::direct::PAGE;
 use super::mappings::{self, File};
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{
+    MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous, mprotect, mremap,
+    mremap_fixed, munmap,
+};
+use std::ffi::c_void;
 use std::ops::Range;
 // A static table, which the model checker's atomics cannot be in; no algorithm is here to check.
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -85,24 +89,37 @@ pub(super) fn clear() {
 }
 
 /// Puts the program's own, private pages in the place of all that is a window's in a range, which begins with a page and is
-/// rounded up to pages. Nothing is allocated.
-pub(crate) fn give_back(range: &Range<usize>, bytes: Bytes) {
+/// rounded up to pages; whether there was any. Nothing is allocated.
+pub(crate) fn give_back(range: &Range<usize>, bytes: Bytes) -> bool {
+    give_back_in_steps(range, bytes, || ())
+}
+
+/// [`give_back`], which tells whenever so much is done as takes a small part of a second.
+pub(super) fn give_back_in_steps(range: &Range<usize>, bytes: Bytes, step: impl Fn()) -> bool {
     if !range.start.is_multiple_of(PAGE) {
-        return;
+        return false;
     }
     let end = range.end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+    let mut was_there = false;
     for row in &ROW {
         let noted = row.range();
         let (mut at, end) = (noted.start.max(range.start), noted.end.min(end));
         // The program may have unmapped all or some of it and have something else there.
         while at < end
-            && let Some(part) = mappings::first_of(at..end, row.file())
+            && let Some((part, rights)) = mappings::first_of(at..end, row.file())
         {
-            replace(&part, bytes);
+            let part = part.start..part.end.min(part.start.saturating_add(STEP));
+            replace(&part, rights, bytes);
+            step();
+            was_there = true;
             at = part.end;
         }
     }
+    was_there
 }
+
+/// Most bytes of a step; whole pages.
+const STEP: usize = 64 << 20;
 
 /// What private pages begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,30 +129,51 @@ pub(crate) enum Bytes {
     Zero,
 }
 
-/// One stretch of shared pages. They stay when memory is short.
-fn replace(part: &Range<usize>, bytes: Bytes) {
+/// One stretch of shared pages, to which the program has these rights. They stay when memory is short.
+fn replace(part: &Range<usize>, rights: ProtFlags, bytes: Bytes) {
+    const ALL: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
     let len = part.len();
-    let there = std::ptr::with_exposed_provenance_mut::<u8>(part.start);
+    let there = std::ptr::with_exposed_provenance_mut::<c_void>(part.start);
     let old = match bytes {
         Bytes::Zero => None,
         Bytes::Kept => {
             // SAFETY: a length of 0 maps the pages a second time, wherever there is room, and leaves the first mapping.
-            let old = unsafe { rustix::mm::mremap(there.cast(), 0, len, MremapFlags::MAYMOVE) };
+            let old = unsafe { mremap(there, 0, len, MremapFlags::MAYMOVE) };
             let Ok(old) = old else { return };
+            // Whoever may not read them has them read all the same.
+            // SAFETY: the second mapping, which nobody else knows.
+            let readable = unsafe { mprotect(old, len, MprotectFlags::READ) };
+            if readable.is_err() {
+                // SAFETY: as above.
+                let _ = unsafe { munmap(old, len) };
+                return;
+            }
             Some(old)
         }
     };
-    let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
     // Not a mapping that is moved here: such a one would not be one with its neighbours again, as the program knows them.
     // SAFETY: over pages that are a window's, which the program owns; it is in a call about them, or a child with one thread.
-    let new = unsafe { rustix::mm::mmap_anonymous(there.cast(), len, rights, flags) };
-    let Some(old) = old else { return };
-    if new.is_ok() {
-        // SAFETY: `len` bytes are mapped at both, which do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(old.cast_const().cast(), there, len) };
+    let new = unsafe { mmap_anonymous(there, len, ALL, flags) };
+    if let Some(old) = old {
+        if new.is_ok() {
+            // SAFETY: `len` bytes are mapped at both, which do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(old.cast_const().cast::<u8>(), there.cast(), len)
+            };
+            // SAFETY: the second mapping, which nobody else knows.
+            let _ = unsafe { munmap(old, len) };
+        } else {
+            // There may be nothing now: those pages again.
+            let flags = MremapFlags::MAYMOVE;
+            // SAFETY: from the second mapping to where the first one was, of the same length.
+            let _ = unsafe { mremap_fixed(old, len, len, flags, there) };
+        }
     }
-    // SAFETY: the second mapping, which nobody else knows.
-    let _ = unsafe { rustix::mm::munmap(old, len) };
+    if rights != ALL || new.is_err() {
+        // SAFETY: what may be done with it is what could be done before.
+        let _ = unsafe { mprotect(there, len, MprotectFlags::from_bits_retain(rights.bits())) };
+    }
 }
 
 #[cfg(all(test, not(vmmc_loom)))]
