@@ -123,6 +123,7 @@ fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool 
 }
 
 /// Whether all of it is private memory that may be read and written.
+#[cfg_attr(not(feature = "abi"), allow(dead_code))] // for calls of programs
 pub(crate) fn is_private(start: usize, len: usize) -> bool {
     covered(start, len, |mapping| mapping.private_rw)
 }

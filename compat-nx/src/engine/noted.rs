@@ -90,6 +90,7 @@ pub(super) fn clear() {
 
 /// Puts the program's own, private pages in the place of all that is a window's in a range, which begins with a page and is
 /// rounded up to pages; whether there was any. Nothing is allocated.
+#[cfg_attr(not(feature = "abi"), allow(dead_code))] // for calls of programs
 pub(crate) fn give_back(range: &Range<usize>, bytes: Bytes) -> bool {
     give_back_in_steps(range, bytes, || ())
 }
@@ -126,6 +127,7 @@ const STEP: usize = 64 << 20;
 pub(crate) enum Bytes {
     /// Those that were there.
     Kept,
+    #[cfg_attr(not(feature = "abi"), allow(dead_code))] // for calls of programs
     Zero,
 }
 

@@ -267,7 +267,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let round_ms = if options.quick { 30 } else { 100 };
     let sizes = sizes(options.quick);
     let no_sockmap = Sockmap::load().err().map(|why| why.to_string());
-    let setting = Setting { library, daemon, scratch, pair, round_ms, sizes, no_sockmap };
+    let mut setting = Setting { library, daemon, scratch, pair, round_ms, sizes, no_sockmap };
     let ways = setting.ways();
     cpu::pin(pair.a)?;
 
@@ -278,12 +278,16 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let mut rounds: Vec<Vec<Rounds>> = ways.iter().map(|_| cells()).collect();
     let mut counted = vec![Counted::default(); ways.len()];
     let mut turns = Turns::default();
+    let mut failed = None;
     for round in 0..options.rounds() {
         if !pair.is_single() {
             let (samples, batch) = raw::cache_line_round(pair, &options.plan())?;
             r.add(samples, batch);
         }
         for (at, (way, cells)) in ways.iter().zip(&mut rounds).enumerate() {
+            if way.kind == Kind::Sockmap && failed.is_some() {
+                continue;
+            }
             progress.step(&format!("round {} of {}: {}", round + 1, options.rounds(), way.name));
             let number = round as usize * ways.len() + at;
             // The programs of the first way, which the budget is for, play R themselves if both have a processor.
@@ -294,6 +298,12 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
                     ran = setting.run(*way, number, None);
                 }
             }
+            if let (Err(why), Kind::Sockmap) = (&ran, way.kind) {
+                // It is the kernel's, and what is ours can be measured without it.
+                failed =
+                    Some(format!("{} attempts failed, the last one: {why}", 1 + SOCKMAP_ATTEMPTS));
+                continue;
+            }
             let Ran { lines, flows, counted: told } = ran?;
             for ((_, batch, samples), cell) in lines.into_iter().chain(flows).zip(cells) {
                 cell.add(samples, batch);
@@ -302,6 +312,13 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
                 *slot = told;
             }
         }
+    }
+    if failed.is_some()
+        && let Some(at) = ways.iter().position(|way| way.kind == Kind::Sockmap)
+    {
+        rounds.remove(at);
+        counted.remove(at);
+        setting.no_sockmap = failed;
     }
     let alone = alone::run(&setting, options.rounds(), &mut progress)?;
     progress.clear();
