@@ -360,7 +360,8 @@ impl Windows {
     fn sweep_at_times(&mut self, maker: &Maker<'_>) {
         let [every, soon] = SWEEPS;
         self.unswept += 1;
-        if self.unswept >= if self.open < MOST { every } else { soon } {
+        let due = if self.open < MOST { every } else { soon };
+        if self.unswept >= due {
             self.sweep(maker, &(0..0));
         }
     }

@@ -137,7 +137,7 @@ extern "C" fn child() {
             unsafe { AtomicU32::from_ptr(page) }.fetch_add(1, Ordering::Release);
         }
     };
-    let _ = noted::give_back_in_steps(&(0..usize::MAX), Bytes::Kept, step);
+    noted::give_back_in_steps(&(0..usize::MAX), Bytes::Kept, step);
     noted::clear();
     if forks() {
         finish(|pending| pending.store(0, Ordering::Release));

@@ -26,7 +26,7 @@ pub(super) type Device = (u32, u32);
 
 /// A file that is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct File {
+pub(crate) struct File {
     pub(super) device: Device,
     pub(super) inode: u64,
 }
@@ -122,14 +122,8 @@ fn covered(start: usize, len: usize, accept: impl Fn(&Mapping) -> bool) -> bool 
     at >= end
 }
 
-/// Whether all of it is private memory that may be read and written.
-#[cfg_attr(not(feature = "abi"), allow(dead_code))] // for calls of programs
-pub(crate) fn is_private(start: usize, len: usize) -> bool {
-    covered(start, len, |mapping| mapping.private_rw)
-}
-
 /// Memory that may be remapped: private and writable, and not the stack, which grows; or of one of these files.
-pub(super) fn is_private_memory(start: usize, len: usize, or: &[File]) -> bool {
+pub(crate) fn is_private_memory(start: usize, len: usize, or: &[File]) -> bool {
     covered(start, len, |mapping| {
         mapping.private_rw && !mapping.is_stack || or.contains(&mapping.file)
     })

@@ -5,15 +5,13 @@
 //! `madvise` making pages zero.
 
 use super::errno;
-use crate::engine::mappings::is_private;
+use crate::engine::mappings::is_private_memory;
 use crate::engine::noted::{Bytes, give_back};
 use libc::{c_int, c_void, size_t};
 use std::ops::Range;
 
 /// `MADV_GUARD_INSTALL` of Linux 6.13: what is behind it is lost to private memory.
 const GUARD_INSTALL: c_int = 102;
-/// Smallest page of all supported machines.
-const PAGE: usize = 4096;
 
 /// `None`: the kernel refuses it.
 fn range(start: *mut c_void, len: size_t) -> Option<Range<usize>> {
@@ -68,7 +66,7 @@ unsafe fn in_pieces(
         libc::MAP_FAILED
     };
     let moves = flags & libc::MREMAP_MAYMOVE != 0 && flags & libc::MREMAP_DONTUNMAP == 0;
-    if old_len == 0 || new_len == 0 || !is_private(old.addr(), old_len) {
+    if old_len == 0 || new_len == 0 || !is_private_memory(old.addr(), old_len, &[]) {
         return fails(libc::EFAULT);
     }
     if !moves {
@@ -89,7 +87,7 @@ unsafe fn in_pieces(
             );
         }
         // SAFETY: the caller gives it up.
-        unsafe { libc::munmap(old, old_len.next_multiple_of(PAGE)) };
+        unsafe { libc::munmap(old, old_len) };
     }
     there
 }
