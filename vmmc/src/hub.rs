@@ -55,6 +55,9 @@ pub(crate) struct Hub<W, B> {
 struct State {
     /// Whether some thread leads: between its `prepare` and the end of its sleep.
     leader: bool,
+    /// Whether the leader was rung from inside the process. If it calls its sleep off, the ring would
+    /// otherwise be there still, and wake the next leader for nothing.
+    leader_told: bool,
     /// Whether an outside sleeper has armed and not heard of anything since.
     outside: bool,
     /// Whether the outside descriptor was made readable and not cleared since.
@@ -107,6 +110,7 @@ impl<W: Word<Value = u32>, B: Bell> Hub<W, B> {
         let mut state = self.state.lock();
         state.epoch += 1;
         if state.leader {
+            state.leader_told = true;
             self.bell.ring_self();
         }
         self.tell(&mut state);
@@ -152,7 +156,7 @@ impl<W: Word<Value = u32>, B: Bell> Hub<W, B> {
         let mut state = self.state.lock();
         state.leader = false;
         state.epoch += 1;
-        if rung {
+        if std::mem::take(&mut state.leader_told) || rung {
             // An outside sleeper is told before the doorbell is emptied for it.
             self.tell(&mut state);
             self.bell.drain();
@@ -300,6 +304,18 @@ mod loom_tests {
             wait_for(&world, 0);
             sleeper.join().unwrap();
             teller.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_a_sleep_that_is_called_off_leaves_no_ring_from_inside() {
+        model(|| {
+            let world = world();
+            let inside = world.clone();
+            let teller = thread::spawn(move || inside.hub.wake_all());
+            drop(world.hub.prepare());
+            teller.join().unwrap();
+            assert!(!*world.bell.rung.lock(), "nobody sleeps, and the bell is rung");
         });
     }
 
