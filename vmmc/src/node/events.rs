@@ -310,9 +310,17 @@ impl NodeInner {
     /// This process ends its import; the daemon is to be told, unless the link has ended already.
     pub(crate) fn unimport(&self, import: &ImportInner, tell: impl FnOnce(Request)) {
         let link = import.id();
-        if self.tables.lock().imports.remove(&link).is_some() {
+        let was_open = {
+            let mut tables = self.tables.lock();
+            let was_open = tables.imports.remove(&link).is_some();
+            // Under this lock: an exporter that goes leaves this table first, and its spares are dropped then.
+            if was_open && tables.peers.contains_key(&import.peer.info.client) {
+                self.spares.keep(import);
+            }
+            was_open
+        };
+        if was_open {
             tell(Request::CloseLink { link });
-            self.spares.keep(import);
         }
         import.link.close(CloseReason::Unimported);
     }
