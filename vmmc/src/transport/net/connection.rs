@@ -392,13 +392,16 @@ impl Connection {
         }
     }
 
-    /// Closes a slot: nothing more is sent for it.
+    /// Closes a slot: nothing more is sent for it. Who drops an import waits neither for another connection, nor for room,
+    /// nor for another sender that does.
     pub(super) fn detach(&self, slot: &Slot) {
-        let known = self.state.lock().slots.remove(&slot.number);
-        if let Some(slot) = known.clone().filter(|_| self.is_cut()) {
-            self.say_later(slot, Kind::Detach); // who drops an import waits for no other connection
-        } else if known.is_some() {
-            let _ = self.send(&Header::new(Kind::Detach, slot.number, slot.generation), &[]);
+        let Some(slot) = self.state.lock().slots.remove(&slot.number) else { return };
+        match self.writer.try_lock().filter(|_| self.has_room()) {
+            Some(mut turn) => {
+                let detach = Header::new(Kind::Detach, slot.number, slot.generation);
+                let _ = self.send_frame(&mut turn, &detach, &[]);
+            }
+            None => self.say_later(slot, Kind::Detach),
         }
     }
 
