@@ -152,6 +152,8 @@ fn cut_off(engine: &Engine, how: &str) {
     rustix::process::kill_process(process, rustix::process::Signal::CONT).expect("it is stopped");
     while std::fs::read(format!("/proc/{sender}/cmdline")).is_ok_and(|line| !line.is_empty()) {
         std::thread::yield_now(); // until it has written what it writes, and ended
+        // It may be at another message before it hears that node 2 died.
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::CONT);
     }
     assert!(room.iter().all(|&byte| byte == 7), "bytes of a message that was given up");
 }

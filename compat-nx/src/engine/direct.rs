@@ -638,8 +638,8 @@ impl Targets {
             self.sweep();
         }
         let (import, made) = match self.imports.get(&spot.window) {
-            Some(import) => (import.clone(), false),
-            None => {
+            Some(import) if import.check_open().is_ok() => (import.clone(), false),
+            _ => {
                 let import = own
                     .import(node, owner, name(own, owner, own.number, spot.window as usize))
                     .rights(Rights::WRITE | Rights::READ)

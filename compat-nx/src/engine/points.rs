@@ -116,7 +116,12 @@ impl Armed {
             return;
         }
         if self.stop {
-            let _ = kill_process(getpid(), Signal::STOP);
+            // A signal to the process would be taken by its first thread, some time later, and this one would go on meanwhile.
+            // SAFETY: no pointers.
+            #[allow(unsafe_code)]
+            unsafe {
+                libc::raise(libc::SIGSTOP)
+            };
         } else {
             let _ = kill_process(getpid(), Signal::KILL);
             std::process::abort(); // not reached

@@ -31,8 +31,11 @@ pub(super) fn run(inner: &Arc<Inner>) {
                 .then_some(())
             },
         );
-        if woken.is_err() || inner.stop.load(Ordering::Acquire) {
+        if inner.stop.load(Ordering::Acquire) {
             return;
+        }
+        if let Err(error) = woken {
+            return inner.fail(error.into()); // nobody would hear of an end
         }
         inner.look_at_ends();
         if !told && inner.check().is_err() {

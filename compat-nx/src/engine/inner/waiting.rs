@@ -132,6 +132,7 @@ impl Inner {
             let waiters = self.waiters.load(Ordering::Relaxed);
             self.waiters.store(waiters - 1, Ordering::Relaxed);
             if let Err(error) = waited {
+                state.revoke_targets();
                 break Err(error);
             }
         };
