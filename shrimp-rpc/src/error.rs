@@ -196,6 +196,17 @@ impl ConnectError {
             _ => false,
         }
     }
+
+    /// Whether the server has as many bindings as it wants, or as much memory in use for them.
+    pub(crate) fn is_for_places(&self) -> bool {
+        matches!(
+            self,
+            ConnectError::TooManyBindings { .. }
+                | ConnectError::TooManyOfProcess { .. }
+                | ConnectError::TooManyWaiting { .. }
+                | ConnectError::NoRoom { .. }
+        )
+    }
 }
 
 /// What went wrong below us.

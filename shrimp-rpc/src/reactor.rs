@@ -12,9 +12,13 @@ use crate::error::TransportError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vmmc::Node;
+use vmmc::error::WaitError;
 use vmmc::sync::{AtomicBool, Ordering};
+
+/// How long a helper that cannot sleep at the doorbell leaves the list alone.
+const SLEEPLESS: Duration = Duration::from_millis(1);
 
 /// What a future waits for. Whoever makes it happen wakes the node's waiters.
 pub(crate) trait Event: std::fmt::Debug + Send + Sync {
@@ -185,12 +189,15 @@ impl Reactor {
             );
             let ready = match woken {
                 Ok(ready) => ready,
-                Err(vmmc::error::WaitError::TimedOut { .. }) => {
+                Err(WaitError::Forked(_)) => return,
+                Err(error) => {
+                    if !matches!(error, WaitError::TimedOut { .. }) {
+                        std::thread::sleep(SLEEPLESS);
+                    }
                     let now = Instant::now();
                     let late = |entry: &mut Entry| entry.deadline.is_some_and(|at| at <= now);
                     self.list().entries.extract_if(.., late).map(|entry| entry.waker).collect()
                 }
-                Err(_) => return, // a forked child
             };
             ready.into_iter().for_each(wake);
         }

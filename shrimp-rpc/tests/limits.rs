@@ -2,6 +2,7 @@
 
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
+mod executor;
 mod program;
 mod raw;
 #[path = "../../vmmc/tests/support/mod.rs"]
@@ -236,6 +237,64 @@ fn who_closes_its_bindings_while_calls_are_put_off_has_no_more_bindings() {
     greedy.go_on();
     greedy.finish();
     kept.lock().unwrap().clear();
+    server.stop();
+}
+
+/// A server that has no place for another lane of a binding refuses the lane, not the call.
+#[test]
+fn a_call_waits_for_a_lane_that_is_bound_where_the_server_binds_no_other() {
+    let _watchdog = Watchdog::new("a_call_waits_for_a_lane_that_is_bound");
+    let daemon = Daemon::start();
+    let (node, friend) = (daemon.node(), daemon.node());
+    let kept = Kept::default();
+    let server = Server::builder("few").node(&node).bindings_each(1);
+    let server = server.raw_program(PROGRAM, 1, keeping(&kept)).start().unwrap();
+    let binding = program::builder(&friend, "few").lanes(3).connect().unwrap();
+    let call = |procedure| binding.request(procedure, 0, 0)?.call()?.finish();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| call(KEEP));
+        until("it is served", || kept.lock().unwrap().len() == 1);
+        let hurried = binding.with_timeout(Duration::from_millis(150));
+        let refused = [
+            hurried.request(NULL, 0, 0).map(drop),
+            executor::block_on(hurried.request_async(NULL, 0, 0)).map(drop),
+        ];
+        let others = [
+            scope.spawn(|| call(NULL)),
+            scope.spawn(|| executor::block_on(binding.request_async(NULL, 0, 0))?.call()?.finish()),
+        ];
+        let call = kept.lock().unwrap().pop().unwrap();
+        call.reply(0).unwrap().send().unwrap();
+        first.join().unwrap().unwrap();
+        for other in others {
+            other.join().unwrap().expect("it had the lane of the first");
+        }
+        for refused in refused {
+            let late = matches!(refused, Err(CallError::TimedOut { sent: false, .. }));
+            assert!(late, "{refused:?}");
+        }
+    });
+    server.stop();
+}
+
+/// A handler that answers at length when its client has given the call up.
+#[test]
+fn of_a_reply_to_a_call_that_was_given_up_nothing_is_kept() {
+    let _watchdog = Watchdog::new("of_a_reply_to_a_call_that_was_given_up");
+    let daemon = Daemon::start();
+    let (node, friend) = (daemon.node(), daemon.node());
+    let late = |procedure, call: ServerCall<'_>| {
+        let context = call.context();
+        until("it is given up", || context.is_cancelled());
+        dispatch(procedure, call)
+    };
+    let server = Server::builder("late").node(&node).raw_program(PROGRAM, 1, late).start().unwrap();
+    let mut client = raw::Client::bind(&friend, "late", 0, PROGRAM);
+    let numbers = (CALL_MAX / 8) as u32 - 1;
+    client.calls.write(client.start(8), &numbers.to_le_bytes()).unwrap();
+    client.send(Kind::Whole, FILL as u16, 8);
+    client.cancel();
+    assert_eq!(client.reply().kind, Kind::Whole, "nobody would ask for the rest");
     server.stop();
 }
 

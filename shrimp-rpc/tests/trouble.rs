@@ -3,6 +3,8 @@
 #[path = "../../vmmc/tests/common/mod.rs"]
 mod common;
 mod executor;
+#[path = "../../vmmc/tests/support/forked.rs"]
+mod forked;
 mod raw;
 #[path = "../../vmmc/tests/support/mod.rs"]
 #[allow(unused_imports)]
@@ -144,9 +146,39 @@ fn hold(args: &[String]) {
     let _ = binding.request(HOLD, 0, 0).expect("a lane").call();
 }
 
+/// Forks while its only lane is used.
+fn fork(args: &[String]) {
+    let node = Node::connect().expect("connects");
+    let binding = Binding::builder(&args[0], PROGRAM, 1).node(&node).lanes(1).connect();
+    let binding = binding.expect("binds");
+    let used = binding.request(0, 0, 0).expect("a lane");
+    let good = forked::in_child(|| {
+        let refused =
+            |outcome: Result<(), CallError>| matches!(outcome, Err(CallError::Connect(_)));
+        let blocking = refused(binding.request(0, 0, 0).map(drop));
+        let futures = refused(block_on(binding.request_async(0, 0, 0)).map(drop));
+        forked::check(line!(), blocking) & forked::check(line!(), futures)
+    });
+    assert!(good, "the child is told that the lanes are its parent's");
+    used.call().expect("a reply").finish().expect("nothing in it");
+    say("called");
+    pause();
+}
+
+#[test]
+fn a_forked_child_is_not_left_waiting_for_its_parents_lanes() {
+    let _watchdog = Watchdog::new("a_forked_child_is_not_left_waiting");
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["forker"]);
+    server.expect("ready");
+    let mut second = daemon.second("fork", &["forker"]);
+    second.expect("called");
+    second.finish();
+}
+
 #[test]
 fn second_process() {
-    play(&[("serve", serve), ("call for ever", call_for_ever), ("hold", hold)]);
+    play(&[("serve", serve), ("call for ever", call_for_ever), ("hold", hold), ("fork", fork)]);
 }
 
 #[test]

@@ -62,6 +62,10 @@ const PACE: usize = 8;
 /// How often who waits for a service to appear looks whether its call was given up.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How much later than its time limit an import's answer may come. The daemons end it themselves at the limit, and with the
+/// better reason, unless one of them stands still.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// How long a server goes through so many bytes, at least; zero for few.
 fn time_of(bytes: usize) -> Duration {
     if bytes < MUCH { Duration::ZERO } else { Duration::from_nanos((bytes / PACE) as u64) }
@@ -106,10 +110,17 @@ impl Lane {
             door = door.token(token);
         }
         let service = |source| ConnectError::Service { service: wanted.service.clone(), source };
+        let late = || {
+            let service = wanted.service.clone();
+            ConnectError::TimedOut { service, after: patience }
+        };
         let mut door = door.start().map_err(service)?;
         while !door.wait_for(Some(LOOK)).map_err(service)? {
             if is_cancelled() {
                 return Err(ConnectError::Cancelled);
+            }
+            if start.elapsed() >= patience.saturating_add(GRACE) {
+                return Err(late());
             }
         }
         let door = door.wait().map_err(service)?;
@@ -122,12 +133,17 @@ impl Lane {
         if answer != Answer::Bound {
             return Err(refused(wanted, answer, replies.view()));
         }
-        let link = import(node, wanted, export)
+        let left = patience.saturating_sub(start.elapsed());
+        let mut link = import(node, wanted, export)
             .process(server.pid)
             .rights(layout::rights(wanted.elsewhere.is_some()))
-            .timeout(patience.saturating_sub(start.elapsed()))
-            .open()
+            .timeout(left)
+            .start()
             .map_err(TransportError::from)?;
+        if !link.wait_for(Some(left.saturating_add(GRACE))).map_err(TransportError::from)? {
+            return Err(late());
+        }
+        let link = link.wait().map_err(TransportError::from)?;
         if !layout::is_buffer_len(link.len()) {
             let what = "its buffer is of no possible length";
             return Err(ConnectError::Protocol { service: wanted.service.clone(), what });

@@ -10,6 +10,7 @@ mod in_a_thread;
 mod lane;
 mod limit;
 mod patience;
+mod places;
 mod queue;
 mod reply;
 mod request;
@@ -29,6 +30,7 @@ use cancel::{Cancels, Group, Mark};
 use in_a_thread::in_a_thread;
 use lane::{Lane, Wanted};
 use limit::Limit;
+use places::Places;
 use queue::Queue;
 use std::future::Future;
 use std::pin::Pin;
@@ -81,6 +83,7 @@ struct Shared {
     node: Node,
     wanted: Wanted,
     cancels: Arc<Cancels>,
+    places: Places,
 }
 
 /// How a call waits.
@@ -169,6 +172,7 @@ impl BindingBuilder {
         // Not taken for that: who calls first is to be the lock's favourite.
         if let Some(first) = Arc::get_mut(&mut binding.lanes).and_then(<[_]>::first_mut) {
             *first = TryLock::new(Some(lane));
+            binding.shared.places.taken();
         }
         Ok(binding)
     }
@@ -201,6 +205,7 @@ impl BindingBuilder {
             call_max: settings.call_max,
             group: Group::default(),
             shared: Arc::new(Shared {
+                places: Places::default(),
                 reactor: Arc::new(Reactor::new("rpc-replies")),
                 node,
                 wanted: self.wanted,
@@ -362,7 +367,11 @@ impl Binding {
             }
             match self.take_ready() {
                 Choice::Ready(taken) => break taken,
-                Choice::Vacant(taken) => break self.bind_async(taken, limit).await?,
+                Choice::Vacant(taken) => {
+                    if let Some(taken) = self.bind_async(taken, limit).await? {
+                        break taken;
+                    }
+                }
                 Choice::Owing(mut taken) => match taken.await_late(limit).await {
                     Ok(true) => break taken,
                     Ok(false) => {}
@@ -370,7 +379,10 @@ impl Binding {
                     Err(error) => return Err(error.before_it_was_sent()),
                 },
                 Choice::Busy if limit.is_over() => return Err(limit.late().before_it_was_sent()),
-                Choice::Busy => Freed::new(self, deadline).await?,
+                Choice::Busy => {
+                    self.check_process()?;
+                    Freed::new(self, deadline).await?;
+                }
             }
         };
         Request::new(taken, limit, procedure, plain, bulk)
@@ -378,31 +390,57 @@ impl Binding {
 
     async fn bind_async<'b>(
         &'b self,
-        mut taken: Taken<'b>,
+        taken: Taken<'b>,
         limit: Limit,
-    ) -> Result<Taken<'b>, CallError> {
+    ) -> Result<Option<Taken<'b>>, CallError> {
         let left = limit.left();
         let (node, wanted) = (self.node.clone(), self.shared.wanted.clone());
         let bound = in_a_thread(move || Lane::open(&node, &wanted, left, &|| false)).await?;
-        taken.fill(self.in_time(limit, left, bound)?);
-        Ok(taken)
+        self.bound(taken, limit, left, bound)
     }
 
-    /// What binding came to, for a call that had so much time left for it.
-    fn in_time(
-        &self,
+    /// What binding a lane came to, for a call that had so much time left for it. `None`: the server has no place for it, and the call
+    /// waits for another lane.
+    fn bound<'b>(
+        &'b self,
+        mut taken: Taken<'b>,
         limit: Limit,
         left: Option<Duration>,
         bound: Result<Lane, ConnectError>,
-    ) -> Result<Lane, CallError> {
-        bound.map_err(|error| match left {
-            Some(left)
-                if left < self.shared.wanted.settings.connect_timeout && error.is_for_time() =>
-            {
-                limit.late().before_it_was_sent()
+    ) -> Result<Option<Taken<'b>>, CallError> {
+        match bound {
+            Ok(lane) => {
+                taken.fill(lane);
+                Ok(Some(taken))
             }
-            _ => error.into(),
+            Err(error) if self.shared.places.refused(&error) => Ok(None),
+            Err(error) => Err(match left {
+                Some(left)
+                    if left < self.shared.wanted.settings.connect_timeout
+                        && error.is_for_time() =>
+                {
+                    limit.late().before_it_was_sent()
+                }
+                _ => error.into(),
+            }),
+        }
+    }
+
+    /// A forked child has its parent's lanes, and none of the threads that would give one back.
+    fn check_process(&self) -> Result<(), CallError> {
+        self.node.check().map_err(|forked| {
+            let service = self.shared.wanted.service.clone();
+            CallError::from(ConnectError::Service { service, source: forked.into() })
         })
+    }
+
+    /// Whether a call may have a lane.
+    fn has_free(&self) -> bool {
+        let full = self.shared.places.are_full();
+        let is_free = |lane: &TryLock<Option<Lane>>| {
+            lane.try_lock().is_some_and(|lane| !full || lane.is_some())
+        };
+        self.lanes.iter().any(is_free)
     }
 
     /// That lane, unless it is used.
@@ -439,8 +477,10 @@ impl Binding {
             if limit.is_over() {
                 return Err(limit.late().before_it_was_sent());
             }
-            let is_free = || self.lanes.iter().any(|lane| lane.try_lock().is_some());
-            self.queue.wait(limit.left(), || is_free() || is_cancelled());
+            self.check_process()?;
+            let again = self.shared.places.were_full();
+            let part = if again { limit.within(places::FULL) } else { limit };
+            self.queue.wait(part.left(), || self.has_free() || is_cancelled());
         }
     }
 
@@ -448,7 +488,12 @@ impl Binding {
     fn take_ready(&self) -> Choice<'_> {
         let mut vacant = None;
         let mut owing = None;
+        let full = self.shared.places.are_full();
         for lane in &*self.lanes {
+            // One that will not be bound is not taken: to give it back would wake others for nothing.
+            if full && lane.try_lock().is_some_and(|lane| lane.is_none()) {
+                continue;
+            }
             let Some(mut taken) = self.take(lane) else { continue };
             if taken.open_lane().is_some_and(|open| open.check_open().is_err()) {
                 taken.discard();
@@ -477,7 +522,7 @@ impl Binding {
         limit: Limit,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Taken<'_>>, CallError> {
-        let mut taken = match self.take_ready() {
+        let taken = match self.take_ready() {
             Choice::Ready(taken) => return Ok(Some(taken)),
             Choice::Busy => return Ok(None),
             Choice::Owing(mut taken) => {
@@ -492,8 +537,7 @@ impl Binding {
         };
         let left = limit.left();
         let bound = Lane::open(&self.node, &self.shared.wanted, left, is_cancelled);
-        taken.fill(self.in_time(limit, left, bound)?);
-        Ok(Some(taken))
+        self.bound(taken, limit, left, bound)
     }
 }
 
@@ -526,7 +570,10 @@ impl Clone for Binding {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.reactor.end(&self.node);
+        // In a forked child its lock may be a thread's of the parent.
+        if self.node.check().is_ok() {
+            self.reactor.end(&self.node);
+        }
     }
 }
 
@@ -538,6 +585,9 @@ struct Freed<'b> {
 
 impl<'b> Freed<'b> {
     fn new(binding: &'b Binding, deadline: Option<Instant>) -> Freed<'b> {
+        let again = || Instant::now() + places::FULL;
+        let again = binding.shared.places.were_full().then(again);
+        let deadline = deadline.into_iter().chain(again).min();
         let alarm = deadline.map(|at| Alarm::new(&binding.shared.reactor, &binding.node, at));
         Freed { binding, alarm }
     }
@@ -547,12 +597,11 @@ impl Future for Freed<'_> {
     type Output = Result<(), TransportError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let is_free = || self.binding.lanes.iter().any(|lane| lane.try_lock().is_some());
-        if is_free() {
+        if self.binding.has_free() {
             return Poll::Ready(Ok(()));
         }
         self.binding.queue.enrol(cx.waker());
-        if is_free() {
+        if self.binding.has_free() {
             return Poll::Ready(Ok(()));
         }
         self.alarm.as_ref().map_or(Poll::Pending, |alarm| alarm.poll(cx))
@@ -585,7 +634,9 @@ impl<'b> Taken<'b> {
     /// It was bound.
     fn fill(&mut self, lane: Lane) {
         self.binding().shared.cancels.heed(lane.watch());
-        *self.guard = Some(lane);
+        if self.guard.replace(lane).is_none() {
+            self.binding().shared.places.taken();
+        }
     }
 
     /// Waits for the reply to the last message.
@@ -630,7 +681,9 @@ impl<'b> Taken<'b> {
     /// Gives the buffers up: the server did what no server does.
     #[cold]
     pub(crate) fn discard(&mut self) {
-        *self.guard = None;
+        if self.guard.take().is_some() {
+            self.binding().shared.places.given_up();
+        }
     }
 }
 

@@ -342,8 +342,11 @@ struct Tasks {
 
 #[derive(Debug, Default)]
 struct Queue {
+    /// Ends, what is to be withdrawn, the stop: no client holds them up, and they come before all knocks.
     tasks: VecDeque<Task>,
-    /// How many of them are knocks, by process; of those that have any.
+    /// Clients at the door: to answer one of another node may take as long as that node.
+    at_door: VecDeque<Task>,
+    /// How many there are, by process; of those that have any.
     knocks: HashMap<Process, usize>,
     /// Buffers that are not withdrawn yet, by process; of those that have any.
     gone: HashMap<Process, usize>,
@@ -386,7 +389,7 @@ impl Tasks {
             _ => return,
         };
         *waiting += 1;
-        queue.tasks.push_back(task);
+        queue.at_door.push_back(task);
         drop(queue);
         self.more.notify_one();
     }
@@ -425,7 +428,7 @@ impl Tasks {
         let mut queue = self.queue();
         let mut late = false;
         loop {
-            if let Some(task) = queue.tasks.pop_front() {
+            if let Some(task) = queue.tasks.pop_front().or_else(|| queue.at_door.pop_front()) {
                 if let Task::Admit(knock) | Task::TurnAway(knock) = &task {
                     count_down(&mut queue.knocks, knock.process());
                 }
@@ -446,7 +449,7 @@ impl Tasks {
     /// Takes nothing any more, if nothing is there.
     fn close(&self) -> bool {
         let mut queue = self.queue();
-        queue.closed |= queue.tasks.is_empty();
+        queue.closed |= queue.tasks.is_empty() && queue.at_door.is_empty();
         queue.closed
     }
 }
@@ -470,6 +473,8 @@ fn accept_tasks(shared: &Arc<Shared>) {
         leaving.look(tasks);
         let Some(task) = task else { continue };
         match task {
+            // The door has ended, and so they find out.
+            Task::Admit(_) | Task::TurnAway(_) if stopped => {}
             // What fails here concerns one client, which waits in vain.
             Task::Admit(knock) => drop(accept::admit(shared, &knock)),
             Task::TurnAway(knock) => drop(accept::turn_away(shared, &knock)), // as above
@@ -614,6 +619,14 @@ mod tests {
         assert_eq!([heard(), heard()], [(1, 200, false), (1, 201, false)]);
         knock(3, 1, 300);
         assert_eq!(heard(), (1, 300, true));
+        // To answer a knock may take long: what waits for nobody comes first.
+        knock(3, 1, 301);
+        tasks.push_end((None, 3, 7));
+        tasks.push(Task::Stop);
+        assert!(matches!(tasks.next(None), Some(Task::Forget((None, 3, 7)))));
+        assert!(matches!(tasks.next(None), Some(Task::Stop)) && !tasks.close());
+        assert_eq!(heard(), (1, 301, true));
+        assert!(tasks.close());
         let queue = tasks.queue();
         assert!(queue.tasks.is_empty() && queue.knocks.is_empty(), "{queue:?}");
     }

@@ -361,6 +361,10 @@ impl Slot {
     ) -> Result<(), ReplyError> {
         let total = memory.view().len();
         self.pieces().reply = None; // nobody asks for the rest of the one before
+        if self.is_given_up(turn) {
+            // Nor would its client ask for the rest of this one: it reads none of it.
+            return self.send(turn, Kind::Whole, Status::Ok, 0).map(drop);
+        }
         let memory = Kept::charge(memory, &self.account)?;
         for (at, value) in [
             (layout::REPLY_TOTAL, total),

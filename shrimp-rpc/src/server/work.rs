@@ -14,6 +14,7 @@ use std::time::Duration;
 use vmmc::Look;
 use vmmc::config::WaitPolicy;
 use vmmc::counters::index;
+use vmmc::error::WaitError;
 use vmmc::sync::{AtomicU32, MutexGuard, Ordering};
 use vmmc::wait::{self, Spun};
 use vmmc::word::Word;
@@ -271,7 +272,15 @@ fn await_next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool
             find(look)
         },
     );
-    found.ok() // in a forked child there is nothing to serve
+    match found {
+        Ok(found) => Some(found),
+        // It cannot sleep, and looks now and then: who calls would wait for ever.
+        Err(WaitError::System(_)) => {
+            std::thread::sleep(PATROL);
+            Some(Found::Change)
+        }
+        Err(_) => None, // in a forked child there is nothing to serve
+    }
 }
 
 #[cold]

@@ -334,6 +334,14 @@ impl Node {
         self.inner.local.hub.bell().outside_fd()
     }
 
+    /// Whether this is the process that connected, and not one forked from it.
+    ///
+    /// # Errors
+    /// [`Forked`].
+    pub fn check(&self) -> Result<(), Forked> {
+        self.inner.local.check()
+    }
+
     /// Asks to be woken through [`Node::as_fd`]. True: sleep now. False: call [`Node::dispatch`]
     /// first.
     ///
