@@ -24,6 +24,10 @@ pub(crate) unsafe fn sendfile(
     if !offset.is_null() && !user_memory::can_write(offset, 1) {
         return Outcome::Failed(libc::EFAULT);
     }
+    // What cannot be sought is spliced, and might be waited for, with the lock of the connection.
+    if raw::is_stream(input) {
+        return Outcome::Failed(if offset.is_null() { libc::EINVAL } else { libc::ESPIPE });
+    }
     // SAFETY: the caller's word.
     let start = (!offset.is_null()).then(|| unsafe { *offset });
     let mut done = 0;

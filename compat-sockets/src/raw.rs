@@ -171,6 +171,17 @@ pub(crate) fn is_nonblocking(fd: i32) -> bool {
     fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
+/// `O_ASYNC` of the open file description: whether arrivals are told by a signal.
+pub(crate) fn is_signalled(fd: i32) -> bool {
+    fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_ASYNC != 0)
+}
+
+/// Whether it has no position: a pipe, a socket, a terminal.
+pub(crate) fn is_stream(fd: i32) -> bool {
+    // No memory is passed.
+    call!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) == Err(libc::ESPIPE)
+}
+
 /// Events pending on one descriptor now, of those asked for; 0 on error.
 pub(crate) fn pending_events(fd: i32, events: i16) -> i16 {
     let mut entry = libc::pollfd { fd, events, revents: 0 };

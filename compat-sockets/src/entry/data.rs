@@ -5,7 +5,7 @@ use crate::counters::Counter;
 use crate::sock::{Link, Using};
 use crate::stream::{Outcome, copy_vectors, demote, recv, send};
 use crate::upgrade::{Route, Way, route};
-use crate::{carrier, file, raw, real, user_memory};
+use crate::{carrier, file, fork, raw, real, user_memory};
 use libc::{
     MSG_NOSIGNAL, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
@@ -99,11 +99,23 @@ fn transmit(
     flags: c_int,
     call: impl Fn() -> ssize_t,
 ) -> ssize_t {
+    before_urgent(fd, flags);
     dispatch_send(
         fd,
         |link| with_signal(send::send(link, fd, &one(buffer, len), flags), flags),
         call,
     )
+}
+
+/// Before urgent data is sent on a socket that is not upgraded: it never is. Where the receiver stands at the mark, the kernel
+/// does not say how much it has.
+fn before_urgent(fd: c_int, flags: c_int) {
+    if flags & libc::MSG_OOB != 0
+        && !fork::in_vfork_child()
+        && crate::fd_table::sock(fd).is_some_and(|sock| !sock.is_active())
+    {
+        crate::close::leave_to_kernel(fd);
+    }
 }
 
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
@@ -122,7 +134,8 @@ export! {
             fortify_failed();
         }
         // SAFETY: as above.
-        receive(fd, buffer, len, 0, || unsafe { real::read(fd, buffer, len) })
+        let call = || unsafe { real::read(fd, buffer, len) };
+        if len == 0 { call() } else { receive(fd, buffer, len, 0, call) }
     }
 
     /// recv(2).
@@ -333,6 +346,7 @@ export! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         // SAFETY: as above.
         unsafe { before_passing(message) };
+        before_urgent(fd, flags);
         dispatch_send(
             fd,
             // SAFETY: as above.

@@ -61,6 +61,15 @@ fn before_standard(old: c_int, new: c_int) {
     }
 }
 
+/// After a socket was duplicated to the lowest number that was free: the same, if that is one of those.
+fn after_lowest(new: c_int) {
+    if (0..=2).contains(&new) && !fork::in_vfork_child() {
+        let errno = real::errno();
+        close::leave_to_kernel_for(new, Counter::plain_stdio);
+        real::set_errno(errno);
+    }
+}
+
 /// Before `new` is overwritten by a duplicate: what closing it would do.
 fn about_to_replace(old: c_int, new: c_int) {
     if old != new
@@ -204,6 +213,7 @@ export! {
         // SAFETY: as above.
         let new = unsafe { real::dup(fd) };
         duplicated(fd, new);
+        after_lowest(new);
         new
     }
 
@@ -289,8 +299,15 @@ fn close_all(first: c_uint, last: c_uint) {
 
 fn after_fcntl(fd: c_int, command: c_int, argument: usize, result: c_int) {
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            duplicated(fd, result);
+            after_lowest(result);
+        }
         libc::F_SETFL if result == 0 => {
+            if argument as c_int & libc::O_ASYNC != 0 && !fork::in_vfork_child() {
+                // A signal for each arrival, armed for or not.
+                close::leave_to_kernel(fd);
+            }
             if let Some(sock) = fd_table::sock(fd) {
                 let nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
                 sock.nonblocking.store(nonblocking.into(), Ordering::Relaxed);

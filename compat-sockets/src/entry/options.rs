@@ -4,7 +4,7 @@ use super::export;
 use crate::side::tx;
 use crate::sock::{Link, shadow};
 use crate::stream::{readiness, report};
-use crate::{carrier, fd_table, raw, real, user_memory};
+use crate::{carrier, fd_table, fork, raw, real, user_memory};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use vmmc::sync::Ordering;
 
@@ -15,6 +15,7 @@ const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 const TCP_INQ: c_int = 36;
 
 const SO_ZEROCOPY: c_int = 60;
+const SO_PEEK_OFF: c_int = 42;
 /// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, and the same for 64-bit time.
 const TIME_STAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
@@ -26,6 +27,7 @@ fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
         // A doorbell is one byte: it could not wake who waits for more.
         libc::SOL_SOCKET if name == libc::SO_RCVLOWAT => value.is_some_and(|bytes| bytes > 1),
         libc::SOL_SOCKET if TIME_STAMPS.contains(&name) => value.is_some_and(|on| on != 0),
+        libc::SOL_SOCKET if name == SO_PEEK_OFF => value.is_some_and(|offset| offset >= 0),
         libc::SOL_SOCKET => matches!(
             name,
             libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_OOBINLINE | SO_ZEROCOPY
@@ -38,7 +40,11 @@ fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
 
 /// Whether the socket came with such an option: set before it was connected, or inherited from the listener.
 pub(crate) fn keeps_in_kernel(fd: c_int) -> bool {
-    let value = |name| crate::raw::socket_option(fd, libc::SOL_SOCKET, name, 0i32).unwrap_or(0);
+    let option = |name| crate::raw::socket_option(fd, libc::SOL_SOCKET, name, 0i32);
+    let value = |name| option(name).unwrap_or(0);
+    if option(SO_PEEK_OFF).is_ok_and(|offset| offset >= 0) || raw::is_signalled(fd) {
+        return true;
+    }
     if crate::raw::socket_option(fd, libc::IPPROTO_TCP, TCP_INQ, 0i32).unwrap_or(0) != 0 {
         return true;
     }
@@ -164,6 +170,7 @@ export! {
         const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
         const FIONREAD: c_ulong = libc::FIONREAD as c_ulong;
         const FIONBIO: c_ulong = libc::FIONBIO as c_ulong;
+        const FIOASYNC: c_ulong = libc::FIOASYNC as c_ulong;
         // The kernel's queue is all it knows: doorbells in it must go first, and the mark is not
         // reached before the ring is empty.
         let ring_first = request == SIOCATMARK
@@ -178,10 +185,16 @@ export! {
             // SAFETY: the kernel has just written an int there.
             unsafe { std::ptr::with_exposed_provenance_mut::<c_int>(argument).write(0) };
         }
-        if result != 0 || !matches!(request, FIONREAD | SIOCOUTQ | FIONBIO) {
+        if result != 0 || !matches!(request, FIONREAD | SIOCOUTQ | FIONBIO | FIOASYNC) {
             return result;
         }
         let Some(sock) = fd_table::sock(fd) else { return result };
+        if request == FIOASYNC {
+            if raw::is_signalled(fd) && !fork::in_vfork_child() {
+                crate::close::leave_to_kernel(fd);
+            }
+            return result;
+        }
         if request == FIONBIO {
             sock.nonblocking.store(raw::is_nonblocking(fd).into(), Ordering::Relaxed);
             return result;

@@ -375,8 +375,30 @@ static void closed_by_stdio_peer(int fd) {
         pause();
 }
 
+/* A copy gets the lowest number that is free, and that is standard output's. */
+static void standard_by_copy(void) {
+    for (int by_fcntl = 0; by_fcntl < 2; by_fcntl++) {
+        int ends[2];
+        char text[6];
+        make_pair(ends);
+        NEED(fflush(stdout));
+        int kept = (int)NEED(dup(STDOUT_FILENO));
+        NEED(close(STDOUT_FILENO));
+        int copy = by_fcntl ? fcntl(ends[0], F_DUPFD, 0) : dup(ends[0]);
+        bool written = copy == STDOUT_FILENO && printf("hello\n") == 6 && fflush(stdout) == 0;
+        NEED(dup2(kept, STDOUT_FILENO));
+        NEED(close(kept));
+        REQUIRE(written);
+        read_all(ends[1], text, 6);
+        CHECK(memcmp(text, "hello\n", 6) == 0, by_fcntl ? "printf, by F_DUPFD" : "printf, by dup");
+        exchange(ends[0], ends[1], 1);
+        CHECK(true, "and the stream goes on");
+    }
+}
+
 static const struct test_case cases[] = {
     LONER(copies),
+    LONER(standard_by_copy),
     LONER(shutdown_through_a_copy),
     LONER(replaced),
     LONER(number_used_again),

@@ -88,9 +88,12 @@ static void truncate_peer(int fd) {
     await('q');
 }
 
+ssize_t __read_chk(int fd, void *buffer, size_t length, size_t room);
+
 static void zero_length_here(int fd) {
     char byte = 0;
     CHECK_EQ(read(fd, &byte, 0), 0, "reading nothing does not wait");
+    CHECK_EQ(__read_chk(fd, &byte, 0, 1), 0, "nor what a compiler makes of it");
     CHECK_FAILS(recv(fd, &byte, 0, MSG_DONTWAIT), EAGAIN, "receiving nothing does");
     CHECK_EQ(write(fd, &byte, 0), 0, "writing nothing");
     CHECK_EQ(send(fd, &byte, 0, 0), 0, "sending nothing");
@@ -311,7 +314,30 @@ static void urgent_inline_peer(int fd) {
     await('q');
 }
 
+/* SO_PEEK_OFF, where the kernel has it for TCP. */
+static void peek_offset_here(int fd) {
+    char buffer[8];
+    int offset = 2;
+    bool has = setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) == 0;
+    tell('s');
+    UNTIL(readable_bytes(fd) == 6);
+    const char *want[] = {has ? "23" : "01", has ? "45" : "01"};
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(recv(fd, buffer, 2, MSG_PEEK), 2, "two peeked at");
+        CHECK(memcmp(buffer, want[i], 2) == 0, "from where it is");
+    }
+    read_all(fd, buffer, 6);
+    CHECK(memcmp(buffer, "012345", 6) == 0, "all of them read");
+    tell('q');
+}
+static void peek_offset_peer(int fd) {
+    await('s');
+    write_all(fd, "012345", 6);
+    await('q');
+}
+
 static const struct test_case cases[] = {
+    PAIR(peek_offset),
     PAIR(peek),      PAIR(waitall),     PAIR(truncate), PAIR(zero_length),
     PAIR(bad_address), PAIR(odd_flags), PAIR(cork),     PAIR(urgent),
     PAIR(urgent_inline),

@@ -681,7 +681,39 @@ static void limit_of_a_spinner(void) {
 }
 static const struct role roles[] = {{"spinner", role_spinner}};
 
+/* ---- a signal for each arrival ---- */
+
+static void signal_driven_here(int fd) {
+    char byte;
+    sigset_t arrivals;
+    sigemptyset(&arrivals);
+    sigaddset(&arrivals, SIGIO);
+    NEED(sigprocmask(SIG_BLOCK, &arrivals, NULL));
+    struct pollfd look = {.fd = fd, .events = POLLIN | POLLOUT};
+    NEED(poll(&look, 1, 0));
+    NEED(fcntl(fd, F_SETOWN, getpid()));
+    NEED(fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK | O_ASYNC));
+    for (int i = 0; i < 5; i++) {
+        tell('s');
+        while (recv(fd, &byte, 1, 0) != 1) {
+            REQUIRE(errno == EAGAIN);
+            NEED(sigwaitinfo(&arrivals, NULL));
+        }
+        CHECK(byte == (char)('0' + i), "told of by a signal");
+    }
+    tell('q');
+}
+static void signal_driven_peer(int fd) {
+    for (int i = 0; i < 5; i++) {
+        char byte = (char)('0' + i);
+        await('s');
+        write_all(fd, &byte, 1);
+    }
+    await('q');
+}
+
 static const struct test_case cases[] = {
+    PAIR_OF_PROCESSES(signal_driven),
     PAIR_OF_PROCESSES(jumped_out),
     PAIR_OF_PROCESSES(jumped_out_of_several),
     PAIR(receive_limit),

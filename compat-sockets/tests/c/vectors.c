@@ -171,6 +171,12 @@ static void sendfile_here(int fd) {
     CHECK_EQ(done, 2 * MIB, "the whole file");
     CHECK_EQ(lseek(file, 0, SEEK_CUR), 2 * MIB, "its position moved");
     CHECK_EQ(sendfile(fd, file, NULL, 100), 0, "nothing is left");
+    int pipes[2];
+    off_t start = 0;
+    NEED(pipe(pipes));
+    CHECK_FAILS(sendfile(fd, pipes[0], NULL, 10), EINVAL, "not from a pipe");
+    CHECK_FAILS(sendfile(fd, pipes[0], &start, 10), ESPIPE, "nor from a place in one");
+    NEED(close(pipes[0]) + close(pipes[1]));
     NEED(lseek(file, 5, SEEK_SET));
     off_t offset = 1000;
     done = 0;
