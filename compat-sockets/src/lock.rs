@@ -285,11 +285,6 @@ impl Lock {
         }
     }
 
-    /// Whether somebody holds it.
-    pub(crate) fn is_held(&self) -> bool {
-        self.word.load(Ordering::Relaxed) != 0
-    }
-
     /// In a forked child: whoever held it is not here.
     pub(crate) fn reset(&self) {
         self.mark.store(0, Ordering::Relaxed);

@@ -249,7 +249,8 @@ fn a_call_waits_for_a_lane_that_is_bound_where_the_server_binds_no_other() {
     let kept = Kept::default();
     let server = Server::builder("few").node(&node).bindings_each(1);
     let server = server.raw_program(PROGRAM, 1, keeping(&kept)).start().unwrap();
-    let binding = program::builder(&friend, "few").lanes(3).connect().unwrap();
+    let builder = program::builder(&friend, "few").lanes(3);
+    let binding = builder.connect_timeout(Duration::from_secs(3)).connect().unwrap();
     let call = |procedure| binding.request(procedure, 0, 0)?.call()?.finish();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| call(KEEP));
@@ -274,6 +275,16 @@ fn a_call_waits_for_a_lane_that_is_bound_where_the_server_binds_no_other() {
             assert!(late, "{refused:?}");
         }
     });
+    // Who has the only lane itself does not wait for it for ever.
+    let held = binding.request(NULL, 0, 0).unwrap();
+    for refused in [
+        binding.request(NULL, 0, 0).map(drop),
+        executor::block_on(binding.request_async(NULL, 0, 0)).map(drop),
+    ] {
+        let Err(CallError::Connect(refused)) = refused else { panic!("{refused:?}") };
+        assert!(matches!(*refused, ConnectError::TooManyOfProcess { max: 1, .. }), "{refused:?}");
+    }
+    held.call().unwrap().finish().unwrap();
     server.stop();
 }
 

@@ -638,8 +638,10 @@ impl Targets {
             self.sweep();
         }
         let (import, made) = match self.imports.get(&spot.window) {
-            Some(import) if import.check_open().is_ok() => (import.clone(), false),
-            _ => {
+            // Its number never comes again.
+            Some(import) if import.check_open().is_err() => return Ok(None),
+            Some(import) => (import.clone(), false),
+            None => {
                 let import = own
                     .import(node, owner, name(own, owner, own.number, spot.window as usize))
                     .rights(Rights::WRITE | Rights::READ)

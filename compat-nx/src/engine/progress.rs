@@ -35,7 +35,11 @@ pub(super) fn run(inner: &Arc<Inner>) {
             return;
         }
         if let Err(error) = woken {
-            return inner.fail(error.into()); // nobody would hear of an end
+            inner.fail(error.into()); // nobody would hear of an end
+            if !told {
+                inner.tell_failure();
+            }
+            return;
         }
         inner.look_at_ends();
         if !told && inner.check().is_err() {

@@ -9,7 +9,7 @@ use crate::sock::{Link, Sock};
 use libc::epoll_event;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use vmmc::sync::Ordering;
+use vmmc::sync::{AtomicBool, Ordering, fence};
 use vmmc::word::Word;
 
 /// One registration.
@@ -82,6 +82,8 @@ pub(super) struct Members {
     pub(super) nested: bool,
     /// Members that are sets themselves ([`super::nested`]).
     pub(super) inner: Vec<i32>,
+    /// A thread is in the middle of a change of the tables: a child forked now has them half changed.
+    pub(super) changing: AtomicBool,
 }
 
 impl Record {
@@ -151,6 +153,15 @@ pub(super) fn uncount(record: &Record) {
 }
 
 impl Members {
+    /// Changes the tables.
+    fn change<R>(&mut self, change: impl FnOnce(&mut Members) -> R) -> R {
+        self.changing.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let result = change(self);
+        self.changing.store(false, Ordering::Release);
+        result
+    }
+
     fn remove(&mut self, fd: i32) -> Option<Record> {
         let record = self.records.remove(&fd)?;
         uncount(&record);
@@ -163,7 +174,7 @@ impl Members {
 
     /// The kernel's set has lost the member, or is about to.
     pub(super) fn leaves(&mut self, set: &EpollSet, fd: i32) {
-        if let Some(record) = self.remove(fd) {
+        if let Some(record) = self.change(|members| members.remove(fd)) {
             self.departs(set, record.data);
         }
     }
@@ -191,7 +202,7 @@ impl Members {
         op: i32,
     ) {
         let before = self.records.get(&fd).map(|record| record.data);
-        self.insert(set, fd, known, event);
+        self.change(|members| members.insert(set, fd, known, event));
         // A record that an addition replaces is of a file that is still a member, by a duplicate.
         if let Some(before) = before
             && before != event.u64

@@ -268,11 +268,12 @@ pub(crate) fn forget_fd(fd: i32, sock: &Sock) {
 /// In a forked child: nobody else holds the locks.
 pub(crate) fn after_fork() {
     for (_, set) in all_sets() {
-        let torn = set.lock.is_held();
         set.lock.reset();
-        if torn {
-            // SAFETY: no other thread is in this process. What the parent's was changing may be half changed, and is left alone.
-            unsafe { set.members.get().write(Members::default()) };
+        let members = set.members.get();
+        // SAFETY: no other thread is in this process; the word is whole at any time.
+        if unsafe { (*members).changing.load(Ordering::Relaxed) } {
+            // SAFETY: as above. What the parent's thread was changing may be half changed, and is left alone.
+            unsafe { members.write(Members::default()) };
         }
         // The parent has the same set in the kernel, and may not have seen us fork: what it has deferred is
         // its own to settle.

@@ -175,8 +175,9 @@ static struct peer both(void (*body)(int, int, unsigned), void *(*other)(void *)
         CHECK_EQ(wait_exit(children[me]), 0, "each came to its end");
     pthread_join(thread, NULL);
     if (held_ms == HELD_MS)
-        /* What cannot be undone is a few instructions, and system calls for doorbells. */
-        CHECK(held * 4 < rounds, "one that is stopped seldom holds up the other");
+        /* What cannot be undone is a few instructions, and system calls for doorbells. Of a call of few bytes that is a good part,
+         * in a library that was not optimised. */
+        CHECK(held * (size ? 2 : 4) < rounds, "one that is stopped seldom holds up the other");
     return peer;
 }
 

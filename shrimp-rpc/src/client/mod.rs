@@ -361,14 +361,16 @@ impl Binding {
     ) -> Result<Request<'_>, CallError> {
         let limit = self.limit();
         let deadline = vmmc::wait::deadline_after(limit.left());
+        let mut began = None;
         let taken = loop {
             if let Some(taken) = self.take_first() {
                 break taken;
             }
-            match self.take_ready() {
+            let last = self.is_last(*began.get_or_insert_with(Instant::now));
+            match self.take_ready(last) {
                 Choice::Ready(taken) => break taken,
                 Choice::Vacant(taken) => {
-                    if let Some(taken) = self.bind_async(taken, limit).await? {
+                    if let Some(taken) = self.bind_async(taken, limit, last).await? {
                         break taken;
                     }
                 }
@@ -392,20 +394,25 @@ impl Binding {
         &'b self,
         taken: Taken<'b>,
         limit: Limit,
+        last: bool,
     ) -> Result<Option<Taken<'b>>, CallError> {
         let left = limit.left();
         let (node, wanted) = (self.node.clone(), self.shared.wanted.clone());
         let bound = in_a_thread(move || Lane::open(&node, &wanted, left, &|| false)).await?;
-        self.bound(taken, limit, left, bound)
+        self.bound(taken, (limit, left, last), bound)
     }
 
-    /// What binding a lane came to, for a call that had so much time left for it. `None`: the server has no place for it, and the call
-    /// waits for another lane.
+    /// Whether a call that has waited since then waits no more for lanes that are bound when the server binds no other.
+    fn is_last(&self, began: Instant) -> bool {
+        began.elapsed() >= self.shared.wanted.settings.connect_timeout
+    }
+
+    /// What binding a lane came to, for a call that had so much time left for it, and waits for no other if it is the `last` time.
+    /// `None`: the server has no place for it, and the call waits for another lane.
     fn bound<'b>(
         &'b self,
         mut taken: Taken<'b>,
-        limit: Limit,
-        left: Option<Duration>,
+        (limit, left, last): (Limit, Option<Duration>, bool),
         bound: Result<Lane, ConnectError>,
     ) -> Result<Option<Taken<'b>>, CallError> {
         match bound {
@@ -413,7 +420,7 @@ impl Binding {
                 taken.fill(lane);
                 Ok(Some(taken))
             }
-            Err(error) if self.shared.places.refused(&error) => Ok(None),
+            Err(error) if self.shared.places.refused(&error) && !last => Ok(None),
             Err(error) => Err(match left {
                 Some(left)
                     if left < self.shared.wanted.settings.connect_timeout
@@ -465,8 +472,9 @@ impl Binding {
         let given_up = || self.group.times(&self.shared.cancels);
         let times = given_up();
         let is_cancelled = || given_up() != times;
+        let began = Instant::now();
         loop {
-            let free = self.take_free(limit, &is_cancelled);
+            let free = self.take_free(limit, self.is_last(began), &is_cancelled);
             if let Some(taken) = free.map_err(CallError::before_it_was_sent)? {
                 return Ok(taken);
             }
@@ -478,17 +486,17 @@ impl Binding {
                 return Err(limit.late().before_it_was_sent());
             }
             self.check_process()?;
-            let again = self.shared.places.were_full();
-            let part = if again { limit.within(places::FULL) } else { limit };
+            let is_told = self.shared.places.tell(self.lanes.len());
+            let part = if is_told { limit } else { limit.within(places::FULL) };
             self.queue.wait(part.left(), || self.has_free() || is_cancelled());
         }
     }
 
     /// The best lane that nobody uses.
-    fn take_ready(&self) -> Choice<'_> {
+    fn take_ready(&self, last: bool) -> Choice<'_> {
         let mut vacant = None;
         let mut owing = None;
-        let full = self.shared.places.are_full();
+        let full = !last && self.shared.places.are_full();
         for lane in &*self.lanes {
             // One that will not be bound is not taken: to give it back would wake others for nothing.
             if full && lane.try_lock().is_some_and(|lane| lane.is_none()) {
@@ -520,9 +528,10 @@ impl Binding {
     fn take_free(
         &self,
         limit: Limit,
+        last: bool,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Taken<'_>>, CallError> {
-        let taken = match self.take_ready() {
+        let taken = match self.take_ready(last) {
             Choice::Ready(taken) => return Ok(Some(taken)),
             Choice::Busy => return Ok(None),
             Choice::Owing(mut taken) => {
@@ -537,7 +546,7 @@ impl Binding {
         };
         let left = limit.left();
         let bound = Lane::open(&self.node, &self.shared.wanted, left, is_cancelled);
-        self.bound(taken, limit, left, bound)
+        self.bound(taken, (limit, left, last), bound)
     }
 }
 
@@ -586,7 +595,7 @@ struct Freed<'b> {
 impl<'b> Freed<'b> {
     fn new(binding: &'b Binding, deadline: Option<Instant>) -> Freed<'b> {
         let again = || Instant::now() + places::FULL;
-        let again = binding.shared.places.were_full().then(again);
+        let again = (!binding.shared.places.tell(binding.lanes.len())).then(again);
         let deadline = deadline.into_iter().chain(again).min();
         let alarm = deadline.map(|at| Alarm::new(&binding.shared.reactor, &binding.node, at));
         Freed { binding, alarm }

@@ -1,7 +1,9 @@
 //! How many lanes are bound, and whether the server has refused a further one.
 //!
 //! A server has room for so many bindings, of a process and in all. A call for which another lane would have been bound waits then
-//! for one of those that there are, and asks the server again only some time later. Where none is bound the refusal is the call's.
+//! for one of those that there are, and asks the server again only some time later. Where none is bound the refusal is the call's,
+//! and so it is once the call has waited for a lane as long as one may be waited for at the server's door: the caller may
+//! itself have what it waits for.
 
 use super::clock_ns;
 use crate::error::ConnectError;
@@ -37,9 +39,10 @@ impl Places {
         until != 0 && self.bound.load(Ordering::Relaxed) > 0 && clock_ns() < until
     }
 
-    /// Whether who waits for a lane must look for itself when the server may be asked again: nobody will tell it.
-    pub(super) fn were_full(&self) -> bool {
-        self.full_until.load(Ordering::Relaxed) != 0
+    /// Whether who waits for one of so many lanes is told when it may have one. Where not all are bound it looks for itself when the
+    /// server may be asked again.
+    pub(super) fn tell(&self, lanes: usize) -> bool {
+        self.bound.load(Ordering::Relaxed) >= lanes
     }
 
     /// The server did not bind another lane. Whether there are others to wait for.

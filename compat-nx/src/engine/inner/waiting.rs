@@ -132,7 +132,11 @@ impl Inner {
             let waiters = self.waiters.load(Ordering::Relaxed);
             self.waiters.store(waiters - 1, Ordering::Relaxed);
             if let Err(error) = waited {
-                state.revoke_targets();
+                // The caller has its room again, and nobody may write to it. A forked child has none of the windows.
+                if self.data.check().is_ok() {
+                    self.fail(error.clone());
+                    state.revoke_targets();
+                }
                 break Err(error);
             }
         };

@@ -396,7 +396,9 @@ impl Connection {
     /// nor for another sender that does.
     pub(super) fn detach(&self, slot: &Slot) {
         let Some(slot) = self.state.lock().slots.remove(&slot.number) else { return };
-        match self.writer.try_lock().filter(|_| self.has_room()) {
+        // Who writes while there is room is soon done with it.
+        let turn = self.has_room().then(|| self.writer.lock());
+        match turn.filter(|_| self.has_room()) {
             Some(mut turn) => {
                 let detach = Header::new(Kind::Detach, slot.number, slot.generation);
                 let _ = self.send_frame(&mut turn, &detach, &[]);
