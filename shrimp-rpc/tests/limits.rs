@@ -264,8 +264,8 @@ fn a_call_waits_for_a_lane_that_is_bound_where_the_server_binds_no_other() {
             scope.spawn(|| call(NULL)),
             scope.spawn(|| executor::block_on(binding.request_async(NULL, 0, 0))?.call()?.finish()),
         ];
-        let call = kept.lock().unwrap().pop().unwrap();
-        call.reply(0).unwrap().send().unwrap();
+        let put_off = kept.lock().unwrap().pop().unwrap();
+        put_off.reply(0).unwrap().send().unwrap();
         first.join().unwrap().unwrap();
         for other in others {
             other.join().unwrap().expect("it had the lane of the first");

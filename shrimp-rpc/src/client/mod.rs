@@ -486,7 +486,7 @@ impl Binding {
                 return Err(limit.late().before_it_was_sent());
             }
             self.check_process()?;
-            let is_told = self.shared.places.tell(self.lanes.len());
+            let is_told = self.shared.places.all_bound(self.lanes.len());
             let part = if is_told { limit } else { limit.within(places::FULL) };
             self.queue.wait(part.left(), || self.has_free() || is_cancelled());
         }
@@ -595,7 +595,7 @@ struct Freed<'b> {
 impl<'b> Freed<'b> {
     fn new(binding: &'b Binding, deadline: Option<Instant>) -> Freed<'b> {
         let again = || Instant::now() + places::FULL;
-        let again = (!binding.shared.places.tell(binding.lanes.len())).then(again);
+        let again = (!binding.shared.places.all_bound(binding.lanes.len())).then(again);
         let deadline = deadline.into_iter().chain(again).min();
         let alarm = deadline.map(|at| Alarm::new(&binding.shared.reactor, &binding.node, at));
         Freed { binding, alarm }

@@ -39,9 +39,9 @@ impl Places {
         until != 0 && self.bound.load(Ordering::Relaxed) > 0 && clock_ns() < until
     }
 
-    /// Whether who waits for one of so many lanes is told when it may have one. Where not all are bound it looks for itself when the
-    /// server may be asked again.
-    pub(super) fn tell(&self, lanes: usize) -> bool {
+    /// Whether so many lanes are bound, all that there are: who waits for one is told when it may have it. Otherwise it looks for
+    /// itself when the server may be asked again.
+    pub(super) fn all_bound(&self, lanes: usize) -> bool {
         self.bound.load(Ordering::Relaxed) >= lanes
     }
 
