@@ -2,7 +2,7 @@
 //! is possible.
 
 use crate::sock::Link;
-use crate::stream::send::{InPlace, Refused, refused, send_in_place};
+use crate::stream::send::{InPlace, Refused, refused, send_in_place, to_nobody};
 use crate::stream::{Outcome, recv, wait};
 use crate::{raw, real, user_memory};
 use libc::{iovec, off64_t};
@@ -101,12 +101,13 @@ fn fill_ring(
                         Refused::Yes => break Outcome::Failed(libc::EAGAIN),
                         Refused::ByTcp => continue,
                         Refused::Ended => break Outcome::Kernel,
+                        Refused::Gone => break to_nobody(link),
                     }
                 }
                 // The kernel sends files piece by piece: the time begins anew with each.
                 match wait::for_space(link, fd, &mut wait::Waited::default()) {
                     Ok(wait::Room::Look) => {}
-                    Ok(wait::Room::Gone) => break Outcome::Kernel,
+                    Ok(wait::Room::Gone) => break to_nobody(link),
                     Err(errno) => break Outcome::Failed(errno),
                 }
             }

@@ -17,7 +17,7 @@ use crate::stream::give_way::{Gave, Yields};
 use crate::stream::readiness::{Readiness, readiness};
 use crate::stream::spin::Lesson;
 use crate::stream::wait::shares_cpu;
-use crate::stream::{demote, full};
+use crate::stream::{bells, demote, full};
 use crate::{raw, real};
 use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t};
 use vmmc::sync::Ordering;
@@ -183,9 +183,14 @@ unsafe fn poll_loop(
             let Some(entry) = asked.get_mut(item.index) else { continue };
             if is_full(item, entry.events) && !full::goes_on_by_tcp(item.link(), item.fd, limit) {
                 is_any_full = true;
-                rung &= item.link().is_rung_for_room();
-                // The doorbell for room arrives as something to read.
-                entry.events = (entry.events & !OUT) | POLLIN;
+                entry.events &= !OUT;
+                if entry.events & IN != 0 || bells::leave_silence(item.link(), item.fd) {
+                    rung &= item.link().is_rung_for_room();
+                    // The doorbell for room arrives as something to read.
+                    entry.events |= POLLIN;
+                } else {
+                    rung = false;
+                }
             }
         }
         let mut ready = any_ring_ready(fds, items) || fds.iter().any(set_ready);
@@ -281,8 +286,12 @@ impl Asleep<'_> {
         for item in self.0 {
             let events = entry_at(fds, item).events;
             item.link().side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-            item.link().arm_data();
-            if is_full(item, events) {
+            let for_room = is_full(item, events);
+            // Who wants room alone is not woken by data, and looks after the rest by himself.
+            if !for_room || events & IN != 0 {
+                item.link().arm_data();
+            }
+            if for_room {
                 item.link().arm_space();
             }
             quiet &= !ring_ready(item, events) && !demote::is_urgent(item.link());

@@ -259,6 +259,10 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         members.warm(set, fd, 1);
         let Some(kept) = members.records.get_mut(&fd) else { return };
         kept.ended |= ends || events & ENDS != 0;
+        if kept.masked && !kept.spent && kept.kernel != kept.wanted(true) {
+            // An end is told again and again.
+            kept.tell_kernel(epfd, fd, kept.wanted(true));
+        }
         if events & IN == kept.events & IN {
             kept.last |= events & LAST;
         }

@@ -2,7 +2,7 @@
 
 use super::deferred::Deferred;
 use super::departed::Departed;
-use super::{EDGE, EXCLUSIVE, EpollSet, OUT};
+use super::{ALWAYS, EDGE, EXCLUSIVE, EpollSet, ONCE, OUT};
 use crate::fd_table::{self, Known};
 use crate::raw;
 use crate::sock::{Link, Sock};
@@ -101,9 +101,15 @@ impl Record {
     }
 
     /// What the kernel is asked for: what the program wants, or while the ring is full (`masked`), something to
-    /// read in place of room, because the doorbell for room comes so.
+    /// read in place of room, because the doorbell for room comes so. Who wants nothing but room is told of each that
+    /// comes, and not again and again of what lies there unread.
     pub(super) fn wanted(&self, masked: bool) -> u32 {
-        if masked { (self.events & !OUT) | libc::EPOLLIN as u32 } else { self.events }
+        let room_alone = self.events & !(OUT | ALWAYS | EDGE | ONCE) == 0;
+        match masked {
+            false => self.events,
+            true if room_alone && !self.ended => libc::EPOLLIN as u32 | self.events & !OUT | EDGE,
+            true => libc::EPOLLIN as u32 | self.events & !OUT,
+        }
     }
 
     /// Changes the kernel's registration.

@@ -4,7 +4,7 @@ use super::departed::waiter_leaves;
 use super::hot::{Hot, HotList};
 use super::kernel::{ask_kernel, mask_full};
 use super::nested::{inner_await_room, inner_events};
-use super::{EDGE, EpollSet, Members, ONCE, calm, set};
+use super::{EDGE, EpollSet, IN, Members, ONCE, calm, set};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
 use crate::poll::RoomSlices;
@@ -244,9 +244,13 @@ unsafe fn one_wait(
     let asleep = Asleep(hot);
     for item in hot.iter() {
         let others = item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-        let alone = others == 0 && item.wakes_this_set_alone();
-        item.link.arm_data_for(if alone { sleep } else { 0 });
-        if full && item.is_full() {
+        let for_room = full && item.is_full();
+        // Who wants room alone is not woken by data, and looks after the rest by himself.
+        if !for_room || item.events & IN != 0 {
+            let alone = others == 0 && item.wakes_this_set_alone();
+            item.link.arm_data_for(if alone { sleep } else { 0 });
+        }
+        if for_room {
             item.link.arm_space();
             rung &= item.link.is_rung_for_room();
         }

@@ -215,10 +215,22 @@ fn is_relied_on(link: &Link) -> bool {
 /// not have looked yet, or a set to which the connection is readable by them. Who begins to sleep now looks at
 /// the ring after it is counted.
 pub(crate) fn drain_many(link: &Link, fd: i32) {
+    drain_at(link, fd, UNREAD);
+}
+
+/// Before a sleep for room alone: throws doorbells away like [`drain_many`], however few. Whether nothing else lies in the
+/// kernel's queue, so that the next doorbell is news to who sleeps.
+pub(crate) fn leave_silence(link: &Link, fd: i32) -> bool {
+    drain_at(link, fd, 1);
+    raw::pending_events(fd, libc::POLLIN) & libc::POLLIN == 0
+}
+
+/// Throws doorbells away if there are so many, where nobody else relies on them.
+fn drain_at(link: &Link, fd: i32, least: u64) {
     let side = link.side;
     let many = || {
         let sent = link.peer().bells().load(Ordering::SeqCst);
-        sent.wrapping_sub(side.drained.load(Ordering::Relaxed)) >= UNREAD
+        sent.wrapping_sub(side.drained.load(Ordering::Relaxed)) >= least
             && side.rx_state.load(Ordering::Relaxed) == rx::RING
             && side.rx_left.load(Ordering::Relaxed) == 0
             && !is_relied_on(link)

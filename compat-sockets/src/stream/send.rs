@@ -63,22 +63,17 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                         Refused::Yes => break Outcome::Failed(libc::EAGAIN),
                         Refused::ByTcp => continue,
                         Refused::Ended => break Outcome::Kernel,
+                        // A short count leaves the error to the next call, as in the kernel.
+                        Refused::Gone if done > 0 => break Outcome::Done(done),
+                        Refused::Gone => break to_nobody(link),
                     }
                 }
                 let waited = wait::for_space(link, fd, &mut time);
                 fd = parked::number_now(link, fd).unwrap_or(-1);
                 match waited {
                     Ok(Room::Look) => {}
-                    // A short count leaves the error to the next call, as in the kernel.
                     Ok(Room::Gone) if done > 0 => break Outcome::Done(done),
-                    // The FIN may be on its way to the kernel.
-                    Ok(Room::Gone) if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 => {
-                        break Outcome::Failed(libc::EPIPE);
-                    }
-                    Ok(Room::Gone) => match carrier::taken_error(link) {
-                        0 => break Outcome::Kernel,
-                        errno => break Outcome::Failed(errno),
-                    },
+                    Ok(Room::Gone) => break to_nobody(link),
                     Err(errno) => break Outcome::Failed(errno),
                 }
             }
@@ -136,6 +131,20 @@ pub(crate) enum Refused {
     ByTcp,
     /// The kernel says: our end was sent, and what is in the ring stays there.
     Ended,
+    /// The connection is over: [`to_nobody`].
+    Gone,
+}
+
+/// What a send comes to when the connection is found to be over.
+pub(crate) fn to_nobody(link: &Link) -> Outcome {
+    if link.side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
+        // The FIN may be on its way to the kernel.
+        return Outcome::Failed(libc::EPIPE);
+    }
+    match carrier::taken_error(link) {
+        0 => Outcome::Kernel,
+        errno => Outcome::Failed(errno),
+    }
 }
 
 /// A send finds no room and does not wait: whoever waits for room is to hear of it, if anybody does and not only tries again.
@@ -150,6 +159,7 @@ pub(crate) fn refused(link: &Link, fd: i32) -> Refused {
     let leaves =
         by_kernel && demote::our_way(link, fd) || alone && full::goes_on_by_tcp(link, fd, None);
     match leaves {
+        false if is_over(link, fd) => Refused::Gone,
         false => Refused::Yes,
         true if link.side.tx_state.load(Ordering::SeqCst) == tx::RING => Refused::Ended,
         true => Refused::ByTcp,
@@ -385,15 +395,12 @@ pub(super) fn peer_is_gone(link: &Link, fd: i32) -> bool {
 /// one that still reads TCP into the program's buffer would take it for data. Until then only
 /// the kernel's keep-alive can ask, which tells a dead peer after a minute.
 fn peer_is_gone_now(link: &Link, fd: i32) -> bool {
-    if carrier::has(link.side) && carrier::is_gone(link.side) {
-        link.poison();
+    if is_over(link, fd) {
         return true;
     }
-    let events = raw::pending_events(fd, libc::POLLRDHUP);
-    if events & (libc::POLLHUP | libc::POLLERR) != 0 {
-        return true;
-    }
-    if events & libc::POLLRDHUP != 0 && link.side.tx_state.load(Ordering::SeqCst) == tx::RING {
+    if raw::pending_events(fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0
+        && link.side.tx_state.load(Ordering::SeqCst) == tx::RING
+    {
         if demote::may_end(link) {
             bells::ring(link, fd);
         } else {
@@ -403,6 +410,15 @@ fn peer_is_gone_now(link: &Link, fd: i32) -> bool {
         }
     }
     false
+}
+
+/// Whether nothing that is sent arrives any more, by the kernel's word, or the carrier's.
+fn is_over(link: &Link, fd: i32) -> bool {
+    if carrier::has(link.side) && carrier::is_gone(link.side) {
+        link.poison();
+        return true;
+    }
+    raw::pending_events(fd, 0) & libc::POLLHUP != 0
 }
 
 /// Sends the rest by the kernel; returns how much went.

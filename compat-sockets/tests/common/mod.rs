@@ -283,6 +283,8 @@ macro_rules! every_program {
             /// Sets in sets, and looked at by poll.
             epoll_nested,
             poll_select,
+            /// Who waits for room alone, with bytes or an end unread, and whose peer ends.
+            room,
             /// Half-close, end of file, resets, broken pipes, dying peers.
             shutdown,
             /// Flags of recv and send, bad addresses, urgent data.
